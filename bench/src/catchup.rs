@@ -1,0 +1,271 @@
+//! Catching up with a backlog that was written while the subscriber was off.
+//!
+//! ```text
+//!   copy, native -> image, parked slot ─┐
+//!   copy, ours   -> image, parked slot ─┴─> subscriber off, backlog written once, mark
+//!        ┌──────────────────────────────────────────────┘
+//!        └─> per run: image and slot back, warm up, clock on, replicate, mark seen, clock off, compare
+//! ```
+//!
+//! The mark is a row written after the backlog: changes are applied in commit order, so who sees it sees everything.
+//! The plot shows how much of the backlog's WAL is not applied yet, from the replication origins, which both sides
+//! advance with each commit.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use testkit::{Major, StopMode, wait_for};
+
+use crate::limit::walsender_seconds;
+use crate::load::{self, Script, Written};
+use crate::measure::{Look, Run, finish, measure};
+use crate::probe::Probe;
+use crate::report::Case;
+use crate::rig::{DB, NAME, Rig, STEP_BOUND, first, slot};
+use crate::{Arm, Options, Say};
+
+/// Catching up is to take at most half of native's time.
+const GOAL: f64 = 2.0;
+const TRANSACTIONS: u64 = 400_000;
+const TRANSACTIONS_QUICK: u64 = 100_000;
+const ROWS: u64 = 100_000;
+/// A million accounts: 130 MB, so that it fits in `shared_buffers`.
+const SCALE: u64 = 10;
+const ACCOUNTS_PER_SCALE: u64 = 100_000;
+const BYTES_PER_MEGABYTE: f64 = 1e6;
+
+const MARK: &str = "CREATE TABLE mark (id int PRIMARY KEY);";
+
+/// First scenario of the message on prefetching for logical replication.
+const UPDATES_SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, counter integer, \
+    filler text DEFAULT repeat('x', 1000)) WITH (fillfactor = 10);";
+
+/// What `pgbench --initialize` makes.
+const TPCB_SCHEMA: &str = "
+    CREATE TABLE pgbench_branches (bid int PRIMARY KEY, bbalance int, filler char(88)) WITH (fillfactor = 100);
+    CREATE TABLE pgbench_tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84)) WITH (fillfactor = 100);
+    CREATE TABLE pgbench_accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84)) WITH (fillfactor = 100);
+    CREATE TABLE pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));";
+
+/// One kind of backlog.
+struct Backlog {
+    case: &'static str,
+    what: String,
+    schema: &'static str,
+    rows: String,
+    tables: Vec<String>,
+    /// Reads through the indexes what is written to, so that no run begins with cold buffers.
+    warm_up: &'static str,
+    script: Script,
+    transactions: u64,
+    changes_per_transaction: u64,
+}
+
+fn updates(options: &Options) -> Backlog {
+    let rows = options.rows.unwrap_or(ROWS);
+    let transactions = options.transactions.unwrap_or(full_or_quick(options));
+    Backlog {
+        case: "updates",
+        what: format!("{transactions} single-row updates at random, each a transaction, {rows} rows of 1 KB"),
+        schema: UPDATES_SCHEMA,
+        rows: format!("INSERT INTO t SELECT i, 0 FROM generate_series(1, {rows}) i"),
+        tables: vec!["t".to_owned()],
+        warm_up: "SELECT sum(counter) FROM t WHERE pk > 0",
+        script: Script::Update { rows },
+        transactions,
+        changes_per_transaction: 1,
+    }
+}
+
+fn tpcb(options: &Options) -> Backlog {
+    // As many changed rows as in the other case.
+    let transactions = options.transactions.unwrap_or(full_or_quick(options)) / 4;
+    let scale = options.rows.map_or(SCALE, |rows| (rows / ACCOUNTS_PER_SCALE).max(1));
+    Backlog {
+        case: "tpcb",
+        what: format!("{transactions} transactions of pgbench TPC-B, scale {scale}, four changed rows each"),
+        schema: TPCB_SCHEMA,
+        rows: format!(
+            "INSERT INTO pgbench_branches SELECT i, 0, '' FROM generate_series(1, {scale}) i;
+             INSERT INTO pgbench_tellers SELECT i, (i - 1) / 10 + 1, 0, '' FROM generate_series(1, {scale} * 10) i;
+             INSERT INTO pgbench_accounts SELECT i, (i - 1) / {ACCOUNTS_PER_SCALE} + 1, 0, ''
+                 FROM generate_series(1, {scale} * {ACCOUNTS_PER_SCALE}) i"
+        ),
+        tables: ["branches", "tellers", "accounts", "history"].map(|name| format!("pgbench_{name}")).to_vec(),
+        warm_up: "SELECT sum(abalance) FROM pgbench_accounts WHERE aid > 0",
+        script: Script::Tpcb { scale },
+        transactions,
+        changes_per_transaction: 4,
+    }
+}
+
+fn full_or_quick(options: &Options) -> u64 {
+    if options.quick { TRANSACTIONS_QUICK } else { TRANSACTIONS }
+}
+
+/// Every case on every major.
+pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for major in options.majors() {
+        for backlog in [updates(options), tpcb(options)] {
+            if options.wants(backlog.case) {
+                let case = run_case(options, say, major, &backlog);
+                cases.push(case.with_context(|| format!("{} on {major}", backlog.case))?);
+            }
+        }
+    }
+    Ok(cases)
+}
+
+fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Result<Case> {
+    let name = format!("catchup {}-{major}", backlog.case);
+    let mut rig = Rig::start(major, options.connections)?;
+    let tables = backlog.tables.join(", ");
+    rig.pair.both(DB, &format!("{MARK}{}", backlog.schema))?;
+    rig.pair.source.sql(DB, &backlog.rows)?;
+    rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE mark, {tables}"))?;
+    rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
+    say.line(&format!("{name}: rows are on the publisher"));
+    rig.save("empty")?;
+    for arm in options.order(0) {
+        rig.restore("empty")?;
+        synchronise(&mut rig, arm)?;
+        say.line(&format!("{name}: {} has copied and is stopped", arm.name()));
+    }
+    let (written, window) = write_backlog(&rig, backlog)?;
+    let changes = written.transactions * backlog.changes_per_transaction;
+    say.line(&format!(
+        "{name}: {} transactions written by {} in {:.1} s, {:.0} MB of WAL",
+        written.transactions,
+        written.by,
+        written.seconds,
+        window.bytes() / BYTES_PER_MEGABYTE
+    ));
+    let mut case = Case::new(backlog.case, major, rig.version()?, GOAL, changes);
+    case.what.clone_from(&backlog.what);
+    case.publisher = Some(written);
+    case.curve_label = "MB of WAL not applied yet";
+    let limit = walsender_alone(&rig, options.order(0)[0], written.transactions)?;
+    case.limit = Some(changes as f64 / limit);
+    say.line(&format!("{name}: the walsender alone takes {limit:.2} s"));
+    for repeat in 0..options.repeats {
+        for arm in options.order(repeat) {
+            let run = catch_up(&mut rig, backlog, arm, &window)?;
+            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+            case.add(arm, run);
+        }
+    }
+    Ok(case)
+}
+
+/// First copy by `arm`; then its slot is parked and the stopped subscriber kept as an image.
+fn synchronise(rig: &mut Rig, arm: Arm) -> Result<()> {
+    let target = &rig.pair.target;
+    match arm {
+        Arm::Native => {
+            // Not by `Cluster::sql`: two statements would be one transaction, in which no slot can be made.
+            target.sql(DB, &rig.create_subscription())?;
+            wait_for("native's first copy", STEP_BOUND, || {
+                let ready = "SELECT coalesce(bool_and(srsubstate = 'r'), false) FROM pg_subscription_rel";
+                Ok(first(target.sql(DB, ready)?) == "t")
+            })?;
+            target.sql(DB, &format!("ALTER SUBSCRIPTION {NAME} DISABLE"))?;
+        }
+        Arm::Ours => {
+            let mut sluice = rig.run_sluice()?;
+            // A row that comes by the stream: all tables have joined.
+            rig.pair.source.sql(DB, "INSERT INTO mark VALUES (0)")?;
+            let streams = format!(
+                "SELECT count(*) FROM pg_stat_replication WHERE application_name LIKE '%{NAME}%stream'"
+            );
+            let streamed = wait_for("our first copy", STEP_BOUND, || {
+                anyhow::ensure!(sluice.is_running(), "pgsluice ended");
+                let copied = first(target.sql(DB, "SELECT count(*) FROM mark WHERE id = 0")?) == "1";
+                let finished = "SELECT coalesce(bool_and(finished), false) FROM pgsluice.copied_table";
+                Ok(copied
+                    && first(target.sql(DB, finished)?) == "t"
+                    && first(rig.pair.source.sql(DB, &streams)?) != "0")
+            });
+            streamed.with_context(|| sluice.stderr())?;
+            finish(Some(sluice))?;
+        }
+    }
+    target.sql(DB, "VACUUM ANALYZE")?;
+    rig.save(arm.name())?;
+    rig.park(arm)
+}
+
+/// The backlog's place in the WAL.
+struct Window {
+    start: u64,
+    end: u64,
+}
+
+impl Window {
+    fn bytes(&self) -> f64 {
+        (self.end - self.start) as f64
+    }
+}
+
+/// The subscriber is off.
+fn write_backlog(rig: &Rig, backlog: &Backlog) -> Result<(Written, Window)> {
+    let source = &rig.pair.source;
+    let lsn = || -> Result<u64> {
+        Ok(first(source.sql(DB, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")?).parse()?)
+    };
+    let start = lsn()?;
+    let written = load::write(source.port(), backlog.script, backlog.transactions)?;
+    source.sql(DB, "INSERT INTO mark VALUES (1)")?;
+    let end = lsn()?;
+    source.sql(DB, "CHECKPOINT")?;
+    Ok((written, Window { start, end }))
+}
+
+/// Seconds that decoding and sending take when nothing is done with it. The subscriber is off.
+fn walsender_alone(rig: &Rig, arm: Arm, transactions: u64) -> Result<f64> {
+    rig.unpark(arm)?;
+    // The mark is one more.
+    let seconds = walsender_seconds(&rig.pair.source.url(DB), &slot(arm), transactions + 1)?;
+    rig.drop_slots()?;
+    Ok(seconds)
+}
+
+fn catch_up(rig: &mut Rig, backlog: &Backlog, arm: Arm, window: &Window) -> Result<Run> {
+    rig.restore(arm.name())?;
+    rig.unpark(arm)?;
+    let warm_up = Instant::now();
+    rig.pair.target.sql(
+        DB,
+        &format!(
+            "SET enable_seqscan = off; SET enable_bitmapscan = off; SET max_parallel_workers_per_gather = 0; {}",
+            backlog.warm_up
+        ),
+    )?;
+    anyhow::ensure!(warm_up.elapsed() < STEP_BOUND, "warming up took {:?}", warm_up.elapsed());
+    rig.settle()?;
+    let start = |probe: &Probe| match arm {
+        Arm::Native => probe.row(&format!("ALTER SUBSCRIPTION {NAME} ENABLE")).map(|_| None),
+        Arm::Ours => rig.run_sluice().map(Some),
+    };
+    let (mut run, sluice) = measure(rig, start, |probe| look(probe, window))?;
+    let mut tables = backlog.tables.clone();
+    // Ours has seen one mark before the backlog; native gets that with it.
+    tables.push("mark".to_owned());
+    run.equal = rig.is_equal(&tables);
+    finish(sluice)?;
+    rig.pair.target.stop(StopMode::Fast)?;
+    rig.drop_slots()?;
+    Ok(run)
+}
+
+fn look(probe: &Probe, window: &Window) -> Result<Look> {
+    let row = probe.row(
+        "SELECT max(remote_lsn) - '0/0'::pg_lsn, EXISTS (SELECT FROM mark WHERE id = 1) \
+         FROM pg_replication_origin_status",
+    )?;
+    let column = |index: usize| row.get(index).cloned().flatten();
+    let applied = column(0).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let left = window.end.saturating_sub(applied.clamp(window.start, window.end));
+    let done = column(1).as_deref() == Some("t");
+    Ok(Look { value: if done { 0.0 } else { left as f64 / BYTES_PER_MEGABYTE }, done })
+}

@@ -1,0 +1,152 @@
+//! One run under the clock: wall time, CPU seconds by kind of process, and a curve of how far it was when.
+//!
+//! The clock starts before the statement or the process that starts replication, and ends when a session on the
+//! subscriber sees the result. Both sides are looked at by the same query at the same pace.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use testkit::{Cluster, Sluice};
+
+use crate::probe::Probe;
+use crate::rig::{DB, Rig};
+
+/// Between two looks: below one per cent of a run of two seconds.
+const PACE: Duration = Duration::from_millis(20);
+/// Whoever needs longer for one run does not replicate.
+const RUN_BOUND: Duration = Duration::from_secs(3600);
+/// What a stopped pgsluice may take to exit.
+const STOP_BOUND: Duration = Duration::from_secs(10);
+
+/// CPU seconds by kind of process. `exited` sums up all server processes that ended during the run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cpu {
+    pub(crate) publisher: BTreeMap<String, f64>,
+    pub(crate) subscriber: BTreeMap<String, f64>,
+    pub(crate) pgsluice: f64,
+}
+
+impl Cpu {
+    pub(crate) fn total(&self) -> f64 {
+        self.publisher.values().chain(self.subscriber.values()).sum::<f64>() + self.pgsluice
+    }
+}
+
+/// What one run showed.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) seconds: f64,
+    pub(crate) cpu: Cpu,
+    /// Seconds since the start, and the quantity the case's plot shows.
+    pub(crate) curve: Vec<(f64, f64)>,
+    /// Largest resident memory of pgsluice; 0 for native.
+    pub(crate) resident_bytes_max: u64,
+    pub(crate) equal: bool,
+}
+
+/// How far it is.
+pub(crate) struct Look {
+    pub(crate) value: f64,
+    pub(crate) done: bool,
+}
+
+/// Starts replication by `start` and looks by `look` until it is done. `equal` is for the caller to fill in.
+///
+/// Returns the running pgsluice too, if that is what was started.
+pub(crate) fn measure(
+    rig: &Rig,
+    start: impl FnOnce(&Probe) -> Result<Option<Sluice>>,
+    look: impl Fn(&Probe) -> Result<Look>,
+) -> Result<(Run, Option<Sluice>)> {
+    let probe = Probe::connect(&rig.pair.target.url(DB))?;
+    let (publisher, subscriber) = (cpu_of(&rig.pair.source), cpu_of(&rig.pair.target));
+    let mut curve = Vec::new();
+    let started = Instant::now();
+    let mut sluice = start(&probe)?;
+    let seconds = loop {
+        let Look { value, done } = look(&probe)?;
+        let seconds = started.elapsed().as_secs_f64();
+        curve.push((seconds, value));
+        if done {
+            break seconds;
+        }
+        if let Some(sluice) = sluice.as_mut() {
+            ensure!(sluice.is_running(), "pgsluice ended:\n{}", sluice.stderr());
+        }
+        ensure!(started.elapsed() < RUN_BOUND, "not done after {RUN_BOUND:?}:\n{}", rig.pair.target.log());
+        std::thread::sleep(PACE);
+    };
+    let cpu = Cpu {
+        publisher: spent(publisher, cpu_of(&rig.pair.source)),
+        subscriber: spent(subscriber, cpu_of(&rig.pair.target)),
+        pgsluice: sluice.as_ref().map_or(0.0, Sluice::cpu_seconds),
+    };
+    let resident_bytes_max = sluice.as_ref().map_or(0, Sluice::resident_bytes_max);
+    Ok((Run { seconds, cpu, curve, resident_bytes_max, equal: false }, sluice))
+}
+
+/// Ends pgsluice, if it was that, in order.
+pub(crate) fn finish(sluice: Option<Sluice>) -> Result<()> {
+    let Some(mut sluice) = sluice else { return Ok(()) };
+    let status = sluice.terminate(STOP_BOUND)?;
+    ensure!(status.success(), "pgsluice ended with {status}:\n{}", sluice.stderr());
+    Ok(())
+}
+
+fn cpu_of(cluster: &Cluster) -> BTreeMap<String, f64> {
+    cluster.cpu_seconds().into_iter().collect()
+}
+
+/// What was spent in between. A process that ended has left its kind for `exited`, with what it had spent before:
+/// that is taken off again, so that the sum is right.
+fn spent(before: BTreeMap<String, f64>, after: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let mut spent = after;
+    let mut left = 0.0;
+    for (kind, earlier) in before {
+        let seconds = spent.entry(kind).or_default();
+        *seconds -= earlier;
+        left += seconds.min(0.0);
+        *seconds = seconds.max(0.0);
+    }
+    if let Some(exited) = spent.get_mut("exited") {
+        *exited = (*exited + left).max(0.0);
+    }
+    spent.retain(|_, seconds| *seconds > 0.0);
+    spent
+}
+
+/// The middle one, or the mean of the two in the middle; 0 of none.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    match (values.len(), values.len() / 2) {
+        (0, _) => 0.0,
+        (count, middle) if count % 2 == 1 => values[middle],
+        (_, middle) => f64::midpoint(values[middle - 1], values[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_in_the_middle() {
+        assert!((median([3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!((median([4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_a_process_had_spent_before_the_run_is_not_counted_when_it_ends() {
+        let cpu = |pairs: &[(&str, f64)]| {
+            pairs.iter().map(|(kind, seconds)| ((*kind).to_owned(), *seconds)).collect::<BTreeMap<_, _>>()
+        };
+        let before = cpu(&[("walsender", 5.0), ("exited", 1.0), ("walwriter", 1.0)]);
+        let after = cpu(&[("exited", 9.0), ("walwriter", 1.5)]);
+        let spent = spent(before, after);
+        assert!((spent["exited"] - 3.0).abs() < 1e-9, "{spent:?}");
+        assert!((spent["walwriter"] - 0.5).abs() < 1e-9);
+        assert!(!spent.contains_key("walsender"));
+    }
+}

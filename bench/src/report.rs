@@ -1,0 +1,384 @@
+//! What a benchmark leaves: a table to read, a document, a plot per case, and one JSON object.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use testkit::Major;
+
+use crate::load::Written;
+use crate::measure::{Cpu, Run, median};
+use crate::{Arm, machine, plot};
+
+const UNIT: &str = "rows/s";
+/// Kinds of process with less of their server's CPU time than this are left out of the table; the JSON has them all.
+const SHOWN_SHARE_MIN: f64 = 0.03;
+
+/// One case on one major.
+pub(crate) struct Case {
+    name: &'static str,
+    major: Major,
+    pub(crate) version: String,
+    /// In words, with its sizes.
+    pub(crate) what: String,
+    goal: f64,
+    /// Rows that one run copies or changes.
+    rows: u64,
+    /// What writing the backlog took the publisher.
+    pub(crate) publisher: Option<Written>,
+    /// What the machine sets: rows per second when nothing is applied.
+    pub(crate) limit: Option<f64>,
+    pub(crate) curve_label: &'static str,
+    pub(crate) stock: Vec<Run>,
+    pub(crate) ours: Vec<Run>,
+}
+
+impl Case {
+    pub(crate) fn new(name: &'static str, major: Major, version: String, goal: f64, rows: u64) -> Case {
+        Case {
+            name,
+            major,
+            version,
+            what: String::new(),
+            goal,
+            rows,
+            publisher: None,
+            limit: None,
+            curve_label: "",
+            stock: Vec::new(),
+            ours: Vec::new(),
+        }
+    }
+
+    /// The case and its major, as its plot is named.
+    fn name(&self) -> String {
+        format!("{}-{}", self.name, self.major)
+    }
+
+    pub(crate) fn add(&mut self, arm: Arm, run: Run) {
+        match arm {
+            Arm::Native => self.stock.push(run),
+            Arm::Ours => self.ours.push(run),
+        }
+    }
+
+    /// A progress line.
+    pub(crate) fn describe(&self, arm: Arm, repeat: u32, repeats: u32, run: &Run) -> String {
+        format!(
+            "{repeat}/{repeats} {:6} {:8.2} s, {:>9} {UNIT}, {:6.2} CPU s, {}",
+            arm.name(),
+            run.seconds,
+            grouped(self.rows as f64 / run.seconds),
+            run.cpu.total(),
+            if run.equal { "equal" } else { "NOT EQUAL" }
+        )
+    }
+
+    /// Median rows per second; `None` if that side was not measured.
+    fn rate(&self, runs: &[Run]) -> Option<f64> {
+        (!runs.is_empty()).then(|| self.rows as f64 / median(runs.iter().map(|run| run.seconds)))
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        Some(self.rate(&self.ours)? / self.rate(&self.stock)?)
+    }
+
+    fn is_equal(&self) -> bool {
+        self.stock.iter().chain(&self.ours).all(|run| run.equal)
+    }
+
+    fn json(&self) -> Value {
+        let seconds = |runs: &[Run]| runs.iter().map(|run| rounded(run.seconds, 3)).collect::<Vec<_>>();
+        let mut value = json!({
+            "case": self.name(),
+            "what": self.what,
+            "server": self.version,
+            "source": "logical",
+            "stock": self.rate(&self.stock).map(f64::round),
+            "ours": self.rate(&self.ours).map(f64::round),
+            "unit": UNIT,
+            "ratio": self.ratio().map(|ratio| rounded(ratio, 3)),
+            "goal": self.goal,
+            "equal": self.is_equal(),
+            "rows": self.rows,
+            "walsender_alone": self.limit.map(f64::round),
+            "stock_seconds": seconds(&self.stock),
+            "ours_seconds": seconds(&self.ours),
+            "stock_cpu_seconds": cpu_json(&self.stock),
+            "ours_cpu_seconds": cpu_json(&self.ours),
+            "ours_resident_bytes_max": self.ours.iter().map(|run| run.resident_bytes_max).max(),
+        });
+        if let Some(written) = &self.publisher {
+            value["publisher_seconds"] = json!(rounded(written.seconds, 3));
+            value["publisher_transactions"] = json!(written.transactions);
+            value["written_by"] = json!(written.by);
+        }
+        value
+    }
+}
+
+/// A whole benchmark.
+pub(crate) struct Report {
+    pub(crate) bench: &'static str,
+    pub(crate) cases: Vec<Case>,
+    /// The command line after `cargo x bench`.
+    pub(crate) arguments: String,
+    pub(crate) settings: Vec<(&'static str, String)>,
+}
+
+impl Report {
+    pub(crate) fn is_equal(&self) -> bool {
+        self.cases.iter().all(Case::is_equal)
+    }
+
+    /// The result in one line.
+    pub(crate) fn json(&self) -> Value {
+        let settings: BTreeMap<_, _> = self.settings.iter().map(|(name, value)| (*name, value)).collect();
+        json!({
+            "bench": self.bench,
+            "servers": self.versions(),
+            "machine": machine::machine(),
+            "settings": settings,
+            "cases": self.cases.iter().map(Case::json).collect::<Vec<_>>(),
+        })
+    }
+
+    fn versions(&self) -> Vec<&str> {
+        let mut versions: Vec<&str> = self.cases.iter().map(|case| case.version.as_str()).collect();
+        versions.dedup();
+        versions
+    }
+
+    /// The result as an aligned Markdown table.
+    pub(crate) fn table(&self) -> String {
+        let head = [
+            "case",
+            "native",
+            "pgsluice",
+            "ratio",
+            "goal",
+            "equal",
+            "native s",
+            "pgsluice s",
+            "walsender alone",
+            "publisher s",
+        ];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        for case in &self.cases {
+            let rate = |runs| case.rate(runs).map_or_else(dash, |rate| format!("{} {UNIT}", grouped(rate)));
+            rows.push(vec![
+                case.name(),
+                rate(&case.stock),
+                rate(&case.ours),
+                case.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
+                format!("{:.1}", case.goal),
+                if case.is_equal() { "yes" } else { "NO" }.to_owned(),
+                seconds(&case.stock),
+                seconds(&case.ours),
+                case.limit.map_or_else(dash, |limit| format!("{} {UNIT}", grouped(limit))),
+                case.publisher.map_or_else(dash, |written| format!("{:.1}", written.seconds)),
+            ]);
+        }
+        let mut cpu = vec![
+            ["case", "side", "publisher", "subscriber", "pgsluice", "CPU s"].map(str::to_owned).to_vec(),
+        ];
+        for case in &self.cases {
+            for (side, runs) in [("native", &case.stock), ("pgsluice", &case.ours)] {
+                if !runs.is_empty() {
+                    cpu.push(cpu_row(case, side, runs));
+                }
+            }
+        }
+        format!(
+            "{}\nCPU seconds by kind of process, medians (`exited`: all that ended in the run, as those that copy do):\n\n{}",
+            aligned(&rows),
+            aligned(&cpu)
+        )
+    }
+
+    /// Writes the document and the plots to `out`.
+    pub(crate) fn write(&self, out: &Path) -> Result<()> {
+        std::fs::create_dir_all(out)?;
+        for case in &self.cases {
+            plot::write(&out.join(self.plot_name(case)), case)?;
+        }
+        std::fs::write(out.join(format!("{}.md", self.bench)), self.document()?)?;
+        Ok(())
+    }
+
+    fn plot_name(&self, case: &Case) -> String {
+        format!("{}-{}.svg", self.bench, case.name())
+    }
+
+    fn document(&self) -> Result<String> {
+        let mut text = format!("# Benchmark: {}\n\n", self.bench);
+        writeln!(text, "Generated by `cargo x bench {}`; do not edit.\n", self.arguments)?;
+        writeln!(text, "- Date: {}", machine::date())?;
+        writeln!(
+            text,
+            "- Machine: {}, shared by publisher, subscriber and what replicates between them",
+            machine::machine()
+        )?;
+        writeln!(text, "- PostgreSQL {}; {}", self.versions().join(" and "), machine::pgsluice_version())?;
+        let settings: Vec<String> =
+            self.settings.iter().map(|(name, value)| format!("`{name} = {value}`")).collect();
+        writeln!(text, "- Both servers: {}", settings.join(", "))?;
+        writeln!(
+            text,
+            "- Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`; \
+             pgsluice: its defaults; `max_sync_workers_per_subscription` alike\n"
+        )?;
+        writeln!(
+            text,
+            "Medians of alternating runs; a ratio is the better the larger. \"Equal\": after every run both ends \
+             held the same rows (count and hash). \"Walsender alone\": decoding and sending \
+             with nothing applied, one run with its start included. On small backlogs it lies below what native and pgsluice reach and is then no limit.\n"
+        )?;
+        writeln!(text, "{}", self.table())?;
+        for case in &self.cases {
+            writeln!(text, "## {}\n\n{}.\n", case.name(), case.what)?;
+            if let Some(written) = &case.publisher {
+                writeln!(
+                    text,
+                    "The publisher took {:.1} s to write it ({} transactions in ten sessions, by {}).\n",
+                    written.seconds,
+                    grouped(written.transactions as f64),
+                    written.by
+                )?;
+            }
+            writeln!(text, "![{} over time]({})\n", case.curve_label, self.plot_name(case))?;
+        }
+        Ok(format!("{}\n", text.trim_end()))
+    }
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+/// `1234567` as `1,234,567`.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Every run's wall seconds, in order.
+fn seconds(runs: &[Run]) -> String {
+    let texts: Vec<String> = runs.iter().map(|run| format!("{:.2}", run.seconds)).collect();
+    if texts.is_empty() { dash() } else { texts.join(" ") }
+}
+
+/// Medians by kind; a kind that a run does not have counts as 0.
+fn kinds(runs: &[Run], server: fn(&Cpu) -> &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let names = runs.iter().flat_map(|run| server(&run.cpu).keys().cloned());
+    let median_of =
+        |name: &String| median(runs.iter().map(|run| server(&run.cpu).get(name).copied().unwrap_or(0.0)));
+    let all: BTreeMap<String, f64> = names.map(|name| (name.clone(), rounded(median_of(&name), 2))).collect();
+    all.into_iter().filter(|(_, seconds)| *seconds > 0.0).collect()
+}
+
+fn cpu_json(runs: &[Run]) -> Value {
+    if runs.is_empty() {
+        return Value::Null;
+    }
+    json!({
+        "publisher": kinds(runs, |cpu| &cpu.publisher),
+        "subscriber": kinds(runs, |cpu| &cpu.subscriber),
+        "pgsluice": rounded(median(runs.iter().map(|run| run.cpu.pgsluice)), 2),
+        "total": rounded(median(runs.iter().map(|run| run.cpu.total())), 2),
+    })
+}
+
+fn cpu_row(case: &Case, side: &str, runs: &[Run]) -> Vec<String> {
+    let words = |server: fn(&Cpu) -> &BTreeMap<String, f64>| {
+        let kinds = kinds(runs, server);
+        let least = kinds.values().sum::<f64>() * SHOWN_SHARE_MIN;
+        let shown = kinds.iter().filter(|(_, seconds)| **seconds >= least);
+        shown.map(|(kind, seconds)| format!("{kind} {seconds:.2}")).collect::<Vec<_>>().join(", ")
+    };
+    vec![
+        case.name(),
+        side.to_owned(),
+        words(|cpu| &cpu.publisher),
+        words(|cpu| &cpu.subscriber),
+        format!("{:.2}", median(runs.iter().map(|run| run.cpu.pgsluice))),
+        format!("{:.2}", median(runs.iter().map(|run| run.cpu.total()))),
+    ]
+}
+
+/// A Markdown table whose columns line up; the first row is its head.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+        text.push_str(&format!("| {} |\n", cells.join(" | ")));
+        if index == 0 {
+            let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
+            text.push_str(&format!("| {} |\n", rule.join(" | ")));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(seconds: f64) -> Run {
+        Run { seconds, cpu: Cpu::default(), curve: vec![(seconds, 0.0)], resident_bytes_max: 1, equal: true }
+    }
+
+    fn case() -> Case {
+        let mut case = Case::new("updates", Major::V15, "15.1".to_owned(), 2.0, 1000);
+        [4.0, 2.0, 3.0].into_iter().for_each(|seconds| case.add(Arm::Native, run(seconds)));
+        [1.0, 9.0, 1.0].into_iter().for_each(|seconds| case.add(Arm::Ours, run(seconds)));
+        case
+    }
+
+    #[test]
+    fn the_ratio_is_of_medians_and_the_better_the_larger() {
+        let json = case().json();
+        assert_eq!(json["case"], "updates-15");
+        assert_eq!(json["ratio"], 3.0);
+        assert_eq!((&json["stock"], &json["ours"]), (&json!(333.0), &json!(1000.0)));
+    }
+
+    #[test]
+    fn one_side_alone_has_no_ratio() {
+        let mut case = case();
+        case.stock.clear();
+        assert_eq!(case.json()["ratio"], Value::Null);
+        assert_eq!(case.json()["stock"], Value::Null);
+    }
+
+    #[test]
+    fn one_run_that_differs_makes_the_case_unequal() {
+        let mut case = case();
+        case.ours[1].equal = false;
+        assert_eq!(case.json()["equal"], false);
+    }
+
+    #[test]
+    fn digits_are_grouped_by_three() {
+        assert_eq!(grouped(999.4), "999");
+        assert_eq!(grouped(1_234_567.0), "1,234,567");
+    }
+}

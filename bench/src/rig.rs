@@ -1,0 +1,173 @@
+//! A publisher and a subscriber of one major, and images of the subscriber to go back to.
+//!
+//! An image is a copy of the stopped subscriber's data directory. It lies beside it, so it goes when the cluster goes.
+//! Slots on the publisher go back in the same way: a *parked* slot is never streamed from, each run gets a copy of it.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use testkit::{Builder, Cluster, Major, Pair, Sluice, StopMode, same_rows, wait_for};
+
+use crate::Arm;
+
+pub(crate) const DB: &str = "postgres";
+/// Publication, subscription; and so the name in our slot's name.
+pub(crate) const NAME: &str = "bench";
+/// For steps that are not measured.
+pub(crate) const STEP_BOUND: Duration = Duration::from_secs(900);
+/// How a parked slot's name ends.
+const PARKED: &str = "_parked";
+
+/// What both servers of a pair are started with, besides what replication needs. Everything that is measured fits in
+/// `shared_buffers`, and neither checkpoints nor autovacuum start in the middle of one run and not of the other.
+pub(crate) fn settings(connections: u32) -> Vec<(&'static str, String)> {
+    [
+        ("shared_buffers", "1GB"),
+        ("fsync", "on"),
+        ("synchronous_commit", "off"),
+        ("wal_level", "logical"),
+        ("max_wal_size", "16GB"),
+        ("checkpoint_timeout", "1h"),
+        ("autovacuum", "off"),
+        ("max_connections", "100"),
+        ("max_worker_processes", "32"),
+        ("max_logical_replication_workers", "24"),
+    ]
+    .map(|(name, value)| (name, value.to_owned()))
+    .into_iter()
+    .chain([("max_sync_workers_per_subscription", connections.to_string())])
+    .collect()
+}
+
+/// The slot that `arm` streams from.
+pub(crate) fn slot(arm: Arm) -> String {
+    match arm {
+        Arm::Native => NAME.to_owned(),
+        Arm::Ours => format!("pgsluice_{NAME}"),
+    }
+}
+
+/// The clusters.
+pub(crate) struct Rig {
+    pub(crate) pair: Pair,
+    connections: u32,
+}
+
+impl Rig {
+    pub(crate) fn start(major: Major, connections: u32) -> Result<Rig> {
+        let set = |builder: Builder, (name, value): (&str, String)| builder.setting(name, &value);
+        let builder = || settings(connections).into_iter().fold(Cluster::builder(major), set);
+        Ok(Rig { pair: Pair::with(builder(), builder())?, connections })
+    }
+
+    pub(crate) fn major(&self) -> Major {
+        self.pair.source.major()
+    }
+
+    /// The server's version, as `15.8`.
+    pub(crate) fn version(&self) -> Result<String> {
+        Ok(first(self.pair.source.sql(DB, "SELECT split_part(version(), ' ', 2)")?))
+    }
+
+    fn image(&self, name: &str) -> PathBuf {
+        self.pair.target.data_dir().with_file_name(format!("image-{name}"))
+    }
+
+    /// Stops the subscriber and keeps its data directory as `name`; it stays down.
+    pub(crate) fn save(&mut self, name: &str) -> Result<()> {
+        self.pair.target.stop(StopMode::Fast)?;
+        copy_tree(&self.pair.target.data_dir(), &self.image(name))
+    }
+
+    /// Starts the subscriber from the image `name`.
+    pub(crate) fn restore(&mut self, name: &str) -> Result<()> {
+        self.pair.target.stop(StopMode::Fast)?;
+        let data = self.pair.target.data_dir();
+        std::fs::remove_dir_all(&data).context("removing the subscriber's data directory")?;
+        copy_tree(&self.image(name), &data)?;
+        self.pair.target.start_again()
+    }
+
+    /// Nothing of what was prepared is still on its way to the disk when the clock starts.
+    pub(crate) fn settle(&self) -> Result<()> {
+        ensure!(Command::new("sync").status().context("running sync")?.success(), "sync failed");
+        Ok(())
+    }
+
+    /// Drops every slot but the parked ones, as soon as nobody uses them. The subscriber must be down, or its
+    /// subscription disabled.
+    pub(crate) fn drop_slots(&self) -> Result<()> {
+        let others = format!("FROM pg_replication_slots WHERE slot_name NOT LIKE '%{PARKED}'");
+        wait_for("the slots to be released", STEP_BOUND, || {
+            let sql = format!("SELECT NOT coalesce(bool_or(active), false) {others}");
+            Ok(first(self.pair.source.sql(DB, &sql)?) == "t")
+        })?;
+        self.pair.source.sql(DB, &format!("SELECT pg_drop_replication_slot(slot_name) {others}"))?;
+        Ok(())
+    }
+
+    /// Keeps the position of `arm`'s slot; drops the slot itself.
+    pub(crate) fn park(&self, arm: Arm) -> Result<()> {
+        self.copy_slot(&slot(arm), &format!("{}{PARKED}", slot(arm)))?;
+        self.drop_slots()
+    }
+
+    /// Makes `arm`'s slot anew where it was parked.
+    pub(crate) fn unpark(&self, arm: Arm) -> Result<()> {
+        self.drop_slots()?;
+        self.copy_slot(&format!("{}{PARKED}", slot(arm)), &slot(arm))
+    }
+
+    fn copy_slot(&self, from: &str, to: &str) -> Result<()> {
+        self.pair.source.sql(DB, &format!("SELECT pg_copy_logical_replication_slot('{from}', '{to}')"))?;
+        Ok(())
+    }
+
+    /// Native replication with its best documented settings.
+    pub(crate) fn create_subscription(&self) -> String {
+        let streaming = if self.major() >= Major::V16 { "parallel" } else { "on" };
+        format!(
+            "CREATE SUBSCRIPTION {NAME} CONNECTION '{}' PUBLICATION {NAME} \
+             WITH (slot_name = '{}', binary = true, streaming = {streaming}, synchronous_commit = off)",
+            self.pair.source.url(DB),
+            slot(Arm::Native)
+        )
+    }
+
+    /// Starts ours.
+    pub(crate) fn run_sluice(&self) -> Result<Sluice> {
+        let connections = self.connections.to_string();
+        let arguments = [
+            "--publication",
+            NAME,
+            "--subscription",
+            NAME,
+            "--max-sync-workers-per-subscription",
+            &connections,
+        ];
+        Sluice::run(&self.pair, &arguments)
+    }
+
+    /// Whether both ends hold the same rows; says what differs.
+    pub(crate) fn is_equal(&self, tables: &[String]) -> bool {
+        let differs = |table: &String| {
+            same_rows(&self.pair.source, &self.pair.target, DB, table)
+                .inspect_err(|error| eprintln!("NOT EQUAL: {error:#}"))
+                .is_err()
+        };
+        !tables.iter().any(differs)
+    }
+}
+
+/// The first value of the first row; empty for NULL and for no row.
+pub(crate) fn first(rows: testkit::Rows) -> String {
+    rows.into_iter().next().and_then(|row| row.into_iter().next()).flatten().unwrap_or_default()
+}
+
+fn copy_tree(from: &std::path::Path, to: &std::path::Path) -> Result<()> {
+    let status = Command::new("cp").args(["-a", "--reflink=auto", "-T"]).arg(from).arg(to).status();
+    ensure!(status.context("running cp")?.success(), "cp could not copy {}", from.display());
+    Ok(())
+}

@@ -1,0 +1,447 @@
+//! The stream into the target: from messages to committed transactions.
+//!
+//! Two tasks. The *planner* (this file) puts messages together, maps them
+//! onto the target, gathers whole transactions into a batch and makes its
+//! statements; the *executor* sends them. Between them is room for one chunk,
+//! so that one is executed, one waits, one grows.
+//!
+//! How large a batch becomes is not a setting but a consequence: a batch is
+//! handed over as soon as there is room, so while the target keeps up each
+//! transaction goes by itself, and the further it is behind, the more
+//! transactions are folded into one. The limits only bound memory.
+//!
+//! A transaction larger than a batch is handed over in parts; the target
+//! commits it when its commit has come.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use base::{Lsn, Progress, SubscriptionName};
+use client::{Canceller, ConnInfo, Wire};
+use proto::pgoutput::CommitInfo;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use txn::{Assembler, Begin, Block, Event, Input, Spool};
+
+use crate::batch::{Batch, Change, Chunk};
+use crate::catalog::{Catalog, JoinedTables};
+use crate::counters::Counters;
+use crate::error::{Error, Kind};
+use crate::executor::{Executor, Identity};
+use crate::plan::Planner;
+use crate::state::State;
+
+/// How an applier works.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Names sessions and origin.
+    pub subscription: SubscriptionName,
+    /// The stream's values are in binary form where types have one.
+    pub binary: bool,
+    /// `synchronous_commit` of the sessions that apply.
+    pub synchronous_commit: String,
+    /// Rows in one chunk at most.
+    pub batch_rows_max: usize,
+    /// Bytes of changes in one chunk, after which it is handed over.
+    pub batch_bytes_max: usize,
+    /// One source transaction is one target transaction (RULES F3).
+    pub keep_transactions: bool,
+    /// Go on where `session_replication_role` may not be set.
+    pub allow_triggers: bool,
+    /// The transaction to pass over, by its commit LSN.
+    pub skip_lsn: Option<Lsn>,
+}
+
+/// A target that is attached and may be applied to.
+pub struct Target {
+    wire: Wire,
+    catalog: Catalog,
+    /// How far the target is.
+    progress: Lsn,
+}
+
+/// On stop, how long the chunk in hand may take before it is cancelled.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Settings of a session that applies. The planner is told to join a set to
+/// the table by its index, whatever the statistics say: a set is small beside
+/// a table, and without statistics a hash join would read all of it.
+fn session_settings(options: &Options) -> Vec<(&str, &str)> {
+    vec![
+        ("search_path", ""),
+        ("row_security", "off"),
+        ("synchronous_commit", &options.synchronous_commit),
+        ("client_encoding", "UTF8"),
+        ("datestyle", "ISO"),
+        ("intervalstyle", "postgres"),
+        ("extra_float_digits", "3"),
+        ("array_nulls", "on"),
+        ("xmloption", "content"),
+        ("statement_timeout", "0"),
+        ("lock_timeout", "0"),
+        ("idle_in_transaction_session_timeout", "0"),
+        ("idle_session_timeout", "0"),
+        ("plan_cache_mode", "force_generic_plan"),
+        ("default_transaction_isolation", "read committed"),
+        ("default_transaction_read_only", "off"),
+        ("enable_nestloop", "on"),
+        ("enable_indexscan", "on"),
+        ("enable_hashjoin", "off"),
+        ("enable_mergejoin", "off"),
+        ("enable_seqscan", "off"),
+        ("jit", "off"),
+        ("tcp_keepalives_idle", "30"),
+    ]
+}
+
+impl Target {
+    /// Connects the session that applies, passes the fence of the origin and
+    /// reads how far it came.
+    ///
+    /// # Errors
+    /// The session may not be a replica and triggers are not allowed, the
+    /// origin cannot be had, or a connection failed.
+    pub async fn attach(
+        info: &ConnInfo,
+        state: &State,
+        options: &Options,
+        joined: JoinedTables,
+    ) -> Result<Target, Error> {
+        let settings = session_settings(options);
+        let name = options.subscription.application_name("apply");
+        let mut wire = Wire::connect(info, &name, client::Replication::Off, &settings).await?;
+        if wire.version().major() >= 17 {
+            wire.query("SET transaction_timeout = 0").await?;
+        }
+        let replica = become_replica(&mut wire, options.allow_triggers).await?;
+        let progress = state.attach_origin(&mut wire).await?;
+        let name = options.subscription.application_name("catalog");
+        let session =
+            client::connect(info, &name, &[("search_path", ""), ("idle_session_timeout", "0")]).await?;
+        Ok(Target { wire, catalog: Catalog::new(session, joined, !replica), progress })
+    }
+
+    /// Everything up to here is on the target and flushed.
+    #[must_use]
+    pub fn progress(&self) -> Lsn {
+        self.progress
+    }
+}
+
+/// Sets `session_replication_role`; false where it may not be set and
+/// triggers are allowed.
+async fn become_replica(wire: &mut Wire, allow_triggers: bool) -> Result<bool, Error> {
+    match wire.query("SET session_replication_role = replica").await {
+        Ok(_) => Ok(true),
+        // insufficient_privilege
+        Err(error) if error.sqlstate() == Some("42501") && allow_triggers => Ok(false),
+        Err(error) if error.sqlstate() == Some("42501") => Err(Error::refused(
+            "the target's role may not set session_replication_role, so its triggers and foreign keys would fire \
+             a second time for replicated changes; GRANT SET ON PARAMETER session_replication_role TO that role \
+             (15 and later), use a superuser, or accept it with --allow-triggers",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+enum Work {
+    Chunk(Chunk),
+    /// Everything before was handed over.
+    CaughtUp(Lsn),
+}
+
+/// Applies `inputs` to `target` until they end or `stop` is cancelled; then the
+/// chunk in hand is finished if it completes its transaction soon, and rolled
+/// back if not.
+///
+/// # Errors
+/// What stopped it; the target holds whole transactions.
+pub async fn apply(
+    target: Target,
+    inputs: mpsc::Receiver<Block>,
+    spool: Box<dyn Spool>,
+    options: Options,
+    progress: Arc<Progress>,
+    counters: Arc<Counters>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    counters.queued_bytes.store(0, Ordering::Relaxed);
+    let identity = Identity { subscription: options.subscription.to_string() };
+    let canceller = target.wire.canceller();
+    let exact = Planner::new("exact", options.binary);
+    let executor = Executor::new(target.wire, exact, &identity, Arc::clone(&counters), progress);
+    let (work, queue) = mpsc::channel(1);
+    let mut executing = AbortOnDrop(tokio::spawn(execute(executor, queue)));
+    let mut planning = Planning {
+        assembler: Assembler::new(spool),
+        catalog: target.catalog,
+        planner: Planner::new("set", options.binary),
+        batch: Batch::default(),
+        transaction: None,
+        continues: false,
+        done: target.progress,
+        options,
+        counters,
+    };
+    let planned = tokio::select! {
+        planned = planning.run(inputs, work, &stop) => planned,
+        // Ends before the planner only because it failed.
+        executed = &mut executing.0 => return executed.unwrap_or(Err(Kind::Lost.into())),
+    };
+    if let Err(error) = planned {
+        // Whole transactions before it were handed over: they count.
+        return (&mut executing.0).await.unwrap_or(Err(Kind::Lost.into())).and(Err(error));
+    }
+    // The queue is closed: the executor ends after what it was handed.
+    if !stop.is_cancelled() {
+        return (&mut executing.0).await.unwrap_or(Err(Kind::Lost.into()));
+    }
+    match tokio::time::timeout(STOP_PATIENCE, &mut executing.0).await {
+        Ok(executed) => executed.unwrap_or(Err(Kind::Lost.into())),
+        Err(_) => cancel(&canceller, executing).await,
+    }
+}
+
+/// Takes back the statement in hand: its transaction is rolled back.
+async fn cancel(canceller: &Canceller, mut executing: AbortOnDrop) -> Result<(), Error> {
+    tracing::info!("rolling back the batch in hand");
+    if let Err(error) = canceller.cancel().await {
+        tracing::warn!("the running statement could not be cancelled: {error}");
+    }
+    // Whatever it says now, it was told to stop; dropping the task closes the
+    // connection, which rolls back as well.
+    let _ = tokio::time::timeout(Duration::from_secs(1), &mut executing.0).await;
+    Ok(())
+}
+
+async fn execute(mut executor: Executor, mut queue: mpsc::Receiver<Work>) -> Result<(), Error> {
+    while let Some(work) = queue.recv().await {
+        match work {
+            Work::Chunk(chunk) => executor.apply(chunk).await?,
+            Work::CaughtUp(lsn) => executor.caught_up(lsn),
+        }
+    }
+    executor.close().await;
+    Ok(())
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(tokio::task::JoinHandle<Result<(), Error>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The transaction whose changes are coming.
+#[derive(Clone, Copy)]
+struct Current {
+    begin: Begin,
+    skipped: bool,
+    /// A part of it was handed over already.
+    begun: bool,
+}
+
+struct Planning {
+    assembler: Assembler,
+    catalog: Catalog,
+    planner: Planner,
+    batch: Batch,
+    transaction: Option<Current>,
+    /// The batch continues a transaction of which parts were handed over.
+    continues: bool,
+    /// Transactions that end at or before here are on the target.
+    done: Lsn,
+    options: Options,
+    counters: Arc<Counters>,
+}
+
+impl Planning {
+    async fn run(
+        &mut self,
+        mut inputs: mpsc::Receiver<Block>,
+        work: mpsc::Sender<Work>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        let mut waiting: std::vec::IntoIter<Input> = Vec::new().into_iter();
+        // Given back when the block that follows is taken: what was received
+        // is then in the batch, which has a limit of its own.
+        let mut _room = None;
+        let mut caught_up: Option<Lsn> = None;
+        loop {
+            // Everything at hand first: it costs little beside a round trip.
+            let more = match self.absorb(&mut waiting, &mut caught_up).await {
+                Ok(more) => more,
+                Err(error) => {
+                    self.hand_over_whole(&work).await;
+                    return Err(error);
+                }
+            };
+            let full = self.is_full();
+            if !self.is_ready() && !full {
+                debug_assert!(!more);
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    room = work.reserve(), if caught_up.is_some() => {
+                        let Ok(room) = room else { return Ok(()) };
+                        room.send(Work::CaughtUp(caught_up.take().unwrap_or_default()));
+                    }
+                    block = inputs.recv() => match block {
+                        Some(block) => (waiting, _room) = (block.inputs.into_iter(), block.room),
+                        None => return Ok(()),
+                    },
+                }
+                continue;
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                room = work.reserve() => {
+                    let Ok(room) = room else { return Ok(()) };
+                    room.send(Work::Chunk(self.take_chunk()));
+                }
+                block = inputs.recv(), if !full && !more => match block {
+                    Some(block) => (waiting, _room) = (block.inputs.into_iter(), block.room),
+                    None => break,
+                },
+            }
+        }
+        self.hand_over_whole(&work).await;
+        Ok(())
+    }
+
+    /// Nothing more will come; what is complete is still handed over. If the
+    /// executor is gone, it failed, and says so itself.
+    async fn hand_over_whole(&mut self, work: &mpsc::Sender<Work>) {
+        if self.is_ready() {
+            let _ = work.send(Work::Chunk(self.take_chunk())).await;
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.batch.changes.len() >= self.options.batch_rows_max
+            || self.batch.bytes >= self.options.batch_bytes_max
+    }
+
+    /// Whether the batch holds a whole transaction to hand over.
+    fn is_ready(&self) -> bool {
+        !self.batch.ends.is_empty()
+    }
+
+    /// Takes in what is at hand until the batch is full; true if more is.
+    async fn absorb(
+        &mut self,
+        waiting: &mut std::vec::IntoIter<Input>,
+        caught_up: &mut Option<Lsn>,
+    ) -> Result<bool, Error> {
+        loop {
+            while let Some(event) = self.assembler.next()? {
+                *caught_up = None;
+                self.take(event, caught_up).await?;
+                // The last part of a large transaction is committed by itself.
+                let by_itself = self.options.keep_transactions || self.continues;
+                if self.is_full() || by_itself && self.is_ready() {
+                    return Ok(true);
+                }
+            }
+            match waiting.next() {
+                Some(Input::Message(data)) => self.assembler.push(data)?,
+                // In the middle of a transaction the position may lie behind
+                // that transaction's commit, which is not applied yet.
+                Some(Input::CaughtUp(lsn)) if self.transaction.is_none() => *caught_up = Some(lsn),
+                Some(Input::CaughtUp(_)) => {}
+                None => return Ok(false),
+            }
+        }
+    }
+
+    async fn take(&mut self, event: Event, caught_up: &mut Option<Lsn>) -> Result<(), Error> {
+        match event {
+            Event::Begin(begin) => {
+                let skipped = self.options.skip_lsn == Some(begin.final_lsn);
+                if skipped {
+                    tracing::warn!(xid = %begin.xid, "logical replication starts skipping transaction at LSN {}",
+                        begin.final_lsn);
+                }
+                self.transaction = Some(Current { begin, skipped, begun: false });
+            }
+            Event::Change(change) => {
+                let Some(current) = self.applicable() else { return Ok(()) };
+                let table = self.catalog.resolve(&change.relation, current.begin.final_lsn).await?;
+                if let Some(table) = table {
+                    self.push(Change::Row { table, op: change.op });
+                }
+            }
+            Event::Truncate(truncate) => {
+                let Some(current) = self.applicable() else { return Ok(()) };
+                let mut tables = Vec::new();
+                for relation in &truncate.relations {
+                    tables.extend(self.catalog.resolve(relation, current.begin.final_lsn).await?);
+                }
+                if !tables.is_empty() {
+                    self.push(Change::Truncate { tables, restart_identity: truncate.restart_identity });
+                }
+            }
+            Event::Commit(commit) => self.commit(commit, caught_up),
+        }
+        Ok(())
+    }
+
+    /// The current transaction, if its changes are to be applied.
+    fn applicable(&self) -> Option<Current> {
+        self.transaction.filter(|current| !current.skipped && current.begin.final_lsn >= self.done)
+    }
+
+    fn push(&mut self, change: Change) {
+        let before = self.batch.bytes;
+        self.batch.push(change);
+        let added = (self.batch.bytes - before) as u64;
+        self.counters.queued_bytes.fetch_add(added, Ordering::Relaxed);
+    }
+
+    fn commit(&mut self, commit: CommitInfo, caught_up: &mut Option<Lsn>) {
+        let Some(current) = self.transaction.take() else { return };
+        if current.skipped {
+            self.options.skip_lsn = None;
+        }
+        let start = self.batch.ends.last().map_or(0, |end| end.changes_end);
+        let nothing = !current.begun && self.batch.changes.len() == start && !current.skipped;
+        // Nothing of it is for this target. If something waits to be
+        // committed before it, progress follows with that one's successor.
+        if nothing || current.begin.final_lsn < self.done {
+            if self.batch.ends.is_empty() {
+                *caught_up = Some(commit.end_lsn);
+            }
+            return;
+        }
+        self.batch.end(current.begin, commit, current.skipped);
+    }
+
+    /// What is handed over next: all whole transactions, or a part of one
+    /// that is larger than a batch. What follows stays.
+    fn take_chunk(&mut self) -> Chunk {
+        let mut batch = std::mem::take(&mut self.batch);
+        let first = !self.continues;
+        match (batch.ends.last().map(|end| end.changes_end), &mut self.transaction) {
+            (None, Some(current)) => {
+                batch.open = Some(current.begin);
+                current.begun = true;
+            }
+            (whole, _) => {
+                for change in batch.changes.split_off(whole.unwrap_or_default()) {
+                    self.batch.push(change);
+                }
+                batch.bytes -= self.batch.bytes;
+            }
+        }
+        self.continues = batch.open.is_some();
+        if let Some(end) = batch.ends.last() {
+            self.counters.set_handed(end.commit.end_lsn, end.commit.commit_time);
+        }
+        let statements = self.planner.plan(&batch);
+        Chunk { batch, statements, first }
+    }
+}

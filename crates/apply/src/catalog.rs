@@ -1,0 +1,199 @@
+//! What the target's catalogs say of a table, and which tables have joined.
+//!
+//! Handed relations as the source describes them; gives back their mapping,
+//! read from the target once per description. A mapping is kept until the
+//! source describes the relation anew or the applier starts again; after a
+//! failed chunk everything is read again, because the reason may be a change
+//! of the target's tables.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base::{Lsn, Oid};
+use client::Session;
+use proto::pgoutput::Relation;
+use rustc_hash::FxHashMap;
+
+use crate::error::Error;
+use crate::state::STATE_SCHEMA;
+use crate::table::{MappingError, Table, TargetColumn, TargetTable, display_name};
+
+/// The tables that take part: schema and name, and from which commit LSN on
+/// the stream applies to them (RULES C1).
+pub type JoinedTables = HashMap<(String, String), Lsn>;
+
+/// A relation of the stream and what it is here.
+#[derive(Clone)]
+enum Known {
+    /// It takes part, for commits at or behind the LSN.
+    Joined(Arc<Table>, Lsn),
+    /// It does not: published after the subscription was made.
+    Unknown,
+}
+
+pub(crate) struct Catalog {
+    session: Session,
+    joined: JoinedTables,
+    /// By the source's relation id; the description tells whether the entry
+    /// is of the same version.
+    known: FxHashMap<Oid, (Arc<Relation>, Known)>,
+    mapped: u64,
+    /// Ordinary triggers fire, because sessions may not be replicas.
+    ordinary_triggers: bool,
+}
+
+impl Catalog {
+    pub(crate) fn new(session: Session, joined: JoinedTables, ordinary_triggers: bool) -> Self {
+        Catalog { session, joined, known: FxHashMap::default(), mapped: 0, ordinary_triggers }
+    }
+
+    /// The mapping of `relation` for a transaction that committed at
+    /// `final_lsn`; `None` if its changes do not apply.
+    pub(crate) async fn resolve(
+        &mut self,
+        relation: &Arc<Relation>,
+        final_lsn: Lsn,
+    ) -> Result<Option<Arc<Table>>, Error> {
+        let known = match self.known.get(&relation.id) {
+            Some((described, known)) if Arc::ptr_eq(described, relation) => known.clone(),
+            _ => self.read(relation).await?,
+        };
+        Ok(match known {
+            // `>=`: the snapshot of the copy saw exactly what committed
+            // before its consistent point, and a commit at that point starts
+            // there.
+            Known::Joined(table, since) if final_lsn >= since => Some(table),
+            _ => None,
+        })
+    }
+
+    async fn read(&mut self, relation: &Arc<Relation>) -> Result<Known, Error> {
+        let name = (relation.namespace.clone(), relation.name.clone());
+        let known = match self.joined.get(&name) {
+            None => {
+                if name.0 != STATE_SCHEMA {
+                    tracing::warn!(
+                        table = %display_name(relation),
+                        "a table was added to the publication and is not replicated yet"
+                    );
+                }
+                Known::Unknown
+            }
+            Some(&since) => {
+                let target = self.target(&name.0, &name.1).await?;
+                self.mapped += 1;
+                let table = Table::map(self.mapped, Arc::clone(relation), &target)?;
+                tracing::debug!(table = %table.name, path = ?table.path, lookup = ?table.lookup, "mapped");
+                Known::Joined(Arc::new(table), since)
+            }
+        };
+        self.known.insert(relation.id, (Arc::clone(relation), known.clone()));
+        Ok(known)
+    }
+
+    /// The target's table of this name.
+    async fn target(&self, schema: &str, name: &str) -> Result<TargetTable, Error> {
+        let lost = |error| self.session.error(error);
+        let fires: &[&str] = if self.ordinary_triggers { &["A", "O"] } else { &["A", "R"] };
+        let rows = self.session.query(TABLE, &[&schema, &name, &fires, &self.ordinary_triggers]).await;
+        let Some(row) = rows.map_err(lost)?.into_iter().next() else {
+            return Err(MappingError::MissingTable { table: format!("{schema}.{name}") }.into());
+        };
+        let oid: u32 = row.get(0);
+        let columns = self.session.query(COLUMNS, &[&oid]).await.map_err(lost)?;
+        let keys = self.session.query(UNIQUE_KEYS, &[&oid]).await.map_err(lost)?;
+        Ok(TargetTable {
+            oid: Oid(oid),
+            partitioned: row.get(1),
+            firing_trigger: row.get(2),
+            firing_rule: row.get(3),
+            columns: columns.iter().map(target_column).collect(),
+            has_identity: keys.first().is_some_and(|row| row.get(1)),
+            unique_keys: keys.iter().map(|row| row.get(0)).collect(),
+        })
+    }
+}
+
+fn target_column(row: &tokio_postgres::Row) -> TargetColumn {
+    TargetColumn {
+        name: row.get(0),
+        type_oid: Oid(row.get(1)),
+        array_oid: Oid(row.get(2)),
+        type_name: row.get(3),
+        not_null: row.get(4),
+        generated: row.get(5),
+        identity_always: row.get(6),
+        equality: row.get(7),
+        bytewise: row.get(8),
+        is_enum: row.get(9),
+    }
+}
+
+/// $1 schema, $2 name, $3 the states in which a trigger or rule fires for us,
+/// $4 whether foreign keys fire as well.
+const TABLE: &str = "
+SELECT c.oid, c.relkind = 'p',
+       (SELECT t.tgname::text FROM pg_catalog.pg_trigger t
+         WHERE (t.tgrelid = c.oid OR t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p))
+           AND t.tgenabled::text = ANY ($3) AND ($4 OR NOT t.tgisinternal) LIMIT 1),
+       (SELECT r.rulename::text FROM pg_catalog.pg_rewrite r
+         WHERE r.ev_class = c.oid AND r.ev_type <> '1' AND r.ev_enabled::text = ANY ($3) LIMIT 1)
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
+
+/// $1 the table. `b` is the type beneath all domains: a cast to a domain would
+/// cut a value to its length, assignment refuses it. Equality is that of the
+/// type's default operator class; enums, ranges, composites, and arrays of
+/// what has one use the polymorphic operator.
+///
+/// Bytewise: bool, bytea, "char", name, the integers, text and varchar under
+/// a deterministic collation, oid, date, time, timestamp(tz), uuid, pg_lsn,
+/// macaddr(8), numeric and char with a modifier (which fixes scale and
+/// length), enums. Not: float (-0 = 0), numeric without scale, citext, jsonb,
+/// interval, timetz, inet.
+const COLUMNS: &str = "
+SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1),
+       a.attnotnull, a.attgenerated <> '', a.attidentity = 'a',
+       coalesce(
+         (SELECT pg_catalog.format('OPERATOR(%I.%s)', n.nspname, o.oprname)
+            FROM pg_catalog.pg_opclass k
+            JOIN pg_catalog.pg_amop m ON m.amopfamily = k.opcfamily AND m.amoplefttype = k.opcintype
+             AND m.amoprighttype = k.opcintype AND m.amopstrategy = CASE k.opcmethod WHEN 403 THEN 3 ELSE 1 END
+            JOIN pg_catalog.pg_operator o ON o.oid = m.amopopr
+            JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+           WHERE k.opcmethod IN (403, 405) AND k.opcdefault AND k.opcintype = b.oid
+           ORDER BY k.opcmethod LIMIT 1),
+         CASE WHEN b.typtype IN ('e', 'r', 'm', 'c') OR b.oid IN (1043, 650)
+                OR b.typcategory = 'A' AND (e.typtype IN ('e', 'r', 'm', 'c') OR e.oid IN (1043, 650)
+                   OR EXISTS (SELECT FROM pg_catalog.pg_opclass k
+                               WHERE k.opcmethod = 403 AND k.opcdefault AND k.opcintype = e.oid))
+              THEN 'OPERATOR(pg_catalog.=)' END),
+       b.oid IN (16, 17, 18, 19, 20, 21, 23, 26, 1082, 1083, 1114, 1184, 2950, 3220, 829, 774)
+         OR b.typtype = 'e'
+         OR b.oid IN (1700, 1042) AND a.atttypmod >= 0
+         OR b.oid IN (25, 1043) AND coalesce((SELECT l.collisdeterministic FROM pg_catalog.pg_collation l
+                                               WHERE l.oid = a.attcollation), false),
+       b.typtype = 'e'
+  FROM pg_catalog.pg_attribute a
+  JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+  CROSS JOIN LATERAL (
+       WITH RECURSIVE base (oid) AS (
+         SELECT a.atttypid
+         UNION ALL
+         SELECT d.typbasetype FROM pg_catalog.pg_type d JOIN base ON d.oid = base.oid WHERE d.typtype = 'd')
+       SELECT x.* FROM pg_catalog.pg_type x JOIN base ON x.oid = base.oid WHERE x.typtype <> 'd') b
+  LEFT JOIN pg_catalog.pg_type e ON e.oid = b.typelem
+ WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attnum";
+
+/// $1 the table. The replica identity first, then the primary key.
+const UNIQUE_KEYS: &str = "
+SELECT ARRAY(SELECT a.attname::text
+               FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
+               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k]
+              ORDER BY k),
+       i.indisreplident OR i.indisprimary
+  FROM pg_catalog.pg_index i
+ WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indisready AND i.indimmediate
+   AND i.indpred IS NULL AND i.indexprs IS NULL
+ ORDER BY i.indisreplident DESC, i.indisprimary DESC, i.indexrelid";

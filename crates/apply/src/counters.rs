@@ -1,0 +1,77 @@
+//! What the applier has done so far, for status and metrics.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use base::{Lsn, PgTimestamp};
+use conflict::ConflictCounters;
+
+/// Counts since the process started; relaxed, because nothing is decided by
+/// them.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Rows inserted, updated and deleted as the source did it (before
+    /// folding), so that the sum is comparable with the source's.
+    pub inserts: AtomicU64,
+    /// See `inserts`.
+    pub updates: AtomicU64,
+    /// See `inserts`.
+    pub deletes: AtomicU64,
+    /// Tables truncated.
+    pub truncates: AtomicU64,
+    /// Source transactions committed on the target.
+    pub transactions: AtomicU64,
+    /// Source transactions skipped by `skip --lsn`.
+    pub skipped_transactions: AtomicU64,
+    /// Target transactions committed.
+    pub batches: AtomicU64,
+    /// Rows written after folding.
+    pub rows_written: AtomicU64,
+    /// Chunks rolled back and applied again one change at a time.
+    pub replays: AtomicU64,
+    /// Attempts that ended in an error.
+    pub errors: AtomicU64,
+    /// Conflicts by type.
+    pub conflicts: ConflictCounters,
+    /// Bytes of changes received and not yet committed.
+    pub queued_bytes: AtomicU64,
+    /// Source commit time of the last transaction applied, microseconds
+    /// since 2000-01-01; zero before the first.
+    last_commit_time: AtomicI64,
+    handed: AtomicU64,
+    handed_commit_time: AtomicI64,
+}
+
+impl Counters {
+    /// A transaction committed at `time` on the source is now on the target.
+    pub fn set_last_commit_time(&self, time: PgTimestamp) {
+        self.last_commit_time.store(time.0, Ordering::Relaxed);
+    }
+
+    /// Everything up to `lsn` was handed to the target.
+    pub(crate) fn set_handed(&self, lsn: Lsn, time: PgTimestamp) {
+        self.handed.store(lsn.as_u64(), Ordering::Relaxed);
+        self.handed_commit_time.store(time.0, Ordering::Relaxed);
+    }
+
+    /// The end and the commit time of the last transaction that was handed to
+    /// the target, if there was one.
+    #[must_use]
+    pub fn last_handed(&self) -> Option<(Lsn, PgTimestamp)> {
+        let lsn = Lsn::new(self.handed.load(Ordering::Relaxed));
+        lsn.is_valid().then(|| (lsn, PgTimestamp(self.handed_commit_time.load(Ordering::Relaxed))))
+    }
+
+    /// Source commit time of the last transaction applied, if there was one.
+    #[must_use]
+    pub fn last_commit_time(&self) -> Option<PgTimestamp> {
+        match self.last_commit_time.load(Ordering::Relaxed) {
+            0 => None,
+            time => Some(PgTimestamp(time)),
+        }
+    }
+}
+
+/// Adds `n` to a counter.
+pub(crate) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

@@ -1,0 +1,225 @@
+//! Why applying stopped.
+
+use std::fmt;
+
+use base::{Lsn, Xid};
+use conflict::Conflict;
+use proto::frame::ServerError;
+use txn::AssemblyError;
+
+use crate::table::MappingError;
+
+/// What stopped the applier. The target holds whole transactions up to its
+/// stored progress, whatever it was.
+#[derive(Debug)]
+pub struct Error(Box<Kind>);
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Client(client::Error),
+    Mapping(MappingError),
+    Assembly(AssemblyError),
+    /// A change could not be applied.
+    Change {
+        table: String,
+        operation: &'static str,
+        xid: Xid,
+        finished_at: Lsn,
+        error: ServerError,
+    },
+    Conflict {
+        conflict: Conflict,
+        xid: Xid,
+        finished_at: Lsn,
+    },
+    /// What only COMMIT finds: a deferred constraint.
+    Commit {
+        xid: Xid,
+        finished_at: Lsn,
+        error: ServerError,
+    },
+    /// A statement that belongs to no row failed.
+    Statement {
+        what: &'static str,
+        error: ServerError,
+    },
+    NoIdentity {
+        table: String,
+        operation: &'static str,
+    },
+    /// The same subscription runs elsewhere.
+    InUse {
+        name: String,
+        holder: String,
+    },
+    /// What the target remembers does not fit the source.
+    Refused(String),
+    /// The executor's task ended without a word, which only a panic does.
+    Lost,
+}
+
+impl Error {
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Kind::Refused(message.into()).into()
+    }
+
+    /// The connection to the target was lost, or the server is not ready.
+    #[must_use]
+    pub fn is_connection_lost(&self) -> bool {
+        matches!(&*self.0, Kind::Client(error) if error.is_connection_lost())
+    }
+
+    /// A deadlock, a serialization failure or a lock that was not to be had:
+    /// the same work may succeed at once.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.sqlstate().is_some_and(is_transient)
+    }
+
+    /// A change of the stream does not fit the target: trying again helps
+    /// only after somebody has repaired it, or skipped the transaction.
+    #[must_use]
+    pub fn is_data(&self) -> bool {
+        matches!(
+            &*self.0,
+            Kind::Change { .. }
+                | Kind::Conflict { .. }
+                | Kind::Commit { .. }
+                | Kind::Mapping(_)
+                | Kind::NoIdentity { .. }
+        )
+    }
+
+    /// Trying again cannot help: settings, rights, or a slot that does not
+    /// belong to what the target remembers.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        match &*self.0 {
+            Kind::Refused(_) | Kind::InUse { .. } => true,
+            Kind::Client(error) => {
+                error.is_configuration()
+                    || error.is_authentication()
+                    || error.sqlstate() == Some(MISSING_RIGHT)
+            }
+            _ => false,
+        }
+    }
+
+    /// Another process applies the same subscription.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(&*self.0, Kind::InUse { .. })
+    }
+
+    /// The commit LSN of the transaction that could not be applied, as
+    /// `skip --lsn` wants it.
+    #[must_use]
+    pub fn finished_at(&self) -> Option<Lsn> {
+        match &*self.0 {
+            Kind::Change { finished_at, .. }
+            | Kind::Conflict { finished_at, .. }
+            | Kind::Commit { finished_at, .. } => Some(*finished_at),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn sqlstate(&self) -> Option<&str> {
+        match &*self.0 {
+            Kind::Client(error) => error.sqlstate(),
+            Kind::Change { error, .. } | Kind::Commit { error, .. } | Kind::Statement { error, .. } => {
+                Some(&error.code)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `insufficient_privilege`
+const MISSING_RIGHT: &str = "42501";
+
+/// `serialization_failure`, `deadlock_detected`, `lock_not_available`.
+pub(crate) fn is_transient(sqlstate: &str) -> bool {
+    matches!(sqlstate, "40001" | "40P01" | "55P03")
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::Client(error) => write!(f, "{error}"),
+            Kind::Mapping(error) => error.fmt(f),
+            Kind::Assembly(error) => error.fmt(f),
+            Kind::Change { table, operation, xid, finished_at, error } => {
+                write!(
+                    f,
+                    "{}: {} (SQLSTATE {}) while processing {operation} for replication target relation \"{table}\" \
+                     in transaction {xid}, finished at {finished_at}",
+                    error.severity, error.message, error.code
+                )?;
+                error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
+            }
+            Kind::Conflict { conflict, xid, finished_at } => write!(
+                f,
+                "{conflict} Transaction {xid}, finished at {finished_at}. \
+                 Remove the row on the target, or skip the transaction: pgsluice skip --lsn {finished_at}"
+            ),
+            Kind::Commit { xid, finished_at, error } => {
+                write!(
+                    f,
+                    "{}: {} (SQLSTATE {}) while processing COMMIT of transaction {xid}, finished at {finished_at}",
+                    error.severity, error.message, error.code
+                )?;
+                error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
+            }
+            Kind::Statement { what, error } => {
+                write!(f, "{what} failed on the target: {} (SQLSTATE {})", error.message, error.code)?;
+                error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
+            }
+            Kind::NoIdentity { table, operation } => write!(
+                f,
+                "the source sent {operation} for table \"{table}\" without a replica identity; \
+                 ALTER TABLE {table} REPLICA IDENTITY ... on the source"
+            ),
+            Kind::InUse { name, holder } => write!(
+                f,
+                "subscription \"{name}\" is already being applied to this target by {holder}; \
+                 stop that one first, or choose another --subscription"
+            ),
+            Kind::Refused(message) => f.write_str(message),
+            Kind::Lost => f.write_str("the applier's task ended without a result"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            Kind::Client(error) => error.source(),
+            Kind::Assembly(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Kind> for Error {
+    fn from(kind: Kind) -> Self {
+        Error(Box::new(kind))
+    }
+}
+
+impl From<client::Error> for Error {
+    fn from(error: client::Error) -> Self {
+        Kind::Client(error).into()
+    }
+}
+
+impl From<MappingError> for Error {
+    fn from(error: MappingError) -> Self {
+        Kind::Mapping(error).into()
+    }
+}
+
+impl From<AssemblyError> for Error {
+    fn from(error: AssemblyError) -> Self {
+        Kind::Assembly(error).into()
+    }
+}

@@ -1,0 +1,34 @@
+//! Transactions into a target PostgreSQL: plan, batch, exact replay, origin
+//! progress.
+//!
+//! ```text
+//!   messages     transactions     batch        plan           target
+//!   ---------> txn::Assembler --> batch --> fold, shape --> executor --> COMMIT + origin
+//!                    ^              |                          |
+//!                 catalog           +-- the changes as they came --> exact replay
+//! ```
+//! [`Target::attach`] passes the fences and reads how far the target is,
+//! [`apply`] takes the stream from there. [`State`] is what is remembered on
+//! the target, [`flush_continuously`] turns "applied" into "may be
+//! confirmed".
+
+mod applier;
+mod batch;
+mod catalog;
+mod counters;
+mod error;
+mod executor;
+mod flusher;
+mod fold;
+mod plan;
+mod shape;
+mod state;
+mod statement;
+mod table;
+
+pub use applier::{Options, Target, apply};
+pub use catalog::JoinedTables;
+pub use counters::Counters;
+pub use error::Error;
+pub use flusher::{flush_continuously, flush_now};
+pub use state::{CopiedTable, STATE_SCHEMA, State, SubscriptionRow};

@@ -1,0 +1,346 @@
+//! The SQL of every statement the applier sends, by shape.
+//!
+//! A shape is what a prepared statement is made for: a table, an operation
+//! and the columns it writes. Two families that must agree on what they do:
+//!
+//! - *sets* write the net effect of many rows; each parameter is an array,
+//!   one per column, joined by `unnest`. In text form the arrays are `text[]`
+//!   and each value is cast to the column's type *without* its modifier, so
+//!   that assignment, not the cast, judges a value that is too long;
+//! - *rows* write one change; each parameter has the column's own type, so
+//!   that the type's input or receive function sees what the source sent.
+//!
+//! Names are always qualified and operators written out, because sessions
+//! run with an empty `search_path`. All but `unnest`: only the bare name takes
+//! several arrays (the grammar knows it), and with that path nothing but
+//! `pg_catalog` can be meant.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use base::Oid;
+use rustc_hash::FxHashMap;
+
+use crate::table::{Column, Lookup, Table};
+
+const TEXT: Oid = Oid(25);
+const TEXT_ARRAY: Oid = Oid(1009);
+
+/// A statement to prepare.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    /// The prepared statement's name within its session.
+    pub(crate) name: String,
+    pub(crate) sql: String,
+    pub(crate) parameter_types: Vec<Oid>,
+    /// For arrays: the element type of each parameter.
+    pub(crate) element_types: Vec<Oid>,
+}
+
+/// Which columns an UPDATE writes: those whose value was sent.
+pub(crate) type Present = Vec<bool>;
+
+/// What a shape is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// Finds a row if any of the keys exists.
+    SetProbe,
+    SetInsert,
+    SetDelete,
+    SetUpdate(Present),
+    /// An UPDATE that leaves nothing of the old row.
+    SetReplace,
+    RowInsert,
+    RowUpdate(Present),
+    RowDelete,
+    /// Finds the row that an UPDATE or DELETE is for.
+    RowProbe,
+}
+
+/// Every shape in use, made once.
+#[derive(Debug)]
+pub(crate) struct Shapes {
+    prefix: &'static str,
+    made: FxHashMap<(u64, bool, Kind), Arc<Shape>>,
+    count: u64,
+}
+
+impl Shapes {
+    pub(crate) fn new(prefix: &'static str) -> Self {
+        Shapes { prefix, made: FxHashMap::default(), count: 0 }
+    }
+
+    /// The shape of `kind` on `table`; `binary` chooses the form of a set's
+    /// parameters and means nothing for rows.
+    pub(crate) fn get(&mut self, table: &Table, binary: bool, kind: Kind) -> Arc<Shape> {
+        let identity = (table.id, binary, kind);
+        if let Some(shape) = self.made.get(&identity) {
+            return Arc::clone(shape);
+        }
+        let shape = Arc::new(make(format!("{}{}", self.prefix, self.count), table, binary, &identity.2));
+        self.count += 1;
+        self.made.insert(identity, Arc::clone(&shape));
+        shape
+    }
+}
+
+/// A statement without parameters, such as `BEGIN`.
+pub(crate) fn plain(name: &str, sql: &str) -> Shape {
+    let (name, sql) = (name.to_owned(), sql.to_owned());
+    Shape { name, sql, parameter_types: Vec::new(), element_types: Vec::new() }
+}
+
+fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
+    let all: Vec<usize> = (0..table.columns.len()).collect();
+    let key = || table.key.clone();
+    let (sql, parameters) = match kind {
+        Kind::SetProbe => (set_probe(table, binary), key()),
+        Kind::SetInsert => (set_insert(table, binary), all),
+        Kind::SetDelete => (set_delete(table, binary), key()),
+        Kind::SetUpdate(present) => {
+            let written = non_key(table, present);
+            (set_update(table, binary, &written, &[]), [key(), written].concat())
+        }
+        Kind::SetReplace => {
+            let written = non_key(table, &vec![true; table.columns.len()]);
+            (set_update(table, binary, &written, &table.extras), [key(), written].concat())
+        }
+        Kind::RowInsert => (row_insert(table), all),
+        Kind::RowUpdate(present) => {
+            let written: Vec<usize> = all.into_iter().filter(|&position| present[position]).collect();
+            (row_update(table, &written), [written, key()].concat())
+        }
+        Kind::RowDelete => (row_delete(table), key()),
+        Kind::RowProbe => (row_probe(table), key()),
+    };
+    let columns = parameters.iter().map(|&position| &table.columns[position].target);
+    if matches!(kind, Kind::RowInsert | Kind::RowUpdate(_) | Kind::RowDelete | Kind::RowProbe) {
+        let parameter_types = columns.map(|column| column.type_oid).collect();
+        Shape { name, sql, parameter_types, element_types: Vec::new() }
+    } else if binary {
+        let (parameter_types, element_types) =
+            columns.map(|column| (column.array_oid, column.type_oid)).unzip();
+        Shape { name, sql, parameter_types, element_types }
+    } else {
+        let count = parameters.len();
+        Shape { name, sql, parameter_types: vec![TEXT_ARRAY; count], element_types: vec![TEXT; count] }
+    }
+}
+
+/// Positions of the columns an UPDATE of a set writes. The key is equal by
+/// construction; a value of an identity column GENERATED ALWAYS in the key
+/// must not even be repeated.
+pub(crate) fn non_key(table: &Table, present: &[bool]) -> Vec<usize> {
+    (0..table.columns.len()).filter(|&at| present[at] && !table.columns[at].key).collect()
+}
+
+fn list<T>(
+    items: impl IntoIterator<Item = T>,
+    separator: &str,
+    mut write: impl FnMut(T) -> String,
+) -> String {
+    let mut text = String::new();
+    for (position, item) in items.into_iter().enumerate() {
+        if position > 0 {
+            text.push_str(separator);
+        }
+        text.push_str(&write(item));
+    }
+    text
+}
+
+/// The arrays as a relation `s(c0, c1, ...)`.
+fn from_arrays(columns: &[&Column], binary: bool) -> String {
+    let count = columns.len();
+    let parameters = list(1..=count, ", ", |n| format!("${n}"));
+    let names = list(0..count, ", ", |n| format!("c{n}"));
+    if binary {
+        return format!("unnest({parameters}) AS s({names})");
+    }
+    let casts = list(columns.iter().enumerate(), ", ", |(n, column)| {
+        format!("u.c{n}::{} AS c{n}", column.target.type_name)
+    });
+    format!("(SELECT {casts} FROM unnest({parameters}) AS u({names})) AS s")
+}
+
+fn columns_at<'a>(table: &'a Table, positions: &[usize]) -> Vec<&'a Column> {
+    positions.iter().map(|&position| &table.columns[position]).collect()
+}
+
+/// `t.key = s.cN` for the key, whose columns come first in the arrays.
+fn key_matches(table: &Table) -> String {
+    list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
+        let column = &table.columns[position];
+        format!("t.{} {} s.c{n}", column.sql, equality(column))
+    })
+}
+
+fn equality(column: &Column) -> &str {
+    column.target.equality.as_deref().unwrap_or("OPERATOR(pg_catalog.=)")
+}
+
+fn set_probe(table: &Table, binary: bool) -> String {
+    let keys = from_arrays(&columns_at(table, &table.key), binary);
+    format!(
+        "SELECT 1 FROM {keys} WHERE EXISTS (SELECT FROM {}{} AS t WHERE {}) LIMIT 1",
+        table.only(),
+        table.sql,
+        key_matches(table)
+    )
+}
+
+fn insert_into(table: &Table) -> String {
+    let names = list(&table.columns, ", ", |column| column.sql.clone());
+    format!("INSERT INTO {} ({names}) OVERRIDING SYSTEM VALUE", table.sql)
+}
+
+fn set_insert(table: &Table, binary: bool) -> String {
+    let columns: Vec<&Column> = table.columns.iter().collect();
+    let values = list(0..columns.len(), ", ", |n| format!("s.c{n}"));
+    format!("{} SELECT {values} FROM {}", insert_into(table), from_arrays(&columns, binary))
+}
+
+fn set_delete(table: &Table, binary: bool) -> String {
+    let keys = from_arrays(&columns_at(table, &table.key), binary);
+    format!("DELETE FROM {}{} AS t USING {keys} WHERE {}", table.only(), table.sql, key_matches(table))
+}
+
+fn set_update(table: &Table, binary: bool, written: &[usize], defaults: &[String]) -> String {
+    let arrays = from_arrays(&columns_at(table, &[&table.key, written].concat()), binary);
+    let mut assignments = list(written.iter().enumerate(), ", ", |(n, &position)| {
+        format!("{} = s.c{}", table.columns[position].sql, n + table.key.len())
+    });
+    for extra in defaults {
+        let separator = if assignments.is_empty() { "" } else { ", " };
+        write!(assignments, "{separator}{extra} = DEFAULT").expect("a string takes everything");
+    }
+    if assignments.is_empty() {
+        // Nothing but the key: the row is still to be found, and locked.
+        let key = &table.columns[table.key[0]].sql;
+        assignments = format!("{key} = t.{key}");
+    }
+    let (only, sql) = (table.only(), &table.sql);
+    format!("UPDATE {only}{sql} AS t SET {assignments} FROM {arrays} WHERE {}", key_matches(table))
+}
+
+fn row_insert(table: &Table) -> String {
+    if table.columns.is_empty() {
+        return format!("INSERT INTO {} DEFAULT VALUES", table.sql);
+    }
+    let values = list(1..=table.columns.len(), ", ", |n| format!("${n}"));
+    format!("{} VALUES ({values})", insert_into(table))
+}
+
+/// The condition that finds the row; its parameters start behind `before`.
+fn located(table: &Table, before: usize) -> String {
+    let condition = list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
+        let (column, n) = (&table.columns[position], before + n + 1);
+        let name = &column.sql;
+        match (&column.target.equality, table.lookup) {
+            // Types without equality are the same when they look the same.
+            (None, _) => format!("t.{name}::pg_catalog.text IS NOT DISTINCT FROM ${n}::pg_catalog.text"),
+            (Some(operator), Lookup::Full) => {
+                format!("(t.{name} {operator} ${n} OR t.{name} IS NULL AND ${n} IS NULL)")
+            }
+            (Some(operator), _) => format!("t.{name} {operator} ${n}"),
+        }
+    });
+    let sql = &table.sql;
+    match (table.lookup, table.partitioned) {
+        (Lookup::UniqueKey, _) => condition,
+        (_, false) => format!("t.ctid = (SELECT t.ctid FROM ONLY {sql} AS t WHERE {condition} LIMIT 1)"),
+        (_, true) => {
+            format!(
+                "(t.tableoid, t.ctid) IN (SELECT t.tableoid, t.ctid FROM {sql} AS t WHERE {condition} LIMIT 1)"
+            )
+        }
+    }
+}
+
+fn row_delete(table: &Table) -> String {
+    format!("DELETE FROM {}{} AS t WHERE {}", table.only(), table.sql, located(table, 0))
+}
+
+fn row_probe(table: &Table) -> String {
+    format!("SELECT FROM {}{} AS t WHERE {}", table.only(), table.sql, located(table, 0))
+}
+
+fn row_update(table: &Table, written: &[usize]) -> String {
+    let always = written.iter().any(|&at| table.columns[at].target.identity_always);
+    if always {
+        return row_update_identity(table, written);
+    }
+    let condition = located(table, written.len());
+    let mut assignments =
+        list(written.iter().enumerate(), ", ", |(n, &at)| format!("{} = ${}", table.columns[at].sql, n + 1));
+    if assignments.is_empty() {
+        let key = &table.columns[0].sql;
+        assignments = format!("{key} = t.{key}");
+    }
+    format!("UPDATE {}{} AS t SET {assignments} WHERE {condition}", table.only(), table.sql)
+}
+
+/// An UPDATE may not give a value to an identity column GENERATED ALWAYS, an
+/// INSERT may: the row is deleted and inserted in one statement, with what
+/// the source did not send taken from the deleted row.
+fn row_update_identity(table: &Table, written: &[usize]) -> String {
+    let condition = located(table, written.len());
+    let kept: Vec<&String> = (0..table.columns.len())
+        .filter(|at| !written.contains(at))
+        .map(|at| &table.columns[at].sql)
+        .chain(&table.extras)
+        .collect();
+    let names = list(
+        written.iter().map(|&at| &table.columns[at].sql).chain(kept.iter().copied()),
+        ", ",
+        String::clone,
+    );
+    let values = list(1..=written.len(), ", ", |n| format!("${n}"));
+    let kept = list(kept, "", |name| format!(", d.{name}"));
+    let (only, sql) = (table.only(), &table.sql);
+    format!(
+        "WITH d AS (DELETE FROM {only}{sql} AS t WHERE {condition} RETURNING t.*) \
+         INSERT INTO {sql} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}{kept} FROM d"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::fixtures;
+
+    fn sql(binary: bool, kind: Kind) -> String {
+        make("p".into(), &fixtures::table(), binary, &kind).sql
+    }
+
+    #[test]
+    fn sets_join_arrays_by_key() {
+        assert_eq!(
+            sql(true, Kind::SetUpdate(vec![true, true, false])),
+            "UPDATE ONLY \"s\".\"t\" AS t SET \"a\" = s.c1 FROM unnest($1, $2) AS s(c0, c1) \
+             WHERE t.\"id\" OPERATOR(pg_catalog.=) s.c0"
+        );
+        assert_eq!(
+            sql(false, Kind::SetDelete),
+            "DELETE FROM ONLY \"s\".\"t\" AS t USING (SELECT u.c0::integer AS c0 FROM unnest($1) \
+             AS u(c0)) AS s WHERE t.\"id\" OPERATOR(pg_catalog.=) s.c0"
+        );
+        assert!(sql(true, Kind::SetReplace).contains("\"a\" = s.c1, \"b\" = s.c2, \"extra\" = DEFAULT FROM"));
+    }
+
+    #[test]
+    fn rows_take_the_changed_columns_before_the_key() {
+        assert_eq!(
+            sql(false, Kind::RowUpdate(vec![true, false, true])),
+            "UPDATE ONLY \"s\".\"t\" AS t SET \"id\" = $1, \"b\" = $2 WHERE t.\"id\" OPERATOR(pg_catalog.=) $3"
+        );
+    }
+
+    #[test]
+    fn a_shape_is_made_once() {
+        let (mut shapes, table) = (Shapes::new("p"), fixtures::table());
+        let first = shapes.get(&table, true, Kind::SetInsert);
+        assert!(Arc::ptr_eq(&first, &shapes.get(&table, true, Kind::SetInsert)));
+        assert_ne!(first.name, shapes.get(&table, false, Kind::SetInsert).name);
+    }
+}

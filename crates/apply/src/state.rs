@@ -1,0 +1,397 @@
+//! What pgsluice remembers on the target, and who may write it.
+//!
+//! Three tables in schema `pgsluice` and one replication origin per apply
+//! worker. What was applied is written by the transactions that apply: to the
+//! origin (RULES P1), and from 16 on, where an abort moves the origin too, to
+//! a row of `progress`, which is then the truth. The origin also marks those
+//! transactions, gives them the source's commit time, and is the fence below.
+//! The other tables hold which source this is, where a table's copy stands
+//! (RULES C1), and how far an idle subscription was confirmed (P4).
+//!
+//! Fences, in the order in which they are passed:
+//! 1. A session-level advisory lock named after the subscription: one process
+//!    per subscription and target, wherever it runs. A process that died
+//!    leaves it when its socket closes; until then a bounded wait.
+//! 2. The origin is attached to the session that will apply. A backend of a
+//!    dead process may still be committing: it is waited for, then
+//!    terminated (P2). Only then is progress read.
+
+use std::time::Duration;
+
+use base::{Lsn, SubscriptionName, quote_literal};
+use client::{ConnInfo, Session, Wire};
+use tokio_postgres::types::PgLsn;
+
+use crate::error::{Error, Kind};
+
+/// The schema that holds our state; never copied, never applied.
+pub const STATE_SCHEMA: &str = "pgsluice";
+
+/// "pgsl": the first half of our advisory locks' keys.
+const LOCK_CLASS: i32 = 0x7067_736c;
+
+/// How long a backend of a dead process may keep a lock or an origin: its
+/// socket is closed at once, but it may be in the middle of a statement.
+const FENCE_WAIT: Duration = Duration::from_secs(20);
+/// After this, backends that hold an origin under our name are terminated.
+const FENCE_PATIENCE: Duration = Duration::from_secs(5);
+const FENCE_POLL: Duration = Duration::from_millis(100);
+
+/// The subscription's row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubscriptionRow {
+    /// The source's system identifier.
+    pub source_sysid: String,
+    /// The source's timeline when it was last looked at.
+    pub source_timeline: i64,
+    /// Where the slot began; `None` while its creation was not finished.
+    pub consistent_point: Option<Lsn>,
+    /// Everything before was confirmed to the source.
+    pub confirmed_lsn: Option<Lsn>,
+    /// False after `disable` or `disable_on_error`.
+    pub enabled: bool,
+    /// The transaction to pass over.
+    pub skip_lsn: Option<Lsn>,
+    /// Why it was disabled.
+    pub last_error: Option<String>,
+}
+
+/// A table's row: see RULES C1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopiedTable {
+    /// Schema on both sides.
+    pub schema: String,
+    /// Name on both sides.
+    pub table: String,
+    /// The snapshot its copy was or is being made under.
+    pub consistent_point: Option<Lsn>,
+    /// All of it was copied.
+    pub finished: bool,
+}
+
+/// The control session and the subscription it speaks for.
+pub struct State {
+    session: Session,
+    name: SubscriptionName,
+}
+
+const SCHEMA: &str = "
+CREATE SCHEMA IF NOT EXISTS pgsluice;
+CREATE TABLE IF NOT EXISTS pgsluice.subscription (
+    name text PRIMARY KEY,
+    slot text NOT NULL,
+    publications text[] NOT NULL,
+    source_sysid text NOT NULL,
+    source_timeline int8 NOT NULL,
+    source_dbname text NOT NULL,
+    consistent_point pg_lsn,
+    confirmed_lsn pg_lsn,
+    enabled bool NOT NULL DEFAULT true,
+    skip_lsn pg_lsn,
+    last_error text,
+    created_at timestamptz NOT NULL DEFAULT pg_catalog.now());
+CREATE TABLE IF NOT EXISTS pgsluice.copied_table (
+    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    consistent_point pg_lsn,
+    begun bool NOT NULL DEFAULT false,
+    finished bool NOT NULL DEFAULT false,
+    rows int8,
+    PRIMARY KEY (subscription, schema_name, table_name));
+CREATE TABLE IF NOT EXISTS pgsluice.progress (
+    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    applied_lsn pg_lsn NOT NULL,
+    PRIMARY KEY (subscription, applied_lsn))";
+
+/// From this target version on a transaction that aborts after it was told its
+/// origin's position moves the origin all the same (seen on 16, 17 and 18, not
+/// on 14 and 15). Whatever ends a backend between the two would lose the
+/// transaction, so there each target transaction also writes a row, and the
+/// rows are the truth. Rows and not one row that is updated: under a long
+/// snapshot on the target the versions of one row would pile up before every
+/// look-up, while the last key of an index is found first.
+pub(crate) const ABORT_MOVES_ORIGIN: u32 = 16;
+
+impl State {
+    /// Connects and takes the advisory lock. Makes nothing yet.
+    ///
+    /// # Errors
+    /// Another process holds the lock ([`Error::is_refused`]), or the
+    /// connection failed.
+    pub async fn open(target: &ConnInfo, name: &SubscriptionName) -> Result<State, Error> {
+        // Its own settings, above all that what it stores is durable (P4).
+        let settings = [
+            ("search_path", ""),
+            ("synchronous_commit", "on"),
+            ("statement_timeout", "0"),
+            ("lock_timeout", "0"),
+            ("idle_session_timeout", "0"),
+            ("tcp_keepalives_idle", "30"),
+        ];
+        let session = client::connect(target, &name.application_name("control"), &settings).await?;
+        if session.version().major() >= 17 {
+            let set = session.batch_execute("SET transaction_timeout = 0").await;
+            set.map_err(|error| session.error(error))?;
+        }
+        let state = State { session, name: name.clone() };
+        state.lock().await?;
+        Ok(state)
+    }
+
+    async fn has_schema(&self) -> Result<bool, Error> {
+        Ok(self.one("SELECT pg_catalog.to_regclass('pgsluice.copied_table') IS NOT NULL").await?.get(0))
+    }
+
+    async fn one(&self, sql: &str) -> Result<tokio_postgres::Row, Error> {
+        self.session.query_one(sql, &[]).await.map_err(|error| self.session.error(error).into())
+    }
+
+    /// Runs a statement whose first parameter is the subscription's name.
+    async fn execute(
+        &self,
+        sql: &str,
+        parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)],
+    ) -> Result<u64, Error> {
+        let name = self.name.as_str();
+        let mut all: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> = vec![&name];
+        all.extend(parameters);
+        self.session.execute(sql, &all).await.map_err(|error| self.session.error(error).into())
+    }
+
+    async fn lock(&self) -> Result<(), Error> {
+        let name = self.name.as_str();
+        let lost = |error| Error::from(self.session.error(error));
+        let deadline = tokio::time::Instant::now() + FENCE_WAIT;
+        loop {
+            let sql = "SELECT pg_catalog.pg_try_advisory_lock($1, pg_catalog.hashtext($2))";
+            let row = self.session.query_one(sql, &[&LOCK_CLASS, &name]).await.map_err(lost)?;
+            if row.get(0) {
+                return Ok(());
+            }
+            let sql = "SELECT pg_catalog.format('process %s (%s, %s)', a.pid, a.application_name, \
+                              coalesce(a.client_addr::text, 'local')) \
+                         FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
+                        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::int8 = $1::int8 \
+                          AND l.objid::int8 & 4294967295 = pg_catalog.hashtext($2)::int8 & 4294967295 \
+                          AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d \
+                                             WHERE d.datname = pg_catalog.current_database())";
+            let class = i64::from(LOCK_CLASS);
+            let holder = self.session.query_opt(sql, &[&class, &name]).await.map_err(lost)?;
+            if tokio::time::Instant::now() >= deadline {
+                let holder = holder.map_or_else(|| "another process".to_owned(), |row| row.get(0));
+                return Err(Kind::InUse { name: name.to_owned(), holder }.into());
+            }
+            tokio::time::sleep(FENCE_POLL).await;
+        }
+    }
+
+    /// The subscription's row, if there is one.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn load(&self) -> Result<Option<SubscriptionRow>, Error> {
+        if !self.has_schema().await? {
+            return Ok(None);
+        }
+        let sql = "SELECT source_sysid, source_timeline, consistent_point, confirmed_lsn, enabled, skip_lsn, \
+                          last_error FROM pgsluice.subscription WHERE name = $1";
+        let row = self.session.query_opt(sql, &[&self.name.as_str()]).await;
+        let lsn = |row: &tokio_postgres::Row, at: usize| {
+            row.get::<_, Option<PgLsn>>(at).map(|l| Lsn::new(l.into()))
+        };
+        Ok(row.map_err(|error| self.session.error(error))?.map(|row| SubscriptionRow {
+            source_sysid: row.get(0),
+            source_timeline: row.get(1),
+            consistent_point: lsn(&row, 2),
+            confirmed_lsn: lsn(&row, 3),
+            enabled: row.get(4),
+            skip_lsn: lsn(&row, 5),
+            last_error: row.get(6),
+        }))
+    }
+
+    /// Remembers that a slot is about to be made, and makes the origin; both
+    /// or neither. Origins belong to the whole cluster, the row to this
+    /// database: an origin that exists without the row is somebody else's.
+    ///
+    /// # Errors
+    /// The origin is in use ([`Error::is_refused`]), the role may not create
+    /// the schema, or as every query's.
+    pub async fn create(
+        &self,
+        publications: &[String],
+        sysid: &str,
+        timeline: i64,
+        dbname: &str,
+    ) -> Result<(), Error> {
+        if !self.has_schema().await? {
+            self.session.batch_execute(SCHEMA).await.map_err(|error| self.session.error(error))?;
+        }
+        let origin = self.name.origin(0);
+        let sql = "WITH s AS (INSERT INTO pgsluice.subscription \
+                   (name, slot, publications, source_sysid, source_timeline, source_dbname) \
+                   VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (name) DO NOTHING RETURNING name) \
+                   SELECT pg_catalog.pg_replication_origin_create($7) FROM s";
+        let created =
+            self.execute(sql, &[&self.name.slot(), &publications, &sysid, &timeline, &dbname, &origin]).await;
+        match created {
+            // unique_violation, duplicate_object
+            Err(error) if matches!(error.sqlstate(), Some("23505" | "42710")) => {
+                Err(Error::refused(format!(
+                    "replication origin \"{origin}\" exists on the target, but this database knows no subscription \
+                 \"{}\": another database of the cluster uses the name; choose another --subscription",
+                    self.name
+                )))
+            }
+            other => other.map(drop),
+        }
+    }
+
+    /// Stores durably that everything before `lsn` may be confirmed (P4).
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn confirm(&self, lsn: Lsn) -> Result<(), Error> {
+        let sql = "UPDATE pgsluice.subscription SET confirmed_lsn = $2 WHERE name = $1 \
+                   AND (confirmed_lsn IS NULL OR confirmed_lsn < $2)";
+        self.execute(sql, &[&PgLsn::from(lsn.as_u64())]).await.map(drop)
+    }
+
+    /// Stops the subscription until somebody enables it again.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn disable(&self, reason: &str) -> Result<(), Error> {
+        let sql = "UPDATE pgsluice.subscription SET enabled = false, last_error = $2 WHERE name = $1";
+        self.execute(sql, &[&reason]).await.map(drop)
+    }
+
+    /// Every table whose copy has begun.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn copied_tables(&self) -> Result<Vec<CopiedTable>, Error> {
+        let sql = "SELECT schema_name, table_name, consistent_point, finished \
+                     FROM pgsluice.copied_table WHERE subscription = $1";
+        let rows = self.session.query(sql, &[&self.name.as_str()]).await;
+        let table = |row: tokio_postgres::Row| CopiedTable {
+            schema: row.get(0),
+            table: row.get(1),
+            consistent_point: row.get::<_, Option<PgLsn>>(2).map(|lsn| Lsn::new(lsn.into())),
+            finished: row.get(3),
+        };
+        Ok(rows.map_err(|error| self.session.error(error))?.into_iter().map(table).collect())
+    }
+
+    /// The slot exists and begins at `consistent_point`; these tables take
+    /// part, each given as schema and name. Without `copy_data` they join at
+    /// once, as they are.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn begin_at(
+        &self,
+        consistent_point: Lsn,
+        tables: &[(String, String)],
+        copy_data: bool,
+    ) -> Result<(), Error> {
+        let (schemas, names): (Vec<&str>, Vec<&str>) =
+            tables.iter().map(|(schema, name)| (schema.as_str(), name.as_str())).unzip();
+        // One statement, so that a crash leaves all of it or nothing.
+        let sql = "WITH s AS (UPDATE pgsluice.subscription SET consistent_point = $2, confirmed_lsn = $2 \
+                               WHERE name = $1) \
+                   INSERT INTO pgsluice.copied_table \
+                          (subscription, schema_name, table_name, consistent_point, finished) \
+                   SELECT $1, t.schema_name, t.table_name, CASE WHEN $5 THEN NULL ELSE $2 END, NOT $5 \
+                     FROM unnest($3::text[], $4::text[]) AS t (schema_name, table_name)";
+        self.execute(sql, &[&PgLsn::from(consistent_point.as_u64()), &schemas, &names, &copy_data])
+            .await
+            .map(drop)
+    }
+
+    /// Attaches the origin to `wire` and reads how far it came: the fence of
+    /// RULES P2.
+    ///
+    /// # Errors
+    /// The origin could not be had, or may not be used.
+    pub async fn attach_origin(&self, wire: &mut Wire) -> Result<Lsn, Error> {
+        let origin = self.name.origin(0);
+        let setup =
+            format!("SELECT pg_catalog.pg_replication_origin_session_setup({})", quote_literal(&origin));
+        let start = tokio::time::Instant::now();
+        let mut terminated = false;
+        while let Err(error) = wire.query(&setup).await {
+            // object_in_use: a backend of a process that is gone.
+            if error.sqlstate() != Some("55006") || start.elapsed() > FENCE_WAIT {
+                return Err(error.into());
+            }
+            if !terminated && start.elapsed() > FENCE_PATIENCE {
+                terminated = true;
+                let sql = "SELECT count(pg_catalog.pg_terminate_backend(pid)) FROM pg_catalog.pg_stat_activity \
+                            WHERE application_name = $1 AND pid <> $2";
+                let name = self.name.application_name("apply");
+                let ended = self.session.query_one(sql, &[&name, &wire.pid()]).await;
+                let ended: i64 = ended.map_err(|error| self.session.error(error))?.get(0);
+                tracing::warn!(ended, "terminated backends of an earlier process that still held the origin");
+            }
+            tokio::time::sleep(FENCE_POLL).await;
+        }
+        self.flushed_progress().await
+    }
+
+    /// How far the applied transactions came, all of it flushed (RULES P3).
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn flushed_progress(&self) -> Result<Lsn, Error> {
+        let failed = |error| Error::from(self.session.error(error));
+        let last = |row: Option<tokio_postgres::Row>| {
+            let lsn = row.and_then(|row| row.get::<_, Option<PgLsn>>(0));
+            lsn.map_or(Lsn::INVALID, |lsn| Lsn::new(lsn.into()))
+        };
+        // Read first: what is visible here has moved the origin's local
+        // position, up to which the second query flushes.
+        let sql = "SELECT applied_lsn FROM pgsluice.progress WHERE subscription = $1 \
+                    ORDER BY applied_lsn DESC LIMIT 1";
+        let written = match self.aborts_move_origins() {
+            true => Some(last(self.session.query_opt(sql, &[&self.name.as_str()]).await.map_err(failed)?)),
+            false => None,
+        };
+        let sql = "SELECT pg_catalog.pg_replication_origin_progress($1, true)";
+        let row = self.session.query_one(sql, &[&self.name.origin(0)]).await.map_err(failed)?;
+        Ok(written.unwrap_or(last(Some(row))))
+    }
+
+    fn aborts_move_origins(&self) -> bool {
+        self.session.version().major() >= ABORT_MOVES_ORIGIN
+    }
+
+    /// Removes the rows of progress from `from` up to before `to`, which must
+    /// be the last one's.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub(crate) async fn prune_progress(&self, from: Lsn, to: Lsn) -> Result<(), Error> {
+        if !self.aborts_move_origins() || from >= to {
+            return Ok(());
+        }
+        let sql = "DELETE FROM pgsluice.progress WHERE subscription = $1 AND applied_lsn >= $2 AND applied_lsn < $3";
+        self.execute(sql, &[&PgLsn::from(from.as_u64()), &PgLsn::from(to.as_u64())]).await.map(drop)
+    }
+
+    /// `track_commit_timestamp` of the target.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn tracks_commit_timestamps(&self) -> Result<bool, Error> {
+        let row = self.one("SELECT pg_catalog.current_setting('track_commit_timestamp')").await?;
+        Ok(row.get::<_, String>(0) == "on")
+    }
+
+    /// The control session, for what else is asked of the target.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+}

@@ -1,0 +1,167 @@
+//! Rows to bytes: the parameters of a statement as the Bind message wants
+//! them.
+//!
+//! A set's parameters are one-dimensional arrays in binary form
+//! (`array_recv`): dimensions, a flag for NULLs, the element type, then each
+//! element behind its length. A value's length and bytes stand in the same
+//! form in pgoutput's tuple, so each value is copied once into its column's
+//! array and once more into the message.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, BytesMut};
+use proto::pgoutput::Column;
+
+use crate::shape::Shape;
+
+/// One execution of a shape.
+#[derive(Debug)]
+pub(crate) struct Statement {
+    pub(crate) shape: Arc<Shape>,
+    /// Parameter formats, count and values, as in Bind.
+    pub(crate) parameters: BytesMut,
+    /// Rows it must report, or something is not as the source had it.
+    pub(crate) rows_expected: u64,
+}
+
+/// A value that cannot stand in an array: an unchanged TOAST value, or one in
+/// the other form than its column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Misfit;
+
+/// The columns of a set, row by row.
+#[derive(Debug)]
+pub(crate) struct Arrays {
+    binary: bool,
+    columns: Vec<Array>,
+    rows: u32,
+}
+
+#[derive(Debug, Default)]
+struct Array {
+    elements: Vec<u8>,
+    has_null: bool,
+}
+
+impl Arrays {
+    pub(crate) fn new(columns: usize, binary: bool) -> Self {
+        Arrays { binary, columns: std::iter::repeat_with(Array::default).take(columns).collect(), rows: 0 }
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        u64::from(self.rows)
+    }
+
+    /// Adds one row; `values` has a value for every column.
+    pub(crate) fn push<'a>(&mut self, values: impl Iterator<Item = Column<'a>>) -> Result<(), Misfit> {
+        let mut filled = 0;
+        for (array, value) in self.columns.iter_mut().zip(values) {
+            let bytes = match value {
+                Column::Null => {
+                    array.elements.extend_from_slice(&(-1_i32).to_be_bytes());
+                    array.has_null = true;
+                    filled += 1;
+                    continue;
+                }
+                Column::Text(bytes) if !self.binary => bytes,
+                Column::Binary(bytes) if self.binary => bytes,
+                Column::Text(_) | Column::Binary(_) | Column::Unchanged => return Err(Misfit),
+            };
+            let length = u32::try_from(bytes.len()).expect("a value is at most 1 GiB");
+            array.elements.extend_from_slice(&length.to_be_bytes());
+            array.elements.extend_from_slice(bytes);
+            filled += 1;
+        }
+        if filled < self.columns.len() {
+            return Err(Misfit);
+        }
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// The statement that writes these rows.
+    pub(crate) fn into_statement(self, shape: Arc<Shape>, rows_expected: u64) -> Statement {
+        let size: usize = self.columns.iter().map(|array| array.elements.len() + 24).sum();
+        let mut parameters = BytesMut::with_capacity(size + 8);
+        parameters.put_u16(1);
+        parameters.put_u16(1);
+        parameters.put_u16(count(self.columns.len()));
+        for (array, element_type) in self.columns.iter().zip(&shape.element_types) {
+            let length = u32::try_from(array.elements.len() + 20).expect("a batch is far below 4 GiB");
+            parameters.put_u32(length);
+            parameters.put_u32(1);
+            parameters.put_u32(u32::from(array.has_null));
+            parameters.put_u32(element_type.0);
+            parameters.put_u32(self.rows);
+            parameters.put_u32(1);
+            parameters.put_slice(&array.elements);
+        }
+        Statement { shape, parameters, rows_expected }
+    }
+}
+
+/// PostgreSQL counts parameters in 16 bits; a table has at most 1,600
+/// columns, and an UPDATE gives the key a second time.
+fn count(parameters: usize) -> u16 {
+    u16::try_from(parameters).expect("at most twice 1,600 parameters")
+}
+
+/// The statement of one change.
+pub(crate) fn row_statement<'a>(
+    shape: Arc<Shape>,
+    values: impl Iterator<Item = Column<'a>> + Clone,
+) -> Result<Statement, Misfit> {
+    let mut parameters = BytesMut::new();
+    let parameter_count = count(shape.parameter_types.len());
+    parameters.put_u16(parameter_count);
+    let mut filled = 0;
+    for value in values.clone() {
+        parameters.put_u16(u16::from(matches!(value, Column::Binary(_))));
+        filled += 1;
+    }
+    if filled != parameter_count {
+        return Err(Misfit);
+    }
+    parameters.put_u16(parameter_count);
+    for value in values {
+        match value {
+            Column::Null => parameters.put_i32(-1),
+            Column::Unchanged => return Err(Misfit),
+            Column::Text(bytes) | Column::Binary(bytes) => {
+                parameters.put_u32(u32::try_from(bytes.len()).expect("a value is at most 1 GiB"));
+                parameters.put_slice(bytes);
+            }
+        }
+    }
+    Ok(Statement { shape, parameters, rows_expected: 1 })
+}
+
+/// A statement without parameters whose row count says nothing.
+pub(crate) fn plain_statement(shape: Arc<Shape>) -> Statement {
+    let mut parameters = BytesMut::with_capacity(4);
+    parameters.put_u32(0);
+    Statement { shape, parameters, rows_expected: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::{Kind, Shapes};
+    use crate::table::fixtures;
+
+    #[test]
+    fn arrays_have_the_layout_of_array_recv() {
+        let mut arrays = Arrays::new(1, false);
+        arrays.push([Column::Text(b"ab")].into_iter()).unwrap();
+        arrays.push([Column::Null].into_iter()).unwrap();
+        assert_eq!(arrays.push([Column::Binary(b"x")].into_iter()), Err(Misfit));
+        assert_eq!(arrays.push(std::iter::empty()), Err(Misfit));
+        let shape = Shapes::new("p").get(&fixtures::table(), false, Kind::SetDelete);
+        let statement = arrays.into_statement(shape, 2);
+        let expected: &[u32] =
+            &[0x0001_0001, 0x0001_0000, 0x001e_0000, 0x0001_0000, 0x0001_0000, 0x0019_0000];
+        let bytes: Vec<u8> = expected.iter().flat_map(|word| word.to_be_bytes()).collect();
+        assert_eq!(&statement.parameters[..bytes.len()], &bytes);
+        assert_eq!(&statement.parameters[bytes.len()..], b"\0\x02\0\0\0\x01\0\0\0\x02ab\xff\xff\xff\xff");
+    }
+}

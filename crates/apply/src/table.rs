@@ -1,0 +1,351 @@
+//! A source relation mapped onto its target table.
+//!
+//! Handed what the source says of a relation and what the target's catalogs
+//! say of the table of the same name; decides once, for every change that
+//! follows, which columns meet, how a row is found and which path its changes
+//! take. Pure: the catalog is read elsewhere ([`crate::catalog`]).
+//!
+//! | the target table has ...                                  | path |
+//! |-----------------------------------------------------------|------|
+//! | a trigger that fires for replicas                          | rows, one at a time, and a barrier for every other table (the trigger may look anywhere) |
+//! | a unique, immediate, full, NOT NULL index on the identity whose types are equal only when their bytes are | fold |
+//! | an identity column GENERATED ALWAYS outside the key        | rows |
+//! | anything else                                              | rows; runs of INSERTs are still written together |
+
+use std::fmt;
+use std::sync::Arc;
+
+use base::{Oid, quote_ident};
+use proto::pgoutput::{Relation, ReplicaIdentity};
+
+/// A column of the target as its catalogs describe it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TargetColumn {
+    pub(crate) name: String,
+    pub(crate) type_oid: Oid,
+    pub(crate) array_oid: Oid,
+    /// The type beneath all domains, without its modifier, so that a cast to
+    /// it never cuts a value short.
+    pub(crate) type_name: String,
+    pub(crate) not_null: bool,
+    pub(crate) generated: bool,
+    pub(crate) identity_always: bool,
+    /// The equality operator as SQL, `None` if the type has none.
+    pub(crate) equality: Option<String>,
+    /// Equal values have equal bytes in both wire forms.
+    pub(crate) bytewise: bool,
+    pub(crate) is_enum: bool,
+}
+
+/// A target table as its catalogs describe it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TargetTable {
+    pub(crate) oid: Oid,
+    pub(crate) partitioned: bool,
+    pub(crate) columns: Vec<TargetColumn>,
+    /// Column names of every unique, valid, immediate, non-partial index
+    /// without expressions; the replica identity or primary key first.
+    pub(crate) unique_keys: Vec<Vec<String>>,
+    /// The first of them is the replica identity index or the primary key.
+    pub(crate) has_identity: bool,
+    /// A trigger fires for what we write.
+    pub(crate) firing_trigger: Option<String>,
+    /// A rule would rewrite what we write.
+    pub(crate) firing_rule: Option<String>,
+}
+
+/// One published column and its counterpart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Column {
+    /// Quoted.
+    pub(crate) sql: String,
+    pub(crate) target: TargetColumn,
+    pub(crate) key: bool,
+}
+
+/// How a row is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// By columns that are unique on the target.
+    UniqueKey,
+    /// By the source's identity columns, which are not unique here: one of
+    /// the rows that match.
+    Key,
+    /// By all columns: one of the rows that match.
+    Full,
+    /// Not at all: only INSERT and TRUNCATE can come.
+    None,
+}
+
+/// See the table above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Path {
+    Fold,
+    Rows,
+    RowsAlone,
+}
+
+/// The mapping.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// Distinguishes mappings within one process.
+    pub(crate) id: u64,
+    /// `schema.table` for people.
+    pub(crate) name: String,
+    /// Quoted for SQL.
+    pub(crate) sql: String,
+    pub(crate) partitioned: bool,
+    /// In the order of the source's tuples.
+    pub(crate) columns: Vec<Column>,
+    /// Quoted names of target columns that the source does not have.
+    pub(crate) extras: Vec<String>,
+    /// Positions of the key columns, ascending.
+    pub(crate) key: Vec<usize>,
+    /// The same, one flag per column.
+    pub(crate) key_mask: Vec<bool>,
+    pub(crate) lookup: Lookup,
+    pub(crate) path: Path,
+}
+
+/// Why a relation cannot be applied to the target's table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MappingError {
+    MissingTable { table: String },
+    MissingColumns { table: String, columns: Vec<String> },
+    GeneratedColumn { table: String, column: String },
+    Rule { table: String, rule: String },
+}
+
+impl fmt::Display for MappingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MappingError::MissingTable { table } => {
+                write!(
+                    f,
+                    "table \"{table}\" does not exist on the target; create it, or drop it from the publication"
+                )
+            }
+            MappingError::MissingColumns { table, columns } => write!(
+                f,
+                "table \"{table}\" on the target is missing replicated column{} \"{}\"; \
+                 add it there, or leave it out of the publication's column list",
+                if columns.len() == 1 { "" } else { "s" },
+                columns.join("\", \"")
+            ),
+            MappingError::GeneratedColumn { table, column } => write!(
+                f,
+                "column \"{column}\" of table \"{table}\" is published by the source but generated on the target; \
+                 make it an ordinary column there, or do not publish it"
+            ),
+            MappingError::Rule { table, rule } => write!(
+                f,
+                "rule \"{rule}\" of table \"{table}\" fires for replicated changes, which cannot be applied as SQL; \
+                 ALTER TABLE ... DISABLE RULE \"{rule}\""
+            ),
+        }
+    }
+}
+
+impl std::error::Error for MappingError {}
+
+/// `schema.table` for people.
+pub(crate) fn display_name(relation: &Relation) -> String {
+    format!("{}.{}", relation.namespace, relation.name)
+}
+
+impl Table {
+    /// Maps `relation` onto `target`.
+    pub(crate) fn map(id: u64, relation: Arc<Relation>, target: &TargetTable) -> Result<Table, MappingError> {
+        let name = display_name(&relation);
+        if let Some(rule) = &target.firing_rule {
+            return Err(MappingError::Rule { table: name, rule: rule.clone() });
+        }
+        let found = |column: &str| target.columns.iter().find(|c| c.name == column);
+        let missing: Vec<String> = relation
+            .columns
+            .iter()
+            .filter(|column| found(&column.name).is_none())
+            .map(|column| column.name.clone())
+            .collect();
+        if !missing.is_empty() {
+            return Err(MappingError::MissingColumns { table: name, columns: missing });
+        }
+        let (lookup, key) = lookup(&relation, target);
+        let columns: Vec<Column> = relation
+            .columns
+            .iter()
+            .enumerate()
+            .filter_map(|(position, column)| {
+                let target = found(&column.name)?.clone();
+                Some(Column { sql: quote_ident(&column.name), target, key: key.contains(&position) })
+            })
+            .collect();
+        if let Some(column) = columns.iter().find(|column| column.target.generated) {
+            return Err(MappingError::GeneratedColumn { table: name, column: column.target.name.clone() });
+        }
+        let published = |column: &TargetColumn| relation.columns.iter().any(|c| c.name == column.name);
+        let extras = target.columns.iter().filter(|c| !c.generated && !published(c));
+        let extras = extras.map(|column| quote_ident(&column.name)).collect();
+        let path = path(&relation, target, &columns, lookup);
+        let sql = format!("{}.{}", quote_ident(&relation.namespace), quote_ident(&relation.name));
+        let key_mask = columns.iter().map(|column| column.key).collect();
+        let partitioned = target.partitioned;
+        Ok(Table { id, name, sql, partitioned, columns, extras, key, key_mask, lookup, path })
+    }
+
+    /// `ONLY` for plain tables: like native apply, children are left alone.
+    pub(crate) fn only(&self) -> &'static str {
+        if self.partitioned { "" } else { "ONLY " }
+    }
+}
+
+/// How a row is found, and by which columns.
+///
+/// As native apply: the target's own replica identity or primary key serves
+/// even a source with identity FULL, because the old row holds its columns.
+fn lookup(relation: &Relation, target: &TargetTable) -> (Lookup, Vec<usize>) {
+    let position = |name: &String| relation.columns.iter().position(|column| column.name == *name);
+    let positions = |names: &[String]| {
+        let mut found: Vec<usize> = names.iter().map(position).collect::<Option<_>>()?;
+        found.sort_unstable();
+        Some(found)
+    };
+    if relation.identity == ReplicaIdentity::Full {
+        let own = target.unique_keys.first().filter(|_| target.has_identity);
+        return match own.and_then(|names| positions(names)) {
+            Some(key) => (Lookup::UniqueKey, key),
+            None => (Lookup::Full, (0..relation.columns.len()).collect()),
+        };
+    }
+    let identity: Vec<usize> =
+        (0..relation.columns.len()).filter(|&position| relation.columns[position].identity).collect();
+    if identity.is_empty() {
+        return (Lookup::None, identity);
+    }
+    let unique = target.unique_keys.iter().any(|names| positions(names).as_ref() == Some(&identity));
+    (if unique { Lookup::UniqueKey } else { Lookup::Key }, identity)
+}
+
+fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: Lookup) -> Path {
+    if target.firing_trigger.is_some() {
+        return Path::RowsAlone;
+    }
+    if columns.iter().any(|column| column.target.identity_always && !column.key) {
+        return Path::Rows;
+    }
+    // The source's type must be the target's, or '1' and '01' of a text key
+    // would be two rows there and one here.
+    let same_type = |column: &Column, source: Oid| {
+        source == column.target.type_oid && !source.is_user_defined()
+            || column.target.is_enum && source.is_user_defined()
+    };
+    let foldable =
+        columns.iter().zip(&relation.columns).filter(|(column, _)| column.key).all(|(column, source)| {
+            column.target.not_null && column.target.bytewise && same_type(column, source.type_oid)
+        });
+    if lookup == Lookup::UniqueKey && foldable { Path::Fold } else { Path::Rows }
+}
+
+#[cfg(test)]
+pub(crate) mod fixtures {
+    //! A table with an integer key and two columns, for tests of other files.
+
+    use proto::pgoutput::RelationColumn;
+
+    use super::*;
+
+    pub(crate) fn target_column(name: &str, type_oid: u32) -> TargetColumn {
+        TargetColumn {
+            name: name.to_owned(),
+            type_oid: Oid(type_oid),
+            array_oid: Oid(1007),
+            type_name: "integer".to_owned(),
+            not_null: true,
+            generated: false,
+            identity_always: false,
+            equality: Some("OPERATOR(pg_catalog.=)".to_owned()),
+            bytewise: true,
+            is_enum: false,
+        }
+    }
+
+    pub(crate) fn relation(identity: ReplicaIdentity) -> Arc<Relation> {
+        let column = |name: &str, key: bool| RelationColumn {
+            identity: key || identity == ReplicaIdentity::Full,
+            name: name.to_owned(),
+            type_oid: Oid(23),
+            typmod: -1,
+        };
+        let columns = vec![column("id", true), column("a", false), column("b", false)];
+        Arc::new(Relation { id: Oid(16384), namespace: "s".into(), name: "t".into(), identity, columns })
+    }
+
+    pub(crate) fn target() -> TargetTable {
+        TargetTable {
+            oid: Oid(16385),
+            partitioned: false,
+            columns: ["id", "a", "b", "extra"].map(|name| target_column(name, 23)).to_vec(),
+            unique_keys: vec![vec!["id".to_owned()]],
+            has_identity: true,
+            firing_trigger: None,
+            firing_rule: None,
+        }
+    }
+
+    pub(crate) fn table() -> Arc<Table> {
+        Arc::new(Table::map(1, relation(ReplicaIdentity::Default), &target()).unwrap())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_of_the_table_of_paths() {
+        let map = |identity, change: fn(&mut TargetTable)| {
+            let mut target = fixtures::target();
+            change(&mut target);
+            Table::map(1, fixtures::relation(identity), &target).unwrap()
+        };
+        let plain = map(ReplicaIdentity::Default, |_| ());
+        assert_eq!(
+            (plain.path, plain.lookup, plain.key.as_slice()),
+            (Path::Fold, Lookup::UniqueKey, &[0][..])
+        );
+        assert_eq!(plain.extras, ["\"extra\""]);
+
+        let full = map(ReplicaIdentity::Full, |_| ());
+        assert_eq!((full.path, full.lookup), (Path::Fold, Lookup::UniqueKey));
+        let keyless = map(ReplicaIdentity::Full, |target| target.unique_keys.clear());
+        assert_eq!((keyless.path, keyless.lookup, keyless.key.len()), (Path::Rows, Lookup::Full, 3));
+        let not_unique = map(ReplicaIdentity::Default, |target| target.unique_keys.clear());
+        assert_eq!((not_unique.path, not_unique.lookup), (Path::Rows, Lookup::Key));
+
+        let trigger = map(ReplicaIdentity::Default, |target| target.firing_trigger = Some("t".into()));
+        assert_eq!(trigger.path, Path::RowsAlone);
+        for change in [
+            (|target| target.columns[0].not_null = false) as fn(&mut TargetTable),
+            |target| target.columns[0].bytewise = false,
+            |target| target.columns[0].type_oid = Oid(25),
+            |target| target.columns[1].identity_always = true,
+        ] {
+            assert_eq!(map(ReplicaIdentity::Default, change).path, Path::Rows);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_names_table_and_column() {
+        let fails = |change: fn(&mut TargetTable)| {
+            let mut target = fixtures::target();
+            change(&mut target);
+            Table::map(1, fixtures::relation(ReplicaIdentity::Default), &target).unwrap_err().to_string()
+        };
+        assert!(
+            fails(|t| drop(t.columns.remove(1)))
+                .contains("\"s.t\" on the target is missing replicated column \"a\"")
+        );
+        assert!(fails(|t| t.columns[2].generated = true).contains("column \"b\" of table \"s.t\""));
+        assert!(fails(|t| t.firing_rule = Some("r".into())).contains("rule \"r\""));
+    }
+}

@@ -1,0 +1,38 @@
+//! Transaction and object ids.
+
+use std::fmt;
+
+/// A 32-bit transaction id as the stream carries it. Ids wrap around: order
+/// transactions by LSN, never by this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Xid(pub u32);
+
+/// An object id of one cluster's catalogs. Ids of user objects mean nothing
+/// on another server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Oid(pub u32);
+
+impl Oid {
+    /// The first id given to objects made after initdb
+    /// (`FirstNormalObjectId` in `access/transam.h`); everything below has
+    /// the same id on every server of one major version.
+    pub const FIRST_NORMAL: Oid = Oid(16384);
+
+    /// Whether the object was made by a user and so has another id elsewhere.
+    #[must_use]
+    pub fn is_user_defined(self) -> bool {
+        self >= Self::FIRST_NORMAL
+    }
+}
+
+impl fmt::Display for Xid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Oid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

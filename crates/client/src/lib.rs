@@ -1,0 +1,42 @@
+//! Where connections come from: conninfo, TLS, SCRAM, and a connection that speaks frames.
+//!
+//! The one door to both servers. [`ConnInfo`] says where and how in libpq's
+//! words; [`connect`] gives an ordinary session for SQL, [`Wire`] one whose
+//! messages the caller reads and writes: replication streams and COPY without
+//! parsing a row. Both are found, encrypted and authenticated by the same
+//! code, so `sslmode`, several hosts, passwords and errors behave alike.
+//!
+//! ```text
+//! ConnInfo ──► dial (hosts, addresses) ──► stream (TCP, Unix, TLS)
+//!                   │                          │
+//!                   ▼                          ▼
+//!              startup (packet, authentication, parameters)
+//!                   │                          │
+//!                Session                  Wire, COPY
+//! ```
+//!
+//! What is said over a connection, and what to do when one is lost, belongs
+//! to the callers: nothing here is tried again by itself.
+
+mod cancel;
+mod conninfo;
+mod copy;
+mod dial;
+mod error;
+mod link;
+mod pipeline;
+mod session;
+mod startup;
+mod stream;
+mod tls;
+mod wire;
+mod x509;
+
+pub use cancel::Canceller;
+pub use conninfo::ConnInfo;
+pub use copy::CopyBlock;
+pub use error::Error;
+pub use pipeline::{Pipeline, PipelineResult};
+pub use session::{Session, connect};
+pub use startup::Replication;
+pub use wire::Wire;

@@ -1,0 +1,165 @@
+//! Many statements in one round trip, by the extended protocol.
+//!
+//! Statements are prepared once under a name, then executed with parameters;
+//! everything up to [`Pipeline::run`] is sent at once and ends in one Sync.
+//! The server runs them in order and passes over what follows an error, so
+//! the number of results says which statement failed.
+
+use bytes::{BufMut, BytesMut};
+use proto::frame::ServerError;
+
+use base::Oid;
+
+use crate::wire::{State, Wire};
+use crate::{Error, startup};
+
+/// Statements that will be sent together.
+#[must_use = "nothing is sent before `run`"]
+pub struct Pipeline<'w> {
+    wire: &'w mut Wire,
+}
+
+/// What became of a [`Pipeline`].
+#[derive(Debug, Default)]
+pub struct PipelineResult {
+    /// Rows each completed statement reported, in order; zero for statements
+    /// that report none. Preparing is not counted.
+    pub rows: Vec<u64>,
+    /// How many statements were prepared.
+    pub prepared: usize,
+    /// The error that ended it; the statement behind the last of `rows` (or
+    /// its preparation) caused it, and nothing behind that was run.
+    pub error: Option<ServerError>,
+}
+
+impl Wire {
+    /// Begins to gather statements. The connection must be idle.
+    ///
+    /// # Errors
+    /// The connection is not idle, or was lost.
+    pub async fn pipeline(&mut self) -> Result<Pipeline<'_>, Error> {
+        if self.state == State::Draining {
+            self.drain().await?;
+        }
+        let idle = self.expect(State::Idle);
+        self.placed(idle)?;
+        Ok(Pipeline { wire: self })
+    }
+
+    /// Whether the connection is of no further use: lost, ended by the
+    /// server, or given up in the middle of a command.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.state == State::Broken
+    }
+}
+
+impl Pipeline<'_> {
+    /// Prepares `sql` as `name`; the empty name is replaced by every use.
+    pub fn prepare(&mut self, name: &str, sql: &str, parameter_types: &[Oid]) {
+        message(&mut self.wire.link.outbox, b'P', |body| {
+            put_name(body, name);
+            put_name(body, sql);
+            body.put_u16(u16::try_from(parameter_types.len()).expect("at most 65,535 parameters"));
+            parameter_types.iter().for_each(|oid| body.put_u32(oid.0));
+        });
+    }
+
+    /// Executes the prepared statement `name`. `parameters` is the part of
+    /// the Bind message from the formats to the values.
+    pub fn execute(&mut self, name: &str, parameters: &[u8]) {
+        let outbox = &mut self.wire.link.outbox;
+        outbox.reserve(parameters.len() + name.len() + 32);
+        message(outbox, b'B', |body| {
+            put_name(body, "");
+            put_name(body, name);
+            body.put_slice(parameters);
+            body.put_u16(0);
+        });
+        message(outbox, b'E', |body| {
+            put_name(body, "");
+            body.put_u32(0);
+        });
+    }
+
+    /// Bytes gathered so far.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        self.wire.link.outbox.len()
+    }
+
+    /// Sends everything and reads every result. Not cancel safe: given up
+    /// half-way, the connection is of no further use.
+    ///
+    /// # Errors
+    /// A lost connection, or an error that ends it; an error of a statement
+    /// is part of the result.
+    pub async fn run(self) -> Result<PipelineResult, Error> {
+        message(&mut self.wire.link.outbox, b'S', |_| ());
+        self.wire.state = State::Broken;
+        let result = self.wire.run_pipeline().await;
+        self.wire.placed(result)
+    }
+}
+
+impl Wire {
+    async fn run_pipeline(&mut self) -> Result<PipelineResult, Error> {
+        self.link.send_while_reading(&[]).await?;
+        let mut result = PipelineResult::default();
+        loop {
+            match self.next().await {
+                Ok(frame) => match frame.tag {
+                    b'C' => result.rows.push(reported_rows(&frame.body)),
+                    b'1' => result.prepared += 1,
+                    // EmptyQueryResponse ends a statement as well.
+                    b'I' => result.rows.push(0),
+                    // BindComplete, NoData, and rows nobody asked to see.
+                    b'2' | b'n' | b'D' => {}
+                    b'Z' => {
+                        self.state = State::Idle;
+                        return Ok(result);
+                    }
+                    _ => return Err(startup::refusal(&frame, "reading the results of a pipeline")),
+                },
+                Err(error) => match error.server() {
+                    Some(server) if !server.is_fatal() => result.error = Some(server.clone()),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+/// Appends one message whose body `write` makes.
+fn message(out: &mut BytesMut, tag: u8, write: impl FnOnce(&mut BytesMut)) {
+    out.put_u8(tag);
+    let start = out.len();
+    out.put_u32(0);
+    write(out);
+    let length = u32::try_from(out.len() - start).expect("a message is below 4 GiB");
+    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+fn put_name(body: &mut BytesMut, name: &str) {
+    body.put_slice(name.as_bytes());
+    body.put_u8(0);
+}
+
+/// The count at the end of a command tag: `UPDATE 3`, `INSERT 0 3`.
+fn reported_rows(body: &[u8]) -> u64 {
+    let tag = body.strip_suffix(b"\0").unwrap_or(body);
+    let last = tag.rsplit(|&b| b == b' ').next().unwrap_or_default();
+    std::str::from_utf8(last).ok().and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_tags() {
+        for (tag, rows) in [("UPDATE 3", 3), ("INSERT 0 12", 12), ("BEGIN", 0), ("SELECT 1", 1), ("", 0)] {
+            assert_eq!(reported_rows(format!("{tag}\0").as_bytes()), rows, "{tag}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! An ordinary session: tokio-postgres on a connection of ours.
+//!
+//! tokio-postgres would authenticate by itself, but then hosts, TLS,
+//! passwords and their errors would behave differently on the two kinds of
+//! connection. So the session is started by us, and tokio-postgres meets a
+//! stream that begins with a start already made: its startup packet is
+//! swallowed, and what the server said after authentication is played to it.
+
+use std::future::poll_fn;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base::PgVersion;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use proto::frame::ServerError;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::{AsyncMessage, Client, NoTls};
+
+use crate::cancel::Canceller;
+use crate::dial::{self, Established};
+use crate::error::Kind;
+use crate::startup::{Purpose, Ready, Replication};
+use crate::stream::Stream;
+use crate::{ConnInfo, Error};
+
+/// How long a dropped session may still talk: its goodbye, behind a command
+/// that is running.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+
+type Connection = tokio_postgres::Connection<Started, NoTlsStream>;
+
+/// A session with everything [`tokio_postgres::Client`] can do. Dropping it
+/// ends the session and its background task; a command that is still running
+/// is cut off after a second.
+pub struct Session {
+    client: Client,
+    running: Arc<Running>,
+    version: PgVersion,
+    pid: i32,
+    canceller: Canceller,
+    place: String,
+    /// Dropped with the session, which the task notices.
+    _alive: oneshot::Sender<()>,
+}
+
+/// What session and task share.
+struct Running {
+    /// `None` once it has ended. It must not outlive its end: commands that
+    /// still wait learn of the end by its being dropped.
+    connection: Mutex<Option<Connection>>,
+    /// The server's reason, if it gave one.
+    last_words: OnceLock<ServerError>,
+}
+
+/// Opens an ordinary session. `settings` are configuration parameters (name,
+/// value); they win over the connection string's `options`.
+/// `application_name` is used unless the connection string or `PGAPPNAME`
+/// has one.
+///
+/// # Errors
+/// See the predicates of [`Error`].
+pub async fn connect(
+    info: &ConnInfo,
+    application_name: &str,
+    settings: &[(&str, &str)],
+) -> Result<Session, Error> {
+    let purpose = Purpose { application_name, replication: Replication::Off, settings };
+    let Established { ready, endpoint, encryption, version, place } = dial::establish(info, &purpose).await?;
+    let (pid, secret) = (ready.pid, ready.secret);
+    let mut config = tokio_postgres::Config::new();
+    config.user(info.user()).dbname(info.dbname()).ssl_mode(tokio_postgres::config::SslMode::Disable);
+    let (client, connection) = config
+        .connect_raw(Started::new(ready), NoTls)
+        .await
+        .map_err(|error| Error::from(error).at(&place))?;
+    let running = Arc::new(Running { connection: Mutex::new(Some(connection)), last_words: OnceLock::new() });
+    let (alive, closed) = oneshot::channel();
+    tokio::spawn(drive(Arc::clone(&running), closed, place.clone()));
+    let canceller = Canceller::new(info.clone(), endpoint, encryption, pid, secret);
+    Ok(Session { client, running, version, pid, canceller, place, _alive: alive })
+}
+
+impl Session {
+    /// The server's version.
+    #[must_use]
+    pub fn version(&self) -> PgVersion {
+        self.version
+    }
+
+    /// A parameter the server reports unasked, such as `in_hot_standby`, as
+    /// it is now. `None` also when the session has ended.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        self.running.lock().as_ref()?.parameter(name).map(str::to_owned)
+    }
+
+    /// The process id of the server's backend.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Which server, database and user this is, safe to log.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        &self.place
+    }
+
+    /// Asks the server to cancel the running command.
+    ///
+    /// # Errors
+    /// The server could not be reached.
+    pub async fn cancel(&self) -> Result<(), Error> {
+        self.canceller.cancel().await
+    }
+
+    /// What can cancel the running command after the session has moved away.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        self.canceller.clone()
+    }
+
+    /// An error of this session in this crate's words, with the server's
+    /// name. If the session was ended by the server, with its reason.
+    #[must_use]
+    pub fn error(&self, error: tokio_postgres::Error) -> Error {
+        let error = match self.running.last_words.get().filter(|_| error.is_closed()) {
+            Some(last_words) => Error::new(Kind::Server(Box::new(last_words.clone()))),
+            None => Error::from(error),
+        };
+        error.at(&self.place)
+    }
+}
+
+impl Deref for Session {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// For transactions, which borrow the client exclusively.
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({}, pid {})", self.place, self.pid)
+    }
+}
+
+impl Running {
+    /// A panic while polling leaves nothing half-written that a reader of
+    /// parameters could mind.
+    fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Moves bytes until the session ends. The lock is held for one poll,
+    /// never across a wait.
+    fn poll(&self, cx: &mut Context<'_>, place: &str) -> Poll<Option<tokio_postgres::Error>> {
+        let mut guard = self.lock();
+        let Some(connection) = guard.as_mut() else { return Poll::Ready(None) };
+        loop {
+            match connection.poll_message(cx) {
+                Poll::Ready(Some(Ok(AsyncMessage::Notice(notice)))) => {
+                    tracing::debug!(server = %place, code = notice.code().code(), "{}", notice.message());
+                }
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(error)),
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+/// The task of a session.
+async fn drive(running: Arc<Running>, closed: oneshot::Receiver<()>, place: String) {
+    let mut end = poll_fn(|cx| running.poll(cx, &place));
+    let ended = tokio::select! {
+        ended = &mut end => Some(ended),
+        _ = closed => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => tokio::time::timeout(GOODBYE_LIMIT, end).await.unwrap_or(None),
+    };
+    if let Some(error) = ended {
+        let error = Error::from(error);
+        tracing::debug!(server = %place, "session ended: {error}");
+        if let Some(last_words) = error.server() {
+            let _ = running.last_words.set(last_words.clone());
+        }
+    }
+    drop(running.lock().take());
+}
+
+/// A stream whose session has been started already.
+struct Started {
+    stream: Stream,
+    /// Read before anything of the stream.
+    prologue: Bytes,
+    packet: Packet,
+}
+
+/// What has been swallowed of the startup packet, whose first four bytes are
+/// its length.
+enum Packet {
+    Length { bytes: [u8; 4], known: usize },
+    Rest(usize),
+}
+
+impl Started {
+    fn new(ready: Ready) -> Started {
+        let mut prologue = BytesMut::new();
+        let mut message = |tag: u8, body: &[u8]| {
+            prologue.put_u8(tag);
+            // Bounded: these came out of frames.
+            prologue.put_u32(body.len() as u32 + 4);
+            prologue.put_slice(body);
+        };
+        message(b'R', &0u32.to_be_bytes());
+        for (name, value) in &ready.parameters {
+            message(b'S', &[name.as_bytes(), b"\0", value.as_bytes(), b"\0"].concat());
+        }
+        message(b'K', &[ready.pid.to_be_bytes(), ready.secret.to_be_bytes()].concat());
+        message(b'Z', b"I");
+        let (stream, inbox) = ready.link.into_parts();
+        prologue.put_slice(&inbox);
+        Started { stream, prologue: prologue.freeze(), packet: Packet::Length { bytes: [0; 4], known: 0 } }
+    }
+
+    /// How many of `buf`'s first bytes belong to the startup packet.
+    fn swallow(&mut self, buf: &[u8]) -> usize {
+        match &mut self.packet {
+            Packet::Length { bytes, known } => {
+                let size = buf.len().min(4 - *known);
+                bytes[*known..*known + size].copy_from_slice(&buf[..size]);
+                *known += size;
+                if *known == 4 {
+                    let length = u32::from_be_bytes(*bytes) as usize;
+                    self.packet = Packet::Rest(length.saturating_sub(4));
+                }
+                size
+            }
+            Packet::Rest(rest) => {
+                let size = buf.len().min(*rest);
+                *rest -= size;
+                size
+            }
+        }
+    }
+}
+
+impl AsyncRead for Started {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.prologue.is_empty() {
+            let size = self.prologue.len().min(buf.remaining());
+            buf.put_slice(&self.prologue[..size]);
+            self.prologue.advance(size);
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Started {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.swallow(buf) {
+            0 => Pin::new(&mut self.stream).poll_write(cx, buf),
+            size => Poll::Ready(Ok(size)),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

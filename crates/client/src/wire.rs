@@ -1,0 +1,402 @@
+//! A connection that speaks frames: SQL as text, replication streams, COPY.
+//!
+//! One command at a time. What the connection may do next depends on what
+//! was asked last:
+//!
+//! ```text
+//!            query
+//!          ┌──────┐
+//!          ▼      │       copy_out   ┌─────────┐ CommandComplete
+//!        ┌──────────┐ ─────────────► │ CopyOut │ ─────────────────► Idle
+//!        │   Idle   │     copy_in    ├─────────┤ copy_in_finish,
+//!        │          │ ─────────────► │ CopyIn  │ ─ copy_in_fail ──► Idle
+//!        │          │     copy_both  ├─────────┤   or an error
+//!        └──────────┘ ─────────────► │ CopyBoth│ ─ copy_both_finish ► Idle
+//!          ▲                         └─────────┘
+//!          │ ReadyForQuery    ┌──────────┐ ErrorResponse in any state
+//!          └───────────────── │ Draining │ ◄─────────
+//!                             └──────────┘
+//! ```
+//!
+//! A command that is given up half-way (its future dropped) leaves `Broken`:
+//! every later call says so. Exceptions, safe to give up: `read_frame`,
+//! `copy_out_block` and `send_copy_data`.
+
+use std::collections::BTreeMap;
+
+use base::PgVersion;
+use postgres_protocol::message::frontend;
+use proto::frame::{self, Frame, ServerError};
+
+use crate::cancel::Canceller;
+use crate::dial::{self, Established};
+use crate::error::Kind;
+use crate::link::Link;
+use crate::startup::{self, Purpose, Replication};
+use crate::{ConnInfo, Error};
+
+/// A connection that speaks frames: replication protocol and raw COPY.
+///
+/// Dropping it closes the socket; [`Wire::close`] says goodbye first.
+pub struct Wire {
+    pub(crate) link: Link,
+    pub(crate) state: State,
+    parameters: BTreeMap<String, String>,
+    version: PgVersion,
+    pid: i32,
+    canceller: Canceller,
+    place: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Idle,
+    CopyBoth,
+    CopyOut,
+    CopyIn,
+    /// An error was returned and its `ReadyForQuery` is still to come.
+    Draining,
+    /// The connection is of no further use.
+    Broken,
+}
+
+/// What became of one message.
+pub(crate) enum Taken {
+    /// There is no whole one.
+    Nothing,
+    /// It was a notice or the like.
+    Handled,
+    Frame(Frame),
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Wire({}, pid {}, {:?})", self.place, self.pid, self.state)
+    }
+}
+
+impl Wire {
+    /// Connects as `info` says. `settings` are configuration parameters for
+    /// the session (name, value); they win over the connection string's
+    /// `options`. `application_name` is used unless the connection string or
+    /// `PGAPPNAME` has one.
+    ///
+    /// # Errors
+    /// See the predicates of [`Error`].
+    pub async fn connect(
+        info: &ConnInfo,
+        application_name: &str,
+        replication: Replication,
+        settings: &[(&str, &str)],
+    ) -> Result<Wire, Error> {
+        let purpose = Purpose { application_name, replication, settings };
+        let Established { ready, endpoint, encryption, version, place } =
+            dial::establish(info, &purpose).await?;
+        Ok(Wire {
+            link: ready.link,
+            state: State::Idle,
+            parameters: ready.parameters,
+            version,
+            pid: ready.pid,
+            canceller: Canceller::new(info.clone(), endpoint, encryption, ready.pid, ready.secret),
+            place,
+        })
+    }
+
+    /// The server's version.
+    #[must_use]
+    pub fn version(&self) -> PgVersion {
+        self.version
+    }
+
+    /// The process id of the server's backend.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// A parameter the server reports unasked, such as `server_encoding`.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.get(name).map(String::as_str)
+    }
+
+    /// Which server, database and user this is, safe to log.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        &self.place
+    }
+
+    /// What can cancel the running command from another task.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        self.canceller.clone()
+    }
+
+    /// Runs `sql`, or a replication command, by the simple protocol. Rows of
+    /// all its statements, values as text.
+    ///
+    /// # Errors
+    /// The server's error, or a lost connection. After an error of the
+    /// server that is not fatal the connection can be used again.
+    pub async fn query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, Error> {
+        let result = self.query_inner(sql).await;
+        self.placed(result)
+    }
+
+    async fn query_inner(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, Error> {
+        self.send_query(sql).await?;
+        let mut rows = Vec::new();
+        loop {
+            let frame = self.next().await?;
+            match frame.tag {
+                b'D' => rows.push(text_row(&frame.body)?),
+                // RowDescription, CommandComplete, EmptyQueryResponse.
+                b'T' | b'C' | b'I' => {}
+                b'Z' => {
+                    self.state = State::Idle;
+                    return Ok(rows);
+                }
+                _ => return Err(startup::refusal(&frame, "reading the result of a query")),
+            }
+        }
+    }
+
+    /// Sends a command that turns the connection into a stream both ways
+    /// (`START_REPLICATION`) and waits until the server agrees.
+    ///
+    /// # Errors
+    /// As [`Wire::query`].
+    pub async fn copy_both(&mut self, command: &str) -> Result<(), Error> {
+        let result = self.start_copy(command, b'W', State::CopyBoth).await;
+        self.placed(result)
+    }
+
+    /// Ends the stream of [`Wire::copy_both`] in order: tells the server,
+    /// reads what is still under way and throws it away.
+    ///
+    /// # Errors
+    /// As [`Wire::query`].
+    pub async fn copy_both_finish(&mut self) -> Result<(), Error> {
+        let result = self.copy_both_finish_inner().await;
+        self.placed(result)
+    }
+
+    async fn copy_both_finish_inner(&mut self) -> Result<(), Error> {
+        self.expect(State::CopyBoth)?;
+        self.state = State::Broken;
+        frontend::copy_done(&mut self.link.outbox);
+        self.link.send_while_reading(&[]).await?;
+        loop {
+            let frame = self.next().await?;
+            match frame.tag {
+                b'Z' => break,
+                // Data, CopyDone, and the result of the command, which for
+                // the end of a timeline is a row.
+                b'd' | b'c' | b'C' | b'T' | b'D' => {}
+                _ => return Err(startup::refusal(&frame, "ending the replication stream")),
+            }
+        }
+        self.state = State::Idle;
+        Ok(())
+    }
+
+    /// The next frame, waiting for it. Cancel safe. Notices, notifications
+    /// and parameter changes are handled here and not returned.
+    ///
+    /// # Errors
+    /// The server's error, or a lost connection.
+    pub async fn read_frame(&mut self) -> Result<Frame, Error> {
+        let result = self.next().await;
+        self.placed(result)
+    }
+
+    /// The next frame if it has been received already; never waits.
+    ///
+    /// # Errors
+    /// The server's error, or bytes that are no message.
+    pub fn buffered_frame(&mut self) -> Result<Option<Frame>, Error> {
+        let result = self.buffered();
+        self.placed(result)
+    }
+
+    /// Sends `payload` as one `CopyData` and flushes it. If this is given up
+    /// half-way, the rest goes out ahead of the next message.
+    ///
+    /// # Errors
+    /// A lost connection.
+    pub async fn send_copy_data(&mut self, payload: &[u8]) -> Result<(), Error> {
+        if !matches!(self.state, State::CopyBoth | State::CopyIn) {
+            let result = self.expect(State::CopyBoth);
+            return self.placed(result);
+        }
+        let result = match frame::copy_data_header(payload.len()) {
+            Some(header) => {
+                self.link.outbox.extend_from_slice(&header);
+                self.link.outbox.extend_from_slice(payload);
+                self.link.flush().await
+            }
+            None => Err(Error::protocol("a message to the server would be longer than 1 GiB")),
+        };
+        self.placed(result)
+    }
+
+    /// Says goodbye and closes.
+    pub async fn close(mut self) {
+        if self.link.outbox.is_empty() {
+            frontend::terminate(&mut self.link.outbox);
+            // A peer that is gone needs no goodbye.
+            let _ = self.link.flush().await;
+        }
+        self.link.shutdown().await;
+    }
+
+    /// Sends `command` and waits for the answer that starts a copy.
+    pub(crate) async fn start_copy(&mut self, command: &str, answer: u8, state: State) -> Result<(), Error> {
+        self.send_query(command).await?;
+        loop {
+            let frame = self.next().await?;
+            match frame.tag {
+                tag if tag == answer => {
+                    self.state = state;
+                    return Ok(());
+                }
+                // A statement before it in the same text.
+                b'T' | b'D' | b'C' => {}
+                b'Z' => {
+                    self.state = State::Idle;
+                    return Err(Error::protocol("the command was carried out but did not start a copy"));
+                }
+                _ => return Err(startup::refusal(&frame, "starting a copy")),
+            }
+        }
+    }
+
+    async fn send_query(&mut self, sql: &str) -> Result<(), Error> {
+        if self.state == State::Draining {
+            self.drain().await?;
+        }
+        self.expect(State::Idle)?;
+        frontend::query(sql, &mut self.link.outbox)
+            .map_err(|_| Error::protocol("a command contains a zero byte"))?;
+        // Until its result has been read to the end.
+        self.state = State::Broken;
+        self.link.flush().await
+    }
+
+    /// Reads up to `ReadyForQuery` after an error.
+    pub(crate) async fn drain(&mut self) -> Result<(), Error> {
+        while self.next().await?.tag != b'Z' {}
+        self.state = State::Idle;
+        Ok(())
+    }
+
+    pub(crate) fn expect(&self, wanted: State) -> Result<(), Error> {
+        if self.state == wanted {
+            return Ok(());
+        }
+        Err(Error::protocol(match self.state {
+            State::Broken => {
+                "an earlier command on this connection failed or was given up half-way; open a new connection"
+                    .to_owned()
+            }
+            state => format!("the connection is in state {state:?} and should be in {wanted:?}"),
+        }))
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Frame, Error> {
+        loop {
+            if let Some(frame) = self.buffered()? {
+                return Ok(frame);
+            }
+            self.fill().await?;
+        }
+    }
+
+    /// Waits for more bytes. Cancel safe.
+    pub(crate) async fn fill(&mut self) -> Result<(), Error> {
+        let filled = self.link.fill().await;
+        if filled.is_err() {
+            self.state = State::Broken;
+        }
+        filled
+    }
+
+    pub(crate) fn buffered(&mut self) -> Result<Option<Frame>, Error> {
+        loop {
+            match self.take()? {
+                Taken::Nothing => return Ok(None),
+                Taken::Handled => {}
+                Taken::Frame(frame) => return Ok(Some(frame)),
+            }
+        }
+    }
+
+    /// Takes one message out of the buffer.
+    pub(crate) fn take(&mut self) -> Result<Taken, Error> {
+        let Some(frame) = frame::next(&mut self.link.inbox)? else { return Ok(Taken::Nothing) };
+        match frame.tag {
+            frame::NOTICE_RESPONSE => {
+                let notice = ServerError::parse(&frame.body)?;
+                tracing::debug!(server = %self.place, code = %notice.code, "{}", notice.message);
+                Ok(Taken::Handled)
+            }
+            // NotificationResponse: nobody here listens.
+            b'A' => Ok(Taken::Handled),
+            b'S' => {
+                let (name, value) = startup::parameter_status(&frame.body)?;
+                self.parameters.insert(name, value);
+                Ok(Taken::Handled)
+            }
+            frame::ERROR_RESPONSE => {
+                let error = ServerError::parse(&frame.body)?;
+                self.state = if error.is_fatal() { State::Broken } else { State::Draining };
+                Err(Error::new(Kind::Server(Box::new(error))))
+            }
+            _ => Ok(Taken::Frame(frame)),
+        }
+    }
+
+    pub(crate) fn placed<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.map_err(|error| error.at(&self.place))
+    }
+}
+
+/// A `DataRow` whose values are text.
+fn text_row(body: &[u8]) -> Result<Vec<Option<String>>, Error> {
+    let cut = || Error::protocol("a row ends in the middle of a value");
+    let (count, mut rest) = body.split_first_chunk::<2>().ok_or_else(cut)?;
+    let count = u16::from_be_bytes(*count);
+    let mut row = Vec::with_capacity(usize::from(count));
+    for _ in 0..count {
+        let (size, after) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
+        rest = after;
+        // -1 is NULL.
+        let Ok(size) = usize::try_from(i32::from_be_bytes(*size)) else {
+            row.push(None);
+            continue;
+        };
+        let (value, after) = rest.split_at_checked(size).ok_or_else(cut)?;
+        rest = after;
+        let text = std::str::from_utf8(value).map_err(|_| {
+            Error::protocol("the server sent text that is not UTF-8; its database has encoding SQL_ASCII")
+        })?;
+        row.push(Some(text.to_owned()));
+    }
+    Ok(row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_text() {
+        let body = [0, 3, 0, 0, 0, 2, b'a', b'b', 255, 255, 255, 255, 0, 0, 0, 0];
+        assert_eq!(text_row(&body).unwrap(), vec![Some("ab".to_owned()), None, Some(String::new())]);
+        for end in 0..body.len() {
+            assert!(text_row(&body[..end]).is_err(), "cut at {end}");
+        }
+        assert!(text_row(&[0, 1, 0, 0, 0, 1, 0xff]).unwrap_err().to_string().contains("UTF-8"));
+    }
+}

@@ -1,0 +1,162 @@
+//! Why a first copy stopped.
+
+use std::fmt;
+
+use source::publication::TableName;
+
+/// A first copy that did not come to its end. Finished tables stay finished.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// The table concerned, if it was about one.
+    table: Option<TableName>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// The connection or the server, while doing what the text says.
+    Client { attempt: &'static str, cause: client::Error },
+    /// Source and target do not fit together.
+    Mismatch(String),
+    /// A table changed under us: another attempt looks again.
+    Changed(String),
+    /// The caller asked for it.
+    Stopped,
+    /// A worker of ours ended as it never should.
+    Broken(String),
+}
+
+impl Error {
+    fn new(kind: Kind) -> Error {
+        Error(Box::new(Inner { table: None, kind }))
+    }
+
+    /// For `map_err`: `attempt` completes "cannot ...".
+    pub(crate) fn client(attempt: &'static str) -> impl Fn(client::Error) -> Error + Copy {
+        move |cause| Error::new(Kind::Client { attempt, cause })
+    }
+
+    pub(crate) fn mismatch(message: impl Into<String>) -> Error {
+        Error::new(Kind::Mismatch(message.into()))
+    }
+
+    pub(crate) fn changed(message: impl Into<String>) -> Error {
+        Error::new(Kind::Changed(message.into()))
+    }
+
+    pub(crate) fn stopped() -> Error {
+        Error::new(Kind::Stopped)
+    }
+
+    pub(crate) fn broken(message: impl Into<String>) -> Error {
+        Error::new(Kind::Broken(message.into()))
+    }
+
+    /// Adds which table this was about.
+    pub(crate) fn of(mut self, table: &TableName) -> Error {
+        self.0.table.get_or_insert_with(|| table.clone());
+        self
+    }
+
+    /// A new attempt under a new snapshot may succeed: a connection was lost,
+    /// a server is away or short of something, the snapshot is gone, a lock
+    /// was not to be had.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match &self.0.kind {
+            Kind::Client { cause, .. } => {
+                cause.is_connection_lost() || cause.sqlstate().is_some_and(is_passing)
+            }
+            Kind::Changed(_) => true,
+            Kind::Mismatch(_) | Kind::Stopped | Kind::Broken(_) => false,
+        }
+    }
+
+    /// The caller asked for it; nothing is wrong.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        matches!(self.0.kind, Kind::Stopped)
+    }
+
+    /// The SQLSTATE, if a server answered with an error.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<&str> {
+        match &self.0.kind {
+            Kind::Client { cause, .. } => cause.sqlstate(),
+            _ => None,
+        }
+    }
+
+    /// The table it was about.
+    #[must_use]
+    pub fn table(&self) -> Option<&TableName> {
+        self.0.table.as_ref()
+    }
+}
+
+/// Transaction rollback (40), insufficient resources (53), operator
+/// intervention (57), and a lock that was not to be had in time.
+fn is_passing(code: &str) -> bool {
+    matches!(&code[..2.min(code.len())], "40" | "53" | "57") || code == "55P03"
+}
+
+/// Where in the COPY it was, without the value: `line 5, column v`.
+fn copy_position(context: &str) -> Option<&str> {
+    // "COPY t, line 5, column v: "value"", "COPY t, line 5", and the like.
+    let line = context.lines().find(|line| line.starts_with("COPY "))?;
+    let start = line
+        .match_indices(", line ")
+        .find(|(at, found)| line[at + found.len()..].starts_with(|c: char| c.is_ascii_digit()))?;
+    let position = &line[start.0 + 2..];
+    Some(position.split_once(": ").map_or(position, |(position, _)| position))
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(table) = &self.0.table {
+            write!(f, "first copy of table \"{table}\": ")?;
+        } else {
+            f.write_str("first copy: ")?;
+        }
+        match &self.0.kind {
+            Kind::Client { attempt, cause } => {
+                write!(f, "cannot {attempt}: {cause}")?;
+                let context = cause.server().and_then(|error| error.context.as_deref());
+                match context.and_then(copy_position) {
+                    Some(position) => write!(f, "; at {position} of the COPY"),
+                    None => Ok(()),
+                }
+            }
+            Kind::Mismatch(message) | Kind::Changed(message) => f.write_str(message),
+            Kind::Stopped => f.write_str("stopped"),
+            Kind::Broken(message) => write!(f, "internal error: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.kind {
+            Kind::Client { cause, .. } => Some(cause),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn position_is_told_and_the_value_is_not() {
+        let position = |context| copy_position(context);
+        assert_eq!(position("COPY t, line 5, column v: \"secret\""), Some("line 5, column v"));
+        assert_eq!(position("COPY t, line 7: \"a\tb\""), Some("line 7"));
+        assert_eq!(position("COPY a, line x, line 12, column \"v\""), Some("line 12, column \"v\""));
+        assert_eq!(position("PL/pgSQL function f() line 3\nCOPY t, line 9"), Some("line 9"));
+        assert_eq!(position("SQL statement"), None);
+    }
+}

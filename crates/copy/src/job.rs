@@ -1,0 +1,85 @@
+//! One table of the source matched with the table of the target.
+
+use base::PgVersion;
+use source::publication::{Generated, PublishedTable, TableKind, TargetTable};
+
+use crate::Error;
+use crate::sql::Format;
+
+/// A table to be copied, checked: every published column has its place.
+#[derive(Debug, Clone)]
+pub struct CopyJob {
+    pub(crate) table: PublishedTable,
+    pub(crate) target: TargetTable,
+    /// Names of the columns that are copied, in the source's order.
+    pub(crate) columns: Vec<String>,
+    /// The source computes one of the columns: COPY of a table refuses them,
+    /// COPY of a query does not.
+    pub(crate) reads_generated: bool,
+    pub(crate) format: Format,
+}
+
+impl CopyJob {
+    /// Matches columns by name. Columns that the target computes itself are
+    /// left out; columns that only the target has get their defaults.
+    ///
+    /// # Errors
+    /// The target has no such table, it is not a table, or columns are
+    /// missing there; all missing columns are named.
+    pub fn new(
+        table: PublishedTable,
+        target: Option<&TargetTable>,
+        source_version: PgVersion,
+        target_version: PgVersion,
+    ) -> Result<CopyJob, Error> {
+        let name = table.name.clone();
+        let Some(target) = target else {
+            let message = "the target has no table of this name; create it there with the same columns, \
+                           or take the table out of the publication";
+            return Err(Error::mismatch(message).of(&name));
+        };
+        if target.kind == TableKind::Other {
+            let message =
+                "on the target this name stands for something else than a table; rename one of them";
+            return Err(Error::mismatch(message).of(&name));
+        }
+        let missing: Vec<String> = table
+            .columns
+            .iter()
+            .filter(|column| target.column(&column.name).is_none())
+            .map(|column| format!("\"{}\"", column.name))
+            .collect();
+        if !missing.is_empty() {
+            let message = format!(
+                "the target's table has no column {}; add what is missing there, or publish a column list without it",
+                missing.join(", ")
+            );
+            return Err(Error::mismatch(message).of(&name));
+        }
+        let pairs: Vec<_> = table
+            .columns
+            .iter()
+            .filter_map(|column| Some((column, target.column(&column.name)?)))
+            .filter(|(_, target)| target.generated == Generated::No)
+            .collect();
+        let binary = pairs.iter().all(|(source, target)| {
+            source.data_type.travels_in_binary(&target.data_type, source_version, target_version)
+        });
+        let columns = pairs.iter().map(|(source, _)| source.name.clone()).collect();
+        let reads_generated = pairs.iter().any(|(source, _)| source.generated != Generated::No);
+        let format = if binary { Format::Binary } else { Format::Text };
+        Ok(CopyJob { columns, reads_generated, format, target: target.clone(), table })
+    }
+
+    /// The table as published.
+    #[must_use]
+    pub fn table(&self) -> &PublishedTable {
+        &self.table
+    }
+
+    /// Whether its rows travel in binary.
+    #[must_use]
+    pub fn is_binary(&self) -> bool {
+        self.format == Format::Binary
+    }
+}

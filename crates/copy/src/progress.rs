@@ -1,0 +1,243 @@
+//! How far the first copy has come, for bars, status and metrics.
+//!
+//! Written by the copy's workers, read by anyone; every figure is an atomic.
+//! Figures of a table begin anew when it is emptied and copied again.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use source::publication::TableName;
+
+/// Where a table stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableState {
+    /// Not begun.
+    Waiting,
+    /// Rows are being copied.
+    Copying,
+    /// All rows are on the target, durably.
+    Done,
+}
+
+/// One table.
+#[derive(Debug)]
+pub struct TableProgress {
+    name: TableName,
+    rows_estimated: AtomicU64,
+    bytes_estimated: AtomicU64,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    state: AtomicU8,
+    times: Mutex<Times>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Times {
+    started: Option<Instant>,
+    finished: Option<Instant>,
+}
+
+impl TableProgress {
+    fn new(name: TableName) -> TableProgress {
+        TableProgress {
+            name,
+            rows_estimated: AtomicU64::new(0),
+            bytes_estimated: AtomicU64::new(0),
+            rows: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            state: AtomicU8::new(TableState::Waiting as u8),
+            times: Mutex::default(),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &TableName {
+        &self.name
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn state(&self) -> TableState {
+        match self.state.load(Relaxed) {
+            0 => TableState::Waiting,
+            1 => TableState::Copying,
+            _ => TableState::Done,
+        }
+    }
+
+    /// Rows copied so far.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Relaxed)
+    }
+
+    /// Rows there are, by estimate until it is done, then exactly.
+    #[must_use]
+    pub fn rows_estimated(&self) -> u64 {
+        self.rows_estimated.load(Relaxed).max(self.rows())
+    }
+
+    /// Bytes of COPY data so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Bytes of COPY data there will be, by estimate: what was copied is
+    /// scaled up by rows, and before the first row it is the table's size.
+    #[must_use]
+    pub fn bytes_estimated(&self) -> u64 {
+        let (bytes, rows) = (self.bytes(), self.rows());
+        match rows {
+            0 => self.bytes_estimated.load(Relaxed).max(bytes),
+            _ => (bytes as f64 / rows as f64 * self.rows_estimated() as f64) as u64,
+        }
+    }
+
+    /// 0 to 1; 1 only when done.
+    #[must_use]
+    pub fn fraction(&self) -> f64 {
+        match self.state() {
+            TableState::Waiting => 0.0,
+            TableState::Copying => (self.rows() as f64 / self.rows_estimated().max(1) as f64).min(0.999),
+            TableState::Done => 1.0,
+        }
+    }
+
+    /// Since its copy began, until it was done.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        let times = *self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        match (times.started, times.finished) {
+            (Some(started), Some(finished)) => finished.saturating_duration_since(started),
+            (Some(started), None) => started.elapsed(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn start(&self) {
+        self.rows.store(0, Relaxed);
+        self.bytes.store(0, Relaxed);
+        self.state.store(TableState::Copying as u8, Relaxed);
+        self.set_times(Times { started: Some(Instant::now()), finished: None });
+    }
+
+    /// A block of `rows` messages went to the target.
+    pub(crate) fn add_block(&self, rows: u64, bytes: u64) {
+        self.rows.fetch_add(rows, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// The server counted `rows` where we had counted `messages`: COPY's
+    /// binary trailer is a message without a row.
+    pub(crate) fn correct(&self, messages: u64, rows: u64) {
+        self.rows.fetch_add(rows.wrapping_sub(messages), Relaxed);
+    }
+
+    pub(crate) fn finish(&self) {
+        self.rows_estimated.store(self.rows(), Relaxed);
+        self.state.store(TableState::Done as u8, Relaxed);
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        times.finished = Some(Instant::now());
+    }
+
+    fn set_times(&self, times: Times) {
+        *self.times.lock().unwrap_or_else(PoisonError::into_inner) = times;
+    }
+}
+
+/// Every table of this process's first copy.
+#[derive(Debug, Default)]
+pub struct CopyProgress {
+    tables: Mutex<Vec<Arc<TableProgress>>>,
+}
+
+/// All tables together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CopyTotals {
+    /// Tables in all.
+    pub tables: usize,
+    /// Tables that are done.
+    pub tables_done: usize,
+    /// Rows copied so far.
+    pub rows: u64,
+    /// Rows there are, by estimate.
+    pub rows_estimated: u64,
+    /// Bytes of COPY data so far.
+    pub bytes: u64,
+    /// Bytes of COPY data there will be, by estimate.
+    pub bytes_estimated: u64,
+}
+
+impl CopyProgress {
+    /// The tables in the order they were announced.
+    #[must_use]
+    pub fn tables(&self) -> Vec<Arc<TableProgress>> {
+        self.lock().clone()
+    }
+
+    /// Sums over all tables.
+    #[must_use]
+    pub fn totals(&self) -> CopyTotals {
+        let mut totals = CopyTotals::default();
+        for table in self.lock().iter() {
+            totals.tables += 1;
+            totals.tables_done += usize::from(table.state() == TableState::Done);
+            totals.rows += table.rows();
+            totals.rows_estimated += table.rows_estimated();
+            totals.bytes += table.bytes();
+            totals.bytes_estimated += table.bytes_estimated();
+        }
+        totals
+    }
+
+    /// The table's figures, waiting with new estimates. Another attempt at
+    /// a table goes on with the same value.
+    pub(crate) fn announce(&self, name: &TableName, rows: u64, bytes: u64) -> Arc<TableProgress> {
+        let mut tables = self.lock();
+        let table = match tables.iter().find(|table| table.name() == name) {
+            Some(table) => Arc::clone(table),
+            None => {
+                tables.push(Arc::new(TableProgress::new(name.clone())));
+                Arc::clone(&tables[tables.len() - 1])
+            }
+        };
+        table.state.store(TableState::Waiting as u8, Relaxed);
+        table.rows.store(0, Relaxed);
+        table.bytes.store(0, Relaxed);
+        table.rows_estimated.store(rows, Relaxed);
+        table.bytes_estimated.store(bytes, Relaxed);
+        table
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<TableProgress>>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimates_give_way_to_counts() {
+        let progress = CopyProgress::default();
+        let table = progress.announce(&TableName::new("s", "t"), 100, 8000);
+        assert_eq!((table.rows_estimated(), table.bytes_estimated(), table.fraction()), (100, 8000, 0.0));
+        table.start();
+        table.add_block(11, 1100);
+        table.correct(11, 10);
+        assert_eq!((table.rows(), table.bytes_estimated()), (10, 11_000));
+        assert!((table.fraction() - 0.1).abs() < 1e-9);
+        table.finish();
+        assert_eq!((table.rows_estimated(), table.bytes_estimated(), table.fraction()), (10, 1100, 1.0));
+        let again = progress.announce(&TableName::new("s", "t"), 5, 10);
+        assert!(Arc::ptr_eq(&table, &again));
+        assert_eq!(
+            progress.totals(),
+            CopyTotals { tables: 1, rows_estimated: 5, bytes_estimated: 10, ..CopyTotals::default() }
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! Why a pipeline ended, or an attempt of it.
+
+use std::fmt;
+
+/// What ended a pipeline.
+#[derive(Debug)]
+pub struct Error(Box<Kind>);
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Source(source::Error),
+    Copy(copy::Error),
+    Apply(apply::Error),
+    Client(client::Error),
+    Spool(std::io::Error),
+    Refused(String),
+    Disabled(String),
+}
+
+impl Error {
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Kind::Refused(message.into()).into()
+    }
+
+    pub(crate) fn disabled(message: impl Into<String>) -> Self {
+        Kind::Disabled(message.into()).into()
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0
+    }
+
+    /// Only a person can help: settings, rights, state that does not fit.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        crate::retry::verdict(self, false) == crate::retry::Verdict::Stop
+    }
+
+    /// The subscription is disabled, perhaps just now by this error.
+    #[must_use]
+    pub fn is_disabled(&self) -> bool {
+        matches!(&*self.0, Kind::Disabled(_))
+    }
+
+    /// The subscription's name is in use elsewhere.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(&*self.0, Kind::Apply(error) if error.is_in_use())
+    }
+
+    /// The user asked to stop in the middle of the copy.
+    pub(crate) fn is_stopped(&self) -> bool {
+        matches!(&*self.0, Kind::Copy(error) if error.is_stopped())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::Source(error) => error.fmt(f),
+            Kind::Copy(error) => error.fmt(f),
+            Kind::Apply(error) => error.fmt(f),
+            Kind::Client(error) => error.fmt(f),
+            Kind::Spool(error) => error.fmt(f),
+            Kind::Refused(message) | Kind::Disabled(message) => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            Kind::Source(error) => error.source(),
+            Kind::Copy(error) => error.source(),
+            Kind::Apply(error) => error.source(),
+            Kind::Client(error) => error.source(),
+            Kind::Spool(_) | Kind::Refused(_) | Kind::Disabled(_) => None,
+        }
+    }
+}
+
+impl From<Kind> for Error {
+    fn from(kind: Kind) -> Self {
+        Error(Box::new(kind))
+    }
+}
+
+impl From<source::Error> for Error {
+    fn from(error: source::Error) -> Self {
+        Kind::Source(error).into()
+    }
+}
+
+impl From<copy::Error> for Error {
+    fn from(error: copy::Error) -> Self {
+        Kind::Copy(error).into()
+    }
+}
+
+impl From<apply::Error> for Error {
+    fn from(error: apply::Error) -> Self {
+        Kind::Apply(error).into()
+    }
+}
+
+impl From<client::Error> for Error {
+    fn from(error: client::Error) -> Self {
+        Kind::Client(error).into()
+    }
+}

@@ -1,0 +1,18 @@
+//! The only crate that knows every stage: wiring, supervision, retry policy, metrics.
+
+pub mod admin;
+pub mod control;
+mod error;
+pub mod metrics;
+pub mod monitor;
+mod pipeline;
+mod record;
+mod retry;
+pub mod sequences;
+mod settings;
+mod status;
+
+pub use error::Error;
+pub use pipeline::run;
+pub use settings::{Binary, Origin, Settings, SourceMode, SynchronousCommit, spool_dir};
+pub use status::{CopySnapshot, Lag, LagFigures, LastError, Phase, Snapshot, Status, TableSnapshot, Totals};

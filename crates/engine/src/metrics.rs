@@ -1,0 +1,282 @@
+//! Prometheus text of every pipeline in the process, over HTTP.
+//!
+//! Rendered from [`Snapshot`]s at the moment of the scrape: the pipelines
+//! already count, so a second registry would only be a second truth. Format:
+//! Prometheus text exposition 0.0.4. A figure that is not known yet is left
+//! out rather than given as zero.
+//!
+//! `/metrics` answers the text. `/healthz` answers 200 as long as the process
+//! serves; it says nothing about servers far away, so that a restart policy
+//! does not restart what waits for them.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::status::{Snapshot, Status};
+
+/// Serves until `stop`; returns the address, whose port was chosen by the
+/// system if `address` has port 0, and the task.
+pub async fn serve(
+    address: SocketAddr,
+    pipelines: Vec<Arc<Status>>,
+    stop: CancellationToken,
+) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
+    let listener = TcpListener::bind(address).await?;
+    let bound = listener.local_addr()?;
+    let pipelines = Arc::new(pipelines);
+    let metrics = move || {
+        let pipelines = Arc::clone(&pipelines);
+        async move {
+            let snapshots: Vec<_> = pipelines.iter().map(|status| status.snapshot()).collect();
+            ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render(&snapshots))
+        }
+    };
+    let app = Router::new().route("/metrics", get(metrics)).route("/healthz", get(|| async { "ok\n" }));
+    let task = tokio::spawn(async move {
+        let served = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
+        if let Err(error) = served.await {
+            tracing::error!("the metrics server ended: {error}");
+        }
+    });
+    Ok((bound, task))
+}
+
+/// One metric of a pipeline; a sample is its further labels and its value.
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    samples: fn(&Snapshot) -> Vec<Sample>,
+}
+
+type Sample = (Vec<(&'static str, String)>, f64);
+
+/// One sample without further labels.
+fn plain(value: impl Into<Option<f64>>) -> Vec<Sample> {
+    value.into().map(|value| (Vec::new(), value)).into_iter().collect()
+}
+
+/// One sample per row operation.
+fn by_operation(snapshot: &Snapshot) -> Vec<Sample> {
+    let totals = &snapshot.totals;
+    let rows = [("insert", totals.inserts), ("update", totals.updates), ("delete", totals.deletes)];
+    rows.into_iter().map(|(name, count)| (vec![("operation", name.to_owned())], count as f64)).collect()
+}
+
+/// One sample per table of the first copy.
+fn by_table(snapshot: &Snapshot, value: fn(&crate::status::TableSnapshot) -> u64) -> Vec<Sample> {
+    let sample =
+        |table| (vec![("table", crate::status::TableSnapshot::clone(table).table)], value(table) as f64);
+    snapshot.copy.tables.iter().map(sample).collect()
+}
+
+/// One sample per phase, 1 for the present one.
+fn by_phase(snapshot: &Snapshot) -> Vec<Sample> {
+    let sample = |phase: &crate::status::Phase| {
+        (vec![("phase", phase.as_str().to_owned())], f64::from(u8::from(phase.as_str() == snapshot.phase)))
+    };
+    crate::status::Phase::ALL.iter().map(sample).collect()
+}
+
+const fn family(
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    samples: fn(&Snapshot) -> Vec<Sample>,
+) -> Family {
+    Family { name, kind, help, samples }
+}
+
+/// Every metric but the conflicts', which are named by their types.
+const FAMILIES: &[Family] = &[
+    family("pgsluice_up", "gauge", "1 while changes of all tables flow.", |s| {
+        plain(f64::from(u8::from(s.phase == "streaming")))
+    }),
+    family("pgsluice_phase", "gauge", "1 for the phase the pipeline is in.", by_phase),
+    family("pgsluice_start_time_seconds", "gauge", "When the process started, Unix time.", |s| {
+        plain(s.started_at_unix_ms as f64 / 1e3)
+    }),
+    family("pgsluice_connects_total", "counter", "Attempts to connect to both servers.", |s| {
+        plain(s.connects as f64)
+    }),
+    family("pgsluice_receive_lag_bytes", "gauge", "WAL on the source and not received.", |s| {
+        plain(s.lag.receive.bytes.map(|b| b as f64))
+    }),
+    family("pgsluice_receive_lag_seconds", "gauge", "Age of the oldest transaction not received.", |s| {
+        plain(s.lag.receive.seconds)
+    }),
+    family("pgsluice_queue_lag_bytes", "gauge", "WAL received and not handed to the target.", |s| {
+        plain(s.lag.queue.bytes.map(|b| b as f64))
+    }),
+    family(
+        "pgsluice_queue_lag_seconds",
+        "gauge",
+        "Age of the oldest transaction not handed to the target.",
+        |s| plain(s.lag.queue.seconds),
+    ),
+    family("pgsluice_apply_lag_bytes", "gauge", "WAL handed to the target and not committed there.", |s| {
+        plain(s.lag.apply.bytes.map(|b| b as f64))
+    }),
+    family(
+        "pgsluice_apply_lag_seconds",
+        "gauge",
+        "Age of the oldest transaction not committed on the target.",
+        |s| plain(s.lag.apply.seconds),
+    ),
+    family("pgsluice_flush_lag_bytes", "gauge", "WAL committed on the target and not flushed there.", |s| {
+        plain(s.lag.flush.bytes.map(|b| b as f64))
+    }),
+    family(
+        "pgsluice_flush_lag_seconds",
+        "gauge",
+        "Age of the oldest transaction not flushed on the target.",
+        |s| plain(s.lag.flush.seconds),
+    ),
+    family("pgsluice_lag_bytes", "gauge", "WAL on the source and not committed on the target.", |s| {
+        plain(s.lag.total.bytes.map(|b| b as f64))
+    }),
+    family("pgsluice_lag_seconds", "gauge", "Age of the oldest source transaction not on the target.", |s| {
+        plain(s.lag.total.seconds)
+    }),
+    family("pgsluice_queued_bytes", "gauge", "Bytes of changes held by this process.", |s| {
+        plain(s.queued_bytes as f64)
+    }),
+    family("pgsluice_rows_total", "counter", "Rows changed, as the source did it.", by_operation),
+    family("pgsluice_truncates_total", "counter", "Tables truncated.", |s| plain(s.totals.truncates as f64)),
+    family("pgsluice_rows_written_total", "counter", "Rows written after folding.", |s| {
+        plain(s.totals.rows_written as f64)
+    }),
+    family("pgsluice_transactions_total", "counter", "Source transactions committed on the target.", |s| {
+        plain(s.totals.transactions as f64)
+    }),
+    family(
+        "pgsluice_skipped_transactions_total",
+        "counter",
+        "Source transactions skipped on request.",
+        |s| plain(s.totals.skipped_transactions as f64),
+    ),
+    family("pgsluice_batches_total", "counter", "Transactions committed on the target.", |s| {
+        plain(s.totals.batches as f64)
+    }),
+    family("pgsluice_replays_total", "counter", "Chunks applied again one change at a time.", |s| {
+        plain(s.totals.replays as f64)
+    }),
+    family("pgsluice_errors_total", "counter", "Attempts that ended in an error.", |s| {
+        plain(s.totals.errors as f64)
+    }),
+    family("pgsluice_copy_rows_total", "counter", "Rows written by the first copy.", |s| {
+        by_table(s, |t| t.rows)
+    }),
+    family("pgsluice_copy_bytes_total", "counter", "Bytes of COPY data written by the first copy.", |s| {
+        by_table(s, |t| t.bytes)
+    }),
+];
+
+/// The whole answer.
+#[must_use]
+pub fn render(snapshots: &[Snapshot]) -> String {
+    let mut out = String::new();
+    head(&mut out, "pgsluice_build_info", "gauge", "The program's version.");
+    sample(&mut out, "pgsluice_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    for family in FAMILIES {
+        head(&mut out, family.name, family.kind, family.help);
+        for snapshot in snapshots {
+            for (labels, value) in (family.samples)(snapshot) {
+                let own = [("subscription", snapshot.subscription.as_str())].into_iter();
+                let labels: Vec<_> =
+                    own.chain(labels.iter().map(|(name, text)| (*name, text.as_str()))).collect();
+                sample(&mut out, family.name, &labels, value);
+            }
+        }
+    }
+    for kind in conflict::ConflictType::ALL {
+        let name = format!("pgsluice_confl_{kind}_total");
+        head(&mut out, &name, "counter", "Conflicts of this type.");
+        for snapshot in snapshots {
+            let count = snapshot.totals.conflicts.get(kind.name()).copied().unwrap_or(0);
+            sample(&mut out, &name, &[("subscription", snapshot.subscription.as_str())], count as f64);
+        }
+    }
+    out
+}
+
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn sample(out: &mut String, name: &str, labels: &[(&str, &str)], value: f64) {
+    let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let labels: Vec<_> = labels.iter().map(|(name, text)| format!("{name}=\"{}\"", escape(text))).collect();
+    let _ = writeln!(out, "{name}{{{}}} {value}", labels.join(","));
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    async fn fetch(address: SocketAddr, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    }
+
+    #[tokio::test]
+    async fn what_was_counted_is_served() {
+        let status = Arc::new(Status::new("orders".parse().unwrap()));
+        status.counters().conflicts.add(conflict::ConflictType::UpdateMissing);
+        status.counters().inserts.fetch_add(7, std::sync::atomic::Ordering::Relaxed);
+        status.note_source_end(base::Lsn::new(1_000));
+        status.progress().advance_received(base::Lsn::new(900));
+        status.progress().advance_flushed(base::Lsn::new(900));
+        let stop = CancellationToken::new();
+        let any_port = "127.0.0.1:0".parse().unwrap();
+        let (address, task) = serve(any_port, vec![status], stop.clone()).await.unwrap();
+        let text = fetch(address, "/metrics").await;
+        for line in [
+            r#"pgsluice_confl_update_missing_total{subscription="orders"} 1"#,
+            r#"pgsluice_confl_insert_exists_total{subscription="orders"} 0"#,
+            r#"pgsluice_rows_total{subscription="orders",operation="insert"} 7"#,
+            r#"pgsluice_receive_lag_bytes{subscription="orders"} 100"#,
+            r#"pgsluice_queue_lag_seconds{subscription="orders"} 0"#,
+            r#"pgsluice_up{subscription="orders"} 0"#,
+            r#"pgsluice_phase{subscription="orders",phase="starting"} 1"#,
+            "# TYPE pgsluice_rows_total counter",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+        assert!(!text.contains("NaN") && !text.contains("pgsluice_receive_lag_seconds{"), "{text}");
+        assert!(fetch(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        stop.cancel();
+        task.await.unwrap();
+    }
+
+    #[test]
+    fn every_line_is_the_text_format() {
+        let snapshots =
+            [Status::new("a".parse().unwrap()).snapshot(), Status::new("b".parse().unwrap()).snapshot()];
+        let text = render(&snapshots);
+        let mut seen = std::collections::BTreeSet::new();
+        for line in text.lines().filter(|line| line.starts_with("# TYPE")) {
+            assert!(seen.insert(line.to_owned()), "{line} twice");
+        }
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, rest) = line.split_once('{').unwrap();
+            let (_, value) = rest.rsplit_once("} ").unwrap();
+            assert!(name.starts_with("pgsluice_") && value.parse::<f64>().is_ok(), "{line}");
+        }
+        assert_eq!(text.matches("_confl_").count(), 8 * 4);
+    }
+}

@@ -1,0 +1,60 @@
+//! Where the source's WAL ends, asked once a second.
+//!
+//! The stream cannot tell: what a logical walsender reports is what it has
+//! decoded. So the receive lag needs a question to the server, on a session
+//! of its own, which must disturb nothing: when it fails, the pipeline goes
+//! on, the lag keeps its last figure, and the question is asked again later.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::Session;
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::WAL_END;
+use crate::{Settings, Status};
+
+/// Time between two questions.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Wait after a failure; a source that is away is no news to the pipeline.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The longest an answer may take before the session is given up.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Keeps `status` told of the source's end of WAL until `stop`.
+pub async fn watch_source(settings: Arc<Settings>, status: Arc<Status>, stop: CancellationToken) {
+    let asking = async {
+        loop {
+            let error = ask_until_error(&settings, &status).await;
+            tracing::debug!("could not ask the source for the end of its WAL: {error}");
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        () = asking => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+async fn ask_until_error(settings: &Settings, status: &Status) -> client::Error {
+    let name = settings.subscription.application_name("monitor");
+    let session: Session = match client::connect(&settings.source, &name, &[]).await {
+        Ok(session) => session,
+        Err(error) => return error,
+    };
+    loop {
+        match tokio::time::timeout(ANSWER_TIMEOUT, session.query_one(WAL_END, &[])).await {
+            Ok(Ok(row)) => {
+                let end = row.get::<_, Option<String>>(0).and_then(|text| text.parse().ok());
+                if let Some(lsn) = end {
+                    status.note_source_end(lsn);
+                }
+            }
+            Ok(Err(error)) => return session.error(error),
+            Err(_) => tracing::debug!("the source did not answer within {ANSWER_TIMEOUT:?}"),
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}

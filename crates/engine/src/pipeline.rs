@@ -1,0 +1,520 @@
+//! One subscription, from the first look at both ends until it is stopped.
+//!
+//! An *attempt* goes through the phases below; when it fails, the retry table
+//! says what then. Nothing is kept between attempts but counters: all that
+//! must be remembered stands on the target.
+//!
+//! ```text
+//!   look at both ends -> make slot and snapshot -> copy what is not copied
+//!        -> attach the origin -> stream: source -> txn -> apply
+//!                                   ^------ Progress ------|
+//! ```
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apply::{JoinedTables, State, SubscriptionRow, Target};
+use base::{Lsn, Progress};
+use client::{Replication, Session, Wire};
+use copy::CopyJob;
+use proto::replication::PgoutputOptions;
+use source::publication::{self, Generated, PublishedTable, TableName, TargetTable};
+use source::slot::{self, NewSlot, SlotState, SystemIdentity};
+use source::stream::{Heard, QUEUE_BLOCKS, Stream, StreamOptions};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use txn::DirSpool;
+
+use crate::error::{Error, Kind};
+use crate::record::Record;
+use crate::retry::{Backoff, Verdict, verdict};
+use crate::{Binary, Origin, Phase, Settings, SourceMode, Status};
+
+/// How the source's sessions render values: as the native subscriber asks.
+/// Timeouts that somebody set for a database or role are not meant for them.
+const SOURCE_SETTINGS: [(&str, &str); 8] = [
+    ("search_path", ""),
+    ("client_encoding", "UTF8"),
+    ("datestyle", "ISO"),
+    ("intervalstyle", "postgres"),
+    ("extra_float_digits", "3"),
+    ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
+    ("idle_session_timeout", "0"),
+];
+
+/// How often figures that the stages do not push are carried to the status.
+const STATUS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// After a stop, how long the source may take to hear the last report.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Runs one subscription until `stop`.
+///
+/// # Errors
+/// An error that trying again cannot help; see [`Error`].
+pub async fn run(settings: Arc<Settings>, status: Arc<Status>, stop: CancellationToken) -> Result<(), Error> {
+    if settings.source_mode == SourceMode::Wal {
+        return Err(Error::refused("--source-mode wal is not available yet; use logical"));
+    }
+    let mut backoff = Backoff::new(settings.wal_retrieve_retry_interval);
+    let mut skip = status.skip_lsn();
+    while !stop.is_cancelled() {
+        status.set_phase(Phase::Starting);
+        let attempt = Attempt { settings: &settings, status: &status, stop: &stop };
+        let result = tokio::select! {
+            result = attempt.run(&mut backoff) => result,
+            // Only while nothing streams: a stream ends by itself in order.
+            () = stop_before_streaming(&stop, &status) => return Ok(()),
+        };
+        let Err(error) = result else { continue };
+        if error.is_stopped() || stop.is_cancelled() {
+            return Ok(());
+        }
+        let verdict = verdict(&error, settings.disable_on_error);
+        match verdict {
+            Verdict::Stop => return Err(error),
+            Verdict::Disable => return disable(&settings, error).await,
+            Verdict::Soon | Verdict::Later => {}
+        }
+        let wait = backoff.wait(verdict);
+        tracing::warn!(subscription = %settings.subscription, "{error}; trying again in {:.1} s", wait.as_secs_f64());
+        status.record_error(error.to_string());
+        status.set_phase(Phase::Waiting);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = stop.cancelled() => {}
+            _ = skip.changed() => {}
+        }
+    }
+    Ok(())
+}
+
+async fn stop_before_streaming(stop: &CancellationToken, status: &Status) {
+    stop.cancelled().await;
+    if status.streams() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// `disable_on_error`: the subscription stays as it is until it is enabled.
+async fn disable(settings: &Settings, error: Error) -> Result<(), Error> {
+    let state = State::open(&settings.target, &settings.subscription).await?;
+    state.disable(&error.to_string()).await?;
+    Err(Error::disabled(format!(
+        "{error}\nsubscription \"{}\" has been disabled because of this error; repair the cause or skip the \
+         transaction, then: pgsluice enable",
+        settings.subscription
+    )))
+}
+
+/// One try, from connecting to whatever ends it.
+struct Attempt<'a> {
+    settings: &'a Arc<Settings>,
+    status: &'a Arc<Status>,
+    stop: &'a CancellationToken,
+}
+
+/// Both ends as they were found.
+struct Ends {
+    /// In replication mode: will carry the stream.
+    wire: Wire,
+    source: Session,
+    state: State,
+    identity: SystemIdentity,
+    row: Option<SubscriptionRow>,
+    slot: Option<SlotState>,
+    published: Vec<PublishedTable>,
+    targets: HashMap<TableName, TargetTable>,
+}
+
+impl Attempt<'_> {
+    async fn run(&self, backoff: &mut Backoff) -> Result<(), Error> {
+        let mut ends = self.look().await?;
+        self.check(&ends)?;
+        let began = ends.row.as_ref().and_then(|row| row.consistent_point);
+        let joined = match began {
+            None => self.begin(&mut ends).await?,
+            Some(_) => self.resume(&ends).await?,
+        };
+        self.stream(ends, joined, backoff).await
+    }
+
+    /// Connects to both ends and reads what is there.
+    async fn look(&self) -> Result<Ends, Error> {
+        let settings = self.settings;
+        let name = &settings.subscription;
+        let state = State::open(&settings.target, name).await?;
+        let stream_name = name.application_name("stream");
+        let mut wire =
+            Wire::connect(&settings.source, &stream_name, Replication::Database, &SOURCE_SETTINGS).await?;
+        let identity = slot::identify_system(&mut wire).await?;
+        let source =
+            client::connect(&settings.source, &name.application_name("look"), &SOURCE_SETTINGS).await?;
+        let row = state.load().await?;
+        let slot = slot::slot_state(&source, &name.slot()).await?;
+        let published = publication::inspect(&source, &settings.publications).await?;
+        let names: Vec<TableName> = published.iter().map(|table| table.name.clone()).collect();
+        let targets = publication::target_tables(state.session(), &names).await?;
+        Ok(Ends { wire, source, state, identity, row, slot, published, targets })
+    }
+
+    /// What must hold before anything is changed.
+    fn check(&self, ends: &Ends) -> Result<(), Error> {
+        let name = &self.settings.subscription;
+        let slot_name = name.slot();
+        if self.settings.origin == Origin::None && ends.wire.version().major() < 16 {
+            return Err(Error::refused(format!(
+                "--origin none needs a source of version 16 or later; this one is {}",
+                ends.wire.version()
+            )));
+        }
+        let Some(row) = &ends.row else {
+            return match &ends.slot {
+                None => Ok(()),
+                Some(_) => Err(Error::refused(format!(
+                    "replication slot \"{slot_name}\" exists on the source, but the target knows no subscription \
+                     \"{name}\": the name is in use by another target; choose another --subscription, or drop the \
+                     slot if nothing uses it"
+                ))),
+            };
+        };
+        if !row.enabled {
+            let why = row.last_error.as_ref().map_or(String::new(), |error| format!(" after: {error}"));
+            return Err(Error::disabled(format!(
+                "subscription \"{name}\" is disabled{why}; to go on: pgsluice enable"
+            )));
+        }
+        if row.source_sysid != ends.identity.system_id.to_string() {
+            return Err(Error::refused(format!(
+                "subscription \"{name}\" was made for the source with system identifier {}, but this one has {}; \
+                 give the right --source, or drop the subscription and start again",
+                row.source_sysid, ends.identity.system_id
+            )));
+        }
+        match (&ends.slot, row.consistent_point) {
+            (Some(slot), Some(_)) if slot.is_lost() => Err(Error::refused(format!(
+                "replication slot \"{slot_name}\" has lost WAL that the target still needs ({}); \
+                 drop the subscription and copy again, and see max_slot_wal_keep_size",
+                slot.invalidation.as_deref().unwrap_or("lost")
+            ))),
+            (None, Some(_)) => Err(Error::refused(format!(
+                "replication slot \"{slot_name}\" does not exist on the source any more, so changes may be \
+                 missing; drop the subscription and copy again"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first start: slot, snapshot, copy.
+    async fn begin(&self, ends: &mut Ends) -> Result<JoinedTables, Error> {
+        let name = &self.settings.subscription;
+        // Before anything is left on the source: does every table fit?
+        let jobs = self.jobs(ends, |_| true)?;
+        let dbname = ends.identity.dbname.clone().unwrap_or_default();
+        let sysid = ends.identity.system_id.to_string();
+        let timeline = i64::from(ends.identity.timeline);
+        ends.state.create(&self.settings.publications, &sysid, timeline, &dbname).await?;
+        if ends.slot.is_some() {
+            // Ours, by the row just found: its creation was not finished.
+            slot::drop_slot(&ends.source, &name.slot()).await?;
+        }
+        let mut snapshot_wire = self.snapshot_wire().await?;
+        let new = NewSlot {
+            name: &name.slot(),
+            temporary: false,
+            snapshot: slot::Snapshot::Export,
+            failover: false,
+        };
+        let made = slot::create_logical_slot(&mut snapshot_wire, &new).await?;
+        let tables: Vec<(String, String)> =
+            ends.published.iter().map(|table| (table.name.schema.clone(), table.name.name.clone())).collect();
+        ends.state.begin_at(made.consistent_point, &tables, self.settings.copy_data).await?;
+        tracing::info!(
+            subscription = %name,
+            "created replication slot \"{}\" at {}, {} tables",
+            name.slot(), made.consistent_point, tables.len()
+        );
+        if self.settings.copy_data {
+            self.copy(made, jobs).await?;
+        }
+        snapshot_wire.close().await;
+        self.joined(ends).await
+    }
+
+    /// A later start: what an earlier attempt left uncopied is copied under a
+    /// snapshot of its own (RULES C1).
+    async fn resume(&self, ends: &Ends) -> Result<JoinedTables, Error> {
+        let recorded = ends.state.copied_tables().await?;
+        let unfinished: Vec<TableName> = recorded
+            .iter()
+            .filter(|table| !table.finished)
+            .map(|table| TableName::new(&table.schema, &table.table))
+            .collect();
+        let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
+        if !jobs.is_empty() {
+            let mut wire = self.snapshot_wire().await?;
+            let name = self.settings.subscription.copy_slot(std::process::id());
+            let new =
+                NewSlot { name: &name, temporary: true, snapshot: slot::Snapshot::Export, failover: false };
+            let made = slot::create_logical_slot(&mut wire, &new).await?;
+            tracing::info!(subscription = %self.settings.subscription, "copying {} unfinished tables", jobs.len());
+            self.copy(made, jobs).await?;
+            // The temporary slot goes with its connection.
+            wire.close().await;
+        }
+        self.joined(ends).await
+    }
+
+    /// A connection that makes a slot and holds its exported snapshot.
+    async fn snapshot_wire(&self) -> Result<Wire, Error> {
+        let name = self.settings.subscription.application_name("snapshot");
+        let settings = [SOURCE_SETTINGS.as_slice(), slot::EXPORT_SETTINGS.as_slice()].concat();
+        let mut wire = Wire::connect(&self.settings.source, &name, Replication::Database, &settings).await?;
+        // The exported snapshot is a transaction that is as long as the copy.
+        if wire.version().major() >= 17 {
+            wire.query("SET transaction_timeout = 0").await?;
+        }
+        Ok(wire)
+    }
+
+    /// Published tables that `wanted` chooses, matched with the target's.
+    fn jobs(&self, ends: &Ends, wanted: impl Fn(&PublishedTable) -> bool) -> Result<Vec<CopyJob>, Error> {
+        let (source, target) = (ends.wire.version(), ends.state.session().version());
+        let tables = ends.published.iter().filter(|table| wanted(table));
+        let job = |table: &PublishedTable| {
+            let found = ends.targets.get(&table.name);
+            if let Some(target) = found {
+                refuse_generated(table, target)?;
+            }
+            Ok(CopyJob::new(table.clone(), found, source, target)?)
+        };
+        tables.map(job).collect()
+    }
+
+    async fn copy(&self, made: slot::CreatedSlot, jobs: Vec<CopyJob>) -> Result<(), Error> {
+        let settings = self.settings;
+        self.status.set_phase(Phase::Copying);
+        let snapshot = copy::Snapshot {
+            name: made.snapshot_name.ok_or_else(|| Error::refused("the source exported no snapshot"))?,
+            consistent_point: made.consistent_point,
+        };
+        let options = copy::Options {
+            connections: settings.max_sync_workers_per_subscription,
+            split_bytes: settings.copy_split_bytes,
+            synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
+            allow_triggers: settings.allow_triggers,
+            application_name: settings.subscription.application_name("copy"),
+            ..copy::Options::default()
+        };
+        let attempt = copy::Attempt {
+            source: settings.source.clone(),
+            target: settings.target.clone(),
+            snapshot,
+            options,
+            progress: Arc::clone(self.status.copy()),
+            record: Arc::new(Record { subscription: settings.subscription.clone() }),
+        };
+        Ok(copy::copy_tables(attempt, jobs, self.stop).await?)
+    }
+
+    async fn joined(&self, ends: &Ends) -> Result<JoinedTables, Error> {
+        let recorded = ends.state.copied_tables().await?;
+        let finished = recorded.into_iter().filter(|table| table.finished);
+        let joined =
+            finished.filter_map(|table| Some(((table.schema, table.table), table.consistent_point?)));
+        Ok(joined.collect())
+    }
+
+    /// Attaches the target, starts the stream where it left off, and lets it
+    /// flow until something ends it.
+    async fn stream(&self, ends: Ends, joined: JoinedTables, backoff: &mut Backoff) -> Result<(), Error> {
+        let settings = self.settings;
+        // From here on a `skip` is noticed; what was said before is in the row.
+        let mut skip = self.status.skip_lsn();
+        skip.mark_unchanged();
+        let mut row =
+            ends.state.load().await?.ok_or_else(|| Error::refused("the subscription was dropped"))?;
+        let options = self.apply_options(&ends, row.skip_lsn.take()).await?;
+        let binary = options.binary;
+        let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
+        let start = target.progress().max(row.confirmed_lsn.unwrap_or(Lsn::INVALID));
+        let slot = slot::slot_state(&ends.source, &settings.subscription.slot()).await?;
+        if let Some(confirmed) = slot.and_then(|slot| slot.confirmed_flush)
+            && confirmed > start
+        {
+            return Err(Error::refused(format!(
+                "the slot on the source is at {confirmed}, but the target has only changes up to {start}: the target \
+                 was restored from an older backup or lost what it had flushed, and the changes in between are \
+                 gone; drop the subscription and copy again"
+            )));
+        }
+        drop(ends.source);
+        let progress = Arc::new(Progress::starting_at(start));
+        self.status.set_progress(Arc::clone(&progress));
+        let stream = Stream::start(ends.wire, self.stream_options(start, binary)).await?;
+        let spool = DirSpool::open(settings.spool_dir()).map_err(Kind::Spool)?;
+        self.status.set_phase(Phase::Streaming);
+        tracing::info!(subscription = %settings.subscription, binary, "streaming from {start}");
+        backoff.reset();
+        let (blocks, inputs) = mpsc::channel(QUEUE_BLOCKS);
+        let stopping = CancellationToken::new();
+        let counters = Arc::clone(self.status.counters());
+        let applying = apply::apply(
+            target,
+            inputs,
+            Box::new(spool),
+            options,
+            Arc::clone(&progress),
+            counters,
+            stopping.clone(),
+        );
+        let flow =
+            Flow { stream, applying: AbortOnDrop(tokio::spawn(applying)), progress, state: ends.state };
+        flow.run(self, blocks, stopping, skip).await
+    }
+
+    async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {
+        let settings = self.settings;
+        Ok(apply::Options {
+            subscription: settings.subscription.clone(),
+            binary: self.binary(ends)?,
+            synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
+            batch_rows_max: settings.batch_rows_max,
+            batch_bytes_max: settings.batch_bytes_max,
+            // RULES F3: a commit timestamp belongs to one source transaction.
+            keep_transactions: ends.state.tracks_commit_timestamps().await?,
+            allow_triggers: settings.allow_triggers,
+            skip_lsn,
+        })
+    }
+
+    fn binary(&self, ends: &Ends) -> Result<bool, Error> {
+        if self.settings.binary == Binary::Off {
+            return Ok(false);
+        }
+        let pairs = ends.published.iter().filter_map(|table| Some((table, ends.targets.get(&table.name)?)));
+        let (source, target) = (ends.wire.version(), ends.state.session().version());
+        match (publication::binary_allowed(source, target, pairs), self.settings.binary) {
+            (Ok(()), _) => Ok(true),
+            (Err(why), Binary::On) => {
+                Err(Error::refused(format!("--binary on is not possible: {why}; use --binary auto")))
+            }
+            (Err(why), _) => {
+                tracing::info!("values come as text: {why}");
+                Ok(false)
+            }
+        }
+    }
+
+    fn stream_options(&self, start: Lsn, binary: bool) -> StreamOptions {
+        let settings = self.settings;
+        StreamOptions {
+            slot: settings.subscription.slot(),
+            start,
+            pgoutput: PgoutputOptions {
+                publications: settings.publications.clone(),
+                binary,
+                streaming: settings.streaming,
+                origin_none: settings.origin == Origin::None,
+            },
+            status_interval: settings.wal_receiver_status_interval,
+            timeout: settings.wal_receiver_timeout,
+        }
+    }
+}
+
+/// A published column that the target computes could be copied past, but none
+/// of its changes could be applied.
+fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> Result<(), Error> {
+    let computed = |name: &str| target.column(name).is_some_and(|found| found.generated != Generated::No);
+    match table.columns.iter().find(|column| computed(&column.name)) {
+        None => Ok(()),
+        Some(column) => Err(Error::refused(format!(
+            "column \"{}\" of table \"{}\" is published by the source but generated on the target; make it an \
+             ordinary column there, or do not publish it",
+            column.name, table.name
+        ))),
+    }
+}
+
+type Applying = tokio::task::JoinHandle<Result<(), apply::Error>>;
+
+/// A task that ends with its owner.
+struct AbortOnDrop(Applying);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Everything in motion.
+struct Flow {
+    stream: Stream,
+    applying: AbortOnDrop,
+    progress: Arc<Progress>,
+    state: State,
+}
+
+impl Flow {
+    async fn run(
+        mut self,
+        attempt: &Attempt<'_>,
+        blocks: mpsc::Sender<txn::Block>,
+        stopping: CancellationToken,
+        mut skip: watch::Receiver<Lsn>,
+    ) -> Result<(), Error> {
+        let heard = Heard::default();
+        tokio::select! {
+            ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
+                // The queue was refused: the applier has something to say.
+                ended?;
+                return Err(applier_end((&mut self.applying.0).await));
+            }
+            ended = &mut self.applying.0 => return Err(applier_end(ended)),
+            failed = apply::flush_continuously(&self.state, &self.progress) => return Ok(failed?),
+            () = carry_figures(attempt.status, &heard) => {}
+            () = attempt.stop.cancelled() => {}
+            // A transaction is to be skipped: the next attempt knows.
+            _ = skip.changed() => {}
+        }
+        // In order: no more input, the batch in hand, its flush, the report.
+        stopping.cancel();
+        drop(blocks);
+        if let Ok(Err(error)) = (&mut self.applying.0).await {
+            tracing::warn!("while stopping: {error}");
+            return Ok(());
+        }
+        apply::flush_now(&self.state, &self.progress).await?;
+        // The source may be gone; it will be told next time.
+        let _ = tokio::time::timeout(FAREWELL, self.stream.finish(&self.progress)).await;
+        Ok(())
+    }
+}
+
+fn applier_end(ended: Result<Result<(), apply::Error>, tokio::task::JoinError>) -> Error {
+    match ended {
+        Ok(Err(error)) => error.into(),
+        Ok(Ok(())) => Error::refused("the applier ended although nobody had asked it to"),
+        Err(error) => Error::refused(format!("the applier broke down: {error}")),
+    }
+}
+
+/// Carries figures to the status, for ever.
+async fn carry_figures(status: &Status, heard: &Heard) {
+    loop {
+        tokio::time::sleep(STATUS_INTERVAL).await;
+        if let Some(time) = heard.last_commit_time() {
+            status.note_received_commit(time);
+        }
+        let counters = status.counters();
+        if let Some((lsn, time)) = counters.last_handed() {
+            status.note_handed(lsn, time);
+        }
+        if let Some(time) = counters.last_commit_time() {
+            status.note_applied_commit(time);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The first copy's record, in the subscription's tables on the target.
+//!
+//! Written on the copy's own connection and in its own transactions, because
+//! the record is true only together with the rows.
+
+use apply::STATE_SCHEMA;
+use async_trait::async_trait;
+use base::{Lsn, SubscriptionName, quote_literal};
+use client::Wire;
+use copy::{CopyRecord, Recorded};
+use source::publication::TableName;
+
+pub(crate) struct Record {
+    pub(crate) subscription: SubscriptionName,
+}
+
+impl Record {
+    /// The condition that finds `table`'s row.
+    fn row(&self, table: &TableName) -> String {
+        format!(
+            "subscription = {} AND schema_name = {} AND table_name = {}",
+            quote_literal(self.subscription.as_str()),
+            quote_literal(&table.schema),
+            quote_literal(&table.name)
+        )
+    }
+
+    async fn set(&self, target: &mut Wire, table: &TableName, values: &str) -> Result<(), client::Error> {
+        let row = self.row(table);
+        target.query(&format!("UPDATE {STATE_SCHEMA}.copied_table SET {values} WHERE {row}")).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl CopyRecord for Record {
+    async fn state(&self, target: &mut Wire, table: &TableName) -> Result<Recorded, client::Error> {
+        let row = self.row(table);
+        let sql = format!("SELECT finished::text, begun::text FROM {STATE_SCHEMA}.copied_table WHERE {row}");
+        let rows = target.query(&sql).await?;
+        let is = |at: usize| {
+            rows.first().and_then(|row| row.get(at)).and_then(|value| value.as_deref()) == Some("true")
+        };
+        Ok(match (is(0), is(1)) {
+            (true, _) => Recorded::Finished,
+            (false, true) => Recorded::Begun,
+            (false, false) => Recorded::Nothing,
+        })
+    }
+
+    async fn begun(
+        &self,
+        target: &mut Wire,
+        table: &TableName,
+        consistent_point: Lsn,
+    ) -> Result<(), client::Error> {
+        self.set(target, table, &format!("begun = true, consistent_point = '{consistent_point}'")).await
+    }
+
+    async fn finished(
+        &self,
+        target: &mut Wire,
+        table: &TableName,
+        consistent_point: Lsn,
+        rows: u64,
+    ) -> Result<(), client::Error> {
+        let values =
+            format!("begun = true, finished = true, consistent_point = '{consistent_point}', rows = {rows}");
+        self.set(target, table, &values).await
+    }
+}

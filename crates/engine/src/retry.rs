@@ -1,0 +1,93 @@
+//! What happens after a pipeline's attempt has failed: one table.
+//!
+//! | what failed                                             | then |
+//! |---------------------------------------------------------|------|
+//! | a connection: lost, refused, server starting or stopping | again at once, then after 0.2 s, 0.4 s ... up to `wal_retrieve_retry_interval` |
+//! | a deadlock, a serialization failure                      | as above |
+//! | a change that does not fit the target (a conflict that is an error, a missing column) | after the interval; with `disable_on_error` the subscription is disabled instead |
+//! | the spool's disk, another error of a server              | after the interval |
+//! | settings, rights, a slot that is not what the target remembers, the name in use | stop: only a person can help |
+//!
+//! The interval is also cut short by `skip --lsn`.
+
+use std::time::Duration;
+
+use crate::error::{Error, Kind};
+
+/// See the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Soon,
+    Later,
+    Disable,
+    Stop,
+}
+
+/// The first wait after a lost connection; doubled each time.
+const SOON_FIRST: Duration = Duration::from_millis(100);
+
+pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
+    match error.kind() {
+        Kind::Source(error) if error.is_connection_lost() => Verdict::Soon,
+        Kind::Source(error) if error.is_configuration() || is_missing_right(error.sqlstate()) => {
+            Verdict::Stop
+        }
+        Kind::Copy(error) if error.is_retryable() => Verdict::Soon,
+        Kind::Copy(_) | Kind::Refused(_) | Kind::Disabled(_) => Verdict::Stop,
+        Kind::Apply(error) if error.is_connection_lost() || error.is_transient() => Verdict::Soon,
+        Kind::Apply(error) if error.is_refused() => Verdict::Stop,
+        Kind::Apply(error) if error.is_data() && disable_on_error => Verdict::Disable,
+        Kind::Client(error) if error.is_connection_lost() => Verdict::Soon,
+        Kind::Client(error) if error.is_configuration() || error.is_authentication() => Verdict::Stop,
+        Kind::Client(error) if is_missing_right(error.sqlstate()) => Verdict::Stop,
+        Kind::Source(_) | Kind::Apply(_) | Kind::Client(_) | Kind::Spool(_) => Verdict::Later,
+    }
+}
+
+/// `insufficient_privilege`, `invalid_catalog_name`.
+fn is_missing_right(sqlstate: Option<&str>) -> bool {
+    matches!(sqlstate, Some("42501" | "3D000"))
+}
+
+/// Waits between attempts.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    interval: Duration,
+    soon: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new(interval: Duration) -> Self {
+        Backoff { interval, soon: Duration::ZERO }
+    }
+
+    /// An attempt got as far as streaming.
+    pub(crate) fn reset(&mut self) {
+        self.soon = Duration::ZERO;
+    }
+
+    /// How long to wait now.
+    pub(crate) fn wait(&mut self, verdict: Verdict) -> Duration {
+        if verdict != Verdict::Soon {
+            return self.interval;
+        }
+        let now = self.soon;
+        self.soon = (now * 2).max(SOON_FIRST).min(self.interval);
+        now.min(self.interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_connections_are_tried_at_once_and_then_ever_more_slowly() {
+        let mut backoff = Backoff::new(Duration::from_secs(1));
+        let waits: Vec<_> = (0..7).map(|_| backoff.wait(Verdict::Soon).as_millis()).collect();
+        assert_eq!(waits, [0, 100, 200, 400, 800, 1_000, 1_000]);
+        assert_eq!(backoff.wait(Verdict::Later).as_millis(), 1_000);
+        backoff.reset();
+        assert_eq!(backoff.wait(Verdict::Soon).as_millis(), 0);
+    }
+}

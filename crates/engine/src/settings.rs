@@ -1,0 +1,129 @@
+//! What one pipeline is told to do, checked and typed.
+//!
+//! The program's settings table makes these; units are in the types, names
+//! are the settings' own. Nothing here is read from an environment or a file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::SubscriptionName;
+use client::ConnInfo;
+
+/// One subscription's settings.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The pipeline's name.
+    pub subscription: SubscriptionName,
+    /// Where changes come from.
+    pub source: ConnInfo,
+    /// Where they go.
+    pub target: ConnInfo,
+    /// Publications on the source; at least one.
+    pub publications: Vec<String>,
+    /// How changes are read.
+    pub source_mode: SourceMode,
+    /// Whether values are asked for in binary form.
+    pub binary: Binary,
+    /// Whether large transactions are received while they are open.
+    pub streaming: bool,
+    /// Which changes are sent by their origin.
+    pub origin: Origin,
+    /// `synchronous_commit` of the sessions that write to the target.
+    pub synchronous_commit: SynchronousCommit,
+    /// Disable the subscription instead of trying a failing transaction again.
+    pub disable_on_error: bool,
+    /// Copy the rows that exist at the start.
+    pub copy_data: bool,
+    /// Connections that copy at the same time; at least one.
+    pub max_sync_workers_per_subscription: usize,
+    /// Size of a range of a large table, in bytes.
+    pub copy_split_bytes: u64,
+    /// Most rows in one batch.
+    pub batch_rows_max: usize,
+    /// Most bytes in one batch.
+    pub batch_bytes_max: usize,
+    /// Longest time between two reports to the source; zero: only on request.
+    pub wal_receiver_status_interval: Duration,
+    /// Longest silence of the source; zero: for ever.
+    pub wal_receiver_timeout: Duration,
+    /// Wait before the next attempt after an error.
+    pub wal_retrieve_retry_interval: Duration,
+    /// Run although the target's triggers and foreign keys would act.
+    pub allow_triggers: bool,
+    /// Directory of locks, control sockets and spools.
+    pub state_dir: PathBuf,
+}
+
+/// How changes are read from the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceMode {
+    /// pgoutput from a logical slot.
+    Logical,
+    /// Physical WAL, decoded here.
+    Wal,
+}
+
+/// Whether values are asked for in binary form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binary {
+    /// Where no published column's binary form contains the OID of a
+    /// user-defined type (RULES C3).
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// pgoutput's `origin` option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Every change.
+    Any,
+    /// Only changes that did not come to the source by replication.
+    None,
+}
+
+/// Levels of `synchronous_commit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SynchronousCommit {
+    /// `off`
+    Off,
+    /// `local`
+    Local,
+    /// `remote_write`
+    RemoteWrite,
+    /// `on`
+    On,
+    /// `remote_apply`
+    RemoteApply,
+}
+
+impl SynchronousCommit {
+    /// PostgreSQL's word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SynchronousCommit::Off => "off",
+            SynchronousCommit::Local => "local",
+            SynchronousCommit::RemoteWrite => "remote_write",
+            SynchronousCommit::On => "on",
+            SynchronousCommit::RemoteApply => "remote_apply",
+        }
+    }
+}
+
+impl Settings {
+    /// The directory in which this subscription spools open transactions;
+    /// whatever is in it is of no use once the process has ended.
+    #[must_use]
+    pub fn spool_dir(&self) -> PathBuf {
+        spool_dir(&self.state_dir, &self.subscription)
+    }
+}
+
+/// See [`Settings::spool_dir`]; for commands that have no other settings.
+#[must_use]
+pub fn spool_dir(state_dir: &std::path::Path, subscription: &SubscriptionName) -> PathBuf {
+    state_dir.join(format!("{subscription}.spool"))
+}

@@ -1,0 +1,259 @@
+//! One reading of a [`Status`], and its JSON form.
+//!
+//! The JSON form is stable: keys are only added. Positions are texts as
+//! PostgreSQL writes them, times are milliseconds of the Unix epoch, what is
+//! not known is null.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use base::{Lsn, PgTimestamp};
+use conflict::ConflictType;
+use copy::{TableProgress, TableState};
+use serde::{Deserialize, Serialize};
+
+use super::{Mark, Phase, Status};
+
+/// The last error, which may be over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastError {
+    /// What a person reads: object, cause, next step.
+    pub message: String,
+    /// When.
+    pub at_unix_ms: i64,
+}
+
+/// One stage's lag.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Lag {
+    /// Distance between two positions of the source's WAL.
+    pub bytes: Option<u64>,
+    /// Age of the oldest transaction that has not passed the stage.
+    pub seconds: Option<f64>,
+}
+
+/// The lags of the module's figure.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct LagFigures {
+    /// On the source and not received.
+    pub receive: Lag,
+    /// Received and waiting.
+    pub queue: Lag,
+    /// Handed to the target and not committed there.
+    pub apply: Lag,
+    /// Committed on the target and not flushed there.
+    pub flush: Lag,
+    /// On the source and not committed on the target.
+    pub total: Lag,
+}
+
+/// What was done since the process started.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// Rows inserted, as the source did it.
+    pub inserts: u64,
+    /// Rows updated, as the source did it.
+    pub updates: u64,
+    /// Rows deleted, as the source did it.
+    pub deletes: u64,
+    /// Tables truncated.
+    pub truncates: u64,
+    /// Source transactions committed on the target.
+    pub transactions: u64,
+    /// Source transactions skipped on request.
+    pub skipped_transactions: u64,
+    /// Target transactions.
+    pub batches: u64,
+    /// Rows written after folding.
+    pub rows_written: u64,
+    /// Chunks rolled back and applied again one change at a time.
+    pub replays: u64,
+    /// Attempts that ended in an error.
+    pub errors: u64,
+    /// Conflicts by type, in PostgreSQL's names.
+    pub conflicts: BTreeMap<String, u64>,
+}
+
+/// One table of the first copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableSnapshot {
+    /// Schema-qualified name.
+    pub table: String,
+    /// `waiting`, `copying` or `done`.
+    pub state: String,
+    /// Rows copied so far.
+    pub rows: u64,
+    /// Rows there are, by estimate until it is done.
+    pub rows_estimated: u64,
+    /// Bytes of COPY data so far.
+    pub bytes: u64,
+    /// Bytes of COPY data there will be, by estimate until it is done.
+    pub bytes_estimated: u64,
+    /// Since its copy began, until it was done.
+    pub elapsed_ms: u64,
+}
+
+/// The first copy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CopySnapshot {
+    /// Every table of this process's first copy; empty if it made none.
+    pub tables: Vec<TableSnapshot>,
+}
+
+/// One reading of everything.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Whose status this is.
+    pub subscription: String,
+    /// The program's version.
+    pub version: String,
+    /// The process.
+    pub pid: u32,
+    /// See [`Phase`].
+    pub phase: String,
+    /// When the process started.
+    pub started_at_unix_ms: i64,
+    /// When this was read.
+    pub read_at_unix_ms: i64,
+    /// How often it connected to both ends.
+    pub connects: u64,
+    /// End of the source's WAL as last told.
+    pub source_end: Option<String>,
+    /// Received up to here.
+    pub received: Option<String>,
+    /// Handed to the target up to here.
+    pub handed: Option<String>,
+    /// Committed on the target up to here.
+    pub applied: Option<String>,
+    /// Durable on the target, and so confirmed to the source, up to here.
+    pub flushed: Option<String>,
+    /// Source commit time of the last transaction applied.
+    pub last_commit_unix_ms: Option<i64>,
+    /// How far behind.
+    pub lag: LagFigures,
+    /// Bytes of changes received and not yet committed on the target.
+    pub queued_bytes: u64,
+    /// What was done.
+    pub totals: Totals,
+    /// The first copy.
+    pub copy: CopySnapshot,
+    /// The last error, if there was one.
+    pub last_error: Option<LastError>,
+}
+
+/// `lsn` as text, or nothing if it says nothing.
+fn text(lsn: u64) -> Option<String> {
+    (lsn != 0).then(|| Lsn::new(lsn).to_string())
+}
+
+impl Status {
+    /// One reading. The positions are read slowest first, so that each is at
+    /// or behind the one before it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.snapshot_at(PgTimestamp::now())
+    }
+
+    /// [`Status::snapshot`] with a clock of the caller's.
+    pub(super) fn snapshot_at(&self, now: PgTimestamp) -> Snapshot {
+        let seen = self.progress().snapshot();
+        let (flushed, applied) = (seen.flushed.as_u64(), seen.applied.as_u64());
+        let handed = self.handed.load(Ordering::Relaxed).max(applied);
+        let received = seen.received.as_u64().max(handed);
+        // Asked once a second: what was received since is past the answer.
+        let source_end = match self.source_end.load(Ordering::Relaxed) {
+            0 => 0,
+            end => end.max(received),
+        };
+        let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Snapshot {
+            subscription: self.subscription.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            phase: self.phase().as_str().to_owned(),
+            started_at_unix_ms: self.started_at.unix_micros() / 1_000,
+            read_at_unix_ms: now.unix_micros() / 1_000,
+            connects: self.connects.load(Ordering::Relaxed),
+            source_end: text(source_end),
+            received: text(received),
+            handed: text(handed),
+            applied: text(applied),
+            flushed: text(flushed),
+            last_commit_unix_ms: self.counters.last_commit_time().map(|time| time.unix_micros() / 1_000),
+            lag: self.lag(now, [source_end, received, handed, applied, flushed]),
+            queued_bytes: self.counters.queued_bytes.load(Ordering::Relaxed),
+            totals: self.totals(),
+            copy: self.copy_snapshot(),
+            last_error,
+        }
+    }
+
+    /// The lags between `positions`, which are in the module's order.
+    fn lag(&self, now: PgTimestamp, positions: [u64; 5]) -> LagFigures {
+        let [source_end, received, handed, applied, flushed] = positions;
+        let between = |ahead: u64, behind: u64, mark: &Mark| {
+            // A position of zero is not known yet, which is not a lag.
+            if ahead == 0 || behind == 0 {
+                return Lag::default();
+            }
+            let bytes = ahead.saturating_sub(behind);
+            Lag { bytes: Some(bytes), seconds: if bytes == 0 { Some(0.0) } else { mark.age(now) } }
+        };
+        let mut receive = between(source_end, received, &self.received_mark);
+        let mut total = between(source_end, applied, &self.applied_mark);
+        if self.phase() == Phase::Waiting {
+            let heard_at = self.source_heard_at.load(Ordering::Relaxed);
+            let silence = (heard_at != i64::MIN).then(|| now.0.saturating_sub(heard_at).max(0) as f64 / 1e6);
+            for lag in [&mut receive, &mut total] {
+                lag.seconds = lag.seconds.zip(silence).map(|(age, silence)| age.max(silence));
+            }
+        }
+        LagFigures {
+            receive,
+            queue: between(received, handed, &self.handed_mark),
+            apply: between(handed, applied, &self.applied_mark),
+            flush: between(applied, flushed, &self.flushed_mark),
+            total,
+        }
+    }
+
+    fn totals(&self) -> Totals {
+        let counters = &self.counters;
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Totals {
+            inserts: get(&counters.inserts),
+            updates: get(&counters.updates),
+            deletes: get(&counters.deletes),
+            truncates: get(&counters.truncates),
+            transactions: get(&counters.transactions),
+            skipped_transactions: get(&counters.skipped_transactions),
+            batches: get(&counters.batches),
+            rows_written: get(&counters.rows_written),
+            replays: get(&counters.replays),
+            errors: get(&self.failures),
+            conflicts: ConflictType::ALL
+                .into_iter()
+                .map(|kind| (kind.name().to_owned(), counters.conflicts.get(kind)))
+                .collect(),
+        }
+    }
+
+    fn copy_snapshot(&self) -> CopySnapshot {
+        let table = |table: &Arc<TableProgress>| TableSnapshot {
+            table: table.name().to_string(),
+            state: match table.state() {
+                TableState::Waiting => "waiting",
+                TableState::Copying => "copying",
+                TableState::Done => "done",
+            }
+            .to_owned(),
+            rows: table.rows(),
+            rows_estimated: table.rows_estimated(),
+            bytes: table.bytes(),
+            bytes_estimated: table.bytes_estimated(),
+            elapsed_ms: u64::try_from(table.elapsed().as_millis()).unwrap_or(u64::MAX),
+        };
+        CopySnapshot { tables: self.copy.tables().iter().map(table).collect() }
+    }
+}

@@ -1,0 +1,158 @@
+//! From the settings' texts to what the engine takes.
+//!
+//! The last place where a value can be wrong: names, connection strings, and
+//! what must be there for a command. Messages name all three ways to set what
+//! is missing.
+
+use std::path::PathBuf;
+
+use base::SubscriptionName;
+use client::ConnInfo;
+use engine::Settings;
+
+use crate::exit::usage;
+use crate::settings::{Binary, Origin, SourceMode, SynchronousCommit, Table};
+
+/// What every command needs to know of a subscription.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject {
+    pub(crate) name: SubscriptionName,
+    pub(crate) state_dir: PathBuf,
+    table: Table,
+}
+
+impl Subject {
+    /// The name and state directory of `table`.
+    pub(crate) fn new(table: Table) -> anyhow::Result<Subject> {
+        let name = match (&table.which.subscription, table.stream.publication.first()) {
+            (Some(name), _) | (None, Some(name)) => name,
+            (None, None) => {
+                return Err(usage(
+                    "no subscription is named: use --publication (its name serves) or --subscription, \
+                     PGSLUICE_PUBLICATION or PGSLUICE_SUBSCRIPTION, or a configuration file",
+                ));
+            }
+        };
+        let name = name.parse().map_err(|error: base::NameError| usage(error.to_string()))?;
+        let state_dir = match &table.which.state_dir {
+            Some(dir) => dir.clone(),
+            None => default_state_dir(&|name| std::env::var_os(name))?,
+        };
+        Ok(Subject { name, state_dir, table })
+    }
+
+    /// The source, which must be set.
+    pub(crate) fn source(&self) -> anyhow::Result<ConnInfo> {
+        end("source", self.table.ends.source.as_deref())
+    }
+
+    /// The target, which must be set.
+    pub(crate) fn target(&self) -> anyhow::Result<ConnInfo> {
+        end("target", self.table.ends.target.as_deref())
+    }
+
+    /// Whether both ends are set.
+    pub(crate) fn has_ends(&self) -> bool {
+        self.table.ends.source.is_some() && self.table.ends.target.is_some()
+    }
+
+    /// The publications, perhaps none.
+    pub(crate) fn publications(&self) -> &[String] {
+        &self.table.stream.publication
+    }
+
+    /// Everything `run` needs.
+    pub(crate) fn pipeline(&self) -> anyhow::Result<Settings> {
+        let Table { stream, copy, apply, .. } = &self.table;
+        if stream.publication.is_empty() {
+            return Err(missing("publication"));
+        }
+        if stream.source_mode == SourceMode::Wal {
+            return Err(usage("source_mode = wal is not available yet: use logical"));
+        }
+        Ok(Settings {
+            subscription: self.name.clone(),
+            source: self.source()?,
+            target: self.target()?,
+            publications: stream.publication.clone(),
+            source_mode: match stream.source_mode {
+                SourceMode::Logical => engine::SourceMode::Logical,
+                SourceMode::Wal => engine::SourceMode::Wal,
+            },
+            binary: match stream.binary {
+                Binary::Auto => engine::Binary::Auto,
+                Binary::On => engine::Binary::On,
+                Binary::Off => engine::Binary::Off,
+            },
+            streaming: stream.streaming.0,
+            origin: match stream.origin {
+                Origin::Any => engine::Origin::Any,
+                Origin::None => engine::Origin::None,
+            },
+            synchronous_commit: match apply.synchronous_commit {
+                SynchronousCommit::Off => engine::SynchronousCommit::Off,
+                SynchronousCommit::Local => engine::SynchronousCommit::Local,
+                SynchronousCommit::RemoteWrite => engine::SynchronousCommit::RemoteWrite,
+                SynchronousCommit::On => engine::SynchronousCommit::On,
+                SynchronousCommit::RemoteApply => engine::SynchronousCommit::RemoteApply,
+            },
+            disable_on_error: apply.disable_on_error.0,
+            copy_data: copy.copy_data.0,
+            max_sync_workers_per_subscription: usize::from(copy.max_sync_workers_per_subscription),
+            copy_split_bytes: copy.copy_split_bytes.0,
+            batch_rows_max: apply.batch_rows_max as usize,
+            // 64-bit machines only (DESIGN section 5).
+            batch_bytes_max: apply.batch_bytes_max.0 as usize,
+            wal_receiver_status_interval: stream.wal_receiver_status_interval.0,
+            wal_receiver_timeout: stream.wal_receiver_timeout.0,
+            wal_retrieve_retry_interval: stream.wal_retrieve_retry_interval.0,
+            allow_triggers: apply.allow_triggers.0,
+            state_dir: self.state_dir.clone(),
+        })
+    }
+}
+
+/// One end's connection string.
+fn end(key: &str, text: Option<&str>) -> anyhow::Result<ConnInfo> {
+    let text = text.ok_or_else(|| missing(key))?;
+    ConnInfo::parse(text).map_err(|error| usage(format!("{key}: {}", crate::with_causes(&error))))
+}
+
+fn missing(key: &str) -> anyhow::Error {
+    usage(format!(
+        "no {key} is set: use --{key}, PGSLUICE_{} or \"{key}\" in the configuration file",
+        key.to_ascii_uppercase()
+    ))
+}
+
+/// `$XDG_STATE_HOME/pgsluice`, or `~/.local/state/pgsluice`.
+fn default_state_dir(env: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> anyhow::Result<PathBuf> {
+    let dir = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    // The XDG specification has relative paths ignored.
+    let xdg = dir("XDG_STATE_HOME").filter(|path| path.is_absolute());
+    xdg.or_else(|| dir("HOME").map(|home| home.join(".local/state")))
+        .map(|state| state.join("pgsluice"))
+        .ok_or_else(|| usage("neither HOME nor XDG_STATE_HOME is set: use --state-dir"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_dir_follows_the_xdg_specification() {
+        let cases = [
+            (Some("/x"), Some("/home/me"), Some("/x/pgsluice")),
+            (Some("relative"), Some("/home/me"), Some("/home/me/.local/state/pgsluice")),
+            (Some(""), Some("/home/me"), Some("/home/me/.local/state/pgsluice")),
+            (None, None, None),
+        ];
+        for (xdg, home, expected) in cases {
+            let env = |name: &str| match name {
+                "XDG_STATE_HOME" => xdg.map(Into::into),
+                _ => home.map(Into::into),
+            };
+            assert_eq!(default_state_dir(&env).ok(), expected.map(PathBuf::from));
+        }
+    }
+}

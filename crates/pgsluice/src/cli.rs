@@ -1,0 +1,166 @@
+//! The command line: one subcommand, one file in `command`.
+
+use base::Lsn;
+use clap::{Args, Parser, Subcommand};
+
+use crate::exit;
+use crate::settings::{Ends, Table, Which};
+use crate::units::Seconds;
+
+/// Logical replication for stock PostgreSQL: copy, stream, apply
+///
+/// Copies the tables of a publication from one PostgreSQL server into
+/// another and keeps them level. It needs no extension and no patch on
+/// either server.
+#[derive(Debug, Parser)]
+#[command(name = "pgsluice", version, after_help = exit::HELP, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Everything pgsluice can be told to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Copy, then stream and apply changes until stopped
+    ///
+    /// SIGTERM or SIGINT finishes or rolls back the batch in hand and ends
+    /// within 5 seconds; the same signal once more ends at once. With
+    /// several subscriptions in the configuration file all of them run in
+    /// this process, each on its own.
+    Run(Box<Table>),
+    /// Show what a subscription is doing and how far behind it is
+    ///
+    /// Asks the running process; if there is none on this machine, looks at
+    /// the state on the target and the slot on the source.
+    Status(StatusArgs),
+    /// Ask the running process to end, and wait until it has
+    Stop(StopArgs),
+    /// Skip one transaction that cannot be applied
+    ///
+    /// As ALTER SUBSCRIPTION ... SKIP: the whole transaction is skipped,
+    /// whatever else it changed. The log names its LSN with the error.
+    Skip(SkipArgs),
+    /// Allow the subscription to run again
+    Enable(EndsArgs),
+    /// Stop the subscription and refuse to run it until it is enabled
+    Disable(EndsArgs),
+    /// Remove slot, replication origins and state from both servers
+    ///
+    /// The tables on the target and their rows stay. May be repeated: what
+    /// is gone already is no error.
+    Drop(DropArgs),
+    /// Compare sequences on both ends; with --apply bring the target's level
+    ///
+    /// Logical replication does not carry sequences. Run it with --apply when
+    /// the source no longer writes, before the target takes over.
+    Sequences(SequencesArgs),
+    /// Print a manual page in roff
+    Man(ManArgs),
+    /// Print a completion script
+    Completions(CompletionsArgs),
+    /// Print the reference of all settings in Markdown
+    ConfigReference,
+}
+
+/// `status`
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Print one JSON object per subscription and line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) settings: EndsArgs,
+}
+
+/// `stop`
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// How long to wait for its end
+    #[arg(long, default_value = "10s", value_name = "DURATION")]
+    pub(crate) timeout: Seconds,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+/// `skip`
+#[derive(Debug, Args)]
+pub(crate) struct SkipArgs {
+    /// Commit LSN of the transaction as the log gives it; `none` takes an
+    /// earlier request back
+    #[arg(long, value_parser = parse_skip)]
+    pub(crate) lsn: Lsn,
+    #[command(flatten)]
+    pub(crate) settings: EndsArgs,
+}
+
+/// `drop`
+#[derive(Debug, Args)]
+pub(crate) struct DropArgs {
+    /// Go on if one end cannot be reached, or is not known to be ours
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) settings: EndsArgs,
+}
+
+/// `sequences`
+#[derive(Debug, Args)]
+pub(crate) struct SequencesArgs {
+    /// Set the target's sequences to the source's values
+    #[arg(long)]
+    pub(crate) apply: bool,
+    /// All sequences of the database, not only those that published tables
+    /// own or use in a default
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Also move sequences back that are ahead on the target
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) settings: EndsArgs,
+    /// Publications whose tables' sequences are meant
+    #[arg(long, value_name = "NAME", help_heading = "Stream")]
+    pub(crate) publication: Vec<String>,
+}
+
+/// `man`
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// The page of this command instead of the program's
+    pub(crate) command: Option<String>,
+    /// Write the pages of the program and every command into this directory
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "command")]
+    pub(crate) dir: Option<std::path::PathBuf>,
+}
+
+/// `completions`
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Which subscription, between which servers.
+#[derive(Debug, Args)]
+pub(crate) struct EndsArgs {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) ends: Ends,
+}
+
+/// An LSN, or none.
+fn parse_skip(text: &str) -> Result<Lsn, String> {
+    match text {
+        // As ALTER SUBSCRIPTION ... SKIP (lsn = NONE).
+        "none" | "NONE" => Ok(Lsn::INVALID),
+        text => match text.parse() {
+            Ok(Lsn::INVALID) => {
+                Err("0/0 is not the LSN of a transaction; none takes a request back".to_owned())
+            }
+            Ok(lsn) => Ok(lsn),
+            Err(error) => Err(base::ParseLsnError::to_string(&error)),
+        },
+    }
+}

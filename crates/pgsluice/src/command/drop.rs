@@ -1,0 +1,85 @@
+//! `pgsluice drop`: slot, origins, state and spool; the tables stay.
+//!
+//! It holds the subscription's lock while it works, so that no run of it can
+//! start on this machine meanwhile. Source first, target second, files last;
+//! each step may find its work done already.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use engine::admin;
+use engine::control::Lock;
+
+use super::{connect, from_admin, from_control};
+use crate::check::Subject;
+use crate::exit::Code;
+
+/// Removes the subscription; with `force` from whichever end there still is.
+pub(crate) async fn drop(subject: &Subject, force: bool) -> anyhow::Result<Code> {
+    let name = &subject.name;
+    let lock = Lock::acquire(&subject.state_dir, name).map_err(from_control)?;
+    let mut removed = Vec::new();
+    let outcome = remove(subject, force, &mut removed).await;
+    // Said even if a later step failed: it is gone.
+    for what in &removed {
+        super::say(format_args!("{name}: removed {what}"));
+    }
+    outcome?;
+    lock.remove().map_err(from_control)?;
+    if removed.is_empty() {
+        super::say(format_args!("{name}: there was nothing to remove"));
+    }
+    Ok(Code::Done)
+}
+
+async fn remove(subject: &Subject, force: bool, removed: &mut Vec<String>) -> anyhow::Result<()> {
+    let name = &subject.name;
+    match open("source", subject, force).await? {
+        Some(source) => admin::drop_source(&source, name, force, removed).await.map_err(from_admin)?,
+        None => eprintln!(
+            "pgsluice: the source was left out; if it comes back, drop its slot there: \
+             SELECT pg_drop_replication_slot('{}')",
+            name.slot()
+        ),
+    }
+    match open("target", subject, force).await? {
+        Some(mut target) => {
+            admin::drop_target(&mut target, name, force, removed).await.map_err(from_admin)?
+        }
+        None => eprintln!(
+            "pgsluice: the target was left out; if it comes back, run pgsluice drop --force with only --target"
+        ),
+    }
+    let spool = engine::spool_dir(&subject.state_dir, name);
+    if remove_dir(&spool)? {
+        removed.push(format!("spool {}", spool.display()));
+    }
+    Ok(())
+}
+
+/// A session with one end; `None` if it cannot be had and `force` says to go
+/// on without.
+async fn open(end: &'static str, subject: &Subject, force: bool) -> anyhow::Result<Option<client::Session>> {
+    let info = if end == "source" { subject.source() } else { subject.target() };
+    let session = match info {
+        Ok(info) => connect(end, &info, &subject.name).await,
+        Err(error) => Err(error),
+    };
+    match session {
+        Ok(session) => Ok(Some(session)),
+        Err(error) if force => {
+            eprintln!("pgsluice: {error:#}");
+            Ok(None)
+        }
+        Err(error) => Err(error.context("use --force to go on without it")),
+    }
+}
+
+/// Removes a directory and what is in it; false if there was none.
+fn remove_dir(dir: &Path) -> anyhow::Result<bool> {
+    match std::fs::remove_dir_all(dir) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(anyhow::Error::new(error).context(format!("could not remove {}", dir.display()))),
+    }
+}

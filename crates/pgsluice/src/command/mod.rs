@@ -1,0 +1,57 @@
+//! One file per command; each gives an exit code.
+
+pub(crate) mod completions;
+pub(crate) mod config_reference;
+pub(crate) mod disable;
+pub(crate) mod drop;
+pub(crate) mod enable;
+pub(crate) mod man;
+pub(crate) mod run;
+pub(crate) mod sequences;
+pub(crate) mod skip;
+pub(crate) mod status;
+pub(crate) mod stop;
+
+use std::io::Write as _;
+
+use base::SubscriptionName;
+use client::{ConnInfo, Session};
+use engine::{admin, control};
+
+use crate::exit::{Code, exit};
+
+/// A session for an operator's command; `end` is `source` or `target`.
+async fn connect(end: &'static str, info: &ConnInfo, name: &SubscriptionName) -> anyhow::Result<Session> {
+    admin::connect(end, info, name).await.map_err(from_admin)
+}
+
+/// An error of the servers with its exit code.
+fn from_admin(error: admin::Error) -> anyhow::Error {
+    let code = match () {
+        () if error.is_in_use() => Code::InUse,
+        () if error.is_missing() => Code::NotRunning,
+        () => Code::Failed,
+    };
+    exit(code, crate::with_causes(&error))
+}
+
+/// An error of lock or socket with its exit code.
+fn from_control(error: control::Error) -> anyhow::Error {
+    let code = match () {
+        () if error.is_in_use() => Code::InUse,
+        () if error.is_not_running() => Code::NotRunning,
+        () => Code::Failed,
+    };
+    exit(code, crate::with_causes(&error))
+}
+
+/// Prints a document; a reader that has gone away has seen enough.
+fn print(bytes: &[u8]) -> Code {
+    let _ = std::io::stdout().write_all(bytes);
+    Code::Done
+}
+
+/// Prints a line of a result, to whoever still reads.
+fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}

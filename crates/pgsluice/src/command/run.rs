@@ -1,0 +1,171 @@
+//! `pgsluice run`: every chosen subscription, until stopped.
+//!
+//! Each subscription has its own lock, control socket, status and stop token
+//! below the process's: stopping one through its socket leaves the others
+//! running, a signal stops all. One that fails for good does not stop the
+//! others either; the process ends when all have ended, with the code of the
+//! first that failed.
+
+use std::io::IsTerminal as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use engine::control::{Lock, Server};
+use engine::{Phase, Settings, Status, metrics, monitor};
+use indicatif::MultiProgress;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::from_control;
+use crate::check::Subject;
+use crate::exit::{Code, code_of, exit};
+use crate::settings::{LogFormat, Process};
+use crate::{logging, progress};
+
+/// A pipeline that has not ended this long after it was asked to is cut off;
+/// its servers roll back what it had in hand. SIGTERM promises 5 s, of which a
+/// busy machine may need one to end a process.
+const STOP_BOUND: Duration = Duration::from_secs(4);
+
+/// One subscription of this process.
+struct Pipeline {
+    settings: Arc<Settings>,
+    status: Arc<Status>,
+    stop: CancellationToken,
+    server: Server,
+}
+
+/// Runs `subjects` until they end or a signal comes.
+pub(crate) async fn run(subjects: Vec<Subject>, process: &Process) -> anyhow::Result<Code> {
+    let settings = subjects.iter().map(Subject::pipeline).collect::<anyhow::Result<Vec<_>>>()?;
+    let bars = MultiProgress::new();
+    logging::start(process, &bars)?;
+    // All locks before the first pipeline: either all of them run or none.
+    let locks = settings.iter().map(|own| Lock::acquire(&own.state_dir, &own.subscription));
+    let locks = locks.collect::<Result<Vec<_>, _>>().map_err(from_control)?;
+    let stop = CancellationToken::new();
+    watch_signals(stop.clone())?;
+    let mut pipelines = Vec::new();
+    for (settings, lock) in settings.into_iter().zip(locks) {
+        let status = Arc::new(Status::new(settings.subscription.clone()));
+        let stop = stop.child_token();
+        let server = Server::start(lock, Arc::clone(&status), stop.clone()).map_err(from_control)?;
+        pipelines.push(Pipeline { settings: Arc::new(settings), status, stop, server });
+    }
+    let statuses: Vec<_> = pipelines.iter().map(|pipeline| Arc::clone(&pipeline.status)).collect();
+    if let Some(address) = process.metrics {
+        let (bound, _task) = metrics::serve(address, statuses.clone(), stop.clone())
+            .await
+            .with_context(|| format!("could not serve metrics at {address}"))?;
+        tracing::info!("serving metrics at http://{bound}/metrics");
+    }
+    let on_terminal = std::io::stderr().is_terminal() && process.log_format == LogFormat::Text;
+    let code = tokio::select! {
+        code = run_all(pipelines) => code,
+        () = progress::show(&statuses, &bars, on_terminal) => unreachable!("it shows for ever"),
+    };
+    // Nothing is left on the screen that looks as if it still moved.
+    let _ = bars.clear();
+    Ok(code)
+}
+
+/// Runs every pipeline to its end.
+async fn run_all(pipelines: Vec<Pipeline>) -> Code {
+    let mut running = JoinSet::new();
+    for pipeline in pipelines {
+        running.spawn(run_one(pipeline));
+    }
+    let mut code = Code::Done;
+    while let Some(ended) = running.join_next().await {
+        let failure = match ended {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => code_of(&error),
+            Err(error) => {
+                tracing::error!("a pipeline broke down: {error}");
+                Code::Failed
+            }
+        };
+        if code == Code::Done {
+            code = failure;
+        }
+    }
+    code
+}
+
+/// Runs one pipeline and says how it ended.
+async fn run_one(pipeline: Pipeline) -> anyhow::Result<()> {
+    let Pipeline { settings, status, stop, server } = pipeline;
+    let name = settings.subscription.clone();
+    tracing::info!(
+        subscription = %name,
+        "replicating from {} to {}",
+        settings.source.describe(),
+        settings.target.describe()
+    );
+    let ended = stop.child_token();
+    let watcher = monitor::watch_source(Arc::clone(&settings), Arc::clone(&status), ended.clone());
+    let watcher = tokio::spawn(watcher);
+    let too_long = async {
+        stop.cancelled().await;
+        status.set_phase(Phase::Stopping);
+        tokio::time::sleep(STOP_BOUND).await;
+    };
+    let outcome = tokio::select! {
+        outcome = engine::run(Arc::clone(&settings), Arc::clone(&status), stop.clone()) => outcome,
+        () = too_long => {
+            tracing::warn!(subscription = %name, "not ended after {STOP_BOUND:?}: cut off, the servers roll back");
+            Ok(())
+        }
+    };
+    ended.cancel();
+    // It only waits for this token.
+    let _ = watcher.await;
+    status.set_phase(Phase::Stopped);
+    // The lock goes last: whoever waits for it finds nothing of us left.
+    drop(server);
+    match outcome {
+        Ok(()) => {
+            tracing::info!(subscription = %name, "stopped");
+            Ok(())
+        }
+        Err(error) => {
+            let text = crate::with_causes(&error);
+            status.record_error(text.clone());
+            tracing::error!(subscription = %name, "{text}");
+            Err(exit(code_for(&error), text))
+        }
+    }
+}
+
+/// The exit code of a pipeline's error.
+fn code_for(error: &engine::Error) -> Code {
+    match () {
+        () if error.is_in_use() => Code::InUse,
+        () if error.is_disabled() => Code::Disabled,
+        () => Code::Failed,
+    }
+}
+
+/// The first SIGTERM or SIGINT cancels `stop`, the second ends the process.
+fn watch_signals(stop: CancellationToken) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("could not listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("could not listen for SIGINT")?;
+    tokio::spawn(async move {
+        let mut first = true;
+        loop {
+            let (name, number) = tokio::select! {
+                _ = terminate.recv() => ("SIGTERM", 15),
+                _ = interrupt.recv() => ("SIGINT", 2),
+            };
+            if !first {
+                std::process::exit(128 + number);
+            }
+            first = false;
+            tracing::info!("{name}: stopping");
+            stop.cancel();
+        }
+    });
+    Ok(())
+}

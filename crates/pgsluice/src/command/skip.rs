@@ -1,0 +1,33 @@
+//! `pgsluice skip --lsn LSN`: written to the target's state, then told to the
+//! running process, which may be waiting for its next attempt.
+
+use base::Lsn;
+use engine::admin;
+use engine::control::{self, Request};
+
+use super::{connect, from_admin, from_control};
+use crate::check::Subject;
+use crate::exit::Code;
+
+/// Has one transaction skipped, or none if `lsn` is invalid.
+pub(crate) async fn skip(subject: &Subject, lsn: Lsn) -> anyhow::Result<Code> {
+    let name = &subject.name;
+    let target = connect("target", &subject.target()?, name).await?;
+    admin::set_skip(&target, name, lsn).await.map_err(from_admin)?;
+    let request = match lsn.is_valid() {
+        true => Request::Skip { lsn: lsn.to_string() },
+        false => Request::ReloadSkip,
+    };
+    let told = match control::ask(&subject.state_dir, name, &request).await {
+        Ok(answer) => format!("told process {}", answer.pid),
+        Err(error) if error.is_not_running() => "it takes effect when the subscription runs".to_owned(),
+        Err(error) => return Err(from_control(error)),
+    };
+    match lsn.is_valid() {
+        true => {
+            super::say(format_args!("{name}: the transaction that commits at {lsn} will be skipped; {told}"))
+        }
+        false => super::say(format_args!("{name}: nothing will be skipped; {told}")),
+    }
+    Ok(Code::Done)
+}

@@ -1,0 +1,222 @@
+//! `pgsluice status [--json]`.
+//!
+//! The running process knows best; without one, the servers know what there
+//! is. The JSON form is one object per subscription and line, with `running`
+//! saying which of the two it is: a running one's keys are those of
+//! `engine::Snapshot`, otherwise `stored` and `slot` hold what the target and
+//! the source say, null if there is nothing; `servers_asked` is false where
+//! they are not known.
+
+use std::fmt::Write as _;
+
+use engine::admin::{self, SlotFigures, Stored};
+use engine::control::{self, Request};
+use engine::{Lag, Snapshot};
+use serde::Serialize;
+
+use super::{connect, from_admin, from_control};
+use crate::check::Subject;
+use crate::exit::Code;
+use crate::units::{show_bytes, show_count, show_seconds};
+
+/// What was found of one subscription.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Found {
+    Running {
+        running: bool,
+        #[serde(flatten)]
+        snapshot: Box<Snapshot>,
+    },
+    Stored {
+        running: bool,
+        subscription: String,
+        servers_asked: bool,
+        stored: Option<Box<Stored>>,
+        slot: Option<Box<SlotFigures>>,
+    },
+}
+
+/// Shows every one of `subjects`; the code says whether all of them run.
+pub(crate) async fn status(subjects: &[Subject], json: bool) -> anyhow::Result<Code> {
+    let mut code = Code::Done;
+    for (position, subject) in subjects.iter().enumerate() {
+        let found = find(subject).await?;
+        if matches!(found, Found::Stored { .. }) {
+            code = Code::NotRunning;
+        }
+        if json {
+            super::say(format_args!("{}", serde_json::to_string(&found)?));
+        } else {
+            let gap = if position > 0 { "\n" } else { "" };
+            super::say(format_args!("{gap}{}", text(&found).trim_end()));
+        }
+    }
+    Ok(code)
+}
+
+async fn find(subject: &Subject) -> anyhow::Result<Found> {
+    let name = &subject.name;
+    match control::ask(&subject.state_dir, name, &Request::Status).await {
+        Ok(answer) => {
+            let snapshot =
+                answer.status.ok_or_else(|| anyhow::anyhow!("the process answered without a status"))?;
+            return Ok(Found::Running { running: true, snapshot });
+        }
+        Err(error) if error.is_not_running() => {}
+        Err(error) => return Err(from_control(error)),
+    }
+    let (mut stored, mut slot) = (None, None);
+    let servers_asked = subject.has_ends();
+    if servers_asked {
+        let target = connect("target", &subject.target()?, name).await?;
+        stored = admin::stored(&target, name).await.map_err(from_admin)?.map(Box::new);
+        let source = connect("source", &subject.source()?, name).await?;
+        slot = admin::slot_figures(&source, name).await.map_err(from_admin)?.map(Box::new);
+    }
+    Ok(Found::Stored { running: false, subscription: name.to_string(), servers_asked, stored, slot })
+}
+
+/// For people.
+fn text(found: &Found) -> String {
+    let mut lines = Lines::default();
+    match found {
+        Found::Running { snapshot, .. } => running(&mut lines, snapshot),
+        Found::Stored { subscription, servers_asked: false, .. } => {
+            lines.add("subscription", subscription);
+            lines.add("state", "not running on this machine; give --source and --target to see more");
+        }
+        Found::Stored { subscription, stored, slot, .. } => {
+            lines.add("subscription", subscription);
+            not_running(&mut lines, stored.as_deref(), slot.as_deref());
+        }
+    }
+    lines.0
+}
+
+/// Names on the left, values on the right.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn add(&mut self, name: &str, value: impl std::fmt::Display) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "{name:<14}{value}");
+    }
+}
+
+fn running(lines: &mut Lines, snapshot: &Snapshot) {
+    let seconds_since = |unix_ms: i64| (snapshot.read_at_unix_ms - unix_ms).max(0) as f64 / 1e3;
+    lines.add("subscription", &snapshot.subscription);
+    let up = show_seconds(seconds_since(snapshot.started_at_unix_ms));
+    lines.add("state", format!("{}, process {}, up {up}", snapshot.phase, snapshot.pid));
+    let tables = &snapshot.copy.tables;
+    if !tables.is_empty() {
+        let done = tables.iter().filter(|table| table.state == "done").count();
+        let rows: u64 = tables.iter().map(|table| table.rows).sum();
+        lines.add("first copy", format!("{done} of {} tables, {} rows", tables.len(), show_count(rows)));
+        for table in tables.iter().filter(|table| table.state == "copying") {
+            let (rows, all) = (show_count(table.rows), show_count(table.rows_estimated));
+            lines
+                .add("", format!("{}: {rows} of about {all} rows, {}", table.table, show_bytes(table.bytes)));
+        }
+    }
+    let lag = &snapshot.lag;
+    lines.add("lag", show_lag(&lag.total));
+    for (name, lag) in
+        [("receive", lag.receive), ("queue", lag.queue), ("apply", lag.apply), ("flush", lag.flush)]
+    {
+        lines.add(&format!("  {name}"), show_lag(&lag));
+    }
+    let or_none = |lsn: &Option<String>| lsn.clone().unwrap_or_else(|| "-".to_owned());
+    lines.add(
+        "positions",
+        format!(
+            "source {}, received {}, applied {}, flushed {}",
+            or_none(&snapshot.source_end),
+            or_none(&snapshot.received),
+            or_none(&snapshot.applied),
+            or_none(&snapshot.flushed)
+        ),
+    );
+    let totals = &snapshot.totals;
+    lines.add(
+        "applied",
+        format!(
+            "{} transactions in {} batches, {} replays, {} skipped",
+            show_count(totals.transactions),
+            show_count(totals.batches),
+            show_count(totals.replays),
+            show_count(totals.skipped_transactions)
+        ),
+    );
+    lines.add(
+        "rows",
+        format!(
+            "{} inserted, {} updated, {} deleted; {} written; {} tables truncated",
+            show_count(totals.inserts),
+            show_count(totals.updates),
+            show_count(totals.deletes),
+            show_count(totals.rows_written),
+            show_count(totals.truncates)
+        ),
+    );
+    let met: Vec<_> = totals.conflicts.iter().filter(|(_, count)| **count > 0).collect();
+    let met: Vec<_> = met.iter().map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
+    lines.add("conflicts", if met.is_empty() { "none".to_owned() } else { met.join(", ") });
+    match &snapshot.last_error {
+        Some(error) => {
+            let ago = show_seconds(seconds_since(error.at_unix_ms));
+            lines.add("errors", format!("{}, last {ago} ago: {}", show_count(totals.errors), error.message));
+        }
+        None => lines.add("errors", "none"),
+    }
+}
+
+fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFigures>) {
+    match stored {
+        Some(stored) => {
+            lines.add("state", if stored.enabled { "not running, enabled" } else { "not running, disabled" });
+            lines.add("publications", stored.publications.join(", "));
+            let (copied, rest) = (stored.tables_copied, stored.tables_unfinished);
+            lines.add("first copy", format!("{copied} tables finished, {rest} unfinished"));
+            if let Some(lsn) = &stored.applied_lsn {
+                lines.add("flushed", format!("{lsn} by the target's replication origins"));
+            }
+            if let Some(lsn) = &stored.skip_lsn {
+                lines.add("to be skipped", lsn);
+            }
+            if let Some(error) = &stored.last_error {
+                lines.add("last error", error);
+            }
+        }
+        None => lines.add("state", "not running, nothing stored on the target"),
+    }
+    match slot {
+        Some(slot) => {
+            let user = slot
+                .active_pid
+                .map_or_else(|| "inactive".to_owned(), |pid| format!("used by walsender {pid}"));
+            lines.add("slot", format!("{}, {user}", slot.slot));
+            let confirmed = slot.confirmed_flush_lsn.as_deref().unwrap_or("-");
+            let behind = slot.lag_bytes.map_or_else(|| "-".to_owned(), show_bytes);
+            lines.add("  confirmed", format!("{confirmed}, {behind} behind the source"));
+            let kept = slot.retained_bytes.map_or_else(|| "-".to_owned(), show_bytes);
+            let word = slot.wal_status.as_deref().unwrap_or("-");
+            lines.add("  keeps", format!("{kept} of WAL on the source ({word})"));
+            if let Some(reason) = &slot.invalidation {
+                lines.add("  lost", format!("{reason}: drop the subscription and run it anew"));
+            }
+        }
+        None => lines.add("slot", "none on the source"),
+    }
+}
+
+/// `1.2 MB, 0.4 s`
+fn show_lag(lag: &Lag) -> String {
+    match (lag.bytes, lag.seconds) {
+        (Some(bytes), Some(seconds)) => format!("{}, {}", show_bytes(bytes), show_seconds(seconds)),
+        (Some(bytes), None) => show_bytes(bytes),
+        (None, _) => "not known yet".to_owned(),
+    }
+}

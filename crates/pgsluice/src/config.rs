@@ -1,0 +1,325 @@
+//! Where a setting's value comes from: flag, environment, file, default.
+//!
+//! Each source gives texts by key; the strongest source that names a key
+//! decides it alone, lists included. The texts of one subscription are then
+//! read by the table itself (`settings::Table`), so a file is checked by the
+//! same parsers and worded by the same messages as a flag.
+//!
+//! An empty environment variable counts as unset.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::ArgMatches;
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use toml::de::{DeTable, DeValue};
+
+use crate::exit::usage;
+use crate::settings::{Place, Setting, Table};
+
+/// What flags, environment and file say.
+#[derive(Debug)]
+pub(crate) struct Config {
+    settings: Vec<Setting>,
+    given: Section,
+    environment: Section,
+    file: Option<File>,
+}
+
+/// Texts by key, and what to call the place in a message.
+#[derive(Debug, Default, Clone)]
+struct Section {
+    values: BTreeMap<String, Vec<OsString>>,
+}
+
+/// A configuration file as read.
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    top: Section,
+    subscriptions: Vec<Section>,
+}
+
+/// Which source a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Origin {
+    Flag,
+    Environment,
+    File(PathBuf),
+}
+
+impl Config {
+    /// Gathers what `matches` and the environment say, and reads the file
+    /// that one of them names.
+    pub(crate) fn gather(
+        matches: &ArgMatches,
+        env: &dyn Fn(&str) -> Option<OsString>,
+    ) -> anyhow::Result<Config> {
+        let settings = Setting::all();
+        let mut given = Section::default();
+        let mut environment = Section::default();
+        for setting in &settings {
+            let key = setting.key.as_str();
+            let present = matches.try_contains_id(key).unwrap_or(false)
+                && matches.value_source(key) == Some(ValueSource::CommandLine);
+            if present && let Some(raw) = matches.get_raw(key) {
+                given.values.insert(key.to_owned(), raw.map(ToOwned::to_owned).collect());
+            }
+            if let Some(value) = env(&setting.variable()).filter(|value| !value.is_empty()) {
+                environment.values.insert(key.to_owned(), split_variable(setting, value));
+            }
+        }
+        let mut config = Config { settings, given, environment, file: None };
+        let named = config.given.values.get("config").or_else(|| config.environment.values.get("config"));
+        if let Some(path) = named.and_then(|values| values.first()).map(PathBuf::from) {
+            let text = std::fs::read_to_string(&path).map_err(|error| {
+                usage(format!("could not read configuration file {}: {error}", path.display()))
+            })?;
+            config.file = Some(File::read(&path, &text, &config.settings)?);
+        }
+        Ok(config)
+    }
+
+    /// The chosen subscriptions, each with all its settings: the one that was
+    /// named, otherwise all of the file, otherwise the one made from flags
+    /// and environment alone.
+    pub(crate) fn subscriptions(&self) -> anyhow::Result<Vec<Table>> {
+        let Some(file) = self.file.as_ref().filter(|file| !file.subscriptions.is_empty()) else {
+            return Ok(vec![self.table(None)?]);
+        };
+        let tables = file.subscriptions.iter().map(|section| self.table(Some(section)));
+        let tables = tables.collect::<anyhow::Result<Vec<_>>>()?;
+        let wanted =
+            self.given.values.get("subscription").or_else(|| self.environment.values.get("subscription"));
+        let Some(wanted) = wanted.and_then(|values| values.first()) else {
+            return Ok(tables);
+        };
+        let position = file.subscriptions.iter().position(|section| {
+            section.values.get("subscription").is_some_and(|values| values.first() == Some(wanted))
+        });
+        let mut tables = tables;
+        position.map(|position| vec![tables.swap_remove(position)]).ok_or_else(|| {
+            usage(format!(
+                "{} has no subscription named \"{}\"; it has {}",
+                file.path.display(),
+                wanted.to_string_lossy(),
+                file.names().join(", ")
+            ))
+        })
+    }
+
+    /// All settings of one subscription.
+    fn table(&self, section: Option<&Section>) -> anyhow::Result<Table> {
+        let mut words = Vec::new();
+        for setting in &self.settings {
+            let Some((values, origin)) = self.look_up(&setting.key, section) else { continue };
+            let mut own: Vec<OsString> = Vec::new();
+            for value in values {
+                let mut word = OsString::from(setting.flag());
+                word.push("=");
+                word.push(value);
+                own.push(word);
+            }
+            // Alone first, so that a message can name where the text stands.
+            if let Err(error) = Table::read(own.clone()) {
+                return Err(usage(refusal(setting, &origin, &error)));
+            }
+            words.extend(own);
+        }
+        Table::read(words).context("settings that are valid one by one are not valid together")
+    }
+
+    /// The strongest source's texts for `key`. A subscription's own name is
+    /// never overridden: it only chooses.
+    fn look_up<'a>(&'a self, key: &str, section: Option<&'a Section>) -> Option<(&'a Vec<OsString>, Origin)> {
+        let from_file = || {
+            let file = self.file.as_ref()?;
+            let values = section.and_then(|own| own.values.get(key)).or_else(|| file.top.values.get(key))?;
+            Some((values, Origin::File(file.path.clone())))
+        };
+        if key == "subscription" && section.is_some() {
+            return from_file();
+        }
+        let flag = self.given.values.get(key).map(|values| (values, Origin::Flag));
+        let variable = || self.environment.values.get(key).map(|values| (values, Origin::Environment));
+        flag.or_else(variable).or_else(from_file)
+    }
+}
+
+/// A variable's text as values: a list is separated by commas.
+fn split_variable(setting: &Setting, value: OsString) -> Vec<OsString> {
+    match value.to_str() {
+        Some(text) if setting.many => text.split(',').map(|part| OsString::from(part.trim())).collect(),
+        _ => vec![value],
+    }
+}
+
+/// Why clap refused a value, naming the place the value came from.
+fn refusal(setting: &Setting, origin: &Origin, error: &clap::Error) -> String {
+    let value = match error.get(ContextKind::InvalidValue) {
+        Some(ContextValue::String(value)) => value.as_str(),
+        _ => "",
+    };
+    let reason = match (std::error::Error::source(error), setting.words.is_empty()) {
+        (_, false) => format!("expected one of {}", setting.words.join(", ")),
+        (Some(source), _) => source.to_string(),
+        (None, _) => error.kind().to_string(),
+    };
+    let place = match origin {
+        Origin::Flag => setting.flag(),
+        Origin::Environment => setting.variable(),
+        Origin::File(path) => format!("{} in {}", setting.key, path.display()),
+    };
+    format!("invalid value \"{value}\" for {place}: {reason}")
+}
+
+/// A place in a file: the path and the line, counted from 1.
+struct At<'a> {
+    path: &'a Path,
+    line: usize,
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, line {}", self.path.display(), self.line)
+    }
+}
+
+impl File {
+    /// Reads `text`, refusing whatever the table does not know.
+    fn read(path: &Path, text: &str, settings: &[Setting]) -> anyhow::Result<File> {
+        let at = |offset: usize| At { path, line: 1 + text[..offset.min(text.len())].matches('\n').count() };
+        let parsed = DeTable::parse(text).map_err(|error| {
+            let place = at(error.span().map_or(0, |span| span.start));
+            usage(format!("{place}: {}", error.message()))
+        })?;
+        let mut file = File { path: path.to_owned(), top: Section::default(), subscriptions: Vec::new() };
+        for (key, value) in parsed.get_ref() {
+            let place = at(key.span().start);
+            let key = key.get_ref().as_ref();
+            match value.get_ref() {
+                DeValue::Array(tables)
+                    if key == "subscription" && tables.iter().all(|item| item.get_ref().is_table()) =>
+                {
+                    for table in tables.iter().filter_map(|item| item.get_ref().as_table()) {
+                        file.subscriptions.push(Section::read_own(table, &at, settings)?);
+                    }
+                }
+                value => file.top.insert(key, value, &place, settings, false)?,
+            }
+        }
+        file.check_names(path)?;
+        Ok(file)
+    }
+
+    /// The names of its `[[subscription]]` tables.
+    fn names(&self) -> Vec<String> {
+        let own = |section: &Section| {
+            section.values.get("subscription").and_then(|values| values.first()?.to_str().map(str::to_owned))
+        };
+        self.subscriptions.iter().filter_map(own).collect()
+    }
+
+    /// Every `[[subscription]]` has a name of its own.
+    fn check_names(&self, path: &Path) -> anyhow::Result<()> {
+        let mut names = self.names();
+        if names.len() < self.subscriptions.len() {
+            return Err(usage(format!("{}: every [[subscription]] needs a name", path.display())));
+        }
+        if !names.is_empty() && self.top.values.contains_key("subscription") {
+            return Err(usage(format!(
+                "{}: both a top-level subscription and [[subscription]] tables",
+                path.display()
+            )));
+        }
+        names.sort_unstable();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => {
+                Err(usage(format!("{}: two subscriptions are named \"{}\"", path.display(), pair[0])))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Section {
+    /// One `[[subscription]]` table.
+    fn read_own<'a>(
+        table: &DeTable<'_>,
+        at: &dyn Fn(usize) -> At<'a>,
+        settings: &[Setting],
+    ) -> anyhow::Result<Section> {
+        let mut own = Section::default();
+        for (key, value) in table {
+            own.insert(key.get_ref().as_ref(), value.get_ref(), &at(key.span().start), settings, true)?;
+        }
+        Ok(own)
+    }
+
+    /// One line of a file: a known key where it may stand, and its texts.
+    /// `own` is true inside a `[[subscription]]` table.
+    fn insert(
+        &mut self,
+        key: &str,
+        value: &DeValue<'_>,
+        at: &At<'_>,
+        settings: &[Setting],
+        own: bool,
+    ) -> anyhow::Result<()> {
+        let written = |setting: &Setting| match setting.place() {
+            Place::Nowhere => None,
+            Place::Name if own => Some("name".to_owned()),
+            _ => Some(setting.key.clone()),
+        };
+        let Some(setting) = settings.iter().find(|setting| written(setting).as_deref() == Some(key)) else {
+            let known: Vec<String> = settings.iter().filter_map(written).collect();
+            return Err(usage(format!("{at}: unknown key \"{key}\"{}", suggestion(key, &known))));
+        };
+        if own && setting.place() == Place::TopLevel {
+            return Err(usage(format!(
+                "{at}: \"{key}\" belongs to the whole process: set it at the top level"
+            )));
+        }
+        let texts = match value {
+            DeValue::Array(items) if setting.many => {
+                items.iter().map(|item| text_of(item.get_ref())).collect()
+            }
+            value => text_of(value).map(|text| vec![text]),
+        };
+        let Some(texts) = texts else {
+            let many = if setting.many { " or a list of them" } else { "" };
+            return Err(usage(format!("{at}: \"{key}\" needs a text, a number or a boolean{many}")));
+        };
+        self.values.insert(setting.key.clone(), texts);
+        Ok(())
+    }
+}
+
+/// A scalar as the command line would have it.
+fn text_of(value: &DeValue<'_>) -> Option<OsString> {
+    let text = match value {
+        DeValue::String(text) => text.to_string(),
+        DeValue::Integer(number) => number.as_str().to_owned(),
+        DeValue::Float(number) => number.as_str().to_owned(),
+        DeValue::Boolean(true) => "on".to_owned(),
+        DeValue::Boolean(false) => "off".to_owned(),
+        _ => return None,
+    };
+    Some(text.into())
+}
+
+/// `; did you mean "x"?` with the known key most like `key`, if one is like it.
+fn suggestion(key: &str, known: &[String]) -> String {
+    let scored = known.iter().map(|candidate| (strsim::jaro_winkler(key, candidate), candidate));
+    match scored.max_by(|left, right| left.0.total_cmp(&right.0)) {
+        Some((score, candidate)) if score > 0.7 => format!("; did you mean \"{candidate}\"?"),
+        _ => "; see pgsluice config-reference".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! Precedence, units and refusals, as tables.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use clap::CommandFactory;
+
+use super::*;
+use crate::cli::Cli;
+use crate::exit::{Code, code_of};
+use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
+
+/// What `pgsluice run` with these flags, variables and file is told.
+fn read(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> anyhow::Result<Vec<Table>> {
+    let mut words = vec!["pgsluice", "run"];
+    words.extend(flags);
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().join("pgsluice.toml");
+    if let Some(text) = file {
+        std::fs::File::create(&path)?.write_all(text.as_bytes())?;
+        words.extend(["--config", path.to_str().unwrap()]);
+    }
+    let matches = Cli::command().try_get_matches_from(words)?;
+    let (_, own) = matches.subcommand().unwrap();
+    let look_up =
+        |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(*value));
+    Config::gather(own, &look_up)?.subscriptions()
+}
+
+/// The one subscription of settings that are right.
+fn one(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> Table {
+    let mut tables = read(flags, env, file).unwrap();
+    assert_eq!(tables.len(), 1);
+    tables.remove(0)
+}
+
+/// The message about settings that are wrong.
+fn refused(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> String {
+    let error = read(flags, env, file).unwrap_err();
+    assert_eq!(code_of(&error), Code::Usage, "{error:#}");
+    format!("{error:#}")
+}
+
+#[test]
+fn flag_over_environment_over_file_over_default() {
+    let flag: &[&str] = &["--batch-rows-max", "1"];
+    let env: &[(&str, &str)] = &[("PGSLUICE_BATCH_ROWS_MAX", "2")];
+    let own = "batch_rows_max = 4\n[[subscription]]\nname = \"s\"\nbatch_rows_max = 3\n";
+    let top = "batch_rows_max = 4\n[[subscription]]\nname = \"s\"\n";
+    type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], Option<&'a str>, u32);
+    let cases: &[Case<'_>] = &[
+        (flag, env, Some(own), 1),
+        (&[], env, Some(own), 2),
+        (&[], &[], Some(own), 3),
+        (&[], &[], Some(top), 4),
+        (&[], &[], Some("batch_rows_max = \"5\""), 5),
+        (&[], &[("PGSLUICE_BATCH_ROWS_MAX", "")], Some(top), 4),
+        (&[], &[], None, 10_000),
+        (flag, &[], None, 1),
+    ];
+    for (flags, env, file, expected) in cases {
+        assert_eq!(one(flags, env, *file).apply.batch_rows_max, *expected, "{flags:?} {env:?} {file:?}");
+    }
+}
+
+#[test]
+fn lists_come_from_one_place_alone() {
+    let file = "publication = [\"a\", \"b,c\"]";
+    assert_eq!(one(&[], &[], Some(file)).stream.publication, ["a", "b,c"]);
+    assert_eq!(one(&[], &[], Some("publication = \"a\"")).stream.publication, ["a"]);
+    let env: &[(&str, &str)] = &[("PGSLUICE_PUBLICATION", "d, e")];
+    assert_eq!(one(&[], env, Some(file)).stream.publication, ["d", "e"]);
+    let flags = ["--publication", "f", "--publication=g"];
+    assert_eq!(one(&flags, env, Some(file)).stream.publication, ["f", "g"]);
+}
+
+#[test]
+fn values_have_postgresqls_units_and_switches() {
+    let file = "wal_receiver_timeout = 1500\nwal_receiver_status_interval = 2\ncopy_split_bytes = \"64 MB\"\n\
+                wal_retrieve_retry_interval = \"1min\"\nstreaming = false\ncopy_data = \"off\"\nbatch_bytes_max = 8192";
+    let table = one(&["--disable-on-error", "--allow-triggers", "off"], &[], Some(file));
+    assert_eq!(table.stream.wal_receiver_timeout, Milliseconds(Duration::from_millis(1_500)));
+    assert_eq!(table.stream.wal_receiver_status_interval, Seconds(Duration::from_secs(2)));
+    assert_eq!(table.stream.wal_retrieve_retry_interval, Milliseconds(Duration::from_secs(60)));
+    assert_eq!(table.copy.copy_split_bytes, Bytes(64 << 20));
+    assert_eq!(table.apply.batch_bytes_max, Bytes(8_192));
+    assert_eq!((table.stream.streaming, table.copy.copy_data), (OnOff(false), OnOff(false)));
+    assert_eq!((table.apply.disable_on_error, table.apply.allow_triggers), (OnOff(true), OnOff(false)));
+}
+
+#[test]
+fn one_process_may_have_several_subscriptions() {
+    let file = "source = \"dbname=a\"\ntarget = \"dbname=b\"\nmetrics = \"127.0.0.1:9187\"\n\
+                [[subscription]]\nname = \"one\"\npublication = \"p\"\n\
+                [[subscription]]\nname = \"two\"\npublication = [\"q\", \"r\"]\nsource = \"dbname=c\"\n";
+    let tables = read(&[], &[], Some(file)).unwrap();
+    let seen: Vec<_> = tables
+        .iter()
+        .map(|table| (table.which.subscription.as_deref().unwrap(), table.ends.source.as_deref().unwrap()))
+        .collect();
+    assert_eq!(seen, [("one", "dbname=a"), ("two", "dbname=c")]);
+    assert!(tables.iter().all(|table| table.process.metrics.is_some()));
+    for (flags, env) in
+        [(vec!["--subscription", "two"], vec![]), (vec![], vec![("PGSLUICE_SUBSCRIPTION", "two")])]
+    {
+        let table = one(&flags, &env, Some(file));
+        assert_eq!(table.stream.publication, ["q", "r"]);
+    }
+    let message = refused(&["--subscription", "three"], &[], Some(file));
+    assert!(message.contains("\"three\"") && message.contains("one, two"), "{message}");
+}
+
+#[test]
+fn what_is_wrong_in_a_file_is_named_with_its_place() {
+    let cases = [
+        ("sorce = \"x\"", &["line 1", "unknown key \"sorce\"", "did you mean \"source\"?"][..]),
+        ("\n\npublications = [\"p\"]", &["line 3", "\"publications\"", "did you mean \"publication\"?"]),
+        (
+            "[[subscription]]\nname = \"s\"\nwal_reciever_timeout = 1",
+            &["line 3", "did you mean \"wal_receiver_timeout\"?"],
+        ),
+        ("zzz = 1", &["unknown key \"zzz\"", "config-reference"]),
+        ("config = \"other.toml\"", &["unknown key \"config\""]),
+        ("[subscription]\nname = \"s\"", &["\"subscription\" needs a text"]),
+        (
+            "[[subscription]]\nname = \"s\"\nmetrics = \"127.0.0.1:1\"",
+            &["line 3", "\"metrics\"", "top level"],
+        ),
+        ("[[subscription]]\nname = \"s\"\nsubscription = \"s\"", &["unknown key \"subscription\""]),
+        ("[[subscription]]\npublication = \"p\"", &["needs a name"]),
+        (
+            "[[subscription]]\nname = \"s\"\n[[subscription]]\nname = \"s\"",
+            &["two subscriptions are named \"s\""],
+        ),
+        ("source = [\"a\", \"b\"]", &["\"source\" needs a text"]),
+        ("publication = [[\"a\"]]", &["or a list"]),
+        ("batch_rows_max = 0", &["\"0\"", "batch_rows_max in ", "pgsluice.toml"]),
+        (
+            "wal_receiver_timeout = \"1 minute\"",
+            &["\"1 minute\"", "wal_receiver_timeout in ", "us, ms, s, min, h, d"],
+        ),
+        ("binary = \"maybe\"", &["\"maybe\"", "auto, on, off"]),
+        ("streaming = \"parallel\"", &["\"parallel\"", "expected on or off"]),
+        ("source = ", &["line 1"]),
+        ("a = 1\na = 2", &["line 2"]),
+    ];
+    for (file, parts) in cases {
+        let message = refused(&[], &[], Some(file));
+        for part in parts.iter().chain(&["pgsluice.toml"]) {
+            assert!(message.contains(part), "{file:?}: {message}");
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_elsewhere_is_named_too() {
+    let message = refused(&[], &[("PGSLUICE_BATCH_BYTES_MAX", "3KB")], None);
+    assert!(message.contains("PGSLUICE_BATCH_BYTES_MAX") && message.contains("kB"), "{message}");
+    let message = refused(&["--config", "/nowhere/x.toml"], &[], None);
+    assert!(message.contains("/nowhere/x.toml"), "{message}");
+}
+
+#[test]
+fn every_setting_can_be_set_everywhere() {
+    // A value that each accepts and that is not its default.
+    let value = |setting: &Setting| match setting.key.as_str() {
+        "source_mode" => "wal",
+        "binary" => "off",
+        "origin" => "none",
+        "synchronous_commit" => "remote_apply",
+        "log_format" => "json",
+        "metrics" => "127.0.0.1:1",
+        "streaming" | "copy_data" => "off",
+        "disable_on_error" | "allow_triggers" => "on",
+        _ => "7",
+    };
+    for setting in Setting::all().into_iter().filter(|setting| setting.key != "config") {
+        let value = value(&setting);
+        let from_flag = one(&[&setting.flag(), value], &[], None);
+        let from_env = one(&[], &[(&setting.variable(), value)], None);
+        let from_file = one(&[], &[], Some(&format!("{} = \"{value}\"", setting.key)));
+        let mut from_file = format!("{from_file:?}");
+        // The file's own name is the one difference.
+        let start = from_file.find("config: Some(").unwrap();
+        let end = start + from_file[start..].find(')').unwrap() + 1;
+        from_file.replace_range(start..end, "config: None");
+        assert_eq!(format!("{from_flag:?}"), format!("{from_env:?}"), "{}", setting.key);
+        assert_ne!(format!("{from_flag:?}"), format!("{:?}", one(&[], &[], None)), "{}", setting.key);
+        assert!(from_file == format!("{from_flag:?}"), "{}: {from_file}", setting.key);
+    }
+}

@@ -1,0 +1,68 @@
+//! Exit codes: what a script may rely on.
+//!
+//! | code | meaning |
+//! | --- | --- |
+//! | 0 | done; for `run`: stopped as asked |
+//! | 1 | failed: a server, the network, this machine |
+//! | 2 | wrong usage or configuration |
+//! | 3 | in use: another process runs this subscription |
+//! | 4 | the subscription is disabled |
+//! | 5 | not running (`status`), or no such subscription |
+//! | 6 | the ends differ (`sequences` without `--apply`) |
+//! | 128 + n | ended by signal n the second time it came |
+
+use std::fmt;
+
+/// Why the program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    Done = 0,
+    Failed = 1,
+    Usage = 2,
+    InUse = 3,
+    Disabled = 4,
+    NotRunning = 5,
+    Differs = 6,
+}
+
+/// The table above, for `--help` and the man page.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  done; for run: stopped as asked
+  1  failed: a server, the network, this machine
+  2  wrong usage or configuration
+  3  in use: another process runs this subscription
+  4  the subscription is disabled
+  5  not running (status), or no such subscription
+  6  the ends differ (sequences without --apply)
+  128 + n  ended by signal n the second time it came";
+
+/// An error that knows its exit code; others count as [`Code::Failed`].
+#[derive(Debug)]
+pub(crate) struct Exit {
+    code: Code,
+    message: String,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Exit {}
+
+/// An error with its exit code.
+pub(crate) fn exit(code: Code, message: impl Into<String>) -> anyhow::Error {
+    Exit { code, message: message.into() }.into()
+}
+
+/// Wrong usage or configuration.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    exit(Code::Usage, message)
+}
+
+/// The code that `error`, or the first of its causes that has one, asks for.
+pub(crate) fn code_of(error: &anyhow::Error) -> Code {
+    error.chain().find_map(|cause| cause.downcast_ref::<Exit>()).map_or(Code::Failed, |exit| exit.code)
+}

@@ -1,0 +1,55 @@
+//! The log on stderr: text for people, JSON for machines.
+//!
+//! Progress bars are on stderr too; a log line moves them aside, so that
+//! neither tears the other.
+
+use std::io::{self, Write};
+
+use indicatif::MultiProgress;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::exit::usage;
+use crate::settings::{LogFormat, Process};
+
+/// Starts logging; bars of `bars` are moved aside for every line.
+pub(crate) fn start(process: &Process, bars: &MultiProgress) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&process.log_level)
+        .map_err(|error| usage(format!("log_level \"{}\": {error}", process.log_level)))?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Aside(bars.clone()));
+    let started = match process.log_format {
+        LogFormat::Text => log.with_ansi(console_has_colour()).with_target(false).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).with_current_span(true).try_init(),
+    };
+    started.map_err(|error| anyhow::anyhow!("could not start logging: {error}"))
+}
+
+/// Colour only for a terminal that wants it (no-color.org).
+fn console_has_colour() -> bool {
+    use std::io::IsTerminal as _;
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Writes whole lines while the bars are away.
+#[derive(Clone)]
+struct Aside(MultiProgress);
+
+impl<'a> MakeWriter<'a> for Aside {
+    type Writer = Aside;
+
+    fn make_writer(&'a self) -> Aside {
+        self.clone()
+    }
+}
+
+impl Write for Aside {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // The subscriber writes an event in one call.
+        self.0.suspend(|| io::stderr().write_all(line))?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}

@@ -1,0 +1,175 @@
+//! The program: one file per command.
+//!
+//! A command is handed the subscriptions it is about, already read from
+//! flags, environment and file (`config`), and gives back an exit code
+//! (`exit`). What a person reads on stdout is the command's result; logs and
+//! errors go to stderr. No password and no row value is printed.
+
+mod check;
+mod cli;
+mod command;
+mod config;
+mod exit;
+mod flight;
+mod logging;
+mod progress;
+mod reference;
+mod settings;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+
+use crate::check::Subject;
+use crate::cli::{Cli, Command};
+use crate::config::Config;
+use crate::exit::{Code, code_of, usage};
+
+fn main() -> ExitCode {
+    if let Err(error) = flight::record_from_environment() {
+        eprintln!("pgsluice: {error:#}");
+        return ExitCode::from(Code::Failed as u8);
+    }
+    let command = settings::with_other_names(Cli::command());
+    let matches = match command.try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return show_clap(&error),
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return show_clap(&error),
+    };
+    match dispatch(cli.command, &matches) {
+        Ok(code) => ExitCode::from(code as u8),
+        Err(error) => {
+            eprintln!("pgsluice: {error:#}");
+            ExitCode::from(code_of(&error) as u8)
+        }
+    }
+}
+
+fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
+    let own = matches.subcommand().map_or(matches, |(_, own)| own);
+    match command {
+        Command::Man(args) => return command::man::man(&args),
+        Command::Completions(args) => return Ok(command::completions::completions(&args)),
+        Command::ConfigReference => return Ok(command::config_reference::config_reference()),
+        _ => {}
+    }
+    let tables = Config::gather(own, &|name| std::env::var_os(name))?.subscriptions()?;
+    let process = tables[0].process.clone();
+    let subjects = tables.into_iter().map(Subject::new).collect::<anyhow::Result<Vec<_>>>()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let done = runtime.block_on(async {
+        match command {
+            Command::Run(_) => command::run::run(subjects, &process).await,
+            Command::Status(args) => command::status::status(&subjects, args.json).await,
+            Command::Stop(args) => command::stop::stop(&subjects, args.timeout.0).await,
+            Command::Skip(args) => command::skip::skip(&only(subjects)?, args.lsn).await,
+            Command::Enable(_) => command::enable::enable(&only(subjects)?).await,
+            Command::Disable(_) => command::disable::disable(&only(subjects)?).await,
+            Command::Drop(args) => command::drop::drop(&only(subjects)?, args.force).await,
+            Command::Sequences(args) => command::sequences::sequences(&only(subjects)?, &args).await,
+            Command::Man(_) | Command::Completions(_) | Command::ConfigReference => {
+                unreachable!("answered above")
+            }
+        }
+    });
+    // A task that does not end must not keep the process.
+    runtime.shutdown_background();
+    done
+}
+
+/// The one subscription of a command that is not for several.
+fn only(mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
+    match subjects.len() {
+        1 => Ok(subjects.swap_remove(0)),
+        _ => {
+            let names: Vec<_> = subjects.iter().map(|subject| subject.name.as_str()).collect();
+            Err(usage(format!("name one of {} with --subscription", names.join(", "))))
+        }
+    }
+}
+
+/// `error` and its causes in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        // Some errors print their cause themselves.
+        if !text.contains(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Prints what clap has to say: help on stdout, errors on stderr.
+fn show_clap(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        // clap repeats what it did not understand, a connection string too.
+        eprint!("{}", without_passwords(&error.render().to_string()));
+        return ExitCode::from(Code::Usage as u8);
+    }
+    // A closed pipe is no reason to complain.
+    let _ = error.print();
+    ExitCode::SUCCESS
+}
+
+/// `text` with the passwords of connection strings and URIs blotted out.
+fn without_passwords(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find("://") {
+        let (before, after) = rest.split_at(start + 3);
+        out.push_str(before);
+        let authority = &after[..after.find(['/', '?', ' ', '\'', '\n']).unwrap_or(after.len())];
+        match authority.rsplit_once('@').and_then(|(login, _)| login.split_once(':')) {
+            Some((user, password)) => {
+                out.push_str(user);
+                out.push_str(":***");
+                rest = &after[user.len() + 1 + password.len()..];
+            }
+            None => rest = after,
+        }
+    }
+    out.push_str(rest);
+    let (text, mut out) = (out, String::new());
+    let mut rest = text.as_str();
+    while let Some(start) = rest.find("password=") {
+        let (before, after) = rest.split_at(start + "password=".len());
+        out.push_str(before);
+        out.push_str("***");
+        rest = &after[after.find([' ', '&', '\'', '\n']).unwrap_or(after.len())..];
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        settings::with_other_names(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn passwords_are_blotted_out() {
+        let cases = [
+            ("postgres://u:pw@h/db", "postgres://u:***@h/db"),
+            ("'postgres://u:p@w@h/db' found", "'postgres://u:***@h/db' found"),
+            ("postgres://u@h:5432/db?password=pw&x=1", "postgres://u@h:5432/db?password=***&x=1"),
+            ("host=h password=pw user=u", "host=h password=*** user=u"),
+            ("nothing here", "nothing here"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(without_passwords(text), expected);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The configuration reference, made from the settings table.
+
+use std::fmt::Write as _;
+
+use crate::settings::{Place, Setting};
+
+const HEAD: &str = "\
+# Configuration reference
+
+A setting is given by a flag, an environment variable or a key of the
+configuration file (`--config`); a flag is stronger than the environment, the
+environment stronger than the file, and the file stronger than the default.
+Keys at the file's top level hold for every subscription; a `[[subscription]]`
+table describes one, with its `name` and any setting not marked *top level*.
+
+A duration is a number with one of the units `us`, `ms`, `s`, `min`, `h`, `d`;
+a size is a number with `B`, `kB`, `MB`, `GB` or `TB`, where a kB is 1024 bytes.
+A bare number is in the setting's unit. Switches take `on` or `off`.
+
+";
+
+/// The whole reference in Markdown.
+pub(crate) fn markdown() -> String {
+    let mut out = HEAD.to_owned();
+    let mut group = String::new();
+    for setting in Setting::all() {
+        if setting.group != group {
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "## {}\n", setting.group);
+            group.clone_from(&setting.group);
+        }
+        section(&mut out, &setting);
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+fn section(out: &mut String, setting: &Setting) {
+    let key = match setting.place() {
+        Place::Nowhere => "none".to_owned(),
+        Place::TopLevel => format!("`{}` (top level)", setting.key),
+        Place::Name => {
+            format!("`name` in `[[subscription]]`, or `{}` at the top level of a file without", setting.key)
+        }
+        Place::Anywhere => format!("`{}`", setting.key),
+    };
+    let default = setting.default.as_ref().map_or_else(|| "none".to_owned(), |text| format!("`{text}`"));
+    let values = match (&setting.unit, setting.words.is_empty()) {
+        (Some(unit), _) => format!("{}, bare number in {unit}", setting.value_name.to_lowercase()),
+        (None, false) => setting.words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
+        (None, true) => setting.value_name.to_lowercase().replace('|', " or "),
+    };
+    let many = if setting.many { ", several allowed" } else { "" };
+    let _ = write!(
+        out,
+        "### {}\n\n{}\n\n| flag | file key | environment | value and unit | default |\n| --- | --- | --- | --- | --- |\n\
+         | `{}` | {key} | `{}` | {values}{many} | {default} |\n\n",
+        setting.key,
+        setting.meaning.trim(),
+        setting.flag(),
+        setting.variable(),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn the_reference_lists_exactly_the_flags_of_run() {
+        let text = markdown();
+        let listed: Vec<_> =
+            text.lines().filter_map(|line| line.strip_prefix("| `--")?.split('`').next()).collect();
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        let flags: Vec<_> =
+            run.get_arguments().filter_map(|arg| arg.get_long()).filter(|flag| *flag != "help").collect();
+        assert_eq!(listed, flags);
+    }
+
+    #[test]
+    fn every_setting_says_what_it_means_and_has_a_group() {
+        for setting in Setting::all() {
+            assert!(setting.meaning.len() > 20 && !setting.group.is_empty(), "{setting:?}");
+            assert!(setting.key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{setting:?}");
+        }
+    }
+
+    #[test]
+    fn units_are_in_the_reference() {
+        let text = markdown();
+        let row = |flag: &str| {
+            text.lines().find(|line| line.starts_with(&format!("| `{flag}`"))).unwrap().to_owned()
+        };
+        assert!(row("--wal-receiver-timeout").contains("bare number in ms"));
+        assert!(row("--wal-receiver-status-interval").contains("bare number in s |"));
+        assert!(row("--copy-split-bytes").contains("bare number in B"));
+    }
+}

@@ -1,0 +1,373 @@
+//! The settings: one table.
+//!
+//! Every setting is one field here. Its name is the file key; the flag is the
+//! same with dashes, the environment variable the same in capitals behind
+//! `PGSLUICE_`; its doc comment is its documentation. `--help`, the man page,
+//! completions and the configuration reference are all made from this table,
+//! and `config` fills it from flags, environment, file and defaults.
+//!
+//! A setting that exists in PostgreSQL keeps PostgreSQL's name, unit and
+//! default. The unit of a bare number is in the field's type (`units`).
+//!
+//! What does not belong here: where a value comes from (`config`), and what a
+//! setting does (`engine::Settings` is handed the result).
+
+use std::any::TypeId;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, Args, Command, FromArgMatches, ValueEnum};
+
+use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
+
+/// All settings.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Table {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    #[command(flatten)]
+    pub(crate) ends: Ends,
+    #[command(flatten)]
+    pub(crate) stream: Stream,
+    #[command(flatten)]
+    pub(crate) copy: FirstCopy,
+    #[command(flatten)]
+    pub(crate) apply: Apply,
+    #[command(flatten)]
+    pub(crate) process: Process,
+}
+
+/// Which subscription a command is about; every command has these.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Subscription")]
+pub(crate) struct Which {
+    /// Configuration file, in TOML
+    ///
+    /// Top-level keys are settings for every subscription; each
+    /// `[[subscription]]` table describes one, with its `name` and any
+    /// setting. A flag is stronger than the environment, the environment
+    /// stronger than the file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Name of the subscription (default: the first publication's name)
+    ///
+    /// Slot and replication origins are named after it: `pgsluice_NAME` on
+    /// the source, `pgsluice_NAME_0` and so on on the target. Lower-case
+    /// letters, digits and underscores. With several subscriptions in the
+    /// file it chooses one of them. Inside a `[[subscription]]` table the key
+    /// is `name`.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) subscription: Option<String>,
+
+    /// Directory of locks, control sockets and spooled transactions
+    /// (default: $XDG_STATE_HOME/pgsluice, or ~/.local/state/pgsluice)
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+/// The two servers; commands that look at them have these.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Servers")]
+pub(crate) struct Ends {
+    /// Source database: a connection string or URI as libpq reads it
+    ///
+    /// What it leaves out comes from the PG* variables, the service file and
+    /// ~/.pgpass. Keep the password there: other users of this machine can
+    /// read command lines and, on some systems, environments.
+    #[arg(long, value_name = "CONNINFO")]
+    pub(crate) source: Option<String>,
+
+    /// Target database: a connection string or URI as libpq reads it
+    ///
+    /// The same advice about passwords holds: use ~/.pgpass.
+    #[arg(long, value_name = "CONNINFO")]
+    pub(crate) target: Option<String>,
+}
+
+/// What is read from the source, and how.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Stream")]
+pub(crate) struct Stream {
+    /// Publication on the source to subscribe to; may be given more than once
+    ///
+    /// A list in the file; separated by commas in the environment.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) publication: Vec<String>,
+
+    /// How changes are read: `logical` from a slot with pgoutput, `wal` by
+    /// decoding physical WAL (not available yet)
+    #[arg(long, value_enum, default_value = "logical", value_name = "MODE")]
+    pub(crate) source_mode: SourceMode,
+
+    /// Ask for values in binary form
+    ///
+    /// `auto` asks for it only if no published column's binary form contains
+    /// the OID of a user-defined type, which means nothing on another server.
+    #[arg(long, value_enum, default_value = "auto", value_name = "MODE")]
+    pub(crate) binary: Binary,
+
+    /// Receive large transactions while they are still open
+    ///
+    /// They are kept in a spool on disk until the source commits or aborts
+    /// them, instead of the source spilling them to its own disk.
+    #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) streaming: OnOff,
+
+    /// Which changes the source sends by their origin: `any`, or `none` for
+    /// only those that did not come to the source by replication
+    ///
+    /// `none` needs a source of PostgreSQL 16 or later.
+    #[arg(long, value_enum, default_value = "any", value_name = "ORIGIN")]
+    pub(crate) origin: Origin,
+
+    /// Longest time between two reports of our position to the source
+    ///
+    /// 0 sends a report only when the source asks for one.
+    #[arg(long, default_value = "10s", value_name = "DURATION")]
+    pub(crate) wal_receiver_status_interval: Seconds,
+
+    /// Give up a connection to the source that has been silent for this long
+    ///
+    /// 0 waits for ever.
+    #[arg(long, default_value = "60s", value_name = "DURATION")]
+    pub(crate) wal_receiver_timeout: Milliseconds,
+
+    /// Wait this long before trying again after an error
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub(crate) wal_retrieve_retry_interval: Milliseconds,
+}
+
+/// The first copy.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "First copy")]
+pub(crate) struct FirstCopy {
+    /// Copy the rows that are in the published tables at the start
+    ///
+    /// `off` starts with the changes that come after the slot's creation.
+    #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) copy_data: OnOff,
+
+    /// Connections that copy tables at the same time
+    #[arg(long, default_value = "4", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) max_sync_workers_per_subscription: u16,
+
+    /// Tables larger than this are copied in ranges of about this size by
+    /// several connections
+    #[arg(long, default_value = "256MB", value_name = "SIZE")]
+    pub(crate) copy_split_bytes: Bytes,
+}
+
+/// Writing to the target.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Apply")]
+pub(crate) struct Apply {
+    /// `synchronous_commit` of the sessions that write to the target
+    ///
+    /// `off` loses nothing: only what the target has flushed is confirmed to
+    /// the source.
+    #[arg(long, value_enum, default_value = "off", value_name = "LEVEL")]
+    pub(crate) synchronous_commit: SynchronousCommit,
+
+    /// Disable the subscription when a transaction cannot be applied, instead
+    /// of trying again
+    #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) disable_on_error: OnOff,
+
+    /// Most rows in one batch
+    #[arg(long, default_value = "10000", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch_rows_max: u32,
+
+    /// Most bytes in one batch
+    #[arg(long, default_value = "16MB", value_name = "SIZE")]
+    pub(crate) batch_bytes_max: Bytes,
+
+    /// Run even if the target's role may not set session_replication_role
+    ///
+    /// Then the target's ordinary triggers and foreign keys act on replicated
+    /// rows as they act on an application's.
+    #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) allow_triggers: OnOff,
+}
+
+/// The process as a whole; in the file these stand at the top level only.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Process")]
+pub(crate) struct Process {
+    /// Serve Prometheus metrics at http://ADDRESS/metrics
+    ///
+    /// An IP address and a port: 127.0.0.1:9187, or 0.0.0.0:9187 for every
+    /// address. Off unless set.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<SocketAddr>,
+
+    /// Form of the log on stderr
+    #[arg(long, value_enum, default_value = "text", value_name = "FORM")]
+    pub(crate) log_format: LogFormat,
+
+    /// Least severe messages logged: error, warn, info, debug or trace, also
+    /// per module as in `info,apply=debug`
+    #[arg(long, default_value = "info", value_name = "LEVEL")]
+    pub(crate) log_level: String,
+}
+
+/// See [`Stream::source_mode`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SourceMode {
+    Logical,
+    Wal,
+}
+
+/// See [`Stream::binary`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Binary {
+    Auto,
+    On,
+    Off,
+}
+
+/// See [`Stream::origin`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Origin {
+    Any,
+    None,
+}
+
+/// See [`Apply::synchronous_commit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum SynchronousCommit {
+    Off,
+    Local,
+    RemoteWrite,
+    On,
+    RemoteApply,
+}
+
+/// See [`Process::log_format`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Table {
+    /// The table as a command line of its own.
+    fn command() -> Command {
+        Table::augment_args(Command::new("settings").no_binary_name(true).disable_help_flag(true))
+    }
+
+    /// Reads `words`, flags and their values, filling in the defaults.
+    pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Result<Table, clap::Error> {
+        Table::from_arg_matches(&Table::command().try_get_matches_from(words)?)
+    }
+}
+
+/// One row of the table, read back from clap.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    /// The field's name, which is also the file key.
+    pub(crate) key: String,
+    /// Heading of its group.
+    pub(crate) group: String,
+    /// The value's placeholder in help.
+    pub(crate) value_name: String,
+    /// Default as written, if there is a fixed one.
+    pub(crate) default: Option<String>,
+    /// Unit of a bare number.
+    pub(crate) unit: Option<&'static str>,
+    /// Allowed words, if the value is one of a few.
+    pub(crate) words: Vec<String>,
+    /// More than one value may be given.
+    pub(crate) many: bool,
+    /// The doc comment.
+    pub(crate) meaning: String,
+}
+
+impl Setting {
+    /// The whole table in its order.
+    pub(crate) fn all() -> Vec<Setting> {
+        Table::command().get_arguments().map(Setting::from_arg).collect()
+    }
+
+    fn from_arg(arg: &Arg) -> Setting {
+        let parser = arg.get_value_parser().type_id();
+        let unit = if parser == TypeId::of::<Seconds>() {
+            Some("s")
+        } else if parser == TypeId::of::<Milliseconds>() {
+            Some("ms")
+        } else if parser == TypeId::of::<Bytes>() {
+            Some("B")
+        } else {
+            None
+        };
+        Setting {
+            key: arg.get_id().to_string(),
+            group: arg.get_help_heading().unwrap_or_default().to_owned(),
+            value_name: arg.get_value_names().map(|names| names.concat()).unwrap_or_default(),
+            default: arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned()),
+            unit,
+            words: arg.get_possible_values().iter().map(|word| word.get_name().to_owned()).collect(),
+            many: matches!(arg.get_action(), ArgAction::Append),
+            meaning: arg
+                .get_long_help()
+                .or_else(|| arg.get_help())
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        }
+    }
+
+    /// `--wal-receiver-timeout`
+    pub(crate) fn flag(&self) -> String {
+        format!("--{}", self.key.replace('_', "-"))
+    }
+
+    /// `PGSLUICE_WAL_RECEIVER_TIMEOUT`
+    pub(crate) fn variable(&self) -> String {
+        format!("PGSLUICE_{}", self.key.to_ascii_uppercase())
+    }
+
+    /// Where in the file it may stand.
+    pub(crate) fn place(&self) -> Place {
+        match self.key.as_str() {
+            "config" => Place::Nowhere,
+            "state_dir" | "metrics" | "log_format" | "log_level" => Place::TopLevel,
+            "subscription" => Place::Name,
+            _ => Place::Anywhere,
+        }
+    }
+}
+
+/// Where in the configuration file a setting may stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It names the file itself.
+    Nowhere,
+    /// It is the process's, not a subscription's.
+    TopLevel,
+    /// `name` inside a `[[subscription]]` table, or `subscription` at the top
+    /// level of a file without such tables.
+    Name,
+    /// At the top level for every subscription, or in one's table.
+    Anywhere,
+}
+
+/// Adds the names of file key and variable to the long help of every setting
+/// in `command` and its subcommands.
+pub(crate) fn with_other_names(command: Command) -> Command {
+    let table = Setting::all();
+    let annotate = |command: Command| {
+        command.mut_args(|arg| match table.iter().find(|setting| setting.key == arg.get_id().as_str()) {
+            Some(setting) if arg.get_long() == Some(&setting.flag()[2..]) => {
+                let key = match setting.place() {
+                    Place::Nowhere => String::new(),
+                    _ => format!(" [file: {}]", setting.key),
+                };
+                arg.long_help(format!("{}\n\n[env: {}]{key}", setting.meaning, setting.variable()))
+            }
+            _ => arg,
+        })
+    };
+    command.mut_subcommands(annotate)
+}

@@ -1,0 +1,447 @@
+//! Kills pgsluice and the target at seeded random instants under load; in the
+//! end both ends hold the same rows.
+//!
+//! Three things must show that it means something: each phase of
+//! [`base::flight::Phase`] is hit at least [`HITS_MIN`] times (the recorder
+//! says so, not a guess); a reader of the target only ever sees states the
+//! source was in ([`watch`]); and the checkers fail on a target that was
+//! tampered with.
+//!
+//! `PGSLUICE_CRASH_SEED` repeats a run's choices (the load and the servers
+//! keep their own time), `PGSLUICE_CRASH_ROUNDS` makes it longer,
+//! `PGSLUICE_TEST_MAJORS` chooses the servers.
+
+mod conn;
+mod load;
+mod strike;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use base::flight::Phase;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rustix::process::Signal;
+use testkit::{Cluster, Major, Pair, Sluice, StopMode, same_rows, wait_for};
+
+use crate::conn::Conn;
+use crate::load::{Load, TABLES};
+use crate::strike::{Recorder, Tally, Victim, await_phase, hold_in_commit, signal};
+use crate::watch::Watch;
+
+/// Kills that each phase must be hit by.
+const HITS_MIN: u32 = 3;
+/// Rounds after which a phase that was not hit often enough fails the test.
+const ROUNDS_MAX: u32 = 90;
+/// Nothing takes this long on a machine that is not overloaded.
+const BOUND: Duration = Duration::from_secs(120);
+/// A larger backlog is worked off before the next kill: every kill costs the
+/// batch in hand, so killing fast enough would starve any program.
+const BEHIND_MAX: u64 = 1_000;
+/// A small batch, so that large transactions come in parts.
+const ARGUMENTS: &str = "run --publication p --subscription crash --copy-split-bytes 4MB --batch-rows-max 700 \
+    --wal-retrieve-retry-interval 200ms --wal-receiver-status-interval 1s";
+
+fn environment(name: &str) -> Option<u64> {
+    std::env::var(name)
+        .ok()
+        .map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is not a number: {value}")))
+}
+
+#[test]
+fn both_ends_end_equal_whatever_is_killed() {
+    let seed = environment("PGSLUICE_CRASH_SEED").unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
+    for major in Major::under_test() {
+        println!("PostgreSQL {major}: PGSLUICE_CRASH_SEED={seed}");
+        let started = Instant::now();
+        let mut world = World::new(major, seed);
+        let load = Load::start(&world.pair.source.url("postgres"), seed);
+        world.starting_rounds();
+        world.copy_rounds();
+        let watch = world.watch();
+        let saboteur = Saboteur::start(world.pair.target.url("postgres"));
+        world.stream_rounds(&load, &watch);
+        let deleted = saboteur.stop();
+        let committed = load.stop();
+        world.settle();
+        let seen = watch.stop();
+        println!(
+            "{}\n{committed} transactions, {deleted} rows deleted behind the back of the target; {} states read, \
+             {} visible commits lost to crashes and applied again; {:.0} s",
+            world.tally,
+            seen.states,
+            seen.lost,
+            started.elapsed().as_secs_f64()
+        );
+        assert_eq!(seen.violations, Vec::<String>::new(), "seed {seed}");
+        world.compare().unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
+        world.canary();
+        assert!(world.tally.held > 0, "no COMMIT was certainly unanswered (seed {seed})");
+        for phase in Phase::ALL {
+            assert!(
+                world.tally.counted(phase) >= HITS_MIN,
+                "{phase:?} was hit too rarely (seed {seed}):\n{}",
+                world.tally
+            );
+        }
+    }
+}
+
+/// Deletes rows on the target that the source will still write to.
+struct Saboteur {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<u64>,
+}
+
+impl Saboteur {
+    fn start(url: String) -> Saboteur {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                let (mut conn, mut deleted) = (Conn::new(url), 0);
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(300));
+                    // Only one row: it waits for one lock and holds none.
+                    let sql = "WITH gone AS (DELETE FROM victim WHERE id = (SELECT id FROM victim ORDER BY id DESC \
+                               OFFSET 15 LIMIT 1) RETURNING 1) SELECT count(*) FROM gone";
+                    deleted += conn.numbers(sql).map_or(0, |row| row[0].unsigned_abs());
+                }
+                deleted
+            }
+        });
+        Saboteur { stop, thread }
+    }
+
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the saboteur does not panic")
+    }
+}
+
+/// Both ends, the program between them, and what was done to them.
+struct World {
+    pair: Pair,
+    sluice: Sluice,
+    recorder: Recorder,
+    random: StdRng,
+    tally: Tally,
+    rounds_min: u32,
+}
+
+impl World {
+    fn new(major: Major, seed: u64) -> World {
+        let source = Cluster::builder(major).setting("logical_decoding_work_mem", "64kB");
+        // What a crash may lose is what was not written yet: as much as the
+        // server allows.
+        let target = Cluster::builder(major).durable().setting("wal_writer_delay", "10s");
+        let target = target.setting("wal_writer_flush_after", "1GB").setting("synchronous_commit", "off");
+        let target = target.setting("wal_buffers", "32MB");
+        let pair = Pair::with(source, target).expect("two clusters");
+        pair.both("postgres", load::SCHEMA).expect("tables");
+        pair.source.sql("postgres", &load::rows()).expect("rows");
+        pair.source
+            .sql("postgres", &format!("CREATE PUBLICATION p FOR TABLE {}", TABLES.join(", ")))
+            .expect("a publication");
+        let recorder = Recorder::create(&pair.state_dir().join("recorder"));
+        let sluice = start(&pair);
+        let rounds_min = environment("PGSLUICE_CRASH_ROUNDS").map_or(20, |rounds| rounds as u32);
+        World {
+            pair,
+            sluice,
+            recorder,
+            random: StdRng::seed_from_u64(seed),
+            tally: Tally::default(),
+            rounds_min,
+        }
+    }
+
+    /// Kills while state, slot and snapshot are being made, by the clock:
+    /// what is left half made must not stop the next start.
+    fn starting_rounds(&mut self) {
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(self.random.random_range(20..250)));
+            let phases = self.strike(Victim::Sluice, 0);
+            self.tally.add(phases.hit(Phase::Copy), Victim::Sluice);
+        }
+    }
+
+    /// While the first copy runs; returns when it is finished.
+    fn copy_rounds(&mut self) {
+        while self.tally.counted(Phase::Copy) < HITS_MIN + 1
+            || self.tally.hits(Phase::Copy, Victim::Target) == 0
+        {
+            let victim = self.victim(Phase::Copy);
+            self.round(Phase::Copy, victim);
+            assert!(self.tally.total() < ROUNDS_MAX, "the copy was over too soon:\n{}", self.tally);
+        }
+    }
+
+    /// A reader of the target, from where all tables have joined.
+    fn watch(&mut self) -> Watch {
+        self.caught_up();
+        Watch::start(self.pair.target.url("postgres"))
+    }
+
+    fn stream_rounds(&mut self, load: &Load, watch: &Watch) {
+        let streaming = &Phase::ALL[1..];
+        for round in 0.. {
+            let rarest = streaming.iter().map(|phase| self.tally.counted(*phase)).min().unwrap_or_default();
+            if rarest >= HITS_MIN && round >= self.rounds_min || round >= ROUNDS_MAX.max(self.rounds_min) {
+                return;
+            }
+            let rare: Vec<Phase> =
+                streaming.iter().copied().filter(|phase| self.tally.counted(*phase) <= rarest).collect();
+            if self.random.random_bool(0.4) || self.behind() > BEHIND_MAX {
+                load.ebb(true);
+                self.breathe();
+                load.ebb(false);
+            }
+            let wanted = rare[self.random.random_range(0..rare.len())];
+            let victim = self.victim(wanted);
+            // Into the stream, not only its beginning.
+            std::thread::sleep(Duration::from_millis(self.random.random_range(0..400)));
+            self.round(wanted, victim);
+            assert_eq!(watch.violations(), Vec::<String>::new(), "{}", self.sluice.stderr());
+        }
+    }
+
+    /// Commits that the source has and the target has not; none while either
+    /// is down or has no rows yet.
+    fn behind(&self) -> u64 {
+        let clock = |cluster: &Cluster| {
+            Conn::new(cluster.url("postgres")).numbers("SELECT n FROM clock").ok()?.first().copied()
+        };
+        clock(&self.pair.source)
+            .zip(clock(&self.pair.target))
+            .map_or(0, |(source, target)| source.abs_diff(target))
+    }
+
+    /// Lets the target come to where the source is now: else every kill
+    /// would meet the same backlog.
+    fn breathe(&mut self) {
+        let clock = self.pair.source.one("postgres", "SELECT n FROM clock");
+        let reached = format!("SELECT n >= {clock} FROM clock");
+        let reached = wait_for("the target to follow", BOUND, || {
+            anyhow::ensure!(self.sluice.is_running(), "pgsluice ended by itself");
+            let row = self.pair.target.sql("postgres", &reached).unwrap_or_default();
+            Ok(row == [[Some("t".to_owned())]])
+        });
+        reached.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
+    }
+
+    /// Whom to end in `wanted`: pgsluice and the target before anybody again.
+    fn victim(&mut self, wanted: Phase) -> Victim {
+        let missing =
+            [Victim::Sluice, Victim::Target].into_iter().find(|victim| self.tally.hits(wanted, *victim) == 0);
+        missing.unwrap_or_else(|| Victim::pick(&mut self.random))
+    }
+
+    /// One kill, and everything back on its feet.
+    fn round(&mut self, wanted: Phase, victim: Victim) {
+        assert!(self.sluice.is_running(), "pgsluice ended by itself:\n{}", self.sluice.stderr());
+        let began = Instant::now();
+        let backend = self.backend(wanted);
+        let ready = began.elapsed();
+        let coin = self.tally.held == 0 || self.random.random_bool(0.5);
+        let hold = wanted == Phase::Commit && victim.counts() && coin;
+        let held = hold && hold_in_commit(&self.recorder, backend);
+        if !held && !await_phase(&self.recorder, wanted, &mut self.random) {
+            println!("{wanted:?} did not come");
+        }
+        self.tally.held += u32::from(held);
+        let seen = began.elapsed();
+        let phases = self.strike(victim, backend);
+        let hit = phases.hit(wanted);
+        self.tally.add(hit, victim);
+        println!(
+            "{victim:?} in {hit:?}{}; ready {:.1} s, seen {:.1} s, done {:.1} s, {} behind",
+            if held { ", held" } else { "" },
+            ready.as_secs_f64(),
+            seen.as_secs_f64(),
+            began.elapsed().as_secs_f64(),
+            self.behind()
+        );
+        if held && victim == Victim::Sluice {
+            // The new process meets a backend that is still committing.
+            std::thread::sleep(Duration::from_millis(self.random.random_range(0..1_500)));
+            signal(backend, Signal::CONT);
+        }
+    }
+
+    /// Kills, restarts, and compares what the source was told with what the
+    /// target has.
+    fn strike(&mut self, victim: Victim, backend: u32) -> strike::Phases {
+        match victim {
+            Victim::Sluice => {
+                self.sluice.kill9();
+                let phases = self.recorder.read();
+                self.sluice = start(&self.pair);
+                phases
+            }
+            Victim::Target | Victim::Backend => {
+                // pgsluice lives on and soon notices: read before.
+                let mut probe = Conn::new(self.pair.target.url("postgres"));
+                let _ = probe.run("SELECT");
+                let phases = self.recorder.read();
+                signal(backend, Signal::KILL);
+                self.recover_target(victim, &mut probe);
+                phases
+            }
+            Victim::Session => {
+                let phases = self.recorder.read();
+                signal(backend, Signal::TERM);
+                phases
+            }
+            Victim::Source => {
+                let phases = self.recorder.read();
+                self.pair.source.stop(StopMode::Immediate).expect("the source stops");
+                self.pair.source.start_again().expect("the source starts");
+                phases
+            }
+        }
+    }
+
+    /// `probe` was connected before: a crash ends it, so as long as it answers
+    /// there is nothing to recover from yet.
+    fn recover_target(&mut self, victim: Victim, probe: &mut Conn) {
+        let frozen = victim == Victim::Target && self.random.random_bool(0.5);
+        if frozen {
+            signal(self.sluice.pid(), Signal::STOP);
+        }
+        if victim == Victim::Target {
+            self.pair.target.kill9();
+        }
+        let _ = wait_for("the crash", Duration::from_secs(5), || Ok(probe.run("SELECT").is_err()));
+        let told = self.confirmed();
+        if victim == Victim::Target {
+            self.pair.target.start_again().expect("the target recovers");
+        }
+        let mut conn = Conn::new(self.pair.target.url("postgres"));
+        let sql = "SELECT greatest(coalesce((SELECT max(applied_lsn) FROM pgsluice.progress WHERE subscription = \
+                   'crash'), (SELECT remote_lsn FROM pg_replication_origin_status WHERE external_id = \
+                   'pgsluice_crash_0')), confirmed_lsn) - '0/0' FROM pgsluice.subscription WHERE name = 'crash'";
+        let mut has = None;
+        wait_for("the target to recover", BOUND, || {
+            has = conn.numbers(sql).ok();
+            Ok(has.is_some())
+        })
+        .expect("the target recovers");
+        // No row: the subscription was just being made.
+        let has = has.and_then(|row| row.first().copied()).unwrap_or(i64::MAX);
+        assert!(told <= has || has == 0, "the source was told {told}, the target has only {has}");
+        if frozen {
+            signal(self.sluice.pid(), Signal::CONT);
+        }
+    }
+
+    /// The slot's position; 0 without a slot.
+    fn confirmed(&self) -> i64 {
+        let sql = "SELECT coalesce(min(confirmed_flush_lsn) - '0/0', 0) FROM pg_replication_slots WHERE NOT temporary";
+        self.pair.source.one("postgres", sql).parse().expect("a position")
+    }
+
+    /// The backend that copies or applies, of the process that runs now.
+    fn backend(&mut self, wanted: Phase) -> u32 {
+        let role = if wanted == Phase::Copy { "copy" } else { "apply" };
+        let mut conn = Conn::new(self.pair.target.url("postgres"));
+        let sql = format!(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgsluice crash {role}' \
+             ORDER BY backend_start DESC LIMIT 1"
+        );
+        let mut pid = 0;
+        let found = wait_for("a backend of pgsluice", BOUND, || {
+            anyhow::ensure!(self.sluice.is_running(), "pgsluice ended by itself");
+            pid = conn.numbers(&sql).ok().and_then(|row| row.first().copied()).unwrap_or(0);
+            Ok(pid != 0)
+        });
+        found.unwrap_or_else(|error| panic!("{error:#}:\n{}", self.sluice.stderr()));
+        u32::try_from(pid).expect("a process id")
+    }
+
+    /// What everybody is doing, for who reads a failure.
+    fn standing(&self) -> String {
+        let activity = "SELECT pid, application_name, state, wait_event_type, wait_event, now() - xact_start, \
+                        left(query, 120) FROM pg_stat_activity WHERE backend_type IN ('client backend', 'walsender')";
+        let slots = "SELECT slot_name, active, restart_lsn, confirmed_flush_lsn, pg_current_wal_lsn() \
+                     FROM pg_replication_slots";
+        let mut text = String::new();
+        for (who, cluster, sql) in [
+            ("slots", &self.pair.source, slots),
+            ("source", &self.pair.source, activity),
+            ("target", &self.pair.target, activity),
+            ("clock of the source", &self.pair.source, "SELECT n FROM clock"),
+            ("clock of the target", &self.pair.target, "SELECT n FROM clock"),
+        ] {
+            for row in cluster.sql("postgres", sql).unwrap_or_default() {
+                let row: Vec<String> = row.into_iter().map(Option::unwrap_or_default).collect();
+                text.push_str(&format!("{who}: {}\n", row.join(" | ")));
+            }
+        }
+        text
+    }
+
+    /// Waits until every commit of the source so far is confirmed.
+    fn caught_up(&mut self) {
+        let lsn = self.pair.source.one("postgres", "SELECT pg_current_wal_lsn() - '0/0'");
+        let lsn: i64 = lsn.parse().expect("a position");
+        let copied =
+            "SELECT count(*) FILTER (WHERE NOT finished) FROM pgsluice.copied_table HAVING count(*) > 0";
+        let reached = wait_for("the slot to pass every commit", BOUND, || {
+            anyhow::ensure!(self.sluice.is_running(), "pgsluice ended by itself");
+            let open = self.pair.target.sql("postgres", copied).unwrap_or_default();
+            Ok(open == [[Some("0".to_owned())]] && self.confirmed() >= lsn)
+        });
+        reached.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
+    }
+
+    /// After the load: what was tampered with goes, the rest arrives.
+    fn settle(&mut self) {
+        self.pair.source.sql("postgres", "DELETE FROM victim").expect("rows to delete");
+        self.caught_up();
+        let status = self.sluice.terminate(Duration::from_secs(10)).expect("it ends");
+        assert!(status.success(), "{status}\n{}", self.sluice.stderr());
+    }
+
+    /// Every table on both ends.
+    fn compare(&self) -> anyhow::Result<()> {
+        for table in TABLES {
+            same_rows(&self.pair.source, &self.pair.target, "postgres", table)?;
+        }
+        Ok(())
+    }
+
+    /// A row too few, a row too many, money from nowhere: each is noticed.
+    fn canary(&self) {
+        let target = &self.pair.target;
+        let look = || watch::look(&mut Conn::new(target.url("postgres"))).expect("a state");
+        let again = "TRUNCATE ledger; INSERT INTO ledger SELECT * FROM kept";
+        let tampered = [
+            ("DELETE FROM ledger WHERE at = 1", again, true),
+            ("INSERT INTO ledger SELECT * FROM ledger WHERE at = 2", again, true),
+            (
+                "UPDATE saving SET balance = balance + 1 WHERE id = 0",
+                "UPDATE saving SET balance = balance - 1 WHERE id = 0",
+                true,
+            ),
+            ("UPDATE wide SET big = big || '.' WHERE id = 0", "", false),
+        ];
+        target.sql("postgres", "CREATE TABLE kept AS SELECT * FROM ledger").expect("a copy");
+        for (tamper, undo, visible) in tampered {
+            assert!(look().is_ok() && self.compare().is_ok());
+            target.sql("postgres", tamper).expect(tamper);
+            assert!(self.compare().is_err(), "not noticed: {tamper}");
+            assert!(!visible || look().is_err(), "not seen: {tamper}");
+            target.sql("postgres", undo).expect(undo);
+        }
+    }
+}
+
+fn start(pair: &Pair) -> Sluice {
+    let arguments: Vec<&str> = ARGUMENTS.split_whitespace().collect();
+    let mut command = Sluice::command(pair, &arguments).expect("pgsluice is built");
+    command.env("PGSLUICE_FLIGHT_RECORDER", pair.state_dir().join("recorder"));
+    Sluice::start(command).expect("pgsluice starts")
+}

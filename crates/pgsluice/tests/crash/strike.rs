@@ -1,0 +1,205 @@
+//! Who is killed, when, and what it was doing.
+//!
+//! The flight recorder (`src/flight.rs`) is polled until it shows the wanted
+//! phase, then a seeded while later the victim gets its signal. What counts
+//! is what the recorder shows then, not what was wanted.
+
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use base::flight::Phase;
+use rand::Rng;
+use rand::rngs::StdRng;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a phase is waited for. What never comes in this time under load
+/// counts as a miss.
+const PHASE_BOUND: Duration = Duration::from_secs(15);
+
+/// What is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Victim {
+    /// pgsluice, SIGKILL.
+    Sluice,
+    /// The target's postmaster and all its children, SIGKILL.
+    Target,
+    /// The backend that applies, SIGKILL: the target restarts itself.
+    Backend,
+    /// The backend that applies, SIGTERM.
+    Session,
+    /// The source, immediate stop.
+    Source,
+}
+
+impl Victim {
+    pub(crate) const ALL: [Victim; 5] =
+        [Victim::Sluice, Victim::Target, Victim::Backend, Victim::Session, Victim::Source];
+
+    /// pgsluice and the target are what the phases are counted for.
+    pub(crate) fn counts(self) -> bool {
+        matches!(self, Victim::Sluice | Victim::Target | Victim::Backend)
+    }
+
+    pub(crate) fn pick(random: &mut StdRng) -> Victim {
+        match random.random_range(0..20) {
+            0..9 => Victim::Sluice,
+            9..14 => Victim::Target,
+            14..17 => Victim::Backend,
+            17 => Victim::Session,
+            _ => Victim::Source,
+        }
+    }
+}
+
+/// The recorder's file, as a killed process left it or as a living one
+/// writes it.
+pub(crate) struct Recorder(File);
+
+impl Recorder {
+    pub(crate) fn create(path: &Path) -> Recorder {
+        let file = File::options().create(true).truncate(true).read(true).write(true).open(path);
+        Recorder(file.expect("a file for the recorder"))
+    }
+
+    pub(crate) fn read(&self) -> Phases {
+        let mut digits = [0; Phase::ALL.len()];
+        // Short while the program starts: then it is in no phase.
+        let _ = self.0.read_at(&mut digits, 0);
+        Phases(digits.map(|digit| digit == b'1'))
+    }
+}
+
+/// Which phases a process is in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Phases([bool; Phase::ALL.len()]);
+
+impl Phases {
+    fn has(self, phase: Phase) -> bool {
+        self.0[phase as usize]
+    }
+
+    /// Whether `phase` is what a kill would hit now. Something is unreported
+    /// most of the time: that counts only while nothing else is going on.
+    pub(crate) fn is(self, phase: Phase) -> bool {
+        let busy =
+            [Phase::Batch, Phase::Commit, Phase::Replay, Phase::Spool].into_iter().any(|p| self.has(p));
+        self.has(phase) && (phase != Phase::Unreported || !busy)
+    }
+
+    /// The one phase that a kill counts for: the wanted one if it is there,
+    /// else the narrowest.
+    pub(crate) fn hit(self, wanted: Phase) -> Option<Phase> {
+        let narrowest = [
+            wanted,
+            Phase::Commit,
+            Phase::Replay,
+            Phase::Batch,
+            Phase::Copy,
+            Phase::Spool,
+            Phase::Unreported,
+        ];
+        narrowest.into_iter().find(|phase| self.is(*phase))
+    }
+}
+
+/// How long after the phase was seen the signal is sent, at most: about as
+/// long as the phase lasts.
+fn delay_max(phase: Phase) -> Duration {
+    match phase {
+        Phase::Copy => Duration::from_millis(80),
+        Phase::Spool | Phase::Batch => Duration::from_millis(1),
+        Phase::Replay => Duration::from_millis(2),
+        Phase::Commit => Duration::from_micros(60),
+        Phase::Unreported => Duration::from_millis(2),
+    }
+}
+
+/// Returns a seeded while after `wanted` was seen; false if it never was.
+pub(crate) fn await_phase(recorder: &Recorder, wanted: Phase, random: &mut StdRng) -> bool {
+    let deadline = Instant::now() + PHASE_BOUND;
+    let delay = delay_max(wanted).mul_f64(random.random_range(0.0..1.0));
+    while Instant::now() < deadline {
+        if recorder.read().is(wanted) {
+            let until = Instant::now() + delay;
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            return true;
+        }
+    }
+    false
+}
+
+/// Stops `backend` in the middle of a COMMIT, so that it is certainly sent
+/// and unanswered; false if that did not succeed.
+pub(crate) fn hold_in_commit(recorder: &Recorder, backend: u32) -> bool {
+    let deadline = Instant::now() + PHASE_BOUND;
+    while Instant::now() < deadline {
+        if !recorder.read().is(Phase::Commit) {
+            continue;
+        }
+        signal(backend, Signal::STOP);
+        // Long enough for an answer that was under way to be read.
+        std::thread::sleep(Duration::from_millis(5));
+        if recorder.read().is(Phase::Commit) {
+            return true;
+        }
+        signal(backend, Signal::CONT);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// A process that is gone already is no error.
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Kills by phase and victim.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    hits: [[u32; Victim::ALL.len()]; Phase::ALL.len()],
+    pub(crate) between: u32,
+    /// COMMITs whose backend was held while its client or server died.
+    pub(crate) held: u32,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, phase: Option<Phase>, victim: Victim) {
+        match phase {
+            Some(phase) => self.hits[phase as usize][victim as usize] += 1,
+            None => self.between += 1,
+        }
+    }
+
+    pub(crate) fn hits(&self, phase: Phase, victim: Victim) -> u32 {
+        self.hits[phase as usize][victim as usize]
+    }
+
+    /// Kills of pgsluice and of the target in `phase`.
+    pub(crate) fn counted(&self, phase: Phase) -> u32 {
+        let victims = Victim::ALL.into_iter().filter(|victim| victim.counts());
+        victims.map(|victim| self.hits(phase, victim)).sum()
+    }
+
+    pub(crate) fn total(&self) -> u32 {
+        self.between + self.hits.iter().flatten().sum::<u32>()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:12}", "")?;
+        Victim::ALL.iter().try_for_each(|victim| write!(f, "{:>9}", format!("{victim:?}")))?;
+        for phase in Phase::ALL {
+            write!(f, "\n{:12}", format!("{phase:?}"))?;
+            self.hits[phase as usize].iter().try_for_each(|count| write!(f, "{count:>9}"))?;
+        }
+        write!(f, "\nbetween phases: {}; held in COMMIT: {}", self.between, self.held)
+    }
+}

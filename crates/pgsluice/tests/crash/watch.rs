@@ -1,0 +1,102 @@
+//! The checkers, apart from what they check.
+//!
+//! [`look`] reads one state of the target and says whether the source was ever
+//! in it; [`Watch`] does so all the time, as any reader of the target might.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::conn::Conn;
+use crate::load::MONEY;
+
+/// One statement, so one snapshot: money, the clock, the ledger's rows,
+/// largest number and different numbers, and what workers say they committed.
+const STATE: &str = "SELECT \
+    (SELECT sum(balance) FROM checking) + (SELECT sum(balance) FROM saving), (SELECT n FROM clock), \
+    count(*), max(at), count(DISTINCT at), (SELECT sum(n) FROM tally), count(DISTINCT (worker, seq)) FROM ledger";
+
+/// Reads one state; `Ok` is the clock.
+pub(crate) fn look(conn: &mut Conn) -> anyhow::Result<Result<u64, String>> {
+    let state = conn.numbers(STATE)?;
+    anyhow::ensure!(state.len() == 7, "seven figures");
+    let clock = state[1];
+    // Every transaction moved the clock by one and left one row: anything but
+    // a prefix of the commit order breaks one of these.
+    if state[0] == MONEY && state[2..].iter().all(|figure| *figure == clock) {
+        return Ok(Ok(clock.unsigned_abs()));
+    }
+    Ok(Err(format!(
+        "no state of the source: money {} (is {MONEY}), clock {clock}, ledger rows {}, largest {}, different {}, \
+         tallies {}, different by worker {}",
+        state[0], state[2], state[3], state[4], state[5], state[6]
+    )))
+}
+
+/// What a [`Watch`] saw.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// States looked at.
+    pub(crate) states: u64,
+    /// Commits that were visible and gone after a crash of the target.
+    pub(crate) lost: u64,
+    pub(crate) violations: Vec<String>,
+}
+
+/// A reader of the target.
+pub(crate) struct Watch {
+    stop: Arc<AtomicBool>,
+    seen: Arc<Mutex<Seen>>,
+    thread: JoinHandle<()>,
+}
+
+impl Watch {
+    pub(crate) fn start(url: String) -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let thread = std::thread::spawn({
+            let (stop, seen) = (Arc::clone(&stop), Arc::clone(&seen));
+            move || watch(&mut Conn::new(url), &stop, &seen)
+        });
+        Watch { stop, seen, thread }
+    }
+
+    /// What was wrong so far.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.seen.lock().expect("the reader does not panic").violations.clone()
+    }
+
+    pub(crate) fn stop(self) -> Seen {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the reader does not panic");
+        std::mem::take(&mut self.seen.lock().expect("the reader does not panic"))
+    }
+}
+
+fn watch(conn: &mut Conn, stop: &AtomicBool, seen: &Mutex<Seen>) {
+    let (mut clock_before, mut cut_off) = (0_u64, false);
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(25));
+        // A server that is down is no state.
+        let Ok(state) = look(conn) else {
+            cut_off = true;
+            continue;
+        };
+        let mut seen = seen.lock().expect("the test does not panic with the lock");
+        seen.states += 1;
+        match state {
+            Ok(clock) => {
+                // A crash loses commits that were not flushed, and always
+                // this connection too.
+                let gone = clock_before.saturating_sub(clock);
+                seen.lost += gone;
+                if gone > 0 && !cut_off {
+                    seen.violations.push(format!("the clock went from {clock_before} back to {clock}"));
+                }
+                (clock_before, cut_off) = (clock, false);
+            }
+            Err(violation) => seen.violations.push(violation),
+        }
+    }
+}

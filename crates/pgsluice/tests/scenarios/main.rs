@@ -1,0 +1,18 @@
+//! Two real servers and `pgsluice run` between them: scenarios by theme, each rule by its name.
+//!
+//! A scenario is told in SQL: what both ends have, what happens on the source (or behind pgsluice's back on the
+//! target), and that every strategy ends with the source's rows, or with exactly the conflict that PostgreSQL's own
+//! subscriber would have met. See `support` for the words.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod conflicts;
+mod failures;
+mod folds;
+mod identity;
+mod progress;
+mod support;
+mod tables;
+mod transactions;
+mod triggers;
+mod types;

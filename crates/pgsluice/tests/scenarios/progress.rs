@@ -1,0 +1,388 @@
+//! RULES P1 to P5 and F3: exactly once, never confirmed before it is flushed, origins and their timestamps.
+
+use std::time::Duration;
+
+use testkit::{Cluster, StopMode, wait_for};
+
+use crate::support::{BOUND, FOLDED, ONE_BY_ONE, Scenario, scenario, scenario_alone, scenario_with};
+
+/// Where the slot of follower 0 stands.
+fn confirmed(s: &Scenario) -> String {
+    s.source_one(&format!(
+        "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '{}'",
+        s.slot(0)
+    ))
+}
+
+fn wait_for_confirmed(s: &Scenario, lsn: &str) {
+    let sql = format!(
+        "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = '{}'",
+        s.slot(0)
+    );
+    wait_for("the slot to be confirmed", BOUND, || Ok(s.source_one(&sql) == "t")).unwrap();
+}
+
+/// Killed again and again, without warning, while it applies: each change is there once.
+#[test]
+fn p1_nothing_is_lost_or_repeated_when_it_is_killed() {
+    scenario(|s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE log (v text)");
+        s.source("INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i");
+        s.follow();
+        for round in 0..8 {
+            for step in 0..40 {
+                s.source(&format!(
+                    "UPDATE t SET n = n + 1 WHERE id % 7 = {}; INSERT INTO log VALUES ('{round} {step}')",
+                    step % 7
+                ));
+                if step == round * 5 {
+                    s.kill();
+                    s.run();
+                }
+            }
+        }
+        s.catch_up();
+        s.same();
+        assert_eq!(s.target_one("SELECT count(*) || ' ' || count(DISTINCT v) FROM log"), "320 320");
+    });
+}
+
+/// A killed process leaves its backend in the middle of a statement; the next one waits for the fence.
+#[test]
+fn p2_a_dead_process_in_the_middle_of_a_statement_is_fenced() {
+    scenario_with(&[FOLDED], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE log (v int)");
+        s.source("INSERT INTO t VALUES (1, 0)");
+        s.follow();
+        let mut holder = crate::support::Session::to(&s.target_url(0));
+        holder.run("BEGIN; LOCK t");
+        s.source("UPDATE t SET n = n + 1; INSERT INTO log VALUES (1)");
+        let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        wait_for("the batch to wait for the lock", BOUND, || Ok(s.target_one(waits) == "t")).unwrap();
+        s.kill();
+        s.run();
+        s.source("UPDATE t SET n = n + 1; INSERT INTO log VALUES (2)");
+        // Held until the second process has met the first one's backend.
+        std::thread::sleep(Duration::from_millis(500));
+        holder.run("COMMIT");
+        s.catch_up();
+        s.same();
+    });
+}
+
+/// What is confirmed never passes what the target has flushed, whatever it has committed.
+#[test]
+fn p3_only_what_is_flushed_is_confirmed() {
+    let slow = |builder: testkit::Builder| {
+        builder.setting("wal_writer_delay", "10s").setting("wal_writer_flush_after", "1GB").durable()
+    };
+    scenario_alone(
+        &[FOLDED],
+        |source| source,
+        slow,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY, n int)");
+            s.follow();
+            for round in 0..5 {
+                s.source(&format!(
+                    "INSERT INTO t SELECT i, 0 FROM generate_series({round} * 100 + 1, {round} * 100 + 100) i"
+                ));
+                s.source("UPDATE t SET n = n + 1");
+                s.catch_up();
+                // The target forgets what it had not flushed.
+                s.pair_mut().target.kill9();
+                s.pair_mut().target.start_again().unwrap();
+                s.catch_up();
+                s.same();
+            }
+        },
+    );
+}
+
+/// Writes that are not for us must not pile up on the source.
+#[test]
+fn p4_an_idle_publication_holds_back_no_wal() {
+    scenario_with(&[&["--wal-receiver-status-interval", "1s"]], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.source("CREATE TABLE noise (v text)");
+        s.publish("FOR TABLE t, mark");
+        s.follow();
+        for _ in 0..3 {
+            s.source("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 500)");
+            let lsn = s.source_one("SELECT pg_current_wal_lsn()");
+            wait_for_confirmed(s, &lsn);
+        }
+        let source = s.pair().source.url("postgres");
+        let mut elsewhere = crate::support::Session::to(&source);
+        elsewhere.run("SELECT pg_logical_emit_message(false, 'noise', repeat('x', 1000000))");
+        let lsn = s.source_one("SELECT pg_current_wal_lsn()");
+        wait_for_confirmed(s, &lsn);
+        // And it goes on from there, exactly once.
+        s.backlog(&["INSERT INTO t VALUES (1)"]);
+        s.kill();
+        s.source("INSERT INTO t VALUES (2)");
+        s.follow();
+        s.same();
+    });
+}
+
+/// A target that was put back to an older state is told from one that has seen everything.
+#[test]
+fn p4_a_restored_target_is_refused_with_the_remedy() {
+    scenario_alone(
+        &[&["--wal-receiver-status-interval", "1s"]],
+        |source| source,
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY)");
+            s.follow();
+            s.stop();
+            s.pair_mut().target.stop(StopMode::Fast).unwrap();
+            let data = s.pair().target.data_dir();
+            let copy = data.with_file_name("older");
+            let run = |program: &str, args: &[&std::path::Path]| {
+                let options = if program == "cp" { "-a" } else { "-rf" };
+                assert!(
+                    std::process::Command::new(program).arg(options).args(args).status().unwrap().success()
+                );
+            };
+            for idle in [false, true] {
+                let _ = std::fs::remove_dir_all(&copy);
+                run("cp", &[&data, &copy]);
+                s.pair_mut().target.start_again().unwrap();
+                s.follow();
+                if idle {
+                    // Nothing for us, but confirmed nevertheless.
+                    s.source("SELECT pg_logical_emit_message(false, 'noise', repeat('x', 100000))");
+                } else {
+                    s.source("INSERT INTO t SELECT count(*) FROM t");
+                }
+                s.catch_up();
+                let lsn = s.source_one("SELECT pg_current_wal_lsn()");
+                wait_for_confirmed(s, &lsn);
+                s.stop();
+                let before = confirmed(s);
+                s.pair_mut().target.stop(StopMode::Fast).unwrap();
+                run("rm", &[&data]);
+                run("cp", &[&copy, &data]);
+                s.pair_mut().target.start_again().unwrap();
+                s.run();
+                let (code, log) = s.ended().remove(0);
+                assert_eq!(code, 1, "{log}");
+                assert!(
+                    log.contains("restored from an older backup") && log.contains("drop the subscription"),
+                    "{log}"
+                );
+                assert_eq!(confirmed(s), before);
+                s.pair_mut().target.stop(StopMode::Fast).unwrap();
+                // What was forgotten is gone for good: begin anew.
+                s.pair_mut().target.start_again().unwrap();
+                s.call(0, &["drop"]).expect_success();
+                s.target("TRUNCATE t, mark");
+                s.follow();
+                s.same();
+                s.stop();
+                s.pair_mut().target.stop(StopMode::Fast).unwrap();
+            }
+            s.pair_mut().target.start_again().unwrap();
+        },
+    );
+}
+
+/// With commit timestamps on the target, each source transaction is one there, with the source's commit time.
+#[test]
+fn f3_commit_timestamps_are_the_sources() {
+    let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
+    scenario_alone(&[FOLDED, ONE_BY_ONE], track, track, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int, big text)");
+        s.follow();
+        let backlog: Vec<String> = (1..=20)
+            .map(|id| format!("INSERT INTO t VALUES ({id}, 0); UPDATE t SET n = n + 1 WHERE id = {id}"))
+            .collect();
+        s.backlog(&backlog.iter().map(String::as_str).collect::<Vec<_>>());
+        s.live(&[
+            "INSERT INTO t SELECT i, 5 FROM generate_series(100, 150) i",
+            "UPDATE t SET n = 9 WHERE id < 5",
+        ]);
+        let times = "SELECT string_agg(pg_xact_commit_timestamp(xmin)::text, ' ' ORDER BY id) FROM t";
+        assert_eq!(s.target_one(times), s.source_one(times));
+        // Parts of a transaction are subtransactions, with ids of their own: only what is not taken apart can be counted.
+        let transactions = "SELECT count(DISTINCT xmin::text) FROM t";
+        assert_eq!(s.target_one_of(0, transactions), s.source_one(transactions));
+        for number in 0..s.followers() {
+            let origins = "SELECT string_agg(DISTINCT o.roname, ' ') FROM t, pg_xact_commit_timestamp_origin(t.xmin) x, \
+                           pg_replication_origin o WHERE o.roident = x.roident";
+            assert_eq!(s.target_one_of(number, origins), format!("pgsluice_{}_0", s.name(number)));
+        }
+    });
+}
+
+/// Two databases that follow each other: what came from the other side does not go back.
+#[test]
+fn origin_none_keeps_two_way_replication_from_looping() {
+    scenario_with(&[&["--origin", "none", "--copy-data", "off"]], |s| {
+        if s.major() < 16 {
+            s.run();
+            let (code, log) = s.ended().remove(0);
+            assert!(code == 1 && log.contains("--origin none needs a source of version 16"), "{log}");
+            assert_eq!(s.left_behind(), [""; 0]);
+            return;
+        }
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+        s.target("CREATE PUBLICATION p FOR TABLE t");
+        s.run();
+        s.wait_for_log("streaming from");
+        let back_name = format!("{}_copy_back", s.name(0));
+        let mut command =
+            s.command(0, &["run", "--publication", "p", "--origin", "none", "--copy-data", "off"]);
+        command
+            .env("PGSLUICE_SOURCE", s.target_url(0))
+            .env("PGSLUICE_TARGET", s.source_url())
+            .env("PGSLUICE_SUBSCRIPTION", &back_name);
+        let mut back = testkit::Sluice::start(command).unwrap();
+        wait_for("the way back", BOUND, || Ok(back.stderr().contains("streaming from"))).unwrap();
+        for round in 0..10 {
+            s.source(&format!(
+                "INSERT INTO t VALUES ({round}, 'source'); UPDATE t SET v = v || '.' WHERE id = {round}"
+            ));
+            s.target(&format!("INSERT INTO t VALUES (100 + {round}, 'target')"));
+        }
+        let both = "SELECT count(*) = 20 FROM t";
+        wait_for("both ends to be level", BOUND, || {
+            Ok(s.source_one(both) == "t" && s.target_one(both) == "t")
+        })
+        .unwrap();
+        s.source("DELETE FROM t WHERE id = 105");
+        wait_for("the row to be gone", BOUND, || Ok(s.target_one("SELECT count(*) = 19 FROM t") == "t"))
+            .unwrap();
+        s.same_table("t");
+        // Had a change come back, it would have been an insert_exists or a missing row by now.
+        assert!(back.is_running() && !back.stderr().contains("conflict"), "{}", back.stderr());
+        assert!(!s.log(0).contains("conflict"), "{}", s.log(0));
+        assert!(back.terminate(Duration::from_secs(5)).unwrap().success());
+        let mut command = s.command(0, &["drop"]);
+        command
+            .env("PGSLUICE_SOURCE", s.target_url(0))
+            .env("PGSLUICE_TARGET", s.source_url())
+            .env("PGSLUICE_SUBSCRIPTION", &back_name);
+        let mut dropped = testkit::Sluice::start(command).unwrap();
+        assert!(dropped.wait(BOUND).unwrap().unwrap().success(), "{}", dropped.stderr());
+    });
+}
+
+/// A walsender that gives up after two silent seconds outlives a target that is blocked for six.
+#[test]
+fn a_blocked_target_does_not_cost_the_connection() {
+    let impatient = |builder: testkit::Builder| builder.setting("wal_sender_timeout", "2s");
+    scenario_alone(
+        &[FOLDED],
+        impatient,
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+            s.follow();
+            let walsender = "SELECT pid FROM pg_stat_replication WHERE application_name LIKE '%stream'";
+            let pid = s.source_one(walsender);
+            let mut holder = crate::support::Session::to(&s.target_url(0));
+            holder.run("BEGIN; LOCK t");
+            // More than all queues hold.
+            s.source("INSERT INTO t SELECT i, repeat('x', 2000) FROM generate_series(1, 40000) i");
+            s.source("UPDATE t SET v = 'y' WHERE id % 10 = 0");
+            std::thread::sleep(Duration::from_secs(6));
+            holder.run("COMMIT");
+            s.catch_up();
+            s.same();
+            assert_eq!(s.source_one(walsender), pid, "{}", s.log(0));
+        },
+    );
+}
+
+/// pgsluice must not keep the publisher from shutting down, nor what it confirmed from being the truth.
+#[test]
+fn the_publisher_stops_promptly_and_comes_back() {
+    scenario_alone(
+        &[FOLDED, ONE_BY_ONE],
+        |source| source,
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY)");
+            s.follow();
+            for round in 0..3 {
+                s.source(&format!(
+                    "INSERT INTO t SELECT i FROM generate_series({round} * 1000, {round} * 1000 + 999) i"
+                ));
+                let began = std::time::Instant::now();
+                let cluster: &mut Cluster = &mut s.pair_mut().source;
+                cluster.stop(StopMode::Fast).unwrap();
+                assert!(began.elapsed() < Duration::from_secs(20), "the stop took {:?}", began.elapsed());
+                cluster.start_again().unwrap();
+                s.catch_up();
+                s.same();
+            }
+        },
+    );
+}
+
+/// From 16 on, a transaction that aborts moves the origin of its session as one that commits does: a backend that ends
+/// between "this is where it ended on the source" and COMMIT must not take the transaction with it.
+#[test]
+fn p1_an_origin_moved_by_an_aborted_transaction_loses_nothing() {
+    scenario(|s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int)");
+        s.live(&["INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i"]);
+        s.stop();
+        for number in 0..s.followers() {
+            // As if the last backend had been terminated just before COMMIT.
+            let ahead = s.source_one("SELECT pg_current_wal_lsn() + 1000000");
+            let origin = format!("pgsluice_{}_0", s.name(number));
+            let mut session = crate::support::Session::to(&s.target_url(number));
+            session.run(&format!("SELECT pg_replication_origin_session_setup('{origin}')"));
+            session.run("BEGIN; CREATE TABLE aborted ()");
+            session.run(&format!("SELECT pg_replication_origin_xact_setup('{ahead}', now())"));
+            session.run("ROLLBACK");
+            session.run("SELECT pg_replication_origin_session_reset()");
+            let moved = s.target_one_of(
+                number,
+                &format!("SELECT pg_replication_origin_progress('{origin}', false) = '{ahead}'"),
+            );
+            assert_eq!(moved == "t", s.major() >= 16, "{origin}");
+        }
+        s.source("UPDATE t SET n = n + 1");
+        s.source("INSERT INTO t VALUES (11, 0)");
+        s.follow();
+        s.same();
+        s.live(&["UPDATE t SET n = n + 1", "DELETE FROM t WHERE id = 3"]);
+        let lsn = s.source_one("SELECT pg_current_wal_lsn()");
+        wait_for_confirmed(s, &lsn);
+        s.kill();
+        s.source("UPDATE t SET n = n + 1");
+        s.follow();
+        s.same();
+    });
+}
+
+/// Rows of progress (16 and later) that newer ones replaced are removed while
+/// commits keep coming, not only when they pause: once they were not.
+#[test]
+fn replaced_rows_of_progress_are_removed_under_load() {
+    scenario(|s| {
+        s.both("CREATE TABLE t (id serial PRIMARY KEY)");
+        s.follow();
+        let oldest = "SELECT coalesce(min(applied_lsn)::text, 'none') FROM pgsluice.progress";
+        s.source("INSERT INTO t DEFAULT VALUES");
+        s.catch_up();
+        let first = s.target_one(oldest);
+        if first == "none" {
+            assert!(s.target_one("SHOW server_version_num").as_str() < "160000", "no row of progress");
+            return;
+        }
+        let removed = (0..3_000).any(|_| {
+            s.source("INSERT INTO t DEFAULT VALUES");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            s.target_one(oldest) != first
+        });
+        assert!(removed, "the row of {first} is still there");
+        s.catch_up();
+        s.same();
+    });
+}

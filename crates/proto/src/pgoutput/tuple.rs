@@ -1,0 +1,160 @@
+//! One row as pgoutput sends it.
+//!
+//! Layout: a count of columns (u16), then per column one byte of kind and,
+//! for values, a length (u32) and the bytes. [`Tuple`] holds the part after
+//! the count. Invariant: the bytes were walked once by [`Tuple::split_from`]
+//! or written by [`TupleBuilder`], so [`Columns`] relies on them.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// One value of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Column<'a> {
+    /// SQL NULL.
+    Null,
+    /// A TOAST value that the UPDATE did not change and that was not sent.
+    Unchanged,
+    /// In text form, in the connection's client encoding.
+    Text(&'a [u8]),
+    /// In the form of the type's send function.
+    Binary(&'a [u8]),
+}
+
+/// A row: checked bytes, shared with the message they came in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tuple {
+    columns: Bytes,
+    count: u16,
+}
+
+/// The columns of a [`Tuple`] in order.
+#[derive(Debug, Clone)]
+pub struct Columns<'a> {
+    rest: &'a [u8],
+}
+
+impl Tuple {
+    /// Takes one tuple off the front of `bytes`.
+    pub(super) fn split_from(bytes: &mut Bytes) -> Result<Tuple, &'static str> {
+        if bytes.len() < 2 {
+            return Err("a tuple is cut short");
+        }
+        let count = bytes.get_u16();
+        let mut length = 0;
+        for _ in 0..count {
+            length += column_length(&bytes[length..])?;
+        }
+        Ok(Tuple { columns: bytes.split_to(length), count })
+    }
+
+    /// How many columns.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// A table may have no columns at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The size in bytes as it came over the wire.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// The columns from the first to the last.
+    #[must_use]
+    pub fn columns(&self) -> Columns<'_> {
+        Columns { rest: &self.columns }
+    }
+
+    /// Walks columns in the tuples' encoding that were taken out of a tuple.
+    ///
+    /// # Panics
+    /// While walking, if `bytes` were not.
+    #[must_use]
+    pub fn walk(bytes: &[u8]) -> Columns<'_> {
+        Columns { rest: bytes }
+    }
+
+    /// Whether a TOAST value is missing.
+    #[must_use]
+    pub fn has_unchanged(&self) -> bool {
+        self.columns().any(|column| column == Column::Unchanged)
+    }
+}
+
+/// The length of the first column in `bytes`, kind and length included.
+fn column_length(bytes: &[u8]) -> Result<usize, &'static str> {
+    match bytes.first() {
+        Some(b'n' | b'u') => Ok(1),
+        Some(b't' | b'b') => {
+            let length: [u8; 4] =
+                bytes.get(1..5).and_then(|l| l.try_into().ok()).ok_or("a column's length is cut short")?;
+            let end = 5 + u32::from_be_bytes(length) as usize;
+            if end <= bytes.len() { Ok(end) } else { Err("a column is longer than its message") }
+        }
+        Some(_) => Err("a column is of an unknown kind"),
+        None => Err("a tuple is cut short"),
+    }
+}
+
+impl<'a> Iterator for Columns<'a> {
+    type Item = Column<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Column<'a>> {
+        let kind = *self.rest.first()?;
+        if matches!(kind, b'n' | b'u') {
+            self.rest = &self.rest[1..];
+            return Some(if kind == b'n' { Column::Null } else { Column::Unchanged });
+        }
+        let length = u32::from_be_bytes(self.rest[1..5].try_into().expect("four bytes")) as usize;
+        let (value, rest) = self.rest[5..].split_at(length);
+        self.rest = rest;
+        Some(if kind == b't' { Column::Text(value) } else { Column::Binary(value) })
+    }
+}
+
+/// Writes a tuple column by column: net effects, and the tests' messages.
+#[derive(Debug, Default)]
+pub struct TupleBuilder {
+    columns: BytesMut,
+    count: u16,
+}
+
+impl TupleBuilder {
+    /// Adds one column. A value is at most 1 GiB, PostgreSQL's own limit.
+    pub fn push(&mut self, column: Column<'_>) {
+        let mut value = |kind: u8, bytes: &[u8]| {
+            let length = u32::try_from(bytes.len()).expect("a value is at most 1 GiB");
+            self.columns.put_u8(kind);
+            self.columns.put_u32(length);
+            self.columns.put_slice(bytes);
+        };
+        match column {
+            Column::Null => self.columns.put_u8(b'n'),
+            Column::Unchanged => self.columns.put_u8(b'u'),
+            Column::Text(bytes) => value(b't', bytes),
+            Column::Binary(bytes) => value(b'b', bytes),
+        }
+        self.count += 1;
+    }
+
+    /// The tuple.
+    #[must_use]
+    pub fn finish(self) -> Tuple {
+        Tuple { columns: self.columns.freeze(), count: self.count }
+    }
+}
+
+impl<'a> FromIterator<Column<'a>> for Tuple {
+    fn from_iter<I: IntoIterator<Item = Column<'a>>>(columns: I) -> Tuple {
+        let mut builder = TupleBuilder::default();
+        columns.into_iter().for_each(|column| builder.push(column));
+        builder.finish()
+    }
+}

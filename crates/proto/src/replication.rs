@@ -1,0 +1,187 @@
+//! The messages inside CopyData of a replication connection, and the commands
+//! that start one.
+//!
+//! Handed the body of a CopyData frame; gives back what the walsender said.
+//! The other way round it renders the standby status update. Source: the
+//! chapter "Streaming Replication Protocol" of PostgreSQL's documentation.
+
+use std::fmt;
+
+use base::{Lsn, PgTimestamp, PgVersion, quote_ident, quote_literal};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+/// What a walsender sends inside CopyData.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WalsenderMessage {
+    /// `w`: WAL bytes, or one message of the output plugin.
+    XLogData {
+        /// Where `data` starts; zero for output that has no position.
+        start: Lsn,
+        /// The server's WAL end as it knows it.
+        wal_end: Lsn,
+        /// The plugin's message or the WAL bytes.
+        data: Bytes,
+    },
+    /// `k`: nothing to send, or a question whether we are alive.
+    Keepalive {
+        /// Everything up to here has been sent.
+        wal_end: Lsn,
+        /// When the server sent it.
+        sent_at: PgTimestamp,
+        /// Whether an answer is wanted at once.
+        reply_requested: bool,
+    },
+}
+
+/// A CopyData body that is no message of a walsender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MalformedMessage {
+    kind: Option<u8>,
+    length: usize,
+}
+
+impl fmt::Display for MalformedMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Some(kind) => write!(
+                f,
+                "the walsender sent a message of kind {:?} with {} bytes, which is unknown or cut short",
+                char::from(kind),
+                self.length
+            ),
+            None => f.write_str("the walsender sent an empty message"),
+        }
+    }
+}
+
+impl std::error::Error for MalformedMessage {}
+
+impl WalsenderMessage {
+    /// Reads the body of one CopyData frame. `data` shares its memory.
+    ///
+    /// # Errors
+    /// An unknown kind or a body too short for its kind.
+    pub fn decode(mut body: Bytes) -> Result<Self, MalformedMessage> {
+        let malformed = MalformedMessage { kind: body.first().copied(), length: body.len() };
+        match malformed.kind {
+            Some(b'w') if body.len() >= 25 => {
+                body.advance(1);
+                let start = Lsn::new(body.get_u64());
+                let wal_end = Lsn::new(body.get_u64());
+                let _sent_at = body.get_i64();
+                Ok(WalsenderMessage::XLogData { start, wal_end, data: body })
+            }
+            Some(b'k') if body.len() >= 18 => {
+                body.advance(1);
+                let wal_end = Lsn::new(body.get_u64());
+                let sent_at = PgTimestamp(body.get_i64());
+                Ok(WalsenderMessage::Keepalive { wal_end, sent_at, reply_requested: body.get_u8() != 0 })
+            }
+            _ => Err(malformed),
+        }
+    }
+}
+
+/// `r`: what we have received, flushed and applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StandbyStatus {
+    /// Received up to here.
+    pub written: Lsn,
+    /// Durable up to here: the slot's `confirmed_flush_lsn` follows it.
+    pub flushed: Lsn,
+    /// Visible up to here.
+    pub applied: Lsn,
+    /// When this was said.
+    pub at: PgTimestamp,
+    /// Whether the server should answer at once.
+    pub reply_requested: bool,
+}
+
+impl StandbyStatus {
+    /// The body of the CopyData frame.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut body = BytesMut::with_capacity(34);
+        body.put_u8(b'r');
+        for lsn in [self.written, self.flushed, self.applied] {
+            body.put_u64(lsn.as_u64());
+        }
+        body.put_i64(self.at.0);
+        body.put_u8(u8::from(self.reply_requested));
+        body.freeze()
+    }
+}
+
+/// What pgoutput is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PgoutputOptions {
+    /// Publications by name.
+    pub publications: Vec<String>,
+    /// Values in the types' binary form where they have one.
+    pub binary: bool,
+    /// Send large transactions before they commit.
+    pub streaming: bool,
+    /// Only changes that have no origin themselves (16 and later).
+    pub origin_none: bool,
+}
+
+impl PgoutputOptions {
+    /// The command that starts streaming from `slot` at `start`, in the
+    /// dialect of a server of `version`.
+    #[must_use]
+    pub fn start_replication(&self, slot: &str, start: Lsn, version: PgVersion) -> String {
+        let protocol = version.pgoutput_protocol_max();
+        let names: Vec<String> = self.publications.iter().map(|name| quote_ident(name)).collect();
+        let mut options = vec![
+            format!("proto_version '{protocol}'"),
+            format!("publication_names {}", quote_literal(&names.join(","))),
+        ];
+        if self.binary {
+            options.push("binary 'true'".to_owned());
+        }
+        if self.streaming && protocol >= 2 {
+            // Not 'parallel': an abort's LSN is of no use to us.
+            options.push("streaming 'on'".to_owned());
+        }
+        if version.major() >= 16 {
+            options.push(format!("origin '{}'", if self.origin_none { "none" } else { "any" }));
+        }
+        format!("START_REPLICATION SLOT {} LOGICAL {start} ({})", quote_ident(slot), options.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_cut_short_are_errors() {
+        let mut whole = vec![b'w'];
+        whole.extend([0; 24]);
+        assert!(WalsenderMessage::decode(Bytes::from(whole.clone())).is_ok());
+        for length in 0..whole.len() {
+            assert!(WalsenderMessage::decode(Bytes::copy_from_slice(&whole[..length])).is_err());
+        }
+        assert!(WalsenderMessage::decode(Bytes::from_static(b"x0123456789012345678901234")).is_err());
+    }
+
+    #[test]
+    fn publication_names_are_quoted_twice() {
+        let options = PgoutputOptions {
+            publications: vec!["it's \"p\"".to_owned(), "q".to_owned()],
+            binary: true,
+            streaming: true,
+            origin_none: false,
+        };
+        assert_eq!(
+            options.start_replication("s", Lsn::new(1), PgVersion::from_num(140_023)),
+            "START_REPLICATION SLOT \"s\" LOGICAL 0/1 (proto_version '2', \
+             publication_names '\"it''s \"\"p\"\"\",\"q\"', binary 'true', streaming 'on')"
+        );
+        assert!(
+            options
+                .start_replication("s", Lsn::new(1), PgVersion::from_num(180_004))
+                .ends_with("origin 'any')")
+        );
+    }
+}

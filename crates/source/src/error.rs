@@ -1,0 +1,110 @@
+//! What can go wrong on the publisher's side.
+//!
+//! Every message says what was being attempted; the cause is kept as
+//! `source()`. Whether to try again is the caller's decision, by the
+//! predicates.
+
+use std::fmt;
+
+/// A request to the publisher that failed.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    attempt: String,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// The connection, or the server's own words.
+    Client(client::Error),
+    /// What the publisher has is not what was asked for.
+    Mismatch(String),
+    /// An answer that no PostgreSQL server gives.
+    Reply(String),
+    /// The server ended the stream, as it does when it shuts down.
+    Ended,
+    /// Nothing was heard for longer than `wal_receiver_timeout`.
+    Silent(std::time::Duration),
+}
+
+impl Error {
+    pub(crate) fn client(attempt: impl Into<String>, cause: impl Into<client::Error>) -> Error {
+        Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Client(cause.into()) }))
+    }
+
+    pub(crate) fn mismatch(attempt: impl Into<String>, message: impl Into<String>) -> Error {
+        Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Mismatch(message.into()) }))
+    }
+
+    pub(crate) fn reply(attempt: impl Into<String>, message: impl Into<String>) -> Error {
+        Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Reply(message.into()) }))
+    }
+
+    pub(crate) fn ended(attempt: impl Into<String>) -> Error {
+        Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Ended }))
+    }
+
+    pub(crate) fn silent(attempt: impl Into<String>, silence: std::time::Duration) -> Error {
+        Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Silent(silence) }))
+    }
+
+    /// The connection ended or the server is away: the same call may succeed
+    /// later.
+    #[must_use]
+    pub fn is_connection_lost(&self) -> bool {
+        match &self.0.kind {
+            Kind::Client(error) => error.is_connection_lost(),
+            Kind::Silent(_) | Kind::Ended => true,
+            Kind::Mismatch(_) | Kind::Reply(_) => false,
+        }
+    }
+
+    /// Publications or settings on the publisher are not as they must be:
+    /// somebody has to change them first.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match &self.0.kind {
+            Kind::Client(error) => error.is_configuration(),
+            Kind::Mismatch(_) => true,
+            Kind::Reply(_) | Kind::Silent(_) | Kind::Ended => false,
+        }
+    }
+
+    /// The SQLSTATE, if the server answered with an error.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<&str> {
+        match &self.0.kind {
+            Kind::Client(error) => error.sqlstate(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {}: ", self.0.attempt)?;
+        match &self.0.kind {
+            Kind::Client(error) => write!(f, "{error}"),
+            Kind::Mismatch(message) => f.write_str(message),
+            Kind::Ended => f.write_str("the server ended the stream; is it shutting down?"),
+            Kind::Silent(silence) => write!(
+                f,
+                "nothing was heard of the server for {} s; see wal_receiver_timeout",
+                silence.as_secs()
+            ),
+            Kind::Reply(message) => write!(f, "unexpected answer of the server: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.kind {
+            Kind::Client(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! What a set of publications publishes, as pgoutput will name it.
+//!
+//! Handed: an ordinary session on the publisher and the publications' names.
+//! Promises: exactly the tables a walsender with these publications sends,
+//! each under the name the stream gives it (the partitioned root where
+//! `publish_via_partition_root` says so), with the columns and the row filter
+//! that apply when all publications are taken together. The rules are the
+//! walsender's (`get_rel_sync_entry` in `pgoutput.c`) and the table
+//! synchronisation's (`tablesync.c`):
+//!
+//! - a partition whose ancestor is published as a root is not listed itself,
+//!   also when another publication lists it;
+//! - only the publications that list the table itself contribute column
+//!   lists and filters; lists must agree, filters are OR-ed, and one
+//!   publication without a filter lifts them all;
+//! - the first copy does not look at `publish = 'insert, ...'`, as the native
+//!   one does not;
+//! - generated columns are published where the server says so (18) and never
+//!   before.
+//!
+//! Tables of the schema `pgsluice` hold our own state and are never listed.
+//! Does not belong here: how tables are copied or changes are read.
+
+mod binary;
+mod columns;
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+
+use base::{Oid, quote_ident};
+use client::Session;
+use tokio_postgres::types::ToSql;
+
+use crate::Error;
+
+pub use binary::{BinaryRefusal, binary_allowed};
+pub use columns::{Column, DataType, Generated, TargetTable, target_tables};
+
+/// The schema that holds our state on a target: neither copied nor applied.
+pub const STATE_SCHEMA: &str = "pgsluice";
+
+/// A table's name with its schema.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableName {
+    /// The schema, unquoted.
+    pub schema: String,
+    /// The table, unquoted.
+    pub name: String,
+}
+
+impl TableName {
+    /// From two unquoted names.
+    pub fn new(schema: impl Into<String>, name: impl Into<String>) -> TableName {
+        TableName { schema: schema.into(), name: name.into() }
+    }
+
+    /// For SQL: both parts quoted.
+    #[must_use]
+    pub fn quoted(&self) -> String {
+        format!("{}.{}", quote_ident(&self.schema), quote_ident(&self.name))
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.schema, self.name)
+    }
+}
+
+/// `relkind`, as far as it matters to replication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableKind {
+    /// An ordinary table or a leaf partition (`r`).
+    Plain,
+    /// A partitioned table (`p`): its rows are in its leaves.
+    Partitioned,
+    /// Anything else a name can stand for: a view, a foreign table.
+    Other,
+}
+
+impl TableKind {
+    fn from_relkind(relkind: &str) -> TableKind {
+        match relkind {
+            "r" => TableKind::Plain,
+            "p" => TableKind::Partitioned,
+            _ => TableKind::Other,
+        }
+    }
+}
+
+/// `REPLICA IDENTITY` of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplicaIdentity {
+    /// The primary key, if there is one.
+    Default,
+    /// A named unique index.
+    Index,
+    /// The whole row.
+    Full,
+    /// None: updates and deletes are not published.
+    Nothing,
+}
+
+/// A table as pgoutput publishes it.
+#[derive(Debug, Clone)]
+pub struct PublishedTable {
+    /// Its id on the publisher.
+    pub oid: Oid,
+    /// The name the stream gives it.
+    pub name: TableName,
+    /// Plain, or a partitioned root published as one table.
+    pub kind: TableKind,
+    /// The published columns in the table's order.
+    pub columns: Vec<Column>,
+    /// SQL over the table's columns; rows for which it is not true are not
+    /// published. Names in it are qualified: it needs `search_path = ''`.
+    pub row_filter: Option<String>,
+    /// How rows are found again.
+    pub identity: ReplicaIdentity,
+    /// Bytes of its heap, TOAST included; for a root the sum of its leaves.
+    pub bytes: u64,
+    /// Rows by the last ANALYZE or VACUUM scaled to the present size, or by
+    /// the width of the columns where there was none.
+    pub rows_estimate: u64,
+    /// The publications that contribute to it, sorted.
+    pub publications: Vec<String>,
+}
+
+/// Every table the publications publish together, sorted by name.
+///
+/// The session's `search_path` is set to the empty one.
+///
+/// # Errors
+/// A publication does not exist, or two publications give one table different
+/// column lists ([`Error::is_configuration`]); the session fails.
+pub async fn inspect(session: &Session, publications: &[String]) -> Result<Vec<PublishedTable>, Error> {
+    let attempt = || format!("inspect publication {}", quoted_list(publications));
+    let failed = |error: tokio_postgres::Error| Error::client(attempt(), error);
+    // pg_get_expr qualifies what is not in the search_path, so an empty one
+    // makes filters mean the same in every session.
+    session.batch_execute("SELECT pg_catalog.set_config('search_path', '', false)").await.map_err(failed)?;
+    check_publications(session, publications).await?;
+    let listed = listed_tables(session, publications).await.map_err(failed)?;
+    let oids: Vec<u32> = listed.keys().copied().collect();
+    let mut relations = relations(session, &oids).await.map_err(failed)?;
+    remove_published_through_ancestors(&mut relations);
+    let kept: Vec<u32> = relations.iter().map(|relation| relation.oid).collect();
+    let mut columns = columns::of_relations(session, &kept).await.map_err(failed)?;
+    relations
+        .into_iter()
+        .map(|relation| {
+            let columns = columns.remove(&relation.oid).unwrap_or_default();
+            let listings = listed.get(&relation.oid).map_or(&[][..], Vec::as_slice);
+            published_table(relation, columns, listings)
+        })
+        .collect()
+}
+
+fn quoted_list(names: &[String]) -> String {
+    names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
+}
+
+async fn check_publications(session: &Session, publications: &[String]) -> Result<(), Error> {
+    let attempt = "look up publications";
+    if publications.is_empty() {
+        return Err(Error::mismatch(attempt, "none is named; name at least one with --publication"));
+    }
+    let sql = "SELECT wanted FROM pg_catalog.unnest($1::pg_catalog.text[]) AS wanted \
+               WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = wanted)";
+    let missing =
+        session.query(sql, &[&publications]).await.map_err(|error| Error::client(attempt, error))?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing: Vec<String> = missing.iter().map(|row| row.get(0)).collect();
+    let message = format!(
+        "publication {} does not exist in the source database; create it with CREATE PUBLICATION, \
+         or check the name and the database",
+        quoted_list(&missing)
+    );
+    Err(Error::mismatch(attempt, message))
+}
+
+/// What one publication says about one table.
+#[derive(Debug, Clone)]
+struct Listing {
+    publication: String,
+    /// Column numbers, or `None` for every column that is not generated.
+    column_numbers: Option<Vec<i16>>,
+    row_filter: Option<String>,
+}
+
+/// The tables each publication lists by itself, by relation id.
+async fn listed_tables(
+    session: &Session,
+    publications: &[String],
+) -> Result<BTreeMap<u32, Vec<Listing>>, tokio_postgres::Error> {
+    // Column lists and row filters came with 15. From 16 on the function
+    // takes several names; one at a time means the same on every version.
+    let details = match session.version().major() {
+        0..=14 => "NULL::pg_catalog.int2[], NULL::pg_catalog.text",
+        _ => "t.attrs::pg_catalog.int2[], pg_catalog.pg_get_expr(t.qual, t.relid)",
+    };
+    let sql = format!(
+        "SELECT p.pubname::pg_catalog.text, t.relid, {details} \
+         FROM pg_catalog.pg_publication p, \
+              LATERAL pg_catalog.pg_get_publication_tables(p.pubname::pg_catalog.text) t \
+         WHERE p.pubname = ANY ($1::pg_catalog.text[]) ORDER BY 1, 2"
+    );
+    let mut listed: BTreeMap<u32, Vec<Listing>> = BTreeMap::new();
+    for row in session.query(&sql, &[&publications]).await? {
+        let listing = Listing {
+            publication: row.try_get(0)?,
+            column_numbers: row.try_get(2)?,
+            row_filter: row.try_get(3)?,
+        };
+        listed.entry(row.try_get(1)?).or_default().push(listing);
+    }
+    Ok(listed)
+}
+
+/// One row of `pg_class` with what we need around it.
+struct Relation {
+    oid: u32,
+    name: TableName,
+    kind: TableKind,
+    identity: ReplicaIdentity,
+    ancestors: Vec<u32>,
+    heap_bytes: u64,
+    bytes: u64,
+    pages: u64,
+    tuples: f64,
+    block_size: u64,
+}
+
+const RELATIONS: &str = "\
+SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
+       CASE WHEN c.relispartition
+            THEN ARRAY(SELECT a.relid::oid FROM pg_catalog.pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid)
+            ELSE '{}'::oid[] END,
+       COALESCE(s.heap_bytes, 0)::int8, COALESCE(s.bytes, 0)::int8, COALESCE(s.pages, 0)::int8,
+       COALESCE(s.tuples, 0)::float8, pg_catalog.current_setting('block_size')::int8
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (
+    SELECT sum(pg_catalog.pg_relation_size(l.oid)) AS heap_bytes, sum(pg_catalog.pg_table_size(l.oid)) AS bytes,
+           sum(l.relpages) FILTER (WHERE l.reltuples >= 0) AS pages,
+           sum(l.reltuples::float8) FILTER (WHERE l.reltuples >= 0) AS tuples
+    FROM (SELECT c.oid AS relid WHERE c.relkind <> 'p'
+          UNION ALL
+          SELECT p.relid::oid FROM pg_catalog.pg_partition_tree(c.oid) p WHERE p.isleaf AND c.relkind = 'p') x
+    JOIN pg_catalog.pg_class l ON l.oid = x.relid AND l.relkind = 'r') s
+WHERE c.oid = ANY ($1::oid[]) AND n.nspname <> $2
+ORDER BY 2, 3";
+
+async fn relations(session: &Session, oids: &[u32]) -> Result<Vec<Relation>, tokio_postgres::Error> {
+    let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
+    let mut relations = Vec::new();
+    for row in session.query(RELATIONS, &[&oids as &(dyn ToSql + Sync), &STATE_SCHEMA]).await? {
+        relations.push(Relation {
+            oid: row.try_get(0)?,
+            name: TableName { schema: row.try_get(1)?, name: row.try_get(2)? },
+            kind: TableKind::from_relkind(row.try_get(3)?),
+            identity: match row.try_get(4)? {
+                "f" => ReplicaIdentity::Full,
+                "n" => ReplicaIdentity::Nothing,
+                "i" => ReplicaIdentity::Index,
+                _ => ReplicaIdentity::Default,
+            },
+            ancestors: row.try_get(5)?,
+            heap_bytes: unsigned(row.try_get(6)?),
+            bytes: unsigned(row.try_get(7)?),
+            pages: unsigned(row.try_get(8)?),
+            tuples: row.try_get(9)?,
+            block_size: unsigned(row.try_get(10)?),
+        });
+    }
+    Ok(relations)
+}
+
+/// A partitioned table is listed only by a publication that publishes through
+/// the root. The walsender then names the topmost such ancestor, whatever the
+/// other publications say about the partition.
+fn remove_published_through_ancestors(relations: &mut Vec<Relation>) {
+    let roots: HashSet<u32> =
+        relations.iter().filter(|r| r.kind == TableKind::Partitioned).map(|r| r.oid).collect();
+    relations.retain(|relation| !relation.ancestors.iter().any(|ancestor| roots.contains(ancestor)));
+}
+
+fn published_table(
+    relation: Relation,
+    columns: Vec<Column>,
+    listings: &[Listing],
+) -> Result<PublishedTable, Error> {
+    let columns = published_columns(&relation.name, columns, listings)?;
+    let rows_estimate = estimate_rows(&relation, &columns);
+    let mut publications: Vec<String> = listings.iter().map(|listing| listing.publication.clone()).collect();
+    publications.sort();
+    Ok(PublishedTable {
+        oid: Oid(relation.oid),
+        name: relation.name,
+        kind: relation.kind,
+        columns,
+        row_filter: merged_filter(listings),
+        identity: relation.identity,
+        bytes: relation.bytes,
+        rows_estimate,
+        publications,
+    })
+}
+
+/// The columns all listings agree on.
+fn published_columns(
+    name: &TableName,
+    columns: Vec<Column>,
+    listings: &[Listing],
+) -> Result<Vec<Column>, Error> {
+    let published = |listing: &Listing, column: &Column| match &listing.column_numbers {
+        Some(numbers) => numbers.contains(&column.number),
+        None => column.generated == Generated::No,
+    };
+    let Some((first, others)) = listings.split_first() else { return Ok(Vec::new()) };
+    for other in others {
+        if let Some(column) =
+            columns.iter().find(|column| published(first, column) != published(other, column))
+        {
+            let message = format!(
+                "publications \"{}\" and \"{}\" have different column lists for it (column \"{}\" is in one of \
+                 them only), which the server cannot publish together; make the lists equal",
+                first.publication, other.publication, column.name
+            );
+            return Err(Error::mismatch(format!("publish table \"{name}\""), message));
+        }
+    }
+    Ok(columns.into_iter().filter(|column| published(first, column)).collect())
+}
+
+/// One listing without a filter publishes every row.
+fn merged_filter(listings: &[Listing]) -> Option<String> {
+    let filters: Option<Vec<&str>> = listings.iter().map(|listing| listing.row_filter.as_deref()).collect();
+    let mut filters = filters?;
+    filters.sort_unstable();
+    filters.dedup();
+    match filters.as_slice() {
+        [] => None,
+        several => Some(several.iter().map(|filter| format!("({filter})")).collect::<Vec<_>>().join(" OR ")),
+    }
+}
+
+/// The planner's reasoning (`estimate_rel_size`): rows per page when last
+/// counted, times the pages there are now; else the width of the columns.
+fn estimate_rows(relation: &Relation, columns: &[Column]) -> u64 {
+    let rows = if relation.pages > 0 && relation.tuples > 0.0 {
+        let pages_now = relation.heap_bytes as f64 / relation.block_size.max(1) as f64;
+        relation.tuples / relation.pages as f64 * pages_now
+    } else {
+        // Tuple header and line pointer, and 32 bytes for a value without a
+        // fixed length.
+        let width: u64 = columns.iter().map(|column| u64::from(column.data_type.width.unwrap_or(32))).sum();
+        relation.heap_bytes as f64 / (28 + width) as f64
+    };
+    rows as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing(publication: &str, numbers: Option<&[i16]>, filter: Option<&str>) -> Listing {
+        Listing {
+            publication: publication.into(),
+            column_numbers: numbers.map(<[i16]>::to_vec),
+            row_filter: filter.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn filters_are_or_ed_and_lifted_by_a_publication_without_one() {
+        let (a, b) = (listing("a", None, Some("(x > 1)")), listing("b", None, Some("(y = 2)")));
+        assert_eq!(merged_filter(&[a.clone(), b]).as_deref(), Some("((x > 1)) OR ((y = 2))"));
+        assert_eq!(merged_filter(&[a.clone(), a.clone()]).as_deref(), Some("((x > 1))"));
+        assert_eq!(merged_filter(&[a, listing("c", None, None)]), None);
+    }
+
+    #[test]
+    fn different_column_lists_are_refused_with_both_names() {
+        let name = TableName::new("s", "t");
+        let columns = vec![Column::for_tests(1, "id", 23), Column::for_tests(2, "v", 25)];
+        let same = [listing("a", Some(&[1, 2]), None), listing("b", None, None)];
+        assert_eq!(published_columns(&name, columns.clone(), &same).unwrap().len(), 2);
+        let different = [listing("a", Some(&[1]), None), listing("b", None, None)];
+        let error = published_columns(&name, columns, &different).unwrap_err();
+        assert!(error.is_configuration());
+        let text = error.to_string();
+        assert!(text.contains("\"a\" and \"b\"") && text.contains("column \"v\""), "{text}");
+    }
+}

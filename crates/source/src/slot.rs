@@ -1,0 +1,236 @@
+//! Replication slots of the publisher.
+//!
+//! Handed: a connection in `replication=database` mode for what only the
+//! replication protocol can do (make a slot and export its snapshot), an
+//! ordinary session for the rest. Promises the command each major
+//! understands. Does not belong here: streaming from a slot.
+//!
+//! An exported snapshot can be imported by other sessions only as long as the
+//! connection that made the slot stays open and is given no other command. It
+//! is idle in a transaction meanwhile: connect it with [`EXPORT_SETTINGS`].
+
+use base::{Lsn, quote_ident};
+use client::{Session, Wire};
+
+use crate::Error;
+
+/// Settings for a connection that is to export a snapshot: without them a
+/// server that ends idle transactions would end it.
+pub const EXPORT_SETTINGS: [(&str, &str); 1] = [("idle_in_transaction_session_timeout", "0")];
+
+/// Which server this is and where its WAL stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemIdentity {
+    /// `system_identifier` of the cluster, the same on its standbys.
+    pub system_id: u64,
+    /// The current timeline.
+    pub timeline: u32,
+    /// Flushed up to here.
+    pub xlogpos: Lsn,
+    /// The database connected to.
+    pub dbname: Option<String>,
+}
+
+/// `IDENTIFY_SYSTEM`.
+///
+/// # Errors
+/// The connection fails or is not a replication connection.
+pub async fn identify_system(wire: &mut Wire) -> Result<SystemIdentity, Error> {
+    let attempt = "identify the source";
+    let rows = wire.query("IDENTIFY_SYSTEM").await.map_err(|error| Error::client(attempt, error))?;
+    let parsed = rows.first().and_then(|row| {
+        Some(SystemIdentity {
+            system_id: text(row, 0)?.parse().ok()?,
+            timeline: text(row, 1)?.parse().ok()?,
+            xlogpos: text(row, 2)?.parse().ok()?,
+            dbname: text(row, 3).map(str::to_owned),
+        })
+    });
+    parsed.ok_or_else(|| Error::reply(attempt, format!("IDENTIFY_SYSTEM gave {rows:?}")))
+}
+
+fn text(row: &[Option<String>], index: usize) -> Option<&str> {
+    row.get(index)?.as_deref()
+}
+
+/// What becomes of the snapshot a new slot starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Snapshot {
+    /// Exported, for `SET TRANSACTION SNAPSHOT` in other sessions.
+    Export,
+    /// Thrown away.
+    Nothing,
+}
+
+/// A logical slot to be made, with pgoutput.
+#[derive(Debug, Clone)]
+pub struct NewSlot<'a> {
+    /// Its name: lower-case letters, digits and underscores.
+    pub name: &'a str,
+    /// Dropped when the connection that made it ends.
+    pub temporary: bool,
+    /// What becomes of its snapshot.
+    pub snapshot: Snapshot,
+    /// Synchronised to standbys (17 or newer; ignored before).
+    pub failover: bool,
+}
+
+/// A slot that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreatedSlot {
+    /// Decoding starts here: the snapshot sees exactly the transactions that
+    /// committed before, the stream carries those that commit after.
+    pub consistent_point: Lsn,
+    /// The exported snapshot.
+    pub snapshot_name: Option<String>,
+}
+
+/// The command for `slot` on a server of version `major`.
+fn create_command(slot: &NewSlot<'_>, major: u32) -> String {
+    let name = quote_ident(slot.name);
+    let temporary = if slot.temporary { " TEMPORARY" } else { "" };
+    let options = match (major, slot.snapshot) {
+        (0..=14, Snapshot::Export) => "EXPORT_SNAPSHOT".to_owned(),
+        (0..=14, Snapshot::Nothing) => "NOEXPORT_SNAPSHOT".to_owned(),
+        (_, snapshot) => {
+            let snapshot = if snapshot == Snapshot::Export { "export" } else { "nothing" };
+            // A temporary slot cannot be synchronised: the server refuses it.
+            let failover =
+                if slot.failover && !slot.temporary && major >= 17 { ", FAILOVER true" } else { "" };
+            format!("(SNAPSHOT '{snapshot}'{failover})")
+        }
+    };
+    format!("CREATE_REPLICATION_SLOT {name}{temporary} LOGICAL pgoutput {options}")
+}
+
+/// Makes a logical slot. Waits until every transaction that runs now has
+/// ended, which may take as long as they take.
+///
+/// # Errors
+/// A slot of that name exists (SQLSTATE 42710), none is free (53400), the
+/// server's `wal_level` is not `logical` (55000), or the connection fails.
+pub async fn create_logical_slot(wire: &mut Wire, slot: &NewSlot<'_>) -> Result<CreatedSlot, Error> {
+    let attempt = || format!("create replication slot \"{}\" on the source", slot.name);
+    let command = create_command(slot, wire.version().major());
+    let rows = wire.query(&command).await.map_err(|error| Error::client(attempt(), error))?;
+    // slot_name, consistent_point, snapshot_name, output_plugin
+    let created = rows.first().and_then(|row| {
+        let consistent_point = text(row, 1)?.parse().ok()?;
+        Some(CreatedSlot { consistent_point, snapshot_name: text(row, 2).map(str::to_owned) })
+    });
+    match created {
+        Some(created) if slot.snapshot == Snapshot::Nothing || created.snapshot_name.is_some() => Ok(created),
+        _ => Err(Error::reply(attempt(), format!("CREATE_REPLICATION_SLOT gave {rows:?}"))),
+    }
+}
+
+/// Drops a slot. False if there was none.
+///
+/// # Errors
+/// It is in use (SQLSTATE 55006), or the session fails.
+pub async fn drop_slot(session: &Session, name: &str) -> Result<bool, Error> {
+    /// `undefined_object`.
+    const MISSING: &str = "42704";
+    match session.query("SELECT pg_catalog.pg_drop_replication_slot($1)", &[&name]).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.code().is_some_and(|code| code.code() == MISSING) => Ok(false),
+        Err(error) => Err(Error::client(format!("drop replication slot \"{name}\" on the source"), error)),
+    }
+}
+
+/// A slot as `pg_replication_slots` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotState {
+    /// The output plugin; `None` for a physical slot.
+    pub plugin: Option<String>,
+    /// The database it decodes.
+    pub database: Option<String>,
+    /// It ends with the session that made it.
+    pub temporary: bool,
+    /// The walsender that uses it.
+    pub active_pid: Option<i32>,
+    /// Everything before was confirmed by the subscriber.
+    pub confirmed_flush: Option<Lsn>,
+    /// WAL from here on is kept.
+    pub restart_lsn: Option<Lsn>,
+    /// `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: Option<String>,
+    /// Bytes of WAL that may still be written before it is lost; `None`
+    /// without `max_slot_wal_keep_size`.
+    pub safe_wal_size: Option<i64>,
+    /// Why the server gave it up: `wal_removed`, `rows_removed`,
+    /// `wal_level_insufficient`, `idle_timeout`.
+    pub invalidation: Option<String>,
+}
+
+impl SlotState {
+    /// It can never be streamed from again.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.invalidation.is_some()
+    }
+}
+
+// Columns that older majors do not have are looked up by name in the row's
+// JSON form. 16 tells only that a slot conflicts, 14 and 15 that WAL is gone.
+const SLOT: &str = "\
+SELECT s.plugin::text, s.database::text, s.temporary, s.active_pid, s.confirmed_flush_lsn::text,
+       s.restart_lsn::text, s.wal_status, s.safe_wal_size,
+       COALESCE(pg_catalog.to_jsonb(s) ->> 'invalidation_reason',
+                CASE WHEN pg_catalog.to_jsonb(s) ->> 'conflicting' = 'true' THEN 'rows_removed'
+                     WHEN s.wal_status = 'lost' THEN 'wal_removed' END)
+FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1";
+
+/// What the publisher says about a slot; `None` if it has none of that name.
+///
+/// # Errors
+/// The session fails.
+pub async fn slot_state(session: &Session, name: &str) -> Result<Option<SlotState>, Error> {
+    let failed = |error: tokio_postgres::Error| {
+        Error::client(format!("look up replication slot \"{name}\" on the source"), error)
+    };
+    let Some(row) = session.query_opt(SLOT, &[&name]).await.map_err(failed)? else { return Ok(None) };
+    let lsn = |index: usize| -> Result<Option<Lsn>, tokio_postgres::Error> {
+        Ok(row.try_get::<_, Option<&str>>(index)?.and_then(|text| text.parse().ok()))
+    };
+    let state = || -> Result<SlotState, tokio_postgres::Error> {
+        Ok(SlotState {
+            plugin: row.try_get(0)?,
+            database: row.try_get(1)?,
+            temporary: row.try_get(2)?,
+            active_pid: row.try_get(3)?,
+            confirmed_flush: lsn(4)?,
+            restart_lsn: lsn(5)?,
+            wal_status: row.try_get(6)?,
+            safe_wal_size: row.try_get(7)?,
+            invalidation: row.try_get(8)?,
+        })
+    };
+    state().map(Some).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_major_gets_its_own_syntax() {
+        let mut slot = NewSlot { name: "s", temporary: true, snapshot: Snapshot::Export, failover: true };
+        let command = |slot: &NewSlot<'_>, major| create_command(slot, major);
+        assert_eq!(
+            command(&slot, 14),
+            "CREATE_REPLICATION_SLOT \"s\" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+        );
+        assert_eq!(
+            command(&slot, 15),
+            "CREATE_REPLICATION_SLOT \"s\" TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
+        );
+        slot = NewSlot { temporary: false, snapshot: Snapshot::Nothing, ..slot };
+        assert_eq!(command(&slot, 14), "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput NOEXPORT_SNAPSHOT");
+        assert_eq!(command(&slot, 16), "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (SNAPSHOT 'nothing')");
+        assert_eq!(
+            command(&slot, 17),
+            "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (SNAPSHOT 'nothing', FAILOVER true)"
+        );
+    }
+}

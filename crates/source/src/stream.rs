@@ -1,0 +1,296 @@
+//! The live stream of a logical slot, and what is said back.
+//!
+//! Handed a connection in replication mode; hands over blocks of
+//! [`txn::Input`] into a bounded queue, in order. Promises that feedback is
+//! sent whatever the queue does: while the applier is busy the socket is not
+//! read, so the walsender waits, but it hears from us at least every status
+//! interval and so never takes us for dead.
+//!
+//! What is confirmed is [`Progress`]'s `flushed` and nothing else (RULES P3,
+//! P4). Positions come from commits and keepalives only: those of changes do
+//! not say that anything is complete.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::flight::{self, Phase};
+use base::{Lsn, PgTimestamp, Progress};
+use bytes::Bytes;
+use client::Wire;
+use proto::replication::{PgoutputOptions, StandbyStatus, WalsenderMessage};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use txn::{Block, Input};
+
+use crate::Error;
+
+/// A block is handed over when it holds this much, or when nothing more has
+/// arrived.
+const BLOCK_BYTES: usize = 256 * 1024;
+/// What waits between the stream and the applier: enough for the applier to
+/// find a full batch's worth of small changes, and a small part of the memory
+/// limit. A single message may be larger; then it waits alone.
+const QUEUE_BYTES: usize = 8 * 1024 * 1024;
+/// Blocks in the queue at most: many small ones cost more than their bytes.
+pub const QUEUE_BLOCKS: usize = 256;
+/// How often it is looked whether something is to be said.
+const FEEDBACK_POLL: Duration = Duration::from_millis(100);
+/// Between two reports that only say that more was flushed.
+const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(200);
+
+/// What was heard of the source, for lag figures.
+#[derive(Debug, Default)]
+pub struct Heard {
+    wal_end: AtomicU64,
+    last_commit_time: AtomicI64,
+}
+
+impl Heard {
+    /// How far the source had decoded when it last said so.
+    #[must_use]
+    pub fn wal_end(&self) -> Lsn {
+        Lsn::new(self.wal_end.load(Ordering::Relaxed))
+    }
+
+    /// When the last transaction that was received whole had committed.
+    #[must_use]
+    pub fn last_commit_time(&self) -> Option<PgTimestamp> {
+        match self.last_commit_time.load(Ordering::Relaxed) {
+            0 => None,
+            time => Some(PgTimestamp(time)),
+        }
+    }
+
+    fn message(&self, data: &[u8]) {
+        // Commit and stream commit end with their time.
+        if matches!(data.first(), Some(b'C' | b'c'))
+            && let Some(time) = data.last_chunk::<8>()
+        {
+            self.last_commit_time.store(i64::from_be_bytes(*time), Ordering::Relaxed);
+        }
+    }
+}
+
+/// What to stream, and how patiently.
+#[derive(Debug, Clone)]
+pub struct StreamOptions {
+    /// The slot.
+    pub slot: String,
+    /// Where to start: the server starts no earlier than the slot's confirmed
+    /// position.
+    pub start: Lsn,
+    /// What pgoutput is asked for.
+    pub pgoutput: PgoutputOptions,
+    /// Report at least this often; zero: only when asked.
+    pub status_interval: Duration,
+    /// Give up after this much silence; zero: never.
+    pub timeout: Duration,
+}
+
+/// A stream that was started.
+pub struct Stream {
+    wire: Wire,
+    options: StreamOptions,
+    last_reported: Lsn,
+    last_report_at: Instant,
+    last_heard_at: Instant,
+    asked: bool,
+    /// One permit per KiB of [`QUEUE_BYTES`].
+    room: Arc<Semaphore>,
+}
+
+impl Stream {
+    /// Starts streaming on `wire`, a connection with
+    /// [`client::Replication::Database`].
+    ///
+    /// # Errors
+    /// The server refuses: the slot is active, lost, or a publication is
+    /// missing.
+    pub async fn start(mut wire: Wire, options: StreamOptions) -> Result<Stream, Error> {
+        let command = options.pgoutput.start_replication(&options.slot, options.start, wire.version());
+        let attempt = || format!("stream from replication slot \"{}\"", options.slot);
+        wire.copy_both(&command).await.map_err(|error| Error::client(attempt(), error))?;
+        let now = Instant::now();
+        let last_reported = Lsn::INVALID;
+        let room = Arc::new(Semaphore::new(QUEUE_BYTES / 1024));
+        Ok(Stream {
+            wire,
+            options,
+            last_reported,
+            last_report_at: now,
+            last_heard_at: now,
+            asked: false,
+            room,
+        })
+    }
+
+    /// Hands blocks to `out` until `stop` is cancelled or nobody takes them.
+    ///
+    /// # Errors
+    /// The connection was lost, the server ended the stream or was silent for
+    /// too long.
+    pub async fn run(
+        &mut self,
+        progress: &Progress,
+        heard: &Heard,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        let mut tick = tokio::time::interval(FEEDBACK_POLL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let frame = tokio::select! {
+                frame = self.wire.read_frame() => frame.map_err(|error| self.failed(error))?,
+                _ = tick.tick() => {
+                    self.check_silence()?;
+                    self.report_if_due(progress).await?;
+                    continue;
+                }
+                () = stop.cancelled() => return Ok(()),
+            };
+            self.last_heard_at = Instant::now();
+            self.asked = false;
+            let mut inputs = Vec::new();
+            let mut bytes = self.take(frame, &mut inputs, progress, heard)?;
+            while bytes < BLOCK_BYTES {
+                let Some(frame) = self.wire.buffered_frame().map_err(|error| self.failed(error))? else {
+                    break;
+                };
+                bytes += self.take(frame, &mut inputs, progress, heard)?;
+            }
+            if inputs.is_empty() {
+                continue;
+            }
+            let wanted = u32::try_from(bytes.min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX);
+            let room = Arc::clone(&self.room).acquire_many_owned(wanted);
+            let handing_over = async {
+                // Never closed: it is dropped with this stream.
+                let room = room.await.ok();
+                out.send(Block { inputs, room: Some(Box::new(room)) }).await.is_ok()
+            };
+            tokio::pin!(handing_over);
+            loop {
+                tokio::select! {
+                    taken = &mut handing_over => match taken {
+                        true => break,
+                        false => return Ok(()),
+                    },
+                    _ = tick.tick() => self.report_if_due(progress).await?,
+                    () = stop.cancelled() => return Ok(()),
+                }
+            }
+            // While nobody took it, nobody listened either.
+            self.last_heard_at = Instant::now();
+            // A stream that never pauses must not starve the feedback.
+            if self.last_report_at.elapsed() >= REPORT_INTERVAL_MIN {
+                self.report_if_due(progress).await?;
+            }
+        }
+    }
+
+    /// Adds what `frame` holds to `inputs`; how many bytes that is.
+    fn take(
+        &self,
+        frame: proto::frame::Frame,
+        inputs: &mut Vec<Input>,
+        progress: &Progress,
+        heard: &Heard,
+    ) -> Result<usize, Error> {
+        let reply = |message: String| Error::reply("read the replication stream", message);
+        // CopyDone or CommandComplete: the walsender says goodbye.
+        if matches!(frame.tag, b'c' | b'C') {
+            return Err(Error::ended(format!(
+                "read the replication stream of slot \"{}\"",
+                self.options.slot
+            )));
+        }
+        if frame.tag != b'd' {
+            return Err(reply(format!(
+                "the server ended the stream with message '{}'",
+                frame.tag.escape_ascii()
+            )));
+        }
+        let message = WalsenderMessage::decode(frame.body).map_err(|error| reply(error.to_string()))?;
+        match message {
+            WalsenderMessage::XLogData { wal_end, data, .. } => {
+                heard.message(&data);
+                heard.wal_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
+                progress.advance_received(wal_end);
+                let size = Bytes::len(&data);
+                inputs.push(Input::Message(data));
+                Ok(size)
+            }
+            WalsenderMessage::Keepalive { wal_end, reply_requested, .. } => {
+                heard.wal_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
+                progress.advance_received(wal_end);
+                if reply_requested {
+                    progress.want_flush();
+                    // Answered at the next look, at most FEEDBACK_POLL away.
+                    progress.want_report();
+                }
+                inputs.push(Input::CaughtUp(wal_end));
+                Ok(0)
+            }
+        }
+    }
+
+    /// Gives up on a server that says nothing while we listen.
+    fn check_silence(&self) -> Result<(), Error> {
+        let (silent, timeout) = (self.last_heard_at.elapsed(), self.options.timeout);
+        if timeout.is_zero() || silent <= timeout {
+            return Ok(());
+        }
+        Err(Error::silent(format!("read the replication stream of slot \"{}\"", self.options.slot), silent))
+    }
+
+    async fn report_if_due(&mut self, progress: &Progress) -> Result<(), Error> {
+        let timeout = self.options.timeout;
+        let ask = !timeout.is_zero() && self.last_heard_at.elapsed() > timeout / 2 && !self.asked;
+        let since = self.last_report_at.elapsed();
+        let interval = self.options.status_interval;
+        let moved = progress.snapshot().flushed != self.last_reported && since >= REPORT_INTERVAL_MIN;
+        if ask || moved || progress.take_report_wanted() || !interval.is_zero() && since >= interval {
+            self.asked |= ask;
+            self.report(progress, ask).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the server how far we are.
+    async fn report(&mut self, progress: &Progress, reply_requested: bool) -> Result<(), Error> {
+        let now = progress.snapshot();
+        let status = StandbyStatus {
+            written: now.received,
+            flushed: now.flushed,
+            applied: now.applied.min(now.received),
+            at: PgTimestamp::now(),
+            reply_requested,
+        };
+        let sent = self.wire.send_copy_data(&status.encode()).await;
+        sent.map_err(|error| self.failed(error))?;
+        if now.flushed >= now.applied {
+            flight::set(Phase::Unreported, false);
+        }
+        self.last_reported = now.flushed;
+        self.last_report_at = Instant::now();
+        Ok(())
+    }
+
+    /// Reports once more and ends the stream in order.
+    ///
+    /// # Errors
+    /// The connection was lost; the slot then stays where it was last told.
+    pub async fn finish(mut self, progress: &Progress) -> Result<(), Error> {
+        self.report(progress, false).await?;
+        let ended = self.wire.copy_both_finish().await;
+        ended.map_err(|error| self.failed(error))?;
+        self.wire.close().await;
+        Ok(())
+    }
+
+    fn failed(&self, error: client::Error) -> Error {
+        Error::client(format!("read the replication stream of slot \"{}\"", self.options.slot), error)
+    }
+}

@@ -1,0 +1,402 @@
+//! One PostgreSQL server of our own: started, stopped, killed, asked.
+//!
+//! A cluster's directory holds `data`, `s` (its socket directory; the name is short because a socket's path must
+//! stay below 108 bytes) and `log`. A lock on `<directory>.lock` is held while its owner lives: a directory whose
+//! lock is free belongs to a process that was killed, and the next process to start a cluster removes it.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rand::Rng;
+use rustix::process::Signal;
+
+use crate::major::Major;
+use crate::process;
+use crate::server::server_dir;
+use crate::sql::{self, Rows};
+use crate::template;
+use crate::user::ServerUser;
+
+/// Below the ports the kernel hands out to clients (32768 and up), so that a cluster that is down keeps its port.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// How many ports are tried; two of us meeting this often by chance does not happen.
+const PORT_ATTEMPTS_MAX: usize = 20;
+/// A start includes crash recovery, on a machine that may be building something at the same time.
+const START_BOUND: Duration = Duration::from_secs(120);
+/// A fast stop includes a checkpoint.
+const STOP_BOUND: Duration = Duration::from_secs(60);
+const PREFIX: &str = "pgsluice-test-";
+
+/// What every cluster starts with; [`Builder::setting`] overrides. Small, because many run at a time; `fsync` is off
+/// because killing processes loses nothing the kernel was handed (see [`Builder::durable`]).
+const SETTINGS: [(&str, &str); 16] = [
+    ("listen_addresses", "127.0.0.1"),
+    ("wal_level", "logical"),
+    ("max_wal_senders", "20"),
+    ("max_replication_slots", "20"),
+    ("max_worker_processes", "16"),
+    ("max_logical_replication_workers", "8"),
+    ("max_prepared_transactions", "10"),
+    ("max_connections", "300"),
+    ("shared_buffers", "32MB"),
+    ("fsync", "off"),
+    ("huge_pages", "off"),
+    ("timezone", "UTC"),
+    ("log_timezone", "UTC"),
+    ("logging_collector", "off"),
+    ("log_line_prefix", "%m [%p] %b %a "),
+    ("lc_messages", "C"),
+];
+
+/// How a server is told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopMode {
+    /// Waits for its clients to leave.
+    Smart,
+    /// Ends its sessions, writes a checkpoint.
+    Fast,
+    /// Stops at once; the next start recovers.
+    Immediate,
+}
+
+/// What a cluster is started with.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    major: Major,
+    settings: Vec<(String, String)>,
+    hba: Option<String>,
+}
+
+impl Builder {
+    /// Sets a line of `postgresql.conf`; the last one of a name counts.
+    pub fn setting(mut self, name: &str, value: &str) -> Builder {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// `fsync` on: for tests that look at what survives, and for benchmarks.
+    pub fn durable(self) -> Builder {
+        self.setting("fsync", "on")
+    }
+
+    /// Replaces `pg_hba.conf`, which otherwise trusts everybody on this machine.
+    pub fn hba(mut self, text: &str) -> Builder {
+        self.hba = Some(text.to_owned());
+        self
+    }
+
+    /// Copies the template and starts a server on it.
+    ///
+    /// # Errors
+    /// When the binaries cannot be had or the server does not start; the end of its log is part of the error.
+    pub fn start(self) -> Result<Cluster> {
+        let user = ServerUser::find()?;
+        let server = server_dir(self.major)?;
+        let (dir, lock) = new_directory(user)?;
+        let mut cluster = Cluster {
+            major: self.major,
+            user,
+            program: server.join("bin/postgres"),
+            dir,
+            _lock: lock,
+            port: 0,
+            server: None,
+        };
+        template::copy_to(self.major, user, &cluster.data_dir())?;
+        cluster.configure(&self)?;
+        for _ in 0..PORT_ATTEMPTS_MAX {
+            cluster.port = free_port();
+            match cluster.start_again() {
+                Err(_) if cluster.log().contains("could not create any TCP/IP sockets") => {
+                    File::create(cluster.log_path())?;
+                }
+                other => return other.map(|()| cluster),
+            }
+        }
+        bail!("{PORT_ATTEMPTS_MAX} ports in a row were taken before the server could listen");
+    }
+}
+
+/// A PostgreSQL server with its own data directory; stopped and removed when dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    major: Major,
+    user: ServerUser,
+    program: PathBuf,
+    dir: PathBuf,
+    _lock: File,
+    port: u16,
+    server: Option<Child>,
+}
+
+impl Cluster {
+    /// A cluster of `major` with the default settings.
+    ///
+    /// # Errors
+    /// See [`Builder::start`].
+    pub fn start(major: Major) -> Result<Cluster> {
+        Cluster::builder(major).start()
+    }
+
+    /// A cluster of `major`, to be given settings.
+    pub fn builder(major: Major) -> Builder {
+        Builder { major, settings: Vec::new(), hba: None }
+    }
+
+    /// How to connect to `dbname`, as the superuser `postgres`.
+    pub fn url(&self, dbname: &str) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/{dbname}", self.port)
+    }
+
+    /// The TCP port on 127.0.0.1; the same for the cluster's whole life.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The directory of the Unix socket.
+    pub fn socket_dir(&self) -> PathBuf {
+        self.dir.join("s")
+    }
+
+    /// The server's major.
+    pub fn major(&self) -> Major {
+        self.major
+    }
+
+    /// The data directory.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    /// The postmaster's process id, while the server runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.server.as_ref().map(Child::id)
+    }
+
+    /// Everything the server has logged.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.log_path()).unwrap_or_default()).into_owned()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    fn log_end(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    /// Runs `sql` in `db` on a connection of its own; the rows of its last statement.
+    ///
+    /// # Errors
+    /// See [`sql::query`].
+    pub fn sql(&self, db: &str, sql: &str) -> Result<Rows> {
+        sql::query(&self.url(db), sql)
+    }
+
+    /// The one value that `sql` returns; NULL is the empty string.
+    ///
+    /// # Panics
+    /// When `sql` fails or does not return exactly one row of one column.
+    #[track_caller]
+    pub fn one(&self, db: &str, sql: &str) -> String {
+        let rows = self.sql(db, sql).unwrap_or_else(|error| panic!("{error:#}"));
+        match rows.as_slice() {
+            [row] if row.len() == 1 => row[0].clone().unwrap_or_default(),
+            rows => panic!("one value expected, {} rows came from: {sql}", rows.len()),
+        }
+    }
+
+    /// CPU seconds by kind of process since the server started: `walsender`, `client backend`, `checkpointer` ... for
+    /// those that run, `postmaster`, and `exited` for all children that have ended. Empty while it is down.
+    pub fn cpu_seconds(&self) -> Vec<(String, f64)> {
+        self.pid().map(process::server_cpu_seconds).unwrap_or_default()
+    }
+
+    /// Stops the server.
+    ///
+    /// # Errors
+    /// When it is not down within a minute (`Smart` waits for clients); it is then killed.
+    pub fn stop(&mut self, mode: StopMode) -> Result<()> {
+        let Some(server) = self.server.as_mut() else { return Ok(()) };
+        let signal = match mode {
+            StopMode::Smart => Signal::TERM,
+            StopMode::Fast => Signal::INT,
+            StopMode::Immediate => Signal::QUIT,
+        };
+        process::signal(server.id(), signal);
+        if process::wait(server, STOP_BOUND)?.is_none() {
+            self.kill9();
+            bail!("the server on port {} did not stop ({mode:?}) within {STOP_BOUND:?}", self.port);
+        }
+        self.server = None;
+        Ok(())
+    }
+
+    /// Kills postmaster and children with SIGKILL, and returns when none of them runs any more.
+    pub fn kill9(&mut self) {
+        let Some(mut server) = self.server.take() else { return };
+        // Stopped first, so that it starts no child behind our back.
+        process::signal(server.id(), Signal::STOP);
+        let children = process::children(server.id());
+        process::signal(server.id(), Signal::KILL);
+        for &child in &children {
+            process::signal(child, Signal::KILL);
+        }
+        let _ = server.wait();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let running = |&pid: &u32| process::Stat::of(pid).is_some_and(|stat| stat.is_running());
+        while children.iter().any(running) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Stops the server and starts it on the same port.
+    ///
+    /// # Errors
+    /// As [`Cluster::stop`] and [`Cluster::start_again`].
+    pub fn restart(&mut self, mode: StopMode) -> Result<()> {
+        self.stop(mode)?;
+        self.start_again()
+    }
+
+    /// Starts a server that is down, on the same port, and returns when it accepts connections.
+    ///
+    /// # Errors
+    /// When it does not start; the end of its log is part of the error.
+    pub fn start_again(&mut self) -> Result<()> {
+        if self.server.is_some() {
+            return Ok(());
+        }
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        // SIGQUIT, the immediate stop: a killed postmaster would leave it to each child to notice.
+        let mut command = self.user.command(&self.program, "QUIT");
+        command.arg("-D").arg(self.data_dir()).arg("-p").arg(self.port.to_string());
+        command.current_dir("/").stdin(std::process::Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
+            command.env_remove(name);
+        }
+        self.server = Some(process::spawn(command)?);
+        if let Err(error) = self.wait_ready() {
+            self.kill9();
+            return Err(error.context(format!("PostgreSQL {}:\n{}", self.major, self.log_end())));
+        }
+        Ok(())
+    }
+
+    /// Reads the server's own word for it: the last line of `postmaster.pid`.
+    fn wait_ready(&mut self) -> Result<()> {
+        let file = self.data_dir().join("postmaster.pid");
+        let server = self.server.as_mut().expect("just started");
+        let deadline = Instant::now() + START_BOUND;
+        while Instant::now() < deadline {
+            if let Some(status) = server.try_wait()? {
+                bail!("the server ended with {status}");
+            }
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().map(str::trim).collect();
+            if lines.first() == Some(&server.id().to_string().as_str()) && lines.get(7) == Some(&"ready") {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        bail!("the server was not ready within {START_BOUND:?}")
+    }
+
+    fn configure(&self, builder: &Builder) -> Result<()> {
+        use std::io::Write;
+        let quoted = |value: &str| value.replace('\'', "''");
+        let mut conf = File::options().append(true).open(self.data_dir().join("postgresql.conf"))?;
+        for (name, value) in SETTINGS {
+            writeln!(conf, "{name} = '{value}'")?;
+        }
+        writeln!(conf, "unix_socket_directories = '{}'", quoted(&self.socket_dir().display().to_string()))?;
+        for (name, value) in &builder.settings {
+            writeln!(conf, "{name} = '{}'", quoted(value))?;
+        }
+        if let Some(hba) = &builder.hba {
+            std::fs::write(self.data_dir().join("pg_hba.conf"), hba)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of PostgreSQL {} on port {}:\n{}", self.major, self.port, self.log_end());
+        }
+        if let Some(server) = self.server.as_mut() {
+            process::signal(server.id(), Signal::QUIT);
+            if matches!(process::wait(server, Duration::from_secs(6)), Ok(Some(_))) {
+                self.server = None;
+            }
+        }
+        self.kill9();
+        if std::env::var_os("PGSLUICE_TEST_KEEP").is_some() {
+            eprintln!("kept: {}", self.dir.display());
+        } else {
+            remove(&self.dir);
+        }
+    }
+}
+
+fn remove(dir: &Path) {
+    let _ = std::fs::remove_dir_all(dir);
+    let _ = std::fs::remove_file(lock_path(dir));
+}
+
+fn lock_path(dir: &Path) -> PathBuf {
+    dir.with_extension("lock")
+}
+
+/// A port nobody listens on at this moment.
+fn free_port() -> u16 {
+    loop {
+        let port = rand::rng().random_range(PORTS);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Makes a directory for a cluster where `user` can enter it, and locks it as ours.
+fn new_directory(user: ServerUser) -> Result<(PathBuf, File)> {
+    let places = [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/var/tmp")];
+    let place = places.into_iter().find(|place| place.is_dir() && user.can_enter(place));
+    let place = place.with_context(|| format!("uid {} can enter no temporary directory", user.uid))?;
+    static SWEEP: Once = Once::new();
+    SWEEP.call_once(|| sweep(&place));
+    let name = format!("{PREFIX}{}-{:08x}", std::process::id(), rand::rng().random::<u32>());
+    let dir = place.join(name);
+    let lock = crate::server::lock(&lock_path(&dir))?;
+    for step in [dir.clone(), dir.join("s")] {
+        std::fs::create_dir(&step).with_context(|| format!("creating {}", step.display()))?;
+        std::fs::set_permissions(&step, std::fs::Permissions::from_mode(0o755))?;
+        user.take(&step)?;
+    }
+    Ok((dir, lock))
+}
+
+/// Removes what killed processes left in `place`: directories of ours whose lock nobody holds.
+fn sweep(place: &Path) {
+    let Ok(entries) = std::fs::read_dir(place) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !name.starts_with(PREFIX) || !name.ends_with(".lock") {
+            continue;
+        }
+        let Ok(file) = File::options().append(true).open(&path) else { continue };
+        if file.try_lock().is_ok() {
+            remove(&path.with_extension(""));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Real clusters of every major for tests and benchmarks.
+//!
+//! A scenario reads like prose: start a [`Pair`], write on its source, run the program with [`Sluice::run`], wait
+//! for a condition with [`wait_for`], compare both ends with [`assert_same_rows`].
+//!
+//! Promises:
+//! - A server that was there before is never touched: binaries come from pinned packages ([`server_dir`]), every
+//!   cluster has its own directory, its own port on 127.0.0.1 and its own socket directory.
+//! - Nothing stays behind: a cluster stops and is removed when its value is dropped, and its server is told to stop
+//!   by the kernel when the process that started it is killed.
+//! - `initdb` runs once per major; a cluster is a copy of that template.
+//!
+//! The environment: `PGSLUICE_TEST_MAJORS` (`all`, or `15,18`), `PGSLUICE_PG_DIR` (where server binaries are kept),
+//! `PGSLUICE_BIN` (the program under test), `PGSLUICE_TEST_KEEP` (leave the clusters' directories behind, to look at).
+//!
+//! Does not belong here: anything that knows what pgsluice does with the rows. Checkers stay apart from what they
+//! check, so this crate depends on none of the product's.
+
+mod cluster;
+mod identity;
+mod major;
+mod pair;
+mod process;
+mod rows;
+mod server;
+mod sluice;
+mod sql;
+mod template;
+mod user;
+mod wait;
+
+pub use cluster::{Builder, Cluster, StopMode};
+pub use major::Major;
+pub use pair::Pair;
+pub use rows::{RowsCompared, assert_same_rows, same_rows};
+pub use server::{cache_dir, server_dir, workspace_dir};
+pub use sluice::{Output, Sluice, pgsluice_path};
+pub use sql::{Rows, query};
+pub use wait::wait_for;

@@ -1,0 +1,85 @@
+//! The majors we test on, and which of them this run is asked for.
+
+use std::fmt;
+
+/// A major version of PostgreSQL that pgsluice supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Major {
+    /// PostgreSQL 14: pgoutput v2, no row filters, no column lists.
+    V14,
+    /// PostgreSQL 15.
+    V15,
+    /// PostgreSQL 16: pgoutput v4, `origin`.
+    V16,
+    /// PostgreSQL 17.
+    V17,
+    /// PostgreSQL 18.
+    V18,
+}
+
+impl Major {
+    /// Every supported major, oldest first.
+    pub const ALL: [Major; 5] = [Major::V14, Major::V15, Major::V16, Major::V17, Major::V18];
+    /// What the default suite runs on: the oldest that most people run, and the newest.
+    pub const DEFAULT: [Major; 2] = [Major::V15, Major::V18];
+
+    /// The major's number, 14 to 18.
+    pub fn number(self) -> u32 {
+        14 + self as u32
+    }
+
+    /// The major of that number, if we support it.
+    pub fn from_number(number: u32) -> Option<Major> {
+        Major::ALL.into_iter().find(|major| major.number() == number)
+    }
+
+    /// The majors this run is asked for: `PGSLUICE_TEST_MAJORS` (`all`, or numbers with commas), else [`Major::DEFAULT`].
+    ///
+    /// # Panics
+    /// If the variable holds anything else: a typing error must not shrink the matrix silently.
+    pub fn under_test() -> Vec<Major> {
+        match std::env::var("PGSLUICE_TEST_MAJORS") {
+            Ok(text) if !text.trim().is_empty() => parse_list(&text)
+                .unwrap_or_else(|word| panic!("PGSLUICE_TEST_MAJORS: {word:?} is not a major from 14 to 18")),
+            _ => Major::DEFAULT.to_vec(),
+        }
+    }
+}
+
+impl fmt::Display for Major {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.number())
+    }
+}
+
+/// `all`, or numbers with commas; the word that is neither comes back as the error.
+fn parse_list(text: &str) -> Result<Vec<Major>, String> {
+    if text.trim() == "all" {
+        return Ok(Major::ALL.to_vec());
+    }
+    text.split(',')
+        .map(str::trim)
+        .map(|word| word.parse().ok().and_then(Major::from_number).ok_or_else(|| word.to_owned()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_majors_agree_both_ways() {
+        for major in Major::ALL {
+            assert_eq!(Major::from_number(major.number()), Some(major));
+        }
+        assert_eq!(Major::V18.number(), 18);
+        assert_eq!(Major::from_number(13), None);
+    }
+
+    #[test]
+    fn a_list_of_majors_is_read_or_refused_by_its_wrong_word() {
+        assert_eq!(parse_list("all").unwrap(), Major::ALL);
+        assert_eq!(parse_list("15, 18").unwrap(), [Major::V15, Major::V18]);
+        assert_eq!(parse_list("15,19"), Err("19".to_owned()));
+    }
+}

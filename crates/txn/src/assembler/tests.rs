@@ -1,0 +1,178 @@
+//! Messages written by hand, in every order the walsender may choose.
+
+use super::*;
+use crate::DirSpool;
+
+fn lsn_time(lsn: u64) -> Vec<u8> {
+    let mut bytes = vec![0];
+    bytes.extend(lsn.to_be_bytes());
+    bytes.extend((lsn + 8).to_be_bytes());
+    bytes.extend(0_i64.to_be_bytes());
+    bytes
+}
+
+fn begin(lsn: u64, xid: u32) -> Bytes {
+    let mut bytes = vec![b'B'];
+    bytes.extend(lsn.to_be_bytes());
+    bytes.extend(0_i64.to_be_bytes());
+    bytes.extend(xid.to_be_bytes());
+    bytes.into()
+}
+
+fn commit(lsn: u64) -> Bytes {
+    [vec![b'C'], lsn_time(lsn)].concat().into()
+}
+
+fn relation(subxid: Option<u32>) -> Bytes {
+    let mut bytes = vec![b'R'];
+    bytes.extend(subxid.iter().flat_map(|xid| xid.to_be_bytes()));
+    bytes.extend(b"\0\0\x40\0s\0t\0d\0\x01\x01id\0\0\0\0\x17\xff\xff\xff\xff");
+    bytes.into()
+}
+
+fn insert(subxid: Option<u32>, value: &str) -> Bytes {
+    let mut bytes = vec![b'I'];
+    bytes.extend(subxid.iter().flat_map(|xid| xid.to_be_bytes()));
+    bytes.extend(b"\0\0\x40\0N\0\x01t");
+    bytes.extend(u32::try_from(value.len()).unwrap().to_be_bytes());
+    bytes.extend(value.bytes());
+    bytes.into()
+}
+
+fn stream(kind: u8, xid: u32, rest: &[u8]) -> Bytes {
+    let mut bytes = vec![kind];
+    bytes.extend(xid.to_be_bytes());
+    bytes.extend(rest);
+    bytes.into()
+}
+
+/// What came out, one word per event.
+fn drive(assembler: &mut Assembler, messages: impl IntoIterator<Item = Bytes>) -> Vec<String> {
+    let mut seen = Vec::new();
+    for message in messages {
+        assembler.push(message).unwrap();
+        while let Some(event) = assembler.next().unwrap() {
+            seen.push(match event {
+                Event::Begin(begin) => format!("begin {}", begin.xid),
+                Event::Change(Change { op: Op::Insert(new), .. }) => match new.columns().next() {
+                    Some(pgoutput::Column::Text(value)) if value.len() < 10 => {
+                        String::from_utf8(value.to_vec()).unwrap()
+                    }
+                    _ => "long".to_owned(),
+                },
+                Event::Change(_) | Event::Truncate(_) => unreachable!(),
+                Event::Commit(commit) => format!("commit {}", commit.end_lsn),
+            });
+        }
+    }
+    seen
+}
+
+fn assembler() -> (Assembler, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = DirSpool::open(dir.path().join("spool")).unwrap();
+    (Assembler::new(Box::new(spool)), dir)
+}
+
+#[test]
+fn blocks_of_open_transactions_come_out_whole_at_their_commit() {
+    let (mut assembler, dir) = assembler();
+    let stop = || Bytes::from_static(b"E");
+    let seen = drive(
+        &mut assembler,
+        [
+            stream(b'S', 7, b"\x01"),
+            relation(Some(7)),
+            insert(Some(7), "a"),
+            insert(Some(8), "gone"),
+            stop(),
+            stream(b'S', 9, b"\x01"),
+            relation(Some(9)),
+            insert(Some(9), "x"),
+            stop(),
+            stream(b'A', 7, &8_u32.to_be_bytes()),
+            begin(0x100, 10),
+            relation(None),
+            insert(None, "small"),
+            commit(0x100),
+            stream(b'S', 7, b"\0"),
+            insert(Some(7), "b"),
+            stop(),
+            stream(b'A', 9, &9_u32.to_be_bytes()),
+            stream(b'c', 7, &lsn_time(0x200)),
+        ],
+    );
+    assert_eq!(seen, ["begin 10", "small", "commit 0/108", "begin 7", "a", "b", "commit 0/208"]);
+    assert!(assembler.is_outside());
+    assert_eq!(assembler.open_transactions(), 0);
+    assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0, "spool files are left");
+}
+
+#[test]
+fn a_transaction_larger_than_every_buffer_reads_back() {
+    let (mut assembler, _dir) = assembler();
+    let long = "y".repeat(3 * BLOCK);
+    let mut messages = vec![stream(b'S', 7, b"\x01"), relation(Some(7))];
+    for i in 0..50_000 {
+        messages.push(if i % 20_000 == 7 { insert(Some(7), &long) } else { insert(Some(7), &i.to_string()) });
+    }
+    messages.push(Bytes::from_static(b"E"));
+    messages.push(stream(b'c', 7, &lsn_time(0x200)));
+    let seen = drive(&mut assembler, messages);
+    assert_eq!(seen.len(), 50_002);
+    assert_eq!(seen.iter().filter(|word| *word == "long").count(), 3);
+    assert_eq!(seen[1], "0");
+    assert_eq!(seen[50_000], "49999");
+}
+
+#[test]
+fn what_does_not_belong_is_an_error() {
+    for messages in [
+        vec![commit(1)],
+        vec![insert(None, "a")],
+        vec![begin(1, 1), begin(2, 2)],
+        vec![begin(1, 1), insert(None, "a")],
+        vec![stream(b'c', 7, &lsn_time(0x200))],
+        vec![Bytes::from_static(b"b")],
+    ] {
+        let (mut assembler, _dir) = assembler();
+        let result = messages.into_iter().try_for_each(|message| {
+            assembler.push(message)?;
+            while assembler.next()?.is_some() {}
+            Ok::<_, AssemblyError>(())
+        });
+        assert!(result.is_err());
+    }
+}
+
+/// A disk that is full after some bytes.
+struct FullDisk(usize);
+
+impl Spool for FullDisk {
+    fn append(&mut self, _: Xid, bytes: &[u8]) -> io::Result<()> {
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(())
+    }
+
+    fn read(&mut self, _: Xid) -> io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(io::Cursor::new(vec![0, 0, 1, 0, 1])))
+    }
+
+    fn remove(&mut self, _: Xid) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_and_a_short_file_are_errors_of_the_disk() {
+    let blocks = || [stream(b'S', 7, b"\x01"), relation(Some(7)), Bytes::from_static(b"E")];
+    let mut full = Assembler::new(Box::new(FullDisk(10)));
+    let failed = blocks().into_iter().find_map(|message| full.push(message).err()).unwrap();
+    assert!(failed.is_disk());
+
+    let mut short = Assembler::new(Box::new(FullDisk(1000)));
+    blocks().into_iter().for_each(|message| short.push(message).unwrap());
+    short.push(stream(b'c', 7, &lsn_time(1))).unwrap();
+    assert!(matches!(short.next(), Ok(Some(Event::Begin(_)))));
+    assert!(short.next().unwrap_err().is_disk());
+}

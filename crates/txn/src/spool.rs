@@ -1,0 +1,109 @@
+//! Where changes of open transactions wait: one append-only file each.
+//!
+//! Nothing here outlives the process: after a restart the source sends every
+//! transaction again that was not confirmed, so what an earlier process left
+//! is removed first, and no file is ever synced. [`Spool`] is the only door
+//! to the disk; a fault is an ordinary implementation of it.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+use base::Xid;
+
+/// Appends to and reads back one byte string per transaction.
+pub trait Spool: Send {
+    /// Adds `bytes` behind what was appended for `xid` before.
+    ///
+    /// # Errors
+    /// The disk's.
+    fn append(&mut self, xid: Xid, bytes: &[u8]) -> io::Result<()>;
+
+    /// All that was appended for `xid`, from the start.
+    ///
+    /// # Errors
+    /// The disk's, or nothing was appended.
+    fn read(&mut self, xid: Xid) -> io::Result<Box<dyn Read + Send>>;
+
+    /// Forgets `xid`; nothing happens if nothing was appended.
+    ///
+    /// # Errors
+    /// The disk's.
+    fn remove(&mut self, xid: Xid) -> io::Result<()>;
+}
+
+/// A directory with a file `<xid>.spool` per open transaction.
+#[derive(Debug)]
+pub struct DirSpool {
+    dir: PathBuf,
+    /// The file being written: blocks of one transaction come in a row, so
+    /// one open file is enough however many transactions are open.
+    current: Option<(Xid, File)>,
+}
+
+impl DirSpool {
+    /// Takes over `dir`: made if missing, emptied of spool files.
+    ///
+    /// # Errors
+    /// The directory cannot be made, read or emptied; the message names it.
+    pub fn open(dir: PathBuf) -> io::Result<Self> {
+        let named = |error: io::Error| named(&dir, "spool directory", error);
+        fs::create_dir_all(&dir).map_err(named)?;
+        for entry in fs::read_dir(&dir).map_err(named)? {
+            let path = entry.map_err(named)?.path();
+            if path.extension().is_some_and(|extension| extension == "spool") {
+                fs::remove_file(&path).map_err(named)?;
+            }
+        }
+        Ok(DirSpool { dir, current: None })
+    }
+
+    fn path(&self, xid: Xid) -> PathBuf {
+        self.dir.join(format!("{xid}.spool"))
+    }
+}
+
+fn named(path: &std::path::Path, what: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+}
+
+impl Spool for DirSpool {
+    fn append(&mut self, xid: Xid, bytes: &[u8]) -> io::Result<()> {
+        let path = self.path(xid);
+        let file = match &mut self.current {
+            Some((open, file)) if *open == xid => file,
+            current => {
+                let opened = File::options().create(true).append(true).open(&path);
+                let opened = opened.map_err(|error| named(&path, "spool file", error))?;
+                &mut current.insert((xid, opened)).1
+            }
+        };
+        file.write_all(bytes).map_err(|error| named(&path, "spool file", error))
+    }
+
+    fn read(&mut self, xid: Xid) -> io::Result<Box<dyn Read + Send>> {
+        let path = self.path(xid);
+        let file = File::open(&path).map_err(|error| named(&path, "spool file", error))?;
+        Ok(Box::new(file))
+    }
+
+    fn remove(&mut self, xid: Xid) -> io::Result<()> {
+        self.current.take_if(|(open, _)| *open == xid);
+        let path = self.path(xid);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named(&path, "spool file", error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for DirSpool {
+    fn drop(&mut self) {
+        // Only a courtesy to the disk; open() does it again.
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|extension| extension == "spool") {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Running cargo and other programs from the workspace's root.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// What is built.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Dev,
+    Release,
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(testkit::workspace_dir());
+    command
+}
+
+/// Runs `command` with our output; whether it succeeded.
+pub(crate) fn succeeds(command: &mut Command) -> Result<bool> {
+    Ok(command.status().with_context(|| format!("running {command:?}"))?.success())
+}
+
+/// The workspace as cargo sees it, without its dependencies.
+pub(crate) fn metadata() -> Result<Value> {
+    let mut command = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
+    let output = command.stderr(Stdio::inherit()).output().context("running cargo metadata")?;
+    ensure!(output.status.success(), "cargo metadata failed");
+    serde_json::from_slice(&output.stdout).context("cargo metadata")
+}
+
+/// Builds the program, and `also` these packages; the path of the program.
+pub(crate) fn build_pgsluice(profile: Profile, also: &[&str]) -> Result<PathBuf> {
+    let mut command = cargo(&["build", "--package", "pgsluice"]);
+    also.iter().for_each(|package| {
+        command.args(["--package", package]);
+    });
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
+    ensure!(succeeds(&mut command)?, "building pgsluice failed");
+    let target =
+        metadata()?["target_directory"].as_str().map(PathBuf::from).context("no target directory")?;
+    Ok(target.join(if profile == Profile::Release { "release" } else { "debug" }).join("pgsluice"))
+}

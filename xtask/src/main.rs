@@ -1,0 +1,123 @@
+//! Every chore as `cargo x ...`: the one door that a person, the Makefile and CI go through.
+//!
+//! Each chore is a file. Rules that we made ourselves (`arrows`, `tidy`) are functions from text to complaints, so
+//! that their tests can show that they complain.
+
+mod arrows;
+mod cargo;
+mod check;
+mod demo;
+mod deny;
+mod documents;
+mod suite;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use testkit::Major;
+
+/// Chores of the pgsluice workspace.
+#[derive(Parser)]
+#[command(name = "cargo x", bin_name = "cargo x")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Everything that is checked without a server: fmt, clippy, docs, arrows, tidy, generated documents, deny.
+    Check,
+    /// Dependencies between crates against the order in ARCHITECTURE.md.
+    Arrows,
+    /// House rules for files: length, headers, forbidden words.
+    Tidy,
+    /// Licences, sources and bans of dependencies; advisories where their database can be reached.
+    Deny,
+    /// Builds the program, fetches servers, runs all tests; the last line is `N passed, N failed`.
+    Test {
+        /// Run on every supported major instead of PGSLUICE_TEST_MAJORS or the default two.
+        #[arg(long)]
+        all_majors: bool,
+        /// Only tests whose name contains this.
+        filter: Option<String>,
+    },
+    /// Fetches server binaries (of the default majors) and prints where they are.
+    Pg {
+        /// 14 to 18, or `all`.
+        majors: Vec<String>,
+    },
+    /// Builds for release and runs a benchmark: `cargo x bench NAME [--quick]`.
+    Bench {
+        /// Name and options, passed on.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Two throw-away clusters, a live write load, one kill -9, and a proof that both ends are equal.
+    Demo(demo::Options),
+    /// Writes the documents that are generated from the code.
+    Docs {
+        /// Only say whether they are up to date.
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().chore) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cargo x: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether the chore found everything in order; an error is a chore that could not do its work.
+fn run(chore: Chore) -> Result<bool> {
+    match chore {
+        Chore::Check => check::run(),
+        Chore::Arrows => check::report("arrows", &arrows::complaints()?),
+        Chore::Tidy => check::report("tidy", &tidy::complaints()?),
+        Chore::Deny => deny::run(),
+        Chore::Test { all_majors, filter } => suite::run(all_majors, filter.as_deref()),
+        Chore::Pg { majors } => fetch_servers(&majors),
+        Chore::Bench { arguments } => bench(&arguments),
+        Chore::Demo(options) => demo::run(&options).map(|()| true),
+        Chore::Docs { check } => documents::run(check),
+    }
+}
+
+fn fetch_servers(majors: &[String]) -> Result<bool> {
+    let mut wanted = Vec::new();
+    for word in majors {
+        match word.as_str() {
+            "all" => wanted.extend(Major::ALL),
+            number => wanted.push(
+                number
+                    .parse()
+                    .ok()
+                    .and_then(Major::from_number)
+                    .context(format!("{number} is no supported major (14 to 18, or `all`)"))?,
+            ),
+        }
+    }
+    if wanted.is_empty() {
+        wanted = Major::under_test();
+    }
+    for major in wanted {
+        println!("PostgreSQL {major}: {}", testkit::server_dir(major)?.display());
+    }
+    Ok(true)
+}
+
+fn bench(arguments: &[String]) -> Result<bool> {
+    let program = cargo::build_pgsluice(cargo::Profile::Release, &["bench"])?;
+    let bench = program.with_file_name("bench");
+    let mut command = std::process::Command::new(bench);
+    command.args(arguments).env("PGSLUICE_BIN", program);
+    cargo::succeeds(&mut command)
+}

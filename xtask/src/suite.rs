@@ -1,0 +1,101 @@
+//! `cargo x test`: one command from a fresh checkout to one line that says how it went.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use testkit::Major;
+
+use crate::cargo::{Profile, build_pgsluice, cargo};
+
+/// Tests mostly wait for servers, so more than cores; each may hold a pair of clusters, so not many more.
+const THREADS_MAX: usize = 8;
+
+/// What all test binaries reported.
+#[derive(Debug, Default, PartialEq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    failures: Vec<String>,
+}
+
+impl Tally {
+    fn read(&mut self, line: &str) {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            let count = |word: &str| {
+                let before = counts.split_once(&format!(" {word};"))?.0;
+                before.rsplit(' ').next()?.parse::<u64>().ok()
+            };
+            self.passed += count("passed").unwrap_or(0);
+            self.failed += count("failed").unwrap_or(0);
+        } else if let Some(name) =
+            line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            self.failures.push(name.to_owned());
+        }
+    }
+}
+
+/// Builds, fetches, runs; prints the summary; whether everything passed and there was something to pass.
+pub(crate) fn run(all_majors: bool, filter: Option<&str>) -> Result<bool> {
+    let mut tally = Tally::default();
+    let ended_well = run_tests(all_majors, filter, &mut tally).unwrap_or_else(|error| {
+        eprintln!("test: {error:#}");
+        false
+    });
+    // A build that fails and a test binary that dies print no result line.
+    if !ended_well && tally.failed == 0 {
+        tally.failed = 1;
+    }
+    for name in &tally.failures {
+        println!("failed: {name}");
+    }
+    if tally.passed + tally.failed == 0 {
+        println!("no test has that in its name");
+    }
+    println!("{} passed, {} failed", tally.passed, tally.failed);
+    Ok(tally.failed == 0 && tally.passed > 0)
+}
+
+fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Result<bool> {
+    let program = build_pgsluice(Profile::Dev, &[])?;
+    let majors = if all_majors { Major::ALL.to_vec() } else { Major::under_test() };
+    for &major in &majors {
+        testkit::server_dir(major)?;
+    }
+    let majors = majors.iter().map(Major::to_string).collect::<Vec<_>>().join(",");
+    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get() * 2).min(THREADS_MAX);
+    println!("test: PostgreSQL {majors}, {threads} tests at a time");
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--"]);
+    command.args(filter).arg(format!("--test-threads={threads}"));
+    command.env("PGSLUICE_TEST_MAJORS", majors).env("PGSLUICE_BIN", program);
+    let mut child = command.stdout(Stdio::piped()).spawn().context("running cargo test")?;
+    let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut ours = std::io::stdout().lock();
+    for line in stdout.split(b'\n') {
+        let line = line.context("reading what cargo test prints")?;
+        let line = String::from_utf8_lossy(&line);
+        writeln!(ours, "{line}")?;
+        tally.read(&line);
+    }
+    Ok(child.wait()?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_all_binaries_are_summed_up() {
+        let mut tally = Tally::default();
+        for line in [
+            "test a::b ... ok",
+            "test a::c ... FAILED",
+            "test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+            "test result: ok. 20 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 1.01s",
+        ] {
+            tally.read(line);
+        }
+        assert_eq!(tally, Tally { passed: 21, failed: 1, failures: vec!["a::c".to_owned()] });
+    }
+}
