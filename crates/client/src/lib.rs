@@ -18,6 +18,7 @@
 //! What is said over a connection, and what to do when one is lost, belongs
 //! to the callers: nothing here is tried again by itself.
 
+mod bulk;
 mod cancel;
 mod conninfo;
 mod copy;

@@ -23,6 +23,15 @@ impl Stream {
             Stream::Tcp(_) | Stream::Unix(_) => None,
         }
     }
+
+    /// The connection below, if it is one of TCP.
+    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Stream::Tcp(stream) => Some(stream),
+            Stream::Tls(stream) => Some(stream.get_ref().0),
+            Stream::Unix(_) => None,
+        }
+    }
 }
 
 /// Calls one method of whichever stream it is.

@@ -28,6 +28,7 @@ use base::PgVersion;
 use postgres_protocol::message::frontend;
 use proto::frame::{self, Frame, ServerError};
 
+use crate::bulk;
 use crate::cancel::Canceller;
 use crate::dial::{self, Established};
 use crate::error::Kind;
@@ -218,6 +219,12 @@ impl Wire {
     pub fn buffered_frame(&mut self) -> Result<Option<Frame>, Error> {
         let result = self.buffered();
         self.placed(result)
+    }
+
+    /// Prepares for reading seldom and much at a time; whether that helps
+    /// here. See the module `bulk`.
+    pub fn read_in_bulk(&self) -> bool {
+        bulk::prepare(self.link.stream())
     }
 
     /// Sends `payload` as one `CopyData` and flushes it. If this is given up

@@ -37,6 +37,17 @@ const QUEUE_BYTES: usize = 8 * 1024 * 1024;
 pub const QUEUE_BLOCKS: usize = 256;
 /// How often it is looked whether something is to be said.
 const FEEDBACK_POLL: Duration = Duration::from_millis(100);
+/// While this much WAL was received and is not applied, nobody waits for the
+/// newest message: it is several times what is received in a [`PAUSE`].
+const BEHIND_BYTES: u64 = 2 << 20;
+/// So long after it committed, a transaction is late anyway.
+const BEHIND: Duration = Duration::from_millis(500);
+/// How long the socket is left alone when it was emptied and we are behind.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Less than this in one read means that the socket was emptied.
+const PAUSE_BELOW: usize = 32 << 10;
+/// Messages that come further apart than this pile up to nothing.
+const DENSE: Duration = Duration::from_millis(1);
 /// Between two reports that only say that more was flushed.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(200);
 
@@ -140,7 +151,9 @@ impl Stream {
     ) -> Result<(), Error> {
         let mut tick = tokio::time::interval(FEEDBACK_POLL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let in_bulk = self.wire.read_in_bulk();
         loop {
+            let waiting_since = Instant::now();
             let frame = tokio::select! {
                 frame = self.wire.read_frame() => frame.map_err(|error| self.failed(error))?,
                 _ = tick.tick() => {
@@ -151,6 +164,7 @@ impl Stream {
                 () = stop.cancelled() => return Ok(()),
             };
             self.last_heard_at = Instant::now();
+            let dense = self.last_heard_at - waiting_since < DENSE;
             self.asked = false;
             let mut inputs = Vec::new();
             let mut bytes = self.take(frame, &mut inputs, progress, heard)?;
@@ -178,6 +192,12 @@ impl Stream {
                         false => return Ok(()),
                     },
                     _ = tick.tick() => self.report_if_due(progress).await?,
+                    () = stop.cancelled() => return Ok(()),
+                }
+            }
+            if in_bulk && dense && bytes < PAUSE_BELOW && is_behind(progress, heard) {
+                tokio::select! {
+                    () = tokio::time::sleep(PAUSE) => {}
                     () = stop.cancelled() => return Ok(()),
                 }
             }
@@ -293,4 +313,15 @@ impl Stream {
     fn failed(&self, error: client::Error) -> Error {
         Error::client(format!("read the replication stream of slot \"{}\"", self.options.slot), error)
     }
+}
+
+/// Whether the newest message is not what anybody waits for.
+fn is_behind(progress: &Progress, heard: &Heard) -> bool {
+    let now = progress.snapshot();
+    let unapplied = now.received.as_u64().saturating_sub(now.applied.as_u64());
+    let late = || {
+        let committed = heard.last_commit_time().map_or(i64::MAX, |time| time.0);
+        u128::try_from(PgTimestamp::now().0.saturating_sub(committed)).is_ok_and(|late| late > BEHIND.as_micros())
+    };
+    unapplied > BEHIND_BYTES || late()
 }
