@@ -16,7 +16,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use testkit::{Major, StopMode, wait_for};
 
-use crate::limit::walsender_seconds;
+use crate::limit::{Limit, SET_ROWS, Sets, sets_alone, walsender_alone};
 use crate::load::{self, Script, Written};
 use crate::measure::{Look, Run, finish, measure};
 use crate::probe::Probe;
@@ -57,6 +57,8 @@ struct Backlog {
     /// Reads through the indexes what is written to, so that no run begins with cold buffers.
     warm_up: &'static str,
     script: Script,
+    /// Writes as many rows as the backlog does, without replication.
+    sets: Sets,
     transactions: u64,
     changes_per_transaction: u64,
 }
@@ -72,6 +74,15 @@ fn updates(options: &Options) -> Backlog {
         tables: vec!["t".to_owned()],
         warm_up: "SELECT sum(counter) FROM t WHERE pk > 0",
         script: Script::Update { rows },
+        sets: Sets {
+            feed: format!(
+                "SELECT DISTINCT ON (batch, pk) * FROM (SELECT i / {SET_ROWS} AS batch, \
+                 1 + floor(random() * {rows})::int AS pk, i AS counter, repeat('x', 1000) AS filler \
+                 FROM generate_series(0, {transactions} - 1) i) f ORDER BY batch, pk"
+            ),
+            statements: &["UPDATE t SET pk = f.pk, counter = f.counter, filler = f.filler FROM feed f \
+                 WHERE f.batch = b AND t.pk = f.pk"],
+        },
         transactions,
         changes_per_transaction: 1,
     }
@@ -94,6 +105,24 @@ fn tpcb(options: &Options) -> Backlog {
         tables: ["branches", "tellers", "accounts", "history"].map(|name| format!("pgbench_{name}")).to_vec(),
         warm_up: "SELECT sum(abalance) FROM pgbench_accounts WHERE aid > 0",
         script: Script::Tpcb { scale },
+        sets: Sets {
+            feed: format!(
+                "SELECT i * 4 / {SET_ROWS} AS batch, 1 + floor(random() * {scale})::int AS bid, \
+                 1 + floor(random() * {scale} * 10)::int AS tid, \
+                 1 + floor(random() * {scale} * {ACCOUNTS_PER_SCALE})::int AS aid, \
+                 i AS delta, now()::timestamp AS mtime, ''::char(84) AS filler \
+                 FROM generate_series(0, {transactions} - 1) i"
+            ),
+            statements: &[
+                "UPDATE pgbench_accounts a SET aid = f.aid, bid = f.bid, abalance = f.delta, filler = f.filler \
+                 FROM (SELECT DISTINCT ON (aid) * FROM feed WHERE batch = b ORDER BY aid) f WHERE a.aid = f.aid",
+                "UPDATE pgbench_tellers t SET tid = f.tid, bid = f.bid, tbalance = f.delta, filler = f.filler \
+                 FROM (SELECT DISTINCT ON (tid) * FROM feed WHERE batch = b ORDER BY tid) f WHERE t.tid = f.tid",
+                "UPDATE pgbench_branches t SET bid = f.bid, bbalance = f.delta, filler = f.filler \
+                 FROM (SELECT DISTINCT ON (bid) * FROM feed WHERE batch = b ORDER BY bid) f WHERE t.bid = f.bid",
+                "INSERT INTO pgbench_history SELECT tid, bid, aid, delta, mtime, NULL FROM feed WHERE batch = b",
+            ],
+        },
         transactions,
         changes_per_transaction: 4,
     }
@@ -145,9 +174,12 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     case.what.clone_from(&backlog.what);
     case.publisher = Some(written);
     case.curve_label = "MB of WAL not applied yet";
-    let limit = walsender_alone(&rig, options.order(0)[0], written.transactions)?;
-    case.limit = Some(changes as f64 / limit);
-    say.line(&format!("{name}: the walsender alone takes {limit:.2} s"));
+    let limit = limit(&mut rig, options.order(0)[0], backlog, written.transactions)?;
+    say.line(&format!(
+        "{name}: walsender alone {:.2} s ({:.2} CPU s), sets alone {:.2} s ({:.2} CPU s)",
+        limit.walsender.seconds, limit.walsender.cpu, limit.sets.seconds, limit.sets.cpu
+    ));
+    case.limit = Some(limit);
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
             let run = catch_up(&mut rig, backlog, arm, &window)?;
@@ -221,28 +253,35 @@ fn write_backlog(rig: &Rig, backlog: &Backlog) -> Result<(Written, Window)> {
     Ok((written, Window { start, end }))
 }
 
-/// Seconds that decoding and sending take when nothing is done with it. The subscriber is off.
-fn walsender_alone(rig: &Rig, arm: Arm, transactions: u64) -> Result<f64> {
+/// What the servers need for this backlog whoever replicates it. The subscriber is off, and is stopped again.
+fn limit(rig: &mut Rig, arm: Arm, backlog: &Backlog, transactions: u64) -> Result<Limit> {
     rig.unpark(arm)?;
     // The mark is one more.
-    let seconds = walsender_seconds(&rig.pair.source.url(DB), &slot(arm), transactions + 1)?;
+    let walsender = walsender_alone(rig, &slot(arm), transactions + 1)?;
     rig.drop_slots()?;
-    Ok(seconds)
+    rig.restore(arm.name())?;
+    if arm == Arm::Native {
+        rig.pair.target.sql(DB, &format!("ALTER SUBSCRIPTION {NAME} DISABLE"))?;
+    }
+    warm_up(rig, backlog)?;
+    let sets = sets_alone(&rig.pair.target, &backlog.sets)?;
+    rig.pair.target.stop(StopMode::Fast)?;
+    Ok(Limit { walsender, sets, cores: std::thread::available_parallelism()?.get() })
+}
+
+/// So that no run begins with cold buffers.
+fn warm_up(rig: &Rig, backlog: &Backlog) -> Result<()> {
+    let begun = Instant::now();
+    let plan = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET max_parallel_workers_per_gather = 0";
+    rig.pair.target.sql(DB, &format!("{plan}; {}", backlog.warm_up))?;
+    anyhow::ensure!(begun.elapsed() < STEP_BOUND, "warming up took {:?}", begun.elapsed());
+    rig.settle()
 }
 
 fn catch_up(rig: &mut Rig, backlog: &Backlog, arm: Arm, window: &Window) -> Result<Run> {
     rig.restore(arm.name())?;
     rig.unpark(arm)?;
-    let warm_up = Instant::now();
-    rig.pair.target.sql(
-        DB,
-        &format!(
-            "SET enable_seqscan = off; SET enable_bitmapscan = off; SET max_parallel_workers_per_gather = 0; {}",
-            backlog.warm_up
-        ),
-    )?;
-    anyhow::ensure!(warm_up.elapsed() < STEP_BOUND, "warming up took {:?}", warm_up.elapsed());
-    rig.settle()?;
+    warm_up(rig, backlog)?;
     let start = |probe: &Probe| match arm {
         Arm::Native => probe.row(&format!("ALTER SUBSCRIPTION {NAME} ENABLE")).map(|_| None),
         Arm::Ours => rig.run_sluice().map(Some),

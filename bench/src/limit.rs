@@ -1,12 +1,19 @@
-//! The machine's own limit for catching up: how fast the publisher's walsender decodes and sends the backlog to a
-//! reader that throws everything away. Nobody who reads from a slot can be faster.
+//! The machine's own limits for catching up, measured in the same run.
+//!
+//! Two things must be done by the servers whoever replicates: the walsender decodes and sends the backlog, and the
+//! subscriber writes the rows. Each is measured alone: the walsender with a reader that throws everything away, the
+//! writing with set-based statements of a batch's size that are fed from a table on the subscriber itself. Both use
+//! the machine's cores, so together they cannot take less than the larger of the two, nor less than the sum of their
+//! CPU seconds shared by the cores.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use client::{ConnInfo, Replication, Wire};
+use testkit::Cluster;
 
-use crate::rig::NAME;
+use crate::measure::cpu_between;
+use crate::rig::{DB, NAME, Rig};
 
 /// `XLogData`, and the bytes of its header: its tag and three 8-byte numbers.
 const XLOG_DATA: u8 = b'w';
@@ -15,30 +22,99 @@ const XLOG_DATA_HEADER: usize = 25;
 const COMMIT: u8 = b'C';
 /// A reader that hears nothing for this long counts on something that was not sent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// The reader pauses so long when it has read everything: the walsender is fastest while nobody listens.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Rows of one set: the default of `batch_rows_max`.
+pub(crate) const SET_ROWS: u64 = 10_000;
 
-/// Seconds until `commits` transactions have come from `slot` of the server at `url`; nothing is confirmed.
-pub(crate) fn walsender_seconds(url: &str, slot: &str, commits: u64) -> Result<f64> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(read(url, slot, commits)).context("reading the backlog without applying it")
+/// What one of the two took alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alone {
+    pub(crate) seconds: f64,
+    pub(crate) cpu: f64,
 }
 
-async fn read(url: &str, slot: &str, commits: u64) -> Result<f64> {
+/// What the servers need in any case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    pub(crate) walsender: Alone,
+    pub(crate) sets: Alone,
+    pub(crate) cores: usize,
+}
+
+impl Limit {
+    /// Seconds that nobody can undercut on this machine.
+    pub(crate) fn seconds(&self) -> f64 {
+        let shared = (self.walsender.cpu + self.sets.cpu) / self.cores as f64;
+        shared.max(self.walsender.seconds).max(self.sets.seconds)
+    }
+}
+
+/// Statements that write a backlog's rows, batch by batch.
+pub(crate) struct Sets {
+    /// Makes the table `feed`, with a column `batch` that counts from 0.
+    pub(crate) feed: String,
+    /// Each takes the rows of `batch = b` from `feed`.
+    pub(crate) statements: &'static [&'static str],
+}
+
+/// How long `sets` take on the running subscriber. They are planned as pgsluice's are.
+pub(crate) fn sets_alone(target: &Cluster, sets: &Sets) -> Result<Alone> {
+    target.sql(DB, &format!("CREATE UNLOGGED TABLE feed AS {}", sets.feed))?;
+    target.sql(DB, "CREATE INDEX ON feed (batch)")?;
+    target.sql(DB, "VACUUM ANALYZE feed")?;
+    target.sql(DB, "CHECKPOINT")?;
+    // One statement: a block that commits may not be part of a larger transaction.
+    let work = format!(
+        "DO $$ DECLARE b int; BEGIN \
+         PERFORM set_config('session_replication_role', 'replica', false); \
+         PERFORM set_config('enable_' || plan, 'off', false) FROM unnest(ARRAY['hashjoin', 'mergejoin', 'seqscan']) plan; \
+         FOR b IN SELECT generate_series(0, (SELECT max(batch) FROM feed)) LOOP {}; COMMIT; END LOOP; END $$",
+        sets.statements.join("; ")
+    );
+    let (alone, done) = timed(target, || target.sql(DB, &work));
+    done.context("writing the backlog's rows as sets")?;
+    Ok(alone)
+}
+
+/// What the walsender took to send `commits` transactions from `slot`; nothing is confirmed.
+pub(crate) fn walsender_alone(rig: &Rig, slot: &str, commits: u64) -> Result<Alone> {
+    let source = &rig.pair.source;
+    let url = source.url(DB);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (alone, done) = timed(source, || runtime.block_on(read(&url, slot, commits)));
+    done.context("reading the backlog without applying it")?;
+    Ok(alone)
+}
+
+/// Wall time of `work`, and what the server's processes spent on it.
+fn timed<T>(server: &Cluster, work: impl FnOnce() -> T) -> (Alone, T) {
+    let started = Instant::now();
+    let (cpu, done) = cpu_between(server, work);
+    (Alone { seconds: started.elapsed().as_secs_f64(), cpu }, done)
+}
+
+async fn read(url: &str, slot: &str, commits: u64) -> Result<()> {
     let mut wire = Wire::connect(&ConnInfo::parse(url)?, "bench limit", Replication::Database, &[]).await?;
     let command = format!(
         "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '2', publication_names '{NAME}', binary 'true')"
     );
-    let started = Instant::now();
     wire.copy_both(&command).await?;
+    wire.read_in_bulk();
     let mut seen = 0;
     while seen < commits {
-        let frame = tokio::time::timeout(SILENCE_MAX, wire.read_frame())
-            .await
-            .with_context(|| format!("only {seen} of {commits} transactions came"))??;
+        let frame = match wire.buffered_frame()? {
+            Some(frame) => frame,
+            None => {
+                tokio::time::sleep(PAUSE).await;
+                let frame = tokio::time::timeout(SILENCE_MAX, wire.read_frame()).await;
+                frame.with_context(|| format!("only {seen} of {commits} transactions came"))??
+            }
+        };
         let is_data = frame.body.first() == Some(&XLOG_DATA);
         seen += u64::from(is_data && frame.body.get(XLOG_DATA_HEADER) == Some(&COMMIT));
     }
-    let seconds = started.elapsed().as_secs_f64();
     // The walsender is told nothing; it ends with the connection, and the slot is dropped then.
     drop(wire);
-    Ok(seconds)
+    Ok(())
 }

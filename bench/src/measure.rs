@@ -94,6 +94,13 @@ pub(crate) fn finish(sluice: Option<Sluice>) -> Result<()> {
     Ok(())
 }
 
+/// CPU seconds that `server`'s processes spend while `work` is done.
+pub(crate) fn cpu_between<T>(server: &Cluster, work: impl FnOnce() -> T) -> (f64, T) {
+    let before = cpu_of(server);
+    let done = work();
+    (spent(before, cpu_of(server)).values().sum(), done)
+}
+
 fn cpu_of(cluster: &Cluster) -> BTreeMap<String, f64> {
     cluster.cpu_seconds().into_iter().collect()
 }

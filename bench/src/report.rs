@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use testkit::Major;
 
 use crate::load::Written;
+use crate::limit::{Alone, Limit};
 use crate::measure::{Cpu, Run, median};
 use crate::{Arm, machine, plot};
 
@@ -28,8 +29,8 @@ pub(crate) struct Case {
     rows: u64,
     /// What writing the backlog took the publisher.
     pub(crate) publisher: Option<Written>,
-    /// What the machine sets: rows per second when nothing is applied.
-    pub(crate) limit: Option<f64>,
+    /// What the machine sets.
+    pub(crate) limit: Option<Limit>,
     pub(crate) curve_label: &'static str,
     pub(crate) stock: Vec<Run>,
     pub(crate) ours: Vec<Run>,
@@ -85,6 +86,16 @@ impl Case {
         Some(self.rate(&self.ours)? / self.rate(&self.stock)?)
     }
 
+    /// Rows per second that nobody can exceed on this machine.
+    fn limit_rate(&self) -> Option<f64> {
+        Some(self.rows as f64 / self.limit?.seconds())
+    }
+
+    /// How near ours comes to that.
+    fn of_limit(&self) -> Option<f64> {
+        Some(self.rate(&self.ours)? / self.limit_rate()?)
+    }
+
     fn is_equal(&self) -> bool {
         self.stock.iter().chain(&self.ours).all(|run| run.equal)
     }
@@ -103,13 +114,19 @@ impl Case {
             "goal": self.goal,
             "equal": self.is_equal(),
             "rows": self.rows,
-            "walsender_alone": self.limit.map(f64::round),
+            "limit": self.limit_rate().map(f64::round),
+            "of_limit": self.of_limit().map(|share| rounded(share, 3)),
             "stock_seconds": seconds(&self.stock),
             "ours_seconds": seconds(&self.ours),
             "stock_cpu_seconds": cpu_json(&self.stock),
             "ours_cpu_seconds": cpu_json(&self.ours),
             "ours_resident_bytes_max": self.ours.iter().map(|run| run.resident_bytes_max).max(),
         });
+        if let Some(limit) = &self.limit {
+            let alone = |alone: &Alone| json!({"seconds": rounded(alone.seconds, 3), "cpu_seconds": rounded(alone.cpu, 3)});
+            value["walsender_alone"] = alone(&limit.walsender);
+            value["sets_alone"] = alone(&limit.sets);
+        }
         if let Some(written) = &self.publisher {
             value["publisher_seconds"] = json!(rounded(written.seconds, 3));
             value["publisher_transactions"] = json!(written.transactions);
@@ -162,7 +179,8 @@ impl Report {
             "equal",
             "native s",
             "pgsluice s",
-            "walsender alone",
+            "limit",
+            "of limit",
             "publisher s",
         ];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -177,7 +195,8 @@ impl Report {
                 if case.is_equal() { "yes" } else { "NO" }.to_owned(),
                 seconds(&case.stock),
                 seconds(&case.ours),
-                case.limit.map_or_else(dash, |limit| format!("{} {UNIT}", grouped(limit))),
+                case.limit_rate().map_or_else(dash, |limit| format!("{} {UNIT}", grouped(limit))),
+                case.of_limit().map_or_else(dash, |share| format!("{share:.2}")),
                 case.publisher.map_or_else(dash, |written| format!("{:.1}", written.seconds)),
             ]);
         }
@@ -233,8 +252,11 @@ impl Report {
         writeln!(
             text,
             "Medians of alternating runs; a ratio is the better the larger. \"Equal\": after every run both ends \
-             held the same rows (count and hash). \"Walsender alone\": decoding and sending \
-             with nothing applied, one run with its start included. On small backlogs it lies below what native and pgsluice reach and is then no limit.\n"
+             held the same rows (count and hash). \"Limit\": what the servers alone allow on this machine, measured \
+             in the same run: the walsender sending to a reader that throws everything away, and the same number of \
+             rows written on the subscriber by set-based statements fed from a table there. Both need the machine's \
+             cores, so the limit is the longer of the two, or the sum of their CPU seconds shared by the cores if \
+             that is longer.\n"
         )?;
         writeln!(text, "{}", self.table())?;
         for case in &self.cases {
@@ -246,6 +268,13 @@ impl Report {
                     written.seconds,
                     grouped(written.transactions as f64),
                     written.by
+                )?;
+            }
+            if let Some(Limit { walsender, sets, cores }) = &case.limit {
+                writeln!(
+                    text,
+                    "Alone, the walsender took {:.2} s ({:.2} CPU s), the sets {:.2} s ({:.2} CPU s); {cores} cores.\n",
+                    walsender.seconds, walsender.cpu, sets.seconds, sets.cpu
                 )?;
             }
             writeln!(text, "![{} over time]({})\n", case.curve_label, self.plot_name(case))?;

@@ -29,6 +29,7 @@ use crate::catalog::{Catalog, JoinedTables};
 use crate::counters::Counters;
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity};
+use crate::gate::{Gate, Intake, Passed};
 use crate::plan::Planner;
 use crate::state::State;
 
@@ -51,6 +52,8 @@ pub struct Options {
     pub allow_triggers: bool,
     /// The transaction to pass over, by its commit LSN.
     pub skip_lsn: Option<Lsn>,
+    /// Where the stream can be held between transactions.
+    pub gate: Arc<Gate>,
 }
 
 /// A target that is attached and may be applied to.
@@ -175,6 +178,7 @@ pub async fn apply(
     let mut executing = AbortOnDrop(tokio::spawn(execute(executor, queue)));
     let mut planning = Planning {
         assembler: Assembler::new(spool),
+        intake: Intake::new(Arc::clone(&options.gate)),
         catalog: target.catalog,
         planner: Planner::new("set", options.binary),
         batch: Batch::default(),
@@ -246,6 +250,7 @@ struct Current {
 
 struct Planning {
     assembler: Assembler,
+    intake: Intake,
     catalog: Catalog,
     planner: Planner,
     batch: Batch,
@@ -285,11 +290,12 @@ impl Planning {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return Ok(()),
+                    () = self.intake.changed() => {}
                     room = work.reserve(), if caught_up.is_some() => {
                         let Ok(room) = room else { return Ok(()) };
                         room.send(Work::CaughtUp(caught_up.take().unwrap_or_default()));
                     }
-                    block = inputs.recv() => match block {
+                    block = inputs.recv(), if !self.intake.is_full() => match block {
                         Some(block) => (waiting, _room) = (block.inputs.into_iter(), block.room),
                         None => return Ok(()),
                     },
@@ -303,7 +309,7 @@ impl Planning {
                     let Ok(room) = room else { return Ok(()) };
                     room.send(Work::Chunk(self.take_chunk()));
                 }
-                block = inputs.recv(), if !full && !more => match block {
+                block = inputs.recv(), if !full && !more && !self.intake.is_full() => match block {
                     Some(block) => (waiting, _room) = (block.inputs.into_iter(), block.room),
                     None => break,
                 },
@@ -338,7 +344,7 @@ impl Planning {
         caught_up: &mut Option<Lsn>,
     ) -> Result<bool, Error> {
         loop {
-            while let Some(event) = self.assembler.next()? {
+            while let Some(event) = self.next_event(caught_up)? {
                 *caught_up = None;
                 self.take(event, caught_up).await?;
                 // The last part of a large transaction is committed by itself.
@@ -347,15 +353,41 @@ impl Planning {
                     return Ok(true);
                 }
             }
-            match waiting.next() {
+            // What is put aside has a limit: the rest waits in the queue.
+            let input = if self.intake.is_full() { None } else { waiting.next() };
+            match input {
                 Some(Input::Message(data)) => self.assembler.push(data)?,
                 // In the middle of a transaction the position may lie behind
                 // that transaction's commit, which is not applied yet.
-                Some(Input::CaughtUp(lsn)) if self.transaction.is_none() => *caught_up = Some(lsn),
+                Some(Input::CaughtUp(lsn)) if self.transaction.is_none() => {
+                    if self.intake.caught_up(lsn) {
+                        *caught_up = Some(lsn);
+                    }
+                }
                 Some(Input::CaughtUp(_)) => {}
-                None => return Ok(false),
+                None => {
+                    self.intake.judge(self.transaction.is_some());
+                    return Ok(false);
+                }
             }
         }
+    }
+
+    /// The next event that passes the gate, if what is at hand makes one.
+    fn next_event(&mut self, caught_up: &mut Option<Lsn>) -> Result<Option<Event>, Error> {
+        while let Some(passed) = self.intake.release() {
+            match passed {
+                Passed::Event(event) => return Ok(Some(event)),
+                Passed::CaughtUp(lsn) => *caught_up = Some(lsn),
+            }
+        }
+        while !self.intake.is_full() {
+            let Some(event) = self.assembler.next()? else { break };
+            if let Some(event) = self.intake.admit(event) {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
     }
 
     async fn take(&mut self, event: Event, caught_up: &mut Option<Lsn>) -> Result<(), Error> {
@@ -417,6 +449,7 @@ impl Planning {
             }
             return;
         }
+        self.intake.handed(commit.end_lsn);
         self.batch.end(current.begin, commit, current.skipped);
     }
 

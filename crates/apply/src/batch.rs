@@ -52,9 +52,9 @@ impl Batch {
         self.changes.push(change);
     }
 
-    /// The first and the second half of its transactions.
-    pub(crate) fn halves(mut self) -> (Batch, Batch) {
-        let mut later = Batch { ends: self.ends.split_off(self.ends.len() / 2), ..Batch::default() };
+    /// Its first `transactions`, and the others.
+    pub(crate) fn split(mut self, transactions: usize) -> (Batch, Batch) {
+        let mut later = Batch { ends: self.ends.split_off(transactions), ..Batch::default() };
         let middle = self.ends.last().map_or(0, |end| end.changes_end);
         later.changes = self.changes.split_off(middle);
         later.ends.iter_mut().for_each(|end| end.changes_end -= middle);
@@ -92,7 +92,7 @@ mod tests {
     use crate::table::fixtures;
 
     #[test]
-    fn halves_keep_each_change_with_its_transaction() {
+    fn a_split_keeps_each_change_with_its_transaction() {
         let table = fixtures::table();
         let mut batch = Batch::default();
         for (transaction, changes) in [3, 0, 2, 1, 4].into_iter().enumerate() {
@@ -105,7 +105,7 @@ mod tests {
                 CommitInfo { commit_lsn: Lsn::new(1), end_lsn: Lsn::new(2), commit_time: PgTimestamp(0) };
             batch.end(begin, commit, false);
         }
-        let (earlier, later) = batch.halves();
+        let (earlier, later) = batch.split(2);
         let ends = |batch: &Batch| {
             batch.ends.iter().map(|end| (end.begin.xid.0, end.changes_end)).collect::<Vec<_>>()
         };

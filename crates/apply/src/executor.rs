@@ -5,7 +5,7 @@
 //!            plan holds: every statement reports the rows it must
 //!   chunk ------------------------------------------------------> commit, or next part
 //!     |  an error, another count, or no plan
-//!     +---> roll back (to the chunk's savepoint) ---> halves ---> exact replay ---> commit, or next part
+//!     +---> roll back (to the chunk's savepoint) ---> pieces ---> exact replay ---> commit, or next part
 //!                                                                    | a conflict that is an error
 //!                                                                    +---> roll back, stop
 //! ```
@@ -35,6 +35,7 @@ use txn::{Begin, Op};
 use crate::batch::{Batch, Change, Chunk, End};
 use crate::counters::{Counters, add};
 use crate::error::{Error, Kind, is_transient};
+use crate::fit::Fit;
 use crate::plan::{Planner, truncate};
 use crate::shape::{Shape, plain};
 use crate::state::ABORT_MOVES_ORIGIN;
@@ -44,10 +45,6 @@ use crate::table::{Path, Table};
 /// How often a transaction that met a deadlock or a serialization failure is
 /// tried again before the pipeline starts anew.
 const TRANSIENT_RETRIES: u32 = 5;
-
-/// So few transactions are replayed at once: another try as a set costs two
-/// round trips, about as much as one of them.
-const EXACT_TRANSACTIONS: usize = 4;
 
 /// Who applies: for the statement that clears `skip_lsn`.
 pub(crate) struct Identity {
@@ -71,6 +68,8 @@ pub(crate) struct Executor {
     write_progress: Arc<Shape>,
     counters: Arc<Counters>,
     progress: Arc<Progress>,
+    /// How large a set is tried.
+    fit: Fit,
     /// Counts of the parts of an open target transaction.
     open: Tally,
 }
@@ -122,6 +121,7 @@ impl Executor {
             write_progress: Arc::new(write_progress),
             counters,
             progress,
+            fit: Fit::new(),
             open: Tally::default(),
         }
     }
@@ -136,11 +136,17 @@ impl Executor {
 
     async fn apply_chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
         if chunk.first && chunk.last() {
-            if !self.apply_whole(&chunk).await? {
-                add(&self.counters.replays, 1);
-                self.replay_by_halves(chunk.batch).await?;
+            let transactions = chunk.batch.ends.len();
+            if transactions <= self.fit.transactions() {
+                if self.apply_whole(&chunk).await? {
+                    self.fit.fitted(transactions);
+                    return Ok(());
+                }
+                tracing::debug!(changes = chunk.batch.changes.len(), "a batch does not fit the target");
+                self.fit.failed(transactions);
             }
-            return Ok(());
+            add(&self.counters.replays, 1);
+            return self.apply_in_pieces(chunk.batch).await;
         }
         match self.apply_set(&chunk).await {
             Ok(()) => {}
@@ -185,26 +191,27 @@ impl Executor {
         Ok(false)
     }
 
-    /// Narrows down what does not fit: halves of the batch are tried as sets,
-    /// so that one conflict among thousands of transactions costs some
-    /// attempts and not thousands of single changes (RULES F4). What is left
-    /// is replayed exactly.
-    async fn replay_by_halves(&mut self, batch: Batch) -> Result<(), Error> {
-        tracing::debug!(changes = batch.changes.len(), "a batch does not fit the target");
-        let mut rest = vec![(batch, true)];
-        while let Some((batch, failed)) = rest.pop() {
-            let statements = if failed { None } else { self.exact.plan(&batch) };
-            let chunk = Chunk { batch, statements, first: true };
-            if !failed && self.apply_whole(&chunk).await? {
-                continue;
+    /// Applies what does not fit as a whole in pieces that may (RULES F4).
+    async fn apply_in_pieces(&mut self, batch: Batch) -> Result<(), Error> {
+        let mut rest = vec![batch];
+        while let Some(batch) = rest.pop() {
+            let transactions = batch.ends.len();
+            if transactions > self.fit.transactions() {
+                let (piece, later) = batch.split(self.fit.transactions());
+                rest.extend([later, piece]);
+            } else if self.fit.is_exact(transactions) {
+                self.replay_transactions(&batch).await?;
+                self.fit.replayed();
+            } else {
+                let statements = self.exact.plan(&batch);
+                let chunk = Chunk { batch, statements, first: true };
+                if self.apply_whole(&chunk).await? {
+                    self.fit.fitted(transactions);
+                } else {
+                    self.fit.failed(transactions);
+                    rest.push(chunk.batch);
+                }
             }
-            if chunk.batch.ends.len() <= EXACT_TRANSACTIONS {
-                self.replay_transactions(&chunk.batch).await?;
-                continue;
-            }
-            let (earlier, later) = chunk.batch.halves();
-            rest.push((later, false));
-            rest.push((earlier, false));
         }
         Ok(())
     }

@@ -91,6 +91,31 @@ fn f4_one_missing_row_in_a_large_transaction() {
     });
 }
 
+/// A table that keeps failing, among transactions of another that fits: every row that can be written is, and every
+/// conflict is counted once, however the batches are cut.
+#[test]
+fn f4_a_table_that_keeps_failing() {
+    scenario(|s| {
+        s.both(TABLE);
+        s.both("CREATE TABLE fits (id int PRIMARY KEY, n int)");
+        s.source("INSERT INTO t SELECT i, i, 'v' FROM generate_series(1, 2000) i");
+        s.source("INSERT INTO fits VALUES (1, 0)");
+        s.follow();
+        s.stop();
+        s.target("DELETE FROM t WHERE id % 20 = 7");
+        s.source(
+            "DO $$ BEGIN FOR i IN 1 .. 2000 LOOP UPDATE t SET v = 'w' || i WHERE id = i; \
+             UPDATE fits SET n = n + 1; COMMIT; END LOOP; END $$",
+        );
+        s.follow();
+        s.catch_up();
+        assert_eq!(s.conflicts("update_missing"), 100);
+        s.same_table("fits");
+        let rows = "SELECT md5(string_agg(id || v, ' ' ORDER BY id)) FROM t";
+        assert_eq!(s.target_one(rows), s.source_one(&format!("{rows} WHERE id % 20 <> 7")));
+    });
+}
+
 #[test]
 fn skip_passes_over_one_transaction() {
     scenario(|s| {

@@ -1,0 +1,120 @@
+//! How many transactions fit the target as one set, as far as experience goes.
+//!
+//! While nothing is wrong a batch is tried whole. When one does not fit, half
+//! of it is tried, then half of that, down to [`EXACT`] transactions, which
+//! are replayed one change at a time; what fits doubles the size again. So one
+//! conflict among thousands of transactions costs some attempts (RULES F4).
+//! Where a table keeps failing, the next batch is not tried whole first: it is
+//! cut to the size that last fitted, and when even the smallest sets fail
+//! again and again, ever more transactions are replayed exactly before the
+//! next is tried.
+
+/// So few transactions are replayed at once: another try as a set costs two
+/// round trips, about as much as one of them.
+pub(crate) const EXACT: usize = 4;
+/// At most so many times [`EXACT`] transactions are replayed before a set is
+/// tried again: then a try that fails costs a few per cent.
+const BACK_OFF_MAX: u32 = 64;
+
+/// The size that is tried next.
+#[derive(Debug)]
+pub(crate) struct Fit {
+    transactions: usize,
+    /// Exact replays to come before a set is tried.
+    exact_left: u32,
+    back_off: u32,
+}
+
+impl Fit {
+    pub(crate) fn new() -> Fit {
+        Fit { transactions: usize::MAX, exact_left: 0, back_off: 0 }
+    }
+
+    /// Transactions in the next piece at most.
+    pub(crate) fn transactions(&self) -> usize {
+        self.transactions
+    }
+
+    /// Whether a piece of `transactions` is replayed without a try.
+    pub(crate) fn is_exact(&self, transactions: usize) -> bool {
+        transactions <= EXACT
+    }
+
+    /// A set of `transactions` did not fit.
+    pub(crate) fn failed(&mut self, transactions: usize) {
+        self.transactions = (transactions / 2).max(EXACT);
+        if self.transactions == EXACT {
+            self.back_off = (self.back_off * 2).clamp(1, BACK_OFF_MAX);
+            self.exact_left = self.back_off;
+        }
+    }
+
+    /// A set of `transactions` fitted.
+    pub(crate) fn fitted(&mut self, transactions: usize) {
+        if transactions >= self.transactions {
+            self.transactions = transactions.saturating_mul(2);
+            self.back_off = 0;
+        }
+    }
+
+    /// A piece was replayed exactly.
+    pub(crate) fn replayed(&mut self) {
+        self.exact_left = self.exact_left.saturating_sub(1);
+        if self.exact_left == 0 && self.transactions <= EXACT {
+            self.transactions = 2 * EXACT;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Transactions executed as sets and replayed exactly, while batches of
+    /// 1,000 are applied in which every `distance`th transaction conflicts.
+    fn cost(distance: usize) -> (usize, usize) {
+        let (mut fit, mut sets, mut exact) = (Fit::new(), 0, 0);
+        for batch in 0..100 {
+            let mut at = batch * 1_000;
+            let end = at + 1_000;
+            while at < end {
+                let size = fit.transactions().min(end - at);
+                if fit.is_exact(size) {
+                    exact += size;
+                    fit.replayed();
+                    at += size;
+                    continue;
+                }
+                sets += size;
+                if (at..at + size).any(|transaction| transaction % distance == distance - 1) {
+                    fit.failed(size);
+                } else {
+                    fit.fitted(size);
+                    at += size;
+                }
+            }
+        }
+        (sets, exact)
+    }
+
+    #[test]
+    fn without_conflicts_nothing_is_tried_twice() {
+        assert_eq!(cost(usize::MAX), (100_000, 0));
+    }
+
+    #[test]
+    fn rare_conflicts_cost_few_replays_and_no_more_than_three_tries() {
+        for distance in [10_000, 1_000, 100] {
+            let (sets, exact) = cost(distance);
+            assert!(exact <= 16 * 100_000 / distance, "{exact} replayed at {distance}");
+            assert!(sets <= 300_000, "{sets} executed as sets at {distance}");
+        }
+    }
+
+    #[test]
+    fn where_everything_conflicts_sets_are_hardly_tried() {
+        let (sets, exact) = cost(2);
+        assert!(exact >= 95_000, "{exact} replayed");
+        assert!(sets <= 20_000, "{sets} executed as sets");
+    }
+}
