@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName};
 use client::{Canceller, ConnInfo, Wire};
-use proto::pgoutput::CommitInfo;
+use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::{Assembler, Begin, Block, Event, Input, Spool};
@@ -32,6 +32,7 @@ use crate::executor::{Executor, Identity};
 use crate::gate::{Gate, Intake, Passed};
 use crate::plan::Planner;
 use crate::state::State;
+use crate::table::Table;
 
 /// How an applier works.
 #[derive(Debug, Clone)]
@@ -402,8 +403,7 @@ impl Planning {
             }
             Event::Change(change) => {
                 let Some(current) = self.applicable() else { return Ok(()) };
-                let table = self.catalog.resolve(&change.relation, current.begin.final_lsn).await?;
-                if let Some(table) = table {
+                if let Some(table) = self.resolve(&change.relation, current.begin).await? {
                     self.push(Change::Row { table, op: change.op });
                 }
             }
@@ -411,7 +411,7 @@ impl Planning {
                 let Some(current) = self.applicable() else { return Ok(()) };
                 let mut tables = Vec::new();
                 for relation in &truncate.relations {
-                    tables.extend(self.catalog.resolve(relation, current.begin.final_lsn).await?);
+                    tables.extend(self.resolve(relation, current.begin).await?);
                 }
                 if !tables.is_empty() {
                     self.push(Change::Truncate { tables, restart_identity: truncate.restart_identity });
@@ -420,6 +420,11 @@ impl Planning {
             Event::Commit(commit) => self.commit(commit, caught_up),
         }
         Ok(())
+    }
+
+    /// The target's table, if the change is for it.
+    async fn resolve(&mut self, relation: &Arc<Relation>, begin: Begin) -> Result<Option<Arc<Table>>, Error> {
+        self.catalog.resolve(relation, begin.final_lsn).await.map_err(|error| error.met_by(begin))
     }
 
     /// The current transaction, if its changes are to be applied.

@@ -5,7 +5,7 @@ use std::fmt;
 use base::{Lsn, Xid};
 use conflict::Conflict;
 use proto::frame::ServerError;
-use txn::AssemblyError;
+use txn::{AssemblyError, Begin};
 
 use crate::table::MappingError;
 
@@ -17,7 +17,12 @@ pub struct Error(Box<Kind>);
 #[derive(Debug)]
 pub(crate) enum Kind {
     Client(client::Error),
-    Mapping(MappingError),
+    /// A table of the stream does not fit the target's.
+    Mapping {
+        error: MappingError,
+        /// The transaction that needs it, and where it finished.
+        transaction: Option<(Xid, Lsn)>,
+    },
     Assembly(AssemblyError),
     /// A change could not be applied.
     Change {
@@ -46,6 +51,8 @@ pub(crate) enum Kind {
     NoIdentity {
         table: String,
         operation: &'static str,
+        xid: Xid,
+        finished_at: Lsn,
     },
     /// The same subscription runs elsewhere.
     InUse {
@@ -61,6 +68,15 @@ pub(crate) enum Kind {
 impl Error {
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Kind::Refused(message.into()).into()
+    }
+
+    /// Says which transaction met a table that does not fit, so that it can be
+    /// skipped.
+    pub(crate) fn met_by(mut self, begin: Begin) -> Self {
+        if let Kind::Mapping { transaction, .. } = &mut *self.0 {
+            *transaction = Some((begin.xid, begin.final_lsn));
+        }
+        self
     }
 
     /// The connection to the target was lost, or the server is not ready.
@@ -85,7 +101,7 @@ impl Error {
             Kind::Change { .. }
                 | Kind::Conflict { .. }
                 | Kind::Commit { .. }
-                | Kind::Mapping(_)
+                | Kind::Mapping { .. }
                 | Kind::NoIdentity { .. }
         )
     }
@@ -118,7 +134,9 @@ impl Error {
         match &*self.0 {
             Kind::Change { finished_at, .. }
             | Kind::Conflict { finished_at, .. }
-            | Kind::Commit { finished_at, .. } => Some(*finished_at),
+            | Kind::Commit { finished_at, .. }
+            | Kind::NoIdentity { finished_at, .. } => Some(*finished_at),
+            Kind::Mapping { transaction, .. } => transaction.map(|(_, finished_at)| finished_at),
             _ => None,
         }
     }
@@ -146,7 +164,16 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             Kind::Client(error) => write!(f, "{error}"),
-            Kind::Mapping(error) => error.fmt(f),
+            Kind::Mapping { error, transaction } => {
+                error.fmt(f)?;
+                transaction.iter().try_for_each(|(xid, finished_at)| {
+                    write!(
+                        f,
+                        "; needed by transaction {xid}, finished at {finished_at}, \
+                         which can be passed over: pgsluice skip --lsn {finished_at}"
+                    )
+                })
+            }
             Kind::Assembly(error) => error.fmt(f),
             Kind::Change { table, operation, xid, finished_at, error } => {
                 write!(
@@ -174,10 +201,11 @@ impl fmt::Display for Error {
                 write!(f, "{what} failed on the target: {} (SQLSTATE {})", error.message, error.code)?;
                 error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
             }
-            Kind::NoIdentity { table, operation } => write!(
+            Kind::NoIdentity { table, operation, xid, finished_at } => write!(
                 f,
-                "the source sent {operation} for table \"{table}\" without a replica identity; \
-                 ALTER TABLE {table} REPLICA IDENTITY ... on the source"
+                "the source sent {operation} for table \"{table}\" without a replica identity, in transaction {xid}, \
+                 finished at {finished_at}; ALTER TABLE {table} REPLICA IDENTITY ... on the source, and skip what was \
+                 sent already: pgsluice skip --lsn {finished_at}"
             ),
             Kind::InUse { name, holder } => write!(
                 f,
@@ -214,7 +242,7 @@ impl From<client::Error> for Error {
 
 impl From<MappingError> for Error {
     fn from(error: MappingError) -> Self {
-        Kind::Mapping(error).into()
+        Kind::Mapping { error, transaction: None }.into()
     }
 }
 

@@ -324,7 +324,8 @@ impl Executor {
     async fn replay_row(&mut self, table: &Arc<Table>, op: &Op, begin: Begin) -> Result<(), Error> {
         let operation = operation(op);
         let Ok(statement) = self.exact.row(table, op) else {
-            return Err(Kind::NoIdentity { table: table.name.clone(), operation }.into());
+            let (xid, finished_at) = (begin.xid, begin.final_lsn);
+            return Err(Kind::NoIdentity { table: table.name.clone(), operation, xid, finished_at }.into());
         };
         let missing = match op {
             // An INSERT that a BEFORE trigger swallows is no conflict.

@@ -138,6 +138,25 @@ fn skip_passes_over_one_transaction() {
     });
 }
 
+/// What cannot be mapped can be skipped as a conflict can; what follows is refused until the target fits.
+#[test]
+fn skip_passes_over_what_the_target_has_no_column_for() {
+    scenario(|s| {
+        s.both(TABLE);
+        s.follow();
+        s.source("INSERT INTO t VALUES (1, 1, 'kept')");
+        s.source("ALTER TABLE t ADD fresh int; INSERT INTO t VALUES (2, 2, 'skipped', 2); ALTER TABLE t DROP fresh");
+        s.source("INSERT INTO t VALUES (3, 3, 'kept')");
+        s.wait_for_log("is missing replicated column \"fresh\"");
+        for number in 0..s.followers() {
+            let lsn = lsn_to_skip(&s.log(number));
+            s.call(number, &["skip", "--lsn", &lsn]).expect_success();
+        }
+        s.catch_up();
+        assert_eq!(s.target_one("SELECT string_agg(id || v, ' ' ORDER BY id) FROM t"), "1kept 3kept");
+    });
+}
+
 /// A conflict inside a transaction that was streamed while it was open.
 #[test]
 fn a_conflict_in_a_streamed_transaction() {
