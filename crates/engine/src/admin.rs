@@ -220,6 +220,12 @@ pub(crate) const WAL_END: &str = "\
 SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
              ELSE pg_catalog.pg_current_wal_flush_lsn() END)::text";
 
+/// Whether a server replays another's WAL.
+pub async fn is_standby(session: &Session) -> Result<bool, Error> {
+    let row = session.query_one("SELECT pg_catalog.pg_is_in_recovery()", &[]).await;
+    Ok(row.map_err(|error| Error::query(session, "ask whether the server is a standby", error))?.get(0))
+}
+
 /// What the source says of the slot; `None` if there is none.
 pub async fn slot_figures(
     source: &Session,

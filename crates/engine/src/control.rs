@@ -16,12 +16,20 @@
 //! {"command":"stop"}                       {"ok":true,"pid":7}
 //! {"command":"skip","lsn":"16/B374D848"}   {"ok":true,"pid":7}
 //! {"command":"reload-skip"}                {"ok":true,"pid":7}
+//! {"command":"hold"}                       {"ok":true,"pid":7}
+//! {"command":"advance","snapshot":"7:9:7","lsn":"16/B374D848"}
+//!                                          {"ok":true,"pid":7,"advanced":"exact"}
+//! {"command":"release"}                    {"ok":true,"pid":7}
 //! anything else                            {"ok":false,"pid":7,"error":"..."}
 //! ```
 //!
 //! `skip` says that the target's state now names a transaction to skip,
 //! `reload-skip` that what it names may have changed. `stop` answers at once;
-//! the process has ended when its lock is free.
+//! the process has ended when its lock is free. `hold` stops the stream
+//! between two transactions, `advance` lets through exactly what a snapshot of
+//! the source sees (`apply::Gate`), which may take as long as the target lags
+//! behind; the hold ends by `release`, with its connection, and after
+//! [`HOLD_MAX`] without a request.
 //!
 //! The lock is of one state directory on one machine. What keeps two machines
 //! apart is the target's advisory lock, which is the applier's.
@@ -32,32 +40,48 @@
 //!    file it locked is still the one of that name, and tries again if not.
 //! 2. A caller that connects and says nothing, or never ends its line: it
 //!    costs a task and at most `LINE_BYTES_MAX`, never the pipeline.
+//! 3. A caller that holds the stream and dies, or hangs: the kernel closes its
+//!    socket, and the time ends it.
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apply::{Advance, Hold, SourceSnapshot};
 use base::{Lsn, SubscriptionName};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::status::{Snapshot, Status};
 
-/// The longest request; ours are under 60 bytes.
-const LINE_BYTES_MAX: u64 = 4_096;
+/// The longest request: a snapshot with some thousand running transactions.
+/// Others are under 60 bytes.
+const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// The longest answer: a status of a hundred thousand tables.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// How long a caller waits for an answer, which needs no I/O.
+/// How long a caller waits for an answer, most of which need no I/O.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a caller may hold the stream without a word: short against every
+/// timeout of a walsender.
+pub const HOLD_MAX: Duration = Duration::from_secs(10);
+
+/// How long the stream may take to get to where a snapshot is.
+const ADVANCE_MAX: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether what passed has been applied.
+const APPLIED_POLL: Duration = Duration::from_millis(1);
 
 /// A question to a running process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +98,28 @@ pub enum Request {
     },
     /// Read again from the target's state what is to be skipped.
     ReloadSkip,
+    /// Let no further transaction through.
+    Hold,
+    /// Let through exactly what a snapshot of the source sees, and answer when
+    /// the target has it.
+    Advance {
+        /// `pg_current_snapshot()`.
+        snapshot: String,
+        /// The source's end of WAL, read after it was taken.
+        lsn: String,
+    },
+    /// End the hold.
+    Release,
+}
+
+/// How an [`Request::Advance`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Advanced {
+    /// The target holds what the snapshot sees.
+    Exact,
+    /// What the snapshot sees is no prefix of the commits: take another.
+    NotAPrefix,
 }
 
 /// What a running process answers.
@@ -89,6 +135,9 @@ pub struct Answer {
     /// The answer to [`Request::Status`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Box<Snapshot>>,
+    /// The answer to [`Request::Advance`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advanced: Option<Advanced>,
 }
 
 /// Why a lock or a conversation failed.
@@ -110,6 +159,12 @@ impl Error {
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(self.0, Kind::InUse { .. })
+    }
+
+    /// The process answered that it would not, or could not.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self.0, Kind::Refused { .. })
     }
 
     /// No process runs the subscription.
@@ -290,9 +345,9 @@ async fn accept(listener: UnixListener, status: Arc<Status>, stop: CancellationT
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let (status, stop) = (Arc::clone(&status), stop.clone());
+                    let caller = Caller { status: Arc::clone(&status), stop: stop.clone(), hold: None };
                     callers.spawn(async move {
-                        if let Err(error) = converse(stream, &status, &stop).await {
+                        if let Err(error) = converse(stream, caller).await {
                             tracing::debug!("a control connection ended: {error}");
                         }
                     });
@@ -309,15 +364,20 @@ async fn accept(listener: UnixListener, status: Arc<Status>, stop: CancellationT
 }
 
 /// One caller: a request a line, an answer a line.
-async fn converse(stream: UnixStream, status: &Status, stop: &CancellationToken) -> io::Result<()> {
+async fn converse(stream: UnixStream, mut caller: Caller) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
     loop {
         let mut line = String::new();
-        if (&mut reader).take(LINE_BYTES_MAX).read_line(&mut line).await? == 0 {
+        let mut bounded = (&mut reader).take(LINE_BYTES_MAX);
+        if caller.keep_time(bounded.read_line(&mut line)).await? == 0 {
             return Ok(());
         }
-        let mut answer = serde_json::to_vec(&answer(&line, status, stop))?;
+        let answer = tokio::select! {
+            answer = caller.answer(&line) => answer,
+            () = gone(&mut reader) => return Ok(()),
+        };
+        let mut answer = serde_json::to_vec(&answer)?;
         answer.push(b'\n');
         writer.write_all(&answer).await?;
         if !line.ends_with('\n') {
@@ -327,34 +387,99 @@ async fn converse(stream: UnixStream, status: &Status, stop: &CancellationToken)
     }
 }
 
-fn answer(line: &str, status: &Status, stop: &CancellationToken) -> Answer {
-    let mut answer = Answer { ok: true, pid: std::process::id(), error: None, status: None };
-    let request = serde_json::from_str::<Request>(line).map_err(|error| error.to_string());
-    let done = request.and_then(|request| match request {
-        Request::Status => {
-            answer.status = Some(Box::new(status.snapshot()));
-            Ok(())
-        }
-        Request::Stop => {
-            tracing::info!("asked to stop through the control socket");
-            stop.cancel();
-            Ok(())
-        }
-        Request::Skip { lsn } => {
-            let lsn: Lsn = lsn.parse().map_err(|error: base::ParseLsnError| error.to_string())?;
-            status.request_skip(lsn);
-            Ok(())
-        }
-        Request::ReloadSkip => {
-            status.request_skip(Lsn::INVALID);
-            Ok(())
-        }
-    });
-    if let Err(error) = done {
-        answer.ok = false;
-        answer.error = Some(error);
+/// Waits until the caller has hung up. A further request is left where it is.
+async fn gone(reader: &mut BufReader<OwnedReadHalf>) {
+    if reader.fill_buf().await.is_ok_and(|bytes| !bytes.is_empty()) {
+        std::future::pending::<()>().await;
     }
-    answer
+}
+
+/// What a caller may ask, and what it holds.
+struct Caller {
+    status: Arc<Status>,
+    stop: CancellationToken,
+    hold: Option<(Hold, tokio::time::Instant)>,
+}
+
+impl Caller {
+    /// Waits for `reading`, and meanwhile ends a hold whose time has come.
+    async fn keep_time<T>(&mut self, reading: impl Future<Output = T>) -> T {
+        tokio::pin!(reading);
+        let Some((_, deadline)) = self.hold else { return reading.await };
+        if let Ok(read) = tokio::time::timeout_at(deadline, &mut reading).await {
+            return read;
+        }
+        tracing::warn!("a caller held the stream for {HOLD_MAX:?}: released");
+        self.hold = None;
+        reading.await
+    }
+
+    async fn answer(&mut self, line: &str) -> Answer {
+        let mut answer =
+            Answer { ok: true, pid: std::process::id(), error: None, status: None, advanced: None };
+        let request = serde_json::from_str::<Request>(line).map_err(|error| error.to_string());
+        let done = match request {
+            Ok(request) => self.carry_out(request, &mut answer).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done {
+            answer.ok = false;
+            answer.error = Some(error);
+        }
+        answer
+    }
+
+    async fn carry_out(&mut self, request: Request, answer: &mut Answer) -> Result<(), String> {
+        match request {
+            Request::Status => answer.status = Some(Box::new(self.status.snapshot())),
+            Request::Stop => {
+                tracing::info!("asked to stop through the control socket");
+                self.stop.cancel();
+            }
+            Request::Skip { lsn } => self.status.request_skip(parse(&lsn)?),
+            Request::ReloadSkip => self.status.request_skip(Lsn::INVALID),
+            Request::Hold => {
+                self.hold = None;
+                let hold = self.status.gate().hold().map_err(|error| error.to_string())?;
+                self.hold = Some((hold, tokio::time::Instant::now() + HOLD_MAX));
+            }
+            Request::Advance { snapshot, lsn } => {
+                answer.advanced = Some(self.advance(parse(&snapshot)?, parse(&lsn)?).await?);
+            }
+            Request::Release => self.hold = None,
+        }
+        Ok(())
+    }
+
+    async fn advance(&mut self, snapshot: SourceSnapshot, end: Lsn) -> Result<Advanced, String> {
+        const LOST: &str = "the stream is not held any more: it ended, or was held too long";
+        let (hold, deadline) = self.hold.as_mut().ok_or(LOST)?;
+        let advancing = async {
+            let handed = match hold.advance(snapshot, end).await {
+                Advance::Exact(handed) => handed,
+                Advance::NotPrefix => return Ok(Advanced::NotAPrefix),
+                Advance::Lost => return Err(LOST.to_owned()),
+            };
+            while self.status.progress().snapshot().applied < handed {
+                if !hold.holds() {
+                    return Err(LOST.to_owned());
+                }
+                tokio::time::sleep(APPLIED_POLL).await;
+            }
+            Ok(Advanced::Exact)
+        };
+        let advanced = tokio::time::timeout(ADVANCE_MAX, advancing).await;
+        *deadline = tokio::time::Instant::now() + HOLD_MAX;
+        advanced.unwrap_or_else(|_| {
+            Err(format!(
+                "the target did not get level with the source within {ADVANCE_MAX:?}: it lags behind"
+            ))
+        })
+    }
+}
+
+fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
 }
 
 /// Asks the process that runs `subscription` with this state directory.
@@ -363,33 +488,59 @@ pub async fn ask(
     subscription: &SubscriptionName,
     request: &Request,
 ) -> Result<Answer, Error> {
-    let path = socket_path(state_dir, subscription);
-    let talk = |cause| Error(Kind::Talk { subscription: subscription.clone(), cause });
-    let conversation = async {
-        let mut stream = match UnixStream::connect(&path).await {
-            Ok(stream) => stream,
+    Conversation::open(state_dir, subscription).await?.ask(request).await
+}
+
+/// A connection to the process that runs a subscription.
+#[derive(Debug)]
+pub struct Conversation {
+    subscription: SubscriptionName,
+    stream: BufReader<UnixStream>,
+}
+
+impl Conversation {
+    /// Connects to the process that runs `subscription` with this state
+    /// directory.
+    pub async fn open(state_dir: &Path, subscription: &SubscriptionName) -> Result<Conversation, Error> {
+        let subscription = subscription.clone();
+        match UnixStream::connect(socket_path(state_dir, &subscription)).await {
+            Ok(stream) => Ok(Conversation { subscription, stream: BufReader::new(stream) }),
             Err(cause)
                 if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
             {
-                return Err(Error(Kind::NotRunning { subscription: subscription.clone() }));
+                Err(Error(Kind::NotRunning { subscription }))
             }
-            Err(cause) => return Err(talk(cause)),
-        };
-        let mut line = serde_json::to_vec(request).map_err(|error| talk(error.into()))?;
-        line.push(b'\n');
-        stream.write_all(&line).await.map_err(talk)?;
-        let mut text = String::new();
-        BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut text).await.map_err(talk)?;
-        serde_json::from_str::<Answer>(&text).map_err(|error| talk(error.into()))
-    };
-    let answer = tokio::time::timeout(ANSWER_TIMEOUT, conversation)
-        .await
-        .map_err(|_| talk(io::Error::new(io::ErrorKind::TimedOut, "no answer within 5 s")))??;
-    match answer.error {
-        Some(reason) if !answer.ok => {
-            Err(Error(Kind::Refused { subscription: subscription.clone(), reason }))
+            Err(cause) => Err(Error(Kind::Talk { subscription, cause })),
         }
-        _ => Ok(answer),
+    }
+
+    /// One question and its answer. After an error other than a refusal the
+    /// conversation is of no further use.
+    pub async fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
+        let bound = match request {
+            Request::Advance { .. } => ADVANCE_MAX + ANSWER_TIMEOUT,
+            _ => ANSWER_TIMEOUT,
+        };
+        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {bound:?}"));
+        let answered = tokio::time::timeout(bound, self.exchange(request)).await;
+        let answer = answered
+            .unwrap_or_else(|_| Err(late()))
+            .map_err(|cause| Error(Kind::Talk { subscription: self.subscription.clone(), cause }))?;
+        match answer.error {
+            Some(reason) if !answer.ok => {
+                Err(Error(Kind::Refused { subscription: self.subscription.clone(), reason }))
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    async fn exchange(&mut self, request: &Request) -> io::Result<Answer> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line).await?;
+        let mut text = String::new();
+        (&mut self.stream).take(ANSWER_BYTES_MAX).read_line(&mut text).await?;
+        Ok(serde_json::from_str(&text)?)
     }
 }
 

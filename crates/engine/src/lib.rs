@@ -5,14 +5,18 @@ pub mod control;
 mod error;
 pub mod metrics;
 pub mod monitor;
+pub mod pin;
 mod pipeline;
+mod preflight;
 mod record;
 mod retry;
 pub mod sequences;
 mod settings;
 mod status;
 
+pub use check::{End, Finding, Report, Severity};
 pub use error::Error;
 pub use pipeline::run;
+pub use preflight::check;
 pub use settings::{Binary, Origin, Settings, SourceMode, SynchronousCommit, spool_dir};
 pub use status::{CopySnapshot, Lag, LagFigures, LastError, Phase, Snapshot, Status, TableSnapshot, Totals};

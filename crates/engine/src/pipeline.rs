@@ -29,7 +29,7 @@ use txn::DirSpool;
 use crate::error::{Error, Kind};
 use crate::record::Record;
 use crate::retry::{Backoff, Verdict, verdict};
-use crate::{Binary, Origin, Phase, Settings, SourceMode, Status};
+use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight};
 
 /// How the source's sessions render values: as the native subscriber asks.
 /// Timeouts that somebody set for a database or role are not meant for them.
@@ -60,11 +60,12 @@ pub async fn run(settings: Arc<Settings>, status: Arc<Status>, stop: Cancellatio
     }
     let mut backoff = Backoff::new(settings.wal_retrieve_retry_interval);
     let mut skip = status.skip_lsn();
+    let mut checked = false;
     while !stop.is_cancelled() {
         status.set_phase(Phase::Starting);
         let attempt = Attempt { settings: &settings, status: &status, stop: &stop };
         let result = tokio::select! {
-            result = attempt.run(&mut backoff) => result,
+            result = attempt.run(&mut backoff, &mut checked) => result,
             // Only while nothing streams: a stream ends by itself in order.
             () = stop_before_streaming(&stop, &status) => return Ok(()),
         };
@@ -130,7 +131,11 @@ struct Ends {
 }
 
 impl Attempt<'_> {
-    async fn run(&self, backoff: &mut Backoff) -> Result<(), Error> {
+    async fn run(&self, backoff: &mut Backoff, checked: &mut bool) -> Result<(), Error> {
+        if !*checked {
+            preflight::before_start(self.settings).await?;
+            *checked = true;
+        }
         let mut ends = self.look().await?;
         self.check(&ends)?;
         let began = ends.row.as_ref().and_then(|row| row.consistent_point);
@@ -387,6 +392,7 @@ impl Attempt<'_> {
             keep_transactions: ends.state.tracks_commit_timestamps().await?,
             allow_triggers: settings.allow_triggers,
             skip_lsn,
+            gate: Arc::clone(self.status.gate()),
         })
     }
 

@@ -27,7 +27,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use apply::Counters;
+use apply::{Counters, Gate};
 use base::{Lsn, PgTimestamp, Progress, SubscriptionName};
 use copy::CopyProgress;
 use tokio::sync::watch;
@@ -100,6 +100,7 @@ pub struct Status {
     progress: Mutex<Arc<Progress>>,
     copy: Arc<CopyProgress>,
     counters: Arc<Counters>,
+    gate: Arc<Gate>,
     source_end: AtomicU64,
     source_heard_at: AtomicI64,
     handed: AtomicU64,
@@ -147,6 +148,7 @@ impl Status {
             progress: Mutex::default(),
             copy: Arc::default(),
             counters: Arc::default(),
+            gate: Arc::default(),
             source_end: AtomicU64::new(0),
             source_heard_at: AtomicI64::new(i64::MIN),
             handed: AtomicU64::new(0),
@@ -189,6 +191,12 @@ impl Status {
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+
+    /// Where the stream can be held between transactions.
+    #[must_use]
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
     }
 
     /// The pipeline is now in `phase`. Once stopping it only becomes stopped.

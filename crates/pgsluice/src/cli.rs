@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::exit;
 use crate::settings::{Ends, Table, Which};
-use crate::units::Seconds;
+use crate::units::{Bytes, Seconds};
 
 /// Logical replication for stock PostgreSQL: copy, stream, apply
 ///
@@ -29,6 +29,14 @@ pub(crate) enum Command {
     /// several subscriptions in the configuration file all of them run in
     /// this process, each on its own.
     Run(Box<Table>),
+    /// Say every reason why source and target would not work together
+    ///
+    /// Looks at both servers and changes nothing: settings, limits, rights,
+    /// publications, every published table. Each finding names its object
+    /// and the remedy, as SQL where SQL can do it. It takes the settings of
+    /// run, which starts with the same check. The exit code is 0 if there is
+    /// nothing to do, 1 if there are warnings, 2 if it cannot work.
+    Check(Box<CheckArgs>),
     /// Show what a subscription is doing and how far behind it is
     ///
     /// Asks the running process; if there is none on this machine, looks at
@@ -55,12 +63,31 @@ pub(crate) enum Command {
     /// Logical replication does not carry sequences. Run it with --apply when
     /// the source no longer writes, before the target takes over.
     Sequences(SequencesArgs),
+    /// Compare every published row on both ends
+    ///
+    /// Table by table, in chunks of its key, while replication goes on: a
+    /// pgsluice that runs the subscription on this machine is asked to stand
+    /// still for a moment, so that both ends are looked at in the same state
+    /// and every difference is one. Without it both ends are compared as they
+    /// are. Differences are named by table, key and column. The exit code is
+    /// 0 if the ends are equal, 6 if they differ, 1 if that cannot be told.
+    Verify(VerifyArgs),
     /// Print a manual page in roff
     Man(ManArgs),
     /// Print a completion script
     Completions(CompletionsArgs),
     /// Print the reference of all settings in Markdown
     ConfigReference,
+}
+
+/// `check`
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Print one JSON object per subscription and line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) settings: Table,
 }
 
 /// `status`
@@ -120,6 +147,37 @@ pub(crate) struct SequencesArgs {
     #[command(flatten)]
     pub(crate) settings: EndsArgs,
     /// Publications whose tables' sequences are meant
+    #[arg(long, value_name = "NAME", help_heading = "Stream")]
+    pub(crate) publication: Vec<String>,
+}
+
+/// `verify`
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Name at most this many differences per table
+    #[arg(long, default_value = "20", value_name = "COUNT")]
+    pub(crate) limit: usize,
+    /// Name table, key and column, but print no other value
+    #[arg(long)]
+    pub(crate) hide_values: bool,
+    /// Pairs of connections that compare at the same time (default: one per
+    /// processor of this machine, at most 8)
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: Option<u16>,
+    /// Compare tables larger than this in ranges of their key of about this
+    /// size
+    #[arg(long, default_value = "256MB", value_name = "SIZE")]
+    pub(crate) chunk_bytes: Bytes,
+    /// Hold a pair of snapshots about this long, then take a new one
+    #[arg(long, default_value = "10s", value_name = "DURATION")]
+    pub(crate) snapshot_max: Seconds,
+    #[command(flatten)]
+    pub(crate) settings: EndsArgs,
+    /// Publications to compare (default: those of the subscription as the
+    /// target has stored them)
     #[arg(long, value_name = "NAME", help_heading = "Stream")]
     pub(crate) publication: Vec<String>,
 }

@@ -3,12 +3,12 @@
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done; for `run`: stopped as asked |
-//! | 1 | failed: a server, the network, this machine |
-//! | 2 | wrong usage or configuration |
+//! | 1 | failed: a server, the network, this machine; for `check`: warnings |
+//! | 2 | wrong usage or configuration; for `check`: it cannot work |
 //! | 3 | in use: another process runs this subscription |
 //! | 4 | the subscription is disabled |
 //! | 5 | not running (`status`), or no such subscription |
-//! | 6 | the ends differ (`sequences` without `--apply`) |
+//! | 6 | the ends differ (`verify`; `sequences` without `--apply`) |
 //! | 128 + n | ended by signal n the second time it came |
 
 use std::fmt;
@@ -25,16 +25,24 @@ pub(crate) enum Code {
     Differs = 6,
 }
 
+impl Code {
+    /// `check` has nothing else that could fail: a server that cannot be
+    /// reached is a finding.
+    pub(crate) const WARNINGS: Code = Code::Failed;
+    /// Settings that cannot be read cannot work either.
+    pub(crate) const CANNOT: Code = Code::Usage;
+}
+
 /// The table above, for `--help` and the man page.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done; for run: stopped as asked
-  1  failed: a server, the network, this machine
-  2  wrong usage or configuration
+  1  failed: a server, the network, this machine; for check: warnings
+  2  wrong usage or configuration; for check: it cannot work
   3  in use: another process runs this subscription
   4  the subscription is disabled
   5  not running (status), or no such subscription
-  6  the ends differ (sequences without --apply)
+  6  the ends differ (verify; sequences without --apply)
   128 + n  ended by signal n the second time it came";
 
 /// An error that knows its exit code; others count as [`Code::Failed`].

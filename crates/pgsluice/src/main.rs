@@ -3,7 +3,8 @@
 //! A command is handed the subscriptions it is about, already read from
 //! flags, environment and file (`config`), and gives back an exit code
 //! (`exit`). What a person reads on stdout is the command's result; logs and
-//! errors go to stderr. No password and no row value is printed.
+//! errors go to stderr. No password is printed, and row values only by
+//! `verify`, which is asked for them.
 
 mod check;
 mod cli;
@@ -64,6 +65,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     let done = runtime.block_on(async {
         match command {
             Command::Run(_) => command::run::run(subjects, &process).await,
+            Command::Check(args) => command::check::check(&subjects, args.json).await,
             Command::Status(args) => command::status::status(&subjects, args.json).await,
             Command::Stop(args) => command::stop::stop(&subjects, args.timeout.0).await,
             Command::Skip(args) => command::skip::skip(&only(subjects)?, args.lsn).await,
@@ -71,6 +73,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             Command::Disable(_) => command::disable::disable(&only(subjects)?).await,
             Command::Drop(args) => command::drop::drop(&only(subjects)?, args.force).await,
             Command::Sequences(args) => command::sequences::sequences(&only(subjects)?, &args).await,
+            Command::Verify(args) => command::verify::verify(&only(subjects)?, &args).await,
             Command::Man(_) | Command::Completions(_) | Command::ConfigReference => {
                 unreachable!("answered above")
             }

@@ -49,9 +49,20 @@ fn every_command_has_help_and_a_page() {
     let help = stdout(&pgsluice(&["--help"], &[]));
     let dir = tempfile::tempdir().unwrap();
     assert!(pgsluice(&["man", "--dir", dir.path().to_str().unwrap()], &[]).status.success());
-    for command in
-        ["run", "status", "stop", "skip", "enable", "disable", "drop", "sequences", "man", "completions"]
-    {
+    for command in [
+        "run",
+        "check",
+        "status",
+        "stop",
+        "skip",
+        "enable",
+        "disable",
+        "drop",
+        "sequences",
+        "verify",
+        "man",
+        "completions",
+    ] {
         assert!(help.contains(&format!("  {command} ")), "{command}");
         let own = stdout(&pgsluice(&[command, "--help"], &[]));
         assert!(own.contains(&format!("Usage: pgsluice {command}")), "{own}");
@@ -71,6 +82,7 @@ fn a_wrong_command_line_ends_with_code_2_and_names_the_remedy() {
         (&["run", "--publication", "p", "--source-mode", "wal"], &["not available yet"]),
         (&["run", "--batch-rows-max", "x"], &["--batch-rows-max"]),
         (&["run", "--bach-rows-max", "1"], &["--batch-rows-max"]),
+        (&["check", "--publication", "p"], &["no source is set"]),
         (&["skip", "--lsn", "xyz", "--subscription", "s"], &["not an LSN"]),
         (&["skip", "--lsn", "0/0", "--subscription", "s"], &["none"]),
         (&["skip", "--subscription", "s"], &["--lsn"]),
@@ -104,6 +116,7 @@ fn no_password_is_ever_printed() {
             (vec!["run", "--sorce", text], &env[..]),
             (vec!["run", &format!("--sorce={text}")], &env[..]),
             (vec!["run", "--publication", "p", "--source", &broken], &env[..]),
+            (vec!["check", "--publication", "p"], &env[..]),
             (vec!["status", "--subscription", "s"], &env[..]),
             (vec!["drop", "--subscription", "s"], &env[..]),
         ] {

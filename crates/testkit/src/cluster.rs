@@ -303,7 +303,9 @@ impl Cluster {
             }
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             let lines: Vec<&str> = text.lines().map(str::trim).collect();
-            if lines.first() == Some(&server.id().to_string().as_str()) && lines.get(7) == Some(&"ready") {
+            if lines.first() == Some(&server.id().to_string().as_str())
+                && matches!(lines.get(7), Some(&("ready" | "standby")))
+            {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(3));

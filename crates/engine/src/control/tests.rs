@@ -107,3 +107,19 @@ async fn a_path_too_long_for_a_socket_names_the_setting() {
     let error = Server::start(lock, Arc::new(Status::new(name())), CancellationToken::new()).unwrap_err();
     assert!(error.to_string().contains("state_dir"), "{error}");
 }
+
+#[tokio::test]
+async fn a_stream_that_does_not_flow_cannot_be_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, _status, _stop) = serve(dir.path());
+    let mut conversation = Conversation::open(dir.path(), &name()).await.unwrap();
+    let refused = conversation.ask(&Request::Hold).await.unwrap_err();
+    assert!(refused.is_refused() && refused.to_string().contains("does not stream"), "{refused}");
+    let advance = |snapshot: &str| Request::Advance { snapshot: snapshot.to_owned(), lsn: "0/1".to_owned() };
+    // Each is refused, and the conversation goes on.
+    for (request, why) in [(advance("7:9:7"), "not held"), (advance("nonsense"), "xmin:xmax")] {
+        let refused = conversation.ask(&request).await.unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    assert!(conversation.ask(&Request::Release).await.unwrap().ok);
+}

@@ -1,5 +1,6 @@
 //! One file per command; each gives an exit code.
 
+pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config_reference;
 pub(crate) mod disable;
@@ -11,6 +12,7 @@ pub(crate) mod sequences;
 pub(crate) mod skip;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod verify;
 
 use std::io::Write as _;
 

@@ -16,3 +16,4 @@ mod tables;
 mod transactions;
 mod triggers;
 mod types;
+mod verify;

@@ -1,0 +1,227 @@
+//! What the publications publish, and what is left out that one might miss.
+
+use base::quote_ident;
+use source::publication::{ReplicaIdentity, TableName};
+
+use super::{few, tables};
+use crate::Wanted;
+use crate::finding::{End, Finding, Refuses};
+use crate::publisher::{Publisher, SourceTable};
+use crate::subscriber::Subscriber;
+
+pub(super) fn missing(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    let database = source.server.as_ref().map_or("the source", |server| server.database.as_str());
+    let finding = |name: &String| {
+        let what = format!("publication \"{name}\" does not exist in database {database}");
+        let finding = Finding::cannot(End::Source, format!("publication {name}"), what);
+        let remedy = "name the tables instead of ALL TABLES if not all are meant";
+        let sql = format!("CREATE PUBLICATION {} FOR ALL TABLES", quote_ident(name));
+        finding.remedy(remedy).sql(sql).refusing(Refuses::Every)
+    };
+    source.missing.iter().map(finding).collect()
+}
+
+pub(super) fn contradiction(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    let Some(why) = &source.contradiction else { return Vec::new() };
+    let finding = Finding::cannot(End::Source, "publications", why.clone()).refusing(Refuses::Every);
+    vec![finding.remedy("make the publications agree, or follow them as several subscriptions")]
+}
+
+/// Nothing published is an error of the operator's more often than a wish.
+pub(super) fn coverage(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !source.tables_read {
+        return findings;
+    }
+    for publication in &source.publications {
+        let object = format!("publication {}", publication.name);
+        let covers: Vec<&SourceTable> =
+            source.tables.iter().filter(|t| t.published.publications.contains(&publication.name)).collect();
+        if covers.is_empty() {
+            let sql = format!("ALTER PUBLICATION {} ADD TABLE ...", quote_ident(&publication.name));
+            let finding = Finding::warning(End::Source, &object, "publishes no table");
+            findings.push(finding.remedy(format!("add what is meant: {sql}")));
+            continue;
+        }
+        let actions = [
+            ("insert", publication.insert),
+            ("update", publication.update),
+            ("delete", publication.delete),
+            ("truncate", publication.truncate),
+        ];
+        let (on, off): (Vec<_>, Vec<_>) = actions.into_iter().partition(|(_, on)| *on);
+        let names = |actions: &[(&'static str, bool)]| -> Vec<&'static str> {
+            actions.iter().map(|(name, _)| *name).collect()
+        };
+        let all = if publication.all_tables { ", new ones as well" } else { "" };
+        let root = if publication.via_root { ", partitions as their root" } else { "" };
+        let count = covers.len();
+        let plural = if count == 1 { "" } else { "s" };
+        let what = format!("publishes {} of {count} table{plural}{all}{root}", names(&on).join(", "));
+        findings.push(Finding::note(End::Source, &object, what));
+        if !off.is_empty() {
+            let off = names(&off);
+            let what = format!(
+                "does not publish {}: the target keeps what the source no longer has",
+                off.join(", ")
+            );
+            let sql = format!(
+                "ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate')",
+                quote_ident(&publication.name)
+            );
+            let finding = Finding::note(End::Source, &object, what);
+            findings.push(finding.remedy("unless this is meant").sql(sql));
+        }
+    }
+    findings
+}
+
+/// The publisher itself refuses such an UPDATE or DELETE, to everybody.
+pub(super) fn without_identity(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    let mut names: Vec<TableName> = source
+        .tables
+        .iter()
+        .filter(|table| source.publishes_old_rows(&table.published))
+        .flat_map(|table| &table.facts.without_identity)
+        .map(|leaf| TableName::new(&leaf.schema, &leaf.name))
+        .collect();
+    names.sort();
+    names.dedup();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let shown: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let what =
+        "no replica identity: the source refuses every UPDATE and DELETE there while they are published";
+    let finding = Finding::warning(End::Source, tables(&shown), what);
+    let remedy = "better, give them a primary key; or leave them out of the publication; or";
+    let full = |name: &TableName| format!("ALTER TABLE {} REPLICA IDENTITY FULL", name.quoted());
+    vec![names.iter().map(full).fold(finding.remedy(remedy), Finding::sql)]
+}
+
+/// Column lists and row filters (15) that do not keep to the identity.
+pub(super) fn lists_and_filters(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for table in source.tables.iter().filter(|table| source.publishes_old_rows(&table.published)) {
+        let published = &table.published;
+        let full = published.identity == ReplicaIdentity::Full;
+        let is_published = |name: &str| published.columns.iter().any(|column| column.name == name);
+        let of_table = |columns: &[String], what: &str, remedy: &str| {
+            let what = format!("{what}: {}; the source refuses every UPDATE and DELETE there", few(columns));
+            Finding::warning(End::Source, format!("table {}", published.name), what).remedy(remedy)
+        };
+        // With FULL every column is of the identity; generated ones are not
+        // published unless listed.
+        let identity: Vec<String> = match full {
+            true => {
+                let stored = table.facts.types.keys().filter(|name| !table.facts.generated.contains(name));
+                stored.cloned().collect()
+            }
+            false => table.facts.identity.clone(),
+        };
+        let mut unlisted: Vec<String> = identity.iter().filter(|name| !is_published(name)).cloned().collect();
+        unlisted.sort();
+        if !unlisted.is_empty() {
+            let remedy = "add them to the column list, or publish only INSERT and TRUNCATE";
+            findings.push(of_table(
+                &unlisted,
+                "the column list leaves out columns of the replica identity",
+                remedy,
+            ));
+        }
+        let outside: Vec<String> = table
+            .facts
+            .filtered_by
+            .iter()
+            .filter(|name| !full && !identity.contains(name))
+            .cloned()
+            .collect();
+        if !outside.is_empty() && table.facts.without_identity.is_empty() {
+            let finding = of_table(
+                &outside,
+                "the row filter looks at columns outside of the replica identity",
+                "filter by columns of the identity, or publish only INSERT and TRUNCATE; or",
+            );
+            let sql = format!("ALTER TABLE {} REPLICA IDENTITY FULL", published.name.quoted());
+            findings.push(finding.sql(sql));
+        }
+    }
+    findings
+}
+
+pub(super) fn unpublished(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    ["unlogged", "foreign", "temporary"]
+        .into_iter()
+        .filter_map(|kind| {
+            let names: Vec<&str> = source
+                .unpublished
+                .iter()
+                .filter(|own| own.kind == kind)
+                .map(|own| own.name.as_str())
+                .collect();
+            if names.is_empty() {
+                return None;
+            }
+            let what = format!("{kind}, and so not published with the others");
+            let finding = Finding::note(End::Source, tables(&names), what);
+            Some(match kind {
+                "unlogged" => finding.remedy("ALTER TABLE ... SET LOGGED, if they are to be replicated"),
+                _ => finding,
+            })
+        })
+        .collect()
+}
+
+pub(super) fn generated(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    let left_out = |table: &&SourceTable| {
+        let published = |name: &String| table.published.columns.iter().any(|column| column.name == *name);
+        table.facts.generated.iter().any(|name| !published(name))
+    };
+    let names: Vec<String> =
+        source.tables.iter().filter(left_out).map(|table| table.published.name.to_string()).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let newer = source.server.as_ref().is_some_and(|server| server.major() >= 18);
+    let remedy = match newer {
+        true => {
+            "generate them on the target as well, or ALTER PUBLICATION ... SET (publish_generated_columns = stored)"
+        }
+        false => "generate them on the target as well",
+    };
+    let what = "generated columns are not published";
+    vec![Finding::note(End::Source, tables(&names), what).remedy(remedy)]
+}
+
+/// What logical replication does not carry, whoever does it.
+pub(super) fn not_carried(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if source.sequences > 0 {
+        let what = format!("{} in this database: their values are not replicated", source.sequences);
+        let remedy = "pgsluice sequences --apply, before the target takes over";
+        findings.push(Finding::note(End::Source, "sequences", what).remedy(remedy));
+    }
+    if source.large_objects > 0 {
+        let more = if source.large_objects >= 1000 { " or more" } else { "" };
+        let what = format!("{}{more} in this database: they are not replicated", source.large_objects);
+        let remedy =
+            "carry them over with pg_dump --large-objects (--blobs before 16), or keep them in bytea columns";
+        findings.push(Finding::warning(End::Source, "large objects", what).remedy(remedy));
+    }
+    let what = "changes of tables and other objects are not replicated";
+    let remedy = "change the target first when adding, last when dropping";
+    findings.push(Finding::note(End::Source, "schema", what).remedy(remedy));
+    findings
+}
+
+pub(super) fn binary(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    let (Some(from), Some(to)) = (&source.server, &target.server) else { return Vec::new() };
+    let pairs = source
+        .tables
+        .iter()
+        .filter_map(|table| Some((&table.published, &target.tables.get(&table.published.name)?.described)));
+    match source::publication::binary_allowed(from.version, to.version, pairs) {
+        Ok(()) => Vec::new(),
+        Err(why) => vec![Finding::note(End::Source, "binary", format!("values come as text: {why}"))],
+    }
+}

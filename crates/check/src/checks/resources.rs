@@ -1,0 +1,178 @@
+//! What a subscription takes of the servers' limits, and what is left.
+//!
+//! | when | slots | walsenders | source sessions | target sessions |
+//! | --- | --- | --- | --- | --- |
+//! | a new subscription, copying | 1 | 2: the stream's, the snapshot's | 2 (look, monitor) and one per copy connection | 1 (control) and one per copy connection |
+//! | continued with unfinished tables | 1 more, temporary | 2 | the same | the same |
+//! | streaming | 1 | 1 | 1 (monitor) | 3 (control, apply, catalog) |
+//!
+//! `engine::pipeline`, `copy::run` and `apply::applier` open them, and must
+//! agree. A copy goes on with fewer connections than it may have, but not with
+//! none. A server that is short of something at the moment may have it later:
+//! `run` tries again rather than refuse, except where nothing was begun.
+
+use super::{copies, is_running};
+use crate::Wanted;
+use crate::finding::{End, Finding, Refuses};
+use crate::publisher::Publisher;
+use crate::server::Server;
+use crate::subscriber::Subscriber;
+
+/// Besides the connections that copy: one that looks, one that asks for the
+/// end of WAL.
+const SOURCE_SESSIONS: i64 = 2;
+/// Control, apply and catalog while streaming.
+const TARGET_SESSIONS: i64 = 3;
+/// Control, besides the connections that copy.
+const TARGET_SESSIONS_COPYING: i64 = 1;
+
+pub(super) fn slots(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    let Some(server) = &source.server else { return Vec::new() };
+    let unfinished = target.state.subscription.as_ref().is_some_and(|own| own.begun && own.unfinished > 0);
+    let needed = i64::from(source.slot.is_none()) + i64::from(unfinished);
+    let Some(max) = server.number("max_replication_slots") else { return Vec::new() };
+    short(server, "max_replication_slots", max, server.slots, needed, "replication slot")
+        .map(|finding| finding.refusing(Refuses::New))
+        .into_iter()
+        .collect()
+}
+
+pub(super) fn walsenders(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    let Some(server) = source.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
+    let needed = if target.state.is_begun() && !copies(wanted, target) { 1 } else { 2 };
+    let Some(max) = server.number("max_wal_senders") else { return Vec::new() };
+    short(server, "max_wal_senders", max, server.walsenders, needed, "walsender").into_iter().collect()
+}
+
+/// A limit of the server that is set at its start.
+fn short(server: &Server, setting: &str, max: i64, used: i64, needed: i64, of: &str) -> Option<Finding> {
+    let left = (max - used).max(0);
+    if left >= needed {
+        return None;
+    }
+    let what = format!("is {max}: {used} in use, {left} left, {needed} {of}s needed");
+    let finding = Finding::cannot(End::Source, setting, what).refusing(Refuses::Never);
+    let more = used + needed;
+    Some(match server.service {
+        Some(_) => {
+            finding.remedy(format!("set it to {more} or more with the service's own means, or free one"))
+        }
+        None => finding
+            .remedy("then restart the server; or free one")
+            .sql(format!("ALTER SYSTEM SET {setting} = {more}")),
+    })
+}
+
+pub(super) fn origins(_: &Wanted, target: &Subscriber) -> Vec<Finding> {
+    let Some(server) = &target.server else { return Vec::new() };
+    let setting =
+        if server.major() >= 18 { "max_active_replication_origins" } else { "max_replication_slots" };
+    let Some(max) = server.number(setting) else { return Vec::new() };
+    // One per apply worker, and there is one.
+    let needed = i64::from(!target.origins.ours);
+    let (used, known) = match target.origins_active {
+        Some(active) => (active, true),
+        None => (target.origins.named, false),
+    };
+    let left = (max - used).max(0);
+    if left >= needed {
+        return Vec::new();
+    }
+    let what = format!("is {max}: {used} replication origins in use, {left} left, {needed} needed");
+    let sql = format!("ALTER SYSTEM SET {setting} = {}", used + needed);
+    let remedy = "then restart the server";
+    // Those that are named but hold no state take nothing.
+    let finding = match known {
+        true => Finding::cannot(End::Target, setting, what).refusing(Refuses::New),
+        false => Finding::warning(End::Target, setting, format!("{what}, if all of them hold state")),
+    };
+    vec![finding.remedy(remedy).sql(sql)]
+}
+
+pub(super) fn source_connections(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    let Some(server) = source.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
+    let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
+    let least = SOURCE_SESSIONS + copying.min(1);
+    connections(End::Source, server, least, SOURCE_SESSIONS + copying)
+}
+
+pub(super) fn target_connections(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    let Some(server) = target.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
+    let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
+    connections(End::Target, server, TARGET_SESSIONS, TARGET_SESSIONS.max(TARGET_SESSIONS_COPYING + copying))
+}
+
+fn connections(end: End, server: &Server, least: i64, most: i64) -> Vec<Finding> {
+    let (left, limit) = server.connections_left();
+    if left >= most {
+        return Vec::new();
+    }
+    let what = format!("leaves {left} connections to this role; {least} to {most} are needed");
+    let sql = match limit.as_str() {
+        "max_connections" => format!(
+            "ALTER SYSTEM SET max_connections = {}",
+            server.number("max_connections").unwrap_or(0) + most - left
+        ),
+        _ if limit.contains(" role ") => {
+            format!(
+                "ALTER ROLE {} CONNECTION LIMIT {}",
+                base::quote_ident(&server.role),
+                server.role_connections + most
+            )
+        }
+        _ => format!(
+            "ALTER DATABASE {} CONNECTION LIMIT {}",
+            base::quote_ident(&server.database),
+            server.database_connections + most
+        ),
+    };
+    let finding = match left < least {
+        true => Finding::cannot(end, &limit, what).refusing(Refuses::Never),
+        false => Finding::warning(end, &limit, format!("{what}: the first copy goes on with fewer")),
+    };
+    let finding = if limit == "max_connections" {
+        finding.remedy("then restart the server; or use a smaller --max-sync-workers-per-subscription")
+    } else {
+        finding
+    };
+    vec![finding.sql(sql)]
+}
+
+pub(super) fn kept_wal(wanted: &Wanted, source: &Publisher) -> Vec<Finding> {
+    let keep = source.server.as_ref().and_then(|server| server.number("max_slot_wal_keep_size"));
+    let Some(megabytes) = keep else { return Vec::new() };
+    let object = "max_slot_wal_keep_size";
+    if megabytes < 0 {
+        let what = "is -1: while the subscription is stopped, the source keeps all WAL it writes";
+        return vec![Finding::note(End::Source, object, what).remedy("watch the disk, or set a bound")];
+    }
+    let bytes: u64 = source.tables.iter().map(|table| table.published.bytes).sum();
+    let megabytes_copied = (bytes >> 20) as i64;
+    let what =
+        format!("is {megabytes} MB: a slot that falls further behind is lost, and the copy starts again");
+    if wanted.copy_data && source.slot.is_none() && megabytes < megabytes_copied {
+        // What writes that much needs about as long as copying it.
+        let what = format!("{what}; the slot stands still while {megabytes_copied} MB are copied");
+        let sql = format!("ALTER SYSTEM SET max_slot_wal_keep_size = '{}MB'", megabytes_copied * 2);
+        return vec![
+            Finding::warning(End::Source, object, what)
+                .remedy("then SELECT pg_reload_conf(); or copy when little is written")
+                .sql(sql),
+        ];
+    }
+    vec![Finding::note(End::Source, object, what)]
+}
+
+pub(super) fn idle_slots(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    let timeout = source.server.as_ref().and_then(|server| server.number("idle_replication_slot_timeout"));
+    let Some(seconds) = timeout.filter(|seconds| *seconds > 0) else { return Vec::new() };
+    let what =
+        format!("is {seconds} s: a slot that nobody reads for longer is lost, during the first copy as well");
+    let finding = Finding::warning(End::Source, "idle_replication_slot_timeout", what);
+    let finding = finding.remedy("or be sure that the copy and every stop are shorter");
+    vec![
+        finding
+            .sql("ALTER SYSTEM SET idle_replication_slot_timeout = 0")
+            .sql("SELECT pg_catalog.pg_reload_conf()"),
+    ]
+}

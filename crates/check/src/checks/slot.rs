@@ -1,0 +1,121 @@
+//! The subscription's slot, origin and row, and what a new slot waits for.
+//!
+//! `run` looks at these again, under its lock, and refuses by itself: between
+//! this look and that one another process may have ended.
+
+use base::quote_literal;
+
+use super::{few, is_running};
+use crate::Wanted;
+use crate::finding::{End, Finding, Refuses};
+use crate::publisher::Publisher;
+use crate::subscriber::Subscriber;
+
+/// A transaction this old is not one of many short ones.
+const LONG_SECONDS: f64 = 60.0;
+
+pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    let name = wanted.subscription.slot();
+    let object = format!("replication slot {name}");
+    let drop = format!("SELECT pg_catalog.pg_drop_replication_slot({})", quote_literal(&name));
+    let cannot = |what: String| Finding::cannot(End::Source, &object, what).refusing(Refuses::Never);
+    let database = source.server.as_ref().map(|server| server.database.as_str());
+    let begun = target.state.is_begun();
+    let again = "pgsluice drop, then copy again";
+    let Some(slot) = &source.slot else {
+        let what = "does not exist any more, so changes may be missing";
+        return if begun { vec![cannot(what.to_owned()).remedy(again)] } else { Vec::new() };
+    };
+    let holder = slot.active_pid.map(|pid| format!(", in use by walsender {pid}")).unwrap_or_default();
+    if slot.plugin.as_deref() != Some("pgoutput") || slot.database.as_deref() != database {
+        let what = format!(
+            "is another's: plugin {}, database {}{holder}",
+            slot.plugin.as_deref().unwrap_or("none"),
+            slot.database.as_deref().unwrap_or("none")
+        );
+        return vec![cannot(what).remedy("choose another --subscription; or, if nothing needs it").sql(drop)];
+    }
+    if begun && slot.is_lost() {
+        let why = slot.invalidation.as_deref().unwrap_or("lost");
+        return vec![cannot(format!("has lost WAL that the target still needs ({why})")).remedy(again)];
+    }
+    if target.state.subscription.is_none() {
+        let what = format!(
+            "exists{holder}, but the target knows no subscription {}: the name is in use by another target",
+            wanted.subscription
+        );
+        return vec![cannot(what).remedy("choose another --subscription; or, if nothing needs it").sql(drop)];
+    }
+    Vec::new()
+}
+
+pub(super) fn subscription(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    let Some(own) = &target.state.subscription else { return Vec::new() };
+    let object = format!("subscription {}", wanted.subscription);
+    let mut findings = Vec::new();
+    let system = source.server.as_ref().and_then(|server| server.system_identifier.as_deref());
+    if system.is_some_and(|system| system != own.source_sysid) {
+        let what =
+            format!("was made for the source with system identifier {}, not for this one", own.source_sysid);
+        let finding = Finding::cannot(End::Target, &object, what);
+        findings.push(finding.remedy("give the right --source, or pgsluice drop").refusing(Refuses::Never));
+    }
+    if !own.enabled {
+        let finding = Finding::cannot(End::Target, &object, "is disabled");
+        findings.push(finding.remedy("pgsluice enable").refusing(Refuses::Never));
+    }
+    if own.begun {
+        let state = if is_running(source) { "is running" } else { "exists and will be continued" };
+        let what = format!("{state}: {} tables, {} not copied yet", own.tables, own.unfinished);
+        findings.push(Finding::note(End::Target, &object, what));
+    }
+    findings
+}
+
+pub(super) fn origin(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
+    if !target.origins.ours || target.state.subscription.is_some() {
+        return Vec::new();
+    }
+    let name = wanted.subscription.origin(0);
+    let what = format!(
+        "exists, but this database knows no subscription {}: another database of the cluster uses the name",
+        wanted.subscription
+    );
+    let sql = format!("SELECT pg_catalog.pg_replication_origin_drop({})", quote_literal(&name));
+    let finding = Finding::cannot(End::Target, format!("replication origin {name}"), what);
+    vec![finding.remedy("choose another --subscription; or, if nothing needs it").sql(sql)]
+}
+
+pub(super) fn running_transactions(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    if target.state.is_begun() || source.running.is_empty() {
+        return Vec::new();
+    }
+    let describe = |running: &crate::publisher::Running| {
+        let role = running.role.as_deref().unwrap_or("unknown role");
+        let age = running.seconds.map_or_else(|| "unknown age".to_owned(), |age| format!("{age:.0} s"));
+        format!("pid {} ({role}, {age})", running.pid)
+    };
+    let all: Vec<String> = source.running.iter().map(describe).collect();
+    let what = format!("the slot is made when these have ended: {}", few(&all));
+    let object = "running transactions";
+    let long: Vec<_> =
+        source.running.iter().filter(|own| own.seconds.is_some_and(|age| age >= LONG_SECONDS)).collect();
+    if long.is_empty() {
+        return vec![Finding::note(End::Source, object, what)];
+    }
+    let finding = Finding::warning(End::Source, object, what).remedy("end those that have been forgotten");
+    let terminate =
+        |own: &&crate::publisher::Running| format!("SELECT pg_catalog.pg_terminate_backend({})", own.pid);
+    vec![long.iter().map(terminate).fold(finding, Finding::sql)]
+}
+
+pub(super) fn prepared_transactions(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    if target.state.is_begun() || source.prepared.is_empty() {
+        return Vec::new();
+    }
+    let all: Vec<String> =
+        source.prepared.iter().map(|own| format!("'{}' in database {}", own.gid, own.database)).collect();
+    let what = format!("the slot is made when these have been committed or rolled back: {}", few(&all));
+    let remedy = "COMMIT PREPARED or ROLLBACK PREPARED each, in its database";
+    vec![Finding::warning(End::Source, "prepared transactions", what).remedy(remedy)]
+}

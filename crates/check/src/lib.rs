@@ -1,0 +1,193 @@
+//! Every reason why a source and a target would not work together, all at
+//! once, each with its object and its remedy.
+//!
+//! Handed: two connection strings and what is wanted of them ([`Wanted`]).
+//! Promises: nothing on either server is changed; a right that the role has
+//! not got is a finding and no abort; every finding names what to do, as SQL
+//! that can be run as it stands where SQL can do it.
+//!
+//! Two steps, so that a check is a small function without I/O:
+//!
+//! ```text
+//! server.rs      both ends: settings, limits, role  \
+//! publisher.rs   what the source has                 > facts --> checks/*.rs --> findings
+//! subscriber.rs  what the target has                /            (the table in checks.rs)
+//! ```
+//!
+//! What the applier will do with a table is judged by its rules (`apply`,
+//! `table.rs` and `catalog.rs`), which the checks repeat in bulk; the places
+//! that must agree say so, and a test compares the two.
+//!
+//! Does not belong here: putting anything right, and what only shows while
+//! rows are applied.
+
+mod checks;
+mod finding;
+mod publisher;
+mod read;
+mod server;
+mod subscriber;
+mod types;
+
+use base::{PgVersion, SubscriptionName};
+use client::{ConnInfo, Session};
+
+use crate::publisher::Publisher;
+use crate::read::Reader;
+use crate::subscriber::Subscriber;
+
+pub use finding::{End, Finding, Place, Refuses, Report, Severity};
+
+/// Majors that are supported on either end, as the test suite has them.
+const MAJORS: std::ops::RangeInclusive<u32> = 14..=18;
+
+/// What is wanted of the two servers.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Names slot and origins.
+    pub subscription: SubscriptionName,
+    /// At least one.
+    pub publications: Vec<String>,
+    /// Rows that are there at the start are copied.
+    pub copy_data: bool,
+    /// Connections that copy at the same time.
+    pub copy_connections: usize,
+    /// Go on where `session_replication_role` may not be set.
+    pub allow_triggers: bool,
+    /// Only changes that did not come to the source by replication.
+    pub origin_none: bool,
+    /// `synchronous_commit` of the sessions that apply.
+    pub synchronous_commit: &'static str,
+}
+
+/// Both ends, read as far as they let themselves be read.
+struct Facts {
+    wanted: Wanted,
+    source: Option<Publisher>,
+    target: Option<Subscriber>,
+}
+
+/// A session that reads catalogs and waits for nobody.
+///
+/// # Errors
+/// The server cannot be reached or refuses.
+pub async fn connect(info: &ConnInfo, subscription: &SubscriptionName) -> Result<Session, client::Error> {
+    let settings = [
+        ("search_path", ""),
+        ("statement_timeout", "15s"),
+        ("lock_timeout", "2s"),
+        ("idle_session_timeout", "0"),
+        // Compiling a question takes longer than answering it.
+        ("jit", "off"),
+    ];
+    client::connect(info, &subscription.application_name("check"), &settings).await
+}
+
+/// Connects to both ends and checks them; an end that cannot be reached is a
+/// finding like any other.
+pub async fn check(source: &ConnInfo, target: &ConnInfo, wanted: &Wanted) -> Report {
+    let name = &wanted.subscription;
+    let (source, target) = tokio::join!(connect(source, name), connect(target, name));
+    let mut unreachable = Vec::new();
+    let mut reached = |end, session: Result<Session, client::Error>| {
+        session.map_err(|error| unreachable.push(cannot_reach(end, &error))).ok()
+    };
+    let (source, target) = (reached(End::Source, source), reached(End::Target, target));
+    match look(source.as_ref(), target.as_ref(), wanted).await {
+        Ok(mut report) => {
+            report.findings.splice(0..0, unreachable);
+            report
+        }
+        Err((end, error)) => Report { findings: vec![cannot_reach(end, &error)], ..Report::default() },
+    }
+}
+
+/// [`check`] over sessions made by [`connect`].
+///
+/// # Errors
+/// A session was lost.
+pub async fn check_over(
+    source: &Session,
+    target: &Session,
+    wanted: &Wanted,
+) -> Result<Report, client::Error> {
+    look(Some(source), Some(target), wanted).await.map_err(|(_, error)| error)
+}
+
+fn cannot_reach(end: End, error: &client::Error) -> Finding {
+    // The error's own words name server, cause and what to do.
+    Finding::cannot(end, "connection", error.to_string())
+        .remedy(format!("give a --{end} that can be connected to"))
+        .refusing(Refuses::Never)
+}
+
+async fn look(
+    source: Option<&Session>,
+    target: Option<&Session>,
+    wanted: &Wanted,
+) -> Result<Report, (End, client::Error)> {
+    let mut report = Report { source: source.map(place), target: target.map(place), ..Report::default() };
+    let source = source.filter(|session| supported(End::Source, session, &mut report));
+    let target = target.filter(|session| supported(End::Target, session, &mut report));
+    let mut facts = Facts { wanted: wanted.clone(), source: None, target: None };
+    // The target is asked about the tables that the source publishes.
+    let mut names = Vec::new();
+    if let Some(session) = source {
+        let mut reader = Reader::new(End::Source, session);
+        let read = Publisher::read(&mut reader, wanted).await.map_err(|error| (End::Source, error))?;
+        names = read.tables.iter().map(|table| table.published.name.clone()).collect();
+        report.tables = names.len();
+        report.findings.extend(reader.into_findings());
+        facts.source = Some(read);
+    }
+    if let Some(session) = target {
+        let mut reader = Reader::new(End::Target, session);
+        let read =
+            Subscriber::read(&mut reader, wanted, &names).await.map_err(|error| (End::Target, error))?;
+        report.begun = read.state.is_begun();
+        report.findings.extend(reader.into_findings());
+        facts.target = Some(read);
+    }
+    checks::run(&facts, &mut report.findings);
+    report.sort();
+    Ok(report)
+}
+
+fn place(session: &Session) -> Place {
+    Place { server: session.describe().to_owned(), version: session.version().to_string() }
+}
+
+/// What is older may not have the catalogs that are asked, what is newer may
+/// mean something else by them: such a server is asked nothing more.
+fn supported(end: End, session: &Session, report: &mut Report) -> bool {
+    let finding = unsupported(end, session.version());
+    let supported = finding.is_none();
+    report.findings.extend(finding);
+    supported
+}
+
+fn unsupported(end: End, version: PgVersion) -> Option<Finding> {
+    if MAJORS.contains(&version.major()) {
+        return None;
+    }
+    let what = format!("PostgreSQL {version} is not supported as a {end}");
+    let remedy = format!("use a server of version {} to {}", MAJORS.start(), MAJORS.end());
+    Some(Finding::cannot(end, "version", what).remedy(remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_refused_by_name() {
+        for supported in [140_000, 150_018, 189_999] {
+            assert_eq!(unsupported(End::Source, PgVersion::from_num(supported)), None);
+        }
+        for other in [139_999, 190_000] {
+            let finding = unsupported(End::Target, PgVersion::from_num(other)).unwrap();
+            assert_eq!((finding.severity, finding.refuses), (Severity::Cannot, Refuses::New));
+            assert!(finding.remedy.contains("14 to 18"), "{finding}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What both ends are asked alike: role, limits, settings, load.
+
+use std::collections::HashMap;
+
+use base::PgVersion;
+use serde::Deserialize;
+
+use crate::read::Reader;
+
+/// A service that runs the server, where its own words are needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Service {
+    /// Amazon RDS and Aurora.
+    Rds,
+    /// Google Cloud SQL.
+    CloudSql,
+    /// Azure Database, flexible server.
+    Azure,
+}
+
+/// A server as its role sees it.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Server {
+    pub(crate) database: String,
+    pub(crate) role: String,
+    pub(crate) encoding: String,
+    pub(crate) in_recovery: bool,
+    pub(crate) superuser: bool,
+    /// REPLICATION, or the service's role in its place.
+    pub(crate) replication: bool,
+    /// May use `reserved_connections` (16).
+    pub(crate) reserved: bool,
+    pub(crate) role_connections: i64,
+    /// -1: no limit.
+    pub(crate) role_connections_max: i64,
+    pub(crate) database_connections: i64,
+    /// -1: no limit.
+    pub(crate) database_connections_max: i64,
+    /// Without our own.
+    pub(crate) connections: i64,
+    pub(crate) walsenders: i64,
+    pub(crate) slots: i64,
+    /// Two sessions with the same are on one server.
+    pub(crate) started: String,
+    pub(crate) service: Option<Service>,
+    /// In base units, as `pg_settings` has them.
+    settings: HashMap<String, String>,
+    #[serde(skip)]
+    pub(crate) system_identifier: Option<String>,
+    #[serde(skip, default = "no_version")]
+    pub(crate) version: PgVersion,
+}
+
+fn no_version() -> PgVersion {
+    PgVersion::from_num(0)
+}
+
+/// Unprivileged roles see of other roles' sessions that they exist, not what
+/// they are: those count as ordinary connections, which errs on the safe side.
+const SERVER: &str = "
+SELECT pg_catalog.current_database()::text AS database, r.rolname::text AS role,
+       pg_catalog.current_setting('server_encoding') AS encoding,
+       pg_catalog.pg_is_in_recovery() AS in_recovery, r.rolsuper AS superuser,
+       r.rolreplication OR r.rolsuper OR EXISTS (SELECT FROM pg_catalog.pg_roles g
+         WHERE g.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')) AS replication,
+       EXISTS (SELECT FROM pg_catalog.pg_roles g
+         WHERE g.rolname = 'pg_use_reserved_connections' AND pg_catalog.pg_has_role(r.oid, g.oid, 'USAGE')) AS reserved,
+       a.own_role AS role_connections, r.rolconnlimit AS role_connections_max,
+       a.own_database AS database_connections, d.datconnlimit AS database_connections_max,
+       a.connections, (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication) AS walsenders,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots) AS slots,
+       pg_catalog.pg_postmaster_start_time()::text AS started,
+       CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname IN ('rdsadmin', 'rds_superuser', 'rds_replication')) THEN 'rds'
+            WHEN EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'cloudsqlsuperuser') THEN 'cloud_sql'
+            WHEN EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname IN ('azuresu', 'azure_pg_admin')) THEN 'azure' END AS service,
+       (SELECT pg_catalog.jsonb_object_agg(s.name, s.setting) FROM pg_catalog.pg_settings s WHERE s.name IN (
+         'wal_level', 'max_connections', 'superuser_reserved_connections', 'reserved_connections', 'max_wal_senders',
+         'max_replication_slots', 'max_active_replication_origins', 'max_slot_wal_keep_size', 'wal_sender_timeout',
+         'idle_replication_slot_timeout', 'default_transaction_read_only', 'synchronous_standby_names',
+         'track_commit_timestamp')) AS settings
+  FROM pg_catalog.pg_roles r
+  JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()
+ CROSS JOIN (SELECT pg_catalog.count(*) AS connections,
+                    pg_catalog.count(*) FILTER (WHERE s.usename = CURRENT_USER) AS own_role,
+                    pg_catalog.count(*) FILTER (WHERE s.datname = pg_catalog.current_database()) AS own_database
+               FROM pg_catalog.pg_stat_activity s
+              WHERE s.pid <> pg_catalog.pg_backend_pid() AND s.datid IS NOT NULL
+                AND COALESCE(s.backend_type, 'client backend') = 'client backend'
+                AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_replication w WHERE w.pid = s.pid)) a
+ WHERE r.rolname = CURRENT_USER";
+
+impl Server {
+    pub(crate) async fn read(reader: &mut Reader<'_>) -> Result<Option<Server>, client::Error> {
+        let Some(mut server) = reader.row::<Server>("server", SERVER, &[]).await? else { return Ok(None) };
+        server.version = reader.session.version();
+        // Nothing depends on it but telling two servers from one.
+        let sql = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()";
+        if let Ok(row) = reader.session.query_one(sql, &[]).await {
+            server.system_identifier = Some(row.get(0));
+        }
+        Ok(Some(server))
+    }
+
+    /// A setting's value in base units; empty if this major has none.
+    pub(crate) fn setting(&self, name: &str) -> &str {
+        self.settings.get(name).map_or("", String::as_str)
+    }
+
+    /// A number; `None` if this major has no such setting.
+    pub(crate) fn number(&self, name: &str) -> Option<i64> {
+        self.setting(name).parse().ok()
+    }
+
+    pub(crate) fn major(&self) -> u32 {
+        self.version.major()
+    }
+
+    /// Connections that the role may still open, by the tightest limit, and
+    /// that limit's name.
+    pub(crate) fn connections_left(&self) -> (i64, String) {
+        let number = |name| self.number(name).unwrap_or(0);
+        let mut left = number("max_connections") - self.connections;
+        if !self.superuser {
+            left -= number("superuser_reserved_connections");
+            if !self.reserved {
+                left -= number("reserved_connections");
+            }
+        }
+        let mut tightest = (left, "max_connections".to_owned());
+        // Superusers are above the limits of roles and databases.
+        if !self.superuser {
+            let limits = [
+                (self.role_connections_max, self.role_connections, format!("role {}", self.role)),
+                (
+                    self.database_connections_max,
+                    self.database_connections,
+                    format!("database {}", self.database),
+                ),
+            ];
+            for (max, used, name) in limits {
+                if max >= 0 && max - used < tightest.0 {
+                    tightest = (max - used, format!("CONNECTION LIMIT of {name}"));
+                }
+            }
+        }
+        (tightest.0.max(0), tightest.1)
+    }
+}

@@ -1,0 +1,72 @@
+//! `verify` asks the process that runs a subscription to stand still, through
+//! its control socket (RULES V1).
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use base::SubscriptionName;
+use verify::{Pin, PinError, SourceSnapshot};
+
+use crate::control::{Advanced, Conversation, Error, Request};
+
+/// The process that runs a subscription on this machine. It goes on by itself
+/// when this is dropped, or its process ends: the conversation is then closed.
+#[derive(Debug)]
+pub struct RunningPin {
+    state_dir: PathBuf,
+    subscription: SubscriptionName,
+    /// While the stream is held.
+    conversation: Option<Conversation>,
+}
+
+impl RunningPin {
+    /// For the process that runs `subscription` with this state directory.
+    #[must_use]
+    pub fn new(state_dir: PathBuf, subscription: SubscriptionName) -> RunningPin {
+        RunningPin { state_dir, subscription, conversation: None }
+    }
+}
+
+/// A process that refuses may do it a moment later: it copies, reconnects, or
+/// is held by somebody else. One that has ended does not come back by itself.
+fn failed(error: &Error) -> PinError {
+    let text = match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    };
+    if error.is_not_running() {
+        return PinError::Final(format!("{text}: it ended while the ends were compared"));
+    }
+    PinError::Passing(text)
+}
+
+#[async_trait]
+impl Pin for RunningPin {
+    fn is_live(&self) -> bool {
+        true
+    }
+
+    async fn hold(&mut self) -> Result<(), PinError> {
+        let opened = Conversation::open(&self.state_dir, &self.subscription).await;
+        let mut conversation = opened.map_err(|error| failed(&error))?;
+        conversation.ask(&Request::Hold).await.map_err(|error| failed(&error))?;
+        self.conversation = Some(conversation);
+        Ok(())
+    }
+
+    async fn advance(&mut self, snapshot: &SourceSnapshot) -> Result<bool, PinError> {
+        let Some(conversation) = &mut self.conversation else {
+            return Err(PinError::Passing("the stream is not held".to_owned()));
+        };
+        let request = Request::Advance { snapshot: snapshot.snapshot.clone(), lsn: snapshot.end.clone() };
+        let answer = conversation.ask(&request).await.map_err(|error| failed(&error))?;
+        Ok(answer.advanced == Some(Advanced::Exact))
+    }
+
+    async fn release(&mut self) {
+        if let Some(mut conversation) = self.conversation.take() {
+            // Closing it does the same a moment later.
+            let _ = conversation.ask(&Request::Release).await;
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The check of both ends, as `pgsluice check` makes it and as a start does.
+//!
+//! A process checks once, on its first connection to both servers; attempts
+//! after that have the pipeline's own look. What refuses a start is told with
+//! everything else that would, so that one repair does not only lead to the
+//! next; warnings are told in a line each.
+
+use check::{Report, Severity, Wanted};
+
+use crate::{Error, Origin, Settings};
+
+/// Warnings told at a start; `pgsluice check` tells all.
+const WARNINGS_SHOWN_MAX: usize = 10;
+
+/// Every reason why the pipeline of `settings` would not work.
+pub async fn check(settings: &Settings) -> Report {
+    check::check(&settings.source, &settings.target, &wanted(settings)).await
+}
+
+/// Before the first attempt of a process.
+///
+/// # Errors
+/// The start is refused, with every reason; or a connection failed, which is
+/// for the retry policy.
+pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
+    let name = &settings.subscription;
+    let (source, target) =
+        tokio::try_join!(check::connect(&settings.source, name), check::connect(&settings.target, name))?;
+    let report = check::check_over(&source, &target, &wanted(settings)).await?;
+    if report.refuses() {
+        return Err(Error::refused(refusal(&report)));
+    }
+    // What run meets later, or looks at once more by itself, included.
+    let told: Vec<_> = report.findings.iter().filter(|own| own.severity > Severity::Note).collect();
+    for finding in told.iter().take(WARNINGS_SHOWN_MAX) {
+        tracing::warn!(subscription = %name, "{}, {}: {}", finding.end, finding.object, finding.what);
+    }
+    if !told.is_empty() {
+        let rest = told.len().saturating_sub(WARNINGS_SHOWN_MAX);
+        let more = if rest > 0 { format!(" and {rest} more warnings") } else { String::new() };
+        tracing::warn!(subscription = %name, "pgsluice check shows the remedies{more}");
+    }
+    Ok(())
+}
+
+fn wanted(settings: &Settings) -> Wanted {
+    Wanted {
+        subscription: settings.subscription.clone(),
+        publications: settings.publications.clone(),
+        copy_data: settings.copy_data,
+        copy_connections: settings.max_sync_workers_per_subscription,
+        allow_triggers: settings.allow_triggers,
+        origin_none: settings.origin == Origin::None,
+        synchronous_commit: settings.synchronous_commit.as_str(),
+    }
+}
+
+fn refusal(report: &Report) -> String {
+    let reasons: Vec<String> = report.of(Severity::Cannot).map(|finding| format!("\n  {finding}")).collect();
+    let count = match reasons.len() {
+        1 => "1 reason".to_owned(),
+        count => format!("{count} reasons"),
+    };
+    format!(
+        "these servers cannot replicate as they are, for {count}; see pgsluice check:{}",
+        reasons.concat()
+    )
+}

@@ -1,0 +1,82 @@
+//! `pgsluice check`: everything that would be in the way, before it is.
+
+use engine::{End, Finding, Report, Severity};
+use serde::Serialize;
+
+use crate::check::Subject;
+use crate::exit::Code;
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    subscription: &'a str,
+    verdict: &'static str,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// Checks every one of `subjects`; the code is the worst one's.
+pub(crate) async fn check(subjects: &[Subject], json: bool) -> anyhow::Result<Code> {
+    let settings = subjects.iter().map(Subject::pipeline).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut worst = None;
+    for (position, settings) in settings.iter().enumerate() {
+        let report = engine::check(settings).await;
+        worst = worst.max(report.worst());
+        let subscription = settings.subscription.as_str();
+        if json {
+            let line = Line { subscription, verdict: verdict(report.worst()), report: &report };
+            super::say(format_args!("{}", serde_json::to_string(&line)?));
+        } else {
+            let gap = if position > 0 { "\n" } else { "" };
+            super::say(format_args!("{gap}{}", text(subscription, &report).trim_end()));
+        }
+    }
+    Ok(match worst {
+        None | Some(Severity::Note) => Code::Done,
+        Some(Severity::Warning) => Code::WARNINGS,
+        Some(Severity::Cannot) => Code::CANNOT,
+    })
+}
+
+fn verdict(worst: Option<Severity>) -> &'static str {
+    match worst {
+        None | Some(Severity::Note) => "ok",
+        Some(Severity::Warning) => "warnings",
+        Some(Severity::Cannot) => "cannot",
+    }
+}
+
+/// For people: the worst first.
+fn text(subscription: &str, report: &Report) -> String {
+    let mut lines = vec![format!("{subscription}: {}", verdict(report.worst()))];
+    for (end, place) in [(End::Source, &report.source), (End::Target, &report.target)] {
+        let place = place.as_ref().map_or_else(
+            || "not reached".to_owned(),
+            |place| format!("{}, PostgreSQL {}", place.server, place.version),
+        );
+        lines.push(format!("{:<8}{place}", end.to_string()));
+    }
+    lines.push(format!("{:<8}{} published", "tables", report.tables));
+    for (severity, title) in
+        [(Severity::Cannot, "cannot work"), (Severity::Warning, "warnings"), (Severity::Note, "notes")]
+    {
+        let mut found = report.of(severity).peekable();
+        if found.peek().is_some() {
+            lines.push(format!("\n{title}"));
+            lines.extend(found.map(describe));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Object and cause in a line, the remedy below.
+fn describe(finding: &Finding) -> String {
+    let mut text = format!("  {}, {}: {}", finding.end, finding.object, finding.what);
+    if !finding.remedy.is_empty() {
+        text.push_str(&format!("\n    {}", finding.remedy));
+    }
+    for statement in &finding.sql {
+        text.push_str(&format!("\n    {statement};"));
+    }
+    text
+}

@@ -1,0 +1,259 @@
+//! `pgsluice verify [--json]`.
+//!
+//! Differences, one a line, and a summary go to stdout; how far it is, and how
+//! the ends were compared, to stderr. The JSON form is one object: the
+//! subscription, `equal`, `seconds`, and the keys of `verify::Report`.
+
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use engine::admin;
+use engine::control::{self, Request};
+use engine::pin::RunningPin;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use verify::{NoPin, Options, Pin, Progress, ProgressSnapshot, Report};
+
+use super::{connect, from_admin, from_control};
+use crate::check::Subject;
+use crate::cli::VerifyArgs;
+use crate::exit::{Code, exit, usage};
+use crate::units::{show_bytes, show_count, show_seconds};
+
+/// More pairs of connections than this want to be asked for.
+const WORKERS_MAX: usize = 8;
+
+/// Time between two looks at the progress.
+const REDRAW: Duration = Duration::from_millis(500);
+
+/// Time between two lines where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The JSON form.
+#[derive(Serialize)]
+struct Document<'a> {
+    subscription: &'a str,
+    equal: bool,
+    seconds: f64,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+/// Compares both ends of `subject`.
+pub(crate) async fn verify(subject: &Subject, args: &VerifyArgs) -> anyhow::Result<Code> {
+    let (source, target) = (subject.source()?, subject.target()?);
+    let publications = publications(subject).await?;
+    let mut pin = find_pin(subject).await?;
+    let options = Options {
+        workers: args.workers.map_or_else(workers, usize::from),
+        chunk_bytes: args.chunk_bytes.0,
+        snapshot_max: args.snapshot_max.0,
+        limit: args.limit,
+        application_name: subject.name.application_name("verify"),
+    };
+    let began = Instant::now();
+    let progress = Progress::default();
+    let comparing = verify::verify(&source, &target, &publications, &mut *pin, &options, &progress);
+    let compared = tokio::select! {
+        compared = comparing => compared,
+        () = show(&progress, began) => unreachable!("it shows for ever"),
+    };
+    let report = compared.map_err(|error| exit(Code::Failed, crate::with_causes(&error)))?;
+    let seconds = began.elapsed().as_secs_f64();
+    if args.json {
+        let report = if args.hide_values { &without_values(report) } else { &report };
+        let document =
+            Document { subscription: subject.name.as_str(), equal: report.is_equal(), seconds, report };
+        super::say(format_args!("{}", serde_json::to_string(&document)?));
+        return Ok(code(report));
+    }
+    tell(subject, &report, seconds, args.hide_values);
+    Ok(code(&report))
+}
+
+/// What was found differs even where something else could not be compared.
+fn code(report: &Report) -> Code {
+    match (report.is_equal(), report.differs()) {
+        (true, _) => Code::Done,
+        (false, true) => Code::Differs,
+        (false, false) => Code::Failed,
+    }
+}
+
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX)
+}
+
+/// Those that were named, or those that the target remembers.
+async fn publications(subject: &Subject) -> anyhow::Result<Vec<String>> {
+    if !subject.publications().is_empty() {
+        return Ok(subject.publications().to_vec());
+    }
+    let target = connect("target", &subject.target()?, &subject.name).await?;
+    match admin::stored(&target, &subject.name).await.map_err(from_admin)? {
+        Some(stored) if !stored.publications.is_empty() => Ok(stored.publications),
+        _ => Err(usage(format!(
+            "no publication is set, and the target knows no subscription \"{}\": use --publication",
+            subject.name
+        ))),
+    }
+}
+
+/// The process that can hold the stream, if there is one that must.
+async fn find_pin(subject: &Subject) -> anyhow::Result<Box<dyn Pin>> {
+    let name = &subject.name;
+    match control::ask(&subject.state_dir, name, &Request::Status).await {
+        Ok(_) => {}
+        Err(error) if error.is_not_running() => {
+            eprintln!("{}", standing(subject).await?);
+            return Ok(Box::new(NoPin));
+        }
+        Err(error) => return Err(from_control(error)),
+    }
+    let source = connect("source", &subject.source()?, name).await?;
+    if admin::is_standby(&source).await.map_err(from_admin)? {
+        eprintln!(
+            "{name}: the source is a standby, whose snapshots do not tell which transactions they see; the ends are \
+             compared as they are, and differences may be changes that are under way"
+        );
+        return Ok(Box::new(NoPin));
+    }
+    Ok(Box::new(RunningPin::new(subject.state_dir.clone(), name.clone())))
+}
+
+/// Where the ends stand when nobody here applies changes.
+async fn standing(subject: &Subject) -> anyhow::Result<String> {
+    let name = &subject.name;
+    let target = connect("target", &subject.target()?, name).await?;
+    let Some(stored) = admin::stored(&target, name).await.map_err(from_admin)? else {
+        return Ok(format!(
+            "{name}: the target has no subscription of this name; the ends are compared as they are"
+        ));
+    };
+    let source = connect("source", &subject.source()?, name).await?;
+    let slot = admin::slot_figures(&source, name).await.map_err(from_admin)?;
+    let applied = stored.applied_lsn.or(stored.confirmed_lsn).unwrap_or_else(|| "an unknown LSN".to_owned());
+    let mut text = format!("{name}: no process on this machine runs the subscription");
+    if let Some(pid) = slot.as_ref().and_then(|slot| slot.active_pid) {
+        text.push_str(&format!(
+            ", but walsender {pid} streams from its slot: run verify where it runs, with its --state-dir"
+        ));
+    }
+    text.push_str(&format!("; the target stands at {applied}"));
+    if let Some(slot) = slot {
+        text.push_str(&format!(", the source at {}", slot.source_end));
+    }
+    text.push_str(
+        "; the ends are compared as they are, and differences may be changes that are not applied yet",
+    );
+    Ok(text)
+}
+
+/// Shows how far it is until the future is dropped.
+async fn show(progress: &Progress, began: Instant) {
+    let on_terminal = std::io::stderr().is_terminal();
+    let bar = ProgressBar::new(1);
+    if let Ok(style) = ProgressStyle::with_template("{bar:24} {percent:>3}% {wide_msg}") {
+        bar.set_style(style);
+    }
+    let bar = Cleared(bar);
+    let mut told = Instant::now();
+    loop {
+        tokio::time::sleep(REDRAW).await;
+        let now = progress.snapshot();
+        if on_terminal {
+            bar.0.set_length(now.bytes.max(1));
+            bar.0.set_position(now.bytes_done);
+            bar.0.set_message(words(&now, began.elapsed()));
+        } else if told.elapsed() >= LINE_INTERVAL {
+            told = Instant::now();
+            eprintln!("{}", words(&now, began.elapsed()));
+        }
+    }
+}
+
+/// A bar that leaves nothing behind.
+struct Cleared(ProgressBar);
+
+impl Drop for Cleared {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+fn words(now: &ProgressSnapshot, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64();
+    let mut text = format!(
+        "{} of {} tables, {} rows, {} of {}",
+        now.tables_done,
+        now.tables,
+        show_count(now.rows),
+        show_bytes(now.bytes_done),
+        show_bytes(now.bytes)
+    );
+    let rate = now.bytes_done as f64 / seconds.max(0.001);
+    if now.bytes_done > 0 {
+        let left = now.bytes.saturating_sub(now.bytes_done) as f64 / rate;
+        text.push_str(&format!(", {}/s, {} left", show_bytes(rate as u64), show_seconds(left)));
+    }
+    if now.tables_differ > 0 {
+        text.push_str(&format!(", {} tables differ", now.tables_differ));
+    }
+    text
+}
+
+/// For people.
+fn tell(subject: &Subject, report: &Report, seconds: f64, hide_values: bool) {
+    let mut rows = 0;
+    let (mut differ, mut failed) = (0, 0);
+    for table in &report.tables {
+        let name = &table.table;
+        rows += table.source_rows;
+        for note in &table.notes {
+            super::say(format_args!("{name}: note: {note}"));
+        }
+        for difference in &table.differences {
+            match hide_values {
+                true => super::say(format_args!("{name}: {}", difference.without_values())),
+                false => super::say(format_args!("{name}: {difference}")),
+            }
+        }
+        if let Some(mismatch) = &table.mismatch {
+            super::say(format_args!("{name}: {mismatch}"));
+        }
+        if let Some(error) = &table.error {
+            failed += 1;
+            super::say(format_args!("{name}: not compared: {error}"));
+        }
+        if !table.equal {
+            differ += 1;
+            let more = if table.more { "; there are more differences than these" } else { "" };
+            super::say(format_args!(
+                "{name}: differs: {} rows on the source, {} on the target{more}",
+                show_count(table.source_rows),
+                show_count(table.target_rows)
+            ));
+        }
+    }
+    let verdict = match (differ, failed) {
+        (0, 0) => "equal".to_owned(),
+        (differ, 0) => format!("{differ} differ"),
+        (0, failed) => format!("{failed} not compared"),
+        (differ, failed) => format!("{differ} differ, {failed} not compared"),
+    };
+    super::say(format_args!(
+        "{}: {} tables, {} rows compared in {}: {verdict}",
+        subject.name,
+        report.tables.len(),
+        show_count(rows),
+        show_seconds(seconds)
+    ));
+}
+
+/// The report without values of columns that are not part of a key.
+fn without_values(mut report: Report) -> Report {
+    for difference in report.tables.iter_mut().flat_map(|table| &mut table.differences) {
+        difference.hide_values();
+    }
+    report
+}

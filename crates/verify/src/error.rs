@@ -1,0 +1,88 @@
+//! Why a comparison could not be made.
+
+use std::fmt;
+
+use client::Session;
+
+/// A comparison that could not be made. That the ends differ is no error.
+#[derive(Debug)]
+pub struct Error(Box<Kind>);
+
+#[derive(Debug)]
+enum Kind {
+    /// A server, while doing what the text says.
+    Client { attempt: String, cause: client::Error },
+    /// The publication could not be read.
+    Source(source::Error),
+    /// The two snapshots could not be had.
+    Pin(String),
+}
+
+/// `lock_not_available`, `deadlock_detected`.
+const LOCKED: [&str; 2] = ["55P03", "40P01"];
+
+impl Error {
+    /// For `map_err`: `attempt` completes "cannot ...".
+    pub(crate) fn client(attempt: impl Into<String>) -> impl FnOnce(client::Error) -> Error {
+        move |cause| Error(Box::new(Kind::Client { attempt: attempt.into(), cause }))
+    }
+
+    /// An error of `session`.
+    pub(crate) fn query(
+        session: &Session,
+        attempt: impl Into<String>,
+        error: tokio_postgres::Error,
+    ) -> Error {
+        Error::client(attempt)(session.error(error))
+    }
+
+    pub(crate) fn pin(message: impl Into<String>) -> Error {
+        Error(Box::new(Kind::Pin(message.into())))
+    }
+
+    /// A server went away.
+    #[must_use]
+    pub fn is_connection_lost(&self) -> bool {
+        matches!(&*self.0, Kind::Client { cause, .. } if cause.is_connection_lost())
+    }
+
+    /// Somebody else's lock was in the way.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.sqlstate().is_some_and(|code| LOCKED.contains(&code))
+    }
+
+    /// The SQLSTATE, if a server answered with an error.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<&str> {
+        match &*self.0 {
+            Kind::Client { cause, .. } => cause.sqlstate(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::Client { attempt, cause } => write!(f, "cannot {attempt}: {cause}"),
+            Kind::Source(error) => error.fmt(f),
+            Kind::Pin(message) => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            Kind::Client { cause, .. } => Some(cause),
+            Kind::Source(error) => error.source(),
+            Kind::Pin(_) => None,
+        }
+    }
+}
+
+impl From<source::Error> for Error {
+    fn from(error: source::Error) -> Self {
+        Error(Box::new(Kind::Source(error)))
+    }
+}
