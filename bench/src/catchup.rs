@@ -272,7 +272,8 @@ fn limit(rig: &mut Rig, arm: Arm, backlog: &Backlog, transactions: u64) -> Resul
 /// So that no run begins with cold buffers.
 fn warm_up(rig: &Rig, backlog: &Backlog) -> Result<()> {
     let begun = Instant::now();
-    let plan = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET max_parallel_workers_per_gather = 0";
+    let plan =
+        "SET enable_seqscan = off; SET enable_bitmapscan = off; SET max_parallel_workers_per_gather = 0";
     rig.pair.target.sql(DB, &format!("{plan}; {}", backlog.warm_up))?;
     anyhow::ensure!(begun.elapsed() < STEP_BOUND, "warming up took {:?}", begun.elapsed());
     rig.settle()

@@ -22,8 +22,10 @@ const XLOG_DATA_HEADER: usize = 25;
 const COMMIT: u8 = b'C';
 /// A reader that hears nothing for this long counts on something that was not sent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// The reader pauses so long when it has read everything: the walsender is fastest while nobody listens.
+/// The reader pauses so long when it has emptied the socket: the walsender is fastest while nobody listens.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Less than this since the last look at the socket means that it was emptied.
+const PAUSE_BELOW: usize = 32 << 10;
 /// Rows of one set: the default of `batch_rows_max`.
 pub(crate) const SET_ROWS: u64 = 10_000;
 
@@ -101,16 +103,19 @@ async fn read(url: &str, slot: &str, commits: u64) -> Result<()> {
     );
     wire.copy_both(&command).await?;
     wire.read_in_bulk();
-    let mut seen = 0;
+    let (mut seen, mut taken) = (0, 0);
     while seen < commits {
         let frame = match wire.buffered_frame()? {
             Some(frame) => frame,
             None => {
-                tokio::time::sleep(PAUSE).await;
+                if std::mem::take(&mut taken) < PAUSE_BELOW {
+                    tokio::time::sleep(PAUSE).await;
+                }
                 let frame = tokio::time::timeout(SILENCE_MAX, wire.read_frame()).await;
                 frame.with_context(|| format!("only {seen} of {commits} transactions came"))??
             }
         };
+        taken += frame.body.len();
         let is_data = frame.body.first() == Some(&XLOG_DATA);
         seen += u64::from(is_data && frame.body.get(XLOG_DATA_HEADER) == Some(&COMMIT));
     }

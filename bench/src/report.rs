@@ -8,8 +8,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testkit::Major;
 
-use crate::load::Written;
 use crate::limit::{Alone, Limit};
+use crate::load::Written;
 use crate::measure::{Cpu, Run, median};
 use crate::{Arm, machine, plot};
 

@@ -107,6 +107,7 @@ impl Catalog {
             partitioned: row.get(1),
             firing_trigger: row.get(2),
             firing_rule: row.get(3),
+            sole_unique_key: row.get(4),
             columns: columns.iter().map(target_column).collect(),
             has_identity: keys.first().is_some_and(|row| row.get(1)),
             unique_keys: keys.iter().map(|row| row.get(0)).collect(),
@@ -137,7 +138,9 @@ SELECT c.oid, c.relkind = 'p',
          WHERE (t.tgrelid = c.oid OR t.tgrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p))
            AND t.tgenabled::text = ANY ($3) AND ($4 OR NOT t.tgisinternal) LIMIT 1),
        (SELECT r.rulename::text FROM pg_catalog.pg_rewrite r
-         WHERE r.ev_class = c.oid AND r.ev_type <> '1' AND r.ev_enabled::text = ANY ($3) LIMIT 1)
+         WHERE r.ev_class = c.oid AND r.ev_type <> '1' AND r.ev_enabled::text = ANY ($3) LIMIT 1),
+       (SELECT count(*) < 2 FROM pg_catalog.pg_index i
+         WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion))
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 

@@ -64,7 +64,8 @@ pub(crate) enum Folded {
     Void,
 }
 
-/// Net effects by key, in the order in which the keys first appeared.
+/// Net effects by key, in the order in which the keys first appeared until
+/// they are sorted; after that nothing more is taken in.
 #[derive(Debug, Default)]
 pub(crate) struct Fold {
     index: HashTable<usize>,
@@ -77,6 +78,16 @@ impl Fold {
     /// Each key (as a row of key columns only) with its net effect.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (proto::pgoutput::Columns<'_>, &Net)> {
         self.entries.iter().map(|entry| (Tuple::walk(&self.arena[entry.start..entry.end]), &entry.net))
+    }
+
+    /// Puts the keys into an order in which neighbours lie near one another
+    /// in an index: that of their bytes, shorter ones first. For numbers that
+    /// is their own order.
+    pub(crate) fn sort(&mut self) {
+        let Fold { arena, entries, index } = self;
+        entries.sort_unstable_by(|a, b| arena[a.start..a.end].cmp(&arena[b.start..b.end]));
+        // It speaks of the order before.
+        index.clear();
     }
 
     /// Takes one change in.
@@ -320,5 +331,23 @@ mod tests {
         let table = fixtures::table();
         let tuple: Tuple = [Column::Null, Column::Null, Column::Null].into_iter().collect();
         assert_eq!(Fold::default().add(&table, &Op::Insert(tuple)), Folded::Void);
+    }
+
+    #[test]
+    fn sorted_keys_are_in_the_order_of_numbers_with_their_own_rows() {
+        let (table, mut fold) = (fixtures::table(), Fold::default());
+        for id in [100, 9, 20, 3, 255, 10] {
+            assert_eq!(fold.add(&table, &Op::Insert(row(id, Some(id), id))), Folded::Yes);
+        }
+        fold.sort();
+        let rows: Vec<(Option<u8>, Option<u8>)> = fold
+            .entries()
+            .map(|(mut key, net)| {
+                let Net::Insert(tuple) = net else { panic!("{net:?}") };
+                (key.next().and_then(number), tuple.columns().nth(2).and_then(number))
+            })
+            .collect();
+        let expected = [3, 9, 10, 20, 100, 255].map(|id| (Some(id), Some(id)));
+        assert_eq!(rows, expected);
     }
 }

@@ -34,4 +34,4 @@ pub use counters::Counters;
 pub use error::Error;
 pub use flusher::{flush_continuously, flush_now};
 pub use gate::{Advance, Gate, Hold, HoldError, ParseSnapshotError, SourceSnapshot};
-pub use state::{CopiedTable, STATE_SCHEMA, State, SubscriptionRow};
+pub use state::{CopiedTable, STATE_SCHEMA, STATE_SCHEMA_SQL, State, SubscriptionRow};

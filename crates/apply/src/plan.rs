@@ -151,7 +151,14 @@ impl Planner {
         for (table, steps) in stage.tables {
             for step in steps {
                 match step {
-                    Step::Fold(fold) => self.write_fold(&table, &fold, statements)?,
+                    Step::Fold(mut fold) => {
+                        // Where another unique key's value wanders from row to row, the source's order frees it
+                        // before it is taken.
+                        if table.sole_unique_key {
+                            fold.sort();
+                        }
+                        self.write_fold(&table, &fold, statements)?;
+                    }
                     Step::Append(arrays) => {
                         let shape = self.shapes.get(&table, self.binary, Kind::SetInsert);
                         let rows = arrays.rows();

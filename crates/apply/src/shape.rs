@@ -11,9 +11,7 @@
 //!   that the type's input or receive function sees what the source sent.
 //!
 //! Names are always qualified and operators written out, because sessions
-//! run with an empty `search_path`. All but `unnest`: only the bare name takes
-//! several arrays (the grammar knows it), and with that path nothing but
-//! `pg_catalog` can be meant.
+//! run with an empty `search_path`.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -149,18 +147,18 @@ fn list<T>(
     text
 }
 
-/// The arrays as a relation `s(c0, c1, ...)`.
+/// The arrays as a relation `s(c0, c1, ...)`. They are taken apart in a select
+/// list, in step with one another; in FROM their rows would be copied to a
+/// tuplestore first, and to a file if they exceed `work_mem`.
 fn from_arrays(columns: &[&Column], binary: bool) -> String {
-    let count = columns.len();
-    let parameters = list(1..=count, ", ", |n| format!("${n}"));
-    let names = list(0..count, ", ", |n| format!("c{n}"));
+    let rows = list(0..columns.len(), ", ", |n| format!("pg_catalog.unnest(${}) AS c{n}", n + 1));
     if binary {
-        return format!("unnest({parameters}) AS s({names})");
+        return format!("(SELECT {rows}) AS s");
     }
     let casts = list(columns.iter().enumerate(), ", ", |(n, column)| {
         format!("u.c{n}::{} AS c{n}", column.target.type_name)
     });
-    format!("(SELECT {casts} FROM unnest({parameters}) AS u({names})) AS s")
+    format!("(SELECT {casts} FROM (SELECT {rows}) AS u) AS s")
 }
 
 fn columns_at<'a>(table: &'a Table, positions: &[usize]) -> Vec<&'a Column> {
@@ -317,13 +315,14 @@ mod tests {
     fn sets_join_arrays_by_key() {
         assert_eq!(
             sql(true, Kind::SetUpdate(vec![true, true, false])),
-            "UPDATE ONLY \"s\".\"t\" AS t SET \"a\" = s.c1 FROM unnest($1, $2) AS s(c0, c1) \
+            "UPDATE ONLY \"s\".\"t\" AS t SET \"a\" = s.c1 \
+             FROM (SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1) AS s \
              WHERE t.\"id\" OPERATOR(pg_catalog.=) s.c0"
         );
         assert_eq!(
             sql(false, Kind::SetDelete),
-            "DELETE FROM ONLY \"s\".\"t\" AS t USING (SELECT u.c0::integer AS c0 FROM unnest($1) \
-             AS u(c0)) AS s WHERE t.\"id\" OPERATOR(pg_catalog.=) s.c0"
+            "DELETE FROM ONLY \"s\".\"t\" AS t USING (SELECT u.c0::integer AS c0 FROM (SELECT pg_catalog.unnest($1) \
+             AS c0) AS u) AS s WHERE t.\"id\" OPERATOR(pg_catalog.=) s.c0"
         );
         assert!(sql(true, Kind::SetReplace).contains("\"a\" = s.c1, \"b\" = s.c2, \"extra\" = DEFAULT FROM"));
     }

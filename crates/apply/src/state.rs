@@ -40,6 +40,8 @@ const FENCE_POLL: Duration = Duration::from_millis(100);
 /// The subscription's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriptionRow {
+    /// Its slot on the source.
+    pub slot: String,
     /// The source's system identifier.
     pub source_sysid: String,
     /// The source's timeline when it was last looked at.
@@ -75,7 +77,8 @@ pub struct State {
     name: SubscriptionName,
 }
 
-const SCHEMA: &str = "
+/// Makes the schema and its tables where they are missing.
+pub const STATE_SCHEMA_SQL: &str = "
 CREATE SCHEMA IF NOT EXISTS pgsluice;
 CREATE TABLE IF NOT EXISTS pgsluice.subscription (
     name text PRIMARY KEY,
@@ -195,7 +198,7 @@ impl State {
             return Ok(None);
         }
         let sql = "SELECT source_sysid, source_timeline, consistent_point, confirmed_lsn, enabled, skip_lsn, \
-                          last_error FROM pgsluice.subscription WHERE name = $1";
+                          last_error, slot FROM pgsluice.subscription WHERE name = $1";
         let row = self.session.query_opt(sql, &[&self.name.as_str()]).await;
         let lsn = |row: &tokio_postgres::Row, at: usize| {
             row.get::<_, Option<PgLsn>>(at).map(|l| Lsn::new(l.into()))
@@ -208,6 +211,7 @@ impl State {
             enabled: row.get(4),
             skip_lsn: lsn(&row, 5),
             last_error: row.get(6),
+            slot: row.get(7),
         }))
     }
 
@@ -226,7 +230,7 @@ impl State {
         dbname: &str,
     ) -> Result<(), Error> {
         if !self.has_schema().await? {
-            self.session.batch_execute(SCHEMA).await.map_err(|error| self.session.error(error))?;
+            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
         }
         let origin = self.name.origin(0);
         let sql = "WITH s AS (INSERT INTO pgsluice.subscription \

@@ -52,6 +52,8 @@ pub(crate) struct TargetTable {
     pub(crate) firing_trigger: Option<String>,
     /// A rule would rewrite what we write.
     pub(crate) firing_rule: Option<String>,
+    /// At most one index of any kind is unique or excludes.
+    pub(crate) sole_unique_key: bool,
 }
 
 /// One published column and its counterpart.
@@ -105,6 +107,8 @@ pub(crate) struct Table {
     pub(crate) key_mask: Vec<bool>,
     pub(crate) lookup: Lookup,
     pub(crate) path: Path,
+    /// Rows with different keys never stand in one another's way.
+    pub(crate) sole_unique_key: bool,
 }
 
 /// Why a relation cannot be applied to the target's table.
@@ -190,7 +194,20 @@ impl Table {
         let sql = format!("{}.{}", quote_ident(&relation.namespace), quote_ident(&relation.name));
         let key_mask = columns.iter().map(|column| column.key).collect();
         let partitioned = target.partitioned;
-        Ok(Table { id, name, sql, partitioned, columns, extras, key, key_mask, lookup, path })
+        let sole_unique_key = target.sole_unique_key;
+        Ok(Table {
+            id,
+            name,
+            sql,
+            partitioned,
+            columns,
+            extras,
+            key,
+            key_mask,
+            lookup,
+            path,
+            sole_unique_key,
+        })
     }
 
     /// `ONLY` for plain tables: like native apply, children are left alone.
@@ -289,6 +306,7 @@ pub(crate) mod fixtures {
             has_identity: true,
             firing_trigger: None,
             firing_rule: None,
+            sole_unique_key: true,
         }
     }
 
