@@ -22,10 +22,6 @@ const XLOG_DATA_HEADER: usize = 25;
 const COMMIT: u8 = b'C';
 /// A reader that hears nothing for this long counts on something that was not sent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// The reader pauses so long when it has emptied the socket: the walsender is fastest while nobody listens.
-const PAUSE: Duration = Duration::from_millis(5);
-/// Less than this since the last look at the socket means that it was emptied.
-const PAUSE_BELOW: usize = 32 << 10;
 /// Rows of one set: the default of `batch_rows_max`.
 pub(crate) const SET_ROWS: u64 = 10_000;
 
@@ -102,14 +98,16 @@ async fn read(url: &str, slot: &str, commits: u64) -> Result<()> {
         "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '2', publication_names '{NAME}', binary 'true')"
     );
     wire.copy_both(&command).await?;
-    wire.read_in_bulk();
+    let mut pauses = wire.read_in_bulk();
     let (mut seen, mut taken) = (0, 0);
     while seen < commits {
         let frame = match wire.buffered_frame()? {
             Some(frame) => frame,
             None => {
-                if std::mem::take(&mut taken) < PAUSE_BELOW {
-                    tokio::time::sleep(PAUSE).await;
+                // The walsender is fastest while nobody listens.
+                let taken = std::mem::take(&mut taken);
+                if let Some(pause) = pauses.as_mut().and_then(|pauses| pauses.after(taken)) {
+                    tokio::time::sleep(pause).await;
                 }
                 let frame = tokio::time::timeout(SILENCE_MAX, wire.read_frame()).await;
                 frame.with_context(|| format!("only {seen} of {commits} transactions came"))??

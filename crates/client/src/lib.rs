@@ -33,6 +33,7 @@ mod tls;
 mod wire;
 mod x509;
 
+pub use bulk::Pauses;
 pub use cancel::Canceller;
 pub use conninfo::ConnInfo;
 pub use copy::CopyBlock;

@@ -28,7 +28,7 @@ use base::PgVersion;
 use postgres_protocol::message::frontend;
 use proto::frame::{self, Frame, ServerError};
 
-use crate::bulk;
+use crate::bulk::{self, Pauses};
 use crate::cancel::Canceller;
 use crate::dial::{self, Established};
 use crate::error::Kind;
@@ -221,9 +221,10 @@ impl Wire {
         self.placed(result)
     }
 
-    /// Prepares for reading seldom and much at a time; whether that helps
-    /// here. See the module `bulk`.
-    pub fn read_in_bulk(&self) -> bool {
+    /// Prepares for reading seldom and much at a time; `None` where that does
+    /// not help. See the module `bulk`.
+    #[must_use]
+    pub fn read_in_bulk(&self) -> Option<Pauses> {
         bulk::prepare(self.link.stream())
     }
 

@@ -38,14 +38,10 @@ pub const QUEUE_BLOCKS: usize = 256;
 /// How often it is looked whether something is to be said.
 const FEEDBACK_POLL: Duration = Duration::from_millis(100);
 /// While this much WAL was received and is not applied, nobody waits for the
-/// newest message: it is several times what is received in a [`PAUSE`].
+/// newest message: it is several times what is received in a pause.
 const BEHIND_BYTES: u64 = 2 << 20;
 /// So long after it committed, a transaction is late anyway.
 const BEHIND: Duration = Duration::from_millis(500);
-/// How long the socket is left alone when it was emptied and we are behind.
-const PAUSE: Duration = Duration::from_millis(5);
-/// Less than this in one read means that the socket was emptied.
-const PAUSE_BELOW: usize = 32 << 10;
 /// Messages that come further apart than this pile up to nothing.
 const DENSE: Duration = Duration::from_millis(1);
 /// Between two reports that only say that more was flushed.
@@ -151,7 +147,7 @@ impl Stream {
     ) -> Result<(), Error> {
         let mut tick = tokio::time::interval(FEEDBACK_POLL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let in_bulk = self.wire.read_in_bulk();
+        let mut pauses = self.wire.read_in_bulk();
         loop {
             let waiting_since = Instant::now();
             let frame = tokio::select! {
@@ -195,9 +191,13 @@ impl Stream {
                     () = stop.cancelled() => return Ok(()),
                 }
             }
-            if in_bulk && dense && bytes < PAUSE_BELOW && is_behind(progress, heard) {
+            if let Some(pauses) = pauses.as_mut()
+                && dense
+                && is_behind(progress, heard)
+                && let Some(pause) = pauses.after(bytes)
+            {
                 tokio::select! {
-                    () = tokio::time::sleep(PAUSE) => {}
+                    () = tokio::time::sleep(pause) => {}
                     () = stop.cancelled() => return Ok(()),
                 }
             }
@@ -321,7 +321,8 @@ fn is_behind(progress: &Progress, heard: &Heard) -> bool {
     let unapplied = now.received.as_u64().saturating_sub(now.applied.as_u64());
     let late = || {
         let committed = heard.last_commit_time().map_or(i64::MAX, |time| time.0);
-        u128::try_from(PgTimestamp::now().0.saturating_sub(committed)).is_ok_and(|late| late > BEHIND.as_micros())
+        u128::try_from(PgTimestamp::now().0.saturating_sub(committed))
+            .is_ok_and(|late| late > BEHIND.as_micros())
     };
     unapplied > BEHIND_BYTES || late()
 }
