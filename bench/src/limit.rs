@@ -97,8 +97,8 @@ async fn read(url: &str, slot: &str, commits: u64) -> Result<()> {
     let command = format!(
         "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '2', publication_names '{NAME}', binary 'true')"
     );
+    let mut pauses = wire.read_in_bulk().await?;
     wire.copy_both(&command).await?;
-    let mut pauses = wire.read_in_bulk();
     let (mut seen, mut taken) = (0, 0);
     while seen < commits {
         let frame = match wire.buffered_frame()? {

@@ -17,16 +17,21 @@
 //! of 3 to 5 ms and this buffer. With a buffer as the kernel sizes it pauses
 //! alone gave 1.9 to 4.5 s: mostly the window never closed.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use crate::stream::Stream;
+use crate::Error;
+use crate::wire::Wire;
 
 /// What the kernel is asked for; it takes twice as much, for its own
-/// overhead. A window of this size carries 60 MB/s over a path of 1 ms.
+/// overhead.
 const RECEIVE_BUFFER: usize = 60_000;
+/// A path is short if a round trip takes no longer: the buffer then carries
+/// 120 MB/s, which is more than a walsender decodes.
+const SHORT: Duration = Duration::from_micros(500);
+/// Round trips that are made to find one that nothing else delayed.
+const ROUND_TRIPS: usize = 3;
 
 /// How long the socket is left alone when it was emptied.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -36,14 +41,25 @@ const EMPTIED_BELOW: usize = 32 << 10;
 const SKIP_MIN: u32 = 8;
 const SKIP_MAX: u32 = 256;
 
-/// Keeps the receive buffer small, for pauses to be worth while. `None`, and
-/// nothing is done, where that would not help (Unix sockets never coalesce)
-/// or harm: a path that is not known to be short needs a window that grows
-/// with its length.
-pub(crate) fn prepare(stream: &Stream) -> Option<Pauses> {
-    let tcp = stream.tcp()?;
-    let near = tcp.peer_addr().is_ok_and(is_near);
-    (near && SockRef::from(tcp).set_recv_buffer_size(RECEIVE_BUFFER).is_ok()).then(Pauses::default)
+impl Wire {
+    /// Prepares an idle connection for reading seldom and much at a time: its
+    /// receive buffer is kept small. `None`, and nothing is done, where that
+    /// would not help (Unix sockets never coalesce) or harm: a long path needs
+    /// a window that grows with its length.
+    ///
+    /// # Errors
+    /// A lost connection, or one that is not idle.
+    pub async fn read_in_bulk(&mut self) -> Result<Option<Pauses>, Error> {
+        let mut round_trip = Duration::MAX;
+        for _ in 0..ROUND_TRIPS {
+            let asked = Instant::now();
+            self.query("SHOW server_version").await?;
+            round_trip = round_trip.min(asked.elapsed());
+        }
+        let tcp = self.link.stream().tcp().filter(|_| round_trip <= SHORT);
+        let small = tcp.is_some_and(|tcp| SockRef::from(tcp).set_recv_buffer_size(RECEIVE_BUFFER).is_ok());
+        Ok(small.then(Pauses::default))
+    }
 }
 
 /// When to leave the socket alone.
@@ -74,10 +90,6 @@ impl Pauses {
         self.paused = true;
         Some(PAUSE)
     }
-}
-
-fn is_near(peer: SocketAddr) -> bool {
-    peer.ip().is_loopback()
 }
 
 #[cfg(test)]

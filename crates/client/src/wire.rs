@@ -28,7 +28,6 @@ use base::PgVersion;
 use postgres_protocol::message::frontend;
 use proto::frame::{self, Frame, ServerError};
 
-use crate::bulk::{self, Pauses};
 use crate::cancel::Canceller;
 use crate::dial::{self, Established};
 use crate::error::Kind;
@@ -219,13 +218,6 @@ impl Wire {
     pub fn buffered_frame(&mut self) -> Result<Option<Frame>, Error> {
         let result = self.buffered();
         self.placed(result)
-    }
-
-    /// Prepares for reading seldom and much at a time; `None` where that does
-    /// not help. See the module `bulk`.
-    #[must_use]
-    pub fn read_in_bulk(&self) -> Option<Pauses> {
-        bulk::prepare(self.link.stream())
     }
 
     /// Sends `payload` as one `CopyData` and flushes it. If this is given up

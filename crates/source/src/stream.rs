@@ -17,7 +17,7 @@ use std::time::Duration;
 use base::flight::{self, Phase};
 use base::{Lsn, PgTimestamp, Progress};
 use bytes::Bytes;
-use client::Wire;
+use client::{Pauses, Wire};
 use proto::replication::{PgoutputOptions, StandbyStatus, WalsenderMessage};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -106,6 +106,7 @@ pub struct Stream {
     asked: bool,
     /// One permit per KiB of [`QUEUE_BYTES`].
     room: Arc<Semaphore>,
+    pauses: Option<Pauses>,
 }
 
 impl Stream {
@@ -118,7 +119,9 @@ impl Stream {
     pub async fn start(mut wire: Wire, options: StreamOptions) -> Result<Stream, Error> {
         let command = options.pgoutput.start_replication(&options.slot, options.start, wire.version());
         let attempt = || format!("stream from replication slot \"{}\"", options.slot);
-        wire.copy_both(&command).await.map_err(|error| Error::client(attempt(), error))?;
+        let failed = |error| Error::client(attempt(), error);
+        let pauses = wire.read_in_bulk().await.map_err(failed)?;
+        wire.copy_both(&command).await.map_err(failed)?;
         let now = Instant::now();
         let last_reported = Lsn::INVALID;
         let room = Arc::new(Semaphore::new(QUEUE_BYTES / 1024));
@@ -130,6 +133,7 @@ impl Stream {
             last_heard_at: now,
             asked: false,
             room,
+            pauses,
         })
     }
 
@@ -147,7 +151,6 @@ impl Stream {
     ) -> Result<(), Error> {
         let mut tick = tokio::time::interval(FEEDBACK_POLL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut pauses = self.wire.read_in_bulk();
         loop {
             let waiting_since = Instant::now();
             let frame = tokio::select! {
@@ -191,7 +194,7 @@ impl Stream {
                     () = stop.cancelled() => return Ok(()),
                 }
             }
-            if let Some(pauses) = pauses.as_mut()
+            if let Some(pauses) = self.pauses.as_mut()
                 && dense
                 && is_behind(progress, heard)
                 && let Some(pause) = pauses.after(bytes)
