@@ -134,7 +134,8 @@ async fn look(
     let mut names = Vec::new();
     if let Some(session) = source {
         let mut reader = Reader::new(End::Source, session);
-        let read = Publisher::read(&mut reader, wanted).await.map_err(|error| (End::Source, error))?;
+        let slot = subscriber::slot_name(target, wanted).await;
+        let read = Publisher::read(&mut reader, wanted, slot).await.map_err(|error| (End::Source, error))?;
         names = read.tables.iter().map(|table| table.published.name.clone()).collect();
         report.tables = names.len();
         report.findings.extend(reader.into_findings());

@@ -101,6 +101,7 @@ pub(crate) struct Publisher {
     pub(crate) sequences: i64,
     /// At most 1000, which is enough to say so.
     pub(crate) large_objects: i64,
+    pub(crate) slot_name: String,
     pub(crate) slot: Option<SlotState>,
     pub(crate) running: Vec<Running>,
     pub(crate) prepared: Vec<Prepared>,
@@ -214,7 +215,12 @@ const PREPARED: &str =
     "SELECT p.gid, p.database::text AS database FROM pg_catalog.pg_prepared_xacts p ORDER BY p.prepared";
 
 impl Publisher {
-    pub(crate) async fn read(reader: &mut Reader<'_>, wanted: &Wanted) -> Result<Publisher, client::Error> {
+    /// `slot` is the name of the subscription's slot.
+    pub(crate) async fn read(
+        reader: &mut Reader<'_>,
+        wanted: &Wanted,
+        slot: String,
+    ) -> Result<Publisher, client::Error> {
         let names = &wanted.publications;
         let major = reader.session.version().major();
         let server = Server::read(reader).await?;
@@ -237,7 +243,7 @@ impl Publisher {
         let tables = published.into_iter().flatten().filter_map(with_facts).collect();
         let unpublished = reader.rows("unpublished tables", &unpublished_sql(major), &[names]).await?;
         let counts: Option<Counts> = reader.row("sequences and large objects", COUNTS, &[]).await?;
-        let slot = slot::slot_state(reader.session, &wanted.subscription.slot()).await;
+        let found = slot::slot_state(reader.session, &slot).await;
         Ok(Publisher {
             server,
             publications,
@@ -248,7 +254,8 @@ impl Publisher {
             unpublished,
             sequences: counts.as_ref().map_or(0, |counts| counts.sequences),
             large_objects: counts.as_ref().map_or(0, |counts| counts.large_objects),
-            slot: slot.ok().flatten(),
+            slot_name: slot,
+            slot: found.ok().flatten(),
             running: reader.rows("running transactions", RUNNING, &[]).await?,
             prepared: reader.rows("prepared transactions", PREPARED, &[]).await?,
         })

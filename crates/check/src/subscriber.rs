@@ -185,6 +185,17 @@ SELECT s.consistent_point IS NOT NULL AS begun, s.enabled, s.source_sysid,
          WHERE t.subscription = s.name AND NOT t.finished) AS unfinished
   FROM pgsluice.subscription s WHERE s.name = $1::text";
 
+/// The name of the subscription's slot: an adopted one keeps its own.
+pub(crate) async fn slot_name(target: Option<&client::Session>, wanted: &Wanted) -> String {
+    let sql = "SELECT slot FROM pgsluice.subscription WHERE name = $1::text";
+    let stored = match target {
+        // Without the table or the right to read it there is none: the checks say so.
+        Some(target) => target.query_opt(sql, &[&wanted.subscription.as_str()]).await.ok().flatten(),
+        None => None,
+    };
+    stored.map_or_else(|| wanted.subscription.slot(), |row| row.get(0))
+}
+
 /// $1 the name of ours.
 const ORIGINS: &str = "
 SELECT pg_catalog.count(*) AS named, COALESCE(pg_catalog.bool_or(o.roname = $1::text), false) AS ours

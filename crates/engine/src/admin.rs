@@ -6,6 +6,9 @@
 //! commands, which work whether a process runs or not. They hold no lock
 //! while they wait, and a schema that is not there means "nothing stored".
 //!
+//! An adopted subscription (`adopt`) streams from the slot that its native
+//! owner made: the target's row has the name.
+//!
 //! ## Removing
 //! Slot first, target second: whatever interrupts it, the target's row still
 //! says what there was, and the same command goes on. On the target all of
@@ -24,6 +27,8 @@ use base::{Lsn, SubscriptionName, quote_ident};
 use client::{ConnInfo, Session};
 use serde::Serialize;
 use source::slot::{drop_slot, slot_state};
+
+use crate::adopt;
 
 /// How long what a dead process's backends hold may stay in use.
 const BUSY_BOUND: Duration = Duration::from_secs(5);
@@ -44,6 +49,10 @@ pub struct Stored {
     pub enabled: bool,
     /// Its slot on the source.
     pub slot: Option<String>,
+    /// The native subscription that it was adopted from and that still exists.
+    pub adopted_from: Option<String>,
+    /// Why it does not run although it was adopted.
+    pub adoption_refuses: Option<String>,
     /// Its publications.
     pub publications: Vec<String>,
     /// Where the slot began.
@@ -197,11 +206,15 @@ pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result
         return Ok(None);
     }
     let failed = |error| Error::query(target, "read the subscription's state on the target", error);
+    let adopted = adopt::adoption(&**target, subscription).await.map_err(failed)?;
     let row = target.query_opt(STORED, &[&subscription.as_str()]).await.map_err(failed)?;
     let read = |row: tokio_postgres::Row| -> Result<Stored, tokio_postgres::Error> {
         Ok(Stored {
             enabled: row.try_get::<_, Option<bool>>(0)?.unwrap_or(true),
             slot: row.try_get(1)?,
+            adopted_from: adopted.as_ref().and_then(|adopted| adopted.native.clone()),
+            // Which changes run asks for by their origin is not known here.
+            adoption_refuses: adopted.as_ref().and_then(|adopted| adopted.refusal(subscription, true)),
             publications: row.try_get::<_, Option<Vec<String>>>(2)?.unwrap_or_default(),
             consistent_point: row.try_get(3)?,
             confirmed_lsn: row.try_get(4)?,
@@ -227,12 +240,8 @@ pub async fn is_standby(session: &Session) -> Result<bool, Error> {
 }
 
 /// What the source says of the slot; `None` if there is none.
-pub async fn slot_figures(
-    source: &Session,
-    subscription: &SubscriptionName,
-) -> Result<Option<SlotFigures>, Error> {
-    let name = subscription.slot();
-    let Some(slot) = slot_state(source, &name).await.map_err(|cause| Error(Kind::Source { cause }))? else {
+pub async fn slot_figures(source: &Session, name: &str) -> Result<Option<SlotFigures>, Error> {
+    let Some(slot) = slot_state(source, name).await.map_err(|cause| Error(Kind::Source { cause }))? else {
         return Ok(None);
     };
     let row = source.query_one(WAL_END, &[]).await;
@@ -241,7 +250,7 @@ pub async fn slot_figures(
     let parsed: Option<Lsn> = end.parse().ok();
     let behind = |lsn: Option<Lsn>| Some(parsed?.bytes_since(lsn?));
     Ok(Some(SlotFigures {
-        slot: name,
+        slot: name.to_owned(),
         active_pid: slot.active_pid,
         confirmed_flush_lsn: slot.confirmed_flush.map(|lsn| lsn.to_string()),
         lag_bytes: behind(slot.confirmed_flush),
@@ -293,18 +302,17 @@ pub async fn set_enabled(
     update(target, subscription, doing, sql, &enabled).await
 }
 
-/// Removes the slot; what it removed, in words, is added to `removed`.
+/// Removes the slot called `name`; what it removed, in words, is added to `removed`.
 pub async fn drop_source(
     source: &Session,
-    subscription: &SubscriptionName,
+    name: &str,
     force: bool,
     removed: &mut Vec<String>,
 ) -> Result<(), Error> {
-    let name = subscription.slot();
     let what = format!("replication slot \"{name}\" on the source");
     let deadline = Instant::now() + BUSY_BOUND;
     loop {
-        let state = slot_state(source, &name).await.map_err(|cause| Error(Kind::Source { cause }))?;
+        let state = slot_state(source, name).await.map_err(|cause| Error(Kind::Source { cause }))?;
         let Some(state) = state else { return Ok(()) };
         let row = source.query_one("SELECT pg_catalog.current_database()::text", &[]).await;
         let here: String = row.map_err(|e| Error::query(source, "ask for the source's database", e))?.get(0);
@@ -322,7 +330,7 @@ pub async fn drop_source(
             tokio::time::sleep(BUSY_POLL).await;
             continue;
         }
-        match drop_slot(source, &name).await {
+        match drop_slot(source, name).await {
             Ok(true) => {
                 removed.push(what);
                 return Ok(());
@@ -453,7 +461,7 @@ WHERE c.relnamespace = 'pgsluice'::pg_catalog.regnamespace AND c.relkind = 'r'
 ORDER BY c.relname = 'subscription', c.relname";
 
 /// The rows of `name`, and with the last subscription the schema.
-async fn remove_rows(
+pub(crate) async fn remove_rows(
     transaction: &mut tokio_postgres::Transaction<'_>,
     name: &str,
     removed: &mut Vec<String>,

@@ -1,6 +1,7 @@
 //! The only crate that knows every stage: wiring, supervision, retry policy, metrics.
 
 pub mod admin;
+pub mod adopt;
 pub mod control;
 mod error;
 pub mod metrics;

@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::DirSpool;
 
+use crate::adopt::{self, Adoption};
 use crate::error::{Error, Kind};
 use crate::record::Record;
 use crate::retry::{Backoff, Verdict, verdict};
@@ -125,6 +126,9 @@ struct Ends {
     state: State,
     identity: SystemIdentity,
     row: Option<SubscriptionRow>,
+    adopted: Option<Adoption>,
+    /// The row's, or what a new one will be called.
+    slot_name: String,
     slot: Option<SlotState>,
     published: Vec<PublishedTable>,
     targets: HashMap<TableName, TargetTable>,
@@ -158,17 +162,20 @@ impl Attempt<'_> {
         let source =
             client::connect(&settings.source, &name.application_name("look"), &SOURCE_SETTINGS).await?;
         let row = state.load().await?;
-        let slot = slot::slot_state(&source, &name.slot()).await?;
+        let adopted = adopt::adoption(&**state.session(), name).await;
+        let adopted = adopted.map_err(|error| state.session().error(error))?;
+        let slot_name = row.as_ref().map_or_else(|| name.slot(), |row| row.slot.clone());
+        let slot = slot::slot_state(&source, &slot_name).await?;
         let published = publication::inspect(&source, &settings.publications).await?;
         let names: Vec<TableName> = published.iter().map(|table| table.name.clone()).collect();
         let targets = publication::target_tables(state.session(), &names).await?;
-        Ok(Ends { wire, source, state, identity, row, slot, published, targets })
+        Ok(Ends { wire, source, state, identity, row, adopted, slot_name, slot, published, targets })
     }
 
     /// What must hold before anything is changed.
     fn check(&self, ends: &Ends) -> Result<(), Error> {
         let name = &self.settings.subscription;
-        let slot_name = name.slot();
+        let slot_name = &ends.slot_name;
         if self.settings.origin == Origin::None && ends.wire.version().major() < 16 {
             return Err(Error::refused(format!(
                 "--origin none needs a source of version 16 or later; this one is {}",
@@ -197,6 +204,11 @@ impl Attempt<'_> {
                  give the right --source, or drop the subscription and start again",
                 row.source_sysid, ends.identity.system_id
             )));
+        }
+        if let Some(adopted) = &ends.adopted
+            && let Some(why) = adopted.refusal(name, self.settings.origin == Origin::None)
+        {
+            return Err(Error::refused(why));
         }
         match (&ends.slot, row.consistent_point) {
             (Some(slot), Some(_)) if slot.is_lost() => Err(Error::refused(format!(
@@ -345,7 +357,7 @@ impl Attempt<'_> {
         let binary = options.binary;
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
         let start = target.progress().max(row.confirmed_lsn.unwrap_or(Lsn::INVALID));
-        let slot = slot::slot_state(&ends.source, &settings.subscription.slot()).await?;
+        let slot = slot::slot_state(&ends.source, &ends.slot_name).await?;
         if let Some(confirmed) = slot.and_then(|slot| slot.confirmed_flush)
             && confirmed > start
         {
@@ -358,7 +370,7 @@ impl Attempt<'_> {
         drop(ends.source);
         let progress = Arc::new(Progress::starting_at(start));
         self.status.set_progress(Arc::clone(&progress));
-        let stream = Stream::start(ends.wire, self.stream_options(start, binary)).await?;
+        let stream = Stream::start(ends.wire, self.stream_options(ends.slot_name, start, binary)).await?;
         let spool = DirSpool::open(settings.spool_dir()).map_err(Kind::Spool)?;
         self.status.set_phase(Phase::Streaming);
         tracing::info!(subscription = %settings.subscription, binary, "streaming from {start}");
@@ -414,10 +426,10 @@ impl Attempt<'_> {
         }
     }
 
-    fn stream_options(&self, start: Lsn, binary: bool) -> StreamOptions {
+    fn stream_options(&self, slot: String, start: Lsn, binary: bool) -> StreamOptions {
         let settings = self.settings;
         StreamOptions {
-            slot: settings.subscription.slot(),
+            slot,
             start,
             pgoutput: PgoutputOptions {
                 publications: settings.publications.clone(),

@@ -5,9 +5,9 @@
 //! everything else that would, so that one repair does not only lead to the
 //! next; warnings are told in a line each.
 
-use check::{Report, Severity, Wanted};
+use check::{Refuses, Report, Severity, Wanted};
 
-use crate::{Error, Origin, Settings};
+use crate::{Error, Origin, Settings, adopt};
 
 /// Warnings told at a start; `pgsluice check` tells all.
 const WARNINGS_SHOWN_MAX: usize = 10;
@@ -26,6 +26,10 @@ pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =
         tokio::try_join!(check::connect(&settings.source, name), check::connect(&settings.target, name))?;
+    let adopted = adopt::adoption(&*target, name).await.map_err(|error| target.error(error))?;
+    if let Some(why) = adopted.and_then(|own| own.refusal(name, settings.origin == Origin::None)) {
+        return Err(Error::refused(why));
+    }
     let report = check::check_over(&source, &target, &wanted(settings)).await?;
     if report.refuses() {
         return Err(Error::refused(refusal(&report)));
@@ -41,6 +45,24 @@ pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
         tracing::warn!(subscription = %name, "pgsluice check shows the remedies{more}");
     }
     Ok(())
+}
+
+/// Before a native subscription is taken over: what would keep `run` from
+/// going on with it. What only a new slot or a copy needs is not looked at.
+///
+/// # Errors
+/// As [`before_start`]'s.
+pub(crate) async fn before_adopting(settings: &Settings) -> Result<(), Error> {
+    let name = &settings.subscription;
+    let (source, target) =
+        tokio::try_join!(check::connect(&settings.source, name), check::connect(&settings.target, name))?;
+    let mut report =
+        check::check_over(&source, &target, &Wanted { copy_data: false, ..wanted(settings) }).await?;
+    report.findings.retain(|own| own.severity == Severity::Cannot && own.refuses == Refuses::Every);
+    match report.findings.is_empty() {
+        true => Ok(()),
+        false => Err(Error::refused(refusal(&report))),
+    }
 }
 
 fn wanted(settings: &Settings) -> Wanted {

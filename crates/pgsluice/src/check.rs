@@ -11,7 +11,7 @@ use client::ConnInfo;
 use engine::Settings;
 
 use crate::exit::usage;
-use crate::settings::{Binary, Origin, SourceMode, SynchronousCommit, Table};
+use crate::settings::{Binary, Ends, Origin, SourceMode, SynchronousCommit, Table};
 
 /// What every command needs to know of a subscription.
 #[derive(Debug, Clone)]
@@ -49,6 +49,13 @@ impl Subject {
     /// The target, which must be set.
     pub(crate) fn target(&self) -> anyhow::Result<ConnInfo> {
         end("target", self.table.ends.target.as_deref())
+    }
+
+    /// Whether something is missing that an adopted subscription has stored on
+    /// the target, which is set.
+    pub(crate) fn lacks_stored(&self, publications: bool) -> bool {
+        let Ends { source, target } = &self.table.ends;
+        target.is_some() && (source.is_none() || publications && self.table.stream.publication.is_empty())
     }
 
     /// Whether both ends are set.

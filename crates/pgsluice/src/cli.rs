@@ -29,6 +29,21 @@ pub(crate) enum Command {
     /// several subscriptions in the configuration file all of them run in
     /// this process, each on its own.
     Run(Box<Table>),
+    /// Take over a native subscription of the target, and go on as run
+    ///
+    /// For who has CREATE SUBSCRIPTION already, perhaps far behind: disables
+    /// it, takes over its slot and position, copies nothing, and goes on from
+    /// there as run does. Publications and options are the native
+    /// subscription's unless given; so is the source, where the target's role
+    /// may read its connection string. Interrupted, it is repeated; later
+    /// starts are run's. release hands everything back.
+    Adopt(Box<AdoptArgs>),
+    /// Hand an adopted subscription back to its native owner and enable that
+    ///
+    /// Stops the process that runs it on this machine, moves the native
+    /// subscription's position to exactly where pgsluice came, gives it its
+    /// slot again and enables it. What pgsluice stored on the target goes.
+    Release(ReleaseArgs),
     /// Say every reason why source and target would not work together
     ///
     /// Looks at both servers and changes nothing: settings, limits, rights,
@@ -56,7 +71,9 @@ pub(crate) enum Command {
     /// Remove slot, replication origins and state from both servers
     ///
     /// The tables on the target and their rows stay. May be repeated: what
-    /// is gone already is no error.
+    /// is gone already is no error. An adopted subscription is released
+    /// instead; only with --force does its slot go, and the native
+    /// subscription stays behind disabled and without one.
     Drop(DropArgs),
     /// Compare sequences on both ends; with --apply bring the target's level
     ///
@@ -88,6 +105,29 @@ pub(crate) struct CheckArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) settings: Table,
+}
+
+/// `adopt`
+#[derive(Debug, Args)]
+pub(crate) struct AdoptArgs {
+    /// Name of the native subscription (default: that of --subscription)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) native: Option<String>,
+    /// Take over and end; pgsluice run goes on
+    #[arg(long)]
+    pub(crate) prepare_only: bool,
+    #[command(flatten)]
+    pub(crate) settings: Table,
+}
+
+/// `release`
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    /// How long to wait for the end of the process that runs it
+    #[arg(long, default_value = "10s", value_name = "DURATION")]
+    pub(crate) timeout: Seconds,
+    #[command(flatten)]
+    pub(crate) settings: EndsArgs,
 }
 
 /// `status`

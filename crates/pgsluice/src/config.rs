@@ -1,4 +1,5 @@
-//! Where a setting's value comes from: flag, environment, file, default.
+//! Where a setting's value comes from: flag, environment, file, what an
+//! adopted subscription has stored on the target, default.
 //!
 //! Each source gives texts by key; the strongest source that names a key
 //! decides it alone, lists included. The texts of one subscription are then
@@ -28,6 +29,8 @@ pub(crate) struct Config {
     given: Section,
     environment: Section,
     file: Option<File>,
+    /// By subscription.
+    stored: BTreeMap<String, Section>,
 }
 
 /// Texts by key, and what to call the place in a message.
@@ -50,6 +53,7 @@ enum Origin {
     Flag,
     Environment,
     File(PathBuf),
+    Target,
 }
 
 impl Config {
@@ -73,7 +77,7 @@ impl Config {
                 environment.values.insert(key.to_owned(), split_variable(setting, value));
             }
         }
-        let mut config = Config { settings, given, environment, file: None };
+        let mut config = Config { settings, given, environment, file: None, stored: BTreeMap::new() };
         let named = config.given.values.get("config").or_else(|| config.environment.values.get("config"));
         if let Some(path) = named.and_then(|values| values.first()).map(PathBuf::from) {
             let text = std::fs::read_to_string(&path).map_err(|error| {
@@ -82,6 +86,12 @@ impl Config {
             config.file = Some(File::read(&path, &text, &config.settings)?);
         }
         Ok(config)
+    }
+
+    /// What the target has stored of `subscription`; weaker than all else but
+    /// the defaults.
+    pub(crate) fn add_stored(&mut self, subscription: &str, values: BTreeMap<String, Vec<OsString>>) {
+        self.stored.insert(subscription.to_owned(), Section { values });
     }
 
     /// The chosen subscriptions, each with all its settings: the one that was
@@ -146,7 +156,13 @@ impl Config {
         }
         let flag = self.given.values.get(key).map(|values| (values, Origin::Flag));
         let variable = || self.environment.values.get(key).map(|values| (values, Origin::Environment));
-        flag.or_else(variable).or_else(from_file)
+        let stored = || {
+            // That it is stored for this one can be known by its name alone.
+            let (name, _) = (key != "subscription").then(|| self.look_up("subscription", section))??;
+            let own = self.stored.get(name.first()?.to_str()?)?;
+            Some((own.values.get(key)?, Origin::Target))
+        };
+        flag.or_else(variable).or_else(from_file).or_else(stored)
     }
 }
 
@@ -173,6 +189,7 @@ fn refusal(setting: &Setting, origin: &Origin, error: &clap::Error) -> String {
         Origin::Flag => setting.flag(),
         Origin::Environment => setting.variable(),
         Origin::File(path) => format!("{} in {}", setting.key, path.display()),
+        Origin::Target => format!("{} of the native subscription", setting.key),
     };
     format!("invalid value \"{value}\" for {place}: {reason}")
 }

@@ -58,13 +58,17 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
         Command::ConfigReference => return Ok(command::config_reference::config_reference()),
         _ => {}
     }
-    let tables = Config::gather(own, &|name| std::env::var_os(name))?.subscriptions()?;
+    let mut config = Config::gather(own, &|name| std::env::var_os(name))?;
+    let tables = config.subscriptions()?;
     let process = tables[0].process.clone();
     let subjects = tables.into_iter().map(Subject::new).collect::<anyhow::Result<Vec<_>>>()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let done = runtime.block_on(async {
+        let subjects = command::adopt::with_stored(&command, &mut config, subjects).await?;
         match command {
-            Command::Run(_) => command::run::run(subjects, &process).await,
+            Command::Run(_) => command::run::run(&subjects, &process).await,
+            Command::Adopt(args) => command::adopt::adopt(&only(subjects)?, &args, &process).await,
+            Command::Release(args) => command::release::release(&only(subjects)?, args.timeout.0).await,
             Command::Check(args) => command::check::check(&subjects, args.json).await,
             Command::Status(args) => command::status::status(&subjects, args.json).await,
             Command::Stop(args) => command::stop::stop(&subjects, args.timeout.0).await,

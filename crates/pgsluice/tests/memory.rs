@@ -62,7 +62,10 @@ fn one_large_transaction_is_not_held_in_memory() {
     for (major, streaming) in Major::under_test().into_iter().zip(["on", "off"].into_iter().cycle()) {
         let resident = resident_of_one_transaction(major, streaming);
         let megabytes = resident >> 20;
-        println!("PostgreSQL {major}, streaming {streaming}: {} rows, {megabytes} MiB resident at most", rows());
+        println!(
+            "PostgreSQL {major}, streaming {streaming}: {} rows, {megabytes} MiB resident at most",
+            rows()
+        );
         assert!(resident < RESIDENT_MAX, "{megabytes} MiB resident");
     }
 }

@@ -51,6 +51,8 @@ fn every_command_has_help_and_a_page() {
     assert!(pgsluice(&["man", "--dir", dir.path().to_str().unwrap()], &[]).status.success());
     for command in [
         "run",
+        "adopt",
+        "release",
         "check",
         "status",
         "stop",

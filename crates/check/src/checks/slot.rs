@@ -15,9 +15,9 @@ use crate::subscriber::Subscriber;
 const LONG_SECONDS: f64 = 60.0;
 
 pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
-    let name = wanted.subscription.slot();
+    let name = &source.slot_name;
     let object = format!("replication slot {name}");
-    let drop = format!("SELECT pg_catalog.pg_drop_replication_slot({})", quote_literal(&name));
+    let drop = format!("SELECT pg_catalog.pg_drop_replication_slot({})", quote_literal(name));
     let cannot = |what: String| Finding::cannot(End::Source, &object, what).refusing(Refuses::Never);
     let database = source.server.as_ref().map(|server| server.database.as_str());
     let begun = target.state.is_begun();

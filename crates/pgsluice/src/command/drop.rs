@@ -3,6 +3,9 @@
 //! It holds the subscription's lock while it works, so that no run of it can
 //! start on this machine meanwhile. Source first, target second, files last;
 //! each step may find its work done already.
+//!
+//! The slot of an adopted subscription is its native owner's, and is dropped
+//! only if that has gone or with `--force`.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -12,7 +15,7 @@ use engine::control::Lock;
 
 use super::{connect, from_admin, from_control};
 use crate::check::Subject;
-use crate::exit::Code;
+use crate::exit::{Code, exit};
 
 /// Removes the subscription; with `force` from whichever end there still is.
 pub(crate) async fn drop(subject: &Subject, force: bool) -> anyhow::Result<Code> {
@@ -34,17 +37,37 @@ pub(crate) async fn drop(subject: &Subject, force: bool) -> anyhow::Result<Code>
 
 async fn remove(subject: &Subject, force: bool, removed: &mut Vec<String>) -> anyhow::Result<()> {
     let name = &subject.name;
+    let target = open("target", subject, force).await?;
+    let stored = match &target {
+        Some(target) => admin::stored(target, name).await.map_err(from_admin)?,
+        None => None,
+    };
+    let native = stored.as_ref().and_then(|stored| stored.adopted_from.clone());
+    if let (Some(native), false) = (&native, force) {
+        return Err(exit(
+            Code::Failed,
+            format!(
+                "subscription \"{name}\" was adopted from native subscription \"{native}\": pgsluice release hands it \
+                 back; with --force it is removed with its slot, and \"{native}\" stays disabled and without a slot"
+            ),
+        ));
+    }
+    let slot = stored.and_then(|stored| stored.slot).unwrap_or_else(|| name.slot());
     match open("source", subject, force).await? {
-        Some(source) => admin::drop_source(&source, name, force, removed).await.map_err(from_admin)?,
+        Some(source) => admin::drop_source(&source, &slot, force, removed).await.map_err(from_admin)?,
         None => eprintln!(
             "pgsluice: the source was left out; if it comes back, drop its slot there: \
-             SELECT pg_drop_replication_slot('{}')",
-            name.slot()
+             SELECT pg_drop_replication_slot('{slot}')"
         ),
     }
-    match open("target", subject, force).await? {
+    match target {
         Some(mut target) => {
-            admin::drop_target(&mut target, name, force, removed).await.map_err(from_admin)?
+            admin::drop_target(&mut target, name, force, removed).await.map_err(from_admin)?;
+            if let Some(native) = native {
+                eprintln!(
+                    "pgsluice: native subscription \"{native}\" of the target is left disabled and without a slot"
+                );
+            }
         }
         None => eprintln!(
             "pgsluice: the target was left out; if it comes back, run pgsluice drop --force with only --target"

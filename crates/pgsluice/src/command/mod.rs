@@ -1,5 +1,6 @@
 //! One file per command; each gives an exit code.
 
+pub(crate) mod adopt;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config_reference;
@@ -7,6 +8,7 @@ pub(crate) mod disable;
 pub(crate) mod drop;
 pub(crate) mod enable;
 pub(crate) mod man;
+pub(crate) mod release;
 pub(crate) mod run;
 pub(crate) mod sequences;
 pub(crate) mod skip;
@@ -35,6 +37,16 @@ fn from_admin(error: admin::Error) -> anyhow::Error {
         () => Code::Failed,
     };
     exit(code, crate::with_causes(&error))
+}
+
+/// An error of a pipeline or of handing one over, with its exit code.
+fn from_engine(error: &engine::Error) -> anyhow::Error {
+    let code = match () {
+        () if error.is_in_use() => Code::InUse,
+        () if error.is_disabled() => Code::Disabled,
+        () => Code::Failed,
+    };
+    exit(code, crate::with_causes(error))
 }
 
 /// An error of lock or socket with its exit code.

@@ -18,9 +18,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::from_control;
+use super::{from_control, from_engine};
 use crate::check::Subject;
-use crate::exit::{Code, code_of, exit};
+use crate::exit::{Code, code_of};
 use crate::settings::{LogFormat, Process};
 use crate::{logging, progress};
 
@@ -38,10 +38,19 @@ struct Pipeline {
 }
 
 /// Runs `subjects` until they end or a signal comes.
-pub(crate) async fn run(subjects: Vec<Subject>, process: &Process) -> anyhow::Result<Code> {
+pub(crate) async fn run(subjects: &[Subject], process: &Process) -> anyhow::Result<Code> {
     let settings = subjects.iter().map(Subject::pipeline).collect::<anyhow::Result<Vec<_>>>()?;
     let bars = MultiProgress::new();
     logging::start(process, &bars)?;
+    run_logged(settings, process, &bars).await
+}
+
+/// [`run`], once the log has been started.
+pub(super) async fn run_logged(
+    settings: Vec<Settings>,
+    process: &Process,
+    bars: &MultiProgress,
+) -> anyhow::Result<Code> {
     // All locks before the first pipeline: either all of them run or none.
     let locks = settings.iter().map(|own| Lock::acquire(&own.state_dir, &own.subscription));
     let locks = locks.collect::<Result<Vec<_>, _>>().map_err(from_control)?;
@@ -64,7 +73,7 @@ pub(crate) async fn run(subjects: Vec<Subject>, process: &Process) -> anyhow::Re
     let on_terminal = std::io::stderr().is_terminal() && process.log_format == LogFormat::Text;
     let code = tokio::select! {
         code = run_all(pipelines) => code,
-        () = progress::show(&statuses, &bars, on_terminal) => unreachable!("it shows for ever"),
+        () = progress::show(&statuses, bars, on_terminal) => unreachable!("it shows for ever"),
     };
     // Nothing is left on the screen that looks as if it still moved.
     let _ = bars.clear();
@@ -132,19 +141,10 @@ async fn run_one(pipeline: Pipeline) -> anyhow::Result<()> {
         }
         Err(error) => {
             let text = crate::with_causes(&error);
-            status.record_error(text.clone());
             tracing::error!(subscription = %name, "{text}");
-            Err(exit(code_for(&error), text))
+            status.record_error(text);
+            Err(from_engine(&error))
         }
-    }
-}
-
-/// The exit code of a pipeline's error.
-fn code_for(error: &engine::Error) -> Code {
-    match () {
-        () if error.is_in_use() => Code::InUse,
-        () if error.is_disabled() => Code::Disabled,
-        () => Code::Failed,
     }
 }
 

@@ -72,7 +72,8 @@ async fn find(subject: &Subject) -> anyhow::Result<Found> {
         let target = connect("target", &subject.target()?, name).await?;
         stored = admin::stored(&target, name).await.map_err(from_admin)?.map(Box::new);
         let source = connect("source", &subject.source()?, name).await?;
-        slot = admin::slot_figures(&source, name).await.map_err(from_admin)?.map(Box::new);
+        let own = stored.as_ref().and_then(|stored| stored.slot.clone()).unwrap_or_else(|| name.slot());
+        slot = admin::slot_figures(&source, &own).await.map_err(from_admin)?.map(Box::new);
     }
     Ok(Found::Stored { running: false, subscription: name.to_string(), servers_asked, stored, slot })
 }
@@ -177,6 +178,12 @@ fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFig
     match stored {
         Some(stored) => {
             lines.add("state", if stored.enabled { "not running, enabled" } else { "not running, disabled" });
+            if let Some(native) = &stored.adopted_from {
+                lines.add("adopted", format!("from native subscription \"{native}\", with its slot"));
+            }
+            if let Some(why) = &stored.adoption_refuses {
+                lines.add("cannot run", why);
+            }
             lines.add("publications", stored.publications.join(", "));
             let (copied, rest) = (stored.tables_copied, stored.tables_unfinished);
             lines.add("first copy", format!("{copied} tables finished, {rest} unfinished"));

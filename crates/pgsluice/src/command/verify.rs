@@ -131,7 +131,8 @@ async fn standing(subject: &Subject) -> anyhow::Result<String> {
         ));
     };
     let source = connect("source", &subject.source()?, name).await?;
-    let slot = admin::slot_figures(&source, name).await.map_err(from_admin)?;
+    let own = stored.slot.clone().unwrap_or_else(|| name.slot());
+    let slot = admin::slot_figures(&source, &own).await.map_err(from_admin)?;
     let applied = stored.applied_lsn.or(stored.confirmed_lsn).unwrap_or_else(|| "an unknown LSN".to_owned());
     let mut text = format!("{name}: no process on this machine runs the subscription");
     if let Some(pid) = slot.as_ref().and_then(|slot| slot.active_pid) {

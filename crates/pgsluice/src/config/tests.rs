@@ -189,3 +189,18 @@ fn every_setting_can_be_set_everywhere() {
         assert!(from_file == format!("{from_flag:?}"), "{}: {from_file}", setting.key);
     }
 }
+
+#[test]
+fn what_the_target_has_stored_is_weaker_than_all_but_the_default() {
+    let stored = || BTreeMap::from([("batch_rows_max".to_owned(), vec![OsString::from("7")])]);
+    let read = |words: &[&str]| {
+        let words = [&["pgsluice", "run", "--subscription", "s"], words].concat();
+        let matches = Cli::command().try_get_matches_from(words).unwrap();
+        let mut config = Config::gather(matches.subcommand().unwrap().1, &|_| None).unwrap();
+        config.add_stored("s", stored());
+        config.add_stored("other", BTreeMap::from([("batch_rows_max".to_owned(), vec!["8".into()])]));
+        config.subscriptions().unwrap().remove(0).apply.batch_rows_max
+    };
+    assert_eq!(read(&[]), 7);
+    assert_eq!(read(&["--batch-rows-max", "1"]), 1);
+}

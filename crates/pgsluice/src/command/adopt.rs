@@ -1,0 +1,125 @@
+//! `pgsluice adopt`: a native subscription's slot and position, and on as `run`.
+//!
+//! What the native subscription was told stands behind every other source of
+//! settings (`config`), here and whenever an adopted subscription's command
+//! lacks something: so `run --subscription NAME --target ...` is enough later.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use base::Lsn;
+use engine::adopt::{NativeOptions, Outcome};
+use engine::control::Lock;
+use indicatif::MultiProgress;
+
+use super::{connect, from_control, from_engine};
+use crate::check::Subject;
+use crate::cli::{AdoptArgs, Command};
+use crate::config::Config;
+use crate::exit::{Code, exit, usage};
+use crate::logging;
+use crate::settings::Process;
+
+/// Takes over, then runs.
+pub(crate) async fn adopt(subject: &Subject, args: &AdoptArgs, process: &Process) -> anyhow::Result<Code> {
+    let name = &subject.name;
+    let native = args.native.as_deref().unwrap_or(name.as_str());
+    let target = subject.target()?;
+    if subject.publications().is_empty() {
+        return Err(missing(native, &target.describe()));
+    }
+    if subject.source().is_err() && subject.lacks_stored(false) {
+        return Err(usage(
+            "no source is set, and the target's role may not read the native subscription's connection string, \
+             which only superusers may: use --source",
+        ));
+    }
+    let settings = subject.pipeline()?;
+    let bars = MultiProgress::new();
+    logging::start(process, &bars)?;
+    let lock = Lock::acquire(&subject.state_dir, name).map_err(from_control)?;
+    match engine::adopt::adopt(&settings, native).await.map_err(|error| from_engine(&error))? {
+        Outcome::Missing => return Err(missing(native, &target.describe())),
+        Outcome::Already => super::say(format_args!("{name}: adopted already")),
+        Outcome::Done { at, slot, tables } => super::say(format_args!(
+            "{name}: adopted native subscription \"{native}\" at {}: slot \"{slot}\", {tables} tables, nothing copied",
+            at.unwrap_or(Lsn::INVALID)
+        )),
+    }
+    drop(lock);
+    match args.prepare_only {
+        true => Ok(Code::Done),
+        false => super::run::run_logged(vec![settings], process, &bars).await,
+    }
+}
+
+fn missing(native: &str, place: &str) -> anyhow::Error {
+    exit(
+        Code::NotRunning,
+        format!(
+            "there is no native subscription \"{native}\" in {place}: give its name with --native, and as --target the \
+             database that has it (SELECT subname FROM pg_subscription)"
+        ),
+    )
+}
+
+/// The subjects again, with what the target has stored of those that lack
+/// something; `command` says whether that matters.
+pub(crate) async fn with_stored(
+    command: &Command,
+    config: &mut Config,
+    subjects: Vec<Subject>,
+) -> anyhow::Result<Vec<Subject>> {
+    let (publications, native) = match command {
+        Command::Adopt(args) => (true, Some(args.native.as_deref())),
+        Command::Run(_) | Command::Check(_) => (true, None),
+        Command::Status(_)
+        | Command::Release(_)
+        | Command::Drop(_)
+        | Command::Verify(_)
+        | Command::Sequences(_) => (false, None),
+        _ => return Ok(subjects),
+    };
+    let mut found = false;
+    for subject in subjects.iter().filter(|own| native.is_some() || own.lacks_stored(publications)) {
+        let name = &subject.name;
+        let native = native.map(|given| given.unwrap_or(name.as_str()));
+        let options = async {
+            let target = connect("target", &subject.target()?, name).await?;
+            engine::adopt::options(&target, name, native).await.map_err(|error| from_engine(&error))
+        };
+        match options.await {
+            Ok(Some(options)) => {
+                config.add_stored(name.as_str(), values(options));
+                found = true;
+            }
+            // Then the command says by itself what is missing.
+            Ok(None) => {}
+            Err(error) if native.is_some() => return Err(error),
+            Err(error) => eprintln!("pgsluice: could not look for settings of \"{name}\": {error:#}"),
+        }
+    }
+    match found {
+        true => config.subscriptions()?.into_iter().map(Subject::new).collect(),
+        false => Ok(subjects),
+    }
+}
+
+/// As the settings table has them. The native `binary` refuses where a type
+/// cannot be sent so; `auto` sends what can be.
+fn values(options: NativeOptions) -> BTreeMap<String, Vec<OsString>> {
+    let switch = |on: bool| if on { "on" } else { "off" };
+    let one = |text: &str| vec![OsString::from(text)];
+    let mut values = BTreeMap::from([
+        ("publication".to_owned(), options.publications.iter().map(OsString::from).collect()),
+        ("binary".to_owned(), one(if options.binary { "auto" } else { "off" })),
+        ("streaming".to_owned(), one(switch(options.streaming))),
+        ("origin".to_owned(), one(&options.origin)),
+        ("synchronous_commit".to_owned(), one(&options.synchronous_commit)),
+        ("disable_on_error".to_owned(), one(switch(options.disable_on_error))),
+    ]);
+    if let Some(source) = options.conninfo {
+        values.insert("source".to_owned(), vec![source.into()]);
+    }
+    values
+}

@@ -1,0 +1,38 @@
+//! `pgsluice release`: back to the native subscription.
+
+use std::time::Duration;
+
+use engine::adopt::Outcome;
+use engine::control::Lock;
+
+use super::{from_control, from_engine, stop};
+use crate::check::Subject;
+use crate::exit::Code;
+
+/// Stops what runs here, then hands back.
+pub(crate) async fn release(subject: &Subject, bound: Duration) -> anyhow::Result<Code> {
+    let name = &subject.name;
+    let (source, target) = (subject.source()?, subject.target()?);
+    if let Some(pid) = stop::stop_one(subject, bound).await? {
+        super::say(format_args!("{name}: stopped (process {pid})"));
+    }
+    let lock = Lock::acquire(&subject.state_dir, name).map_err(from_control)?;
+    let outcome =
+        engine::adopt::release(&source, &target, name).await.map_err(|error| from_engine(&error))?;
+    match outcome {
+        Outcome::Done { at: None, slot, .. } => super::say(format_args!(
+            "{name}: its adoption was not finished; handed back as it was: slot \"{slot}\"; the native subscription is \
+             enabled"
+        )),
+        Outcome::Done { at: Some(at), slot, tables } => super::say(format_args!(
+            "{name}: handed back at {at}: slot \"{slot}\", {tables} tables; the native subscription is enabled"
+        )),
+        Outcome::Already | Outcome::Missing => {
+            super::say(format_args!(
+                "{name}: the target has nothing of it: released already, or never adopted"
+            ));
+        }
+    }
+    lock.remove().map_err(from_control)?;
+    Ok(Code::Done)
+}
