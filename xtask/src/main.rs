@@ -12,6 +12,7 @@ mod documents;
 mod suite;
 mod tidy;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -115,9 +116,22 @@ fn fetch_servers(majors: &[String]) -> Result<bool> {
 }
 
 fn bench(arguments: &[String]) -> Result<bool> {
+    if arguments.first().is_some_and(|name| name == "churn") {
+        return bench_peers(arguments);
+    }
     let program = cargo::build_pgsluice(cargo::Profile::Release, &["bench"])?;
     let bench = program.with_file_name("bench");
     let mut command = std::process::Command::new(bench);
     command.args(arguments).env("PGSLUICE_BIN", program);
+    cargo::succeeds(&mut command)
+}
+
+/// The version store beside other stores, which ordinary builds do not compile: a workspace of its own.
+fn bench_peers(arguments: &[String]) -> Result<bool> {
+    let target =
+        cargo::metadata()?["target_directory"].as_str().map(PathBuf::from).context("no target directory")?;
+    let mut command =
+        cargo::cargo(&["run", "--release", "--quiet", "--manifest-path", "bench/peers/Cargo.toml"]);
+    command.arg("--target-dir").arg(target.join("peers")).arg("--").args(arguments);
     cargo::succeeds(&mut command)
 }

@@ -128,7 +128,7 @@ fn sigterm_ends_a_batch_that_waits_for_a_lock() {
 fn sigterm_during_a_long_transaction_and_during_the_copy() {
     scenario(|s| {
         s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
-        s.source("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i");
+        s.source("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 8000) i");
         s.run();
         for _ in 0..3 {
             s.wait_until_started();

@@ -1,0 +1,421 @@
+//! The log: what was written since the last checkpoint, commit by commit.
+//!
+//! A ring of blocks behind one head block. A commit is its records in one run of blocks, written together and
+//! synced once. It starts on a block of its own, so a torn write never touches an earlier commit. Each block
+//! carries the store, its number in the endless sequence of blocks, the commit it belongs to and the
+//! checkpoint it follows, so that any block found anywhere in the ring can be placed.
+//!
+//! At opening blocks are followed from where the checkpoint says. What ends the sequence is judged
+//! by all other blocks of the ring:
+//!
+//! | what is found behind the last whole commit `n` | means |
+//! | --- | --- |
+//! | nothing of a later commit, or parts of `n + 1` | a crash before `n + 1` was durable: the end |
+//! | a block of `n + 2` or later | `n + 1` was durable and is gone: damage |
+//! | a block that follows a later checkpoint | the head of the data file is older than the log: damage |
+
+use std::sync::Arc;
+
+use crate::disk::Disk;
+use crate::error::{Error, Place, Result};
+use crate::page::PAGE_BYTES;
+
+const MAGIC: &[u8; 8] = b"pgslslog";
+const HEAD_BYTES: usize = 40;
+/// Bytes of records in a block.
+const PAYLOAD_BYTES: usize = PAGE_BYTES - HEAD_BYTES;
+const LAST_OF_COMMIT: u16 = 1;
+/// The ring grows by so many blocks of zeros: a sync that does not change the file's size is much cheaper.
+const GROWTH_BLOCKS: u32 = 256;
+/// At the start of a commit's bytes: its LSN and the horizon that holds from then on.
+const COMMIT_HEAD_BYTES: usize = 16;
+/// Before a record's key: what it is, its tree, two lengths, the LSN.
+const RECORD_HEAD_BYTES: usize = 16;
+
+/// One change as the log has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Record<'a> {
+    pub(crate) tree: u8,
+    pub(crate) delete: bool,
+    pub(crate) lsn: u64,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+}
+
+/// One commit as read back.
+#[derive(Debug)]
+pub(crate) struct Commit {
+    pub(crate) lsn: u64,
+    pub(crate) horizon: u64,
+    /// Its first block.
+    pub(crate) block: u64,
+    pub(crate) commit_no: u64,
+    records: Vec<u8>,
+}
+
+impl Commit {
+    /// Its changes in order; `None` where the bytes are no record.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Option<Record<'_>>> {
+        let mut rest = self.records.as_slice();
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let Some((record, after)) = parse_record(rest) else {
+                rest = &[];
+                return Some(None);
+            };
+            rest = after;
+            Some(Some(record))
+        })
+    }
+}
+
+fn parse_record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
+    let (head, rest) = bytes.split_at_checked(RECORD_HEAD_BYTES)?;
+    let key_len = usize::from(u16::from_le_bytes([head[2], head[3]]));
+    let value_len = u32::from_le_bytes(head[4..8].try_into().ok()?) as usize;
+    let (key, rest) = rest.split_at_checked(key_len)?;
+    let (value, rest) = rest.split_at_checked(value_len)?;
+    let lsn = u64::from_le_bytes(head[8..16].try_into().ok()?);
+    Some((Record { tree: head[0], delete: head[1] != 0, lsn, key, value }, rest))
+}
+
+/// What opening found.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) log: Log,
+    pub(crate) commits: Vec<Commit>,
+    /// Parts of a commit lie behind them: a checkpoint must come before the next commit.
+    pub(crate) is_torn: bool,
+}
+
+/// The log of one store.
+#[derive(Debug)]
+pub(crate) struct Log {
+    disk: Arc<dyn Disk>,
+    store_id: u64,
+    /// Blocks of the ring.
+    blocks: u32,
+    /// Blocks of the file, the head block included.
+    file_blocks: u32,
+    /// The next block to be written.
+    next: u64,
+    /// The oldest block that opening would need.
+    needed_from: u64,
+    commit_no: u64,
+    /// Records of the open batch behind room for a commit's head.
+    batch: Vec<u8>,
+    frame: Vec<u8>,
+    blocks_written: u64,
+}
+
+impl Log {
+    /// A new log for a new store.
+    pub(crate) fn create(disk: Arc<dyn Disk>, store_id: u64, blocks: u32) -> Result<Log> {
+        let mut head = [0; PAGE_BYTES];
+        head[..8].copy_from_slice(MAGIC);
+        head[8..16].copy_from_slice(&store_id.to_le_bytes());
+        let crc = crc32fast::hash(&head[..16]);
+        head[16..20].copy_from_slice(&crc.to_le_bytes());
+        disk.write_at(0, &head).and_then(|()| disk.sync()).map_err(Error::io("write the log's head"))?;
+        Ok(Log::at(disk, store_id, blocks, 1, 0, 1))
+    }
+
+    fn at(
+        disk: Arc<dyn Disk>,
+        store_id: u64,
+        blocks: u32,
+        file_blocks: u32,
+        next: u64,
+        commit_no: u64,
+    ) -> Log {
+        let batch = vec![0; COMMIT_HEAD_BYTES];
+        Log {
+            disk,
+            store_id,
+            blocks,
+            file_blocks,
+            next,
+            needed_from: next,
+            commit_no,
+            batch,
+            frame: Vec::new(),
+            blocks_written: 0,
+        }
+    }
+
+    /// Reads the log from `block` and `commit_no` on, as a checkpoint with number `seq` left it.
+    ///
+    /// # Errors
+    /// The disk's, and damage.
+    pub(crate) fn open(disk: Arc<dyn Disk>, meta: &crate::meta::Meta) -> Result<Opened> {
+        let size_bytes = disk.size_bytes().map_err(Error::io("find the size of the log"))?;
+        let size = u32::try_from(size_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
+        if size < meta.log_file_blocks {
+            let why = format!("the log should have {} blocks and has {size}", meta.log_file_blocks);
+            return Err(Error::damaged(Place::Log { block: 0 }, why));
+        }
+        let mut head = [0; PAGE_BYTES];
+        disk.read_at(0, &mut head).map_err(Error::io("read the log's head"))?;
+        let crc = crc32fast::hash(&head[..16]).to_le_bytes();
+        if &head[..8] != MAGIC || head[8..16] != meta.store_id.to_le_bytes() || head[16..20] != crc {
+            return Err(Error::damaged(Place::Log { block: 0 }, "it is not this store's log"));
+        }
+        let ring = Ring::read(&*disk, meta, size)?;
+        let commits = ring.commits(meta)?;
+        let (next, mut commit_no) = ring.end;
+        let is_torn = ring.has_torn_commit();
+        if is_torn {
+            // Its blocks carry this number, and a later commit must not be completed by them.
+            commit_no += 1;
+        }
+        let mut log = Log::at(disk, meta.store_id, meta.log_blocks, size.max(1), next, commit_no);
+        log.needed_from = meta.log_block;
+        Ok(Opened { log, commits, is_torn })
+    }
+
+    /// Adds a change to the open batch.
+    pub(crate) fn add(&mut self, record: Record<'_>) {
+        let Record { tree, delete, lsn, key, value } = record;
+        let mut head = [0; RECORD_HEAD_BYTES];
+        head[0] = tree;
+        head[1] = u8::from(delete);
+        head[2..4].copy_from_slice(&(key.len() as u16).to_le_bytes());
+        head[4..8].copy_from_slice(&(value.len() as u32).to_le_bytes());
+        head[8..16].copy_from_slice(&lsn.to_le_bytes());
+        self.batch.extend_from_slice(&head);
+        self.batch.extend_from_slice(key);
+        self.batch.extend_from_slice(value);
+    }
+
+    /// Bytes of the open batch.
+    pub(crate) fn batch_bytes(&self) -> usize {
+        self.batch.len() - COMMIT_HEAD_BYTES
+    }
+
+    /// Forgets the first `bytes` of the open batch: a durable checkpoint holds them.
+    pub(crate) fn forget(&mut self, bytes: usize) {
+        self.batch.drain(COMMIT_HEAD_BYTES..COMMIT_HEAD_BYTES + bytes);
+    }
+
+    /// Whether the open batch can be written without overwriting what opening would need.
+    pub(crate) fn has_room(&self) -> bool {
+        let wanted = self.batch.len().div_ceil(PAYLOAD_BYTES) as u64;
+        self.next - self.needed_from + wanted <= u64::from(self.blocks)
+    }
+
+    /// Blocks that opening would read, and blocks of the ring.
+    pub(crate) fn used(&self) -> (u64, u32) {
+        (self.next - self.needed_from, self.blocks)
+    }
+
+    /// Where the next commit begins: its block and its number.
+    pub(crate) fn position(&self) -> (u64, u64) {
+        (self.next, self.commit_no)
+    }
+
+    /// A checkpoint holds everything before `block`.
+    pub(crate) fn release(&mut self, block: u64) {
+        self.needed_from = block;
+    }
+
+    /// Gives the ring another size; it must be empty.
+    pub(crate) fn resize(&mut self, blocks: u32) {
+        assert_eq!(
+            self.next, self.needed_from,
+            "blocks of another ring would be looked for in the wrong place"
+        );
+        self.blocks = blocks;
+    }
+
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    pub(crate) fn file_blocks(&self) -> u32 {
+        self.file_blocks
+    }
+
+    pub(crate) fn blocks_written(&self) -> u64 {
+        self.blocks_written
+    }
+
+    /// Makes the open batch durable. There must be room.
+    ///
+    /// # Errors
+    /// The disk's. Whether the commit is durable is then not known.
+    pub(crate) fn commit(&mut self, lsn: u64, horizon: u64, seq: u64) -> Result<()> {
+        assert!(self.has_room(), "the caller looks for room first");
+        self.batch[..8].copy_from_slice(&lsn.to_le_bytes());
+        self.batch[8..16].copy_from_slice(&horizon.to_le_bytes());
+        self.frame.clear();
+        let parts = self.batch.chunks(PAYLOAD_BYTES);
+        let last = parts.len() - 1;
+        for (index, part) in parts.enumerate() {
+            let start = self.frame.len();
+            self.frame.resize(start + PAGE_BYTES, 0);
+            let block = &mut self.frame[start..];
+            block[4..6].copy_from_slice(&(part.len() as u16).to_le_bytes());
+            let flags = if index == last { LAST_OF_COMMIT } else { 0 };
+            block[6..8].copy_from_slice(&flags.to_le_bytes());
+            block[8..16].copy_from_slice(&self.store_id.to_le_bytes());
+            block[16..24].copy_from_slice(&(self.next + index as u64).to_le_bytes());
+            block[24..32].copy_from_slice(&self.commit_no.to_le_bytes());
+            block[32..40].copy_from_slice(&seq.to_le_bytes());
+            block[HEAD_BYTES..HEAD_BYTES + part.len()].copy_from_slice(part);
+            let crc = crc32fast::hash(&block[4..]);
+            block[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+        let written = last as u64 + 1;
+        self.write_frame().and_then(|()| self.disk.sync()).map_err(Error::io("write the log"))?;
+        self.next += written;
+        self.blocks_written += written;
+        self.commit_no += 1;
+        self.batch.truncate(COMMIT_HEAD_BYTES);
+        Ok(())
+    }
+
+    /// Writes the frame, in two parts where the ring ends.
+    fn write_frame(&mut self) -> std::io::Result<()> {
+        let first = (self.next % u64::from(self.blocks)) as u32;
+        let until_end = (self.blocks - first) as usize * PAGE_BYTES;
+        let (head, tail) = self.frame.split_at(until_end.min(self.frame.len()));
+        for (first, part) in [(first, head), (0, tail)] {
+            let end = 1 + first + (part.len() / PAGE_BYTES) as u32;
+            if part.is_empty() {
+                continue;
+            }
+            if end > self.file_blocks {
+                let grown = end.next_multiple_of(GROWTH_BLOCKS).min(self.blocks + 1);
+                // One by one: the kernel keeps what is written together as one unit and would write it all
+                // for each commit.
+                for block in self.file_blocks..grown {
+                    self.disk.write_at(u64::from(block) * PAGE_BYTES as u64, &[0; PAGE_BYTES])?;
+                }
+                self.file_blocks = grown;
+            }
+            self.disk.write_at(u64::from(1 + first) * PAGE_BYTES as u64, part)?;
+        }
+        Ok(())
+    }
+}
+
+/// A block of the ring that is whole and this store's.
+struct Block {
+    number: u64,
+    commit_no: u64,
+    seq: u64,
+    is_last: bool,
+    payload: Vec<u8>,
+}
+
+/// All that opening looks at.
+struct Ring {
+    /// By place; `None` where nothing whole lies.
+    places: Vec<Option<Block>>,
+    /// The block and commit behind the last whole one.
+    end: (u64, u64),
+}
+
+impl Ring {
+    fn read(disk: &dyn Disk, meta: &crate::meta::Meta, size: u32) -> Result<Ring> {
+        let mut places = Vec::new();
+        for place in 1..size.min(meta.log_blocks.saturating_add(1)) {
+            let mut bytes = [0; PAGE_BYTES];
+            let read = disk.read_at(u64::from(place) * PAGE_BYTES as u64, &mut bytes);
+            read.map_err(Error::io("read the log"))?;
+            let mut block = parse_block(&bytes, meta.store_id);
+            if let Some(block) = block.as_mut().filter(|block| block.number < meta.log_block) {
+                // Of an earlier time round: only its numbers are looked at.
+                block.payload = Vec::new();
+            }
+            places.push(block);
+        }
+        let mut ring = Ring { places, end: (meta.log_block, meta.commit_no) };
+        ring.find_end(meta);
+        Ok(ring)
+    }
+
+    fn block(&self, number: u64, commit_no: u64, meta: &crate::meta::Meta) -> Option<&Block> {
+        let place = usize::try_from(number % u64::from(meta.log_blocks.max(1))).ok()?;
+        let block = self.places.get(place)?.as_ref()?;
+        (block.number == number && block.commit_no == commit_no).then_some(block)
+    }
+
+    /// Follows whole commits from where the checkpoint says.
+    fn find_end(&mut self, meta: &crate::meta::Meta) {
+        let (mut number, mut commit_no) = self.end;
+        while let Some(block) = self.block(number, commit_no, meta) {
+            number += 1;
+            // Once around: no commit is longer than the ring.
+            if number - self.end.0 > self.places.len() as u64 {
+                return;
+            }
+            if block.is_last {
+                commit_no += 1;
+                self.end = (number, commit_no);
+            }
+        }
+    }
+
+    /// Whether parts of a commit lie behind the end.
+    fn has_torn_commit(&self) -> bool {
+        self.places.iter().flatten().any(|block| block.number >= self.end.0)
+    }
+
+    /// The whole commits, after a look at everything else in the ring.
+    fn commits(&self, meta: &crate::meta::Meta) -> Result<Vec<Commit>> {
+        let (end, commit_no) = self.end;
+        for block in self.places.iter().flatten() {
+            let place = || Place::Log { block: block.number };
+            if block.seq > meta.seq {
+                let why = format!("it follows checkpoint {}, the data file has {}", block.seq, meta.seq);
+                return Err(Error::damaged(place(), why));
+            }
+            if block.number >= end && block.commit_no > commit_no {
+                let why =
+                    format!("commit {} is here and commit {commit_no} before it is not", block.commit_no);
+                return Err(Error::damaged(Place::Log { block: end }, why));
+            }
+        }
+        let mut commits = Vec::new();
+        let mut number = meta.log_block;
+        for commit_no in meta.commit_no..commit_no {
+            let first = number;
+            let mut bytes = Vec::new();
+            loop {
+                let block = self.block(number, commit_no, meta).expect("the end was found behind it");
+                bytes.extend_from_slice(&block.payload);
+                number += 1;
+                if block.is_last {
+                    break;
+                }
+            }
+            let word = |at: usize| bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
+            let (Some(lsn), Some(horizon)) = (word(0), word(8)) else {
+                return Err(Error::damaged(Place::Log { block: first }, "its commit has no head"));
+            };
+            let (lsn, horizon) = (u64::from_le_bytes(lsn), u64::from_le_bytes(horizon));
+            bytes.drain(..COMMIT_HEAD_BYTES);
+            commits.push(Commit { lsn, horizon, block: first, commit_no, records: bytes });
+        }
+        Ok(commits)
+    }
+}
+
+fn parse_block(bytes: &[u8; PAGE_BYTES], store_id: u64) -> Option<Block> {
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let length = usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+    let is_whole = bytes[..4] == crc32fast::hash(&bytes[4..]).to_le_bytes();
+    if !is_whole || word(8) != store_id || length > PAYLOAD_BYTES {
+        return None;
+    }
+    Some(Block {
+        number: word(16),
+        commit_no: word(24),
+        seq: word(32),
+        is_last: bytes[6] & 1 != 0,
+        payload: bytes[HEAD_BYTES..HEAD_BYTES + length].to_vec(),
+    })
+}

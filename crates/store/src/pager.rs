@@ -1,0 +1,187 @@
+//! Pages by id, for the writer and every reader: the cache, and behind it the page table and the disk.
+//!
+//! A page keeps its id while its place on disk changes with each checkpoint; the **page table** has the place
+//! and the checksum of what was written there. So a parent never changes because a child was written, and a
+//! write that was lost shows, because what lies there has another checksum.
+//!
+//! A reader may follow an id that the writer has freed meanwhile. It then finds nothing, or a page with other
+//! fences, and starts over from the root; it never takes a page for what it is not.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::cache::Cache;
+use crate::disk::Disk;
+use crate::error::{Error, Place, Result};
+use crate::page::{PAGE_BYTES, Page};
+
+/// Where a page lies and what its bytes must hash to. Block 0 is the head of the file, so it stands for
+/// "nowhere".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Entry {
+    pub(crate) block: u32,
+    pub(crate) crc: u32,
+}
+
+impl Entry {
+    pub(crate) const NONE: Entry = Entry { block: 0, crc: 0 };
+
+    pub(crate) fn is_some(self) -> bool {
+        self.block != 0
+    }
+}
+
+/// The offset of a block.
+pub(crate) fn offset(block: u32) -> u64 {
+    u64::from(block) * PAGE_BYTES as u64
+}
+
+#[derive(Debug)]
+pub(crate) struct Pager {
+    disk: Arc<dyn Disk>,
+    pub(crate) cache: Cache,
+    table: RwLock<Vec<Entry>>,
+    /// Names of the trees, for what is reported as damaged.
+    names: RwLock<Vec<String>>,
+    pages_read: AtomicU64,
+    /// Odd while the writer moves ranges between pages, and another number after.
+    moves: Arc<AtomicU64>,
+}
+
+/// The writer moves ranges between pages as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Moving(Arc<AtomicU64>);
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Pager {
+    pub(crate) fn new(disk: Arc<dyn Disk>, cache_pages: usize, table: Vec<Entry>) -> Pager {
+        Pager {
+            disk,
+            cache: Cache::new(cache_pages),
+            table: RwLock::new(table),
+            names: RwLock::default(),
+            pages_read: AtomicU64::new(0),
+            moves: Arc::default(),
+        }
+    }
+
+    /// Tells readers that ranges move, until the answer is dropped.
+    pub(crate) fn moving(&self) -> Moving {
+        self.moves.fetch_add(1, Ordering::SeqCst);
+        Moving(self.moves.clone())
+    }
+
+    /// Where ranges are: the same even number twice means that none has moved between.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn pages_read(&self) -> u64 {
+        self.pages_read.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn name_trees(&self, names: Vec<String>) {
+        *self.names.write().unwrap_or_else(PoisonError::into_inner) = names;
+    }
+
+    /// Damage of a page that was reached through `tree`.
+    pub(crate) fn damaged(&self, id: u32, tree: u8, why: impl Into<String>) -> Error {
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        let tree = names.get(usize::from(tree)).map_or("?", String::as_str).to_owned();
+        Error::damaged(Place::Page { page: id, tree }, why)
+    }
+
+    pub(crate) fn entry(&self, id: u32) -> Entry {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.get(id as usize).copied().unwrap_or(Entry::NONE)
+    }
+
+    /// Changes entries; the table grows as far as it must.
+    pub(crate) fn set_entries(&self, entries: impl IntoIterator<Item = (u32, Entry)>) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        for (id, entry) in entries {
+            if table.len() <= id as usize {
+                table.resize(id as usize + 1, Entry::NONE);
+            }
+            table[id as usize] = entry;
+        }
+    }
+
+    /// The page with this id, from memory or disk; `None` if there is none (any more). It may be of another
+    /// tree than the one that led to it, where that was a while ago: who asks must look.
+    pub(crate) fn fetch(&self, id: u32, tree: u8) -> Result<Option<Arc<Page>>> {
+        loop {
+            if let Some(page) = self.cache.get(id) {
+                return Ok(Some(page));
+            }
+            let entry = self.entry(id);
+            if !entry.is_some() {
+                // A new page is in the cache before anything leads to it; look again, it may just have come.
+                return Ok(self.cache.get(id));
+            }
+            let page = match self.read(id, tree, entry) {
+                Ok(page) => Arc::new(page),
+                // The place may have been given to another page while we read it.
+                Err(_) if self.entry(id) != entry => continue,
+                Err(error) => return Err(error),
+            };
+            if let Some(page) = self.cache.add_clean(id, page, || self.entry(id) == entry) {
+                return Ok(Some(page));
+            }
+        }
+    }
+
+    /// Reads a page past the cache and checks all that can be checked of it alone.
+    pub(crate) fn read(&self, id: u32, tree: u8, entry: Entry) -> Result<Page> {
+        let mut bytes = [0; PAGE_BYTES];
+        self.pages_read.fetch_add(1, Ordering::Relaxed);
+        match self.disk.read_at(offset(entry.block), &mut bytes) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                return Err(self.damaged(id, tree, "the file ends before it"));
+            }
+            Err(error) => return Err(Error::io("read a page")(error)),
+        }
+        let page = Page::from_bytes(bytes);
+        if page.checksum() != entry.crc {
+            return Err(self.damaged(id, tree, "its checksum is not the one that was written"));
+        }
+        if page.id() != id {
+            return Err(self.damaged(id, tree, format!("it is page {}", page.id())));
+        }
+        if page.overflow().is_none() {
+            page.validate_node().map_err(|why| self.damaged(id, tree, why))?;
+        }
+        Ok(page)
+    }
+
+    /// The whole value that lies on these overflow pages.
+    pub(crate) fn value(&self, tree: u8, payload: &[u8]) -> Result<Vec<u8>> {
+        let (length, ids) = overflow_parts(payload);
+        let mut value = Vec::with_capacity(length.min(crate::page::VALUE_BYTES_MAX));
+        for id in ids {
+            let page = self.fetch(id, tree)?.ok_or_else(|| self.damaged(id, tree, "it is not in use"))?;
+            let part = page.overflow().filter(|_| page.tree() == tree);
+            let part = part.ok_or_else(|| self.damaged(id, tree, "it holds no value of this tree"))?;
+            value.extend_from_slice(part);
+        }
+        if value.len() != length {
+            let first = overflow_parts(payload).1.next().unwrap_or_default();
+            return Err(self.damaged(first, tree, "the value that begins here has another length"));
+        }
+        Ok(value)
+    }
+}
+
+/// An overflow cell's payload: the value's length and the ids of its pages.
+pub(crate) fn overflow_parts(payload: &[u8]) -> (usize, impl Iterator<Item = u32>) {
+    let mut words =
+        payload.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));
+    let length = words.next().unwrap_or_default() as usize;
+    (length, words)
+}

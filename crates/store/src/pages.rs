@@ -1,0 +1,169 @@
+//! The writer's side of the pages: it alone changes, allocates and frees them.
+//!
+//! Beside the pager that it shares with readers it keeps which ids are free, and which pages differ from the
+//! last checkpoint. What it does to a page is seen by readers at once; the order in which it changes several
+//! is what keeps every page reachable (see `tree`).
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use crate::checkpoint::Done;
+use crate::error::{Error, Result};
+use crate::page::Page;
+use crate::pager::{Entry, Pager};
+
+/// No tree's number: a page that is only moved is not looked at.
+const NAMELESS: u8 = u8::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pub(crate) pager: Arc<Pager>,
+    /// Lowest first, so that the end of the page table can become empty.
+    free: BinaryHeap<Reverse<u32>>,
+    /// Ids in use or free; all below.
+    len: u32,
+    in_use: u32,
+    pages_max: u32,
+    /// Ids that became dirty since the last checkpoint began; some may be freed again.
+    dirty: Vec<u32>,
+    /// Ids freed since the last checkpoint began; some may be in use again.
+    freed: Vec<u32>,
+}
+
+impl Pages {
+    /// The pages of `table`; at most `pages_max` will be in use.
+    pub(crate) fn new(pager: Arc<Pager>, table: &[Entry], pages_max: u32) -> Pages {
+        let ids = (0..).zip(table);
+        let free: BinaryHeap<_> =
+            ids.filter(|(_, entry)| !entry.is_some()).map(|(id, _)| Reverse(id)).collect();
+        let len = u32::try_from(table.len()).expect("the table's length was read from 32 bits");
+        let in_use = len - u32::try_from(free.len()).expect("a part of the table");
+        Pages { pager, free, len, in_use, pages_max, dirty: Vec::new(), freed: Vec::new() }
+    }
+
+    pub(crate) fn in_use(&self) -> u32 {
+        self.in_use
+    }
+
+    pub(crate) fn set_pages_max(&mut self, pages_max: u32) {
+        self.pages_max = pages_max;
+    }
+
+    /// Pages that differ from the last checkpoint, about.
+    pub(crate) fn dirty(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Refuses now what would not fit later.
+    pub(crate) fn ensure_room(&self, pages: u32) -> Result<()> {
+        let fits = self.in_use.checked_add(pages).is_some_and(|wanted| wanted <= self.pages_max);
+        if fits { Ok(()) } else { Err(Error::full(self.pages_max)) }
+    }
+
+    /// A page that must exist.
+    pub(crate) fn fetch(&self, id: u32, tree: u8) -> Result<Arc<Page>> {
+        let page = self.pager.fetch(id, tree)?;
+        page.ok_or_else(|| self.pager.damaged(id, tree, "it is referred to and not in use"))
+    }
+
+    /// A page of a tree that must exist.
+    pub(crate) fn fetch_node(&self, id: u32, tree: u8) -> Result<Arc<Page>> {
+        let page = self.fetch(id, tree)?;
+        if !page.is_node() || page.tree() != tree {
+            return Err(self.pager.damaged(id, tree, "it is no part of the tree"));
+        }
+        Ok(page)
+    }
+
+    /// Changes a page in place.
+    pub(crate) fn change<R>(&mut self, id: u32, tree: u8, change: impl FnOnce(&mut Page) -> R) -> Result<R> {
+        // It may have been evicted since it was looked at.
+        let mut change = Some(change);
+        loop {
+            let changed = self.pager.cache.change(id, |page| {
+                let change = change.take().expect("the cache calls it once");
+                change(page)
+            });
+            if let Some((result, newly)) = changed {
+                self.dirty.extend(newly.then_some(id));
+                return Ok(result);
+            }
+            self.fetch_node(id, tree)?;
+        }
+    }
+
+    /// Puts a page under its id, new or in place of what was there.
+    pub(crate) fn put(&mut self, page: Page) {
+        let id = page.id();
+        if self.pager.cache.put_dirty(page) {
+            self.dirty.push(id);
+        }
+    }
+
+    /// Marks a page of whatever tree to be written anew.
+    pub(crate) fn touch(&mut self, id: u32) -> Result<()> {
+        loop {
+            if let Some(((), newly)) = self.pager.cache.change(id, |_| ()) {
+                self.dirty.extend(newly.then_some(id));
+                return Ok(());
+            }
+            self.fetch(id, NAMELESS)?;
+        }
+    }
+
+    /// An id for a new page. [`Pages::ensure_room`] was asked.
+    pub(crate) fn allocate(&mut self) -> u32 {
+        self.in_use += 1;
+        if let Some(Reverse(id)) = self.free.pop() {
+            return id;
+        }
+        self.len += 1;
+        self.len - 1
+    }
+
+    /// Gives an id back. Nothing leads to it any more, except for what readers remember.
+    pub(crate) fn free(&mut self, id: u32) {
+        // The table first: a reader that misses the cache must not find the old page on disk.
+        self.pager.set_entries([(id, Entry::NONE)]);
+        self.pager.cache.remove(id);
+        self.freed.push(id);
+        self.free.push(Reverse(id));
+        self.in_use -= 1;
+    }
+
+    /// What a checkpoint has to write: changed pages, freed ids, the table's length.
+    pub(crate) fn begin_checkpoint(&mut self) -> (Vec<Arc<Page>>, Vec<u32>, u32) {
+        let mut ids = std::mem::take(&mut self.dirty);
+        ids.sort_unstable();
+        ids.dedup();
+        let pages: Vec<_> = ids.iter().filter_map(|id| self.pager.cache.begin_write(*id)).collect();
+        let written: FxHashSet<u32> = pages.iter().map(|page| page.id()).collect();
+        let mut freed = std::mem::take(&mut self.freed);
+        freed.retain(|id| !written.contains(id));
+        (pages, freed, self.len)
+    }
+
+    /// The checkpoint is durable.
+    pub(crate) fn end_checkpoint(&mut self, done: &Done) {
+        // What was freed meanwhile stays nowhere, used again or not: then the cache has it.
+        let freed: FxHashSet<u32> = self.freed.iter().copied().collect();
+        let stay = done.entries.iter().filter(|(id, _)| !freed.contains(id));
+        self.pager.set_entries(stay.copied());
+        done.entries.iter().for_each(|(id, _)| self.pager.cache.end_write(*id));
+    }
+
+    /// Forgets free ids at the end of the table.
+    pub(crate) fn trim(&mut self) {
+        let mut free: Vec<u32> = std::mem::take(&mut self.free).into_iter().map(|Reverse(id)| id).collect();
+        free.sort_unstable();
+        while free.last().is_some_and(|id| *id + 1 == self.len) {
+            free.pop();
+            self.len -= 1;
+        }
+        self.freed.retain(|id| *id < self.len);
+        self.free = free.into_iter().map(Reverse).collect();
+    }
+}

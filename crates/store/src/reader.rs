@@ -1,0 +1,330 @@
+//! Reading: snapshots that anybody may take at any time and that hold up nobody.
+//!
+//! A snapshot is an LSN, the horizon that held when it was taken, and an entry in the registry, so that the
+//! writer removes nothing it sees. Structure is read as it comes, see the hazards in `tree`: a page whose
+//! fences do not hold what is looked for sends the reader back to the root.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::Lsn;
+
+use crate::error::{Error, Result};
+use crate::page::{Cell, Fence, NEWEST, Page};
+use crate::pager::Pager;
+use crate::removal::{View, hidden};
+use crate::tree::TreeRef;
+
+/// Walks that a reader starts over at once; after that it sleeps between two, because the writer was
+/// interrupted in the middle.
+const RESTARTS_AT_ONCE: u32 = 100;
+
+/// A tree of a store, by [`Store::tree`](crate::Store::tree).
+#[derive(Debug, Clone, Copy)]
+pub struct Tree(pub(crate) TreeRef);
+
+/// A version as it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// When.
+    pub lsn: Lsn,
+    /// Whether it is a deletion.
+    pub is_delete: bool,
+    /// What; a deletion has a value too.
+    pub value: Vec<u8>,
+}
+
+/// What is committed and who reads.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    pub(crate) committed: u64,
+    pub(crate) horizon: u64,
+    /// Snapshots by (floor, LSN).
+    readers: BTreeMap<(u64, u64), usize>,
+}
+
+/// What readers and the writer share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pager: Arc<Pager>,
+    registry: Mutex<Registry>,
+}
+
+impl Shared {
+    pub(crate) fn new(pager: Arc<Pager>, committed: u64, horizon: u64) -> Shared {
+        let registry = Registry { committed, horizon, readers: BTreeMap::new() };
+        Shared { pager, registry: Mutex::new(registry) }
+    }
+
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the writer may remove by.
+    pub(crate) fn view(&self) -> View {
+        let registry = self.registry();
+        View { horizon: registry.horizon, readers: registry.readers.keys().copied().collect() }
+    }
+
+    fn snapshot(self: &Arc<Shared>, as_of: Option<Lsn>) -> Result<Snapshot> {
+        let mut registry = self.registry();
+        let (floor, committed) = (registry.horizon, registry.committed);
+        let lsn = as_of.map_or(committed, Lsn::as_u64);
+        if lsn > committed {
+            return Err(Error::not_committed(Lsn::new(lsn), Lsn::new(committed)));
+        }
+        if lsn < floor {
+            return Err(Error::below_horizon(Lsn::new(lsn), Lsn::new(floor)));
+        }
+        *registry.readers.entry((floor, lsn)).or_insert(0) += 1;
+        drop(registry);
+        Ok(Snapshot { shared: self.clone(), floor, lsn })
+    }
+
+    /// The leaf for (key, LSN) as of now.
+    fn leaf(&self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<Arc<Page>> {
+        for restart in 0_u32.. {
+            let before = self.pager.moves();
+            let lost = match self.walk(tree, key, lsn)? {
+                Ok(leaf) => return Ok(leaf),
+                Err(lost) => lost,
+            };
+            if before.is_multiple_of(2) && self.pager.moves() == before {
+                // Nothing moved meanwhile: the pages themselves are wrong.
+                return Err(self.pager.damaged(lost.0, tree.id, lost.1));
+            }
+            if restart < RESTARTS_AT_ONCE {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        unreachable!("it returns before it has counted that far");
+    }
+
+    /// One walk from the root: the leaf, or the page where the way was lost and why.
+    #[allow(clippy::type_complexity)]
+    fn walk(&self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<Result<Arc<Page>, (u32, &'static str)>> {
+        let mut id = tree.root;
+        let mut level = None;
+        loop {
+            let Some(page) = self.pager.fetch(id, tree.id)? else {
+                return Ok(Err((id, "it is referred to and not in use")));
+            };
+            let is_expected = page.is_node()
+                && page.tree() == tree.id
+                && level.is_none_or(|level| page.level() == level)
+                && page.covers(key, lsn);
+            if !is_expected {
+                return Ok(Err((id, "it is not what its parent says")));
+            }
+            if page.is_leaf() {
+                return Ok(Ok(page));
+            }
+            level = Some(page.level() - 1);
+            id = page.child(page.child_index(key, lsn));
+        }
+    }
+
+    /// The newest version of `key` at or below `as_of`, unless the floor hides it.
+    pub(crate) fn get(&self, tree: TreeRef, key: &[u8], as_of: u64, floor: u64) -> Result<Option<Version>> {
+        // No version has the last LSN, which fences use.
+        let as_of = as_of.min(NEWEST - 1);
+        let mut target = (key.to_vec(), as_of);
+        loop {
+            let leaf = self.leaf(tree, &target.0, target.1)?;
+            let (Ok(index) | Err(index)) = leaf.search(&target.0, target.1);
+            if leaf.is_of(index, key) {
+                return self.version(tree, leaf.cell(index), floor);
+            }
+            // Older versions may begin the next leaf, if that is where this one's range ends.
+            match leaf.high() {
+                Some((high, lsn)) if index == leaf.count() && high == key && lsn != NEWEST => {
+                    target = (high.to_vec(), lsn);
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    fn version(&self, tree: TreeRef, cell: Cell<'_>, floor: u64) -> Result<Option<Version>> {
+        if hidden(tree.window, floor, cell.lsn, cell.flags.delete) {
+            return Ok(None);
+        }
+        let value = if cell.flags.overflow {
+            self.pager.value(tree.id, cell.payload)?
+        } else {
+            cell.payload.to_vec()
+        };
+        Ok(Some(Version { lsn: Lsn::new(cell.lsn), is_delete: cell.flags.delete, value }))
+    }
+}
+
+/// Takes snapshots; cheap to clone and to hand to other threads.
+#[derive(Debug, Clone)]
+pub struct Reader(pub(crate) Arc<Shared>);
+
+impl Reader {
+    /// The state as of the last commit.
+    ///
+    /// # Errors
+    /// None today; the horizon is never above the last commit.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        self.0.snapshot(None)
+    }
+
+    /// The state as of `lsn`, which is not below the horizon and not above the last commit.
+    ///
+    /// # Errors
+    /// `lsn` is outside of that.
+    pub fn snapshot_at(&self, lsn: Lsn) -> Result<Snapshot> {
+        self.0.snapshot(Some(lsn))
+    }
+
+    /// Every change up to here is durable.
+    #[must_use]
+    pub fn committed(&self) -> Lsn {
+        Lsn::new(self.0.registry().committed)
+    }
+
+    /// Below this the store may have forgotten.
+    #[must_use]
+    pub fn horizon(&self) -> Lsn {
+        Lsn::new(self.0.registry().horizon)
+    }
+}
+
+/// The store as of one LSN, unchanged as long as this lives. It keeps the versions that it sees from being
+/// removed.
+#[derive(Debug)]
+pub struct Snapshot {
+    shared: Arc<Shared>,
+    floor: u64,
+    lsn: u64,
+}
+
+impl Snapshot {
+    /// What it shows.
+    #[must_use]
+    pub fn lsn(&self) -> Lsn {
+        Lsn::new(self.lsn)
+    }
+
+    /// The newest version of `key`; a deletion too, unless it is at or below the horizon (history) or the
+    /// horizon has passed it (window).
+    ///
+    /// # Errors
+    /// Disk and damage.
+    pub fn get(&self, tree: Tree, key: &[u8]) -> Result<Option<Version>> {
+        self.shared.get(tree.0, key, self.lsn, self.floor)
+    }
+
+    /// The same for every key of `range`, in the order of the keys.
+    pub fn scan<'a>(&'a self, tree: Tree, range: impl RangeBounds<[u8]>) -> Scan<'a> {
+        Scan::new(&self.shared, tree.0, range, self.lsn, self.floor)
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        let mut registry = self.shared.registry();
+        if let Some(count) = registry.readers.get_mut(&(self.floor, self.lsn)) {
+            *count -= 1;
+            if *count == 0 {
+                registry.readers.remove(&(self.floor, self.lsn));
+            }
+        }
+    }
+}
+
+/// Keys in order, each with its version. Ends after the first error.
+#[derive(Debug)]
+pub struct Scan<'a> {
+    shared: &'a Shared,
+    tree: TreeRef,
+    as_of: u64,
+    floor: u64,
+    /// From where on the next leaf is looked at; `None` at the end.
+    next: Option<Fence>,
+    leaf: Option<(Arc<Page>, usize)>,
+    end: Bound<Vec<u8>>,
+    /// The key that was judged last: its older versions are passed over.
+    judged: Option<Vec<u8>>,
+}
+
+impl<'a> Scan<'a> {
+    pub(crate) fn new(
+        shared: &'a Shared,
+        tree: TreeRef,
+        range: impl RangeBounds<[u8]>,
+        as_of: u64,
+        floor: u64,
+    ) -> Scan<'a> {
+        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+        let (start, judged) = match owned(range.start_bound()) {
+            Bound::Unbounded => (Fence::start(), None),
+            Bound::Included(key) => (Fence { key, lsn: NEWEST }, None),
+            Bound::Excluded(key) => (Fence { key: key.clone(), lsn: 0 }, Some(key)),
+        };
+        let end = owned(range.end_bound());
+        Scan { shared, tree, as_of, floor, next: Some(start), leaf: None, end, judged }
+    }
+
+    fn is_behind_end(&self, key: &[u8]) -> bool {
+        match &self.end {
+            Bound::Unbounded => false,
+            Bound::Included(end) => key > end.as_slice(),
+            Bound::Excluded(end) => key >= end.as_slice(),
+        }
+    }
+
+    fn step(&mut self) -> Result<Option<(Vec<u8>, Version)>> {
+        loop {
+            let Some((leaf, index)) = &mut self.leaf else {
+                let Some(next) = self.next.take() else { return Ok(None) };
+                let leaf = self.shared.leaf(self.tree, &next.key, next.lsn)?;
+                let (Ok(index) | Err(index)) = leaf.search(&next.key, next.lsn);
+                self.leaf = Some((leaf, index));
+                continue;
+            };
+            if *index == leaf.count() {
+                self.next = leaf.high_fence();
+                self.leaf = None;
+                continue;
+            }
+            let (leaf, place) = (leaf.clone(), *index);
+            *index += 1;
+            let cell = leaf.cell(place);
+            let is_judged = |judged: &Vec<u8>| {
+                judged.strip_prefix(leaf.prefix()).is_some_and(|suffix| suffix == cell.suffix)
+            };
+            if cell.lsn > self.as_of || self.judged.as_ref().is_some_and(is_judged) {
+                continue;
+            }
+            let key = leaf.key(place);
+            if self.is_behind_end(&key) {
+                self.leaf = None;
+                return Ok(None);
+            }
+            self.judged = Some(key.clone());
+            if let Some(version) = self.shared.version(self.tree, cell, self.floor)? {
+                return Ok(Some((key, version)));
+            }
+        }
+    }
+}
+
+impl Iterator for Scan<'_> {
+    type Item = Result<(Vec<u8>, Version)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let step = self.step();
+        if step.is_err() {
+            self.next = None;
+            self.leaf = None;
+        }
+        step.transpose()
+    }
+}

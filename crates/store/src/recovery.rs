@@ -1,0 +1,166 @@
+//! Opening: the last checkpoint, then the log, then what was never committed is taken back.
+//!
+//! A checkpoint may hold changes of a batch that was open when it was written. If the log has that batch's
+//! commit, its records are applied once more, which changes nothing; if not, every leaf is looked at once and
+//! versions above the last commit are taken out. Nothing else can be lost by this: until a batch is durable
+//! no older version was removed because of it (RULES S3).
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use crate::checkpoint::{Checkpointer, Job};
+use crate::disk::Disk;
+use crate::error::{Error, Place, Result};
+use crate::log::{Commit, Log, Opened};
+use crate::meta::{Meta, SLOTS};
+use crate::page::{Fence, KEY_BYTES_MAX, PAGE_BYTES, VALUE_BYTES_MAX};
+use crate::pager::Pager;
+use crate::pages::Pages;
+use crate::reader::Shared;
+use crate::store::{Checkpoints, Options, Stats, Store, Tidying, TreeState};
+use crate::tree::Change;
+
+/// Opens the store on two disks; makes one if both are empty.
+pub(crate) fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
+    let Some(meta) = Meta::read(&*data)? else {
+        if !is_unborn(&*data, &*log)? {
+            return Err(Error::damaged(Place::Meta, "neither of its two slots is whole"));
+        }
+        return create(data, log, options);
+    };
+    let Opened { log, commits, is_torn } = Log::open(log, &meta)?;
+    let checkpointer = Checkpointer::load(data.clone(), &meta)?;
+    let mut store = assemble(data, log, checkpointer, &meta, options);
+    // What was committed fitted then, and must be accepted now although leaves may be filled otherwise.
+    store.pages.set_pages_max(u32::MAX);
+    let is_changed = !commits.is_empty() || meta.open_writes || is_torn;
+    if commits.is_empty() && meta.open_writes {
+        take_back(&mut store)?;
+    }
+    for commit in &commits {
+        replay(&mut store, commit)?;
+    }
+    if is_changed {
+        store.begin_checkpoint(Tidying::default())?;
+        store.finish_checkpoint()?;
+    }
+    if store.log.blocks() != store.options.log_blocks() && store.log.used().0 == 0 {
+        store.log.resize(store.options.log_blocks());
+        store.begin_checkpoint(Tidying::default())?;
+        store.finish_checkpoint()?;
+    }
+    store.pages.set_pages_max(store.options.pages_max());
+    Ok(store)
+}
+
+/// Whether a crash could have left these while a store was made, or nothing was ever here.
+fn is_unborn(data: &dyn Disk, log: &dyn Disk) -> Result<bool> {
+    let data_bytes = data.size_bytes().map_err(Error::io("find the size of the data file"))?;
+    let log_bytes = log.size_bytes().map_err(Error::io("find the size of the log"))?;
+    Ok(data_bytes <= u64::from(SLOTS) * PAGE_BYTES as u64 && log_bytes <= PAGE_BYTES as u64)
+}
+
+fn create(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
+    // Only has to tell this store's log from another's.
+    let store_id = RandomState::new().hash_one(std::process::id());
+    // The log first: a head of the data file without a log would be damage.
+    let log = Log::create(log, store_id, options.log_blocks())?;
+    let mut checkpointer = Checkpointer::new(data.clone(), store_id);
+    let empty = || Job {
+        pages: Vec::new(),
+        freed: Vec::new(),
+        table_len: 0,
+        committed: 0,
+        horizon: 0,
+        open_writes: false,
+        log_block: log.position().0,
+        commit_no: log.position().1,
+        log_blocks: log.blocks(),
+        log_file_blocks: log.file_blocks(),
+        trees: Vec::new(),
+        truncate: false,
+        rewrite_table: false,
+    };
+    // Twice: both slots are whole from the start.
+    checkpointer.write(empty())?;
+    checkpointer.write(empty())?;
+    let meta = Meta::read(&*data)?.ok_or_else(|| Error::damaged(Place::Meta, "it cannot be read back"))?;
+    Ok(assemble(data, log, checkpointer, &meta, options))
+}
+
+fn assemble(
+    data: Arc<dyn Disk>,
+    log: Log,
+    checkpointer: Checkpointer,
+    meta: &Meta,
+    options: Options,
+) -> Store {
+    let pager = Arc::new(Pager::new(data, options.cache_pages(), checkpointer.table().to_vec()));
+    let pages = Pages::new(pager.clone(), checkpointer.table(), options.pages_max());
+    let store = Store {
+        shared: Arc::new(Shared::new(pager, meta.committed, meta.horizon)),
+        pages,
+        log,
+        trees: meta.trees.iter().cloned().map(TreeState::new).collect(),
+        blocks: (checkpointer.blocks_used(), checkpointer.file_blocks()),
+        checkpoints: Checkpoints::Idle(Box::new(checkpointer)),
+        options,
+        seq: meta.seq,
+        committed: meta.committed,
+        horizon: meta.horizon,
+        horizon_next: meta.horizon,
+        written_max: 0,
+        is_poisoned: false,
+        stats: Stats::default(),
+    };
+    store.name_trees();
+    store
+}
+
+/// Takes versions above the last commit out of every leaf.
+fn take_back(store: &mut Store) -> Result<()> {
+    for id in 0..store.trees.len() {
+        let tree = store.trees[id].reference(id);
+        let mut place = Some(Fence::start());
+        while let Some(at) = place {
+            place = store.pages.take_back(tree, &at, store.committed)?;
+            if store.pages.dirty() >= store.dirty_max() {
+                store.begin_checkpoint_at(store.log.position(), true, Tidying::default())?;
+                store.finish_checkpoint()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Applies a commit of the log.
+fn replay(store: &mut Store, commit: &Commit) -> Result<()> {
+    let damaged = |why: &str| Error::damaged(Place::Log { block: commit.block }, why);
+    for record in commit.records() {
+        let record = record.ok_or_else(|| damaged("a record ends behind its commit"))?;
+        let tree = usize::from(record.tree);
+        let Some(state) = store.trees.get(tree) else {
+            return Err(damaged("a record is of a tree that does not exist"));
+        };
+        if record.key.len() > KEY_BYTES_MAX
+            || record.value.len() > VALUE_BYTES_MAX
+            || record.lsn <= store.committed
+            || record.lsn > commit.lsn
+        {
+            return Err(damaged("a record is not one that could have been written"));
+        }
+        let reference = state.reference(tree);
+        let change = Change { key: record.key, lsn: record.lsn, delete: record.delete, value: record.value };
+        store.apply(reference, change)?;
+        if store.pages.dirty() >= store.dirty_max() {
+            // A crash from here on reads this commit again.
+            store.begin_checkpoint_at((commit.block, commit.commit_no), true, Tidying::default())?;
+            store.finish_checkpoint()?;
+        }
+    }
+    (store.committed, store.horizon) = (commit.lsn, commit.horizon);
+    store.horizon_next = commit.horizon;
+    let mut registry = store.shared.registry();
+    (registry.committed, registry.horizon) = (commit.lsn, commit.horizon);
+    Ok(())
+}

@@ -1,0 +1,676 @@
+//! The store as its one writer holds it: changes, commits, checkpoints.
+//!
+//! A change goes into its leaf at once, in memory, and as a record into the open batch. [`Store::commit`]
+//! writes the batch to the log and syncs it: that is the only wait a commit has. When enough pages differ
+//! from the disk, or the log is half full, a checkpoint writes them beside the running work and gives the
+//! log's space back.
+//!
+//! ```text
+//!   put, delete --> leaf in the cache ----------- checkpoint --> data file (copy on write, then the head)
+//!        \--------> open batch --- commit + sync --> log --- released by the checkpoint that holds it
+//! ```
+
+use std::ops::RangeBounds;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, TryRecvError};
+
+use base::Lsn;
+
+use crate::checkpoint::{Checkpointer, Done, Job};
+use crate::disk::{Disk, FileDisk};
+use crate::error::{Error, Result};
+use crate::log::{Log, Record};
+use crate::meta::{Kind, TREE_NAME_BYTES_MAX, TREES_MAX, TreeInfo};
+use crate::page::{Fence, KEY_BYTES_MAX, NEWEST, PAGE_BYTES, VALUE_BYTES_MAX};
+use crate::pages::Pages;
+use crate::reader::{Reader, Scan, Shared, Tree, Version};
+use crate::tree::{BottomUp, Change, TreeRef, Written};
+
+/// Leaves that one split lets be swept: of what the tree gains by splits a multiple is looked at, so garbage
+/// that no full leaf meets stays a fraction of the tree. Four is the least that keeps a queue's garbage under
+/// a quarter of it.
+const SWEEP_LEAVES: u64 = 4;
+
+/// Sweeping starts when one version in so many is, or will be, removable. Under churn leaves clean themselves
+/// and hold less.
+const SWEEP_SHARE: u64 = 8;
+
+/// A pass over a tree that removed less than one version per so many leaves was not worth its reads: the next
+/// one waits until the horizon has reached what was newest then, or the garbage has doubled.
+const SWEEP_WORTH_LEAVES: u64 = 4;
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Memory for pages. Up to as much again is needed while a checkpoint holds pages that change meanwhile.
+    pub cache_bytes: usize,
+    /// Size of the log. Larger: fewer checkpoints, a longer start after a crash.
+    pub log_bytes: usize,
+    /// The data file never grows beyond this; what does not fit is refused ([`Error::is_full`]).
+    pub size_bytes_max: Option<u64>,
+    /// What bottom-up deletion may look at.
+    pub bottom_up: BottomUp,
+    /// Checkpoints run on a thread of their own.
+    pub background: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            cache_bytes: 64 << 20,
+            log_bytes: 16 << 20,
+            size_bytes_max: None,
+            bottom_up: BottomUp::Full,
+            background: true,
+        }
+    }
+}
+
+impl Options {
+    pub(crate) fn cache_pages(&self) -> usize {
+        (self.cache_bytes / PAGE_BYTES).max(64)
+    }
+
+    pub(crate) fn log_blocks(&self) -> u32 {
+        u32::try_from(self.log_bytes / PAGE_BYTES).unwrap_or(u32::MAX - 1).max(16)
+    }
+
+    fn blocks_max(&self) -> Option<u32> {
+        let blocks = self.size_bytes_max? / PAGE_BYTES as u64;
+        Some(u32::try_from(blocks).unwrap_or(u32::MAX))
+    }
+
+    /// Changed pages before a checkpoint must start, where `pages` are in use. A quarter of the cache,
+    /// because another may be in the checkpoint that is being written, and half is for what is only read;
+    /// half of it where everything fits. At most a sixteenth of a limited file, because they need blocks
+    /// beside the ones they replace.
+    pub(crate) fn dirty_max(&self, pages: u32) -> usize {
+        let share = self.blocks_max().map_or(usize::MAX, |blocks| blocks as usize / 16);
+        let fits = pages as usize <= self.cache_pages() / 2;
+        (self.cache_pages() / if fits { 2 } else { 4 }).min(share).max(16)
+    }
+
+    /// Pages that may be in use so that the file keeps its limit: a checkpoint writes changed pages, once
+    /// more as many as one write may add, and the page table (two entries' worth of an eight-byte entry per
+    /// page) beside the old ones.
+    pub(crate) fn pages_max(&self) -> u32 {
+        let Some(blocks) = self.blocks_max() else { return u32::MAX };
+        let beside =
+            2 * (VALUE_BYTES_MAX / PAGE_BYTES + 16) + self.dirty_max(0) + 2 * (blocks as usize / 500 + 2);
+        blocks.saturating_sub(u32::try_from(beside).unwrap_or(u32::MAX))
+    }
+}
+
+/// What the store did since it was opened, and what it holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Pages in use.
+    pub pages: u64,
+    /// Size of the data file.
+    pub file_bytes: u64,
+    /// Size of the log file.
+    pub log_bytes: u64,
+    /// Pages in memory.
+    pub pages_cached: u64,
+    /// Pages read from the data file.
+    pub pages_read: u64,
+    /// Blocks written to the data file.
+    pub pages_written: u64,
+    /// Blocks written to the log.
+    pub log_blocks_written: u64,
+    /// Checkpoints that ended.
+    pub checkpoints: u64,
+    /// Leaves that bottom-up deletion looked at.
+    pub attempts: u64,
+    /// Versions removed.
+    pub removed: u64,
+    /// Pages split.
+    pub splits: u64,
+    /// Leaves looked at by sweeping.
+    pub swept: u64,
+    /// Versions in all trees, about.
+    pub versions: u64,
+}
+
+/// A tree and where its sweep stands.
+#[derive(Debug)]
+pub(crate) struct TreeState {
+    pub(crate) info: TreeInfo,
+    sweep_at: Fence,
+    /// Leaves looked at and versions removed in this pass over the tree.
+    pass_leaves: u64,
+    pass_removed: u64,
+    /// No sweep before the horizon or the debt is here.
+    rest: Option<(u64, u64)>,
+}
+
+impl TreeState {
+    pub(crate) fn new(info: TreeInfo) -> TreeState {
+        TreeState { info, sweep_at: Fence::start(), pass_leaves: 0, pass_removed: 0, rest: None }
+    }
+
+    /// Whether enough is, or will be, removable and the last pass does not say that looking is useless for
+    /// now.
+    fn wants_sweep(&self, horizon: u64) -> bool {
+        let rests = self.rest.is_some_and(|(until, debt)| horizon < until && self.info.debt < debt);
+        !rests && self.info.debt.saturating_mul(SWEEP_SHARE) >= self.info.versions
+    }
+
+    /// A pass over the tree has ended, `newest` is the last LSN so far.
+    fn end_pass(&mut self, newest: u64) {
+        let was_worth_it = self.pass_removed * SWEEP_WORTH_LEAVES >= self.pass_leaves;
+        self.rest = (!was_worth_it).then(|| (newest, 2 * self.info.debt));
+        (self.pass_leaves, self.pass_removed) = (0, 0);
+    }
+
+    pub(crate) fn reference(&self, id: usize) -> TreeRef {
+        let id = u8::try_from(id).expect("there are few trees");
+        TreeRef { id, root: self.info.root, window: self.info.kind == Kind::Window }
+    }
+
+    fn count(&mut self, debt: u64, written: u64, removed: u64) {
+        self.info.debt = (self.info.debt + debt).saturating_sub(removed);
+        self.info.versions = (self.info.versions + written).saturating_sub(removed);
+    }
+}
+
+/// Where the data file's writer is.
+#[derive(Debug)]
+pub(crate) enum Checkpoints {
+    Idle(Box<Checkpointer>),
+    Running(Running),
+    /// One failed.
+    Lost,
+}
+
+#[derive(Debug)]
+pub(crate) struct Running {
+    done: mpsc::Receiver<(Box<Checkpointer>, Result<Done>)>,
+    thread: std::thread::JoinHandle<()>,
+    began: Began,
+}
+
+/// Where the log stood when a checkpoint began.
+#[derive(Debug, Clone, Copy)]
+struct Began {
+    log_block: u64,
+    commit_no: u64,
+    /// Of the open batch so much is in the pages.
+    batch_bytes: usize,
+}
+
+/// What a checkpoint does beside writing what changed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tidying {
+    pub(crate) truncate: bool,
+    pub(crate) rewrite_table: bool,
+}
+
+/// A store, open for its one writer. Readers get a [`Reader`].
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) pages: Pages,
+    pub(crate) log: Log,
+    pub(crate) trees: Vec<TreeState>,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) options: Options,
+    pub(crate) seq: u64,
+    pub(crate) committed: u64,
+    pub(crate) horizon: u64,
+    /// Asked for; in force from the next commit on.
+    pub(crate) horizon_next: u64,
+    /// The newest version of the open batch; 0 if it is empty.
+    pub(crate) written_max: u64,
+    pub(crate) is_poisoned: bool,
+    pub(crate) stats: Stats,
+    pub(crate) blocks: (u32, u32),
+}
+
+impl Store {
+    /// Opens the store in the file `path`, with its log in `path` + `.log`; makes it if it is missing. It is
+    /// then exactly as of its last commit.
+    ///
+    /// # Errors
+    /// The disk's, another process holds it, and damage.
+    pub fn open(path: &Path, options: Options) -> Result<Store> {
+        let data = FileDisk::open(path).map_err(Error::io("open the data file"))?;
+        let log = FileDisk::open(&log_path(path)).map_err(Error::io("open the log"))?;
+        Store::open_on(Arc::new(data), Arc::new(log), options)
+    }
+
+    /// The tree called `name`, made if it is missing: durably, at once.
+    ///
+    /// # Errors It is there with another kind; it is missing and the batch is not empty, the name is too
+    /// long, or there are too many trees already. The disk's.
+    pub fn tree(&mut self, name: &str, kind: Kind) -> Result<Tree> {
+        if let Some(id) = self.trees.iter().position(|tree| tree.info.name == name) {
+            let there = self.trees[id].info.kind;
+            if there != kind {
+                return Err(Error::misuse(format!(
+                    "tree \"{name}\" is a {there:?} tree, not a {kind:?} tree"
+                )));
+            }
+            return Ok(Tree(self.trees[id].reference(id)));
+        }
+        self.ready()?;
+        if name.is_empty() || name.len() > TREE_NAME_BYTES_MAX || self.trees.len() == TREES_MAX {
+            return Err(Error::misuse(format!(
+                "tree \"{name}\" cannot be made: a name has 1 to {TREE_NAME_BYTES_MAX} bytes, a store {TREES_MAX} trees"
+            )));
+        }
+        if self.written_max != 0 {
+            return Err(Error::misuse(format!(
+                "tree \"{name}\" cannot be made between a change and its commit"
+            )));
+        }
+        let id = self.trees.len();
+        let root = self.pages.create_tree(id as u8, kind == Kind::Window)?;
+        self.trees.push(TreeState::new(TreeInfo { name: name.to_owned(), kind, root, debt: 0, versions: 0 }));
+        self.name_trees();
+        self.checkpoint()?;
+        Ok(Tree(self.trees[id].reference(id)))
+    }
+
+    pub(crate) fn name_trees(&self) {
+        let names = self.trees.iter().map(|tree| tree.info.name.clone()).collect();
+        self.shared.pager.name_trees(names);
+    }
+
+    /// Writes the version of `key` at `lsn`, which is after the last commit. The same key and LSN replaces.
+    ///
+    /// # Errors Full (nothing has changed then), a key or value that is too long, an LSN that is committed;
+    /// disk and damage.
+    pub fn put(&mut self, tree: Tree, key: &[u8], lsn: Lsn, value: &[u8]) -> Result<()> {
+        self.write(tree, Change { key, lsn: lsn.as_u64(), delete: false, value })
+    }
+
+    /// Writes the deletion of `key` at `lsn`, with a value of its own. Otherwise as [`Store::put`].
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn delete(&mut self, tree: Tree, key: &[u8], lsn: Lsn, value: &[u8]) -> Result<()> {
+        self.write(tree, Change { key, lsn: lsn.as_u64(), delete: true, value })
+    }
+
+    fn write(&mut self, tree: Tree, change: Change<'_>) -> Result<()> {
+        self.ready()?;
+        if change.key.len() > KEY_BYTES_MAX || change.value.len() > VALUE_BYTES_MAX {
+            return Err(Error::misuse(format!(
+                "a key of {} bytes with a value of {} is too long: at most {KEY_BYTES_MAX} and {VALUE_BYTES_MAX}",
+                change.key.len(),
+                change.value.len()
+            )));
+        }
+        if change.lsn <= self.committed || change.lsn == NEWEST {
+            return Err(Error::misuse(format!(
+                "a change at {} cannot be written: it must be after the last commit, {}",
+                Lsn::new(change.lsn),
+                Lsn::new(self.committed)
+            )));
+        }
+        self.relieve()?;
+        let written = self.apply(tree.0, change)?;
+        let Change { key, lsn, delete, value } = change;
+        self.log.add(Record { tree: tree.0.id, delete, lsn, key, value });
+        self.written_max = self.written_max.max(lsn);
+        if written.splits > 0 {
+            self.sweep_some(tree.0, written.splits)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a change into its leaf and counts what that brought.
+    pub(crate) fn apply(&mut self, tree: TreeRef, change: Change<'_>) -> Result<Written> {
+        let shared = &self.shared;
+        let result = self.pages.write(tree, change, self.options.bottom_up, || shared.view());
+        let written = self.poison_on_error(result)?;
+        self.stats.attempts += written.attempts;
+        self.stats.removed += written.removed;
+        self.stats.splits += written.splits;
+        self.trees[usize::from(tree.id)].count(written.debt, 1, written.removed);
+        Ok(written)
+    }
+
+    /// From the next commit on, what is below `lsn` may be forgotten; never more than that commit covers. It
+    /// does not go back.
+    pub fn set_horizon(&mut self, lsn: Lsn) {
+        self.horizon_next = self.horizon_next.max(lsn.as_u64());
+    }
+
+    /// Makes every change up to `lsn` durable, and the horizon.
+    ///
+    /// # Errors `lsn` is before a change that was written or before the last commit. The disk's: what is
+    /// durable is then known only after opening again.
+    pub fn commit(&mut self, lsn: Lsn) -> Result<()> {
+        self.ready()?;
+        let lsn = lsn.as_u64();
+        if lsn < self.written_max.max(self.committed) || lsn == NEWEST {
+            return Err(Error::misuse(format!(
+                "commit {} is before {}, which is written",
+                Lsn::new(lsn),
+                Lsn::new(self.written_max.max(self.committed))
+            )));
+        }
+        let horizon = self.horizon.max(self.horizon_next.min(lsn));
+        if (lsn, horizon) == (self.committed, self.horizon) {
+            return Ok(());
+        }
+        if !self.log.has_room() {
+            self.finish_checkpoint()?;
+        }
+        if !self.log.has_room() {
+            self.begin_checkpoint(Tidying::default())?;
+            self.finish_checkpoint()?;
+        }
+        let result = self.log.commit(lsn, horizon, self.seq);
+        self.poison_on_error(result)?;
+        (self.committed, self.horizon, self.written_max) = (lsn, horizon, 0);
+        let mut registry = self.shared.registry();
+        (registry.committed, registry.horizon) = (lsn, horizon);
+        drop(registry);
+        self.checkpoint_if_due()
+    }
+
+    /// The version of `key` as of `as_of`, what is not committed yet included. See
+    /// [`Snapshot::get`](crate::Snapshot::get).
+    ///
+    /// # Errors
+    /// `as_of` is below the horizon; disk and damage.
+    pub fn get(&self, tree: Tree, key: &[u8], as_of: Lsn) -> Result<Option<Version>> {
+        if as_of.as_u64() < self.horizon {
+            return Err(Error::below_horizon(as_of, Lsn::new(self.horizon)));
+        }
+        self.shared.get(tree.0, key, as_of.as_u64(), self.horizon)
+    }
+
+    /// The newest version of `key`, committed or not.
+    ///
+    /// # Errors
+    /// Disk and damage.
+    pub fn latest(&self, tree: Tree, key: &[u8]) -> Result<Option<Version>> {
+        self.shared.get(tree.0, key, NEWEST, self.horizon)
+    }
+
+    /// Every key of `range` with its version as of `as_of`, in order.
+    ///
+    /// # Errors
+    /// `as_of` is below the horizon. What goes wrong later comes as an item.
+    pub fn scan(&self, tree: Tree, range: impl RangeBounds<[u8]>, as_of: Lsn) -> Result<Scan<'_>> {
+        if as_of.as_u64() < self.horizon {
+            return Err(Error::below_horizon(as_of, Lsn::new(self.horizon)));
+        }
+        Ok(Scan::new(&self.shared, tree.0, range, as_of.as_u64(), self.horizon))
+    }
+
+    /// For other threads.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader(self.shared.clone())
+    }
+
+    /// Every change up to here is durable.
+    #[must_use]
+    pub fn committed(&self) -> Lsn {
+        Lsn::new(self.committed)
+    }
+
+    /// The horizon in force.
+    #[must_use]
+    pub fn horizon(&self) -> Lsn {
+        Lsn::new(self.horizon)
+    }
+
+    /// Counters and sizes.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            pages: self.pages.in_use().into(),
+            file_bytes: u64::from(self.blocks.1) * PAGE_BYTES as u64,
+            log_bytes: u64::from(self.log.file_blocks()) * PAGE_BYTES as u64,
+            pages_cached: self.shared.pager.cache.pages() as u64,
+            pages_read: self.shared.pager.pages_read(),
+            log_blocks_written: self.log.blocks_written(),
+            versions: self.trees.iter().map(|tree| tree.info.versions).sum(),
+            ..self.stats
+        }
+    }
+
+    /// Removes everything that nobody needs any more from every tree, leaf by leaf: for a caller who met the
+    /// size limit.
+    ///
+    /// # Errors
+    /// Disk and damage.
+    pub fn sweep_all(&mut self) -> Result<()> {
+        self.ready()?;
+        for id in 0..self.trees.len() {
+            self.trees[id].sweep_at = Fence::start();
+            while self.sweep_step(id)? {
+                self.relieve()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// RULES S2: what the tree grew by, pays for a look at leaves that may never be full again.
+    fn sweep_some(&mut self, tree: TreeRef, splits: u64) -> Result<()> {
+        let id = usize::from(tree.id);
+        let leaves = splits.saturating_mul(SWEEP_LEAVES);
+        for _ in 0..leaves {
+            if self.options.bottom_up == BottomUp::Off || !self.trees[id].wants_sweep(self.horizon) {
+                break;
+            }
+            self.sweep_step(id)?;
+        }
+        Ok(())
+    }
+
+    /// Sweeps one leaf; whether there are leaves behind it.
+    fn sweep_step(&mut self, id: usize) -> Result<bool> {
+        let view = self.shared.view();
+        let tree = self.trees[id].reference(id);
+        let place = std::mem::replace(&mut self.trees[id].sweep_at, Fence::start());
+        let result = self.pages.sweep(tree, &place, &view);
+        let swept = self.poison_on_error(result)?;
+        self.stats.swept += 1;
+        self.stats.removed += swept.removed;
+        let newest = self.committed.max(self.written_max);
+        let state = &mut self.trees[id];
+        state.count(0, 0, swept.removed);
+        state.pass_leaves += 1;
+        state.pass_removed += swept.removed;
+        let goes_on = swept.next.is_some();
+        if !goes_on {
+            state.end_pass(newest);
+        }
+        state.sweep_at = swept.next.unwrap_or_else(Fence::start);
+        Ok(goes_on)
+    }
+
+    /// Writes everything that changed to the data file; the log is then empty.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.ready()?;
+        self.finish_checkpoint()?;
+        self.begin_checkpoint(Tidying::default())?;
+        self.finish_checkpoint()
+    }
+
+    /// Writes a last checkpoint, so that opening has nothing to do, and lets go of the files.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn close(mut self) -> Result<()> {
+        self.checkpoint()
+    }
+
+    pub(crate) fn ready(&self) -> Result<()> {
+        if self.is_poisoned { Err(Error::poisoned()) } else { Ok(()) }
+    }
+
+    /// After an error in the middle of a change nothing more is written: memory or disk may be half of it.
+    pub(crate) fn poison_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.is_poisoned |= !error.is_full();
+        }
+        result
+    }
+
+    pub(crate) fn dirty_max(&self) -> usize {
+        self.options.dirty_max(self.pages.in_use())
+    }
+
+    /// Keeps memory bounded before a change: starts a checkpoint when there are too many changed pages or the
+    /// open batch is too long.
+    pub(crate) fn relieve(&mut self) -> Result<()> {
+        let batch_bytes_max = self.log.blocks() as usize * PAGE_BYTES / 4;
+        let is_batch_long = self.log.batch_bytes() > batch_bytes_max;
+        if self.pages.dirty() < self.dirty_max() && !is_batch_long {
+            return Ok(());
+        }
+        self.finish_checkpoint()?;
+        self.begin_checkpoint(Tidying::default())?;
+        if is_batch_long { self.finish_checkpoint() } else { Ok(()) }
+    }
+
+    fn checkpoint_if_due(&mut self) -> Result<()> {
+        self.poll_checkpoint()?;
+        let (log_used, log_blocks) = self.log.used();
+        // A little before it must, so that it starts at a commit.
+        let is_due = self.pages.dirty() >= self.dirty_max() / 8 * 7 || log_used >= u64::from(log_blocks / 2);
+        if is_due && matches!(self.checkpoints, Checkpoints::Idle(_)) {
+            self.begin_checkpoint(Tidying::default())?;
+        }
+        Ok(())
+    }
+
+    /// Starts a checkpoint; none may be running.
+    pub(crate) fn begin_checkpoint(&mut self, tidying: Tidying) -> Result<()> {
+        self.begin_checkpoint_at(self.log.position(), self.written_max != 0, tidying)
+    }
+
+    /// The same, for a log that is to be read from `position` on.
+    pub(crate) fn begin_checkpoint_at(
+        &mut self,
+        (log_block, commit_no): (u64, u64),
+        open_writes: bool,
+        tidying: Tidying,
+    ) -> Result<()> {
+        let checkpoints = std::mem::replace(&mut self.checkpoints, Checkpoints::Lost);
+        let Checkpoints::Idle(mut checkpointer) = checkpoints else {
+            unreachable!("callers finish the one before first");
+        };
+        let (pages, freed, table_len) = self.pages.begin_checkpoint();
+        let job = Job {
+            pages,
+            freed,
+            table_len,
+            committed: self.committed,
+            horizon: self.horizon,
+            open_writes,
+            log_block,
+            commit_no,
+            log_blocks: self.log.blocks(),
+            log_file_blocks: self.log.file_blocks(),
+            trees: self.trees.iter().map(|tree| tree.info.clone()).collect(),
+            truncate: tidying.truncate,
+            rewrite_table: tidying.rewrite_table,
+        };
+        let began = Began { log_block, commit_no, batch_bytes: self.log.batch_bytes() };
+        if !self.options.background {
+            let result = checkpointer.write(job);
+            return self.install(checkpointer, result, began);
+        }
+        let (sender, done) = mpsc::channel();
+        let write = move || {
+            let result = checkpointer.write(job);
+            // Nobody waits any more if the store was dropped; the disk has it all the same.
+            let _ = sender.send((checkpointer, result));
+        };
+        let spawned = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(write);
+        let spawned = spawned.map_err(Error::io("start a thread"));
+        let thread = self.poison_on_error(spawned)?;
+        self.checkpoints = Checkpoints::Running(Running { done, thread, began });
+        Ok(())
+    }
+
+    /// Takes what a running checkpoint has finished, if it has.
+    fn poll_checkpoint(&mut self) -> Result<()> {
+        match &self.checkpoints {
+            Checkpoints::Running(running) => match running.done.try_recv() {
+                Ok((checkpointer, result)) => {
+                    let began = running.began;
+                    self.install(checkpointer, result, began)
+                }
+                Err(TryRecvError::Empty) => Ok(()),
+                Err(TryRecvError::Disconnected) => self.finish_checkpoint(),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the running checkpoint, if there is one.
+    pub(crate) fn finish_checkpoint(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.checkpoints, Checkpoints::Lost) {
+            Checkpoints::Running(running) => {
+                let received = running.done.recv();
+                if let Err(panic) = running.thread.join() {
+                    self.is_poisoned = true;
+                    std::panic::resume_unwind(panic);
+                }
+                let (checkpointer, result) = received.expect("the thread ended without a panic");
+                self.install(checkpointer, result, running.began)
+            }
+            other => {
+                self.checkpoints = other;
+                Ok(())
+            }
+        }
+    }
+
+    /// The checkpoint is durable, or has failed.
+    fn install(&mut self, checkpointer: Box<Checkpointer>, result: Result<Done>, began: Began) -> Result<()> {
+        // After a failure the free blocks are not known any more: it stays lost.
+        self.checkpoints = Checkpoints::Lost;
+        let done = self.poison_on_error(result)?;
+        self.checkpoints = Checkpoints::Idle(checkpointer);
+        self.pages.end_checkpoint(&done);
+        self.log.release(began.log_block);
+        if began.commit_no == self.log.position().1 {
+            self.log.forget(began.batch_bytes);
+        }
+        self.seq = done.seq;
+        self.blocks = (done.blocks_used, done.blocks_end);
+        self.stats.checkpoints += 1;
+        self.stats.pages_written += done.blocks_written;
+        Ok(())
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // The files stay locked while a checkpoint writes; whoever opens them next must not meet it.
+        let _ = self.finish_checkpoint();
+    }
+}
+
+/// Where the log of the store in `path` lies.
+fn log_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".log");
+    PathBuf::from(name)
+}
+
+/// Disks instead of files.
+impl Store {
+    /// Opens the store on two disks, as [`Store::open`] does on two files.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_on(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
+        crate::recovery::open(data, log, options)
+    }
+}

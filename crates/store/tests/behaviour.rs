@@ -1,0 +1,311 @@
+//! What the store promises, each promise by name, on real files.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use base::Lsn;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use store::{BottomUp, Kind, Options, Store, Tree, VALUE_BYTES_MAX};
+use tempfile::TempDir;
+
+fn options() -> Options {
+    Options { cache_bytes: 4 << 20, log_bytes: 1 << 20, ..Options::default() }
+}
+
+/// In memory where the system has such a place: nothing here asks whether the disk keeps what was synced.
+fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+fn open(dir: &Path, options: Options) -> (Store, Tree) {
+    let mut store = Store::open(&dir.join("versions"), options).unwrap();
+    let tree = store.tree("history", Kind::History).unwrap();
+    (store, tree)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("relation/{number:012}").into_bytes()
+}
+
+/// Updates keys at random, 250 to a commit, the horizon `lag` behind; from `lsn` on, the next one back.
+fn churn(store: &mut Store, tree: Tree, keys: u64, updates: u64, lag: u64, mut lsn: u64) -> u64 {
+    let mut random = StdRng::seed_from_u64(lsn);
+    for update in 1..=updates {
+        store.put(tree, &key(random.random_range(0..keys)), Lsn::new(lsn), &[b'v'; 60]).unwrap();
+        lsn += 1;
+        if update % 250 == 0 || update == updates {
+            store.set_horizon(Lsn::new(lsn.saturating_sub(lag)));
+            store.commit(Lsn::new(lsn)).unwrap();
+            lsn += 1;
+        }
+    }
+    lsn
+}
+
+/// One version of each key, in order.
+fn load(store: &mut Store, tree: Tree, keys: u64) -> u64 {
+    for number in 0..keys {
+        store.put(tree, &key(number), Lsn::new(number + 1), &[b'v'; 60]).unwrap();
+    }
+    store.commit(Lsn::new(keys + 1)).unwrap();
+    keys + 2
+}
+
+#[test]
+fn churn_grows_the_file_only_without_bottom_up_deletion() {
+    let mut pages = Vec::new();
+    for bottom_up in [BottomUp::Full, BottomUp::Restricted, BottomUp::Off] {
+        let dir = scratch();
+        let (mut store, tree) = open(dir.path(), Options { bottom_up, ..options() });
+        let lsn = load(&mut store, tree, 5000);
+        let lsn = churn(&mut store, tree, 5000, 30_000, 200, lsn);
+        let warm = store.stats().pages;
+        churn(&mut store, tree, 5000, 50_000, 200, lsn);
+        store.check().unwrap();
+        pages.push((warm, store.stats().pages));
+    }
+    let [full, restricted, off] = pages[..] else { unreachable!() };
+    assert!(full.1 * 100 <= full.0 * 105, "{pages:?}");
+    assert!(restricted.1 * 5 < off.1, "half the examination finds half as much, and that late: {pages:?}");
+    assert!(off.1 > 5 * full.1 && off.1 > off.0 * 3 / 2, "the plain tree keeps every version: {pages:?}");
+}
+
+#[test]
+fn s2_increasing_keys_deleted_in_order_keep_the_size() {
+    let dir = scratch();
+    let (mut store, tree) = open(dir.path(), options());
+    let waiting = 2000;
+    let mut sizes = Vec::new();
+    let mut lsn = 1;
+    for number in 0..60_000_u64 {
+        store.put(tree, &key(number), Lsn::new(lsn), &[b'q'; 60]).unwrap();
+        if number >= waiting {
+            store.delete(tree, &key(number - waiting), Lsn::new(lsn + 1), b"done").unwrap();
+        }
+        lsn += 2;
+        if number % 200 == 199 {
+            store.set_horizon(Lsn::new(lsn.saturating_sub(500)));
+            store.commit(Lsn::new(lsn)).unwrap();
+            lsn += 1;
+        }
+        if number % 1000 == 999 {
+            sizes.push(store.stats().pages);
+        }
+    }
+    store.check().unwrap();
+    // No leaf on the left is ever full again: without sweeping there were twenty times as many pages.
+    let (early, late) = sizes[10..].split_at(25);
+    assert!(late.iter().max().unwrap() * 10 <= early.iter().max().unwrap() * 11, "{sizes:?}");
+}
+
+#[test]
+fn s3_a_version_stays_until_its_successor_is_durable() {
+    let dir = scratch();
+    let (mut store, tree) = open(dir.path(), options());
+    store.put(tree, b"key", Lsn::new(10), b"durable").unwrap();
+    // The horizon asked for lies above the commit; then successors fill leaf after leaf.
+    store.set_horizon(Lsn::new(1_000_000));
+    store.commit(Lsn::new(10)).unwrap();
+    for lsn in 11..2000 {
+        store.put(tree, b"key", Lsn::new(lsn), &[b'x'; 100]).unwrap();
+    }
+    // What is on disk now holds versions that were never committed.
+    store.checkpoint().unwrap();
+    drop(store);
+    let (mut store, tree) = open(dir.path(), options());
+    let version = store.latest(tree, b"key").unwrap().unwrap();
+    assert_eq!((version.lsn, version.value.as_slice()), (Lsn::new(10), &b"durable"[..]));
+    assert_eq!(store.check().unwrap().versions, 1, "what was not committed was taken back");
+    // The fences between those leaves spoke of successors that are gone. The leaf of the version becomes full
+    // under a horizon above them: it must stay.
+    store.set_horizon(Lsn::new(2000));
+    store.commit(Lsn::new(2000)).unwrap();
+    for lsn in 2001..2300 {
+        store.put(tree, b"other", Lsn::new(lsn), &[b'x'; 100]).unwrap();
+        store.set_horizon(Lsn::new(lsn));
+        store.commit(Lsn::new(lsn)).unwrap();
+    }
+    assert!(store.stats().removed > 200, "leaves were full and cleaned");
+    store.sweep_all().unwrap();
+    assert_eq!(store.latest(tree, b"key").unwrap().unwrap().lsn, Lsn::new(10));
+    store.check().unwrap();
+}
+
+#[test]
+fn a_reader_that_pins_the_horizon_costs_growth_only_while_it_does() {
+    let dir = scratch();
+    let (mut store, tree) = open(dir.path(), options());
+    let lsn = load(&mut store, tree, 3000);
+    let lsn = churn(&mut store, tree, 3000, 6000, 300, lsn);
+    // The horizon stands still while two passes of churn go on.
+    let lsn = churn(&mut store, tree, 3000, 6000, u64::MAX, lsn);
+    let pinned = store.stats().pages;
+    store.set_horizon(Lsn::new(lsn - 300));
+    store.commit(Lsn::new(lsn)).unwrap();
+    let lsn = lsn + 1;
+    let lsn = churn(&mut store, tree, 3000, 30_000, 300, lsn);
+    assert!(store.stats().pages <= pinned, "ten passes later: {} of {pinned}", store.stats().pages);
+    drop(store.reader().snapshot().unwrap());
+    let before = store.stats().file_bytes;
+    store.compact().unwrap();
+    let after = store.stats();
+    assert!(after.file_bytes < before);
+    assert_eq!(std::fs::metadata(dir.path().join("versions")).unwrap().len(), after.file_bytes);
+    let fresh = scratch();
+    let (mut loaded, in_order) = open(fresh.path(), options());
+    load(&mut loaded, in_order, 3000);
+    loaded.compact().unwrap();
+    let ideal = loaded.stats().file_bytes;
+    assert!(
+        after.file_bytes * 100 <= ideal * 115,
+        "{} after, {ideal} when loaded in order",
+        after.file_bytes
+    );
+    churn(&mut store, tree, 3000, 1000, 300, lsn);
+    store.check().unwrap();
+}
+
+#[test]
+fn a_reader_pins_only_what_it_sees() {
+    let dir = scratch();
+    let (mut store, tree) = open(dir.path(), options());
+    let lsn = load(&mut store, tree, 1000);
+    let snapshot = store.reader().snapshot().unwrap();
+    churn(&mut store, tree, 1000, 30_000, 100, lsn);
+    store.sweep_all().unwrap();
+    // Per key the version the reader sees and the newest, and what the horizon has not reached.
+    assert!(store.check().unwrap().versions <= 2200, "{:?}", store.stats());
+    let seen = snapshot.scan(tree, ..).map(|item| item.unwrap().1.lsn.as_u64());
+    assert_eq!(seen.collect::<Vec<_>>(), (1..=1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_size_limit_is_answered_and_kept() {
+    let dir = scratch();
+    let limit = 4 << 20;
+    let limited = Options { size_bytes_max: Some(limit), cache_bytes: 1 << 20, ..options() };
+    let (mut store, tree) = open(dir.path(), limited.clone());
+    let mut lsn = 1;
+    let full = loop {
+        let value = vec![1; if lsn % 50 == 0 { 20_000 } else { 80 }];
+        match store.put(tree, &key(lsn % 700), Lsn::new(lsn), &value) {
+            Ok(()) => lsn += 1,
+            Err(error) => break error,
+        }
+        if lsn % 100 == 0 {
+            store.commit(Lsn::new(lsn)).unwrap();
+            lsn += 1;
+        }
+    };
+    assert!(full.is_full(), "{full}");
+    assert!(full.to_string().contains("size limit"), "{full}");
+    store.commit(Lsn::new(lsn)).unwrap();
+    store.check().unwrap();
+    let versions = store.check().unwrap().versions;
+    drop(store);
+    // After a crash at the limit it opens all the same, and nothing that was accepted is missing.
+    let (mut store, tree) = open(dir.path(), limited);
+    assert_eq!(store.check().unwrap().versions, versions);
+    store.set_horizon(Lsn::new(lsn));
+    store.commit(Lsn::new(lsn + 1)).unwrap();
+    store.sweep_all().unwrap();
+    for more in 0..5000 {
+        store.put(tree, &key(more % 700), Lsn::new(lsn + 2 + more), &[2; 80]).unwrap();
+    }
+    store.commit(Lsn::new(lsn + 10_000)).unwrap();
+    store.checkpoint().unwrap();
+    assert!(std::fs::metadata(dir.path().join("versions")).unwrap().len() <= limit);
+}
+
+#[test]
+fn readers_see_whole_commits_while_the_writer_goes_on() {
+    const ACCOUNTS: u64 = 400;
+    let dir = scratch();
+    // A cache that holds a part, so that readers meet pages on their way to and from the disk.
+    let small = Options { cache_bytes: 1 << 18, log_bytes: 1 << 18, ..Options::default() };
+    let (mut store, tree) = open(dir.path(), small);
+    let is_over = AtomicBool::new(false);
+    let total = |snapshot: &store::Snapshot| -> i64 {
+        let balance = |item: Result<(_, store::Version), _>| {
+            let value = item.unwrap().1.value;
+            i64::from_le_bytes(value[..8].try_into().unwrap())
+        };
+        snapshot.scan(tree, ..).map(balance).sum()
+    };
+    let reader = store.reader();
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut looks = 0;
+                    while !is_over.load(Ordering::Relaxed) || looks == 0 {
+                        let snapshot = reader.snapshot().unwrap();
+                        assert_eq!(total(&snapshot), 0, "as of {}", snapshot.lsn());
+                        let again = snapshot.get(tree, &key(7)).unwrap().map(|version| version.lsn);
+                        let first = snapshot.get(tree, &key(7)).unwrap().map(|version| version.lsn);
+                        assert_eq!(again, first);
+                        looks += 1;
+                    }
+                    looks
+                })
+            })
+            .collect();
+        let mut random = StdRng::seed_from_u64(9);
+        let mut balances = vec![0_i64; ACCOUNTS as usize];
+        let mut lsn = 1;
+        for transfer in 0..12_000_u64 {
+            let amount = random.random_range(-100..100);
+            for amount in [amount, -amount] {
+                let account = random.random_range(0..ACCOUNTS);
+                balances[account as usize] += amount;
+                let mut value = balances[account as usize].to_le_bytes().to_vec();
+                // Accounts grow and shrink, and some lie on pages of their own.
+                value.resize(if account == 3 { 6000 } else { random.random_range(8..200) }, 0);
+                store.put(tree, &key(account), Lsn::new(lsn), &value).unwrap();
+                lsn += 1;
+            }
+            if transfer % 60 == 0 {
+                store.set_horizon(Lsn::new(lsn.saturating_sub(50)));
+                store.commit(Lsn::new(lsn)).unwrap();
+                lsn += 1;
+            }
+            if transfer % 5000 == 4999 {
+                store.commit(Lsn::new(lsn)).unwrap();
+                store.compact().unwrap();
+                lsn += 1;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let looks: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
+        assert!(looks > 0);
+    });
+    store.check().unwrap();
+}
+
+#[test]
+fn wrong_calls_are_refused_by_name() {
+    let dir = scratch();
+    let (mut store, tree) = open(dir.path(), options());
+    store.put(tree, b"a", Lsn::new(5), b"").unwrap();
+    let early = store.commit(Lsn::new(4)).unwrap_err();
+    assert!(early.to_string().contains("0/4 is before 0/5"), "{early}");
+    store.commit(Lsn::new(5)).unwrap();
+    assert!(
+        store.put(tree, b"a", Lsn::new(5), b"").unwrap_err().to_string().contains("after the last commit")
+    );
+    assert!(store.put(tree, &[0; 769], Lsn::new(6), b"").unwrap_err().to_string().contains("too long"));
+    store.put(tree, &[0; 768], Lsn::new(6), &vec![7; VALUE_BYTES_MAX]).unwrap();
+    assert_eq!(store.latest(tree, &[0; 768]).unwrap().unwrap().value, vec![7; VALUE_BYTES_MAX]);
+    assert!(
+        store.tree("new", Kind::Window).unwrap_err().to_string().contains("between a change and its commit")
+    );
+    assert!(store.tree("history", Kind::Window).unwrap_err().to_string().contains("is a History tree"));
+    assert!(store.reader().snapshot_at(Lsn::new(6)).unwrap_err().to_string().contains("not committed"));
+    let second = Store::open(&dir.path().join("versions"), options()).unwrap_err();
+    assert!(second.is_io(), "it is open already: {second}");
+    store.commit(Lsn::new(6)).unwrap();
+    store.check().unwrap();
+}

@@ -1,0 +1,67 @@
+//! A store that the first release of format 1 wrote must open for as long as format 1 is read.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use base::Lsn;
+use store::{Kind, Options, Store};
+
+const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/format");
+
+fn options() -> Options {
+    Options { cache_bytes: 1 << 20, log_bytes: 1 << 16, background: false, ..Options::default() }
+}
+
+/// What the file holds: versions in pages, a long value, a deletion, and a commit that is only in the log.
+fn write(path: &Path) {
+    let mut store = Store::open(path, options()).unwrap();
+    let history = store.tree("history", Kind::History).unwrap();
+    let window = store.tree("window", Kind::Window).unwrap();
+    for number in 0..300_u64 {
+        let key = format!("key/{:03}", number % 100);
+        store.put(history, key.as_bytes(), Lsn::new(number + 1), &number.to_le_bytes()).unwrap();
+    }
+    store.put(history, b"long", Lsn::new(301), &[7; 5000]).unwrap();
+    store.delete(history, b"key/050", Lsn::new(302), b"gone").unwrap();
+    store.delete(window, b"row", Lsn::new(303), b"when and by whom").unwrap();
+    store.set_horizon(Lsn::new(100));
+    store.commit(Lsn::new(303)).unwrap();
+    store.checkpoint().unwrap();
+    store.put(history, b"key/000", Lsn::new(304), b"in the log").unwrap();
+    store.commit(Lsn::new(304)).unwrap();
+}
+
+#[test]
+fn the_first_format_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("format-1");
+    for name in ["format-1", "format-1.log"] {
+        std::fs::copy(Path::new(DIR).join(name), dir.path().join(name)).unwrap();
+    }
+    let mut store = Store::open(&path, options()).unwrap();
+    assert_eq!((store.committed(), store.horizon()), (Lsn::new(304), Lsn::new(100)));
+    let history = store.tree("history", Kind::History).unwrap();
+    let window = store.tree("window", Kind::Window).unwrap();
+    let at =
+        |store: &Store, tree, key: &[u8], lsn: u64| store.get(tree, key, Lsn::new(lsn)).unwrap().unwrap();
+    assert_eq!(at(&store, history, b"key/000", 304).value, b"in the log");
+    assert_eq!(at(&store, history, b"key/000", 303).value, 200_u64.to_le_bytes());
+    assert_eq!(at(&store, history, b"key/000", 150).value, 100_u64.to_le_bytes());
+    assert_eq!(at(&store, history, b"long", 304).value, [7; 5000]);
+    assert!(at(&store, history, b"key/050", 304).is_delete);
+    assert_eq!(at(&store, window, b"row", 303).value, b"when and by whom");
+    assert_eq!(store.scan(history, .., Lsn::new(304)).unwrap().count(), 101);
+    store.check().unwrap();
+}
+
+#[test]
+#[ignore = "writes the file that the other test reads; only for a new format"]
+fn write_the_file_of_this_format() {
+    let dir = Path::new(DIR);
+    std::fs::create_dir_all(dir).unwrap();
+    for name in ["format-1", "format-1.log"] {
+        assert!(!dir.join(name).exists(), "{name} is there; an old format's file is never written again");
+    }
+    write(&dir.join("format-1"));
+}
