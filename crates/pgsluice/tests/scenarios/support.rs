@@ -85,7 +85,11 @@ fn shared(major: Major) -> &'static Pair {
         let with = |builder: Builder| {
             let builder = builder.setting("max_replication_slots", "100").setting("max_wal_senders", "100");
             // From 18 on origins have a limit of their own.
-            if major >= Major::V18 { builder.setting("max_active_replication_origins", "100") } else { builder }
+            if major >= Major::V18 {
+                builder.setting("max_active_replication_origins", "100")
+            } else {
+                builder
+            }
         };
         let (source, target) = (with(Cluster::builder(major)), with(Cluster::builder(major)));
         let pair = Pair::with(source, target).expect("two clusters");
