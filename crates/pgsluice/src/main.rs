@@ -6,7 +6,6 @@
 //! errors go to stderr. No password is printed, and row values only by
 //! `verify`, which is asked for them.
 
-mod check;
 mod cli;
 mod command;
 mod config;
@@ -16,16 +15,17 @@ mod logging;
 mod progress;
 mod reference;
 mod settings;
+mod subject;
 mod units;
 
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-use crate::check::Subject;
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::{Code, code_of, usage};
+use crate::subject::Subject;
 
 fn main() -> ExitCode {
     if let Err(error) = flight::record_from_environment() {

@@ -13,12 +13,12 @@ use engine::control::Lock;
 use indicatif::MultiProgress;
 
 use super::{connect, from_control, from_engine};
-use crate::check::Subject;
 use crate::cli::{AdoptArgs, Command};
 use crate::config::Config;
 use crate::exit::{Code, exit, usage};
 use crate::logging;
 use crate::settings::Process;
+use crate::subject::Subject;
 
 /// Takes over, then runs.
 pub(crate) async fn adopt(subject: &Subject, args: &AdoptArgs, process: &Process) -> anyhow::Result<Code> {

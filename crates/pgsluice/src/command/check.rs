@@ -3,8 +3,8 @@
 use engine::{End, Finding, Report, Severity};
 use serde::Serialize;
 
-use crate::check::Subject;
 use crate::exit::Code;
+use crate::subject::Subject;
 
 /// One line of `--json`.
 #[derive(Serialize)]

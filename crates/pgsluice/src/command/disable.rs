@@ -6,8 +6,8 @@ use engine::admin;
 
 use super::stop::stop_one;
 use super::{connect, from_admin};
-use crate::check::Subject;
 use crate::exit::Code;
+use crate::subject::Subject;
 
 /// `run` ends within 5 s of being asked.
 const STOP_BOUND: Duration = Duration::from_secs(10);

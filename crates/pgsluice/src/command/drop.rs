@@ -14,8 +14,8 @@ use engine::admin;
 use engine::control::Lock;
 
 use super::{connect, from_admin, from_control};
-use crate::check::Subject;
 use crate::exit::{Code, exit};
+use crate::subject::Subject;
 
 /// Removes the subscription; with `force` from whichever end there still is.
 pub(crate) async fn drop(subject: &Subject, force: bool) -> anyhow::Result<Code> {

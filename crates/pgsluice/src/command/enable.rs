@@ -3,8 +3,8 @@
 use engine::admin;
 
 use super::{connect, from_admin};
-use crate::check::Subject;
 use crate::exit::Code;
+use crate::subject::Subject;
 
 /// Allows the subscription to run; it starts nothing.
 pub(crate) async fn enable(subject: &Subject) -> anyhow::Result<Code> {

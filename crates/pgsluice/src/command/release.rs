@@ -6,8 +6,8 @@ use engine::adopt::Outcome;
 use engine::control::Lock;
 
 use super::{from_control, from_engine, stop};
-use crate::check::Subject;
 use crate::exit::Code;
+use crate::subject::Subject;
 
 /// Stops what runs here, then hands back.
 pub(crate) async fn release(subject: &Subject, bound: Duration) -> anyhow::Result<Code> {

@@ -19,9 +19,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{from_control, from_engine};
-use crate::check::Subject;
 use crate::exit::{Code, code_of};
 use crate::settings::{LogFormat, Process};
+use crate::subject::Subject;
 use crate::{logging, progress};
 
 /// A pipeline that has not ended this long after it was asked to is cut off;

@@ -3,9 +3,9 @@
 use engine::sequences::{self, Sequence, Standing, Value};
 
 use super::{connect, from_admin};
-use crate::check::Subject;
 use crate::cli::SequencesArgs;
 use crate::exit::{Code, usage};
+use crate::subject::Subject;
 
 /// Compares, and brings level if asked to.
 pub(crate) async fn sequences(subject: &Subject, args: &SequencesArgs) -> anyhow::Result<Code> {

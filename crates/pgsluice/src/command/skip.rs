@@ -6,8 +6,8 @@ use engine::admin;
 use engine::control::{self, Request};
 
 use super::{connect, from_admin, from_control};
-use crate::check::Subject;
 use crate::exit::Code;
+use crate::subject::Subject;
 
 /// Has one transaction skipped, or none if `lsn` is invalid.
 pub(crate) async fn skip(subject: &Subject, lsn: Lsn) -> anyhow::Result<Code> {

@@ -15,8 +15,8 @@ use engine::{Lag, Snapshot};
 use serde::Serialize;
 
 use super::{connect, from_admin, from_control};
-use crate::check::Subject;
 use crate::exit::Code;
+use crate::subject::Subject;
 use crate::units::{show_bytes, show_count, show_seconds};
 
 /// What was found of one subscription.

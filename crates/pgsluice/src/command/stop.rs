@@ -5,8 +5,8 @@ use std::time::Duration;
 use engine::control::{self, Request};
 
 use super::from_control;
-use crate::check::Subject;
 use crate::exit::{Code, exit};
+use crate::subject::Subject;
 
 /// Stops every one of `subjects` that runs. One that does not run is stopped
 /// already.

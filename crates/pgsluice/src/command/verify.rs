@@ -15,9 +15,9 @@ use serde::Serialize;
 use verify::{NoPin, Options, Pin, Progress, ProgressSnapshot, Report};
 
 use super::{connect, from_admin, from_control};
-use crate::check::Subject;
 use crate::cli::VerifyArgs;
 use crate::exit::{Code, exit, usage};
+use crate::subject::Subject;
 use crate::units::{show_bytes, show_count, show_seconds};
 
 /// More pairs of connections than this want to be asked for.
