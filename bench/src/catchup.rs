@@ -260,9 +260,6 @@ fn limit(rig: &mut Rig, arm: Arm, backlog: &Backlog, transactions: u64) -> Resul
     let walsender = walsender_alone(rig, &slot(arm), transactions + 1)?;
     rig.drop_slots()?;
     rig.restore(arm.name())?;
-    if arm == Arm::Native {
-        rig.pair.target.sql(DB, &format!("ALTER SUBSCRIPTION {NAME} DISABLE"))?;
-    }
     warm_up(rig, backlog)?;
     let sets = sets_alone(&rig.pair.target, &backlog.sets)?;
     rig.pair.target.stop(StopMode::Fast)?;

@@ -35,7 +35,7 @@ use txn::{Begin, Op};
 use crate::batch::{Batch, Change, Chunk, End};
 use crate::counters::{Counters, add};
 use crate::error::{Error, Kind, is_transient};
-use crate::fit::Fit;
+use crate::fit::{EXACT, Fit};
 use crate::plan::{Planner, truncate};
 use crate::shape::{Shape, plain};
 use crate::state::ABORT_MOVES_ORIGIN;
@@ -197,9 +197,9 @@ impl Executor {
         while let Some(batch) = rest.pop() {
             let transactions = batch.ends.len();
             if transactions > self.fit.transactions() {
-                let (piece, later) = batch.split(self.fit.transactions());
-                rest.extend([later, piece]);
-            } else if self.fit.is_exact(transactions) {
+                let (earlier, later) = batch.split(self.fit.cut(transactions));
+                rest.extend([later, earlier]);
+            } else if transactions <= EXACT {
                 self.replay_transactions(&batch).await?;
                 self.fit.replayed();
             } else {

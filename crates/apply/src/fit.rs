@@ -35,9 +35,15 @@ impl Fit {
         self.transactions
     }
 
-    /// Whether a piece of `transactions` is replayed without a try.
-    pub(crate) fn is_exact(&self, transactions: usize) -> bool {
-        transactions <= EXACT
+    /// Where a batch of more `transactions` than that is cut: by halves, as
+    /// near as pieces of the right size allow, because a cut moves what lies
+    /// behind it.
+    pub(crate) fn cut(&self, transactions: usize) -> usize {
+        let mut at = self.transactions;
+        while at.saturating_mul(2) < transactions {
+            at *= 2;
+        }
+        at
     }
 
     /// A set of `transactions` did not fit.
@@ -79,7 +85,7 @@ mod tests {
             let end = at + 1_000;
             while at < end {
                 let size = fit.transactions().min(end - at);
-                if fit.is_exact(size) {
+                if size <= EXACT {
                     exact += size;
                     fit.replayed();
                     at += size;
@@ -95,6 +101,25 @@ mod tests {
             }
         }
         (sets, exact)
+    }
+
+    #[test]
+    fn cutting_a_batch_into_small_pieces_moves_each_transaction_a_few_times() {
+        let fit = Fit { transactions: EXACT, exact_left: 1, back_off: 1 };
+        let (mut rest, mut pieces, mut moved) = (vec![10_001], Vec::new(), 0);
+        while let Some(size) = rest.pop() {
+            if size <= fit.transactions() {
+                pieces.push(size);
+                continue;
+            }
+            let at = fit.cut(size);
+            assert!(at < size);
+            moved += size - at;
+            rest.extend([size - at, at]);
+        }
+        assert_eq!(pieces.pop(), Some(1));
+        assert_eq!(pieces, [EXACT; 2_500]);
+        assert!(moved < 10_001 * 12, "{moved}");
     }
 
     #[test]
