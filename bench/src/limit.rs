@@ -23,7 +23,7 @@ const COMMIT: u8 = b'C';
 /// A reader that hears nothing for this long counts on something that was not sent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Rows of one set: the default of `batch_rows_max`.
-pub(crate) const SET_ROWS: u64 = 10_000;
+pub(crate) const SET_ROWS: u64 = 100_000;
 
 /// What one of the two took alone.
 #[derive(Clone, Copy, Debug)]

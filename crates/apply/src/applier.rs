@@ -1,26 +1,27 @@
 //! The stream into the target: from messages to committed transactions.
 //!
 //! Two tasks. The *planner* (this file) puts messages together, maps them
-//! onto the target, gathers whole transactions into a batch and makes its
-//! statements; the *executor* sends them. Between them is room for one chunk,
-//! so that one is executed, one waits, one grows.
+//! onto the target, gathers whole transactions into a batch and plans what is
+//! written; the *executor* sends it.
 //!
-//! How large a batch becomes is not a setting but a consequence: a batch is
-//! handed over as soon as there is room, so while the target keeps up each
-//! transaction goes by itself, and the further it is behind, the more
-//! transactions are folded into one. The limits only bound memory.
+//! How large a batch becomes is not a setting but a consequence: whole
+//! transactions are handed over as soon as the executor is idle, so while the
+//! target keeps up each goes by itself, and the further it is behind, the
+//! more are folded into one. What is gathered meanwhile is settled, batch by
+//! batch ([`crate::settled`]). The limits only bound memory.
 //!
-//! A transaction larger than a batch is handed over in parts; the target
-//! commits it when its commit has come.
+//! A transaction larger than a batch is handed over in parts, of which one is
+//! executed, one waits and one grows; the target commits it when its commit
+//! has come.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName};
 use client::{Canceller, ConnInfo, Wire};
 use proto::pgoutput::{CommitInfo, Relation};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use txn::{Assembler, Begin, Block, Event, Input, Spool};
 
@@ -30,9 +31,10 @@ use crate::counters::Counters;
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity};
 use crate::gate::{Gate, Intake, Passed};
-use crate::plan::Planner;
+use crate::settled::{Room, Settled};
 use crate::state::State;
 use crate::table::Table;
+use crate::write::Writer;
 
 /// How an applier works.
 #[derive(Debug, Clone)]
@@ -43,9 +45,9 @@ pub struct Options {
     pub binary: bool,
     /// `synchronous_commit` of the sessions that apply.
     pub synchronous_commit: String,
-    /// Rows in one chunk at most.
+    /// Rows that are written as one batch, at most.
     pub batch_rows_max: usize,
-    /// Bytes of changes in one chunk, after which it is handed over.
+    /// Bytes of them.
     pub batch_bytes_max: usize,
     /// One source transaction is one target transaction (RULES F3).
     pub keep_transactions: bool,
@@ -149,8 +151,25 @@ async fn become_replica(wire: &mut Wire, allow_triggers: bool) -> Result<bool, E
     }
 }
 
+/// A batch is full at this share of what is written at once: the rest is for
+/// what is settled. It is also how large a part of a large transaction is.
+const BATCHES: usize = 4;
+/// A batch of more rows is not worth waiting for.
+const BATCH_ROWS: usize = 10_000;
+
+impl Options {
+    fn batch_rows(&self) -> usize {
+        (self.batch_rows_max / BATCHES).clamp(1, BATCH_ROWS)
+    }
+
+    fn batch_bytes(&self) -> usize {
+        self.batch_bytes_max / BATCHES
+    }
+}
+
 enum Work {
-    Chunk(Chunk),
+    /// The permit says that the executor is busy.
+    Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
     /// Everything before was handed over.
     CaughtUp(Lsn),
 }
@@ -173,16 +192,18 @@ pub async fn apply(
     counters.queued_bytes.store(0, Ordering::Relaxed);
     let identity = Identity { subscription: options.subscription.to_string() };
     let canceller = target.wire.canceller();
-    let exact = Planner::new("exact", options.binary);
-    let executor = Executor::new(target.wire, exact, &identity, Arc::clone(&counters), progress);
+    let writer = Writer::new(options.binary);
+    let executor = Executor::new(target.wire, writer, &identity, Arc::clone(&counters), progress);
+    let fitting = executor.fitting();
     let (work, queue) = mpsc::channel(1);
     let mut executing = AbortOnDrop(tokio::spawn(execute(executor, queue)));
     let mut planning = Planning {
         assembler: Assembler::new(spool),
         intake: Intake::new(Arc::clone(&options.gate)),
         catalog: target.catalog,
-        planner: Planner::new("set", options.binary),
         batch: Batch::default(),
+        settled: None,
+        fitting,
         transaction: None,
         continues: false,
         done: target.progress,
@@ -223,7 +244,7 @@ async fn cancel(canceller: &Canceller, mut executing: AbortOnDrop) -> Result<(),
 async fn execute(mut executor: Executor, mut queue: mpsc::Receiver<Work>) -> Result<(), Error> {
     while let Some(work) = queue.recv().await {
         match work {
-            Work::Chunk(chunk) => executor.apply(chunk).await?,
+            Work::Chunk(chunk, _busy) => executor.apply(*chunk).await?,
             Work::CaughtUp(lsn) => executor.caught_up(lsn),
         }
     }
@@ -249,12 +270,25 @@ struct Current {
     begun: bool,
 }
 
+/// Waits until nothing is being executed.
+async fn when_idle<'w>(
+    idle: &Arc<Semaphore>,
+    work: &'w mpsc::Sender<Work>,
+) -> (Option<OwnedSemaphorePermit>, Result<mpsc::Permit<'w, Work>, mpsc::error::SendError<()>>) {
+    // Never closed.
+    let busy = Arc::clone(idle).acquire_owned().await.ok();
+    (busy, work.reserve().await)
+}
+
 struct Planning {
     assembler: Assembler,
     intake: Intake,
     catalog: Catalog,
-    planner: Planner,
     batch: Batch,
+    /// Transactions before those of the batch.
+    settled: Option<Settled>,
+    /// How many transactions fit as one set; the executor's to say.
+    fitting: Arc<AtomicUsize>,
     transaction: Option<Current>,
     /// The batch continues a transaction of which parts were handed over.
     continues: bool,
@@ -276,6 +310,7 @@ impl Planning {
         // is then in the batch, which has a limit of its own.
         let mut _room = None;
         let mut caught_up: Option<Lsn> = None;
+        let idle = Arc::new(Semaphore::new(1));
         loop {
             // Everything at hand first: it costs little beside a round trip.
             let more = match self.absorb(&mut waiting, &mut caught_up).await {
@@ -286,6 +321,9 @@ impl Planning {
                 }
             };
             let full = self.is_full();
+            if full && idle.available_permits() == 0 && self.settle() {
+                continue;
+            }
             if !self.is_ready() && !full {
                 debug_assert!(!more);
                 tokio::select! {
@@ -306,9 +344,13 @@ impl Planning {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                room = work.reserve() => {
+                room = work.reserve(), if self.is_in_parts() => {
                     let Ok(room) = room else { return Ok(()) };
-                    room.send(Work::Chunk(self.take_chunk()));
+                    room.send(Work::Chunk(Box::new(self.take_chunk()), None));
+                }
+                (busy, room) = when_idle(&idle, &work), if !self.is_in_parts() => {
+                    let Ok(room) = room else { return Ok(()) };
+                    room.send(Work::Chunk(Box::new(self.take_chunk()), busy));
                 }
                 block = inputs.recv(), if !full && !more && !self.intake.is_full() => match block {
                     Some(block) => (waiting, _room) = (block.inputs.into_iter(), block.room),
@@ -323,19 +365,55 @@ impl Planning {
     /// Nothing more will come; what is complete is still handed over. If the
     /// executor is gone, it failed, and says so itself.
     async fn hand_over_whole(&mut self, work: &mpsc::Sender<Work>) {
-        if self.is_ready() {
-            let _ = work.send(Work::Chunk(self.take_chunk())).await;
+        while self.is_ready() {
+            let _ = work.send(Work::Chunk(Box::new(self.take_chunk()), None)).await;
         }
     }
 
     fn is_full(&self) -> bool {
-        self.batch.changes.len() >= self.options.batch_rows_max
-            || self.batch.bytes >= self.options.batch_bytes_max
+        self.batch.changes.len() >= self.options.batch_rows()
+            || self.batch.bytes >= self.options.batch_bytes()
     }
 
-    /// Whether the batch holds a whole transaction to hand over.
+    /// Whether a whole transaction is there to hand over.
     fn is_ready(&self) -> bool {
-        !self.batch.ends.is_empty()
+        !self.batch.ends.is_empty() || self.settled.is_some()
+    }
+
+    /// Whether what is handed over next is a part of a large transaction.
+    fn is_in_parts(&self) -> bool {
+        self.continues || !self.is_ready()
+    }
+
+    /// Settles the whole transactions of the batch; false if it stays as it
+    /// is. One source transaction that must remain one target transaction is
+    /// not settled, nor is the end of one that was begun.
+    fn settle(&mut self) -> bool {
+        if self.batch.ends.is_empty() || self.options.keep_transactions || self.continues {
+            return false;
+        }
+        let room = Room {
+            rows: self.options.batch_rows_max,
+            bytes: self.options.batch_bytes_max,
+            transactions: self.fitting.load(Ordering::Relaxed),
+        };
+        let binary = self.options.binary;
+        let settled = match &mut self.settled {
+            Some(settled) => settled,
+            None => match self.assembler.scratch() {
+                Ok(file) => self.settled.insert(Settled::new(file, binary)),
+                Err(error) => {
+                    tracing::warn!("batches stay small: {error}; make room in the spool directory");
+                    return false;
+                }
+            },
+        };
+        let whole = self.batch.take_whole();
+        let result = if settled.has_room(&whole, room) { settled.add(whole) } else { Err(whole) };
+        self.settled.take_if(|settled| settled.is_empty());
+        let Err(whole) = result else { return true };
+        self.batch.put_back(whole);
+        false
     }
 
     /// Takes in what is at hand until the batch is full; true if more is.
@@ -449,7 +527,7 @@ impl Planning {
         // Nothing of it is for this target. If something waits to be
         // committed before it, progress follows with that one's successor.
         if nothing || current.begin.final_lsn < self.done {
-            if self.batch.ends.is_empty() {
+            if !self.is_ready() {
                 *caught_up = Some(commit.end_lsn);
             }
             return;
@@ -461,25 +539,23 @@ impl Planning {
     /// What is handed over next: all whole transactions, or a part of one
     /// that is larger than a batch. What follows stays.
     fn take_chunk(&mut self) -> Chunk {
-        let mut batch = std::mem::take(&mut self.batch);
-        let first = !self.continues;
-        match (batch.ends.last().map(|end| end.changes_end), &mut self.transaction) {
-            (None, Some(current)) => {
+        if self.settled.is_some() {
+            self.settle();
+        }
+        let chunk = match (self.settled.take(), &mut self.transaction) {
+            (Some(settled), _) => settled.into_chunk(),
+            (None, Some(current)) if self.batch.ends.is_empty() => {
+                let mut batch = std::mem::take(&mut self.batch);
                 batch.open = Some(current.begin);
                 current.begun = true;
+                Chunk::new(batch, !self.continues, self.options.binary)
             }
-            (whole, _) => {
-                for change in batch.changes.split_off(whole.unwrap_or_default()) {
-                    self.batch.push(change);
-                }
-                batch.bytes -= self.batch.bytes;
-            }
-        }
-        self.continues = batch.open.is_some();
-        if let Some(end) = batch.ends.last() {
+            (None, _) => Chunk::new(self.batch.take_whole(), !self.continues, self.options.binary),
+        };
+        self.continues = !chunk.last;
+        if let Some(end) = &chunk.digest.last {
             self.counters.set_handed(end.commit.end_lsn, end.commit.commit_time);
         }
-        let statements = self.planner.plan(&batch);
-        Chunk { batch, statements, first }
+        chunk
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use proto::pgoutput::CommitInfo;
 use txn::{Begin, Op};
 
+use crate::plan::Plan;
+use crate::settled::Originals;
 use crate::table::Table;
 
 /// One change, mapped onto the target.
@@ -40,7 +42,7 @@ pub(crate) struct Batch {
 
 /// What a change costs beside its row data: the enum, the tables' counters,
 /// the entry of the fold. Measured in tens of bytes; rounded up.
-const CHANGE_OVERHEAD: usize = 160;
+pub(crate) const CHANGE_OVERHEAD: usize = 160;
 
 impl Batch {
     pub(crate) fn push(&mut self, change: Change) {
@@ -64,22 +66,132 @@ impl Batch {
     pub(crate) fn end(&mut self, begin: Begin, commit: CommitInfo, skipped: bool) {
         self.ends.push(End { changes_end: self.changes.len(), begin, commit, skipped });
     }
+
+    /// Takes out the transactions that end here; a transaction that has only
+    /// begun stays.
+    pub(crate) fn take_whole(&mut self) -> Batch {
+        let mut whole = std::mem::take(self);
+        let end = whole.ends.last().map_or(0, |end| end.changes_end);
+        for change in whole.changes.split_off(end) {
+            self.push(change);
+        }
+        whole.bytes -= self.bytes;
+        whole
+    }
+}
+
+impl Batch {
+    /// Undoes [`Batch::take_whole`].
+    pub(crate) fn put_back(&mut self, mut whole: Batch) {
+        whole.bytes += self.bytes;
+        whole.changes.append(&mut self.changes);
+        *self = whole;
+    }
+}
+
+/// What changes did, counted when they are committed.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Tally {
+    pub(crate) inserts: u64,
+    pub(crate) updates: u64,
+    pub(crate) deletes: u64,
+    pub(crate) truncates: u64,
+    /// Rows written after folding.
+    pub(crate) written: u64,
+}
+
+impl Tally {
+    pub(crate) fn of(changes: &[Change]) -> Tally {
+        let mut tally = Tally::default();
+        for change in changes {
+            match change {
+                Change::Row { op: Op::Insert(_), .. } => tally.inserts += 1,
+                Change::Row { op: Op::Update { .. }, .. } => tally.updates += 1,
+                Change::Row { op: Op::Delete(_), .. } => tally.deletes += 1,
+                Change::Truncate { tables, .. } => tally.truncates += tables.len() as u64,
+            }
+        }
+        tally
+    }
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, more: Tally) {
+        self.inserts += more.inserts;
+        self.updates += more.updates;
+        self.deletes += more.deletes;
+        self.truncates += more.truncates;
+        self.written += more.written;
+    }
+}
+
+/// What is to be known of changes that become one target transaction.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Digest {
+    /// Source transactions that end in it, those included that are skipped.
+    pub(crate) transactions: usize,
+    pub(crate) skipped: u64,
+    /// The last of them.
+    pub(crate) last: Option<End>,
+    /// Bytes of row data as they came.
+    pub(crate) bytes: usize,
+    pub(crate) tally: Tally,
+}
+
+impl Digest {
+    pub(crate) fn of(batch: &Batch) -> Digest {
+        Digest { bytes: batch.bytes, tally: Tally::of(&batch.changes), ..Digest::of_ends(&batch.ends) }
+    }
+
+    pub(crate) fn of_ends(ends: &[End]) -> Digest {
+        Digest {
+            transactions: ends.len(),
+            skipped: ends.iter().filter(|end| end.skipped).count() as u64,
+            last: ends.last().copied(),
+            ..Digest::default()
+        }
+    }
+
+    /// Adds what came after.
+    pub(crate) fn extend(&mut self, later: &Digest) {
+        self.transactions += later.transactions;
+        self.skipped += later.skipped;
+        self.last = later.last.or(self.last);
+        self.bytes += later.bytes;
+        self.tally += later.tally;
+    }
 }
 
 /// What the executor is handed.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    pub(crate) batch: Batch,
-    /// The set-based plan; `None` where changes contradict one another.
-    pub(crate) statements: Option<Vec<crate::statement::Statement>>,
+    pub(crate) originals: Originals,
+    pub(crate) digest: Digest,
+    /// What is written as sets; `None` where changes contradict one another.
+    pub(crate) plan: Option<Plan>,
     /// Its target transaction begins here.
     pub(crate) first: bool,
+    /// Its target transaction ends here.
+    pub(crate) last: bool,
 }
 
 impl Chunk {
-    /// Its target transaction ends here.
-    pub(crate) fn last(&self) -> bool {
-        self.batch.open.is_none()
+    /// Whole transactions that are a target transaction by themselves.
+    pub(crate) fn whole(batch: Batch, binary: bool) -> Chunk {
+        Chunk::new(batch, true, binary)
+    }
+
+    /// Whole transactions, or a part of one.
+    pub(crate) fn new(batch: Batch, first: bool, binary: bool) -> Chunk {
+        let mut plan = Plan::new(binary);
+        let fits = plan.add_all(&batch.changes).is_ok();
+        Chunk {
+            digest: Digest::of(&batch),
+            plan: fits.then_some(plan),
+            first,
+            last: batch.open.is_none(),
+            originals: Originals::Memory(batch),
+        }
     }
 }
 
@@ -91,11 +203,10 @@ mod tests {
     use super::*;
     use crate::table::fixtures;
 
-    #[test]
-    fn a_split_keeps_each_change_with_its_transaction() {
+    fn batch(changes: &[usize]) -> Batch {
         let table = fixtures::table();
         let mut batch = Batch::default();
-        for (transaction, changes) in [3, 0, 2, 1, 4].into_iter().enumerate() {
+        for (transaction, &changes) in changes.iter().enumerate() {
             for _ in 0..changes {
                 batch.push(Change::Row { table: Arc::clone(&table), op: Op::Insert(Tuple::from_iter([])) });
             }
@@ -105,11 +216,28 @@ mod tests {
                 CommitInfo { commit_lsn: Lsn::new(1), end_lsn: Lsn::new(2), commit_time: PgTimestamp(0) };
             batch.end(begin, commit, false);
         }
-        let (earlier, later) = batch.split(2);
+        batch
+    }
+
+    #[test]
+    fn a_split_keeps_each_change_with_its_transaction() {
+        let (earlier, later) = batch(&[3, 0, 2, 1, 4]).split(2);
         let ends = |batch: &Batch| {
             batch.ends.iter().map(|end| (end.begin.xid.0, end.changes_end)).collect::<Vec<_>>()
         };
         assert_eq!((ends(&earlier), earlier.changes.len()), (vec![(0, 3), (1, 3)], 3));
         assert_eq!((ends(&later), later.changes.len()), (vec![(2, 2), (3, 3), (4, 7)], 7));
+    }
+
+    #[test]
+    fn a_transaction_that_has_only_begun_stays() {
+        let mut growing = batch(&[3, 2]);
+        let (table, bytes) = (fixtures::table(), growing.bytes);
+        growing.push(Change::Row { table, op: Op::Insert(Tuple::from_iter([])) });
+        let whole = growing.take_whole();
+        assert_eq!((whole.changes.len(), whole.ends.len(), whole.bytes), (5, 2, bytes));
+        assert_eq!((growing.changes.len(), growing.ends.len(), growing.bytes), (1, 0, CHANGE_OVERHEAD));
+        let digest = Digest::of(&whole);
+        assert_eq!((digest.transactions, digest.tally.inserts), (2, 5));
     }
 }

@@ -59,6 +59,8 @@ pub(crate) enum Kind {
         name: String,
         holder: String,
     },
+    /// Changes put aside on disk could not be read back.
+    PutAside(std::io::Error),
     /// What the target remembers does not fit the source.
     Refused(String),
     /// The executor's task ended without a word, which only a panic does.
@@ -207,6 +209,9 @@ impl fmt::Display for Error {
                  finished at {finished_at}; ALTER TABLE {table} REPLICA IDENTITY ... on the source, and skip what was \
                  sent already: pgsluice skip --lsn {finished_at}"
             ),
+            Kind::PutAside(error) => {
+                write!(f, "changes that were put aside in the spool directory cannot be read back: {error}")
+            }
             Kind::InUse { name, holder } => write!(
                 f,
                 "subscription \"{name}\" is already being applied to this target by {holder}; \
@@ -223,6 +228,7 @@ impl std::error::Error for Error {
         match &*self.0 {
             Kind::Client(error) => error.source(),
             Kind::Assembly(error) => error.source(),
+            Kind::PutAside(error) => Some(error),
             _ => None,
         }
     }

@@ -22,25 +22,28 @@
 //! before the last COMMIT was answered (RULES P1).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::flight::{self, Phase};
 use base::{Lsn, Progress};
 use bytes::{BufMut, BytesMut};
-use client::{PipelineResult, Wire};
+use client::{Pipeline, PipelineResult, Wire};
 use conflict::{Conflict, ConflictType, Treatment};
 use proto::frame::ServerError;
 use rustc_hash::FxHashSet;
 use txn::{Begin, Op};
 
-use crate::batch::{Batch, Change, Chunk, End};
+use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
 use crate::counters::{Counters, add};
 use crate::error::{Error, Kind, is_transient};
 use crate::fit::{EXACT, Fit};
-use crate::plan::{Planner, truncate};
+use crate::plan::{PIECE, Plan};
+use crate::settled::Originals;
 use crate::shape::{Shape, plain};
 use crate::state::ABORT_MOVES_ORIGIN;
-use crate::statement::{Statement, plain_statement};
+use crate::statement::{Parameters, Statement, plain_statement};
 use crate::table::{Path, Table};
+use crate::write::{Writer, Writing, truncate};
 
 /// How often a transaction that met a deadlock or a serialization failure is
 /// tried again before the pipeline starts anew.
@@ -51,12 +54,14 @@ pub(crate) struct Identity {
     pub(crate) subscription: String,
 }
 
+/// Changes that were put aside are read back in batches of this many bytes.
+const REPLAY_BYTES: usize = 8 * 1024 * 1024;
+
 pub(crate) struct Executor {
     wire: Wire,
     /// Names of statements this session has prepared.
     prepared: FxHashSet<String>,
-    /// Makes the statements of exact replay.
-    exact: Planner,
+    writer: Writer,
     begin: Statement,
     savepoint: Statement,
     release: Statement,
@@ -70,18 +75,10 @@ pub(crate) struct Executor {
     progress: Arc<Progress>,
     /// How large a set is tried.
     fit: Fit,
+    /// The same, for the planner.
+    fitting: Arc<AtomicUsize>,
     /// Counts of the parts of an open target transaction.
     open: Tally,
-}
-
-/// What a target transaction did, counted when it has committed.
-#[derive(Debug, Default, Clone, Copy)]
-struct Tally {
-    inserts: u64,
-    updates: u64,
-    deletes: u64,
-    truncates: u64,
-    written: u64,
 }
 
 /// Why a set-based chunk was given up.
@@ -95,7 +92,7 @@ enum Setback {
 impl Executor {
     pub(crate) fn new(
         wire: Wire,
-        exact: Planner,
+        writer: Writer,
         identity: &Identity,
         counters: Arc<Counters>,
         progress: Arc<Progress>,
@@ -110,7 +107,7 @@ impl Executor {
         Executor {
             wire,
             prepared: FxHashSet::default(),
-            exact,
+            writer,
             begin: statement("begin", "BEGIN"),
             savepoint: statement("savepoint", "SAVEPOINT pgsluice_chunk"),
             release: statement("release", "RELEASE SAVEPOINT pgsluice_chunk"),
@@ -122,61 +119,87 @@ impl Executor {
             counters,
             progress,
             fit: Fit::new(),
+            fitting: Arc::new(AtomicUsize::new(usize::MAX)),
             open: Tally::default(),
         }
     }
 
+    /// How many transactions fit as one set, as far as experience goes.
+    pub(crate) fn fitting(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.fitting)
+    }
+
     /// Applies one chunk.
     pub(crate) async fn apply(&mut self, chunk: Chunk) -> Result<(), Error> {
-        let bytes = chunk.batch.bytes as u64;
-        self.apply_chunk(chunk).await?;
-        self.counters.queued_bytes.fetch_sub(bytes, std::sync::atomic::Ordering::Relaxed);
+        let bytes = chunk.digest.bytes as u64;
+        let applied = if chunk.first && chunk.last {
+            self.apply_transactions(chunk).await
+        } else {
+            self.apply_part(chunk).await
+        };
+        self.fitting.store(self.fit.transactions(), Ordering::Relaxed);
+        applied?;
+        self.counters.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    async fn apply_chunk(&mut self, chunk: Chunk) -> Result<(), Error> {
-        if chunk.first && chunk.last() {
-            let transactions = chunk.batch.ends.len();
-            if transactions <= self.fit.transactions() {
-                if self.apply_whole(&chunk).await? {
-                    self.fit.fitted(transactions);
-                    return Ok(());
-                }
-                tracing::debug!(changes = chunk.batch.changes.len(), "a batch does not fit the target");
-                self.fit.failed(transactions);
+    async fn apply_transactions(&mut self, chunk: Chunk) -> Result<(), Error> {
+        let Chunk { originals, digest, plan, .. } = chunk;
+        if digest.transactions <= self.fit.transactions() {
+            if self.apply_whole(plan, &digest).await? {
+                self.fit.fitted(digest.transactions);
+                return Ok(());
             }
-            add(&self.counters.replays, 1);
-            return self.apply_in_pieces(chunk.batch).await;
+            tracing::debug!(transactions = digest.transactions, "a batch does not fit the target");
+            self.fit.failed(digest.transactions);
         }
-        match self.apply_set(&chunk).await {
-            Ok(()) => {}
+        add(&self.counters.replays, 1);
+        match originals {
+            Originals::Memory(batch) => self.apply_in_pieces(batch).await,
+            Originals::Disk(spilled) => {
+                let mut reader = spilled.read().map_err(Kind::PutAside)?;
+                while let Some(batch) = reader.next(REPLAY_BYTES).map_err(Kind::PutAside)? {
+                    self.apply_in_pieces(batch).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Applies a part of a transaction that is too large for one chunk.
+    async fn apply_part(&mut self, chunk: Chunk) -> Result<(), Error> {
+        // Parts are never put aside: they are handed over as soon as they are full.
+        let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
+        let mut tally = chunk.digest.tally;
+        match self.apply_set(chunk.plan, chunk.first, false).await {
+            Ok(written) => tally.written = written,
             Err(Setback::Broken(error)) => return Err(error),
             Err(Setback::Unexpected) => {
                 add(&self.counters.replays, 1);
-                tracing::debug!(changes = chunk.batch.changes.len(), "applying a part one change at a time");
+                tracing::debug!(changes = batch.changes.len(), "applying a part one change at a time");
                 self.one(&[&Which::RollbackTo]).await?;
-                self.replay_part(&chunk.batch).await?;
+                self.replay_part(&batch).await?;
+                tally.written = batch.changes.len() as u64;
             }
         }
-        self.open += Tally::of(&chunk.batch, chunk.statements.as_deref());
-        if let (true, Some(end)) = (chunk.last(), chunk.batch.ends.last()) {
+        self.open += tally;
+        if let (true, Some(end)) = (chunk.last, &chunk.digest.last) {
             self.commit(end, end.skipped).await?;
-            self.committed(&chunk.batch.ends);
+            self.committed(&chunk.digest);
         }
         Ok(())
     }
 
     /// Applies whole transactions as sets and commits; false if something was
     /// not as the source had it, and nothing was done.
-    async fn apply_whole(&mut self, chunk: &Chunk) -> Result<bool, Error> {
-        let Some(end) = chunk.batch.ends.last() else { return Ok(true) };
-        match self.apply_set(chunk).await {
-            Ok(()) => {
-                self.open += Tally::of(&chunk.batch, chunk.statements.as_deref());
-                let skipped = chunk.batch.ends.iter().any(|end| end.skipped);
-                match self.commit(end, skipped).await {
+    async fn apply_whole(&mut self, plan: Option<Plan>, digest: &Digest) -> Result<bool, Error> {
+        let Some(end) = &digest.last else { return Ok(true) };
+        match self.apply_set(plan, true, true).await {
+            Ok(written) => {
+                self.open += Tally { written, ..digest.tally };
+                match self.commit(end, digest.skipped > 0).await {
                     Ok(()) => {
-                        self.committed(&chunk.batch.ends);
+                        self.committed(digest);
                         return Ok(true);
                     }
                     // A deferred constraint, found only now.
@@ -203,13 +226,14 @@ impl Executor {
                 self.replay_transactions(&batch).await?;
                 self.fit.replayed();
             } else {
-                let statements = self.exact.plan(&batch);
-                let chunk = Chunk { batch, statements, first: true };
-                if self.apply_whole(&chunk).await? {
+                let Chunk { plan, digest, originals, .. } = Chunk::whole(batch, self.writer.binary());
+                if self.apply_whole(plan, &digest).await? {
                     self.fit.fitted(transactions);
                 } else {
                     self.fit.failed(transactions);
-                    rest.push(chunk.batch);
+                    if let Originals::Memory(batch) = originals {
+                        rest.push(batch);
+                    }
                 }
             }
         }
@@ -225,36 +249,51 @@ impl Executor {
         !self.wire.is_broken()
     }
 
-    /// Sends the chunk's sets, and checks what they report.
-    async fn apply_set(&mut self, chunk: &Chunk) -> Result<(), Setback> {
-        let alone = chunk.first && chunk.last();
-        let mut prologue = Vec::new();
-        if chunk.first {
-            prologue.push(&self.begin);
+    /// Sends the plan's sets, and checks what they report: so many rows were
+    /// written. `first` begins the transaction; what is not `alone` stands
+    /// behind a savepoint.
+    async fn apply_set(&mut self, plan: Option<Plan>, first: bool, alone: bool) -> Result<u64, Setback> {
+        let _sending = flight::inside(Phase::Batch);
+        let broken = |error: client::Error| Setback::Broken(error.into());
+        let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
+        if first {
+            sending.push(&self.begin);
         }
         if !alone {
-            prologue.push(&self.savepoint);
+            sending.push(&self.savepoint);
         }
-        let statements = chunk.statements.as_deref().unwrap_or_default();
-        let all: Vec<&Statement> = prologue.iter().copied().chain(statements).collect();
-        let _sending = flight::inside(Phase::Batch);
-        let result = run(&mut self.wire, &mut self.prepared, &all).await.map_err(Setback::Broken)?;
+        let prologue = sending.expected.len();
+        let mut fits = plan.is_some();
+        let mut writing = plan.map(Writing::new);
+        while let Some(writing) = &mut writing {
+            match self.writer.next(writing) {
+                Ok(Some(statement)) => {
+                    sending.push_and_flush(&statement).await.map_err(broken)?;
+                    self.writer.reuse(statement);
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    fits = false;
+                    break;
+                }
+            }
+        }
+        let (result, expected) = sending.finish().await.map_err(broken)?;
         if let Some(error) = &result.error {
-            if result.rows.len() < prologue.len() {
+            if result.rows.len() < prologue {
                 return Err(Setback::Broken(Kind::Statement { what: "BEGIN", error: error.clone() }.into()));
             }
             tracing::debug!(code = %error.code, "a set failed: {}", error.message);
             return Err(Setback::Unexpected);
         }
-        let expected = all.iter().map(|statement| statement.rows_expected);
-        if chunk.statements.is_none() || !result.rows.iter().copied().eq(expected) {
+        if !fits || result.rows != expected {
             return Err(Setback::Unexpected);
         }
         // Only now: a savepoint that was released cannot be gone back to.
         if !alone {
             self.one(&[&Which::Release]).await.map_err(Setback::Broken)?;
         }
-        Ok(())
+        Ok(expected.iter().sum())
     }
 
     /// Exact replay of whole transactions, each a target transaction.
@@ -282,11 +321,10 @@ impl Executor {
         let _replaying = flight::inside(Phase::Replay);
         self.one(&[&Which::Begin]).await?;
         self.replay_changes(batch, start..end.changes_end, end.begin).await?;
-        for change in &batch.changes[start..end.changes_end] {
-            self.open.count(change);
-        }
+        let changes = &batch.changes[start..end.changes_end];
+        self.open += Tally { written: changes.len() as u64, ..Tally::of(changes) };
         self.commit(end, end.skipped).await?;
-        self.committed(std::slice::from_ref(end));
+        self.committed(&Digest::of_ends(std::slice::from_ref(end)));
         Ok(())
     }
 
@@ -323,7 +361,7 @@ impl Executor {
 
     async fn replay_row(&mut self, table: &Arc<Table>, op: &Op, begin: Begin) -> Result<(), Error> {
         let operation = operation(op);
-        let Ok(statement) = self.exact.row(table, op) else {
+        let Ok(statement) = self.writer.row(table, op) else {
             let (xid, finished_at) = (begin.xid, begin.final_lsn);
             return Err(Kind::NoIdentity { table: table.name.clone(), operation, xid, finished_at }.into());
         };
@@ -358,7 +396,7 @@ impl Executor {
         if table.path != Path::RowsAlone {
             return Ok(false);
         }
-        let Ok(statement) = self.exact.probe(table, op) else { return Ok(false) };
+        let Ok(statement) = self.writer.probe(table, op) else { return Ok(false) };
         let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
         Ok(result.error.is_none() && result.rows.first().is_some_and(|&rows| rows > 0))
     }
@@ -415,7 +453,7 @@ impl Executor {
         }
     }
 
-    fn committed(&mut self, ends: &[End]) {
+    fn committed(&mut self, digest: &Digest) {
         let tally = std::mem::take(&mut self.open);
         let counters = &self.counters;
         add(&counters.inserts, tally.inserts);
@@ -424,11 +462,10 @@ impl Executor {
         add(&counters.truncates, tally.truncates);
         add(&counters.rows_written, tally.written);
         add(&counters.batches, 1);
-        let skipped = ends.iter().filter(|end| end.skipped).count() as u64;
-        add(&counters.skipped_transactions, skipped);
-        add(&counters.transactions, ends.len() as u64 - skipped);
+        add(&counters.skipped_transactions, digest.skipped);
+        add(&counters.transactions, digest.transactions as u64 - digest.skipped);
         flight::set(Phase::Unreported, true);
-        if let Some(end) = ends.last() {
+        if let Some(end) = &digest.last {
             counters.set_last_commit_time(end.commit.commit_time);
             self.progress.advance_applied(end.commit.end_lsn);
         }
@@ -465,36 +502,6 @@ enum Which {
     RollbackTo,
 }
 
-impl Tally {
-    fn of(batch: &Batch, statements: Option<&[Statement]>) -> Self {
-        let mut tally = Tally::default();
-        batch.changes.iter().for_each(|change| tally.count(change));
-        tally.written = statements.map_or(batch.changes.len() as u64, |statements| {
-            statements.iter().map(|statement| statement.rows_expected).sum()
-        });
-        tally
-    }
-
-    fn count(&mut self, change: &Change) {
-        match change {
-            Change::Row { op: Op::Insert(_), .. } => self.inserts += 1,
-            Change::Row { op: Op::Update { .. }, .. } => self.updates += 1,
-            Change::Row { op: Op::Delete(_), .. } => self.deletes += 1,
-            Change::Truncate { tables, .. } => self.truncates += tables.len() as u64,
-        }
-    }
-}
-
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, more: Tally) {
-        self.inserts += more.inserts;
-        self.updates += more.updates;
-        self.deletes += more.deletes;
-        self.truncates += more.truncates;
-        self.written += more.written;
-    }
-}
-
 fn operation(op: &Op) -> &'static str {
     match op {
         Op::Insert(_) => "INSERT",
@@ -518,7 +525,7 @@ fn progress_row(shape: &Arc<Shape>, end: &End) -> Statement {
     parameters.put_u16(1);
     parameters.put_u32(8);
     parameters.put_u64(end.commit.end_lsn.as_u64());
-    Statement { shape: Arc::clone(shape), parameters, rows_expected: 1 }
+    Statement { shape: Arc::clone(shape), parameters: Parameters::Values(parameters), rows_expected: 1 }
 }
 
 /// Sets what the next COMMIT of this session records: where the transaction
@@ -535,7 +542,56 @@ fn origin_setup(end: &End) -> Statement {
     parameters.put_u64(end.commit.end_lsn.as_u64());
     parameters.put_u32(8);
     parameters.put_i64(end.commit.commit_time.0);
-    Statement { shape: Arc::new(shape), parameters, rows_expected: 1 }
+    Statement { shape: Arc::new(shape), parameters: Parameters::Values(parameters), rows_expected: 1 }
+}
+
+/// Statements on their way: what is new is prepared, all are executed in
+/// order, and their results are read together.
+struct Sending<'w> {
+    pipeline: Pipeline<'w>,
+    prepared: &'w mut FxHashSet<String>,
+    fresh: Vec<String>,
+    /// Rows each statement must report.
+    expected: Vec<u64>,
+}
+
+impl<'w> Sending<'w> {
+    async fn start(wire: &'w mut Wire, prepared: &'w mut FxHashSet<String>) -> Result<Self, client::Error> {
+        let pipeline = wire.pipeline().await?;
+        Ok(Sending { pipeline, prepared, fresh: Vec::new(), expected: Vec::new() })
+    }
+
+    fn push(&mut self, statement: &Statement) {
+        let shape = &statement.shape;
+        let known = !shape.name.is_empty()
+            && (self.prepared.contains(&shape.name) || self.fresh.contains(&shape.name));
+        if !known {
+            self.pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
+            self.fresh.push(shape.name.clone());
+        }
+        self.pipeline.execute(&shape.name, statement.byte_len(), |out| statement.put_parameters(out));
+        self.expected.push(statement.rows_expected);
+    }
+
+    /// The same, and sends what has gathered if that is much: the server
+    /// begins while the next statement is made.
+    async fn push_and_flush(&mut self, statement: &Statement) -> Result<(), client::Error> {
+        self.push(statement);
+        if self.pipeline.byte_len() >= PIECE / 2 { self.pipeline.flush().await } else { Ok(()) }
+    }
+
+    async fn finish(self) -> Result<(PipelineResult, Vec<u64>), client::Error> {
+        let result = self.pipeline.run().await?;
+        // Preparation goes in order and is not undone by a rollback.
+        let prepared = self.fresh.into_iter().take(result.prepared);
+        self.prepared.extend(prepared.filter(|name| !name.is_empty()));
+        if let Some(error) = &result.error
+            && is_transient(&error.code)
+        {
+            tracing::debug!(code = %error.code, "{}", error.message);
+        }
+        Ok((result, self.expected))
+    }
 }
 
 /// One round trip: prepares what is new, executes all.
@@ -544,27 +600,7 @@ async fn run(
     prepared: &mut FxHashSet<String>,
     statements: &[&Statement],
 ) -> Result<PipelineResult, Error> {
-    let mut pipeline = wire.pipeline().await?;
-    let mut fresh: Vec<&str> = Vec::new();
-    for statement in statements {
-        let shape = &statement.shape;
-        let known = !shape.name.is_empty()
-            && (prepared.contains(&shape.name) || fresh.contains(&shape.name.as_str()));
-        if !known {
-            pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
-            fresh.push(&shape.name);
-        }
-        pipeline.execute(&shape.name, &statement.parameters);
-    }
-    let result = pipeline.run().await?;
-    // Preparation goes in order and is not undone by a rollback.
-    for name in fresh.into_iter().take(result.prepared).filter(|name| !name.is_empty()) {
-        prepared.insert(name.to_owned());
-    }
-    if let Some(error) = &result.error
-        && is_transient(&error.code)
-    {
-        tracing::debug!(code = %error.code, "{}", error.message);
-    }
-    Ok(result)
+    let mut sending = Sending::start(wire, prepared).await?;
+    statements.iter().for_each(|statement| sending.push(statement));
+    Ok(sending.finish().await?.0)
 }

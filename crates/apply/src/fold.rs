@@ -29,10 +29,11 @@
 use std::hash::Hasher;
 
 use hashbrown::HashTable;
-use proto::pgoutput::{Column, Tuple};
+use proto::pgoutput::{Column, Columns, Tuple};
 use rustc_hash::FxHasher;
 use txn::Op;
 
+use crate::batch::CHANGE_OVERHEAD;
 use crate::table::Table;
 
 /// What a key is in the end. Tuples may lack unchanged TOAST values.
@@ -43,6 +44,15 @@ pub(crate) enum Net {
     Delete,
     Absent,
     Replace(Tuple),
+}
+
+impl Net {
+    fn byte_len(&self) -> usize {
+        match self {
+            Net::Insert(tuple) | Net::Update(tuple) | Net::Replace(tuple) => tuple.byte_len(),
+            Net::Delete | Net::Absent => 0,
+        }
+    }
 }
 
 /// One key. Its values stand in the fold's arena.
@@ -72,19 +82,51 @@ pub(crate) struct Fold {
     /// The keys' columns, one after another, in the tuples' own encoding.
     arena: Vec<u8>,
     entries: Vec<Entry>,
+    /// Bytes of the net effects' tuples.
+    tuple_bytes: usize,
+    /// Tuples are copied out of the messages they came in.
+    detached: bool,
 }
 
 impl Fold {
+    /// A `detached` fold holds tuples in memory of its own; another shares
+    /// that of the messages they came in, which is right for a fold that does
+    /// not outlive them.
+    pub(crate) fn new(detached: bool) -> Fold {
+        Fold { detached, ..Fold::default() }
+    }
+
+    /// How many keys.
+    pub(crate) fn rows(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.arena.len() + self.tuple_bytes + self.entries.len() * CHANGE_OVERHEAD
+    }
+
     /// Each key (as a row of key columns only) with its net effect.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (proto::pgoutput::Columns<'_>, &Net)> {
-        self.entries.iter().map(|entry| (Tuple::walk(&self.arena[entry.start..entry.end]), &entry.net))
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Columns<'_>, &Net)> {
+        (0..self.entries.len()).map(|at| self.entry(at))
+    }
+
+    /// One key with its net effect, by its number below [`Fold::rows`].
+    pub(crate) fn entry(&self, at: usize) -> (Columns<'_>, &Net) {
+        let entry = &self.entries[at];
+        (Tuple::walk(&self.arena[entry.start..entry.end]), &entry.net)
+    }
+
+    /// Frees the tuple of an entry that was written.
+    pub(crate) fn written(&mut self, at: usize) {
+        self.entries[at].net = Net::Absent;
     }
 
     /// Puts the keys into an order in which neighbours lie near one another
     /// in an index: that of their bytes, shorter ones first. For numbers that
     /// is their own order.
     pub(crate) fn sort(&mut self) {
-        let Fold { arena, entries, index } = self;
+        let Fold { arena, entries, index, .. } = self;
         entries.sort_unstable_by(|a, b| arena[a.start..a.end].cmp(&arena[b.start..b.end]));
         // It speaks of the order before.
         index.clear();
@@ -140,7 +182,8 @@ impl Fold {
 
     /// Applies `op` to the key at the end of the arena.
     fn fold(&mut self, start: usize, op: &Op) -> Folded {
-        let Fold { index, arena, entries } = self;
+        let Fold { index, arena, entries, tuple_bytes, detached } = self;
+        let own = |tuple: &Tuple| if *detached { tuple.detached() } else { tuple.clone() };
         let mut hasher = FxHasher::default();
         hasher.write(&arena[start..]);
         let hash = hasher.finish();
@@ -148,47 +191,45 @@ impl Fold {
         if let Some(&at) = known {
             arena.truncate(start);
             let before = std::mem::replace(&mut entries[at].net, Net::Absent);
-            return match next(before, op) {
-                Some(net) => {
-                    entries[at].net = net;
-                    Folded::Yes
-                }
-                None => Folded::Void,
-            };
+            *tuple_bytes -= before.byte_len();
+            let Some(net) = next(before, op, own) else { return Folded::Void };
+            *tuple_bytes += net.byte_len();
+            entries[at].net = net;
+            return Folded::Yes;
         }
         let net = match op {
-            Op::Insert(new) => Net::Insert(new.clone()),
-            Op::Update { new, .. } => Net::Update(new.clone()),
+            Op::Insert(new) => Net::Insert(own(new)),
+            Op::Update { new, .. } => Net::Update(own(new)),
             Op::Delete(_) => Net::Delete,
         };
+        *tuple_bytes += net.byte_len();
         index.insert_unique(hash, entries.len(), |&at| entries[at].hash);
         entries.push(Entry { start, end: arena.len(), hash, net });
         Folded::Yes
     }
 }
 
-/// The table of states; `None` is `void`.
-fn next(before: Net, op: &Op) -> Option<Net> {
+/// The table of states; `None` is `void`. `own` makes a tuple the fold's.
+fn next(before: Net, op: &Op, own: impl Fn(&Tuple) -> Tuple) -> Option<Net> {
+    // `new` with the values it did not send taken from the version before.
+    let merge = |before: &Tuple, new: &Tuple| {
+        if !new.has_unchanged() {
+            return own(new);
+        }
+        let pairs = before.columns().zip(new.columns());
+        pairs.map(|(old, new)| if new == Column::Unchanged { old } else { new }).collect()
+    };
     match (before, op) {
         (Net::Insert(row), Op::Update { new, .. }) => Some(Net::Insert(merge(&row, new))),
         (Net::Insert(_), Op::Delete(_)) => Some(Net::Absent),
         (Net::Update(row), Op::Update { new, .. }) => Some(Net::Update(merge(&row, new))),
         (Net::Update(_) | Net::Replace(_), Op::Delete(_)) => Some(Net::Delete),
-        (Net::Delete, Op::Insert(new)) => Some(Net::Replace(new.clone())),
-        (Net::Absent, Op::Insert(new)) => Some(Net::Insert(new.clone())),
+        (Net::Delete, Op::Insert(new)) => Some(Net::Replace(own(new))),
+        (Net::Absent, Op::Insert(new)) => Some(Net::Insert(own(new))),
         (Net::Replace(row), Op::Update { new, .. }) => Some(Net::Replace(merge(&row, new))),
         (Net::Insert(_) | Net::Update(_) | Net::Replace(_), Op::Insert(_))
         | (Net::Delete | Net::Absent, Op::Update { .. } | Op::Delete(_)) => None,
     }
-}
-
-/// `new` with the values it did not send taken from the version before.
-fn merge(before: &Tuple, new: &Tuple) -> Tuple {
-    if !new.has_unchanged() {
-        return new.clone();
-    }
-    let pairs = before.columns().zip(new.columns());
-    pairs.map(|(old, new)| if new == Column::Unchanged { old } else { new }).collect()
 }
 
 /// Whether an UPDATE leaves the key as it was. A key value that is not sent

@@ -23,10 +23,12 @@ mod flusher;
 mod fold;
 mod gate;
 mod plan;
+mod settled;
 mod shape;
 mod state;
 mod statement;
 mod table;
+mod write;
 
 pub use applier::{Options, Target, apply};
 pub use catalog::JoinedTables;

@@ -56,16 +56,15 @@ pub(crate) enum Kind {
 }
 
 /// Every shape in use, made once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Shapes {
-    prefix: &'static str,
     made: FxHashMap<(u64, bool, Kind), Arc<Shape>>,
     count: u64,
 }
 
 impl Shapes {
-    pub(crate) fn new(prefix: &'static str) -> Self {
-        Shapes { prefix, made: FxHashMap::default(), count: 0 }
+    pub(crate) fn new() -> Self {
+        Shapes::default()
     }
 
     /// The shape of `kind` on `table`; `binary` chooses the form of a set's
@@ -75,7 +74,7 @@ impl Shapes {
         if let Some(shape) = self.made.get(&identity) {
             return Arc::clone(shape);
         }
-        let shape = Arc::new(make(format!("{}{}", self.prefix, self.count), table, binary, &identity.2));
+        let shape = Arc::new(make(format!("shape{}", self.count), table, binary, &identity.2));
         self.count += 1;
         self.made.insert(identity, Arc::clone(&shape));
         shape
@@ -337,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_shape_is_made_once() {
-        let (mut shapes, table) = (Shapes::new("p"), fixtures::table());
+        let (mut shapes, table) = (Shapes::new(), fixtures::table());
         let first = shapes.get(&table, true, Kind::SetInsert);
         assert!(Arc::ptr_eq(&first, &shapes.get(&table, true, Kind::SetInsert)));
         assert_ne!(first.name, shapes.get(&table, false, Kind::SetInsert).name);

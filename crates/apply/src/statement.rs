@@ -5,7 +5,8 @@
 //! (`array_recv`): dimensions, a flag for NULLs, the element type, then each
 //! element behind its length. A value's length and bytes stand in the same
 //! form in pgoutput's tuple, so each value is copied once into its column's
-//! array and once more into the message.
+//! array and once more into the message. Arrays are megabytes: their memory is
+//! handed from statement to statement, not to the system and back.
 
 use std::sync::Arc;
 
@@ -18,10 +19,35 @@ use crate::shape::Shape;
 #[derive(Debug)]
 pub(crate) struct Statement {
     pub(crate) shape: Arc<Shape>,
-    /// Parameter formats, count and values, as in Bind.
-    pub(crate) parameters: BytesMut,
+    pub(crate) parameters: Parameters,
     /// Rows it must report, or something is not as the source had it.
     pub(crate) rows_expected: u64,
+}
+
+/// What a statement is executed with.
+#[derive(Debug)]
+pub(crate) enum Parameters {
+    /// Formats, count and values, as in Bind.
+    Values(BytesMut),
+    Arrays(Arrays),
+}
+
+impl Statement {
+    /// Bytes of its parameters.
+    pub(crate) fn byte_len(&self) -> usize {
+        match &self.parameters {
+            Parameters::Values(values) => values.len(),
+            Parameters::Arrays(arrays) => arrays.byte_len(),
+        }
+    }
+
+    /// Appends its parameters as in Bind.
+    pub(crate) fn put_parameters(&self, out: &mut BytesMut) {
+        match &self.parameters {
+            Parameters::Values(values) => out.put_slice(values),
+            Parameters::Arrays(arrays) => arrays.put(&self.shape, out),
+        }
+    }
 }
 
 /// A value that cannot stand in an array: an unchanged TOAST value, or one in
@@ -45,11 +71,34 @@ struct Array {
 
 impl Arrays {
     pub(crate) fn new(columns: usize, binary: bool) -> Self {
-        Arrays { binary, columns: std::iter::repeat_with(Array::default).take(columns).collect(), rows: 0 }
+        Arrays::within(columns, binary, &mut Vec::new())
+    }
+
+    /// The same, in the memory of arrays that were sent.
+    pub(crate) fn within(columns: usize, binary: bool, spare: &mut Vec<Vec<u8>>) -> Self {
+        let array = || Array { elements: spare.pop().unwrap_or_default(), has_null: false };
+        Arrays { binary, columns: std::iter::repeat_with(array).take(columns).collect(), rows: 0 }
+    }
+
+    /// Leaves its memory to arrays that follow.
+    pub(crate) fn leave(self, spare: &mut Vec<Vec<u8>>) {
+        spare.clear();
+        let elements = self.columns.into_iter().map(|array| array.elements);
+        spare.extend(elements.map(|mut elements| {
+            elements.clear();
+            elements
+        }));
+        // The last is taken first.
+        spare.reverse();
     }
 
     pub(crate) fn rows(&self) -> u64 {
         u64::from(self.rows)
+    }
+
+    /// Bytes of the message they make, about.
+    pub(crate) fn byte_len(&self) -> usize {
+        self.columns.iter().map(|array| array.elements.len() + 24).sum::<usize>() + 6
     }
 
     /// Adds one row; `values` has a value for every column.
@@ -81,22 +130,23 @@ impl Arrays {
 
     /// The statement that writes these rows.
     pub(crate) fn into_statement(self, shape: Arc<Shape>, rows_expected: u64) -> Statement {
-        let size: usize = self.columns.iter().map(|array| array.elements.len() + 24).sum();
-        let mut parameters = BytesMut::with_capacity(size + 8);
-        parameters.put_u16(1);
-        parameters.put_u16(1);
-        parameters.put_u16(count(self.columns.len()));
+        Statement { shape, parameters: Parameters::Arrays(self), rows_expected }
+    }
+
+    fn put(&self, shape: &Shape, out: &mut BytesMut) {
+        out.put_u16(1);
+        out.put_u16(1);
+        out.put_u16(count(self.columns.len()));
         for (array, element_type) in self.columns.iter().zip(&shape.element_types) {
-            let length = u32::try_from(array.elements.len() + 20).expect("a batch is far below 4 GiB");
-            parameters.put_u32(length);
-            parameters.put_u32(1);
-            parameters.put_u32(u32::from(array.has_null));
-            parameters.put_u32(element_type.0);
-            parameters.put_u32(self.rows);
-            parameters.put_u32(1);
-            parameters.put_slice(&array.elements);
+            let length = u32::try_from(array.elements.len() + 20).expect("a statement is far below 4 GiB");
+            out.put_u32(length);
+            out.put_u32(1);
+            out.put_u32(u32::from(array.has_null));
+            out.put_u32(element_type.0);
+            out.put_u32(self.rows);
+            out.put_u32(1);
+            out.put_slice(&array.elements);
         }
-        Statement { shape, parameters, rows_expected }
     }
 }
 
@@ -133,14 +183,14 @@ pub(crate) fn row_statement<'a>(
             }
         }
     }
-    Ok(Statement { shape, parameters, rows_expected: 1 })
+    Ok(Statement { shape, parameters: Parameters::Values(parameters), rows_expected: 1 })
 }
 
 /// A statement without parameters whose row count says nothing.
 pub(crate) fn plain_statement(shape: Arc<Shape>) -> Statement {
     let mut parameters = BytesMut::with_capacity(4);
     parameters.put_u32(0);
-    Statement { shape, parameters, rows_expected: 0 }
+    Statement { shape, parameters: Parameters::Values(parameters), rows_expected: 0 }
 }
 
 #[cfg(test)]
@@ -156,12 +206,15 @@ mod tests {
         arrays.push([Column::Null].into_iter()).unwrap();
         assert_eq!(arrays.push([Column::Binary(b"x")].into_iter()), Err(Misfit));
         assert_eq!(arrays.push(std::iter::empty()), Err(Misfit));
-        let shape = Shapes::new("p").get(&fixtures::table(), false, Kind::SetDelete);
+        let shape = Shapes::new().get(&fixtures::table(), false, Kind::SetDelete);
         let statement = arrays.into_statement(shape, 2);
         let expected: &[u32] =
             &[0x0001_0001, 0x0001_0000, 0x001e_0000, 0x0001_0000, 0x0001_0000, 0x0019_0000];
         let bytes: Vec<u8> = expected.iter().flat_map(|word| word.to_be_bytes()).collect();
-        assert_eq!(&statement.parameters[..bytes.len()], &bytes);
-        assert_eq!(&statement.parameters[bytes.len()..], b"\0\x02\0\0\0\x01\0\0\0\x02ab\xff\xff\xff\xff");
+        let mut parameters = BytesMut::new();
+        statement.put_parameters(&mut parameters);
+        assert_eq!(parameters.len(), statement.byte_len());
+        assert_eq!(&parameters[..bytes.len()], &bytes);
+        assert_eq!(&parameters[bytes.len()..], b"\0\x02\0\0\0\x01\0\0\0\x02ab\xff\xff\xff\xff");
     }
 }

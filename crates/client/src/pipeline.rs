@@ -1,7 +1,7 @@
 //! Many statements in one round trip, by the extended protocol.
 //!
 //! Statements are prepared once under a name, then executed with parameters;
-//! everything up to [`Pipeline::run`] is sent at once and ends in one Sync.
+//! everything up to [`Pipeline::run`] is sent together and ends in one Sync.
 //! The server runs them in order and passes over what follows an error, so
 //! the number of results says which statement failed.
 
@@ -65,15 +65,15 @@ impl Pipeline<'_> {
         });
     }
 
-    /// Executes the prepared statement `name`. `parameters` is the part of
-    /// the Bind message from the formats to the values.
-    pub fn execute(&mut self, name: &str, parameters: &[u8]) {
+    /// Executes the prepared statement `name`. `put` appends the part of the
+    /// Bind message from the formats to the values, of about `size` bytes.
+    pub fn execute(&mut self, name: &str, size: usize, put: impl FnOnce(&mut BytesMut)) {
         let outbox = &mut self.wire.link.outbox;
-        outbox.reserve(parameters.len() + name.len() + 32);
+        outbox.reserve(size + name.len() + 32);
         message(outbox, b'B', |body| {
             put_name(body, "");
             put_name(body, name);
-            body.put_slice(parameters);
+            put(body);
             body.put_u16(0);
         });
         message(outbox, b'E', |body| {
@@ -86,6 +86,18 @@ impl Pipeline<'_> {
     #[must_use]
     pub fn byte_len(&self) -> usize {
         self.wire.link.outbox.len()
+    }
+
+    /// Sends what was gathered so far; results are read by [`Pipeline::run`].
+    /// Not cancel safe: given up half-way, the connection is of no further
+    /// use.
+    ///
+    /// # Errors
+    /// A lost connection.
+    pub async fn flush(&mut self) -> Result<(), Error> {
+        self.wire.state = State::Broken;
+        let sent = self.wire.link.send_while_reading(&[]).await;
+        self.wire.placed(sent)
     }
 
     /// Sends everything and reads every result. Not cancel safe: given up

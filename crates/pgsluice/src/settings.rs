@@ -175,12 +175,19 @@ pub(crate) struct Apply {
     #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) disable_on_error: OnOff,
 
-    /// Most rows in one batch
-    #[arg(long, default_value = "10000", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Most rows to write as one batch
+    ///
+    /// While the target keeps up, each transaction is written by itself,
+    /// whatever this is. While it is behind, changes are folded as they come:
+    /// a row that changes a hundred times is one row to write.
+    #[arg(long, default_value = "100000", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_rows_max: u32,
 
-    /// Most bytes in one batch
-    #[arg(long, default_value = "16MB", value_name = "SIZE")]
+    /// Most bytes to write as one batch
+    ///
+    /// Memory holds about two and a half times as much; the changes as they
+    /// came wait in `spool_dir` until the batch is committed, at most 1 GB.
+    #[arg(long, default_value = "64MB", value_name = "SIZE")]
     pub(crate) batch_bytes_max: Bytes,
 
     /// Run even if the target's role may not set session_replication_role

@@ -75,6 +75,19 @@ pub enum Op {
 }
 
 impl Op {
+    /// The same in memory of its own; see [`Tuple::detached`].
+    #[must_use]
+    pub fn detached(&self) -> Op {
+        let old = |old: &OldTuple| OldTuple { key_only: old.key_only, tuple: old.tuple.detached() };
+        match self {
+            Op::Insert(new) => Op::Insert(new.detached()),
+            Op::Update { old: before, new } => {
+                Op::Update { old: before.as_ref().map(old), new: new.detached() }
+            }
+            Op::Delete(before) => Op::Delete(old(before)),
+        }
+    }
+
     /// Bytes of the row data, for limits.
     #[must_use]
     pub fn byte_len(&self) -> usize {
@@ -231,6 +244,14 @@ impl Assembler {
     #[must_use]
     pub fn is_outside(&self) -> bool {
         matches!(self.state, State::Outside) && self.pending.is_none()
+    }
+
+    /// A file of the spool's for what its owner puts aside.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn scratch(&mut self) -> io::Result<std::fs::File> {
+        self.spool.scratch()
     }
 
     /// How many transactions wait in the spool.

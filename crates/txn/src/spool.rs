@@ -30,6 +30,12 @@ pub trait Spool: Send {
     /// # Errors
     /// The disk's.
     fn remove(&mut self, xid: Xid) -> io::Result<()>;
+
+    /// An empty file, to be written and read, that is gone when it is closed.
+    ///
+    /// # Errors
+    /// The disk's.
+    fn scratch(&mut self) -> io::Result<File>;
 }
 
 /// A directory with a file `<xid>.spool` per open transaction.
@@ -94,6 +100,16 @@ impl Spool for DirSpool {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named(&path, "spool file", error)),
             _ => Ok(()),
         }
+    }
+
+    fn scratch(&mut self) -> io::Result<File> {
+        let path = self.dir.join("scratch.spool");
+        let named = |error| named(&path, "spool file", error);
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = file.map_err(named)?;
+        // It has no name any more, and the next one may have this one's.
+        fs::remove_file(&path).map_err(named)?;
+        Ok(file)
     }
 }
 

@@ -47,6 +47,27 @@ impl Tuple {
         Ok(Tuple { columns: bytes.split_to(length), count })
     }
 
+    /// Takes what [`Tuple::write`] wrote off the front of `bytes`.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn read(bytes: &mut Bytes) -> Result<Tuple, &'static str> {
+        Tuple::split_from(bytes)
+    }
+
+    /// Appends the tuple as it came over the wire.
+    pub fn write(&self, out: &mut impl BufMut) {
+        out.put_u16(self.count);
+        out.put_slice(&self.columns);
+    }
+
+    /// The same row in memory of its own: keeping it does not keep the
+    /// message it came in, nor the messages received with that one.
+    #[must_use]
+    pub fn detached(&self) -> Tuple {
+        Tuple { columns: Bytes::copy_from_slice(&self.columns), count: self.count }
+    }
+
     /// How many columns.
     #[must_use]
     pub fn len(&self) -> usize {

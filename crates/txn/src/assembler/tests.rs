@@ -161,6 +161,10 @@ impl Spool for FullDisk {
     fn remove(&mut self, _: Xid) -> io::Result<()> {
         Ok(())
     }
+
+    fn scratch(&mut self) -> io::Result<std::fs::File> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
 }
 
 #[test]

@@ -1,0 +1,385 @@
+//! A plan to set-based statements, one after another.
+//!
+//! Statements are made as they are sent, so that a plan of many megabytes
+//! does not stand in memory a second time. A set that is large is written in
+//! pieces.
+//!
+//! Within a fold: probe, DELETE, UPDATE, INSERT. Values of other unique keys
+//! are freed before they are taken where that is possible; where it is not
+//! (a swap), the statement fails and the chunk is applied exactly.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use proto::pgoutput::{Column, Tuple};
+use txn::Op;
+
+use crate::fold::{Fold, Net};
+use crate::plan::{PIECE, Plan, Stage, Step};
+use crate::shape::{Kind, Present, Shape, Shapes, non_key, plain};
+use crate::statement::{Arrays, Misfit, Parameters, Statement, plain_statement, row_statement};
+use crate::table::{Lookup, Table};
+
+/// Makes the statements of one session; keeps the shapes they are made of.
+pub(crate) struct Writer {
+    shapes: Shapes,
+    /// Values come in binary form.
+    binary: bool,
+    /// Memory of arrays that were sent.
+    spare: Vec<Vec<u8>>,
+}
+
+/// A plan that is being written.
+pub(crate) struct Writing {
+    stages: VecDeque<Stage>,
+    tables: VecDeque<(Arc<Table>, VecDeque<Step>)>,
+    fold: Option<(Arc<Table>, Folding)>,
+}
+
+impl Writing {
+    pub(crate) fn new(plan: Plan) -> Writing {
+        Writing { stages: plan.stages.into(), tables: VecDeque::new(), fold: None }
+    }
+
+    /// The next step of a table, when nothing of the one before is left.
+    fn step(&mut self) -> Option<(Arc<Table>, Step)> {
+        while let Some((table, steps)) = self.tables.front_mut() {
+            if let Some(step) = steps.pop_front() {
+                return Some((Arc::clone(table), step));
+            }
+            self.tables.pop_front();
+        }
+        None
+    }
+}
+
+impl Writer {
+    pub(crate) fn new(binary: bool) -> Self {
+        Writer { shapes: Shapes::new(), binary, spare: Vec::new() }
+    }
+
+    /// Whether values come in binary form.
+    pub(crate) fn binary(&self) -> bool {
+        self.binary
+    }
+
+    /// The next statement of `writing`, `None` at the end.
+    pub(crate) fn next(&mut self, writing: &mut Writing) -> Result<Option<Statement>, Misfit> {
+        loop {
+            if let Some((table, folding)) = &mut writing.fold {
+                match folding.next(table, self)? {
+                    Some(statement) => return Ok(Some(statement)),
+                    None => writing.fold = None,
+                }
+            }
+            match writing.step() {
+                Some((table, Step::Fold(fold))) => {
+                    let folding = Folding::new(&table, fold);
+                    writing.fold = Some((table, folding));
+                    continue;
+                }
+                Some((table, Step::Append(arrays))) => {
+                    let rows = arrays.rows();
+                    let shape = self.shapes.get(&table, self.binary, Kind::SetInsert);
+                    return Ok(Some(arrays.into_statement(shape, rows)));
+                }
+                Some((table, Step::Row(op))) => return self.row(&table, &op).map(Some),
+                None => {}
+            }
+            match writing.stages.pop_front() {
+                None => return Ok(None),
+                Some(Stage::Row(table, op)) => return self.row(&table, &op).map(Some),
+                Some(Stage::Truncate { tables, restart_identity }) => {
+                    return Ok(Some(truncate(&tables, restart_identity)));
+                }
+                Some(Stage::Tables(stage)) => {
+                    let tables = stage.tables.into_iter();
+                    writing.tables = tables.map(|(table, steps)| (table, steps.into())).collect();
+                }
+            }
+        }
+    }
+
+    /// What is left of a statement that was sent.
+    pub(crate) fn reuse(&mut self, statement: Statement) {
+        if let Parameters::Arrays(arrays) = statement.parameters {
+            arrays.leave(&mut self.spare);
+        }
+    }
+
+    /// The statement of one change by itself.
+    pub(crate) fn row(&mut self, table: &Table, op: &Op) -> Result<Statement, Misfit> {
+        if table.lookup == Lookup::None && !matches!(op, Op::Insert(_)) {
+            return Err(Misfit);
+        }
+        let key_of = |tuple: &Tuple| Key(table, tuple.clone());
+        match op {
+            Op::Insert(new) => {
+                let shape = self.shapes.get(table, self.binary, Kind::RowInsert);
+                row_statement(shape, new.columns())
+            }
+            Op::Update { old, new } => {
+                let present: Present = new.columns().map(|column| column != Column::Unchanged).collect();
+                let shape = self.shapes.get(table, self.binary, Kind::RowUpdate(present));
+                let key = key_of(old.as_ref().map_or(new, |old| &old.tuple));
+                let written = new.columns().filter(|column| *column != Column::Unchanged);
+                row_statement(shape, written.chain(key.columns()))
+            }
+            Op::Delete(old) => {
+                let shape = self.shapes.get(table, self.binary, Kind::RowDelete);
+                row_statement(shape, key_of(&old.tuple).columns())
+            }
+        }
+    }
+
+    /// The statement that finds the row which an UPDATE or DELETE is for.
+    pub(crate) fn probe(&mut self, table: &Table, op: &Op) -> Result<Statement, Misfit> {
+        let old = match op {
+            Op::Insert(_) => return Err(Misfit),
+            Op::Update { old: None, new } => new,
+            Op::Update { old: Some(old), .. } | Op::Delete(old) => &old.tuple,
+        };
+        let shape = self.shapes.get(table, self.binary, Kind::RowProbe);
+        row_statement(shape, Key(table, old.clone()).columns())
+    }
+}
+
+/// A fold that is being written: its entries are gone through once for each
+/// kind of statement that it needs.
+struct Folding {
+    fold: Fold,
+    passes: VecDeque<Pass>,
+    /// The entry that the first pass has come to.
+    at: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Pass {
+    Absent,
+    Delete,
+    /// Of the rows that sent these columns. There are as many as there are
+    /// sets of unchanged TOAST columns: few.
+    Update(Present),
+    Replace,
+    Insert,
+}
+
+impl Pass {
+    fn of(net: &Net) -> Pass {
+        match net {
+            Net::Absent => Pass::Absent,
+            Net::Delete => Pass::Delete,
+            Net::Update(new) => Pass::Update(new.columns().map(is_sent).collect()),
+            Net::Replace(_) => Pass::Replace,
+            Net::Insert(_) => Pass::Insert,
+        }
+    }
+
+    fn takes(&self, net: &Net) -> bool {
+        match (self, net) {
+            (Pass::Update(present), Net::Update(new)) => {
+                new.columns().map(is_sent).eq(present.iter().copied())
+            }
+            (Pass::Absent, Net::Absent)
+            | (Pass::Delete, Net::Delete)
+            | (Pass::Replace, Net::Replace(_))
+            | (Pass::Insert, Net::Insert(_)) => true,
+            _ => false,
+        }
+    }
+
+    fn order(&self) -> u8 {
+        match self {
+            Pass::Absent => 0,
+            Pass::Delete => 1,
+            Pass::Update(_) => 2,
+            Pass::Replace => 3,
+            Pass::Insert => 4,
+        }
+    }
+}
+
+fn is_sent(column: Column<'_>) -> bool {
+    column != Column::Unchanged
+}
+
+impl Folding {
+    fn new(table: &Table, mut fold: Fold) -> Folding {
+        // Where another unique key's value wanders from row to row, the source's order frees it
+        // before it is taken.
+        if table.sole_unique_key {
+            fold.sort();
+        }
+        let mut passes: Vec<Pass> = Vec::new();
+        for (_, net) in fold.entries() {
+            // The last one found is the likeliest.
+            if !passes.iter().rev().any(|pass| pass.takes(net)) {
+                passes.push(Pass::of(net));
+            }
+        }
+        passes.sort_by_key(Pass::order);
+        Folding { fold, passes: passes.into(), at: 0 }
+    }
+
+    /// The next statement, of at most about [`PIECE`] bytes.
+    fn next(&mut self, table: &Table, writer: &mut Writer) -> Result<Option<Statement>, Misfit> {
+        while let Some(pass) = self.passes.front() {
+            let (kind, columns) = shape_of(pass, table);
+            let mut arrays = Arrays::within(columns, writer.binary, &mut writer.spare);
+            while self.at < self.fold.rows() && arrays.byte_len() < PIECE {
+                let at = self.at;
+                self.at += 1;
+                let (key, net) = self.fold.entry(at);
+                if !pass.takes(net) {
+                    continue;
+                }
+                match net {
+                    Net::Absent | Net::Delete => arrays.push(key)?,
+                    Net::Insert(new) => arrays.push(new.columns())?,
+                    Net::Update(new) | Net::Replace(new) => {
+                        let written = NonKey(table, new).columns().filter(|column| is_sent(*column));
+                        arrays.push(key.chain(written))?;
+                    }
+                }
+                if *pass != Pass::Absent {
+                    self.fold.written(at);
+                }
+            }
+            // The pass over keys that must be absent is the first, so that what was written, which is
+            // marked as absent, is not taken for one.
+            let rows = if *pass == Pass::Absent { 0 } else { arrays.rows() };
+            if self.at == self.fold.rows() {
+                self.passes.pop_front();
+                self.at = 0;
+            }
+            if arrays.rows() > 0 {
+                let shape = writer.shapes.get(table, writer.binary, kind);
+                return Ok(Some(arrays.into_statement(shape, rows)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The kind of statement, and how many arrays it takes.
+fn shape_of(pass: &Pass, table: &Table) -> (Kind, usize) {
+    let key = table.key.len();
+    match pass {
+        Pass::Absent => (Kind::SetProbe, key),
+        Pass::Delete => (Kind::SetDelete, key),
+        Pass::Update(present) => (Kind::SetUpdate(present.clone()), key + non_key(table, present).len()),
+        Pass::Replace => (Kind::SetReplace, key + non_key(table, &vec![true; table.columns.len()]).len()),
+        Pass::Insert => (Kind::SetInsert, table.columns.len()),
+    }
+}
+
+/// The key columns of a tuple.
+struct Key<'t>(&'t Table, Tuple);
+
+impl Key<'_> {
+    fn columns(&self) -> impl Iterator<Item = Column<'_>> + Clone {
+        let columns = self.1.columns().zip(&self.0.key_mask);
+        columns.filter(|(_, key)| **key).map(|(value, _)| value)
+    }
+}
+
+/// The other columns of a tuple.
+struct NonKey<'t>(&'t Table, &'t Tuple);
+
+impl<'t> NonKey<'t> {
+    fn columns(&self) -> impl Iterator<Item = Column<'t>> + use<'t> {
+        let columns = self.1.columns().zip(&self.0.columns);
+        columns.filter(|(_, column)| !column.key).map(|(value, _)| value)
+    }
+}
+
+/// As native apply: exactly the tables that the source names, RESTRICT.
+pub(crate) fn truncate(tables: &[Arc<Table>], restart_identity: bool) -> Statement {
+    let names: Vec<String> = tables.iter().map(|table| format!("{}{}", table.only(), table.sql)).collect();
+    let restart = if restart_identity { " RESTART IDENTITY" } else { "" };
+    let sql = format!("TRUNCATE {}{restart}", names.join(", "));
+    let shape: Shape = plain("", &sql);
+    plain_statement(Arc::new(shape))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Change;
+    use crate::table::fixtures;
+
+    fn tuple(id: &str, a: Option<&str>) -> Tuple {
+        let a = a.map_or(Column::Unchanged, |a| Column::Text(a.as_bytes()));
+        [Column::Text(id.as_bytes()), a, Column::Null].into_iter().collect()
+    }
+
+    /// The verb of each statement, the rows it must report.
+    fn written(ops: impl IntoIterator<Item = Op>, binary: bool) -> Result<Vec<String>, Misfit> {
+        let table = fixtures::table();
+        let mut plan = Plan::new(binary);
+        for op in ops {
+            plan.add_all(&[Change::Row { table: Arc::clone(&table), op }])?;
+        }
+        let (mut writing, mut writer) = (Writing::new(plan), Writer::new(binary));
+        let mut verbs = Vec::new();
+        while let Some(statement) = writer.next(&mut writing)? {
+            let verb = statement.shape.sql.split(' ').next().unwrap().to_owned();
+            verbs.push(format!("{verb} {}", statement.rows_expected));
+        }
+        Ok(verbs)
+    }
+
+    #[test]
+    fn a_fold_probes_deletes_updates_and_inserts() {
+        let key = |id| proto::pgoutput::OldTuple { key_only: true, tuple: tuple(id, None) };
+        let ops = [
+            Op::Insert(tuple("1", Some("x"))),
+            Op::Update { old: None, new: tuple("2", Some("y")) },
+            Op::Update { old: None, new: tuple("3", None) },
+            Op::Insert(tuple("4", Some("x"))),
+            Op::Delete(key("4")),
+            Op::Delete(key("5")),
+            Op::Delete(key("6")),
+            Op::Insert(tuple("6", Some("z"))),
+        ];
+        assert_eq!(
+            written(ops, false).unwrap(),
+            ["SELECT 0", "DELETE 1", "UPDATE 1", "UPDATE 1", "UPDATE 1", "INSERT 1"]
+        );
+    }
+
+    #[test]
+    fn a_large_set_is_written_in_pieces_that_are_the_whole() {
+        let value = "x".repeat(PIECE / 4);
+        let key = |id: &str| proto::pgoutput::OldTuple { key_only: true, tuple: tuple(id, None) };
+        let ops = (0..20_u32).map(|id| {
+            let id = id.to_string();
+            match id.len() {
+                1 => Op::Insert(tuple(&id, Some(&value))),
+                _ if id.ends_with('3') => Op::Delete(key(&id)),
+                _ => Op::Update { old: None, new: tuple(&id, Some(&value)) },
+            }
+        });
+        assert_eq!(
+            written(ops, false).unwrap(),
+            ["DELETE 1", "UPDATE 4", "UPDATE 4", "UPDATE 1", "INSERT 4", "INSERT 4", "INSERT 2"]
+        );
+    }
+
+    #[test]
+    fn a_key_change_stands_between_two_folds() {
+        let moved = Op::Update {
+            old: Some(proto::pgoutput::OldTuple { key_only: true, tuple: tuple("1", None) }),
+            new: tuple("2", Some("y")),
+        };
+        let ops = [Op::Insert(tuple("1", Some("x"))), moved, Op::Insert(tuple("1", Some("z")))];
+        assert_eq!(written(ops, false).unwrap(), ["INSERT 1", "UPDATE 1", "INSERT 1"]);
+    }
+
+    #[test]
+    fn contradictions_and_the_other_form_have_no_statements() {
+        let twice = [Op::Insert(tuple("1", Some("x"))), Op::Insert(tuple("1", Some("x")))];
+        assert_eq!(written(twice, false), Err(Misfit));
+        assert_eq!(written([Op::Insert(tuple("1", Some("x")))], true), Err(Misfit));
+    }
+}
