@@ -14,6 +14,7 @@
 //! executed, one waits and one grows; the target commits it when its commit
 //! has come.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -25,15 +26,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use txn::{Assembler, Begin, Block, Event, Input, Spool};
 
-use crate::batch::{Batch, Change, Chunk};
+use crate::batch::{Batch, Change, Chunk, End};
 use crate::catalog::{Catalog, JoinedTables};
 use crate::counters::Counters;
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity};
 use crate::gate::{Gate, Intake, Passed};
+use crate::join::{Asides, Join, JoinRequests, Part, Request};
 use crate::settled::{Room, Settled};
 use crate::state::State;
-use crate::table::Table;
 use crate::write::Writer;
 
 /// How an applier works.
@@ -57,6 +58,16 @@ pub struct Options {
     pub skip_lsn: Option<Lsn>,
     /// Where the stream can be held between transactions.
     pub gate: Arc<Gate>,
+}
+
+/// What an applier is fed with.
+pub struct Feed {
+    /// The stream.
+    pub blocks: mpsc::Receiver<Block>,
+    /// Tables that are to join it.
+    pub joins: JoinRequests,
+    /// Where changes wait on disk.
+    pub spool: Box<dyn Spool>,
 }
 
 /// A target that is attached and may be applied to.
@@ -170,11 +181,12 @@ impl Options {
 enum Work {
     /// The permit says that the executor is busy.
     Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
+    Join(Join),
     /// Everything before was handed over.
     CaughtUp(Lsn),
 }
 
-/// Applies `inputs` to `target` until they end or `stop` is cancelled; then the
+/// Applies what `feed` brings to `target` until it ends or `stop` is cancelled; then the
 /// chunk in hand is finished if it completes its transaction soon, and rolled
 /// back if not.
 ///
@@ -182,8 +194,7 @@ enum Work {
 /// What stopped it; the target holds whole transactions.
 pub async fn apply(
     target: Target,
-    inputs: mpsc::Receiver<Block>,
-    spool: Box<dyn Spool>,
+    feed: Feed,
     options: Options,
     progress: Arc<Progress>,
     counters: Arc<Counters>,
@@ -198,12 +209,16 @@ pub async fn apply(
     let (work, queue) = mpsc::channel(1);
     let mut executing = AbortOnDrop(tokio::spawn(execute(executor, queue)));
     let mut planning = Planning {
-        assembler: Assembler::new(spool),
+        assembler: Assembler::new(feed.spool),
         intake: Intake::new(Arc::clone(&options.gate)),
         catalog: target.catalog,
         batch: Batch::default(),
         settled: None,
         fitting,
+        joins: feed.joins.0,
+        finishing: VecDeque::new(),
+        asides: Asides::default(),
+        passed: None,
         transaction: None,
         continues: false,
         done: target.progress,
@@ -211,7 +226,7 @@ pub async fn apply(
         counters,
     };
     let planned = tokio::select! {
-        planned = planning.run(inputs, work, &stop) => planned,
+        planned = planning.run(feed.blocks, work, &stop) => planned,
         // Ends before the planner only because it failed.
         executed = &mut executing.0 => return executed.unwrap_or(Err(Kind::Lost.into())),
     };
@@ -245,6 +260,7 @@ async fn execute(mut executor: Executor, mut queue: mpsc::Receiver<Work>) -> Res
     while let Some(work) = queue.recv().await {
         match work {
             Work::Chunk(chunk, _busy) => executor.apply(*chunk).await?,
+            Work::Join(join) => executor.join(join).await?,
             Work::CaughtUp(lsn) => executor.caught_up(lsn),
         }
     }
@@ -289,6 +305,13 @@ struct Planning {
     settled: Option<Settled>,
     /// How many transactions fit as one set; the executor's to say.
     fitting: Arc<AtomicUsize>,
+    joins: mpsc::Receiver<Request>,
+    /// Tables to join between two transactions.
+    finishing: VecDeque<Request>,
+    asides: Asides,
+    /// The last transaction that was passed, whether anything of it was for
+    /// this target or not.
+    passed: Option<End>,
     transaction: Option<Current>,
     /// The batch continues a transaction of which parts were handed over.
     continues: bool,
@@ -312,6 +335,16 @@ impl Planning {
         let mut caught_up: Option<Lsn> = None;
         let idle = Arc::new(Semaphore::new(1));
         loop {
+            while let Ok(request) = self.joins.try_recv() {
+                self.take_request(request);
+            }
+            if self.transaction.is_none() && !self.finishing.is_empty() {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    () = self.finish_joins(&work) => {}
+                }
+            }
             // Everything at hand first: it costs little beside a round trip.
             let more = match self.absorb(&mut waiting, &mut caught_up).await {
                 Ok(more) => more,
@@ -330,6 +363,7 @@ impl Planning {
                     biased;
                     () = stop.cancelled() => return Ok(()),
                     () = self.intake.changed() => {}
+                    Some(request) = self.joins.recv() => self.take_request(request),
                     room = work.reserve(), if caught_up.is_some() => {
                         let Ok(room) = room else { return Ok(()) };
                         room.send(Work::CaughtUp(caught_up.take().unwrap_or_default()));
@@ -426,6 +460,9 @@ impl Planning {
             while let Some(event) = self.next_event(caught_up)? {
                 *caught_up = None;
                 self.take(event, caught_up).await?;
+                if self.transaction.is_none() && !self.finishing.is_empty() {
+                    return Ok(true);
+                }
                 // The last part of a large transaction is committed by itself.
                 let by_itself = self.options.keep_transactions || self.continues;
                 if self.is_full() || by_itself && self.is_ready() {
@@ -481,18 +518,34 @@ impl Planning {
             }
             Event::Change(change) => {
                 let Some(current) = self.applicable() else { return Ok(()) };
-                if let Some(table) = self.resolve(&change.relation, current.begin).await? {
-                    self.push(Change::Row { table, op: change.op });
+                match self.resolve(&change.relation, current.begin).await? {
+                    Part::Joined(table) => self.push(Change::Row { table, op: change.op }),
+                    Part::Joining(key, Ok(table)) => {
+                        // Kept for long: not the messages it came with.
+                        let op = change.op.detached();
+                        self.asides.push(&key, Change::Row { table, op });
+                    }
+                    Part::Joining(key, Err(why)) => self.asides.fail(&key, &why),
+                    Part::None => {}
                 }
             }
             Event::Truncate(truncate) => {
                 let Some(current) = self.applicable() else { return Ok(()) };
                 let mut tables = Vec::new();
+                let restart_identity = truncate.restart_identity;
                 for relation in &truncate.relations {
-                    tables.extend(self.resolve(relation, current.begin).await?);
+                    match self.resolve(relation, current.begin).await? {
+                        Part::Joined(table) => tables.push(table),
+                        Part::Joining(key, Ok(table)) => {
+                            let tables = vec![table];
+                            self.asides.push(&key, Change::Truncate { tables, restart_identity });
+                        }
+                        Part::Joining(key, Err(why)) => self.asides.fail(&key, &why),
+                        Part::None => {}
+                    }
                 }
                 if !tables.is_empty() {
-                    self.push(Change::Truncate { tables, restart_identity: truncate.restart_identity });
+                    self.push(Change::Truncate { tables, restart_identity });
                 }
             }
             Event::Commit(commit) => self.commit(commit, caught_up),
@@ -501,7 +554,7 @@ impl Planning {
     }
 
     /// The target's table, if the change is for it.
-    async fn resolve(&mut self, relation: &Arc<Relation>, begin: Begin) -> Result<Option<Arc<Table>>, Error> {
+    async fn resolve(&mut self, relation: &Arc<Relation>, begin: Begin) -> Result<Part, Error> {
         self.catalog.resolve(relation, begin.final_lsn).await.map_err(|error| error.met_by(begin))
     }
 
@@ -522,6 +575,10 @@ impl Planning {
         if current.skipped {
             self.options.skip_lsn = None;
         }
+        if current.begin.final_lsn >= self.done {
+            self.asides.end(current.begin, commit, &mut || self.assembler.scratch());
+            self.passed = Some(End { changes_end: 0, begin: current.begin, commit, skipped: false });
+        }
         let start = self.batch.ends.last().map_or(0, |end| end.changes_end);
         let nothing = !current.begun && self.batch.changes.len() == start && !current.skipped;
         // Nothing of it is for this target. If something waits to be
@@ -534,6 +591,43 @@ impl Planning {
         }
         self.intake.handed(commit.end_lsn);
         self.batch.end(current.begin, commit, current.skipped);
+    }
+
+    fn take_request(&mut self, request: Request) {
+        match request {
+            Request::Begin { tables, done } => {
+                for table in tables {
+                    self.catalog.begin_join(table.clone());
+                    self.asides.begin(table);
+                }
+                let _ = done.send(());
+            }
+            Request::Forget { table } => {
+                self.catalog.forget(&table);
+                self.asides.remove(&table);
+            }
+            Request::Finish { .. } => self.finishing.push_back(request),
+        }
+    }
+
+    /// Lets tables join here, behind all that was passed. If the executor is
+    /// gone, it failed, and says so itself.
+    async fn finish_joins(&mut self, work: &mpsc::Sender<Work>) {
+        self.hand_over_whole(work).await;
+        while let Some(Request::Finish { table, since, done }) = self.finishing.pop_front() {
+            let Some(aside) = self.asides.remove(&table) else { continue };
+            match aside.into_work(&mut || self.assembler.scratch()) {
+                Ok(changes) => {
+                    self.catalog.join(table.clone(), since);
+                    let join = Join { table, since, changes, position: self.passed, done };
+                    let _ = work.send(Work::Join(join)).await;
+                }
+                Err(why) => {
+                    self.catalog.forget(&table);
+                    let _ = done.send(Err(why));
+                }
+            }
+        }
     }
 
     /// What is handed over next: all whole transactions, or a part of one

@@ -6,7 +6,7 @@
 //! failed chunk everything is read again, because the reason may be a change
 //! of the target's tables.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use base::{Lsn, Oid};
@@ -15,18 +15,21 @@ use proto::pgoutput::Relation;
 use rustc_hash::FxHashMap;
 
 use crate::error::Error;
+use crate::join::{Part, TableKey};
 use crate::state::STATE_SCHEMA;
 use crate::table::{MappingError, Table, TargetColumn, TargetTable, display_name};
 
 /// The tables that take part: schema and name, and from which commit LSN on
 /// the stream applies to them (RULES C1).
-pub type JoinedTables = HashMap<(String, String), Lsn>;
+pub type JoinedTables = HashMap<TableKey, Lsn>;
 
 /// A relation of the stream and what it is here.
 #[derive(Clone)]
 enum Known {
     /// It takes part, for commits at or behind the LSN.
     Joined(Arc<Table>, Lsn),
+    /// It will; or why it cannot.
+    Joining(Result<Arc<Table>, String>),
     /// It does not: published after the subscription was made.
     Unknown,
 }
@@ -34,6 +37,7 @@ enum Known {
 pub(crate) struct Catalog {
     session: Session,
     joined: JoinedTables,
+    joining: HashSet<TableKey>,
     /// By the source's relation id; the description tells whether the entry
     /// is of the same version.
     known: FxHashMap<Oid, (Arc<Relation>, Known)>,
@@ -44,16 +48,38 @@ pub(crate) struct Catalog {
 
 impl Catalog {
     pub(crate) fn new(session: Session, joined: JoinedTables, ordinary_triggers: bool) -> Self {
-        Catalog { session, joined, known: FxHashMap::default(), mapped: 0, ordinary_triggers }
+        Catalog {
+            session,
+            joined,
+            joining: HashSet::new(),
+            known: FxHashMap::default(),
+            mapped: 0,
+            ordinary_triggers,
+        }
+    }
+
+    /// The changes of `table` are to be put aside.
+    pub(crate) fn begin_join(&mut self, table: TableKey) {
+        self.forget(&table);
+        self.joining.insert(table);
+    }
+
+    /// `table` takes part, for commits at or behind `since`.
+    pub(crate) fn join(&mut self, table: TableKey, since: Lsn) {
+        self.forget(&table);
+        self.joined.insert(table, since);
+    }
+
+    /// `table` takes no part.
+    pub(crate) fn forget(&mut self, table: &TableKey) {
+        self.joining.remove(table);
+        self.joined.remove(table);
+        self.known.retain(|_, (relation, _)| relation.namespace != table.0 || relation.name != table.1);
     }
 
     /// The mapping of `relation` for a transaction that committed at
-    /// `final_lsn`; `None` if its changes do not apply.
-    pub(crate) async fn resolve(
-        &mut self,
-        relation: &Arc<Relation>,
-        final_lsn: Lsn,
-    ) -> Result<Option<Arc<Table>>, Error> {
+    /// `final_lsn`.
+    pub(crate) async fn resolve(&mut self, relation: &Arc<Relation>, final_lsn: Lsn) -> Result<Part, Error> {
         let known = match self.known.get(&relation.id) {
             Some((described, known)) if Arc::ptr_eq(described, relation) => known.clone(),
             _ => self.read(relation).await?,
@@ -62,33 +88,43 @@ impl Catalog {
             // `>=`: the snapshot of the copy saw exactly what committed
             // before its consistent point, and a commit at that point starts
             // there.
-            Known::Joined(table, since) if final_lsn >= since => Some(table),
-            _ => None,
+            Known::Joined(table, since) if final_lsn >= since => Part::Joined(table),
+            Known::Joining(table) => {
+                Part::Joining((relation.namespace.clone(), relation.name.clone()), table)
+            }
+            _ => Part::None,
         })
     }
 
     async fn read(&mut self, relation: &Arc<Relation>) -> Result<Known, Error> {
         let name = (relation.namespace.clone(), relation.name.clone());
         let known = match self.joined.get(&name) {
+            Some(&since) => Known::Joined(self.map(relation).await?, since),
+            None if self.joining.contains(&name) => match self.map(relation).await {
+                Ok(table) => Known::Joining(Ok(table)),
+                Err(error) if error.is_data() => Known::Joining(Err(error.to_string())),
+                Err(error) => return Err(error),
+            },
             None => {
                 if name.0 != STATE_SCHEMA {
-                    tracing::warn!(
+                    tracing::info!(
                         table = %display_name(relation),
                         "a table was added to the publication and is not replicated yet"
                     );
                 }
                 Known::Unknown
             }
-            Some(&since) => {
-                let target = self.target(&name.0, &name.1).await?;
-                self.mapped += 1;
-                let table = Table::map(self.mapped, Arc::clone(relation), &target)?;
-                tracing::debug!(table = %table.name, path = ?table.path, lookup = ?table.lookup, "mapped");
-                Known::Joined(Arc::new(table), since)
-            }
         };
         self.known.insert(relation.id, (Arc::clone(relation), known.clone()));
         Ok(known)
+    }
+
+    async fn map(&mut self, relation: &Arc<Relation>) -> Result<Arc<Table>, Error> {
+        let target = self.target(&relation.namespace, &relation.name).await?;
+        self.mapped += 1;
+        let table = Table::map(self.mapped, Arc::clone(relation), &target)?;
+        tracing::debug!(table = %table.name, path = ?table.path, lookup = ?table.lookup, "mapped");
+        Ok(Arc::new(table))
     }
 
     /// The target's table of this name.

@@ -37,6 +37,7 @@ use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
 use crate::counters::{Counters, add};
 use crate::error::{Error, Kind, is_transient};
 use crate::fit::{EXACT, Fit};
+use crate::join::Join;
 use crate::plan::{PIECE, Plan};
 use crate::settled::Originals;
 use crate::shape::{Shape, plain};
@@ -59,10 +60,12 @@ const REPLAY_BYTES: usize = 8 * 1024 * 1024;
 
 pub(crate) struct Executor {
     wire: Wire,
+    subscription: String,
     /// Names of statements this session has prepared.
     prepared: FxHashSet<String>,
     writer: Writer,
     begin: Statement,
+    commit: Statement,
     savepoint: Statement,
     release: Statement,
     rollback_to: Statement,
@@ -79,6 +82,8 @@ pub(crate) struct Executor {
     fitting: Arc<AtomicUsize>,
     /// Counts of the parts of an open target transaction.
     open: Tally,
+    /// The position that the last target transaction stored.
+    stored: Lsn,
 }
 
 /// Why a set-based chunk was given up.
@@ -106,9 +111,11 @@ impl Executor {
         write_progress.parameter_types = vec![PG_LSN];
         Executor {
             wire,
+            subscription: identity.subscription.clone(),
             prepared: FxHashSet::default(),
             writer,
             begin: statement("begin", "BEGIN"),
+            commit: statement("commit", "COMMIT"),
             savepoint: statement("savepoint", "SAVEPOINT pgsluice_chunk"),
             release: statement("release", "RELEASE SAVEPOINT pgsluice_chunk"),
             rollback_to: statement("rollback_to", "ROLLBACK TO SAVEPOINT pgsluice_chunk"),
@@ -121,6 +128,7 @@ impl Executor {
             fit: Fit::new(),
             fitting: Arc::new(AtomicUsize::new(usize::MAX)),
             open: Tally::default(),
+            stored: Lsn::INVALID,
         }
     }
 
@@ -238,6 +246,55 @@ impl Executor {
             }
         }
         Ok(())
+    }
+
+    /// Lets a table join: what came while it was copied, that it has joined,
+    /// and the position that this leads to, in one transaction.
+    pub(crate) async fn join(&mut self, join: Join) -> Result<(), Error> {
+        let Join { table, since, changes, position, done } = join;
+        self.one(&[&Which::Begin]).await?;
+        if let Some(spilled) = changes {
+            let mut reader = spilled.read().map_err(Kind::PutAside)?;
+            while let Some(batch) = reader.next(REPLAY_BYTES).map_err(Kind::PutAside)? {
+                let batch = batch.from(since);
+                if batch.ends.is_empty() {
+                    continue;
+                }
+                let chunk = Chunk { last: false, ..Chunk::new(batch, false, self.writer.binary()) };
+                self.apply_part(chunk).await?;
+            }
+        }
+        let sql = format!(
+            "UPDATE pgsluice.copied_table SET finished = true, consistent_point = '{since}' \
+             WHERE subscription = {} AND schema_name = {} AND table_name = {}",
+            base::quote_literal(&self.subscription),
+            base::quote_literal(&table.0),
+            base::quote_literal(&table.1)
+        );
+        let joined = plain_statement(Arc::new(plain("", &sql)));
+        // The last target transaction may have stored the same position.
+        let moves = position.filter(|end| end.commit.end_lsn > self.stored);
+        let result = run(&mut self.wire, &mut self.prepared, &[&joined]).await?;
+        if result.error.is_none() && result.rows == [1] {
+            match &moves {
+                Some(end) => {
+                    self.commit(end, false).await?;
+                    self.committed(&Digest { last: Some(*end), ..Digest::default() });
+                }
+                None => {
+                    self.one(&[&Which::Commit]).await?;
+                    self.committed(&Digest::default());
+                }
+            }
+            let _ = done.send(Ok(()));
+            return Ok(());
+        }
+        // Forgotten meanwhile. Its changes that follow must not be applied either: begin anew.
+        let error = result.error.map_or_else(
+            || Error::refused(format!("table \"{}.{}\" is not to be replicated any more", table.0, table.1)),
+            |error| Kind::Statement { what: "recording a table as joined", error }.into(),
+        );
+        Err(error)
     }
 
     /// Nothing of what came before `lsn` is for this target.
@@ -433,7 +490,6 @@ impl Executor {
     /// transaction for others and gives it the source's commit time.
     async fn commit(&mut self, end: &End, clear_skip: bool) -> Result<(), Error> {
         let setup = origin_setup(end);
-        let commit = plain_statement(Arc::new(plain("commit", "COMMIT")));
         let mut statements: Vec<&Statement> = Vec::new();
         if clear_skip {
             statements.push(&self.clear_skip);
@@ -441,7 +497,7 @@ impl Executor {
         let row = self.wire.version().major() >= ABORT_MOVES_ORIGIN;
         let row = row.then(|| progress_row(&self.write_progress, end));
         statements.extend(row.as_ref());
-        statements.extend([&self.check_deferred, &setup, &commit]);
+        statements.extend([&self.check_deferred, &setup, &self.commit]);
         let _committing = flight::inside(Phase::Commit);
         let result = run(&mut self.wire, &mut self.prepared, &statements).await?;
         match result.error {
@@ -449,7 +505,10 @@ impl Executor {
                 let (xid, finished_at) = (end.begin.xid, end.begin.final_lsn);
                 Err(Kind::Commit { xid, finished_at, error }.into())
             }
-            None => Ok(()),
+            None => {
+                self.stored = end.commit.end_lsn;
+                Ok(())
+            }
         }
     }
 
@@ -477,6 +536,7 @@ impl Executor {
             .iter()
             .map(|which| match which {
                 Which::Begin => &self.begin,
+                Which::Commit => &self.commit,
                 Which::Release => &self.release,
                 Which::Rollback => &self.rollback,
                 Which::RollbackTo => &self.rollback_to,
@@ -497,6 +557,7 @@ impl Executor {
 
 enum Which {
     Begin,
+    Commit,
     Release,
     Rollback,
     RollbackTo,

@@ -23,6 +23,7 @@ use client::{ConnInfo, Session, Wire};
 use tokio_postgres::types::PgLsn;
 
 use crate::error::{Error, Kind};
+use crate::join::TableKey;
 
 /// The schema that holds our state; never copied, never applied.
 pub const STATE_SCHEMA: &str = "pgsluice";
@@ -67,7 +68,9 @@ pub struct CopiedTable {
     pub table: String,
     /// The snapshot its copy was or is being made under.
     pub consistent_point: Option<Lsn>,
-    /// All of it was copied.
+    /// An attempt of ours may have left rows in what was an empty table.
+    pub begun: bool,
+    /// All of it was copied, and it takes part.
     pub finished: bool,
 }
 
@@ -276,14 +279,15 @@ impl State {
     /// # Errors
     /// As every query's.
     pub async fn copied_tables(&self) -> Result<Vec<CopiedTable>, Error> {
-        let sql = "SELECT schema_name, table_name, consistent_point, finished \
+        let sql = "SELECT schema_name, table_name, consistent_point, begun, finished \
                      FROM pgsluice.copied_table WHERE subscription = $1";
         let rows = self.session.query(sql, &[&self.name.as_str()]).await;
         let table = |row: tokio_postgres::Row| CopiedTable {
             schema: row.get(0),
             table: row.get(1),
             consistent_point: row.get::<_, Option<PgLsn>>(2).map(|lsn| Lsn::new(lsn.into())),
-            finished: row.get(3),
+            begun: row.get(3),
+            finished: row.get(4),
         };
         Ok(rows.map_err(|error| self.session.error(error))?.into_iter().map(table).collect())
     }
@@ -312,6 +316,31 @@ impl State {
         self.execute(sql, &[&PgLsn::from(consistent_point.as_u64()), &schemas, &names, &copy_data])
             .await
             .map(drop)
+    }
+
+    /// These tables, given as schema and name, are to take part and do not
+    /// yet. What is known of one already stays.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn add_tables(&self, tables: &[TableKey]) -> Result<(), Error> {
+        let (schemas, names): (Vec<&str>, Vec<&str>) =
+            tables.iter().map(|(schema, name)| (schema.as_str(), name.as_str())).unzip();
+        let sql = "INSERT INTO pgsluice.copied_table (subscription, schema_name, table_name) \
+                   SELECT $1, t.schema_name, t.table_name \
+                     FROM unnest($2::text[], $3::text[]) AS t (schema_name, table_name) \
+                   ON CONFLICT DO NOTHING";
+        self.execute(sql, &[&schemas, &names]).await.map(drop)
+    }
+
+    /// A table takes part no longer.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn forget_table(&self, table: &TableKey) -> Result<(), Error> {
+        let sql = "DELETE FROM pgsluice.copied_table \
+                    WHERE subscription = $1 AND schema_name = $2 AND table_name = $3";
+        self.execute(sql, &[&table.0, &table.1]).await.map(drop)
     }
 
     /// Attaches the origin to `wire` and reads how far it came: the fence of

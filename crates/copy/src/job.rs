@@ -71,6 +71,12 @@ impl CopyJob {
         Ok(CopyJob { columns, reads_generated, format, target: target.clone(), table })
     }
 
+    /// The table of the target.
+    #[must_use]
+    pub fn target(&self) -> &TargetTable {
+        &self.target
+    }
+
     /// The table as published.
     #[must_use]
     pub fn table(&self) -> &PublishedTable {

@@ -16,6 +16,7 @@
 //! {"command":"stop"}                       {"ok":true,"pid":7}
 //! {"command":"skip","lsn":"16/B374D848"}   {"ok":true,"pid":7}
 //! {"command":"reload-skip"}                {"ok":true,"pid":7}
+//! {"command":"refresh"}                    {"ok":true,"pid":7,"refresh_number":2}
 //! {"command":"hold"}                       {"ok":true,"pid":7}
 //! {"command":"advance","snapshot":"7:9:7","lsn":"16/B374D848"}
 //!                                          {"ok":true,"pid":7,"advanced":"exact"}
@@ -24,7 +25,9 @@
 //! ```
 //!
 //! `skip` says that the target's state now names a transaction to skip,
-//! `reload-skip` that what it names may have changed. `stop` answers at once;
+//! `reload-skip` that what it names may have changed. `refresh` asks for a look
+//! at the publication's tables; the status shows what it found under that
+//! number or a higher one. `stop` answers at once;
 //! the process has ended when its lock is free. `hold` stops the stream
 //! between two transactions, `advance` lets through exactly what a snapshot of
 //! the source sees (`apply::Gate`), which may take as long as the target lags
@@ -98,6 +101,8 @@ pub enum Request {
     },
     /// Read again from the target's state what is to be skipped.
     ReloadSkip,
+    /// Look at the publication's tables.
+    Refresh,
     /// Let no further transaction through.
     Hold,
     /// Let through exactly what a snapshot of the source sees, and answer when
@@ -138,6 +143,9 @@ pub struct Answer {
     /// The answer to [`Request::Advance`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advanced: Option<Advanced>,
+    /// The answer to [`Request::Refresh`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refresh_number: Option<u64>,
 }
 
 /// Why a lock or a conversation failed.
@@ -415,8 +423,14 @@ impl Caller {
     }
 
     async fn answer(&mut self, line: &str) -> Answer {
-        let mut answer =
-            Answer { ok: true, pid: std::process::id(), error: None, status: None, advanced: None };
+        let mut answer = Answer {
+            ok: true,
+            pid: std::process::id(),
+            error: None,
+            status: None,
+            advanced: None,
+            refresh_number: None,
+        };
         let request = serde_json::from_str::<Request>(line).map_err(|error| error.to_string());
         let done = match request {
             Ok(request) => self.carry_out(request, &mut answer).await,
@@ -438,6 +452,7 @@ impl Caller {
             }
             Request::Skip { lsn } => self.status.request_skip(parse(&lsn)?),
             Request::ReloadSkip => self.status.request_skip(Lsn::INVALID),
+            Request::Refresh => answer.refresh_number = Some(self.status.request_refresh()),
             Request::Hold => {
                 self.hold = None;
                 let hold = self.status.gate().hold().map_err(|error| error.to_string())?;

@@ -10,6 +10,7 @@ pub mod pin;
 mod pipeline;
 mod preflight;
 mod record;
+mod refresh;
 mod retry;
 pub mod sequences;
 mod settings;
@@ -20,4 +21,7 @@ pub use error::Error;
 pub use pipeline::run;
 pub use preflight::check;
 pub use settings::{Binary, Origin, Settings, SourceMode, SynchronousCommit, spool_dir};
-pub use status::{CopySnapshot, Lag, LagFigures, LastError, Phase, Snapshot, Status, TableSnapshot, Totals};
+pub use status::{
+    CopySnapshot, Lag, LagFigures, LastError, Phase, Refresh, Snapshot, Status, TableSnapshot, Totals,
+    WaitingTable,
+};

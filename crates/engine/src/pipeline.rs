@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apply::{JoinedTables, State, SubscriptionRow, Target};
+use apply::{JoinedTables, Joins, State, SubscriptionRow, Target};
 use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use copy::CopyJob;
@@ -29,12 +29,13 @@ use txn::DirSpool;
 use crate::adopt::{self, Adoption};
 use crate::error::{Error, Kind};
 use crate::record::Record;
+use crate::refresh::{self, Refreshing, StreamKind};
 use crate::retry::{Backoff, Verdict, verdict};
 use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight};
 
 /// How the source's sessions render values: as the native subscriber asks.
 /// Timeouts that somebody set for a database or role are not meant for them.
-const SOURCE_SETTINGS: [(&str, &str); 8] = [
+pub(crate) const SOURCE_SETTINGS: [(&str, &str); 8] = [
     ("search_path", ""),
     ("client_encoding", "UTF8"),
     ("datestyle", "ISO"),
@@ -112,9 +113,9 @@ async fn disable(settings: &Settings, error: Error) -> Result<(), Error> {
 }
 
 /// One try, from connecting to whatever ends it.
-struct Attempt<'a> {
-    settings: &'a Arc<Settings>,
-    status: &'a Arc<Status>,
+pub(crate) struct Attempt<'a> {
+    pub(crate) settings: &'a Arc<Settings>,
+    pub(crate) status: &'a Arc<Status>,
     stop: &'a CancellationToken,
 }
 
@@ -254,15 +255,20 @@ impl Attempt<'_> {
             name.slot(), made.consistent_point, tables.len()
         );
         if self.settings.copy_data {
-            self.copy(made, jobs).await?;
+            self.status.set_phase(Phase::Copying);
+            self.copy(made, jobs, false).await?;
         }
         snapshot_wire.close().await;
         self.joined(ends).await
     }
 
-    /// A later start: what an earlier attempt left uncopied is copied under a
-    /// snapshot of its own (RULES C1).
+    /// A later start: what is left of the first copy is made under a snapshot
+    /// of its own (RULES C1). Tables that were added after it wait for the
+    /// stream; see [`crate::refresh`].
     async fn resume(&self, ends: &Ends) -> Result<JoinedTables, Error> {
+        if refresh::is_late(ends.row.as_ref()) {
+            return self.joined(ends).await;
+        }
         let recorded = ends.state.copied_tables().await?;
         let unfinished: Vec<TableName> = recorded
             .iter()
@@ -277,7 +283,8 @@ impl Attempt<'_> {
                 NewSlot { name: &name, temporary: true, snapshot: slot::Snapshot::Export, failover: false };
             let made = slot::create_logical_slot(&mut wire, &new).await?;
             tracing::info!(subscription = %self.settings.subscription, "copying {} unfinished tables", jobs.len());
-            self.copy(made, jobs).await?;
+            self.status.set_phase(Phase::Copying);
+            self.copy(made, jobs, false).await?;
             // The temporary slot goes with its connection.
             wire.close().await;
         }
@@ -285,7 +292,7 @@ impl Attempt<'_> {
     }
 
     /// A connection that makes a slot and holds its exported snapshot.
-    async fn snapshot_wire(&self) -> Result<Wire, Error> {
+    pub(crate) async fn snapshot_wire(&self) -> Result<Wire, Error> {
         let name = self.settings.subscription.application_name("snapshot");
         let settings = [SOURCE_SETTINGS.as_slice(), slot::EXPORT_SETTINGS.as_slice()].concat();
         let mut wire = Wire::connect(&self.settings.source, &name, Replication::Database, &settings).await?;
@@ -310,9 +317,14 @@ impl Attempt<'_> {
         tables.map(job).collect()
     }
 
-    async fn copy(&self, made: slot::CreatedSlot, jobs: Vec<CopyJob>) -> Result<(), Error> {
+    /// Copies tables under one snapshot; `joins_later`: while others stream.
+    pub(crate) async fn copy(
+        &self,
+        made: slot::CreatedSlot,
+        jobs: Vec<CopyJob>,
+        joins_later: bool,
+    ) -> Result<(), Error> {
         let settings = self.settings;
-        self.status.set_phase(Phase::Copying);
         let snapshot = copy::Snapshot {
             name: made.snapshot_name.ok_or_else(|| Error::refused("the source exported no snapshot"))?,
             consistent_point: made.consistent_point,
@@ -331,7 +343,7 @@ impl Attempt<'_> {
             snapshot,
             options,
             progress: Arc::clone(self.status.copy()),
-            record: Arc::new(Record { subscription: settings.subscription.clone() }),
+            record: Arc::new(Record { subscription: settings.subscription.clone(), joins_later }),
         };
         Ok(copy::copy_tables(attempt, jobs, self.stop).await?)
     }
@@ -355,6 +367,7 @@ impl Attempt<'_> {
             ends.state.load().await?.ok_or_else(|| Error::refused("the subscription was dropped"))?;
         let options = self.apply_options(&ends, row.skip_lsn.take()).await?;
         let binary = options.binary;
+        let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
         let start = target.progress().max(row.confirmed_lsn.unwrap_or(Lsn::INVALID));
         let slot = slot::slot_state(&ends.source, &ends.slot_name).await?;
@@ -376,19 +389,25 @@ impl Attempt<'_> {
         tracing::info!(subscription = %settings.subscription, binary, "streaming from {start}");
         backoff.reset();
         let (blocks, inputs) = mpsc::channel(QUEUE_BLOCKS);
+        let (joins, join_requests) = apply::joins();
         let stopping = CancellationToken::new();
         let counters = Arc::clone(self.status.counters());
         let applying = apply::apply(
             target,
-            inputs,
-            Box::new(spool),
+            apply::Feed { blocks: inputs, joins: join_requests, spool: Box::new(spool) },
             options,
             Arc::clone(&progress),
             counters,
             stopping.clone(),
         );
-        let flow =
-            Flow { stream, applying: AbortOnDrop(tokio::spawn(applying)), progress, state: ends.state };
+        let flow = Flow {
+            stream,
+            applying: AbortOnDrop(tokio::spawn(applying)),
+            progress,
+            state: ends.state,
+            joins,
+            kind,
+        };
         flow.run(self, blocks, stopping, skip).await
     }
 
@@ -445,7 +464,7 @@ impl Attempt<'_> {
 
 /// A published column that the target computes could be copied past, but none
 /// of its changes could be applied.
-fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> Result<(), Error> {
+pub(crate) fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> Result<(), Error> {
     let computed = |name: &str| target.column(name).is_some_and(|found| found.generated != Generated::No);
     match table.columns.iter().find(|column| computed(&column.name)) {
         None => Ok(()),
@@ -474,6 +493,8 @@ struct Flow {
     applying: AbortOnDrop,
     progress: Arc<Progress>,
     state: State,
+    joins: Joins,
+    kind: StreamKind,
 }
 
 impl Flow {
@@ -485,6 +506,7 @@ impl Flow {
         mut skip: watch::Receiver<Lsn>,
     ) -> Result<(), Error> {
         let heard = Heard::default();
+        let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), self.kind);
         tokio::select! {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
                 // The queue was refused: the applier has something to say.
@@ -495,6 +517,8 @@ impl Flow {
             failed = apply::flush_continuously(&self.state, &self.progress) => return Ok(failed?),
             () = carry_figures(attempt.status, &heard) => {}
             () = attempt.stop.cancelled() => {}
+            // A table needs another stream: the next attempt knows.
+            () = refreshing.run() => {}
             // A transaction is to be skipped: the next attempt knows.
             _ = skip.changed() => {}
         }

@@ -12,6 +12,10 @@ use source::publication::TableName;
 
 pub(crate) struct Record {
     pub(crate) subscription: SubscriptionName,
+    /// A table that is copied has not joined yet: the stream has passed its
+    /// consistent point, and what came meanwhile is applied as it joins. Until
+    /// then it counts as begun, so that a later attempt empties it.
+    pub(crate) joins_later: bool,
 }
 
 impl Record {
@@ -63,8 +67,10 @@ impl CopyRecord for Record {
         consistent_point: Lsn,
         rows: u64,
     ) -> Result<(), client::Error> {
-        let values =
-            format!("begun = true, finished = true, consistent_point = '{consistent_point}', rows = {rows}");
+        let values = format!(
+            "begun = true, finished = {}, consistent_point = '{consistent_point}', rows = {rows}",
+            !self.joins_later
+        );
         self.set(target, table, &values).await
     }
 }

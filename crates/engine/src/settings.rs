@@ -48,6 +48,9 @@ pub struct Settings {
     pub wal_receiver_timeout: Duration,
     /// Wait before the next attempt after an error.
     pub wal_retrieve_retry_interval: Duration,
+    /// How often the publication is looked at for tables that were added or
+    /// dropped; zero: only when somebody asks.
+    pub refresh_interval: Duration,
     /// Run although the target's triggers and foreign keys would act.
     pub allow_triggers: bool,
     /// Directory of locks, control sockets and spools.

@@ -34,7 +34,9 @@ use tokio::sync::watch;
 
 mod snapshot;
 
-pub use snapshot::{CopySnapshot, Lag, LagFigures, LastError, Snapshot, TableSnapshot, Totals};
+pub use snapshot::{
+    CopySnapshot, Lag, LagFigures, LastError, Refresh, Snapshot, TableSnapshot, Totals, WaitingTable,
+};
 
 /// What the pipeline is doing.
 ///
@@ -113,6 +115,8 @@ pub struct Status {
     failures: AtomicU64,
     last_error: Mutex<Option<LastError>>,
     skip_lsn: watch::Sender<Lsn>,
+    refresh_asked: watch::Sender<u64>,
+    refresh: Mutex<Option<Refresh>>,
 }
 
 impl Mark {
@@ -161,6 +165,8 @@ impl Status {
             failures: AtomicU64::new(0),
             last_error: Mutex::new(None),
             skip_lsn: watch::Sender::new(Lsn::INVALID),
+            refresh_asked: watch::Sender::new(0),
+            refresh: Mutex::default(),
         }
     }
 
@@ -276,6 +282,28 @@ impl Status {
     /// Tells the pipeline to skip the transaction whose commit is at `lsn`.
     pub fn request_skip(&self, lsn: Lsn) {
         self.skip_lsn.send_replace(lsn);
+    }
+
+    /// Asks for a look at the publication's tables; the answer is the first
+    /// [`Refresh`] with at least the number that is returned.
+    pub fn request_refresh(&self) -> u64 {
+        self.refresh_asked.send_modify(|number| *number += 1);
+        *self.refresh_asked.borrow()
+    }
+
+    /// Changes when somebody asks for a look at the publication's tables.
+    #[must_use]
+    pub fn refresh_asked(&self) -> watch::Receiver<u64> {
+        self.refresh_asked.subscribe()
+    }
+
+    /// What a look at the publication's tables found.
+    pub fn set_refresh(&self, refresh: Refresh) {
+        *self.refresh.lock().unwrap_or_else(PoisonError::into_inner) = Some(refresh);
+    }
+
+    fn refresh(&self) -> Option<Refresh> {
+        self.refresh.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// [`Status::note_source_end`] with a clock of the caller's.

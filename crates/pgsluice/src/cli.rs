@@ -59,6 +59,14 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Ask the running process to end, and wait until it has
     Stop(StopArgs),
+    /// Take up tables that were added to the publication, and leave out those
+    /// that were dropped from it
+    ///
+    /// A running subscription looks by itself every refresh_interval; this
+    /// has it look now, and says which tables are replicated, which are being
+    /// copied while the others go on, and which cannot be, with the reason.
+    /// The exit code is 6 if there are such.
+    Refresh(StopArgs),
     /// Skip one transaction that cannot be applied
     ///
     /// As ALTER SUBSCRIPTION ... SKIP: the whole transaction is skipped,

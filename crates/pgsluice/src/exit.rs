@@ -8,7 +8,7 @@
 //! | 3 | in use: another process runs this subscription |
 //! | 4 | the subscription is disabled |
 //! | 5 | not running (`status`), or no such subscription |
-//! | 6 | the ends differ (`verify`; `sequences` without `--apply`) |
+//! | 6 | the ends differ (`verify`; `sequences` without `--apply`; `refresh`: tables that cannot be replicated) |
 //! | 128 + n | ended by signal n the second time it came |
 
 use std::fmt;
@@ -42,7 +42,8 @@ Exit codes:
   3  in use: another process runs this subscription
   4  the subscription is disabled
   5  not running (status), or no such subscription
-  6  the ends differ (verify; sequences without --apply)
+  6  the ends differ (verify; sequences without --apply; refresh: tables that
+     cannot be replicated)
   128 + n  ended by signal n the second time it came";
 
 /// An error that knows its exit code; others count as [`Code::Failed`].

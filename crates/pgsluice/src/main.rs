@@ -72,6 +72,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             Command::Check(args) => command::check::check(&subjects, args.json).await,
             Command::Status(args) => command::status::status(&subjects, args.json).await,
             Command::Stop(args) => command::stop::stop(&subjects, args.timeout.0).await,
+            Command::Refresh(args) => command::refresh::refresh(&only(subjects)?, args.timeout.0).await,
             Command::Skip(args) => command::skip::skip(&only(subjects)?, args.lsn).await,
             Command::Enable(_) => command::enable::enable(&only(subjects)?).await,
             Command::Disable(_) => command::disable::disable(&only(subjects)?).await,

@@ -137,6 +137,14 @@ pub(crate) struct Stream {
     /// Wait this long before trying again after an error
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub(crate) wal_retrieve_retry_interval: Milliseconds,
+
+    /// Look this often for tables added to the publication or dropped from it
+    ///
+    /// A table that was added is copied while the others go on, if the target
+    /// has an empty table of its name. 0 looks only when `pgsluice refresh`
+    /// asks for it.
+    #[arg(long, default_value = "10s", value_name = "DURATION")]
+    pub(crate) refresh_interval: Milliseconds,
 }
 
 /// The first copy.

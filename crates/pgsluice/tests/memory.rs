@@ -1,4 +1,5 @@
-//! One transaction of many rows, streamed while it is open or sent after its commit: memory stays bounded.
+//! One transaction of many rows, streamed while it is open or sent after its commit, and many transactions that wait
+//! for a target that is busy: memory stays bounded.
 //!
 //! `PGSLUICE_MEMORY_ROWS` sets the rows: 10,000,000 is what is promised; the default is enough to exceed the limit if
 //! the transaction were held in memory.
@@ -22,8 +23,9 @@ fn rows() -> u64 {
     if text.is_empty() { ROWS } else { text.parse().expect("PGSLUICE_MEMORY_ROWS is a number") }
 }
 
-/// Memory of `pgsluice` while it applies one transaction of [`rows`] rows.
-fn resident_of_one_transaction(major: Major, streaming: &str) -> u64 {
+/// Memory of `pgsluice` while it applies [`rows`] rows, which `write` writes: the source's session runs it with the
+/// statement that inserts the rows from `first` to `last`.
+fn resident_of(major: Major, streaming: &str, write: impl Fn(&Pair, &dyn Fn(&str, &str) -> String)) -> u64 {
     let set = |builder: Builder| builder.setting("max_wal_size", "8GB").setting("synchronous_commit", "off");
     let pair = Pair::with(set(Cluster::builder(major)), set(Cluster::builder(major))).unwrap();
     pair.both("postgres", "CREATE TABLE t (id bigint PRIMARY KEY, v text)").unwrap();
@@ -38,15 +40,16 @@ fn resident_of_one_transaction(major: Major, streaming: &str) -> u64 {
     };
     wait_for("the stream", BOUND, streams).unwrap_or_else(|error| panic!("{error}\n{}", sluice.stderr()));
     let rows = rows();
-    let insert = format!(
-        "INSERT INTO t SELECT i, repeat('x', {ROW_BYTES} - 20) || i FROM generate_series(1, {rows}) i"
-    );
-    pair.source.sql("postgres", &insert).unwrap();
+    write(&pair, &|first, last| {
+        format!(
+            "INSERT INTO t SELECT n, repeat('x', {ROW_BYTES} - 20) || n FROM generate_series({first}, {last}) n"
+        )
+    });
     let level = || {
         assert!(sluice.is_running(), "pgsluice ended");
         Ok(pair.target.one("postgres", "SELECT count(*) FROM t") == rows.to_string())
     };
-    wait_for("the transaction on the target", BOUND, level)
+    wait_for("the rows on the target", BOUND, level)
         .unwrap_or_else(|error| panic!("{error}\n{}", sluice.stderr()));
     assert_same_rows(&pair.source, &pair.target, "postgres", "t");
     let resident = sluice.resident_bytes_max();
@@ -60,7 +63,9 @@ fn one_large_transaction_is_not_held_in_memory() {
     assert!(transaction > RESIDENT_MAX, "a transaction of {transaction} bytes would show nothing");
     // Each major in one of the two ways: they differ here, in who keeps the open transaction.
     for (major, streaming) in Major::under_test().into_iter().zip(["on", "off"].into_iter().cycle()) {
-        let resident = resident_of_one_transaction(major, streaming);
+        let resident = resident_of(major, streaming, |pair, insert| {
+            pair.source.sql("postgres", &insert("1", &rows().to_string())).unwrap();
+        });
         let megabytes = resident >> 20;
         println!(
             "PostgreSQL {major}, streaming {streaming}: {} rows, {megabytes} MiB resident at most",
@@ -68,4 +73,32 @@ fn one_large_transaction_is_not_held_in_memory() {
         );
         assert!(resident < RESIDENT_MAX, "{megabytes} MiB resident");
     }
+}
+
+/// Transactions of a thousand rows each, more of them than may be held, while somebody keeps the table locked: what
+/// is executed next is full, and so is what grows behind it.
+#[test]
+fn a_backlog_is_not_held_in_memory() {
+    // What is measured is ours and the same on each.
+    let major = *Major::under_test().last().expect("a major to test");
+    let resident = resident_of(major, "off", |pair, insert| {
+        let lock = "BEGIN; LOCK TABLE t IN SHARE MODE; SELECT pg_sleep(4); COMMIT";
+        let url = pair.target.url("postgres");
+        let locked = std::thread::spawn(move || testkit::query(&url, lock).map(drop));
+        let one = insert("i * 1000 + 1", "least((i + 1) * 1000, rows)");
+        pair.source
+            .sql(
+                "postgres",
+                &format!(
+                    "DO $$ DECLARE rows int := {}; BEGIN FOR i IN 0 .. (rows - 1) / 1000 LOOP {one}; COMMIT; \
+                     END LOOP; END $$",
+                    rows()
+                ),
+            )
+            .unwrap();
+        locked.join().unwrap().unwrap();
+    });
+    let megabytes = resident >> 20;
+    println!("PostgreSQL {major}: {} rows in transactions of 1000, {megabytes} MiB resident at most", rows());
+    assert!(resident < RESIDENT_MAX, "{megabytes} MiB resident");
 }

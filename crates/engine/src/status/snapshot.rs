@@ -101,6 +101,28 @@ pub struct CopySnapshot {
     pub tables: Vec<TableSnapshot>,
 }
 
+/// A published table that does not take part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingTable {
+    /// Schema-qualified name.
+    pub table: String,
+    /// Why not, and what to do.
+    pub reason: String,
+}
+
+/// The publication's tables, as they were last looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Refresh {
+    /// Which request this look answers; see [`Status::request_refresh`].
+    pub number: u64,
+    /// Tables that are replicated.
+    pub joined: u64,
+    /// Tables that are being copied while the others go on.
+    pub joining: Vec<String>,
+    /// Tables that cannot be replicated yet.
+    pub waiting: Vec<WaitingTable>,
+}
+
 /// One reading of everything.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -138,6 +160,9 @@ pub struct Snapshot {
     pub totals: Totals,
     /// The first copy.
     pub copy: CopySnapshot,
+    /// Which tables take part; nothing before the stream's first look.
+    #[serde(default)]
+    pub refresh: Option<Refresh>,
     /// The last error, if there was one.
     pub last_error: Option<LastError>,
 }
@@ -185,6 +210,7 @@ impl Status {
             queued_bytes: self.counters.queued_bytes.load(Ordering::Relaxed),
             totals: self.totals(),
             copy: self.copy_snapshot(),
+            refresh: self.refresh(),
             last_error,
         }
     }

@@ -8,6 +8,7 @@ pub(crate) mod disable;
 pub(crate) mod drop;
 pub(crate) mod enable;
 pub(crate) mod man;
+pub(crate) mod refresh;
 pub(crate) mod release;
 pub(crate) mod run;
 pub(crate) mod sequences;

@@ -55,7 +55,7 @@ fn flag_over_environment_over_file_over_default() {
         (&[], &[], Some(top), 4),
         (&[], &[], Some("batch_rows_max = \"5\""), 5),
         (&[], &[("PGSLUICE_BATCH_ROWS_MAX", "")], Some(top), 4),
-        (&[], &[], None, 10_000),
+        (&[], &[], None, 100_000),
         (flag, &[], None, 1),
     ];
     for (flags, env, file, expected) in cases {

@@ -12,6 +12,7 @@ mod failures;
 mod folds;
 mod identity;
 mod progress;
+mod refresh;
 mod settled;
 mod support;
 mod tables;

@@ -19,7 +19,7 @@ use testkit::{Builder, Cluster, Major, Output, Pair, Rows, Sluice, wait_for};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 /// Long enough for a debug build on a busy machine; nothing waits this long unless it is broken.
-pub(crate) const BOUND: Duration = Duration::from_secs(45);
+pub(crate) const BOUND: Duration = Duration::from_secs(90);
 /// What a stop may take.
 pub(crate) const STOP: Duration = Duration::from_secs(5);
 

@@ -1,0 +1,46 @@
+//! `pgsluice refresh`: has the running process look at the publication now,
+//! and says which tables take part.
+
+use std::time::Duration;
+
+use engine::control::{self, Request};
+
+use super::from_control;
+use crate::exit::Code;
+use crate::subject::Subject;
+
+/// How often it is looked whether the process has looked.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Asks and waits until the look was taken; copying goes on behind it.
+pub(crate) async fn refresh(subject: &Subject, patience: Duration) -> anyhow::Result<Code> {
+    let name = &subject.name;
+    let ask =
+        async |request: &Request| control::ask(&subject.state_dir, name, request).await.map_err(from_control);
+    let number = ask(&Request::Refresh).await?.refresh_number.unwrap_or_default();
+    let deadline = tokio::time::Instant::now() + patience;
+    loop {
+        let status = ask(&Request::Status).await?.status;
+        if let Some(seen) = status.as_ref().and_then(|status| status.refresh.as_ref())
+            && seen.number >= number
+        {
+            super::say(format_args!("{name}: {} tables are replicated", seen.joined));
+            for table in &seen.joining {
+                super::say(format_args!("{name}: being copied: {table}"));
+            }
+            for waiting in &seen.waiting {
+                super::say(format_args!("{name}: not replicated: {}", waiting.reason));
+            }
+            return Ok(if seen.waiting.is_empty() { Code::Done } else { Code::Differs });
+        }
+        if tokio::time::Instant::now() >= deadline {
+            let phase = status.map_or_else(String::new, |status| status.phase);
+            anyhow::bail!(
+                "the process that runs subscription \"{name}\" ({phase}) has not looked at the publication within \
+                 {} s; it does so while it streams: see pgsluice status",
+                patience.as_secs()
+            );
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
