@@ -52,6 +52,9 @@ pub struct Options {
     pub batch_bytes_max: usize,
     /// One source transaction is one target transaction (RULES F3).
     pub keep_transactions: bool,
+    /// Every change is applied by itself, as after a batch that does not fit:
+    /// for tests of that path.
+    pub exact_only: bool,
     /// Go on where `session_replication_role` may not be set.
     pub allow_triggers: bool,
     /// The transaction to pass over, by its commit LSN.
@@ -203,7 +206,7 @@ pub async fn apply(
     counters.queued_bytes.store(0, Ordering::Relaxed);
     let identity = Identity { subscription: options.subscription.to_string() };
     let canceller = target.wire.canceller();
-    let writer = Writer::new(options.binary);
+    let writer = Writer::new(options.binary).exact_only(options.exact_only);
     let executor = Executor::new(target.wire, writer, &identity, Arc::clone(&counters), progress);
     let fitting = executor.fitting();
     let (work, queue) = mpsc::channel(1);

@@ -27,6 +27,8 @@ pub(crate) struct Writer {
     binary: bool,
     /// Memory of arrays that were sent.
     spare: Vec<Vec<u8>>,
+    /// No plan is written.
+    exact_only: bool,
 }
 
 /// A plan that is being written.
@@ -55,7 +57,12 @@ impl Writing {
 
 impl Writer {
     pub(crate) fn new(binary: bool) -> Self {
-        Writer { shapes: Shapes::new(), binary, spare: Vec::new() }
+        Writer { shapes: Shapes::new(), binary, spare: Vec::new(), exact_only: false }
+    }
+
+    /// Whether everything is to be applied one change at a time.
+    pub(crate) fn exact_only(self, exact_only: bool) -> Self {
+        Writer { exact_only, ..self }
     }
 
     /// Whether values come in binary form.
@@ -65,6 +72,9 @@ impl Writer {
 
     /// The next statement of `writing`, `None` at the end.
     pub(crate) fn next(&mut self, writing: &mut Writing) -> Result<Option<Statement>, Misfit> {
+        if self.exact_only {
+            return Err(Misfit);
+        }
         loop {
             if let Some((table, folding)) = &mut writing.fold {
                 match folding.next(table, self)? {

@@ -421,6 +421,7 @@ impl Attempt<'_> {
             batch_bytes_max: settings.batch_bytes_max,
             // RULES F3: a commit timestamp belongs to one source transaction.
             keep_transactions: ends.state.tracks_commit_timestamps().await?,
+            exact_only: settings.exact_only,
             allow_triggers: settings.allow_triggers,
             skip_lsn,
             gate: Arc::clone(self.status.gate()),

@@ -42,6 +42,8 @@ pub struct Settings {
     pub batch_rows_max: usize,
     /// Most bytes in one batch.
     pub batch_bytes_max: usize,
+    /// Apply every change by itself; for tests.
+    pub exact_only: bool,
     /// Longest time between two reports to the source; zero: only on request.
     pub wal_receiver_status_interval: Duration,
     /// Longest silence of the source; zero: for ever.

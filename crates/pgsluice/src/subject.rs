@@ -13,6 +13,10 @@ use engine::Settings;
 use crate::exit::usage;
 use crate::settings::{Binary, Ends, Origin, SourceMode, SynchronousCommit, Table};
 
+/// No setting: if it is set, every change is applied by itself, as after a
+/// batch that does not fit. For tests that compare the two paths.
+const EXACT_ONLY: &str = "PGSLUICE_EXACT_ONLY";
+
 /// What every command needs to know of a subscription.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
@@ -110,6 +114,7 @@ impl Subject {
             batch_rows_max: apply.batch_rows_max as usize,
             // 64-bit machines only (DESIGN section 5).
             batch_bytes_max: apply.batch_bytes_max.0 as usize,
+            exact_only: std::env::var_os(EXACT_ONLY).is_some_and(|value| !value.is_empty()),
             wal_receiver_status_interval: stream.wal_receiver_status_interval.0,
             wal_receiver_timeout: stream.wal_receiver_timeout.0,
             wal_retrieve_retry_interval: stream.wal_retrieve_retry_interval.0,
