@@ -12,6 +12,7 @@ mod failures;
 mod folds;
 mod identity;
 mod progress;
+#[allow(dead_code, reason = "the golden themes use other words of it")]
 mod refresh;
 mod settled;
 mod support;

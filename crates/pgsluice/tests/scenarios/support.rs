@@ -4,7 +4,8 @@
 //! What needs settings of its own, or stops a server, starts a pair of its own ([`Scenario::alone`]).
 //!
 //! *Strategies* are command lines that must all lead to the same rows ([`FOLDED`], [`ONE_BY_ONE`]): the source is
-//! written once, and one pgsluice per strategy follows it into its own database.
+//! written once, and one pgsluice per strategy follows it into its own database. As in a shell, words like
+//! `NAME=value` set the environment.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,6 +38,18 @@ pub(crate) fn scenario(scenario: impl Fn(&mut Scenario) + Sync) {
 /// [`scenario`] with other strategies.
 pub(crate) fn scenario_with(strategies: &[&[&str]], scenario: impl Fn(&mut Scenario) + Sync) {
     each_major(|major| tell(Scenario::on(shared(major), strategies), &scenario));
+}
+
+/// [`scenario_with`] in databases created with these options of `CREATE DATABASE`.
+pub(crate) fn scenario_in(
+    source: &str,
+    target: &str,
+    strategies: &[&[&str]],
+    scenario: impl Fn(&mut Scenario) + Sync,
+) {
+    each_major(|major| {
+        tell(Scenario::new(Ends::Shared(shared(major)), strategies, [source, target]), &scenario);
+    });
 }
 
 /// [`scenario_with`] on a pair of clusters that no other scenario uses.
@@ -140,14 +153,14 @@ pub(crate) struct Scenario {
 /// A schema without rows, a publication of it, some statements: the whole of most scenarios.
 impl Scenario {
     fn on(pair: &'static Pair, strategies: &[&[&str]]) -> Scenario {
-        Scenario::new(Ends::Shared(pair), strategies)
+        Scenario::new(Ends::Shared(pair), strategies, [""; 2])
     }
 
     pub(crate) fn alone(pair: Pair, strategies: &[&[&str]]) -> Scenario {
-        Scenario::new(Ends::Own(Box::new(pair)), strategies)
+        Scenario::new(Ends::Own(Box::new(pair)), strategies, [""; 2])
     }
 
-    fn new(ends: Ends, strategies: &[&[&str]]) -> Scenario {
+    fn new(ends: Ends, strategies: &[&[&str]], options: [&str; 2]) -> Scenario {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let db = format!("s{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let mut told = Scenario {
@@ -158,10 +171,12 @@ impl Scenario {
             marks: 0,
             sessions: RefCell::default(),
         };
-        told.pair().source.sql("postgres", &format!("CREATE DATABASE {db}")).expect("a database");
+        let [source, target] =
+            options.map(|options| move |db: &str| format!("CREATE DATABASE {db} {options}"));
+        told.pair().source.sql("postgres", &source(&db)).expect("a database");
         for (number, args) in strategies.iter().enumerate() {
             let name = format!("{db}_{number}");
-            told.pair().target.sql("postgres", &format!("CREATE DATABASE {name}")).expect("a database");
+            told.pair().target.sql("postgres", &target(&name)).expect("a database");
             let args = args.iter().map(|&arg| arg.to_owned()).collect();
             told.followers.push(Follower { db: name.clone(), name, args, sluice: None, log: String::new() });
         }
@@ -217,6 +232,13 @@ impl Scenario {
 
     pub(crate) fn try_source(&self, sql: &str) -> Result<Rows, String> {
         self.at(&self.source_url(), sql)
+    }
+
+    /// On the source in another session, for open transactions.
+    #[track_caller]
+    pub(crate) fn source_in(&self, session: &str, sql: &str) {
+        let url = format!("{}?application_name={session}", self.source_url());
+        self.at(&url, sql).unwrap_or_else(|error| panic!("on the source, in session {session}: {error}"));
     }
 
     /// One value from the source.
@@ -292,9 +314,11 @@ impl Scenario {
                 continue;
             }
             let own = self.followers[number].args.clone();
+            let (environment, own): (Vec<_>, Vec<_>) = own.iter().partition(|word| is_assignment(word));
             let mut args = vec!["run", "--publication", "p", "--wal-retrieve-retry-interval", "200ms"];
-            args.extend(own.iter().map(String::as_str));
+            args.extend(own.into_iter().map(String::as_str));
             let mut command = self.command(number, &args);
+            command.envs(environment.into_iter().filter_map(|word| word.split_once('=')));
             change(&mut command);
             self.followers[number].sluice = Some(Sluice::start(command).expect("pgsluice"));
         }
@@ -340,20 +364,24 @@ impl Scenario {
 
     #[track_caller]
     pub(crate) fn wait_for_mark(&mut self, id: u32) {
-        for number in 0..self.followers.len() {
-            let url = self.target_url(number);
-            let reached = wait_for("the target to be level", BOUND, || {
-                let there = self.at(&url, &format!("SELECT count(*) FROM mark WHERE id = {id}"));
-                self.assert_running(number);
-                Ok(there.is_ok_and(|rows| rows[0][0].as_deref() == Some("1")))
-            });
-            assert!(
-                reached.is_ok(),
-                "{reached:?}, strategy {:?}\n{}",
-                self.followers[number].args,
-                self.short_log(number)
-            );
-        }
+        (0..self.followers.len()).for_each(|number| self.wait_for_mark_of(number, id));
+    }
+
+    /// [`Scenario::wait_for_mark`] for one follower.
+    #[track_caller]
+    pub(crate) fn wait_for_mark_of(&mut self, number: usize, id: u32) {
+        let url = self.target_url(number);
+        let reached = wait_for("the target to be level", BOUND, || {
+            let there = self.at(&url, &format!("SELECT count(*) FROM mark WHERE id = {id}"));
+            self.assert_running(number);
+            Ok(there.is_ok_and(|rows| rows[0][0].as_deref() == Some("1")))
+        });
+        assert!(
+            reached.is_ok(),
+            "{reached:?}, strategy {:?}\n{}",
+            self.followers[number].args,
+            self.short_log(number)
+        );
     }
 
     #[track_caller]
@@ -408,11 +436,24 @@ impl Scenario {
         let columns = self.source_one(&sql);
         let sql = format!("SELECT ROW({columns})::text FROM {table} ORDER BY 1");
         let expected = self.try_source(&sql).unwrap_or_else(|error| panic!("{error}"));
+        self.same_rows(table, &expected, &sql);
+    }
+
+    /// In every target database the table holds the rows that `query` has on the source.
+    #[track_caller]
+    pub(crate) fn same_as(&self, table: &str, query: &str) {
+        let rows = format!("SELECT q::text FROM ({query}) q ORDER BY 1");
+        let expected = self.try_source(&rows).unwrap_or_else(|error| panic!("{error}"));
+        self.same_rows(table, &expected, &format!("SELECT t::text FROM {table} t ORDER BY 1"));
+    }
+
+    #[track_caller]
+    fn same_rows(&self, table: &str, expected: &Rows, sql: &str) {
         for number in 0..self.followers.len() {
-            let found = self.at(&self.target_url(number), &sql).unwrap_or_else(|error| panic!("{error}"));
-            if found != expected {
+            let found = self.at(&self.target_url(number), sql).unwrap_or_else(|error| panic!("{error}"));
+            if found != *expected {
                 let (args, log) = (&self.followers[number].args, self.short_log(number));
-                panic!("{table} differs, strategy {args:?}: {}\n{log}", difference(&expected, &found));
+                panic!("{table} differs, strategy {args:?}: {}\n{log}", difference(expected, &found));
             }
         }
     }
@@ -430,8 +471,14 @@ impl Scenario {
     /// SIGTERM to every pgsluice; each must end well and in time.
     #[track_caller]
     pub(crate) fn stop(&mut self) {
+        self.stop_from(0);
+    }
+
+    /// [`Scenario::stop`], but followers before `first` go on.
+    #[track_caller]
+    pub(crate) fn stop_from(&mut self, first: usize) {
         self.wait_until_started();
-        for follower in &mut self.followers {
+        for follower in &mut self.followers[first..] {
             let Some(mut sluice) = follower.sluice.take() else { continue };
             let status = sluice.terminate(STOP).expect("it stops in time");
             follower.log.push_str(&sluice.stderr());
@@ -603,6 +650,11 @@ fn one(rows: Result<Rows, String>, sql: &str) -> String {
         [row] if row.len() == 1 => row[0].clone().unwrap_or_default(),
         rows => panic!("one value expected, {} rows came from: {sql}", rows.len()),
     }
+}
+
+fn is_assignment(word: &str) -> bool {
+    let named = |(name, _): (&str, &str)| name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    word.split_once('=').is_some_and(named)
 }
 
 /// The first rows that only one side has, counted.
