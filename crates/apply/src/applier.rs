@@ -212,7 +212,7 @@ pub async fn apply(
     let (work, queue) = mpsc::channel(1);
     let mut executing = AbortOnDrop(tokio::spawn(execute(executor, queue)));
     let mut planning = Planning {
-        assembler: Assembler::new(feed.spool),
+        assembler: Assembler::new(feed.spool).with_binary(options.binary),
         intake: Intake::new(Arc::clone(&options.gate)),
         catalog: target.catalog,
         batch: Batch::default(),

@@ -123,15 +123,36 @@ pub enum Event {
 
 /// The stream was not what pgoutput sends, or the spool failed.
 #[derive(Debug)]
-pub struct AssemblyError(Kind);
+pub struct AssemblyError(Kind, Option<Begin>);
 
 #[derive(Debug)]
 enum Kind {
     Decode(DecodeError),
-    OutOfPlace { message: &'static str, state: &'static str },
+    OutOfPlace {
+        message: &'static str,
+        state: &'static str,
+    },
     UnknownRelation(Oid),
+    /// A row has more or fewer values than its relation has columns.
+    Columns {
+        relation: String,
+        values: usize,
+        columns: usize,
+    },
+    /// A value in binary form, which was not asked for.
+    Binary {
+        relation: String,
+    },
+    /// BEGIN named another commit than the one that came.
+    Commit {
+        announced: Lsn,
+        came: Lsn,
+    },
     TwoPhase(u8),
-    Spool { xid: Xid, error: io::Error },
+    Spool {
+        xid: Xid,
+        error: io::Error,
+    },
 }
 
 impl AssemblyError {
@@ -144,11 +165,31 @@ impl AssemblyError {
 
 impl fmt::Display for AssemblyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        self.0.fmt(f)?;
+        match &self.1 {
+            Some(begin) => write!(f, ", in transaction {} that finished at {}", begin.xid, begin.final_lsn),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Kind::Decode(error) => error.fmt(f),
             Kind::OutOfPlace { message, state } => write!(f, "{message} came {state}"),
             Kind::UnknownRelation(id) => {
                 write!(f, "a change came for relation {id}, which the source has not described")
+            }
+            Kind::Columns { relation, values, columns } => write!(
+                f,
+                "a row with {values} values came for relation \"{relation}\", which has {columns} columns"
+            ),
+            Kind::Binary { relation } => {
+                write!(f, "a binary value that was not asked for came for relation \"{relation}\"")
+            }
+            Kind::Commit { announced, came } => {
+                write!(f, "a commit at {came} came where {announced} was announced")
             }
             Kind::TwoPhase(kind) => write!(
                 f,
@@ -173,13 +214,19 @@ impl std::error::Error for AssemblyError {
 
 impl From<DecodeError> for AssemblyError {
     fn from(error: DecodeError) -> Self {
-        AssemblyError(Kind::Decode(error))
+        Kind::Decode(error).into()
+    }
+}
+
+impl From<Kind> for AssemblyError {
+    fn from(kind: Kind) -> Self {
+        AssemblyError(kind, None)
     }
 }
 
 enum State {
     Outside,
-    InTransaction,
+    InTransaction(Begin),
     InBlock(Xid),
     Replaying(Replay),
 }
@@ -188,7 +235,7 @@ impl State {
     fn describe(&self) -> &'static str {
         match self {
             State::Outside => "outside a transaction",
-            State::InTransaction => "inside a transaction",
+            State::InTransaction(_) => "inside a transaction",
             State::InBlock(_) => "inside a stream block",
             State::Replaying(_) => "before a streamed transaction was read to its end",
         }
@@ -221,6 +268,8 @@ pub struct Assembler {
     relations: FxHashMap<Oid, Arc<Relation>>,
     open: FxHashMap<Xid, Open>,
     pending: Option<Event>,
+    /// Values may come in binary form.
+    binary: bool,
     /// While in a block.
     spooling: Option<Inside>,
 }
@@ -235,8 +284,16 @@ impl Assembler {
             relations: FxHashMap::default(),
             open: FxHashMap::default(),
             pending: None,
+            binary: true,
             spooling: None,
         }
+    }
+
+    /// Whether values were asked for in binary form; if not, one that comes is
+    /// an error.
+    #[must_use]
+    pub fn with_binary(self, binary: bool) -> Self {
+        Assembler { binary, ..self }
     }
 
     /// Whether the stream stands between transactions and blocks, so that
@@ -272,8 +329,13 @@ impl Assembler {
         {
             return self.spool_message(xid, &data);
         }
-        let (_, message) = pgoutput::decode(data, false)?;
-        self.pending = self.take(message)?;
+        let begin = match self.state {
+            State::InTransaction(begin) => Some(begin),
+            _ => None,
+        };
+        let taken = pgoutput::decode(data, false).map_err(AssemblyError::from);
+        let taken = taken.and_then(|(_, message)| self.take(message));
+        self.pending = taken.map_err(|error| AssemblyError(error.0, begin))?;
         Ok(())
     }
 
@@ -287,19 +349,22 @@ impl Assembler {
             return Ok(Some(event));
         }
         while let State::Replaying(replay) = &mut self.state {
-            let xid = replay.xid;
-            let message = replay.read().map_err(|error| AssemblyError(Kind::Spool { xid, error }))?;
+            let begin = replay.begin();
+            let xid = begin.xid;
+            let message = replay.read().map_err(|error| Kind::Spool { xid, error })?;
             let Some(data) = message else {
                 let commit = replay.commit;
                 self.state = State::Outside;
-                self.spool.remove(xid).map_err(|error| AssemblyError(Kind::Spool { xid, error }))?;
+                self.spool.remove(xid).map_err(|error| Kind::Spool { xid, error })?;
                 return Ok(Some(Event::Commit(commit)));
             };
-            let (subxid, message) = pgoutput::decode(data, true)?;
+            let decoded = pgoutput::decode(data, true).map_err(Kind::Decode);
+            let (subxid, message) = decoded.map_err(|kind| AssemblyError(kind, Some(begin)))?;
+            // Relations too: after an abort the source describes them again.
             if subxid.is_some_and(|subxid| replay.aborted.contains(&subxid)) {
                 continue;
             }
-            if let Some(event) = self.row(message)? {
+            if let Some(event) = self.row(message).map_err(|error| AssemblyError(error.0, Some(begin)))? {
                 return Ok(Some(event));
             }
         }
@@ -310,14 +375,24 @@ impl Assembler {
     fn take(&mut self, message: Message) -> Result<Option<Event>, AssemblyError> {
         match (&self.state, message) {
             (State::Outside, Message::Begin { final_lsn, commit_time, xid }) => {
-                self.state = State::InTransaction;
-                Ok(Some(Event::Begin(Begin { xid, final_lsn, commit_time })))
+                let begin = Begin { xid, final_lsn, commit_time };
+                self.state = State::InTransaction(begin);
+                Ok(Some(Event::Begin(begin)))
             }
-            (State::InTransaction, Message::Commit(commit)) => {
+            (State::InTransaction(begin), Message::Commit(commit)) => {
+                let (announced, came) = (begin.final_lsn, commit.commit_lsn);
+                // The same record, told twice.
+                if announced != came || begin.commit_time != commit.commit_time {
+                    return Err(Kind::Commit { announced, came }.into());
+                }
                 self.state = State::Outside;
                 Ok(Some(Event::Commit(commit)))
             }
-            (State::Outside, Message::StreamStart { xid, .. }) => {
+            (State::Outside, Message::StreamStart { xid, first_segment }) => {
+                if first_segment == self.open.contains_key(&xid) {
+                    let state = if first_segment { "a second time" } else { "without the blocks before it" };
+                    return Err(Kind::OutOfPlace { message: "stream start", state }.into());
+                }
                 self.open.entry(xid).or_default();
                 self.state = State::InBlock(xid);
                 self.spooling = Some(flight::inside(Phase::Spool));
@@ -332,29 +407,26 @@ impl Assembler {
             }
             (State::Outside, Message::StreamAbort { xid, subxid }) => self.abort(xid, subxid).map(|()| None),
             (State::Outside, Message::StreamCommit { xid, commit }) => self.replay(xid, commit).map(Some),
-            (_, Message::TwoPhase { kind }) => Err(AssemblyError(Kind::TwoPhase(kind))),
+            (_, Message::TwoPhase { kind }) => Err(Kind::TwoPhase(kind).into()),
             // Sent by the publisher's own choice and without meaning for a
             // subscriber: an origin's name, a type's name, a message emitted
             // by an application.
             (_, Message::Origin { .. } | Message::Type { .. } | Message::Logical { .. }) => Ok(None),
             // A relation may be described before the first change.
             (_, message @ Message::Relation(_)) => self.row(message),
-            (State::InTransaction, message) => self.row(message),
+            (State::InTransaction(_), message) => self.row(message),
             (state, message) => {
-                Err(AssemblyError(Kind::OutOfPlace { message: name(&message), state: state.describe() }))
+                Err(Kind::OutOfPlace { message: name(&message), state: state.describe() }.into())
             }
         }
     }
 
     /// What one message inside a transaction means.
     fn row(&mut self, message: Message) -> Result<Option<Event>, AssemblyError> {
-        let change = |relation, op| Ok(Some(Event::Change(Change { relation, op })));
         match message {
-            Message::Insert { relation, new } => change(self.relation(relation)?, Op::Insert(new)),
-            Message::Update { relation, old, new } => {
-                change(self.relation(relation)?, Op::Update { old, new })
-            }
-            Message::Delete { relation, old } => change(self.relation(relation)?, Op::Delete(old)),
+            Message::Insert { relation, new } => self.change(relation, Op::Insert(new)),
+            Message::Update { relation, old, new } => self.change(relation, Op::Update { old, new }),
+            Message::Delete { relation, old } => self.change(relation, Op::Delete(old)),
             Message::Truncate { relations, restart_identity, cascade: _ } => {
                 // CASCADE is not repeated: the list names every table that
                 // was truncated and is published, as in native apply.
@@ -372,14 +444,32 @@ impl Assembler {
                 Ok(None)
             }
             Message::Origin { .. } | Message::Type { .. } | Message::Logical { .. } => Ok(None),
-            other => {
-                Err(AssemblyError(Kind::OutOfPlace { message: name(&other), state: "inside a transaction" }))
-            }
+            other => Err(Kind::OutOfPlace { message: name(&other), state: "inside a transaction" }.into()),
         }
     }
 
     fn relation(&self, id: Oid) -> Result<Arc<Relation>, AssemblyError> {
-        self.relations.get(&id).cloned().ok_or(AssemblyError(Kind::UnknownRelation(id)))
+        self.relations.get(&id).cloned().ok_or(Kind::UnknownRelation(id).into())
+    }
+
+    fn change(&self, relation: Oid, op: Op) -> Result<Option<Event>, AssemblyError> {
+        let relation = self.relation(relation)?;
+        let (one, other) = match &op {
+            Op::Insert(new) => (new, None),
+            Op::Update { old, new } => (new, old.as_ref().map(|old| &old.tuple)),
+            Op::Delete(old) => (&old.tuple, None),
+        };
+        for tuple in std::iter::once(one).chain(other) {
+            let name = || format!("{}.{}", relation.namespace, relation.name);
+            let (values, columns) = (tuple.len(), relation.columns.len());
+            if values != columns {
+                return Err(Kind::Columns { relation: name(), values, columns }.into());
+            }
+            if tuple.has_binary() && !self.binary {
+                return Err(Kind::Binary { relation: name() }.into());
+            }
+        }
+        Ok(Some(Event::Change(Change { relation, op })))
     }
 
     /// Appends one message, behind its length, to the open transaction.
@@ -395,7 +485,7 @@ impl Assembler {
         let open = self.open.entry(xid).or_default();
         if !open.buffer.is_empty() {
             let appended = self.spool.append(xid, &open.buffer);
-            appended.map_err(|error| AssemblyError(Kind::Spool { xid, error }))?;
+            appended.map_err(|error| Kind::Spool { xid, error })?;
             open.spooled = true;
         }
         // Not kept: many transactions may be open, each with a buffer.
@@ -406,7 +496,7 @@ impl Assembler {
     fn abort(&mut self, xid: Xid, subxid: Xid) -> Result<(), AssemblyError> {
         if xid == subxid {
             self.open.remove(&xid);
-            return self.spool.remove(xid).map_err(|error| AssemblyError(Kind::Spool { xid, error }));
+            return self.spool.remove(xid).map_err(|error| Kind::Spool { xid, error }.into());
         }
         // Of a transaction that sent nothing since we started, if it is not
         // there: there is nothing to pass over.
@@ -418,23 +508,26 @@ impl Assembler {
 
     fn replay(&mut self, xid: Xid, commit: CommitInfo) -> Result<Event, AssemblyError> {
         let Some(open) = self.open.remove(&xid) else {
-            return Err(AssemblyError(Kind::OutOfPlace {
-                message: "stream commit",
-                state: "for a transaction that was never streamed",
-            }));
+            let (message, state) = ("stream commit", "for a transaction that was never streamed");
+            return Err(Kind::OutOfPlace { message, state }.into());
         };
         let input = if open.spooled {
-            Some(self.spool.read(xid).map_err(|error| AssemblyError(Kind::Spool { xid, error }))?)
+            Some(self.spool.read(xid).map_err(|error| Kind::Spool { xid, error })?)
         } else {
             None
         };
-        self.state =
-            State::Replaying(Replay { xid, commit, aborted: open.aborted, input, buffer: BytesMut::new() });
-        Ok(Event::Begin(Begin { xid, final_lsn: commit.commit_lsn, commit_time: commit.commit_time }))
+        let replay = Replay { xid, commit, aborted: open.aborted, input, buffer: BytesMut::new() };
+        let begin = replay.begin();
+        self.state = State::Replaying(replay);
+        Ok(Event::Begin(begin))
     }
 }
 
 impl Replay {
+    fn begin(&self) -> Begin {
+        Begin { xid: self.xid, final_lsn: self.commit.commit_lsn, commit_time: self.commit.commit_time }
+    }
+
     /// The next message, `None` at the end.
     fn read(&mut self) -> io::Result<Option<Bytes>> {
         loop {

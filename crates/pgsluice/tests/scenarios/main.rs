@@ -12,9 +12,9 @@ mod failures;
 mod folds;
 mod identity;
 mod progress;
-#[allow(dead_code, reason = "the golden themes use other words of it")]
 mod refresh;
 mod settled;
+#[allow(dead_code, reason = "the golden themes use other words of it")]
 mod support;
 mod tables;
 mod transactions;

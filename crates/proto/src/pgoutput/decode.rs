@@ -14,11 +14,11 @@ use super::{CommitInfo, DecodeError, Message, OldTuple, Relation, RelationColumn
 /// # Errors
 /// An unknown kind, a message cut short, or bytes left over.
 pub fn decode(data: Bytes, in_stream: bool) -> Result<(Option<Xid>, Message), DecodeError> {
-    let kind = data.first().copied();
+    let (kind, length) = (data.first().copied(), data.len());
     let mut reader = Reader(data);
     message(&mut reader, in_stream)
         .and_then(|decoded| if reader.0.is_empty() { Ok(decoded) } else { Err("bytes are left over") })
-        .map_err(|reason| DecodeError { kind, reason })
+        .map_err(|reason| DecodeError { kind, at: length - reader.0.len(), reason })
 }
 
 fn message(r: &mut Reader, in_stream: bool) -> Result<(Option<Xid>, Message), &'static str> {
@@ -36,7 +36,7 @@ fn message(r: &mut Reader, in_stream: bool) -> Result<(Option<Xid>, Message), &'
         b'Y' => Message::Type { id: Oid(r.u32()?), namespace: namespace(r)?, name: r.string()? },
         b'T' => truncate(r)?,
         b'M' => logical(r)?,
-        b'S' => Message::StreamStart { xid: Xid(r.u32()?), first_segment: r.u8()? != 0 },
+        b'S' => Message::StreamStart { xid: Xid(r.u32()?), first_segment: r.flag()? },
         b'E' => Message::StreamStop,
         b'c' => Message::StreamCommit { xid: Xid(r.u32()?), commit: commit(r)? },
         b'A' => stream_abort(r)?,
@@ -113,12 +113,8 @@ fn relation(r: &mut Reader) -> Result<Relation, &'static str> {
 }
 
 fn relation_column(r: &mut Reader) -> Result<RelationColumn, &'static str> {
-    let flags = r.u8()?;
-    if flags > 1 {
-        return Err("unknown column flags");
-    }
     Ok(RelationColumn {
-        identity: flags == 1,
+        identity: r.flag()?,
         name: r.string()?,
         type_oid: Oid(r.u32()?),
         typmod: r.u32()?.cast_signed(),
@@ -139,7 +135,7 @@ fn truncate(r: &mut Reader) -> Result<Message, &'static str> {
 }
 
 fn logical(r: &mut Reader) -> Result<Message, &'static str> {
-    let transactional = r.u8()? != 0;
+    let transactional = r.flag()?;
     let (lsn, prefix) = (r.lsn()?, r.string()?);
     let length = r.u32()? as usize;
     if r.0.len() != length {
@@ -167,6 +163,14 @@ const CUT_SHORT: &str = "the message is cut short";
 impl Reader {
     fn u8(&mut self) -> Result<u8, &'static str> {
         self.0.try_get_u8().map_err(|_| CUT_SHORT)
+    }
+
+    fn flag(&mut self) -> Result<bool, &'static str> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err("unknown flags"),
+        }
     }
 
     fn u16(&mut self) -> Result<u16, &'static str> {
@@ -255,6 +259,20 @@ mod tests {
             longer.push(0);
             assert!(decode(Bytes::from(longer), in_stream).is_err());
         }
+    }
+
+    #[test]
+    fn errors_name_the_message_and_the_place_in_it() {
+        let (mut bytes, _) = samples().remove(0);
+        // Kind and relation, the marker, the count, then a text of one byte.
+        bytes[8 + 6] = b'x';
+        let error = decode(Bytes::from(bytes.clone()), false).unwrap_err();
+        assert_eq!(error.to_string(), "pgoutput message 'I', byte 14: a column is of an unknown kind");
+        bytes[8 + 4] = 200;
+        let error = decode(Bytes::from(bytes), false).unwrap_err();
+        assert_eq!(error.to_string(), "pgoutput message 'I', byte 8: a column is longer than its message");
+        let error = decode(Bytes::from_static(b"\xff"), false).unwrap_err();
+        assert_eq!(error.to_string(), "pgoutput message '\\xff', byte 1: unknown kind of message");
     }
 
     #[test]

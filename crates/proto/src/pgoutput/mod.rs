@@ -192,13 +192,17 @@ pub enum Message {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError {
     kind: Option<u8>,
+    /// How many bytes into the message.
+    at: usize,
     reason: &'static str,
 }
 
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            Some(kind) => write!(f, "pgoutput message {:?}: {}", char::from(kind), self.reason),
+            Some(kind) => {
+                write!(f, "pgoutput message '{}', byte {}: {}", kind.escape_ascii(), self.at, self.reason)
+            }
             None => write!(f, "pgoutput message: {}", self.reason),
         }
     }

@@ -25,6 +25,8 @@ pub enum Column<'a> {
 pub struct Tuple {
     columns: Bytes,
     count: u16,
+    has_unchanged: bool,
+    has_binary: bool,
 }
 
 /// The columns of a [`Tuple`] in order.
@@ -40,11 +42,23 @@ impl Tuple {
             return Err("a tuple is cut short");
         }
         let count = bytes.get_u16();
+        let (mut has_unchanged, mut has_binary) = (false, false);
         let mut length = 0;
         for _ in 0..count {
-            length += column_length(&bytes[length..])?;
+            match column_length(&bytes[length..]) {
+                Ok(column) => {
+                    has_unchanged |= bytes[length] == b'u';
+                    has_binary |= bytes[length] == b'b';
+                    length += column;
+                }
+                // Left at the column that is wrong, so that it can be named.
+                Err(error) => {
+                    bytes.advance(length);
+                    return Err(error);
+                }
+            }
         }
-        Ok(Tuple { columns: bytes.split_to(length), count })
+        Ok(Tuple { columns: bytes.split_to(length), count, has_unchanged, has_binary })
     }
 
     /// Takes what [`Tuple::write`] wrote off the front of `bytes`.
@@ -104,7 +118,13 @@ impl Tuple {
     /// Whether a TOAST value is missing.
     #[must_use]
     pub fn has_unchanged(&self) -> bool {
-        self.columns().any(|column| column == Column::Unchanged)
+        self.has_unchanged
+    }
+
+    /// Whether a value is in binary form.
+    #[must_use]
+    pub fn has_binary(&self) -> bool {
+        self.has_binary
     }
 }
 
@@ -145,6 +165,8 @@ impl<'a> Iterator for Columns<'a> {
 pub struct TupleBuilder {
     columns: BytesMut,
     count: u16,
+    has_unchanged: bool,
+    has_binary: bool,
 }
 
 impl TupleBuilder {
@@ -162,13 +184,16 @@ impl TupleBuilder {
             Column::Text(bytes) => value(b't', bytes),
             Column::Binary(bytes) => value(b'b', bytes),
         }
+        self.has_unchanged |= column == Column::Unchanged;
+        self.has_binary |= matches!(column, Column::Binary(_));
         self.count += 1;
     }
 
     /// The tuple.
     #[must_use]
     pub fn finish(self) -> Tuple {
-        Tuple { columns: self.columns.freeze(), count: self.count }
+        let TupleBuilder { columns, count, has_unchanged, has_binary } = self;
+        Tuple { columns: columns.freeze(), count, has_unchanged, has_binary }
     }
 }
 

@@ -145,6 +145,48 @@ fn what_does_not_belong_is_an_error() {
     }
 }
 
+#[test]
+fn errors_say_what_came_and_in_which_transaction() {
+    let two_values: Bytes = [b"I\0\0\x40\0N\0\x02n".as_slice(), b"n"].concat().into();
+    let binary = Bytes::from_static(b"I\0\0\x40\0N\0\x01b\0\0\0\x01x");
+    let cut = insert(None, "abc").slice(..9);
+    let inside = |message: Bytes| vec![begin(0x100, 7), relation(None), message];
+    let stop = || Bytes::from_static(b"E");
+    for (messages, expected) in [
+        (
+            inside(two_values),
+            "a row with 2 values came for relation \"s.t\", which has 1 columns, in transaction 7 that finished at 0/100",
+        ),
+        (
+            inside(binary),
+            "a binary value that was not asked for came for relation \"s.t\", in transaction 7 that finished at 0/100",
+        ),
+        (
+            inside(cut),
+            "pgoutput message 'I', byte 8: a column's length is cut short, in transaction 7 that finished at 0/100",
+        ),
+        (
+            inside(commit(0x200)),
+            "a commit at 0/200 came where 0/100 was announced, in transaction 7 that finished at 0/100",
+        ),
+        (vec![stream(b'S', 7, b"\x01"), stop(), stream(b'S', 7, b"\x01")], "stream start came a second time"),
+        (vec![stream(b'S', 7, b"\0")], "stream start came without the blocks before it"),
+        (
+            vec![stream(b'S', 7, b"\x01"), insert(Some(7), "a"), stop(), stream(b'c', 7, &lsn_time(0x200))],
+            "a change came for relation 16384, which the source has not described, in transaction 7 that finished at 0/200",
+        ),
+    ] {
+        let (assembler, _dir) = assembler();
+        let mut assembler = assembler.with_binary(false);
+        let result = messages.into_iter().try_for_each(|message| {
+            assembler.push(message)?;
+            while assembler.next()?.is_some() {}
+            Ok::<_, AssemblyError>(())
+        });
+        assert_eq!(result.unwrap_err().to_string(), expected);
+    }
+}
+
 /// A disk that is full after some bytes.
 struct FullDisk(usize);
 
