@@ -6,9 +6,11 @@
 mod arrows;
 mod cargo;
 mod check;
+mod corpus;
 mod demo;
 mod deny;
 mod documents;
+mod fuzz;
 mod suite;
 mod tidy;
 
@@ -58,6 +60,16 @@ enum Chore {
     },
     /// Two throw-away clusters, a live write load, one kill -9, and a proof that both ends are equal.
     Demo(demo::Options),
+    /// Records the streams of every major that tests and fuzzers mutate.
+    Corpus,
+    /// Fuzzes what reads bytes from outside, with libFuzzer; needs the nightly toolchain.
+    Fuzz {
+        /// frames, pgoutput, tuples, transactions or conninfo; all of them unless named.
+        targets: Vec<String>,
+        /// For how long, each.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+    },
     /// Writes the documents that are generated from the code.
     Docs {
         /// Only say whether they are up to date.
@@ -88,6 +100,8 @@ fn run(chore: Chore) -> Result<bool> {
         Chore::Pg { majors } => fetch_servers(&majors),
         Chore::Bench { arguments } => bench(&arguments),
         Chore::Demo(options) => demo::run(&options).map(|()| true),
+        Chore::Corpus => corpus::run().map(|()| true),
+        Chore::Fuzz { targets, seconds } => fuzz::run(&targets, seconds),
         Chore::Docs { check } => documents::run(check),
     }
 }

@@ -3,6 +3,13 @@
 --@ both
 CREATE TABLE t (id int PRIMARY KEY, v text, n int);
 
+CREATE TABLE described (id int PRIMARY KEY, v text);
+
+CREATE TABLE altered (id int PRIMARY KEY, v text);
+
+--@ target
+ALTER TABLE altered ADD extra text;
+
 --@ source
 INSERT INTO t SELECT i, 'v', 0 FROM generate_series(1, 50) i;
 
@@ -49,3 +56,21 @@ END $$;
 BEGIN; SAVEPOINT a; INSERT INTO t SELECT i, repeat('x', 200), 0 FROM generate_series(6001, 6500) i; SAVEPOINT b; UPDATE t SET v = repeat('y', 200) WHERE id > 6000; ROLLBACK TO b; UPDATE t SET n = 9 WHERE id > 6400; SAVEPOINT d; DELETE FROM t WHERE id > 6450; COMMIT;
 
 BEGIN; SAVEPOINT a; INSERT INTO t SELECT i, repeat('x', 200), 0 FROM generate_series(7001, 7500) i; ROLLBACK;
+
+-- session a
+BEGIN; SAVEPOINT a; INSERT INTO described SELECT i, repeat('x', 200) FROM generate_series(1, 1000) i;
+
+INSERT INTO t VALUES (8001, 'while it is open', 0);
+
+-- session a
+ROLLBACK TO a; INSERT INTO described SELECT i, repeat('y', 200) FROM generate_series(1, 1000) i; COMMIT;
+
+-- session a
+BEGIN; INSERT INTO altered SELECT i, repeat('x', 200) FROM generate_series(1, 500) i; SAVEPOINT a; ALTER TABLE altered ADD extra text; INSERT INTO altered SELECT i, repeat('y', 200), 'e' FROM generate_series(501, 1000) i;
+
+INSERT INTO t VALUES (8002, 'while it is open', 0);
+
+-- session a
+ROLLBACK TO a; INSERT INTO altered SELECT i, repeat('z', 200) FROM generate_series(501, 1000) i; COMMIT;
+
+INSERT INTO altered VALUES (2000, 'in the shape that never changed'); UPDATE altered SET v = 'here' WHERE id < 10;

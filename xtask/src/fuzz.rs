@@ -1,0 +1,107 @@
+//! `cargo x fuzz`: libFuzzer over everything that reads bytes from outside, from the recorded streams.
+//!
+//! Needs the nightly toolchain and a C++ compiler, and nothing else: the flags are those of cargo-fuzz, which works on
+//! `fuzz/` as well. What it finds stays in `fuzz/artifacts`, what it learns in `fuzz/corpus`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cargo::succeeds;
+use crate::corpus;
+
+const TARGETS: [&str; 5] = ["frames", "pgoutput", "tuples", "transactions", "conninfo"];
+
+/// Coverage for libFuzzer, and the address sanitizer.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Ccodegen-units=1";
+
+/// Each of `targets` (all, if there is none) for so many seconds; whether none found anything.
+pub(crate) fn run(targets: &[String], seconds: u64) -> Result<bool> {
+    let targets: Vec<&str> =
+        if targets.is_empty() { TARGETS.to_vec() } else { targets.iter().map(String::as_str).collect() };
+    for target in &targets {
+        ensure!(TARGETS.contains(target), "{target} is none of {}", TARGETS.join(", "));
+    }
+    let fuzz = testkit::workspace_dir().join("fuzz");
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut build = Command::new("rustup");
+    build.args(["run", "nightly", "cargo", "build", "--release", "--target", &triple]).current_dir(&fuzz);
+    // Our own cargo's settings are not for another toolchain.
+    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "CARGO_TARGET_DIR"] {
+        build.env_remove(name);
+    }
+    build.env("RUSTFLAGS", FLAGS);
+    ensure!(
+        succeeds(&mut build)?,
+        "building the fuzz targets failed; they need `rustup toolchain install nightly`"
+    );
+    let mut fine = true;
+    for target in targets {
+        let seeds = seed(&fuzz, target)?;
+        let artifacts = fuzz.join("artifacts").join(target);
+        std::fs::create_dir_all(&artifacts)?;
+        println!("fuzz {target}: {seconds} s");
+        let mut fuzzer = Command::new(fuzz.join("target").join(&triple).join("release").join(target));
+        fuzzer
+            .arg(seeds)
+            .arg(format!("-max_total_time={seconds}"))
+            .args(["-timeout=5", "-rss_limit_mb=1024"]);
+        fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display())).current_dir(&fuzz);
+        fine &= succeeds(&mut fuzzer)?;
+    }
+    Ok(fine)
+}
+
+/// The directory in which `target` starts and to which it adds what it learns.
+fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
+    let dir = fuzz.join("corpus").join(target);
+    std::fs::create_dir_all(&dir)?;
+    let mut number = 0;
+    let mut write = |bytes: &[u8]| {
+        number += 1;
+        std::fs::write(dir.join(format!("seed-{number}")), bytes)
+    };
+    if target == "conninfo" {
+        let path = testkit::workspace_dir().join("crates/client/tests/corpus/conninfo.txt");
+        let text = std::fs::read_to_string(path)?;
+        text.lines().try_for_each(|line| write(line.as_bytes()))?;
+        return Ok(dir);
+    }
+    for entry in std::fs::read_dir(corpus::directory())? {
+        let bytes = std::fs::read(entry?.path())?;
+        match target {
+            "frames" => write(&bytes)?,
+            "transactions" => (0..2).try_for_each(|binary| write(&[&[binary], &bytes[..]].concat()))?,
+            _ => {
+                for message in messages(&bytes).context("a recording is broken")? {
+                    match target {
+                        "tuples" if message.first() == Some(&b'I') => {
+                            write(message.get(6..).unwrap_or_default())?
+                        }
+                        "tuples" => {}
+                        _ => (0..2).try_for_each(|place| write(&[&[place], message].concat()))?,
+                    }
+                }
+            }
+        }
+    }
+    Ok(dir)
+}
+
+/// The messages of pgoutput in a recorded session.
+fn messages(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut messages = Vec::new();
+    while let Some((tag, rest)) = bytes.split_first() {
+        let length = u32::from_be_bytes(rest.first_chunk::<4>().copied()?) as usize;
+        let (message, behind) = rest.split_at_checked(length)?;
+        // XLogData: a byte and three numbers of eight bytes, behind the length.
+        if *tag == b'd' && message.get(4) == Some(&b'w') {
+            messages.push(message.get(29..)?);
+        }
+        bytes = behind;
+    }
+    Some(messages)
+}
