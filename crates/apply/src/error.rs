@@ -61,6 +61,14 @@ pub(crate) enum Kind {
     },
     /// Changes put aside on disk could not be read back.
     PutAside(std::io::Error),
+    /// A session that is not ours has the origin.
+    Held {
+        origin: String,
+        name: String,
+        pid: i32,
+        /// The session's own words for itself; may be empty.
+        who: String,
+    },
     /// What the target remembers does not fit the source.
     Refused(String),
     /// The executor's task ended without a word, which only a panic does.
@@ -117,6 +125,7 @@ impl Error {
             Kind::Client(error) => {
                 error.is_configuration()
                     || error.is_authentication()
+                    || error.is_tls()
                     || error.sqlstate() == Some(MISSING_RIGHT)
             }
             _ => false,
@@ -216,6 +225,11 @@ impl fmt::Display for Error {
                 f,
                 "subscription \"{name}\" is already being applied to this target by {holder}; \
                  stop that one first, or choose another --subscription"
+            ),
+            Kind::Held { origin, name, pid, who } => write!(
+                f,
+                "replication origin \"{origin}\" of subscription \"{name}\" is held by process {pid}{who} on the \
+                 target, so that nothing can be applied; end it: SELECT pg_terminate_backend({pid})"
             ),
             Kind::Refused(message) => f.write_str(message),
             Kind::Lost => f.write_str("the applier's task ended without a result"),

@@ -80,6 +80,11 @@ pub struct State {
     name: SubscriptionName,
 }
 
+/// A process id in a server's words, which may be in any language.
+fn last_number(message: &str) -> Option<i32> {
+    message.split(|c: char| !c.is_ascii_digit()).rfind(|word| !word.is_empty())?.parse().ok()
+}
+
 /// Makes the schema and its tables where they are missing.
 pub const STATE_SCHEMA_SQL: &str = "
 CREATE SCHEMA IF NOT EXISTS pgsluice;
@@ -133,6 +138,7 @@ impl State {
             ("statement_timeout", "0"),
             ("lock_timeout", "0"),
             ("idle_session_timeout", "0"),
+            ("default_transaction_read_only", "off"),
             ("tcp_keepalives_idle", "30"),
         ];
         let session = client::connect(target, &name.application_name("control"), &settings).await?;
@@ -147,6 +153,21 @@ impl State {
 
     async fn has_schema(&self) -> Result<bool, Error> {
         Ok(self.one("SELECT pg_catalog.to_regclass('pgsluice.copied_table') IS NOT NULL").await?.get(0))
+    }
+
+    /// What a query of our tables met: where one is not as we made it, only a
+    /// person can help.
+    fn damaged(&self, error: tokio_postgres::Error) -> Error {
+        let error = self.session.error(error);
+        match error.sqlstate() {
+            // undefined_table, undefined_column, undefined_object,
+            // undefined_function, datatype_mismatch
+            Some("42P01" | "42703" | "42704" | "42883" | "42804") => Error::refused(format!(
+                "schema \"{STATE_SCHEMA}\" on the target is damaged, or belongs to something else: {error}; restore \
+                 it, or give up what it knows: pgsluice drop --force, DROP SCHEMA {STATE_SCHEMA} CASCADE, and copy again"
+            )),
+            _ => error.into(),
+        }
     }
 
     async fn one(&self, sql: &str) -> Result<tokio_postgres::Row, Error> {
@@ -203,10 +224,11 @@ impl State {
         let sql = "SELECT source_sysid, source_timeline, consistent_point, confirmed_lsn, enabled, skip_lsn, \
                           last_error, slot FROM pgsluice.subscription WHERE name = $1";
         let row = self.session.query_opt(sql, &[&self.name.as_str()]).await;
+        let row = row.map_err(|error| self.damaged(error))?;
         let lsn = |row: &tokio_postgres::Row, at: usize| {
             row.get::<_, Option<PgLsn>>(at).map(|l| Lsn::new(l.into()))
         };
-        Ok(row.map_err(|error| self.session.error(error))?.map(|row| SubscriptionRow {
+        Ok(row.map(|row| SubscriptionRow {
             source_sysid: row.get(0),
             source_timeline: row.get(1),
             consistent_point: lsn(&row, 2),
@@ -265,6 +287,17 @@ impl State {
         self.execute(sql, &[&PgLsn::from(lsn.as_u64())]).await.map(drop)
     }
 
+    /// The source went over to `timeline` at `fork`: what was confirmed past it
+    /// is not part of its history.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn change_timeline(&self, timeline: i64, fork: Lsn) -> Result<(), Error> {
+        let sql = "UPDATE pgsluice.subscription SET source_timeline = $2, \
+                   confirmed_lsn = CASE WHEN confirmed_lsn > $3 THEN $3 ELSE confirmed_lsn END WHERE name = $1";
+        self.execute(sql, &[&timeline, &PgLsn::from(fork.as_u64())]).await.map(drop)
+    }
+
     /// Stops the subscription until somebody enables it again.
     ///
     /// # Errors
@@ -289,7 +322,7 @@ impl State {
             begun: row.get(3),
             finished: row.get(4),
         };
-        Ok(rows.map_err(|error| self.session.error(error))?.into_iter().map(table).collect())
+        Ok(rows.map_err(|error| self.damaged(error))?.into_iter().map(table).collect())
     }
 
     /// The slot exists and begins at `consistent_point`; these tables take
@@ -355,9 +388,21 @@ impl State {
         let start = tokio::time::Instant::now();
         let mut terminated = false;
         while let Err(error) = wire.query(&setup).await {
-            // object_in_use: a backend of a process that is gone.
-            if error.sqlstate() != Some("55006") || start.elapsed() > FENCE_WAIT {
-                return Err(error.into());
+            match error.sqlstate() {
+                // object_in_use: a backend of a process that is gone, as a rule.
+                Some("55006") if start.elapsed() > FENCE_WAIT => {
+                    return Err(self.held(&origin, &error).await);
+                }
+                Some("55006") => {}
+                // undefined_object
+                Some("42704") => {
+                    return Err(Error::refused(format!(
+                        "replication origin \"{origin}\" of subscription \"{}\" does not exist on the target any \
+                         more, and with it the record of what was applied; drop the subscription and copy again",
+                        self.name
+                    )));
+                }
+                _ => return Err(error.into()),
             }
             if !terminated && start.elapsed() > FENCE_PATIENCE {
                 terminated = true;
@@ -366,11 +411,29 @@ impl State {
                 let name = self.name.application_name("apply");
                 let ended = self.session.query_one(sql, &[&name, &wire.pid()]).await;
                 let ended: i64 = ended.map_err(|error| self.session.error(error))?.get(0);
-                tracing::warn!(ended, "terminated backends of an earlier process that still held the origin");
+                match ended {
+                    0 => tracing::warn!("{}; waiting for it", self.held(&origin, &error).await),
+                    _ => tracing::warn!(
+                        ended,
+                        "terminated backends of an earlier process that still held the origin"
+                    ),
+                }
             }
             tokio::time::sleep(FENCE_POLL).await;
         }
         self.flushed_progress().await
+    }
+
+    /// Another session has our origin: who, as far as the server's words tell.
+    async fn held(&self, origin: &str, error: &client::Error) -> Error {
+        let pid = error.server().and_then(|error| last_number(&error.message)).unwrap_or_default();
+        let sql = "SELECT pg_catalog.format(' (%s, user %s, %s)', coalesce(nullif(application_name, ''), \
+                   backend_type), usename, coalesce(client_addr::text, 'local')) \
+                   FROM pg_catalog.pg_stat_activity WHERE pid = $1";
+        let who = self.session.query_opt(sql, &[&pid]).await.ok().flatten();
+        let who: String = who.map(|row| row.get(0)).unwrap_or_default();
+        let (origin, name) = (origin.to_owned(), self.name.to_string());
+        Kind::Held { origin, name, pid, who }.into()
     }
 
     /// How far the applied transactions came, all of it flushed (RULES P3).
@@ -378,7 +441,7 @@ impl State {
     /// # Errors
     /// As every query's.
     pub async fn flushed_progress(&self) -> Result<Lsn, Error> {
-        let failed = |error| Error::from(self.session.error(error));
+        let failed = |error| self.damaged(error);
         let last = |row: Option<tokio_postgres::Row>| {
             let lsn = row.and_then(|row| row.get::<_, Option<PgLsn>>(0));
             lsn.map_or(Lsn::INVALID, |lsn| Lsn::new(lsn.into()))

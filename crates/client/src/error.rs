@@ -164,6 +164,11 @@ fn remedy(code: &str) -> Option<&'static str> {
         "28000" => "check the user, and that pg_hba.conf on the server admits it from here to this database",
         "3D000" => "check the database name, or create the database",
         "53300" => "raise max_connections on the server, or the role's connection limit",
+        "25006" => {
+            "give a server that can be written to (a primary; target_session_attrs=read-write finds it among several \
+             hosts), or see default_transaction_read_only"
+        }
+        "53100" => "make room on the server's disk",
         _ => return None,
     })
 }
@@ -199,6 +204,10 @@ impl fmt::Display for Error {
             Kind::Server(error) => {
                 write!(f, "{error}")?;
                 match remedy(&error.code).filter(|_| error.hint.is_none()) {
+                    // The server's words when pg_hba.conf admits only hostssl.
+                    _ if error.code == "28000" && error.message.ends_with("no encryption") => f.write_str(
+                        "; the server may ask for TLS: try sslmode=require, or see pg_hba.conf on the server",
+                    ),
                     Some(remedy) => write!(f, "; {remedy}"),
                     None => Ok(()),
                 }

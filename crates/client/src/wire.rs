@@ -46,6 +46,7 @@ pub struct Wire {
     pid: i32,
     canceller: Canceller,
     place: String,
+    warning: Option<ServerError>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +101,7 @@ impl Wire {
             pid: ready.pid,
             canceller: Canceller::new(info.clone(), endpoint, encryption, ready.pid, ready.secret),
             place,
+            warning: None,
         })
     }
 
@@ -125,6 +127,12 @@ impl Wire {
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.place
+    }
+
+    /// The server's last WARNING since this was asked. It came before the frame
+    /// that was read last.
+    pub fn take_warning(&mut self) -> Option<ServerError> {
+        self.warning.take()
     }
 
     /// What can cancel the running command from another task.
@@ -339,6 +347,9 @@ impl Wire {
             frame::NOTICE_RESPONSE => {
                 let notice = ServerError::parse(&frame.body)?;
                 tracing::debug!(server = %self.place, code = %notice.code, "{}", notice.message);
+                if notice.severity == "WARNING" {
+                    self.warning = Some(notice);
+                }
                 Ok(Taken::Handled)
             }
             // NotificationResponse: nobody here listens.

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod adopt;
 pub mod control;
 mod error;
+mod history;
 pub mod metrics;
 pub mod monitor;
 pub mod pin;

@@ -28,6 +28,7 @@ use txn::DirSpool;
 
 use crate::adopt::{self, Adoption};
 use crate::error::{Error, Kind};
+use crate::history;
 use crate::record::Record;
 use crate::refresh::{self, Refreshing, StreamKind};
 use crate::retry::{Backoff, Verdict, verdict};
@@ -212,6 +213,15 @@ impl Attempt<'_> {
             return Err(Error::refused(why));
         }
         match (&ends.slot, row.consistent_point) {
+            (Some(slot), Some(_)) if !slot.is_pgoutput_of(ends.identity.dbname.as_deref()) => {
+                Err(Error::refused(format!(
+                    "replication slot \"{slot_name}\" on the source is not the one that was made for subscription \
+                     \"{name}\" (plugin {}, database {}), so changes may be missing; drop the subscription and copy \
+                     again, or give the right --source",
+                    slot.plugin.as_deref().unwrap_or("none"),
+                    slot.database.as_deref().unwrap_or("none")
+                )))
+            }
             (Some(slot), Some(_)) if slot.is_lost() => Err(Error::refused(format!(
                 "replication slot \"{slot_name}\" has lost WAL that the target still needs ({}); \
                  drop the subscription and copy again, and see max_slot_wal_keep_size",
@@ -358,7 +368,7 @@ impl Attempt<'_> {
 
     /// Attaches the target, starts the stream where it left off, and lets it
     /// flow until something ends it.
-    async fn stream(&self, ends: Ends, joined: JoinedTables, backoff: &mut Backoff) -> Result<(), Error> {
+    async fn stream(&self, mut ends: Ends, joined: JoinedTables, backoff: &mut Backoff) -> Result<(), Error> {
         let settings = self.settings;
         // From here on a `skip` is noticed; what was said before is in the row.
         let mut skip = self.status.skip_lsn();
@@ -369,15 +379,17 @@ impl Attempt<'_> {
         let binary = options.binary;
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
-        let start = target.progress().max(row.confirmed_lsn.unwrap_or(Lsn::INVALID));
+        let applied = target.progress();
+        let start = history::start_position(&mut ends.wire, &ends.source, &ends.state, &row, applied).await?;
         let slot = slot::slot_state(&ends.source, &ends.slot_name).await?;
         if let Some(confirmed) = slot.and_then(|slot| slot.confirmed_flush)
             && confirmed > start
         {
             return Err(Error::refused(format!(
-                "the slot on the source is at {confirmed}, but the target has only changes up to {start}: the target \
-                 was restored from an older backup or lost what it had flushed, and the changes in between are \
-                 gone; drop the subscription and copy again"
+                "the slot \"{}\" on the source is at {confirmed}, but the target has only changes up to {start}, and \
+                 those in between are gone: the target was restored from an older backup or lost what it had \
+                 flushed, or the slot was made again or advanced by somebody; drop the subscription and copy again",
+                ends.slot_name
             )));
         }
         drop(ends.source);

@@ -6,7 +6,7 @@
 //! | a deadlock, a serialization failure                      | as above |
 //! | a change that does not fit the target (a conflict that is an error, a missing column) | after the interval; with `disable_on_error` the subscription is disabled instead |
 //! | the spool's disk, another error of a server              | after the interval |
-//! | settings, rights, a slot that is not what the target remembers, the name in use | stop: only a person can help |
+//! | settings, rights, a password, a certificate, a slot that is not what the target remembers, the name in use | stop: only a person can help |
 //!
 //! The interval is also cut short by `skip --lsn`.
 
@@ -38,7 +38,9 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         Kind::Apply(error) if error.is_refused() => Verdict::Stop,
         Kind::Apply(error) if error.is_data() && disable_on_error => Verdict::Disable,
         Kind::Client(error) if error.is_connection_lost() => Verdict::Soon,
-        Kind::Client(error) if error.is_configuration() || error.is_authentication() => Verdict::Stop,
+        Kind::Client(error) if error.is_configuration() || error.is_authentication() || error.is_tls() => {
+            Verdict::Stop
+        }
         Kind::Client(error) if is_missing_right(error.sqlstate()) => Verdict::Stop,
         Kind::Source(_) | Kind::Apply(_) | Kind::Client(_) | Kind::Spool(_) => Verdict::Later,
     }

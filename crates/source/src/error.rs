@@ -24,6 +24,8 @@ enum Kind {
     Mismatch(String),
     /// An answer that no PostgreSQL server gives.
     Reply(String),
+    /// A publication did not exist when what comes next was written.
+    Unpublished(String),
     /// The server ended the stream, as it does when it shuts down.
     Ended,
     /// Nothing was heard for longer than `wal_receiver_timeout`.
@@ -43,6 +45,10 @@ impl Error {
         Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Reply(message.into()) }))
     }
 
+    pub(crate) fn unpublished(attempt: impl Into<String>, words: impl Into<String>) -> Error {
+        Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Unpublished(words.into()) }))
+    }
+
     pub(crate) fn ended(attempt: impl Into<String>) -> Error {
         Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Ended }))
     }
@@ -58,7 +64,7 @@ impl Error {
         match &self.0.kind {
             Kind::Client(error) => error.is_connection_lost(),
             Kind::Silent(_) | Kind::Ended => true,
-            Kind::Mismatch(_) | Kind::Reply(_) => false,
+            Kind::Mismatch(_) | Kind::Unpublished(_) | Kind::Reply(_) => false,
         }
     }
 
@@ -68,7 +74,7 @@ impl Error {
     pub fn is_configuration(&self) -> bool {
         match &self.0.kind {
             Kind::Client(error) => error.is_configuration(),
-            Kind::Mismatch(_) => true,
+            Kind::Mismatch(_) | Kind::Unpublished(_) => true,
             Kind::Reply(_) | Kind::Silent(_) | Kind::Ended => false,
         }
     }
@@ -89,6 +95,11 @@ impl fmt::Display for Error {
         match &self.0.kind {
             Kind::Client(error) => write!(f, "{error}"),
             Kind::Mismatch(message) => f.write_str(message),
+            Kind::Unpublished(words) => write!(
+                f,
+                "{words}: it was dropped, and perhaps made again since; what was written meanwhile cannot be decoded; \
+                 drop the subscription and copy again"
+            ),
             Kind::Ended => f.write_str("the server ended the stream; is it shutting down?"),
             Kind::Silent(silence) => write!(
                 f,

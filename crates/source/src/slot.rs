@@ -49,6 +49,39 @@ pub async fn identify_system(wire: &mut Wire) -> Result<SystemIdentity, Error> {
     parsed.ok_or_else(|| Error::reply(attempt, format!("IDENTIFY_SYSTEM gave {rows:?}")))
 }
 
+/// Where a timeline ended and the next one went on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fork {
+    /// The timeline that ended.
+    pub timeline: u32,
+    /// Its last position that the next one shares.
+    pub end: Lsn,
+}
+
+/// The ancestors of `timeline`, by `TIMELINE_HISTORY`; none of the first.
+///
+/// # Errors
+/// The server has no file for it, or the connection fails.
+pub async fn timeline_forks(wire: &mut Wire, timeline: u32) -> Result<Vec<Fork>, Error> {
+    if timeline <= 1 {
+        return Ok(Vec::new());
+    }
+    let attempt = || format!("read the history of the source's timeline {timeline}");
+    let rows = wire.query(&format!("TIMELINE_HISTORY {timeline}")).await;
+    let rows = rows.map_err(|error| Error::client(attempt(), error))?;
+    let content = rows.first().and_then(|row| text(row, 1));
+    let content =
+        content.ok_or_else(|| Error::reply(attempt(), format!("TIMELINE_HISTORY gave {rows:?}")))?;
+    Ok(content.lines().filter_map(fork).collect())
+}
+
+/// A line of a history file: timeline, end, reason. Comments and empty lines
+/// are none.
+fn fork(line: &str) -> Option<Fork> {
+    let mut words = line.split_whitespace();
+    Some(Fork { timeline: words.next()?.parse().ok()?, end: words.next()?.parse().ok()? })
+}
+
 fn text(row: &[Option<String>], index: usize) -> Option<&str> {
     row.get(index)?.as_deref()
 }
@@ -164,6 +197,12 @@ pub struct SlotState {
 }
 
 impl SlotState {
+    /// Whether it decodes `database` with pgoutput.
+    #[must_use]
+    pub fn is_pgoutput_of(&self, database: Option<&str>) -> bool {
+        self.plugin.as_deref() == Some("pgoutput") && self.database.as_deref() == database
+    }
+
     /// It can never be streamed from again.
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -212,6 +251,14 @@ pub async fn slot_state(session: &Session, name: &str) -> Result<Option<SlotStat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_history_file_names_what_each_timeline_shares() {
+        let file = "1\t0/3000158\tno recovery target specified\n\n# by hand\n2\tA/10\tbefore 'x'\n";
+        let forks: Vec<Fork> = file.lines().filter_map(fork).collect();
+        let expected = [(1, Lsn::new(0x300_0158)), (2, Lsn::new(0xa_0000_0010))];
+        assert_eq!(forks, expected.map(|(timeline, end)| Fork { timeline, end }));
+    }
 
     #[test]
     fn each_major_gets_its_own_syntax() {

@@ -162,6 +162,7 @@ impl Stream {
                 }
                 () = stop.cancelled() => return Ok(()),
             };
+            self.check_publications()?;
             self.last_heard_at = Instant::now();
             let dense = self.last_heard_at - waiting_since < DENSE;
             self.asked = false;
@@ -171,6 +172,7 @@ impl Stream {
                 let Some(frame) = self.wire.buffered_frame().map_err(|error| self.failed(error))? else {
                     break;
                 };
+                self.check_publications()?;
                 bytes += self.take(frame, &mut inputs, progress, heard)?;
             }
             if inputs.is_empty() {
@@ -224,10 +226,7 @@ impl Stream {
         let reply = |message: String| Error::reply("read the replication stream", message);
         // CopyDone or CommandComplete: the walsender says goodbye.
         if matches!(frame.tag, b'c' | b'C') {
-            return Err(Error::ended(format!(
-                "read the replication stream of slot \"{}\"",
-                self.options.slot
-            )));
+            return Err(Error::ended(self.attempt()));
         }
         if frame.tag != b'd' {
             return Err(reply(format!(
@@ -265,7 +264,7 @@ impl Stream {
         if timeout.is_zero() || silent <= timeout {
             return Ok(());
         }
-        Err(Error::silent(format!("read the replication stream of slot \"{}\"", self.options.slot), silent))
+        Err(Error::silent(self.attempt(), silent))
     }
 
     async fn report_if_due(&mut self, progress: &Progress) -> Result<(), Error> {
@@ -313,8 +312,32 @@ impl Stream {
         Ok(())
     }
 
+    /// From 18 on a publication that is not there, at this point of WAL, is
+    /// passed over with a warning, and the changes of its tables with it. As
+    /// before 18, that is an error here: they would be lost.
+    fn check_publications(&mut self) -> Result<(), Error> {
+        /// `object_not_in_prerequisite_state`, said of nothing else.
+        const SKIPPED: &str = "55000";
+        match self.wire.take_warning().filter(|warning| warning.code == SKIPPED) {
+            None => Ok(()),
+            Some(warning) => {
+                let words = [Some(warning.message), warning.detail].into_iter().flatten();
+                Err(Error::unpublished(self.attempt(), words.collect::<Vec<_>>().join(". ")))
+            }
+        }
+    }
+
+    fn attempt(&self) -> String {
+        format!("read the replication stream of slot \"{}\"", self.options.slot)
+    }
+
     fn failed(&self, error: client::Error) -> Error {
-        Error::client(format!("read the replication stream of slot \"{}\"", self.options.slot), error)
+        /// `undefined_object`: up to 17, a publication.
+        const UNDEFINED: &str = "42704";
+        match error.sqlstate() {
+            Some(UNDEFINED) => Error::unpublished(self.attempt(), error.to_string()),
+            _ => Error::client(self.attempt(), error),
+        }
     }
 }
 

@@ -155,6 +155,12 @@ enum Kind {
     },
 }
 
+const STREAM: &str = "the source's stream cannot be read";
+
+/// Once it was the network or a proxy; nothing of it was applied.
+const REMEDY: &str = "it is read again from the last commit; if this repeats, look at what stands between, and for a \
+                      pgsluice that knows this server";
+
 impl AssemblyError {
     /// The disk failed, not the stream: worth another try later.
     #[must_use]
@@ -165,11 +171,15 @@ impl AssemblyError {
 
 impl fmt::Display for AssemblyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)?;
-        match &self.1 {
-            Some(begin) => write!(f, ", in transaction {} that finished at {}", begin.xid, begin.final_lsn),
-            None => Ok(()),
+        let is_stream = !matches!(self.0, Kind::TwoPhase(_) | Kind::Spool { .. });
+        if is_stream {
+            write!(f, "{STREAM}: ")?;
         }
+        self.0.fmt(f)?;
+        if let Some(begin) = &self.1 {
+            write!(f, ", in transaction {} that finished at {}", begin.xid, begin.final_lsn)?;
+        }
+        if is_stream { write!(f, "; {REMEDY}") } else { Ok(()) }
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod adopt;
 mod conflicts;
+mod errors;
 mod failures;
 mod folds;
 mod identity;

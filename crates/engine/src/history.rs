@@ -1,0 +1,105 @@
+//! Where to go on in the source's WAL, and whether it is still the WAL that
+//! the target's changes came from.
+//!
+//! A position means something in one history only. A source that was restored
+//! from a backup, or a standby that was promoted without having received
+//! everything, goes on from an earlier point: its new transactions lie at
+//! positions that the target has passed already, and would be passed over
+//! without a word.
+//!
+//! | the source | then |
+//! |---|---|
+//! | is on the timeline of last time and not behind us | go on |
+//! | is on one that branched off behind all that was applied | go on, and take back what was confirmed past the fork: nothing of it was for us |
+//! | is on one that branched off before, or on none of ours | refuse |
+//! | is on the timeline of last time and behind us | refuse; a standby is waited for |
+//!
+//! What cannot be told: files of a source that were put back to an older state
+//! without recovery onto a new timeline, and that wrote past our position
+//! before we looked.
+
+use apply::{State, SubscriptionRow};
+use base::Lsn;
+use client::{Session, Wire};
+use source::slot;
+
+use crate::Error;
+
+/// The position to stream from, where `applied` is what the target has.
+///
+/// # Errors
+/// The source's history does not contain it, with the remedy; or a server
+/// failed.
+pub(crate) async fn start_position(
+    wire: &mut Wire,
+    source: &Session,
+    state: &State,
+    row: &SubscriptionRow,
+    applied: Lsn,
+) -> Result<Lsn, Error> {
+    // Again: a copy may have come since the first look.
+    let identity = slot::identify_system(wire).await?;
+    let mut confirmed = row.confirmed_lsn.unwrap_or(Lsn::INVALID);
+    let (before, now) = (row.source_timeline, i64::from(identity.timeline));
+    if now != before {
+        let fork = slot::timeline_forks(wire, identity.timeline).await?;
+        let fork = fork.into_iter().find(|fork| i64::from(fork.timeline) == before).map(|fork| fork.end);
+        let at = check_fork(before, now, fork, applied)?;
+        state.change_timeline(now, at).await?;
+        tracing::warn!("the source is on timeline {now} now, which left timeline {before} at {at}");
+        confirmed = confirmed.min(at);
+    }
+    let start = applied.max(confirmed);
+    if identity.xlogpos < start && !in_recovery(source).await? {
+        return Err(Error::refused(format!(
+            "the source's WAL ends at {}, but the target has its changes up to {start}: the source was restored to \
+             an earlier state, and what it writes until then would be passed over; {REMEDY}",
+            identity.xlogpos
+        )));
+    }
+    Ok(start)
+}
+
+const REMEDY: &str = "the target may hold rows that the source has not: pgsluice drop, empty the tables and copy \
+                      again; pgsluice verify shows what differs";
+
+/// Where timeline `before` ended and the present one went on, if all that was
+/// applied lies before.
+fn check_fork(before: i64, now: i64, fork: Option<Lsn>, applied: Lsn) -> Result<Lsn, Error> {
+    match fork {
+        Some(fork) if applied <= fork => Ok(fork),
+        Some(fork) => Err(Error::refused(format!(
+            "the source is on timeline {now}, which left timeline {before} at {fork}, but the target has changes of \
+             timeline {before} up to {applied}: the source was restored, or failed over to a standby that had not \
+             received them; {REMEDY}"
+        ))),
+        None => Err(Error::refused(format!(
+            "the source is on timeline {now}, but the target has changes up to {applied} of timeline {before}, which \
+             is not part of its history: it was restored to an earlier state, or is an old primary; give the right \
+             --source; if this is the one, {REMEDY}"
+        ))),
+    }
+}
+
+/// A standby that is behind will have the same WAL later.
+async fn in_recovery(source: &Session) -> Result<bool, Error> {
+    let row = source.query_one("SELECT pg_catalog.pg_is_in_recovery()", &[]).await;
+    Ok(row.map_err(|error| source.error(error))?.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_lies_before_the_fork_may_be_gone_on_from() {
+        let fork = Some(Lsn::new(100));
+        assert_eq!(check_fork(1, 2, fork, Lsn::new(99)).unwrap(), Lsn::new(100));
+        assert_eq!(check_fork(1, 2, fork, Lsn::new(100)).unwrap(), Lsn::new(100));
+        let past = check_fork(1, 2, fork, Lsn::new(101)).unwrap_err().to_string();
+        assert!(past.contains("timeline 2, which left timeline 1 at 0/64"), "{past}");
+        assert!(past.contains("pgsluice drop"), "{past}");
+        let stranger = check_fork(3, 2, None, Lsn::new(1)).unwrap_err().to_string();
+        assert!(stranger.contains("not part of its history") && stranger.contains("--source"), "{stranger}");
+    }
+}
