@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName};
@@ -81,6 +81,18 @@ pub struct Target {
     progress: Lsn,
 }
 
+/// The backends of a target.
+#[derive(Debug, Clone)]
+pub struct Backends {
+    /// The one that applies.
+    pub applying: i32,
+    /// Bytes that went to it and came.
+    pub traffic: Arc<AtomicU64>,
+    /// The one that is asked for a table's description at this moment; 0 for
+    /// none.
+    pub asked: Arc<AtomicI32>,
+}
+
 /// On stop, how long the chunk in hand may take before it is cancelled.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -112,6 +124,8 @@ fn session_settings(options: &Options) -> Vec<(&str, &str)> {
         ("enable_seqscan", "off"),
         ("jit", "off"),
         ("tcp_keepalives_idle", "30"),
+        ("tcp_keepalives_interval", "10"),
+        ("tcp_keepalives_count", "6"),
     ]
 }
 
@@ -140,6 +154,13 @@ impl Target {
         let session =
             client::connect(info, &name, &[("search_path", ""), ("idle_session_timeout", "0")]).await?;
         Ok(Target { wire, catalog: Catalog::new(session, joined, !replica), progress })
+    }
+
+    /// Its backends, for who looks whether they are heard of.
+    #[must_use]
+    pub fn backends(&self) -> Backends {
+        let asked = Arc::clone(&self.catalog.asked);
+        Backends { applying: self.wire.pid(), traffic: self.wire.traffic(), asked }
     }
 
     /// Everything up to here is on the target and flushed.
@@ -204,13 +225,14 @@ pub async fn apply(
     stop: CancellationToken,
 ) -> Result<(), Error> {
     counters.queued_bytes.store(0, Ordering::Relaxed);
+    counters.executing.store(false, Ordering::Relaxed);
     let identity = Identity { subscription: options.subscription.to_string() };
     let canceller = target.wire.canceller();
     let writer = Writer::new(options.binary).exact_only(options.exact_only);
     let executor = Executor::new(target.wire, writer, &identity, Arc::clone(&counters), progress);
     let fitting = executor.fitting();
     let (work, queue) = mpsc::channel(1);
-    let mut executing = AbortOnDrop(tokio::spawn(execute(executor, queue)));
+    let mut executing = AbortOnDrop(tokio::spawn(execute(executor, queue, Arc::clone(&counters))));
     let mut planning = Planning {
         assembler: Assembler::new(feed.spool).with_binary(options.binary),
         intake: Intake::new(Arc::clone(&options.gate)),
@@ -259,11 +281,23 @@ async fn cancel(canceller: &Canceller, mut executing: AbortOnDrop) -> Result<(),
     Ok(())
 }
 
-async fn execute(mut executor: Executor, mut queue: mpsc::Receiver<Work>) -> Result<(), Error> {
+async fn execute(
+    mut executor: Executor,
+    mut queue: mpsc::Receiver<Work>,
+    counters: Arc<Counters>,
+) -> Result<(), Error> {
     while let Some(work) = queue.recv().await {
         match work {
-            Work::Chunk(chunk, _busy) => executor.apply(*chunk).await?,
-            Work::Join(join) => executor.join(join).await?,
+            Work::Chunk(chunk, _busy) => {
+                counters.executing.store(true, Ordering::Relaxed);
+                executor.apply(*chunk).await?;
+                counters.executing.store(false, Ordering::Relaxed);
+            }
+            Work::Join(join) => {
+                counters.executing.store(true, Ordering::Relaxed);
+                executor.join(join).await?;
+                counters.executing.store(false, Ordering::Relaxed);
+            }
             Work::CaughtUp(lsn) => executor.caught_up(lsn),
         }
     }

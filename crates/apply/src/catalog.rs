@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use base::{Lsn, Oid};
 use client::Session;
@@ -44,6 +45,8 @@ pub(crate) struct Catalog {
     mapped: u64,
     /// Ordinary triggers fire, because sessions may not be replicas.
     ordinary_triggers: bool,
+    /// The backend that is asked at this moment; 0 for none.
+    pub(crate) asked: Arc<AtomicI32>,
 }
 
 impl Catalog {
@@ -55,6 +58,7 @@ impl Catalog {
             known: FxHashMap::default(),
             mapped: 0,
             ordinary_triggers,
+            asked: Arc::default(),
         }
     }
 
@@ -120,7 +124,9 @@ impl Catalog {
     }
 
     async fn map(&mut self, relation: &Arc<Relation>) -> Result<Arc<Table>, Error> {
+        self.asked.store(self.session.pid(), Ordering::Relaxed);
         let target = self.target(&relation.namespace, &relation.name).await?;
+        self.asked.store(0, Ordering::Relaxed);
         self.mapped += 1;
         let table = Table::map(self.mapped, Arc::clone(relation), &target)?;
         tracing::debug!(table = %table.name, path = ?table.path, lookup = ?table.lookup, "mapped");

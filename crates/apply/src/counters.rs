@@ -1,6 +1,6 @@
 //! What the applier has done so far, for status and metrics.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use base::{Lsn, PgTimestamp};
 use conflict::ConflictCounters;
@@ -34,6 +34,8 @@ pub struct Counters {
     pub conflicts: ConflictCounters,
     /// Bytes of changes received and not yet committed.
     pub queued_bytes: AtomicU64,
+    /// The target has a chunk in hand: its answer is waited for.
+    pub executing: AtomicBool,
     /// Source commit time of the last transaction applied, microseconds
     /// since 2000-01-01; zero before the first.
     last_commit_time: AtomicI64,

@@ -32,7 +32,7 @@ mod statement;
 mod table;
 mod write;
 
-pub use applier::{Feed, Options, Target, apply};
+pub use applier::{Backends, Feed, Options, Target, apply};
 pub use catalog::JoinedTables;
 pub use counters::Counters;
 pub use error::Error;

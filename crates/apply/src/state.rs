@@ -131,6 +131,20 @@ impl State {
     /// Another process holds the lock ([`Error::is_refused`]), or the
     /// connection failed.
     pub async fn open(target: &ConnInfo, name: &SubscriptionName) -> Result<State, Error> {
+        State::open_again(target, name, None).await
+    }
+
+    /// [`State::open`], where `earlier` is the backend of this process's last
+    /// one: a server that has not noticed that its connection is lost would
+    /// keep the lock for it.
+    ///
+    /// # Errors
+    /// As [`State::open`]'s.
+    pub async fn open_again(
+        target: &ConnInfo,
+        name: &SubscriptionName,
+        earlier: Option<i32>,
+    ) -> Result<State, Error> {
         // Its own settings, above all that what it stores is durable (P4).
         let settings = [
             ("search_path", ""),
@@ -140,6 +154,8 @@ impl State {
             ("idle_session_timeout", "0"),
             ("default_transaction_read_only", "off"),
             ("tcp_keepalives_idle", "30"),
+            ("tcp_keepalives_interval", "10"),
+            ("tcp_keepalives_count", "6"),
         ];
         let session = client::connect(target, &name.application_name("control"), &settings).await?;
         if session.version().major() >= 17 {
@@ -147,7 +163,7 @@ impl State {
             set.map_err(|error| session.error(error))?;
         }
         let state = State { session, name: name.clone() };
-        state.lock().await?;
+        state.lock(earlier).await?;
         Ok(state)
     }
 
@@ -186,7 +202,7 @@ impl State {
         self.session.execute(sql, &all).await.map_err(|error| self.session.error(error).into())
     }
 
-    async fn lock(&self) -> Result<(), Error> {
+    async fn lock(&self, earlier: Option<i32>) -> Result<(), Error> {
         let name = self.name.as_str();
         let lost = |error| Error::from(self.session.error(error));
         let deadline = tokio::time::Instant::now() + FENCE_WAIT;
@@ -197,7 +213,7 @@ impl State {
                 return Ok(());
             }
             let sql = "SELECT pg_catalog.format('process %s (%s, %s)', a.pid, a.application_name, \
-                              coalesce(a.client_addr::text, 'local')) \
+                              coalesce(a.client_addr::text, 'local')), a.pid \
                          FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
                         WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::int8 = $1::int8 \
                           AND l.objid::int8 & 4294967295 = pg_catalog.hashtext($2)::int8 & 4294967295 \
@@ -205,6 +221,13 @@ impl State {
                                              WHERE d.datname = pg_catalog.current_database())";
             let class = i64::from(LOCK_CLASS);
             let holder = self.session.query_opt(sql, &[&class, &name]).await.map_err(lost)?;
+            if let Some(pid) = holder.as_ref().map(|row| row.get::<_, i32>(1))
+                && Some(pid) == earlier
+            {
+                let sql = "SELECT pg_catalog.pg_terminate_backend($1)";
+                self.session.query_one(sql, &[&pid]).await.map_err(lost)?;
+                tracing::warn!("terminated backend {pid}, whose connection to this process was lost");
+            }
             if tokio::time::Instant::now() >= deadline {
                 let holder = holder.map_or_else(|| "another process".to_owned(), |row| row.get(0));
                 return Err(Kind::InUse { name: name.to_owned(), holder }.into());

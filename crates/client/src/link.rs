@@ -8,6 +8,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
@@ -30,11 +32,13 @@ pub(crate) struct Link {
     stream: Stream,
     pub(crate) inbox: BytesMut,
     pub(crate) outbox: BytesMut,
+    /// Bytes that the kernel took and gave.
+    pub(crate) traffic: Arc<AtomicU64>,
 }
 
 impl Link {
     pub(crate) fn new(stream: Stream) -> Link {
-        Link { stream, inbox: BytesMut::new(), outbox: BytesMut::new() }
+        Link { stream, inbox: BytesMut::new(), outbox: BytesMut::new(), traffic: Arc::default() }
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -60,9 +64,16 @@ impl Link {
         self.make_room()?;
         match self.stream.read_buf(&mut self.inbox).await {
             Ok(0) => Err(Error::new(Kind::Lost(None))),
-            Ok(_) => Ok(()),
+            Ok(size) => {
+                self.count(size);
+                Ok(())
+            }
             Err(error) => Err(Error::lost(error)),
         }
+    }
+
+    fn count(&self, size: usize) {
+        self.traffic.fetch_add(size as u64, Ordering::Relaxed);
     }
 
     /// Room for one read, and for the whole of a long message soon.
@@ -86,7 +97,7 @@ impl Link {
         while self.outbox.has_remaining() {
             match self.stream.write_buf(&mut self.outbox).await {
                 Ok(0) => return Err(Error::lost(io::ErrorKind::WriteZero.into())),
-                Ok(_) => {}
+                Ok(size) => self.count(size),
                 Err(error) => return Err(Error::lost(error)),
             }
         }
@@ -128,8 +139,13 @@ impl Link {
             }
             match Pin::new(&mut self.stream).poll_write(cx, chunk) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(size)) if self.outbox.is_empty() => *rest = &rest[size..],
-                Poll::Ready(Ok(size)) => self.outbox.advance(size),
+                Poll::Ready(Ok(size)) => {
+                    self.count(size);
+                    match self.outbox.is_empty() {
+                        true => *rest = &rest[size..],
+                        false => self.outbox.advance(size),
+                    }
+                }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => return Poll::Pending,
             }

@@ -23,6 +23,8 @@
 //! `copy_out_block` and `send_copy_data`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use base::PgVersion;
 use postgres_protocol::message::frontend;
@@ -133,6 +135,12 @@ impl Wire {
     /// that was read last.
     pub fn take_warning(&mut self) -> Option<ServerError> {
         self.warning.take()
+    }
+
+    /// Counts the bytes sent and received, for who looks whether they move.
+    #[must_use]
+    pub fn traffic(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.link.traffic)
     }
 
     /// What can cancel the running command from another task.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::status::Silence;
+
 /// What ended a pipeline.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
@@ -13,6 +15,8 @@ pub(crate) enum Kind {
     Apply(apply::Error),
     Client(client::Error),
     Spool(std::io::Error),
+    /// The target's backend and we waited for one another.
+    Silent(Silence),
     Refused(String),
     Disabled(String),
 }
@@ -62,6 +66,13 @@ impl fmt::Display for Error {
             Kind::Apply(error) => error.fmt(f),
             Kind::Client(error) => error.fmt(f),
             Kind::Spool(error) => error.fmt(f),
+            Kind::Silent(silence) => write!(
+                f,
+                "nothing has come from the target for {} s, although its backend {} waits for us or is gone: the \
+                 connection is taken for lost; see wal_receiver_timeout, and what stands between",
+                silence.lasted.as_secs(),
+                silence.pid
+            ),
             Kind::Refused(message) | Kind::Disabled(message) => f.write_str(message),
         }
     }
@@ -74,7 +85,7 @@ impl std::error::Error for Error {
             Kind::Copy(error) => error.source(),
             Kind::Apply(error) => error.source(),
             Kind::Client(error) => error.source(),
-            Kind::Spool(_) | Kind::Refused(_) | Kind::Disabled(_) => None,
+            Kind::Spool(_) | Kind::Silent(_) | Kind::Refused(_) | Kind::Disabled(_) => None,
         }
     }
 }

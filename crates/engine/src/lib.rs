@@ -23,6 +23,6 @@ pub use pipeline::run;
 pub use preflight::check;
 pub use settings::{Binary, Origin, Settings, SourceMode, SynchronousCommit, spool_dir};
 pub use status::{
-    CopySnapshot, Lag, LagFigures, LastError, Phase, Refresh, Snapshot, Status, TableSnapshot, Totals,
-    WaitingTable,
+    Blocked, CopySnapshot, Lag, LagFigures, LastError, Phase, Refresh, Snapshot, Status, TableSnapshot,
+    Totals, WaitingTable,
 };

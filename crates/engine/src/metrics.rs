@@ -148,6 +148,9 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_queued_bytes", "gauge", "Bytes of changes held by this process.", |s| {
         plain(s.queued_bytes as f64)
     }),
+    family("pgsluice_blocked_seconds", "gauge", "Since when a lock on the target is waited for.", |s| {
+        plain(s.blocked.as_ref().map_or(0.0, |blocked| blocked.seconds))
+    }),
     family("pgsluice_rows_total", "counter", "Rows changed, as the source did it.", by_operation),
     family("pgsluice_truncates_total", "counter", "Tables truncated.", |s| plain(s.totals.truncates as f64)),
     family("pgsluice_rows_written_total", "counter", "Rows written after folding.", |s| {

@@ -5,6 +5,8 @@
 //! of its own, which must disturb nothing: when it fails, the pipeline goes
 //! on, the lag keeps its last figure, and the question is asked again later.
 
+mod target;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin::WAL_END;
 use crate::{Settings, Status};
+
+pub use target::watch_target;
 
 /// Time between two questions.
 const INTERVAL: Duration = Duration::from_secs(1);

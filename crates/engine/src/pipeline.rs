@@ -63,12 +63,12 @@ pub async fn run(settings: Arc<Settings>, status: Arc<Status>, stop: Cancellatio
     }
     let mut backoff = Backoff::new(settings.wal_retrieve_retry_interval);
     let mut skip = status.skip_lsn();
-    let mut checked = false;
+    let mut past = Past::default();
     while !stop.is_cancelled() {
         status.set_phase(Phase::Starting);
         let attempt = Attempt { settings: &settings, status: &status, stop: &stop };
         let result = tokio::select! {
-            result = attempt.run(&mut backoff, &mut checked) => result,
+            result = attempt.run(&mut backoff, &mut past) => result,
             // Only while nothing streams: a stream ends by itself in order.
             () = stop_before_streaming(&stop, &status) => return Ok(()),
         };
@@ -113,6 +113,15 @@ async fn disable(settings: &Settings, error: Error) -> Result<(), Error> {
     )))
 }
 
+/// What earlier attempts leave to the next.
+#[derive(Default)]
+struct Past {
+    /// Both ends were checked.
+    checked: bool,
+    /// The backend of the last control session.
+    control_pid: Option<i32>,
+}
+
 /// One try, from connecting to whatever ends it.
 pub(crate) struct Attempt<'a> {
     pub(crate) settings: &'a Arc<Settings>,
@@ -137,12 +146,12 @@ struct Ends {
 }
 
 impl Attempt<'_> {
-    async fn run(&self, backoff: &mut Backoff, checked: &mut bool) -> Result<(), Error> {
-        if !*checked {
+    async fn run(&self, backoff: &mut Backoff, past: &mut Past) -> Result<(), Error> {
+        if !past.checked {
             preflight::before_start(self.settings).await?;
-            *checked = true;
+            past.checked = true;
         }
-        let mut ends = self.look().await?;
+        let mut ends = self.look(past).await?;
         self.check(&ends)?;
         let began = ends.row.as_ref().and_then(|row| row.consistent_point);
         let joined = match began {
@@ -153,10 +162,11 @@ impl Attempt<'_> {
     }
 
     /// Connects to both ends and reads what is there.
-    async fn look(&self) -> Result<Ends, Error> {
+    async fn look(&self, past: &mut Past) -> Result<Ends, Error> {
         let settings = self.settings;
         let name = &settings.subscription;
-        let state = State::open(&settings.target, name).await?;
+        let state = State::open_again(&settings.target, name, past.control_pid).await?;
+        past.control_pid = Some(state.session().pid());
         let stream_name = name.application_name("stream");
         let mut wire =
             Wire::connect(&settings.source, &stream_name, Replication::Database, &SOURCE_SETTINGS).await?;
@@ -380,6 +390,7 @@ impl Attempt<'_> {
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
         let applied = target.progress();
+        self.status.set_backends(target.backends());
         let start = history::start_position(&mut ends.wire, &ends.source, &ends.state, &row, applied).await?;
         let slot = slot::slot_state(&ends.source, &ends.slot_name).await?;
         if let Some(confirmed) = slot.and_then(|slot| slot.confirmed_flush)
@@ -528,6 +539,7 @@ impl Flow {
             }
             ended = &mut self.applying.0 => return Err(applier_end(ended)),
             failed = apply::flush_continuously(&self.state, &self.progress) => return Ok(failed?),
+            silence = attempt.status.target_silent() => return Err(Kind::Silent(silence).into()),
             () = carry_figures(attempt.status, &heard) => {}
             () = attempt.stop.cancelled() => {}
             // A table needs another stream: the next attempt knows.

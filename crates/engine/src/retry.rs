@@ -32,6 +32,7 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         Kind::Source(error) if error.is_configuration() || is_missing_right(error.sqlstate()) => {
             Verdict::Stop
         }
+        Kind::Silent(_) => Verdict::Soon,
         Kind::Copy(error) if error.is_retryable() => Verdict::Soon,
         Kind::Copy(_) | Kind::Refused(_) | Kind::Disabled(_) => Verdict::Stop,
         Kind::Apply(error) if error.is_connection_lost() || error.is_transient() => Verdict::Soon,

@@ -33,10 +33,13 @@ use copy::CopyProgress;
 use tokio::sync::watch;
 
 mod snapshot;
+mod standstill;
 
 pub use snapshot::{
     CopySnapshot, Lag, LagFigures, LastError, Refresh, Snapshot, TableSnapshot, Totals, WaitingTable,
 };
+pub use standstill::Blocked;
+pub(crate) use standstill::{Motion, Silence, Standstill};
 
 /// What the pipeline is doing.
 ///
@@ -117,6 +120,7 @@ pub struct Status {
     skip_lsn: watch::Sender<Lsn>,
     refresh_asked: watch::Sender<u64>,
     refresh: Mutex<Option<Refresh>>,
+    standstill: Standstill,
 }
 
 impl Mark {
@@ -167,6 +171,7 @@ impl Status {
             skip_lsn: watch::Sender::new(Lsn::INVALID),
             refresh_asked: watch::Sender::new(0),
             refresh: Mutex::default(),
+            standstill: Standstill::default(),
         }
     }
 

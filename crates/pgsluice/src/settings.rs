@@ -130,7 +130,8 @@ pub(crate) struct Stream {
 
     /// Give up a connection to the source that has been silent for this long
     ///
-    /// 0 waits for ever.
+    /// Also one to the target, if its backend waits for us meanwhile; one that
+    /// waits for a lock is waited for. 0 waits for ever.
     #[arg(long, default_value = "60s", value_name = "DURATION")]
     pub(crate) wal_receiver_timeout: Milliseconds,
 

@@ -207,7 +207,11 @@ impl fmt::Display for Kind {
                  drop the slot and start again",
                 char::from(*kind)
             ),
-            Kind::Spool { xid, error } => write!(f, "spooling open transaction {xid}: {error}"),
+            Kind::Spool { xid, error } => write!(
+                f,
+                "spooling open transaction {xid}: {error}; make room there or give another --state-dir; it is \
+                 received again"
+            ),
         }
     }
 }

@@ -13,7 +13,7 @@ use conflict::ConflictType;
 use copy::{TableProgress, TableState};
 use serde::{Deserialize, Serialize};
 
-use super::{Mark, Phase, Status};
+use super::{Blocked, Mark, Phase, Status};
 
 /// The last error, which may be over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,6 +163,9 @@ pub struct Snapshot {
     /// Which tables take part; nothing before the stream's first look.
     #[serde(default)]
     pub refresh: Option<Refresh>,
+    /// The lock on the target that is waited for, if one is.
+    #[serde(default)]
+    pub blocked: Option<Blocked>,
     /// The last error, if there was one.
     pub last_error: Option<LastError>,
 }
@@ -211,6 +214,7 @@ impl Status {
             totals: self.totals(),
             copy: self.copy_snapshot(),
             refresh: self.refresh(),
+            blocked: self.blocked(),
             last_error,
         }
     }

@@ -114,8 +114,9 @@ async fn run_one(pipeline: Pipeline) -> anyhow::Result<()> {
         settings.target.describe()
     );
     let ended = stop.child_token();
-    let watcher = monitor::watch_source(Arc::clone(&settings), Arc::clone(&status), ended.clone());
-    let watcher = tokio::spawn(watcher);
+    let source = monitor::watch_source(Arc::clone(&settings), Arc::clone(&status), ended.clone());
+    let target = monitor::watch_target(Arc::clone(&settings), Arc::clone(&status), ended.clone());
+    let watcher = tokio::spawn(async { tokio::join!(source, target) });
     let too_long = async {
         stop.cancelled().await;
         status.set_phase(Phase::Stopping);

@@ -111,6 +111,10 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
     lines.add("subscription", &snapshot.subscription);
     let up = show_seconds(seconds_since(snapshot.started_at_unix_ms));
     lines.add("state", format!("{}, process {}, up {up}", snapshot.phase, snapshot.pid));
+    if let Some(blocked) = &snapshot.blocked {
+        lines.add("blocked", format!("for {}: {blocked}", show_seconds(blocked.seconds)));
+        lines.add("", blocked.remedy());
+    }
     let tables = &snapshot.copy.tables;
     if !tables.is_empty() {
         let done = tables.iter().filter(|table| table.state == "done").count();

@@ -10,6 +10,7 @@ mod adopt;
 mod conflicts;
 mod errors;
 mod failures;
+mod faults;
 mod folds;
 mod identity;
 mod progress;

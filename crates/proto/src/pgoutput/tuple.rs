@@ -79,7 +79,7 @@ impl Tuple {
     /// message it came in, nor the messages received with that one.
     #[must_use]
     pub fn detached(&self) -> Tuple {
-        Tuple { columns: Bytes::copy_from_slice(&self.columns), count: self.count }
+        Tuple { columns: Bytes::copy_from_slice(&self.columns), ..*self }
     }
 
     /// How many columns.

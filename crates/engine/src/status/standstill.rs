@@ -1,0 +1,153 @@
+//! Work that is under way and does not move, and what is known of why.
+//!
+//! `monitor` compares two readings of [`Motion`] and asks the target when they
+//! are the same; what it finds is kept here for `status`, and a connection that
+//! it holds for lost is told to the pipeline.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use apply::Backends;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::{Phase, Status};
+
+/// A session of ours that waits for a lock on the target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Blocked {
+    /// The backend of ours that waits.
+    pub pid: i32,
+    /// For how long.
+    pub seconds: f64,
+    /// The table; null if the server does not tell, as of a key that another
+    /// transaction has just inserted.
+    pub table: Option<String>,
+    /// Whom it waits for; 0 stands for prepared transactions.
+    pub blocking_pids: Vec<i32>,
+    /// The same in words: programs, users, and what they are doing.
+    pub held_by: String,
+}
+
+impl Blocked {
+    /// What can be done about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let end = |pid: &i32| match pid {
+            0 => "COMMIT PREPARED or ROLLBACK PREPARED what pg_prepared_xacts shows".to_owned(),
+            pid => format!("SELECT pg_terminate_backend({pid})"),
+        };
+        let steps: Vec<String> = self.blocking_pids.iter().map(end).collect();
+        format!(
+            "it goes on when the lock is released; to end a holder that was forgotten: {}",
+            steps.join("; ")
+        )
+    }
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.table {
+            Some(table) => write!(f, "waiting for a lock on table {table} of the target")?,
+            None => f.write_str("waiting for another transaction on the target")?,
+        }
+        write!(f, ", held by {}", self.held_by)
+    }
+}
+
+/// The target's backend waited for us while we waited for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Silence {
+    /// The backend.
+    pub(crate) pid: i32,
+    /// For how long.
+    pub(crate) lasted: Duration,
+}
+
+/// Everything that moves while work is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Motion {
+    applied: u64,
+    copied_bytes: u64,
+    traffic: u64,
+    connects: u64,
+    /// There is work that should move.
+    pub(crate) under_way: bool,
+    /// The backend whose answer is waited for.
+    pub(crate) awaited: Option<i32>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Standstill {
+    /// Of the present attempt.
+    backends: Mutex<Option<Backends>>,
+    blocked: Mutex<Option<Blocked>>,
+    silent: watch::Sender<Option<Silence>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Status {
+    /// An attempt applies by these.
+    pub(crate) fn set_backends(&self, backends: Backends) {
+        *lock(&self.standstill.backends) = Some(backends);
+        self.standstill.silent.send_replace(None);
+    }
+
+    pub(crate) fn set_blocked(&self, blocked: Option<Blocked>) {
+        *lock(&self.standstill.blocked) = blocked;
+    }
+
+    /// The lock that is waited for.
+    pub(crate) fn blocked(&self) -> Option<Blocked> {
+        lock(&self.standstill.blocked).clone()
+    }
+
+    /// The backend `pid` has heard nothing of us for so long.
+    pub(crate) fn give_up_target(&self, pid: i32, lasted: Duration) {
+        self.standstill.silent.send_replace(Some(Silence { pid, lasted }));
+    }
+
+    /// Waits until the connection to the target is held for lost.
+    pub(crate) async fn target_silent(&self) -> Silence {
+        let mut silent = self.standstill.silent.subscribe();
+        loop {
+            if let Some(silence) = *silent.borrow_and_update() {
+                return silence;
+            }
+            // The sender is ours.
+            let _ = silent.changed().await;
+        }
+    }
+
+    pub(crate) fn motion(&self) -> Motion {
+        let counters = self.counters();
+        let executing = counters.executing.load(Ordering::Relaxed);
+        let queued = counters.queued_bytes.load(Ordering::Relaxed);
+        let phase = self.phase();
+        let backends = lock(&self.standstill.backends).clone();
+        let streaming = phase == Phase::Streaming;
+        let asked = backends.as_ref().map_or(0, |own| own.asked.load(Ordering::Relaxed));
+        let awaited = match &backends {
+            Some(own) if streaming && executing => Some(own.applying),
+            Some(_) if streaming && asked != 0 => Some(asked),
+            _ => None,
+        };
+        Motion {
+            applied: self.progress().snapshot().applied.as_u64(),
+            copied_bytes: self.copy().tables().iter().map(|table| table.bytes()).sum(),
+            traffic: backends.map_or(0, |own| own.traffic.load(Ordering::Relaxed)),
+            connects: self.connects.load(Ordering::Relaxed),
+            under_way: match phase {
+                Phase::Starting | Phase::Copying => true,
+                Phase::Streaming => awaited.is_some() || queued > 0,
+                Phase::Waiting | Phase::Stopping | Phase::Stopped => false,
+            },
+            awaited,
+        }
+    }
+}

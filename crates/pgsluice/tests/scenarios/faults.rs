@@ -1,0 +1,272 @@
+//! Faults around both servers: locks that nobody releases, networks that stall without a word, disks that are full. Each is
+//! told with its remedy; when it is over, pgsluice goes on by itself and nothing is lost.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use testkit::{Proxy, wait_for};
+
+use crate::support::{BOUND, FOLDED, Scenario, Session, scenario_alone, scenario_with};
+
+/// A session that holds what `sql` locks on the target, and its process id.
+fn holder(s: &Scenario, sql: &str) -> (Session, String) {
+    let mut session = Session::to(&(s.target_url(0) + "?application_name=forgotten"));
+    let pid = session.query("SELECT pg_backend_pid()").unwrap()[0][0].clone().unwrap();
+    session.run(&format!("BEGIN; {sql}"));
+    (session, pid)
+}
+
+/// Waits until `status` names the holder; the whole of what it says of the lock.
+#[track_caller]
+fn blocked_by(s: &Scenario, pid: &str) -> Value {
+    let pid: i64 = pid.parse().unwrap();
+    let mut blocked = Value::Null;
+    let named = wait_for("status to name the holder", BOUND, || {
+        blocked = s.status(0)["blocked"].clone();
+        Ok(blocked["blocking_pids"][0] == pid)
+    });
+    assert!(named.is_ok(), "{blocked}\n{}", s.log(0));
+    blocked
+}
+
+#[track_caller]
+fn free_again(s: &Scenario) {
+    wait_for("status to be free again", BOUND, || Ok(s.status(0)["blocked"] == Value::Null)).unwrap();
+}
+
+#[test]
+fn a_target_that_waits_for_a_lock_names_who_holds_it() {
+    scenario_with(&[FOLDED], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int)");
+        s.source("INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i");
+        s.follow();
+        let waits = [
+            ("LOCK t IN SHARE MODE", "UPDATE t SET n = n + 1", Some("public.t")),
+            ("SELECT FROM t WHERE id = 5 FOR UPDATE", "UPDATE t SET n = n + 1", Some("public.t")),
+            // Nobody knows of a key that is not there yet which table it is for.
+            ("INSERT INTO t VALUES (11, 0)", "INSERT INTO t VALUES (11, 0)", None),
+        ];
+        for (lock, sql, table) in waits {
+            let (mut session, pid) = holder(s, lock);
+            s.source(sql);
+            let blocked = blocked_by(s, &pid);
+            assert_eq!(blocked["table"].as_str(), table, "{blocked}");
+            assert!(blocked["seconds"].as_f64().unwrap() > 0.0, "{blocked}");
+            let words = format!("held by process {pid} (forgotten, user postgres, idle in transaction for ");
+            s.wait_for_log(&words);
+            s.wait_for_log(&format!("SELECT pg_terminate_backend({pid})"));
+            let text = s.call(0, &["status"]).expect_success();
+            assert!(text.contains("blocked ") && text.contains(&words), "{text}");
+            session.run("ROLLBACK");
+            s.catch_up();
+            free_again(s);
+            s.same();
+            assert_eq!(s.log(0).matches(&words).count(), 1, "told once: {}", s.log(0));
+        }
+        // A new connection meets a lock before anything is applied.
+        s.stop();
+        let (mut session, pid) = holder(s, "LOCK t");
+        s.source("UPDATE t SET n = n + 1");
+        s.run();
+        assert_eq!(blocked_by(s, &pid)["table"], "public.t");
+        session.run("ROLLBACK");
+        s.catch_up();
+        s.same();
+    });
+}
+
+#[test]
+fn a_first_copy_that_waits_for_a_lock_names_who_holds_it() {
+    scenario_with(&[FOLDED], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.source("INSERT INTO t SELECT generate_series(1, 100)");
+        let (mut session, pid) = holder(s, "LOCK t IN SHARE MODE");
+        s.run();
+        assert_eq!(blocked_by(s, &pid)["table"], "public.t");
+        s.wait_for_log(&format!("waiting for a lock on table public.t of the target, held by process {pid}"));
+        session.run("ROLLBACK");
+        s.follow();
+        s.same();
+    });
+}
+
+/// A prepared transaction has no process that could be ended.
+#[test]
+fn a_lock_of_a_prepared_transaction_is_told_as_one() {
+    scenario_with(&[FOLDED], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int)");
+        s.source("INSERT INTO t VALUES (1, 0)");
+        s.follow();
+        let name = s.name(0).to_owned();
+        s.target("BEGIN; UPDATE t SET n = 7 WHERE id = 1");
+        s.target(&format!("PREPARE TRANSACTION '{name}'"));
+        s.source("UPDATE t SET n = n + 1");
+        blocked_by(s, "0");
+        s.wait_for_log("held by a prepared transaction; it goes on when the lock is released");
+        s.wait_for_log("pg_prepared_xacts");
+        s.target(&format!("ROLLBACK PREPARED '{name}'"));
+        s.catch_up();
+        s.same();
+    });
+}
+
+const IMPATIENT: &[&[&str]] = &[&["--wal-receiver-timeout", "3s", "--wal-receiver-status-interval", "500ms"]];
+
+fn told_at(s: &mut Scenario, proxy: &Proxy, end: &str) {
+    let source = if end == "source" { proxy.url(&s.source_url()) } else { s.source_url() };
+    let target = if end == "target" { proxy.url(&s.target_url(0)) } else { s.target_url(0) };
+    s.run_with(|command| {
+        command.env("PGSLUICE_SOURCE", &source).env("PGSLUICE_TARGET", &target);
+    });
+}
+
+/// Connections that stay open and bring nothing: no error comes from anywhere.
+#[test]
+fn a_network_to_the_source_that_stalls_is_noticed() {
+    scenario_alone(
+        IMPATIENT,
+        |source| source.setting("wal_sender_timeout", "3s"),
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id serial PRIMARY KEY)");
+            let proxy = Proxy::to(s.pair().source.port()).unwrap();
+            told_at(s, &proxy, "source");
+            s.follow();
+            for _ in 0..2 {
+                s.source("INSERT INTO t DEFAULT VALUES");
+                assert!(proxy.stall() > 0);
+                s.source("INSERT INTO t DEFAULT VALUES");
+                s.wait_for_log("nothing was heard of the server for 3 s; see wal_receiver_timeout");
+                s.catch_up();
+                s.same();
+            }
+        },
+    );
+}
+
+/// In the middle of whatever it is doing, with a COMMIT perhaps sent and not answered.
+#[test]
+fn a_network_to_the_target_that_stalls_is_noticed() {
+    scenario_with(IMPATIENT, |s| {
+        s.both("CREATE TABLE t (id serial PRIMARY KEY, v text)");
+        let proxy = Proxy::to(s.pair().target.port()).unwrap();
+        told_at(s, &proxy, "target");
+        s.follow();
+        for rows in [1, 2_000] {
+            s.source("INSERT INTO t DEFAULT VALUES");
+            assert!(proxy.stall() > 0);
+            s.source(&format!("INSERT INTO t (v) SELECT repeat('x', 2000) FROM generate_series(1, {rows})"));
+            let told = s.log(0).matches("nothing has come from the target for 3 s").count();
+            wait_for("the silence to be noticed", BOUND, || {
+                Ok(s.log(0).matches("nothing has come from the target for").count() > told)
+            })
+            .unwrap();
+            s.catch_up();
+            s.same();
+        }
+        assert!(s.log(0).contains("whose connection to this process was lost"), "{}", s.log(0));
+    });
+}
+
+/// A small file system in memory; unmounted when dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// `None`, with the reason printed, where nothing can be mounted.
+    fn mount(kilobytes: u32) -> Option<SmallDisk> {
+        let dir = tempfile::Builder::new().prefix("pgsluice-disk-").tempdir().unwrap();
+        let output = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={kilobytes}k,mode=0777"), "tmpfs"])
+            .arg(dir.path())
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+                Some(SmallDisk(dir))
+            }
+            other => {
+                println!("not tested, because no small disk can be mounted here: {other:?}");
+                None
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn enlarge(&self, kilobytes: u32) {
+        let size = format!("remount,size={kilobytes}k");
+        assert!(Command::new("mount").args(["-o", &size]).arg(self.path()).status().unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: a server may still have a file open.
+        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_under_the_spool_is_waited_for() {
+    scenario_alone(
+        &[FOLDED],
+        |source| source.setting("logical_decoding_work_mem", "64kB"),
+        |target| target,
+        |s| {
+            let Some(disk) = SmallDisk::mount(1024) else { return };
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+            let state_dir = disk.path().join("state");
+            s.run_with(|command| {
+                command.env("PGSLUICE_STATE_DIR", &state_dir);
+            });
+            s.follow();
+            s.source("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 4000) i");
+            s.source("DELETE FROM t WHERE id % 3 = 0");
+            s.wait_for_log(&format!("spool file {}", state_dir.display()));
+            s.wait_for_log("No space left on device");
+            s.wait_for_log("make room there or give another --state-dir");
+            disk.enlarge(64 << 10);
+            s.catch_up();
+            s.same();
+            s.stop();
+        },
+    );
+}
+
+#[test]
+fn a_full_disk_of_the_target_is_waited_for() {
+    scenario_alone(
+        &[FOLDED],
+        |source| source,
+        |target| target,
+        |s| {
+            let Some(disk) = SmallDisk::mount(2048) else { return };
+            let place = disk.path().join("space");
+            std::fs::create_dir(&place).unwrap();
+            let owner = std::fs::metadata(s.pair().target.data_dir()).unwrap();
+            chown(&place, Some(owner.uid()), Some(owner.gid())).unwrap();
+            s.source("CREATE TABLE t (id int PRIMARY KEY, v text)");
+            let space = format!("CREATE TABLESPACE small LOCATION '{}'", place.display());
+            s.pair().target.sql("postgres", &space).unwrap();
+            s.target("CREATE TABLE t (id int PRIMARY KEY, v text) TABLESPACE small");
+            s.follow();
+            s.source("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 500) i");
+            s.catch_up();
+            s.source("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(501, 4000) i");
+            s.source("UPDATE t SET v = 'y' WHERE id % 3 = 0");
+            s.wait_for_log("No space left on device (SQLSTATE 53100) while processing INSERT for replication target relation \"public.t\"");
+            s.wait_for_log("Check free disk space");
+            disk.enlarge(64 << 10);
+            s.catch_up();
+            s.same();
+            s.stop();
+            s.target("DROP TABLE t");
+            s.pair().target.sql("postgres", "DROP TABLESPACE small").unwrap();
+        },
+    );
+}
