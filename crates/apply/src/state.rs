@@ -45,7 +45,7 @@ pub struct SubscriptionRow {
     pub slot: String,
     /// The source's system identifier.
     pub source_sysid: String,
-    /// The source's timeline when it was last looked at.
+    /// The source's timeline when it was last looked at; 0 if it was a standby.
     pub source_timeline: i64,
     /// Where the slot began; `None` while its creation was not finished.
     pub consistent_point: Option<Lsn>,
@@ -310,15 +310,15 @@ impl State {
         self.execute(sql, &[&PgLsn::from(lsn.as_u64())]).await.map(drop)
     }
 
-    /// The source went over to `timeline` at `fork`: what was confirmed past it
+    /// The source is on `timeline` now, and what was confirmed past `confirmed`
     /// is not part of its history.
     ///
     /// # Errors
     /// As every query's.
-    pub async fn change_timeline(&self, timeline: i64, fork: Lsn) -> Result<(), Error> {
+    pub async fn change_timeline(&self, timeline: i64, confirmed: Lsn) -> Result<(), Error> {
         let sql = "UPDATE pgsluice.subscription SET source_timeline = $2, \
                    confirmed_lsn = CASE WHEN confirmed_lsn > $3 THEN $3 ELSE confirmed_lsn END WHERE name = $1";
-        self.execute(sql, &[&timeline, &PgLsn::from(fork.as_u64())]).await.map(drop)
+        self.execute(sql, &[&timeline, &PgLsn::from(confirmed.as_u64())]).await.map(drop)
     }
 
     /// Stops the subscription until somebody enables it again.

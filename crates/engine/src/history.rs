@@ -14,6 +14,8 @@
 //! | is on one that branched off before, or on none of ours | refuse |
 //! | is on the timeline of last time and behind us | refuse; a standby is waited for |
 //!
+//! Timelines are compared with a primary's only: see [`UNKNOWN`].
+//!
 //! What cannot be told: files of a source that were put back to an older state
 //! without recovery onto a new timeline, and that wrote past our position
 //! before we looked.
@@ -24,6 +26,10 @@ use client::{Session, Wire};
 use source::slot;
 
 use crate::Error;
+
+/// What is stored while the source is a standby: it may be promoted under the
+/// stream, and nobody would know on which timeline the last changes were.
+const UNKNOWN: i64 = 0;
 
 /// The position to stream from, where `applied` is what the target has.
 ///
@@ -39,18 +45,23 @@ pub(crate) async fn start_position(
 ) -> Result<Lsn, Error> {
     // Again: a copy may have come since the first look.
     let identity = slot::identify_system(wire).await?;
+    let standby = in_recovery(source).await?;
     let mut confirmed = row.confirmed_lsn.unwrap_or(Lsn::INVALID);
     let (before, now) = (row.source_timeline, i64::from(identity.timeline));
-    if now != before {
+    if now != before && before != UNKNOWN {
         let fork = slot::timeline_forks(wire, identity.timeline).await?;
         let fork = fork.into_iter().find(|fork| i64::from(fork.timeline) == before).map(|fork| fork.end);
         let at = check_fork(before, now, fork, applied)?;
-        state.change_timeline(now, at).await?;
         tracing::warn!("the source is on timeline {now} now, which left timeline {before} at {at}");
         confirmed = confirmed.min(at);
     }
+    let remembered = if standby { UNKNOWN } else { now };
+    if remembered != before {
+        state.change_timeline(remembered, confirmed).await?;
+    }
     let start = applied.max(confirmed);
-    if identity.xlogpos < start && !in_recovery(source).await? {
+    // A standby that is behind will have the same WAL later.
+    if identity.xlogpos < start && !standby {
         return Err(Error::refused(format!(
             "the source's WAL ends at {}, but the target has its changes up to {start}: the source was restored to \
              an earlier state, and what it writes until then would be passed over; {REMEDY}",
@@ -81,7 +92,6 @@ fn check_fork(before: i64, now: i64, fork: Option<Lsn>, applied: Lsn) -> Result<
     }
 }
 
-/// A standby that is behind will have the same WAL later.
 async fn in_recovery(source: &Session) -> Result<bool, Error> {
     let row = source.query_one("SELECT pg_catalog.pg_is_in_recovery()", &[]).await;
     Ok(row.map_err(|error| source.error(error))?.get(0))

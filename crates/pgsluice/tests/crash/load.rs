@@ -3,7 +3,7 @@
 //! Every transaction that commits takes the next number of `clock` as its
 //! last statement, so the numbers are the commit order, and leaves one row in
 //! `ledger`, which has no key: what is applied twice or not at all shows.
-//! Besides, transactions move money, churn keys, swap unique values, change
+//! Besides, transactions move money and say so in `journal`, churn keys, swap unique values, change
 //! wide rows in part, and are large enough to be streamed while open.
 
 use std::sync::Arc;
@@ -25,13 +25,17 @@ const VICTIM: u32 = SMALL + LARGE;
 const WORKERS: u32 = VICTIM + 1;
 
 /// Every published table.
-pub(crate) const TABLES: [&str; 13] = [
-    "clock", "tally", "ledger", "checking", "saving", "keyed", "churn", "wide", "loose", "bulk", "victim",
-    "archive", "annex",
+pub(crate) const TABLES: [&str; 14] = [
+    "clock", "tally", "ledger", "checking", "saving", "journal", "keyed", "churn", "wide", "loose", "bulk",
+    "victim", "archive", "annex",
 ];
 
 /// The money in all accounts, always.
-pub(crate) const MONEY: i64 = 2 * 40 * 1_000;
+pub(crate) const MONEY: i64 = 2 * 40 * OPENING;
+
+/// The money in each account at the start: what it has now is this and all of
+/// its entries in `journal`.
+pub(crate) const OPENING: i64 = 1_000;
 
 /// On both ends.
 pub(crate) const SCHEMA: &str = "
@@ -40,6 +44,7 @@ pub(crate) const SCHEMA: &str = "
     CREATE TABLE ledger (at int8, worker int, seq int8, note text);
     CREATE TABLE checking (id int PRIMARY KEY, balance int8 NOT NULL);
     CREATE TABLE saving (id int PRIMARY KEY, balance int8 NOT NULL);
+    CREATE TABLE journal (saving bool, account int, amount int8);
     CREATE TABLE keyed (id int PRIMARY KEY, a text, b numeric, v int NOT NULL DEFAULT 0);
     CREATE TABLE churn (id int PRIMARY KEY, u int NOT NULL UNIQUE);
     CREATE TABLE wide (id int PRIMARY KEY, n int NOT NULL, big text NOT NULL);
@@ -57,8 +62,8 @@ pub(crate) fn rows() -> String {
     format!(
         "INSERT INTO clock VALUES (1, 0);
          INSERT INTO tally SELECT i, 0 FROM generate_series(0, {WORKERS} - 1) i;
-         INSERT INTO checking SELECT i, 1000 FROM generate_series(0, 39) i;
-         INSERT INTO saving SELECT i, 1000 FROM generate_series(0, 39) i;
+         INSERT INTO checking SELECT i, {OPENING} FROM generate_series(0, 39) i;
+         INSERT INTO saving SELECT i, {OPENING} FROM generate_series(0, 39) i;
          INSERT INTO churn SELECT i, i + 1 FROM generate_series(0, 149) i;
          INSERT INTO wide SELECT i, 0, repeat(md5(i::text), 200) FROM generate_series(0, 59) i;
          INSERT INTO archive SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 200000) i;
@@ -168,14 +173,20 @@ impl Worker {
         )
     }
 
-    fn small(&mut self, seq: u64) -> anyhow::Result<bool> {
+    /// From one account to another; every transfer locks in the same order.
+    fn transfer(&mut self) -> String {
         let random = &mut self.random;
         let (from, to, amount) =
             (random.random_range(0..40), random.random_range(0..40), random.random_range(-50..50));
-        let mut sql = format!(
-            "BEGIN; UPDATE checking SET balance = balance - {amount} WHERE id = {from}; \
-             UPDATE saving SET balance = balance + {amount} WHERE id = {to}; "
-        );
+        format!(
+            "UPDATE checking SET balance = balance - {amount} WHERE id = {from}; \
+             UPDATE saving SET balance = balance + {amount} WHERE id = {to}; \
+             INSERT INTO journal VALUES (false, {from}, -({amount})), (true, {to}, {amount}); "
+        )
+    }
+
+    fn small(&mut self, seq: u64) -> anyhow::Result<bool> {
+        let mut sql = "BEGIN; ".to_owned() + &self.transfer();
         for _ in 0..self.random.random_range(0..3) {
             let more = self.small_change();
             sql.push_str(&more);
@@ -260,7 +271,7 @@ impl Worker {
              UPDATE bulk SET t = reverse(t) WHERE owner = {w} AND batch < {seq} AND i % 7 = 0"
         ))?;
         let commits = !self.random.random_ratio(1, 4);
-        let end = if commits { self.end(seq) } else { "ROLLBACK".to_owned() };
+        let end = if commits { self.transfer() + &self.end(seq) } else { "ROLLBACK".to_owned() };
         self.conn.run(&end)?;
         self.pause(100..500);
         Ok(commits)

@@ -1,5 +1,5 @@
-//! Kills pgsluice and the target at seeded random instants under load; in the
-//! end both ends hold the same rows.
+//! Kills pgsluice, the target and the source at seeded random instants under
+//! load, and cuts connections; in the end both ends hold the same rows.
 //!
 //! Three things must show that it means something: each phase of
 //! [`base::flight::Phase`] is hit at least [`HITS_MIN`] times (the recorder
@@ -24,13 +24,15 @@ use base::flight::Phase;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::Signal;
-use testkit::{Cluster, Major, Pair, Sluice, StopMode, same_rows, wait_for};
+use testkit::{Cluster, Major, Pair, Proxy, Sluice, StopMode, same_rows, wait_for};
 
 use crate::conn::Conn;
 use crate::load::{Load, TABLES};
 use crate::strike::{Recorder, Tally, Victim, await_phase, hold_in_commit, signal};
 use crate::watch::Watch;
 
+/// Kills over all majors.
+const KILLS_MIN: u32 = 60;
 /// Kills that each phase must be hit by.
 const HITS_MIN: u32 = 3;
 /// Rounds after which a phase that was not hit often enough fails the test.
@@ -53,7 +55,9 @@ fn environment(name: &str) -> Option<u64> {
 #[test]
 fn both_ends_end_equal_whatever_is_killed() {
     let seed = environment("PGSLUICE_CRASH_SEED").unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
-    for major in Major::under_test() {
+    let majors = Major::under_test();
+    let kills_min = KILLS_MIN.div_ceil(u32::try_from(majors.len()).expect("a handful of majors"));
+    for major in majors {
         println!("PostgreSQL {major}: PGSLUICE_CRASH_SEED={seed}");
         let started = Instant::now();
         let mut world = World::new(major, seed);
@@ -62,7 +66,7 @@ fn both_ends_end_equal_whatever_is_killed() {
         world.copy_rounds();
         let watch = world.watch();
         let saboteur = Saboteur::start(world.pair.target.url("postgres"));
-        world.stream_rounds(&load, &watch);
+        world.stream_rounds(&load, &watch, kills_min);
         let deleted = saboteur.stop();
         let committed = load.stop();
         world.settle();
@@ -78,7 +82,10 @@ fn both_ends_end_equal_whatever_is_killed() {
         assert_eq!(seen.violations, Vec::<String>::new(), "seed {seed}");
         world.compare().unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
         world.canary();
+        assert!(world.tally.kills() >= kills_min, "too few kills (seed {seed}):\n{}", world.tally);
         assert!(world.tally.held > 0, "no COMMIT was certainly unanswered (seed {seed})");
+        assert!(world.tally.answers_lost > 0, "no answer to COMMIT was lost (seed {seed})");
+        assert!(world.tally.of(Victim::Source) >= HITS_MIN, "the source was killed too rarely (seed {seed})");
         for phase in Phase::ALL {
             assert!(
                 world.tally.counted(phase) >= HITS_MIN,
@@ -124,6 +131,8 @@ impl Saboteur {
 /// Both ends, the program between them, and what was done to them.
 struct World {
     pair: Pair,
+    /// Between pgsluice and the target.
+    link: Proxy,
     sluice: Sluice,
     recorder: Recorder,
     random: StdRng,
@@ -146,10 +155,12 @@ impl World {
             .sql("postgres", &format!("CREATE PUBLICATION p FOR TABLE {}", TABLES.join(", ")))
             .expect("a publication");
         let recorder = Recorder::create(&pair.state_dir().join("recorder"));
-        let sluice = start(&pair);
-        let rounds_min = environment("PGSLUICE_CRASH_ROUNDS").map_or(20, |rounds| rounds as u32);
+        let link = Proxy::to(pair.target.port()).expect("a proxy");
+        let sluice = start(&pair, &link);
+        let rounds_min = environment("PGSLUICE_CRASH_ROUNDS").map_or(0, |rounds| rounds as u32);
         World {
             pair,
+            link,
             sluice,
             recorder,
             random: StdRng::seed_from_u64(seed),
@@ -185,11 +196,15 @@ impl World {
         Watch::start(self.pair.target.url("postgres"))
     }
 
-    fn stream_rounds(&mut self, load: &Load, watch: &Watch) {
+    fn stream_rounds(&mut self, load: &Load, watch: &Watch, kills_min: u32) {
         let streaming = &Phase::ALL[1..];
         for round in 0.. {
             let rarest = streaming.iter().map(|phase| self.tally.counted(*phase)).min().unwrap_or_default();
-            if rarest >= HITS_MIN && round >= self.rounds_min || round >= ROUNDS_MAX.max(self.rounds_min) {
+            let seen = rarest >= HITS_MIN
+                && self.tally.of(Victim::Source) >= HITS_MIN
+                && self.tally.answers_lost > 0
+                && self.tally.kills() >= kills_min;
+            if seen && round >= self.rounds_min || round >= ROUNDS_MAX.max(self.rounds_min) {
                 return;
             }
             let rare: Vec<Phase> =
@@ -232,11 +247,19 @@ impl World {
         reached.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
     }
 
-    /// Whom to end in `wanted`: pgsluice and the target before anybody again.
+    /// Whom to end in `wanted`: pgsluice and the target before anybody again, in
+    /// COMMIT the connection, and whoever was spared so far.
     fn victim(&mut self, wanted: Phase) -> Victim {
         let missing =
             [Victim::Sluice, Victim::Target].into_iter().find(|victim| self.tally.hits(wanted, *victim) == 0);
-        missing.unwrap_or_else(|| Victim::pick(&mut self.random))
+        match missing {
+            Some(victim) => victim,
+            None if wanted == Phase::Commit && self.tally.answers_lost == 0 => Victim::Link,
+            None => {
+                let spared = Victim::ALL.into_iter().find(|victim| self.tally.of(*victim) == 0);
+                spared.unwrap_or_else(|| Victim::pick(&mut self.random))
+            }
+        }
     }
 
     /// One kill, and everything back on its feet.
@@ -245,13 +268,15 @@ impl World {
         let began = Instant::now();
         let backend = self.backend(wanted);
         let ready = began.elapsed();
-        let coin = self.tally.held == 0 || self.random.random_bool(0.5);
-        let hold = wanted == Phase::Commit && victim.counts() && coin;
+        let first = self.tally.held == 0 || victim == Victim::Link && self.tally.answers_lost == 0;
+        let coin = first || self.random.random_bool(0.5);
+        let hold = wanted == Phase::Commit && victim.may_find_commit_held() && coin;
         let held = hold && hold_in_commit(&self.recorder, backend);
         if !held && !await_phase(&self.recorder, wanted, &mut self.random) {
             println!("{wanted:?} did not come");
         }
         self.tally.held += u32::from(held);
+        self.tally.answers_lost += u32::from(held && victim == Victim::Link);
         let seen = began.elapsed();
         let phases = self.strike(victim, backend);
         let hit = phases.hit(wanted);
@@ -264,8 +289,8 @@ impl World {
             began.elapsed().as_secs_f64(),
             self.behind()
         );
-        if held && victim == Victim::Sluice {
-            // The new process meets a backend that is still committing.
+        if held && matches!(victim, Victim::Sluice | Victim::Link) {
+            // The new process, or the new connection, meets a backend that is still committing.
             std::thread::sleep(Duration::from_millis(self.random.random_range(0..1_500)));
             signal(backend, Signal::CONT);
         }
@@ -278,7 +303,7 @@ impl World {
             Victim::Sluice => {
                 self.sluice.kill9();
                 let phases = self.recorder.read();
-                self.sluice = start(&self.pair);
+                self.sluice = start(&self.pair, &self.link);
                 phases
             }
             Victim::Target | Victim::Backend => {
@@ -297,8 +322,16 @@ impl World {
             }
             Victim::Source => {
                 let phases = self.recorder.read();
-                self.pair.source.stop(StopMode::Immediate).expect("the source stops");
+                match self.random.random_bool(0.5) {
+                    true => self.pair.source.stop(StopMode::Immediate).expect("the source stops"),
+                    false => self.pair.source.kill9(),
+                }
                 self.pair.source.start_again().expect("the source starts");
+                phases
+            }
+            Victim::Link => {
+                let phases = self.recorder.read();
+                self.link.cut();
                 phases
             }
         }
@@ -419,29 +452,39 @@ impl World {
         let look = || watch::look(&mut Conn::new(target.url("postgres"))).expect("a state");
         let again = "TRUNCATE ledger; INSERT INTO ledger SELECT * FROM kept";
         let tampered = [
-            ("DELETE FROM ledger WHERE at = 1", again, true),
-            ("INSERT INTO ledger SELECT * FROM ledger WHERE at = 2", again, true),
+            ("ledger", "DELETE FROM ledger WHERE at = 1", again, true),
+            ("ledger", "INSERT INTO ledger SELECT * FROM ledger WHERE at = 2", again, true),
             (
+                "saving",
                 "UPDATE saving SET balance = balance + 1 WHERE id = 0",
                 "UPDATE saving SET balance = balance - 1 WHERE id = 0",
                 true,
             ),
-            ("UPDATE wide SET big = big || '.' WHERE id = 0", "", false),
+            // The sum of all money does not show what only changed hands.
+            (
+                "saving",
+                "UPDATE saving SET balance = balance + 1 - 2 * (id % 2) WHERE id < 2",
+                "UPDATE saving SET balance = balance - 1 + 2 * (id % 2) WHERE id < 2",
+                true,
+            ),
+            ("wide", "UPDATE wide SET big = big || '.' WHERE id = 0", "", false),
         ];
         target.sql("postgres", "CREATE TABLE kept AS SELECT * FROM ledger").expect("a copy");
-        for (tamper, undo, visible) in tampered {
-            assert!(look().is_ok() && self.compare().is_ok());
+        for (table, tamper, undo, visible) in tampered {
+            let same = || same_rows(&self.pair.source, target, "postgres", table);
+            assert!(look().is_ok() && same().is_ok());
             target.sql("postgres", tamper).expect(tamper);
-            assert!(self.compare().is_err(), "not noticed: {tamper}");
+            assert!(same().is_err(), "not noticed: {tamper}");
             assert!(!visible || look().is_err(), "not seen: {tamper}");
             target.sql("postgres", undo).expect(undo);
         }
     }
 }
 
-fn start(pair: &Pair) -> Sluice {
+fn start(pair: &Pair, link: &Proxy) -> Sluice {
     let arguments: Vec<&str> = ARGUMENTS.split_whitespace().collect();
     let mut command = Sluice::command(pair, &arguments).expect("pgsluice is built");
+    command.env("PGSLUICE_TARGET", link.url(&pair.target.url("postgres")));
     command.env("PGSLUICE_FLIGHT_RECORDER", pair.state_dir().join("recorder"));
     Sluice::start(command).expect("pgsluice starts")
 }

@@ -30,13 +30,15 @@ pub(crate) enum Victim {
     Backend,
     /// The backend that applies, SIGTERM.
     Session,
-    /// The source, immediate stop.
+    /// The source: an immediate stop, or SIGKILL to all of it.
     Source,
+    /// The connections between pgsluice and the target: both live on.
+    Link,
 }
 
 impl Victim {
-    pub(crate) const ALL: [Victim; 5] =
-        [Victim::Sluice, Victim::Target, Victim::Backend, Victim::Session, Victim::Source];
+    pub(crate) const ALL: [Victim; 6] =
+        [Victim::Sluice, Victim::Target, Victim::Backend, Victim::Session, Victim::Source, Victim::Link];
 
     /// pgsluice and the target are what the phases are counted for.
     pub(crate) fn counts(self) -> bool {
@@ -45,12 +47,23 @@ impl Victim {
 
     pub(crate) fn pick(random: &mut StdRng) -> Victim {
         match random.random_range(0..20) {
-            0..9 => Victim::Sluice,
-            9..14 => Victim::Target,
-            14..17 => Victim::Backend,
-            17 => Victim::Session,
-            _ => Victim::Source,
+            0..7 => Victim::Sluice,
+            7..11 => Victim::Target,
+            11..14 => Victim::Backend,
+            14 => Victim::Session,
+            15..18 => Victim::Source,
+            _ => Victim::Link,
         }
+    }
+
+    /// The others are asked to end, or live on.
+    fn is_killed(self) -> bool {
+        !matches!(self, Victim::Session | Victim::Link)
+    }
+
+    /// Whether its end leaves a COMMIT unanswered that its backend is in.
+    pub(crate) fn may_find_commit_held(self) -> bool {
+        self.counts() || self == Victim::Link
     }
 }
 
@@ -144,13 +157,19 @@ pub(crate) fn hold_in_commit(recorder: &Recorder, backend: u32) -> bool {
         signal(backend, Signal::STOP);
         // Long enough for an answer that was under way to be read.
         std::thread::sleep(Duration::from_millis(5));
-        if recorder.read().is(Phase::Commit) {
+        if recorder.read().is(Phase::Commit) && is_stopped(backend) {
             return true;
         }
         signal(backend, Signal::CONT);
         std::thread::sleep(Duration::from_millis(1));
     }
     false
+}
+
+/// Whether the process is there and was stopped by a signal.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 /// A process that is gone already is no error.
@@ -164,21 +183,36 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     hits: [[u32; Victim::ALL.len()]; Phase::ALL.len()],
-    pub(crate) between: u32,
+    between: [u32; Victim::ALL.len()],
     /// COMMITs whose backend was held while its client or server died.
     pub(crate) held: u32,
+    /// COMMITs whose backend was held while the connection was cut, so that the
+    /// same process asks what became of it.
+    pub(crate) answers_lost: u32,
 }
 
 impl Tally {
     pub(crate) fn add(&mut self, phase: Option<Phase>, victim: Victim) {
         match phase {
             Some(phase) => self.hits[phase as usize][victim as usize] += 1,
-            None => self.between += 1,
+            None => self.between[victim as usize] += 1,
         }
     }
 
     pub(crate) fn hits(&self, phase: Phase, victim: Victim) -> u32 {
         self.hits[phase as usize][victim as usize]
+    }
+
+    /// Kills of `victim` in any phase or in none.
+    pub(crate) fn of(&self, victim: Victim) -> u32 {
+        let within = Phase::ALL.into_iter().map(|phase| self.hits(phase, victim));
+        self.between[victim as usize] + within.sum::<u32>()
+    }
+
+    /// Processes that got SIGKILL, or a server an immediate stop.
+    pub(crate) fn kills(&self) -> u32 {
+        let killed = Victim::ALL.into_iter().filter(|victim| victim.is_killed());
+        killed.map(|victim| self.of(victim)).sum()
     }
 
     /// Kills of pgsluice and of the target in `phase`.
@@ -188,7 +222,7 @@ impl Tally {
     }
 
     pub(crate) fn total(&self) -> u32 {
-        self.between + self.hits.iter().flatten().sum::<u32>()
+        Victim::ALL.into_iter().map(|victim| self.of(victim)).sum()
     }
 }
 
@@ -200,6 +234,14 @@ impl fmt::Display for Tally {
             write!(f, "\n{:12}", format!("{phase:?}"))?;
             self.hits[phase as usize].iter().try_for_each(|count| write!(f, "{count:>9}"))?;
         }
-        write!(f, "\nbetween phases: {}; held in COMMIT: {}", self.between, self.held)
+        write!(f, "\n{:12}", "between")?;
+        self.between.iter().try_for_each(|count| write!(f, "{count:>9}"))?;
+        write!(
+            f,
+            "\n{} kills; held in COMMIT: {}, of these by cutting the connection: {}",
+            self.kills(),
+            self.held,
+            self.answers_lost
+        )
     }
 }

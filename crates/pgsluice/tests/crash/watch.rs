@@ -9,28 +9,36 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::conn::Conn;
-use crate::load::MONEY;
+use crate::load::{MONEY, OPENING};
 
-/// One statement, so one snapshot: money, the clock, the ledger's rows,
-/// largest number and different numbers, and what workers say they committed.
-const STATE: &str = "SELECT \
-    (SELECT sum(balance) FROM checking) + (SELECT sum(balance) FROM saving), (SELECT n FROM clock), \
-    count(*), max(at), count(DISTINCT at), (SELECT sum(n) FROM tally), count(DISTINCT (worker, seq)) FROM ledger";
+/// One statement, so one snapshot: money, accounts that have not what their
+/// entries in the journal say, the clock, the ledger's rows, largest number and
+/// different numbers, and what workers say they committed.
+fn state() -> String {
+    format!(
+        "SELECT (SELECT sum(balance) FROM checking) + (SELECT sum(balance) FROM saving), \
+         (SELECT count(*) FROM (SELECT false AS saving, * FROM checking UNION ALL SELECT true, * FROM saving) a \
+            LEFT JOIN (SELECT saving, account, sum(amount) FROM journal GROUP BY 1, 2) j \
+              ON j.saving = a.saving AND j.account = a.id WHERE a.balance <> {OPENING} + coalesce(j.sum, 0)), \
+         (SELECT n FROM clock), \
+         count(*), max(at), count(DISTINCT at), (SELECT sum(n) FROM tally), count(DISTINCT (worker, seq)) FROM ledger"
+    )
+}
 
 /// Reads one state; `Ok` is the clock.
 pub(crate) fn look(conn: &mut Conn) -> anyhow::Result<Result<u64, String>> {
-    let state = conn.numbers(STATE)?;
-    anyhow::ensure!(state.len() == 7, "seven figures");
-    let clock = state[1];
+    let state = conn.numbers(&state())?;
+    anyhow::ensure!(state.len() == 8, "eight figures");
+    let clock = state[2];
     // Every transaction moved the clock by one and left one row: anything but
     // a prefix of the commit order breaks one of these.
-    if state[0] == MONEY && state[2..].iter().all(|figure| *figure == clock) {
+    if state[0] == MONEY && state[1] == 0 && state[3..].iter().all(|figure| *figure == clock) {
         return Ok(Ok(clock.unsigned_abs()));
     }
     Ok(Err(format!(
-        "no state of the source: money {} (is {MONEY}), clock {clock}, ledger rows {}, largest {}, different {}, \
-         tallies {}, different by worker {}",
-        state[0], state[2], state[3], state[4], state[5], state[6]
+        "no state of the source: money {} (is {MONEY}), accounts that differ from the journal {}, clock {clock}, \
+         ledger rows {}, largest {}, different {}, tallies {}, different by worker {}",
+        state[0], state[1], state[3], state[4], state[5], state[6], state[7]
     )))
 }
 

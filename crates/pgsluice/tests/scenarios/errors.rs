@@ -412,6 +412,28 @@ fn a_source_failed_over_behind_our_position_is_gone_on_from() {
     );
 }
 
+/// From 16 on a standby can be followed; what it sends after its promotion, on the same connection, is of another timeline.
+#[test]
+fn a_standby_promoted_under_the_stream_is_gone_on_from() {
+    alone(|s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.follow();
+        s.stop();
+        let source = &mut s.pair_mut().source;
+        source.stop(StopMode::Fast).unwrap();
+        become_standby(source);
+        let before = s.log(0).len();
+        s.run();
+        // Before 16 it waits until there is something that can be decoded.
+        let words = if s.major() < 16 { "trying again" } else { "streaming from" };
+        wait_for(words, BOUND, || Ok(s.log(0)[before..].contains(words))).unwrap();
+        promote(&s.pair().source);
+        s.live(&["INSERT INTO t VALUES (1)"]);
+        confirm_all(s);
+        s.backlog(&["INSERT INTO t VALUES (2)"]);
+    });
+}
+
 /// A server that is not the one that the subscription was made for.
 #[test]
 fn another_source_is_refused_by_its_identifier() {
