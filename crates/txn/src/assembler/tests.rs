@@ -183,7 +183,11 @@ fn errors_say_what_came_and_in_which_transaction() {
             while assembler.next()?.is_some() {}
             Ok::<_, AssemblyError>(())
         });
-        assert_eq!(result.unwrap_err().to_string(), expected);
+        let told = result.unwrap_err().to_string();
+        let told = told.strip_prefix("the source's stream cannot be read: ").expect("the object");
+        let (told, remedy) = told.split_once("; ").expect("a remedy");
+        assert_eq!(told, expected);
+        assert!(remedy.starts_with("it is read again from the last commit"), "{remedy}");
     }
 }
 

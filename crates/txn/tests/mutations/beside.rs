@@ -29,6 +29,10 @@ impl Spool for Memory {
         self.0.remove(&xid);
         Ok(())
     }
+
+    fn scratch(&mut self) -> io::Result<std::fs::File> {
+        tempfile::tempfile()
+    }
 }
 
 /// What the assembler makes of `messages`, up to its first error.
