@@ -83,8 +83,9 @@ pub async fn run(settings: Arc<Settings>, status: Arc<Status>, stop: Cancellatio
             Verdict::Soon | Verdict::Later => {}
         }
         let wait = backoff.wait(verdict);
-        tracing::warn!(subscription = %settings.subscription, "{error}; trying again in {:.1} s", wait.as_secs_f64());
-        status.record_error(error.to_string());
+        let told = base::with_causes(&error);
+        tracing::warn!(subscription = %settings.subscription, "{told}; trying again in {:.1} s", wait.as_secs_f64());
+        status.record_error(told);
         status.set_phase(Phase::Waiting);
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -551,7 +552,7 @@ impl Flow {
         stopping.cancel();
         drop(blocks);
         if let Ok(Err(error)) = (&mut self.applying.0).await {
-            tracing::warn!("while stopping: {error}");
+            tracing::warn!("while stopping: {}", base::with_causes(&error));
             return Ok(());
         }
         apply::flush_now(&self.state, &self.progress).await?;

@@ -87,7 +87,8 @@ impl<'a> Refreshing<'a> {
                     failures += 1;
                     tracing::warn!(
                         subscription = %settings.subscription,
-                        "the publication's tables could not be brought level: {error}; trying again in {} s",
+                        "the publication's tables could not be brought level: {}; trying again in {} s",
+                        base::with_causes(&error),
                         wait.as_secs()
                     );
                     // Whatever was left half done is looked at again.

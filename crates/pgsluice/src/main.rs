@@ -100,22 +100,6 @@ fn only(mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
     }
 }
 
-/// `error` and its causes in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let part = error.to_string();
-        // Some errors print their cause themselves.
-        if !text.contains(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        cause = error.source();
-    }
-    text
-}
-
 /// Prints what clap has to say: help on stdout, errors on stderr.
 fn show_clap(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {

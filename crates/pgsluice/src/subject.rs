@@ -128,7 +128,7 @@ impl Subject {
 /// One end's connection string.
 fn end(key: &str, text: Option<&str>) -> anyhow::Result<ConnInfo> {
     let text = text.ok_or_else(|| missing(key))?;
-    ConnInfo::parse(text).map_err(|error| usage(format!("{key}: {}", crate::with_causes(&error))))
+    ConnInfo::parse(text).map_err(|error| usage(format!("{key}: {}", base::with_causes(&error))))
 }
 
 fn missing(key: &str) -> anyhow::Error {

@@ -37,7 +37,7 @@ fn from_admin(error: admin::Error) -> anyhow::Error {
         () if error.is_missing() => Code::NotRunning,
         () => Code::Failed,
     };
-    exit(code, crate::with_causes(&error))
+    exit(code, base::with_causes(&error))
 }
 
 /// An error of a pipeline or of handing one over, with its exit code.
@@ -47,7 +47,7 @@ fn from_engine(error: &engine::Error) -> anyhow::Error {
         () if error.is_disabled() => Code::Disabled,
         () => Code::Failed,
     };
-    exit(code, crate::with_causes(error))
+    exit(code, base::with_causes(error))
 }
 
 /// An error of lock or socket with its exit code.
@@ -57,7 +57,7 @@ fn from_control(error: control::Error) -> anyhow::Error {
         () if error.is_not_running() => Code::NotRunning,
         () => Code::Failed,
     };
-    exit(code, crate::with_causes(&error))
+    exit(code, base::with_causes(&error))
 }
 
 /// Prints a document; a reader that has gone away has seen enough.

@@ -141,7 +141,7 @@ async fn run_one(pipeline: Pipeline) -> anyhow::Result<()> {
             Ok(())
         }
         Err(error) => {
-            let text = crate::with_causes(&error);
+            let text = base::with_causes(&error);
             tracing::error!(subscription = %name, "{text}");
             status.record_error(text);
             Err(from_engine(&error))

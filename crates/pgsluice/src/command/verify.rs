@@ -58,7 +58,7 @@ pub(crate) async fn verify(subject: &Subject, args: &VerifyArgs) -> anyhow::Resu
         compared = comparing => compared,
         () = show(&progress, began) => unreachable!("it shows for ever"),
     };
-    let report = compared.map_err(|error| exit(Code::Failed, crate::with_causes(&error)))?;
+    let report = compared.map_err(|error| exit(Code::Failed, base::with_causes(&error)))?;
     let seconds = began.elapsed().as_secs_f64();
     if args.json {
         let report = if args.hide_values { &without_values(report) } else { &report };
