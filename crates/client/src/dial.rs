@@ -294,6 +294,20 @@ fn configure(stream: &TcpStream, settings: &Settings) -> io::Result<()> {
     Ok(())
 }
 
+/// What was sent by a session and not acknowledged ends it after this: the
+/// kernel by itself takes a quarter of an hour. As long as keepalives take.
+const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(120);
+
+/// For sessions, whose commands are short, if the connection string does not
+/// say otherwise. Not for a [`crate::Wire`]: a backend that waits for a lock
+/// takes no more of a large batch, and the kernel counts that too.
+pub(crate) fn limit_unacknowledged(stream: &TcpStream, settings: &Settings) -> io::Result<()> {
+    match settings.tcp_user_timeout {
+        None => SockRef::from(stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT)),
+        Some(_) => Ok(()),
+    }
+}
+
 /// `target_session_attrs`, judged by what servers since 14 report unasked.
 fn suitable(established: Established, wanted: SessionAttrs) -> Result<Established, Error> {
     if wanted == SessionAttrs::Any {
@@ -353,6 +367,15 @@ mod tests {
         let off = ConnInfo::parse_with("host=h user=u keepalives=0", &|_| None).unwrap();
         configure(&stream, off.settings()).unwrap();
         assert!(!SockRef::from(&stream).keepalive().unwrap());
+        assert_eq!(SockRef::from(&stream).tcp_user_timeout().unwrap(), None);
+        limit_unacknowledged(&stream, off.settings()).unwrap();
+        assert_eq!(SockRef::from(&stream).tcp_user_timeout().unwrap(), Some(UNACKNOWLEDGED_LIMIT));
+
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let kernels = ConnInfo::parse_with("host=h user=u tcp_user_timeout=0", &|_| None).unwrap();
+        configure(&stream, kernels.settings()).unwrap();
+        limit_unacknowledged(&stream, kernels.settings()).unwrap();
+        assert_eq!(SockRef::from(&stream).tcp_user_timeout().unwrap(), None);
     }
 
     #[test]

@@ -17,7 +17,6 @@ use std::time::Duration;
 use base::PgVersion;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use proto::frame::ServerError;
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio_postgres::tls::NoTlsStream;
@@ -33,13 +32,6 @@ use crate::{ConnInfo, Error};
 /// How long a dropped session may still talk: its goodbye, behind a command
 /// that is running.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
-
-/// What was sent and not acknowledged ends a session after this, if the
-/// connection string does not say otherwise: the kernel by itself takes a
-/// quarter of an hour. As long as keepalives take. Not for a [`crate::Wire`]: a
-/// backend that waits for a lock takes no more of a large batch, and the kernel
-/// counts that too.
-const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(120);
 
 type Connection = tokio_postgres::Connection<Started, NoTlsStream>;
 
@@ -81,11 +73,9 @@ pub async fn connect(
     let purpose = Purpose { application_name, replication: Replication::Off, settings };
     let Established { ready, endpoint, encryption, version, place } = dial::establish(info, &purpose).await?;
     let (pid, secret) = (ready.pid, ready.secret);
-    if info.settings().tcp_user_timeout.is_none()
-        && let Some(tcp) = ready.link.stream().tcp()
-    {
+    if let Some(tcp) = ready.link.stream().tcp() {
         // Where the kernel does not take it, its own limit stays.
-        let _ = SockRef::from(tcp).set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT));
+        let _ = dial::limit_unacknowledged(tcp, info.settings());
     }
     let mut config = tokio_postgres::Config::new();
     config.user(info.user()).dbname(info.dbname()).ssl_mode(tokio_postgres::config::SslMode::Disable);

@@ -75,6 +75,7 @@ pub(crate) struct Settings {
     pub(crate) fallback_application_name: Option<String>,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) keepalives: Option<Keepalives>,
+    /// Zero is the system's default, as in libpq.
     pub(crate) tcp_user_timeout: Option<Duration>,
     pub(crate) ssl: Ssl,
     pub(crate) channel_binding: ChannelBinding,
@@ -211,9 +212,7 @@ impl Settings {
             keepalives: keepalives(values)?,
             tcp_user_timeout: values
                 .number("tcp_user_timeout")?
-                .and_then(|ms| u64::try_from(ms).ok())
-                .filter(|&ms| ms > 0)
-                .map(Duration::from_millis),
+                .map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
             ssl: value::ssl(values, home.as_deref())?,
             channel_binding: values.channel_binding()?,
             require_auth: values.require_auth()?,
