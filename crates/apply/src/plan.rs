@@ -69,13 +69,15 @@ pub(crate) struct Plan {
     binary: bool,
     detached: bool,
     rows: usize,
+    /// Those of them that are statements of their own.
+    single_rows: usize,
     bytes: usize,
 }
 
 impl Plan {
     /// Of changes that are kept as long as the plan is.
     pub(crate) fn new(binary: bool) -> Plan {
-        Plan { stages: Vec::new(), binary, detached: false, rows: 0, bytes: 0 }
+        Plan { stages: Vec::new(), binary, detached: false, rows: 0, single_rows: 0, bytes: 0 }
     }
 
     /// With values of its own: the messages they came in are not kept.
@@ -86,6 +88,12 @@ impl Plan {
     /// Rows to write.
     pub(crate) fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Rows that each take a statement, which may even read a whole table: more
+    /// of them gain nothing from being written together.
+    pub(crate) fn single_rows(&self) -> usize {
+        self.single_rows
     }
 
     /// Memory, about.
@@ -103,7 +111,7 @@ impl Plan {
         match change {
             Change::Row { table, op } if table.path == Path::RowsAlone => {
                 let op = self.own(op);
-                self.count(1, op.byte_len() + CHANGE_OVERHEAD);
+                self.count_single(&op);
                 self.stages.push(Stage::Row(Arc::clone(table), op));
                 Ok(())
             }
@@ -123,6 +131,11 @@ impl Plan {
     fn count(&mut self, rows: usize, bytes: usize) {
         self.rows += rows;
         self.bytes += bytes;
+    }
+
+    fn count_single(&mut self, op: &Op) {
+        self.single_rows += 1;
+        self.count(1, op.byte_len() + CHANGE_OVERHEAD);
     }
 
     fn add_row(&mut self, table: &Arc<Table>, op: &Op) -> Result<(), Misfit> {
@@ -162,7 +175,7 @@ impl Plan {
             _ => {}
         }
         steps.push(Step::Row(if detached { op.detached() } else { op.clone() }));
-        self.count(1, op.byte_len() + CHANGE_OVERHEAD);
+        self.count_single(op);
         Ok(())
     }
 }

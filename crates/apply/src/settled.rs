@@ -24,6 +24,9 @@ use crate::spill::{Spill, Spilled};
 
 /// The file is at most as long; what comes then waits.
 const FILE_MAX: u64 = 512 * 1024 * 1024;
+/// With more rows that each take a statement, nothing is added: the target
+/// would come to its next commit later and no sooner to its last.
+const SINGLE_ROWS_MAX: usize = 1_000;
 
 /// The changes of a chunk as they came.
 #[derive(Debug)]
@@ -74,6 +77,7 @@ impl Settled {
         let Some(plan) = &self.plan else { return false };
         !self.closed
             && plan.rows() + batch.changes.len() <= room.rows
+            && plan.single_rows() <= SINGLE_ROWS_MAX
             && plan.bytes() + batch.bytes <= room.bytes
             && self.digest.transactions + batch.ends.len() <= room.transactions
             && self.spill.byte_len() + batch.bytes as u64 <= FILE_MAX
@@ -230,6 +234,22 @@ mod tests {
         assert_eq!(plan.rows(), 10);
         assert!(plan.bytes() < 10 * 300, "{}", plan.bytes());
         assert_eq!(settled.digest.tally.updates, 500);
+    }
+
+    #[test]
+    fn rows_that_each_take_a_statement_are_not_gathered() {
+        let mut settled = Settled::new(scratch(), false);
+        let mut moves = batch(10);
+        let moved = |n| {
+            let old = OldTuple { key_only: true, tuple: tuple(n, None) };
+            row(Op::Update { old: Some(old), new: tuple(n + 10_000, Some("x")) })
+        };
+        moves.changes = (0..=SINGLE_ROWS_MAX).map(moved).collect();
+        moves.ends.truncate(1);
+        moves.ends[0].changes_end = moves.changes.len();
+        assert!(settled.has_room(&batch(10), Room { rows: 10_000, ..ROOM }));
+        settled.add(moves).unwrap();
+        assert!(!settled.has_room(&batch(10), Room { rows: 10_000, ..ROOM }));
     }
 
     #[test]

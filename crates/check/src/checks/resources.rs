@@ -4,7 +4,8 @@
 //! | --- | --- | --- | --- | --- |
 //! | a new subscription, copying | 1 | 2: the stream's, the snapshot's | 2 (look, monitor) and one per copy connection | 1 (control) and one per copy connection |
 //! | continued with unfinished tables | 1 more, temporary | 2 | the same | the same |
-//! | streaming | 1 | 1 | 1 (monitor) | 3 (control, apply, catalog) |
+//! | streaming | 1 | 1 | 2 (monitor, refresh) | 3 (control, apply, catalog) |
+//! | a table was added | 1 more, temporary | 2 | as for a new subscription | 1 more per copy connection |
 //!
 //! `engine::pipeline`, `copy::run` and `apply::applier` open them, and must
 //! agree. A copy goes on with fewer connections than it may have, but not with
