@@ -35,7 +35,7 @@ mod x509;
 
 pub use bulk::Pauses;
 pub use cancel::Canceller;
-pub use conninfo::ConnInfo;
+pub use conninfo::{ConnInfo, Libpq};
 pub use copy::CopyBlock;
 pub use error::Error;
 pub use pipeline::{Pipeline, PipelineResult};

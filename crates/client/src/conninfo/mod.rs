@@ -12,6 +12,7 @@
 //! nobody watches an unattended connection.
 
 mod keyword;
+mod libpq;
 mod passfile;
 mod service;
 mod text;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use libpq::Libpq;
 pub(crate) use value::{
     AuthMethod, ChannelBinding, RequiredAuth, RootCert, SessionAttrs, SslMode, TlsVersion,
 };
@@ -65,6 +67,8 @@ pub(crate) enum Address {
 
 /// Everything libpq's keywords say, with types.
 pub(crate) struct Settings {
+    /// What the connection string and the service say, as texts.
+    given: Vec<(&'static str, String)>,
     pub(crate) hosts: Vec<Host>,
     pub(crate) user: String,
     pub(crate) dbname: String,
@@ -146,6 +150,12 @@ impl ConnInfo {
         &self.settings.user
     }
 
+    /// The same for a program that uses libpq.
+    #[must_use]
+    pub fn for_libpq(&self) -> Libpq {
+        libpq::for_libpq(&self.settings)
+    }
+
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -197,6 +207,7 @@ impl Settings {
         };
         let seconds = |name| values.seconds(name);
         Ok(Settings {
+            given: libpq::given(values),
             hosts: hosts(values)?,
             dbname: values.get("dbname").unwrap_or(&user).to_owned(),
             user,

@@ -311,3 +311,25 @@ proptest! {
         let _ = ConnInfo::parse_with(&text, &bare);
     }
 }
+
+#[test]
+fn libpq_is_told_everything_but_the_password() {
+    let info = with_env(
+        r"postgres://me:pa%20ss@h1:1,h2:2/my%27db?sslmode=require&options=-c%20a%3Db",
+        &[("PGREQUIREAUTH", "scram-sha-256"), ("PGCONNECT_TIMEOUT", "7")],
+    )
+    .unwrap();
+    let told = info.for_libpq();
+    assert_eq!(told.password.as_deref(), Some("pa ss"));
+    assert!(!told.conninfo.contains("pa ss"), "{}", told.conninfo);
+    // What the environment says reaches the program without us.
+    assert!(!told.conninfo.contains("require_auth") && !told.conninfo.contains('7'), "{}", told.conninfo);
+    // Read again, it is the same.
+    let again = parse(&told.conninfo);
+    assert_eq!(again.describe(), info.describe());
+    assert_eq!(again.settings().options, info.settings().options);
+    assert_eq!(again.settings().ssl.mode, info.settings().ssl.mode);
+    assert_eq!(password(&again), None);
+    // The directory of the socket is named also where it was left out.
+    assert!(parse("dbname=d").for_libpq().conninfo.contains("host='/"));
+}

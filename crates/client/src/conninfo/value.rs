@@ -106,6 +106,11 @@ impl Values {
         self.0.get(name).map(|(value, _)| value.as_str())
     }
 
+    /// Name, value and where it came from.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'static str, &str, &str)> {
+        self.0.iter().map(|(name, (value, from))| (*name, value.as_str(), from.as_str()))
+    }
+
     pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
         self.get(name).map(PathBuf::from)
     }
