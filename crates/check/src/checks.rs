@@ -6,6 +6,7 @@
 
 mod acting;
 mod identity;
+mod new_schema;
 mod publication;
 mod resources;
 mod rights;
@@ -32,7 +33,7 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 47] = [
+const CHECKS: [Check; 48] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
@@ -78,6 +79,7 @@ const CHECKS: [Check; 47] = [
     Check::Source(publication::not_carried),
     Check::Both(publication::binary),
     // Where it goes.
+    Check::Both(new_schema::new_schema),
     Check::Both(tables::missing),
     Check::Table(tables::kind),
     Check::Table(tables::columns),

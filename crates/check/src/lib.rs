@@ -29,8 +29,11 @@ mod server;
 mod subscriber;
 mod types;
 
+use std::path::PathBuf;
+
 use base::{PgVersion, SubscriptionName};
 use client::{ConnInfo, Session};
+use schema::PgDump;
 
 use crate::publisher::Publisher;
 use crate::read::Reader;
@@ -50,6 +53,8 @@ pub struct Wanted {
     pub publications: Vec<String>,
     /// Rows that are there at the start are copied.
     pub copy_data: bool,
+    /// Bring the schema over where none of the published tables is there.
+    pub create_schema: Option<NewSchema>,
     /// Connections that copy at the same time.
     pub copy_connections: usize,
     /// Go on where `session_replication_role` may not be set.
@@ -58,6 +63,13 @@ pub struct Wanted {
     pub origin_none: bool,
     /// `synchronous_commit` of the sessions that apply.
     pub synchronous_commit: &'static str,
+}
+
+/// How a schema is to be brought over.
+#[derive(Debug, Clone)]
+pub struct NewSchema {
+    /// The pg_dump to use; otherwise one is looked for.
+    pub pg_dump: Option<PathBuf>,
 }
 
 /// Both ends, read as far as they let themselves be read.
@@ -148,6 +160,12 @@ async fn look(
         report.begun = read.state.is_begun();
         report.findings.extend(reader.into_findings());
         facts.target = Some(read);
+    }
+    if let (Some(session), Some(facts)) = (source, &mut facts.source)
+        && let Some(new) = wanted.create_schema.as_ref().filter(|_| !report.begun)
+    {
+        let major = session.version().major();
+        facts.pg_dump = Some(PgDump::find(new.pg_dump.as_deref(), major).await);
     }
     checks::run(&facts, &mut report.findings);
     report.sort();

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use schema::PgDump;
 use serde::Deserialize;
 use source::publication::{self, PublishedTable};
 use source::slot::{self, SlotState};
@@ -89,6 +90,10 @@ pub(crate) struct Prepared {
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) server: Option<Server>,
+    /// What would dump it; `None` if nobody asked.
+    pub(crate) pg_dump: Option<Result<PgDump, schema::Error>>,
+    /// Extensions of its database.
+    pub(crate) extensions: Vec<Extension>,
     pub(crate) publications: Vec<Publication>,
     /// Wanted, but not there.
     pub(crate) missing: Vec<String>,
@@ -214,6 +219,14 @@ SELECT l.pid, s.usename::text AS role, EXTRACT(epoch FROM pg_catalog.clock_times
 const PREPARED: &str =
     "SELECT p.gid, p.database::text AS database FROM pg_catalog.pg_prepared_xacts p ORDER BY p.prepared";
 
+/// An extension, by its name.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Extension {
+    pub(crate) name: String,
+}
+
+const EXTENSIONS: &str = "SELECT e.extname::text AS name FROM pg_catalog.pg_extension e ORDER BY 1";
+
 impl Publisher {
     /// `slot` is the name of the subscription's slot.
     pub(crate) async fn read(
@@ -246,6 +259,8 @@ impl Publisher {
         let found = slot::slot_state(reader.session, &slot).await;
         Ok(Publisher {
             server,
+            pg_dump: None,
+            extensions: reader.rows("extensions", EXTENSIONS, &[]).await?,
             publications,
             missing,
             tables,

@@ -15,6 +15,8 @@ use crate::server::Server;
 pub(crate) struct State {
     pub(crate) schema: bool,
     pub(crate) tables: bool,
+    /// A schema was brought over.
+    pub(crate) has_steps: bool,
     /// CREATE on the database.
     pub(crate) create: bool,
     /// USAGE, or the schema does not exist.
@@ -126,6 +128,9 @@ pub(crate) struct TargetFacts {
     pub(crate) indexes: Vec<Index>,
     #[serde(skip)]
     pub(crate) has_rows: bool,
+    /// Its keys are created after the copy.
+    #[serde(skip)]
+    pub(crate) unbuilt: bool,
 }
 
 /// A table of the target and all that is known of it.
@@ -159,6 +164,10 @@ pub(crate) struct Subscriber {
     /// Names that stand for something here; `None` if that could not be read.
     pub(crate) existing: Option<HashSet<TableName>>,
     pub(crate) schemas: Vec<String>,
+    /// Those of them in which the role may not create.
+    pub(crate) closed_schemas: Vec<String>,
+    /// Extensions that could be created, or are there.
+    pub(crate) extensions: HashSet<String>,
     pub(crate) native: Vec<NativeSubscription>,
     /// Publications that would publish our state.
     pub(crate) publishing_state: Vec<String>,
@@ -166,6 +175,7 @@ pub(crate) struct Subscriber {
 
 const STATE: &str = "
 SELECT n.oid IS NOT NULL AS schema, pg_catalog.to_regclass('pgsluice.copied_table') IS NOT NULL AS tables,
+       pg_catalog.to_regclass('pgsluice.schema_step') IS NOT NULL AS has_steps,
        pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE') AS create,
        n.oid IS NULL OR pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS usage,
        n.oid IS NULL OR pg_catalog.has_schema_privilege(n.oid, 'CREATE') AS create_in_schema,
@@ -284,6 +294,23 @@ SELECT s.subname::text AS name, pg_catalog.array_agg(pg_catalog.format('%s.%s', 
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE r.srrelid = ANY ($1::oid[]) AND s.subenabled GROUP BY s.subname ORDER BY 1";
 
+const EXTENSIONS: &str = "SELECT a.name::text AS name FROM pg_catalog.pg_available_extensions a";
+
+const SCHEMAS: &str = "
+SELECT n.nspname::text AS name, pg_catalog.has_schema_privilege(n.oid, 'CREATE') AS open
+  FROM pg_catalog.pg_namespace n";
+
+/// $1 the subscription's name: keys that are yet to be created.
+const UNBUILT: &str = "
+SELECT pg_catalog.count(*) AS count FROM pgsluice.schema_step s
+ WHERE s.subscription = $1::text AND NOT s.done AND s.stage IN ('key', 'index', 'attach')";
+
+#[derive(Deserialize)]
+struct Schema {
+    name: String,
+    open: bool,
+}
+
 #[derive(Deserialize)]
 struct Name {
     name: String,
@@ -321,11 +348,25 @@ impl Subscriber {
             }
         };
         let existing = described.as_ref().map(|described| described.keys().cloned().collect());
-        let tables = tables(reader, described.unwrap_or_default(), replica).await?;
+        let mut tables = tables(reader, described.unwrap_or_default(), replica).await?;
+        let steps: Option<Count> = match state.has_steps && state.usage {
+            true => {
+                let name = wanted.subscription.as_str();
+                reader.row("pgsluice.schema_step", UNBUILT, &[&name]).await?
+            }
+            false => None,
+        };
+        let unbuilt = steps.is_some_and(|steps| steps.count > 0);
+        tables.values_mut().for_each(|table| table.facts.unbuilt = unbuilt);
         let oids: Vec<u32> = tables.values().map(|table| table.described.oid.0).collect();
-        let schemas: Vec<Name> =
-            reader.rows("schemas", "SELECT nspname::text AS name FROM pg_catalog.pg_namespace", &[]).await?;
+        let schemas: Vec<Schema> = reader.rows("schemas", SCHEMAS, &[]).await?;
+        let closed = schemas.iter().filter(|schema| !schema.open).map(|schema| schema.name.clone()).collect();
         let all = "SELECT pubname::text AS name FROM pg_catalog.pg_publication WHERE puballtables ORDER BY 1";
+        // Files on the server's disk, one by one: only where it matters.
+        let extensions: Vec<Name> = match wanted.create_schema {
+            Some(_) => reader.rows("extensions", EXTENSIONS, &[]).await?,
+            None => Vec::new(),
+        };
         let publishing: Vec<Name> = reader.rows("publications", all, &[]).await?;
         let text = |names: Vec<Name>| names.into_iter().map(|row| row.name).collect();
         Ok(Subscriber {
@@ -337,7 +378,9 @@ impl Subscriber {
             replica,
             tables,
             existing,
-            schemas: text(schemas),
+            schemas: schemas.into_iter().map(|schema| schema.name).collect(),
+            closed_schemas: closed,
+            extensions: extensions.into_iter().map(|row| row.name).collect(),
             native: reader.rows("subscriptions", NATIVE, &[&oids]).await?,
             publishing_state: text(publishing),
         })

@@ -12,6 +12,7 @@ pub struct Error(Box<Kind>);
 pub(crate) enum Kind {
     Source(source::Error),
     Copy(copy::Error),
+    Schema(schema::Error),
     Apply(apply::Error),
     Client(client::Error),
     Spool(std::io::Error),
@@ -63,6 +64,7 @@ impl fmt::Display for Error {
         match &*self.0 {
             Kind::Source(error) => error.fmt(f),
             Kind::Copy(error) => error.fmt(f),
+            Kind::Schema(error) => error.fmt(f),
             Kind::Apply(error) => error.fmt(f),
             Kind::Client(error) => error.fmt(f),
             Kind::Spool(error) => error.fmt(f),
@@ -83,6 +85,7 @@ impl std::error::Error for Error {
         match &*self.0 {
             Kind::Source(error) => error.source(),
             Kind::Copy(error) => error.source(),
+            Kind::Schema(error) => error.source(),
             Kind::Apply(error) => error.source(),
             Kind::Client(error) => error.source(),
             Kind::Spool(_) | Kind::Silent(_) | Kind::Refused(_) | Kind::Disabled(_) => None,
@@ -105,6 +108,12 @@ impl From<source::Error> for Error {
 impl From<copy::Error> for Error {
     fn from(error: copy::Error) -> Self {
         Kind::Copy(error).into()
+    }
+}
+
+impl From<schema::Error> for Error {
+    fn from(error: schema::Error) -> Self {
+        Kind::Schema(error).into()
     }
 }
 

@@ -16,6 +16,7 @@ mod retry;
 pub mod sequences;
 mod settings;
 mod status;
+mod target_schema;
 
 pub use check::{End, Finding, Report, Severity};
 pub use error::Error;
@@ -23,6 +24,6 @@ pub use pipeline::run;
 pub use preflight::check;
 pub use settings::{Binary, Origin, Settings, SourceMode, SynchronousCommit, spool_dir};
 pub use status::{
-    Blocked, CopySnapshot, Lag, LagFigures, LastError, Phase, Refresh, Snapshot, Status, TableSnapshot,
-    Totals, WaitingTable,
+    Blocked, BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, Phase, Refresh, SchemaSnapshot,
+    Snapshot, Status, TableSnapshot, Totals, WaitingTable,
 };

@@ -145,6 +145,15 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_lag_seconds", "gauge", "Age of the oldest source transaction not on the target.", |s| {
         plain(s.lag.total.seconds)
     }),
+    family(
+        "pgsluice_schema_objects",
+        "gauge",
+        "Objects of a new schema that are created after the first copy.",
+        |s| plain((s.schema.objects > 0).then_some(s.schema.objects as f64)),
+    ),
+    family("pgsluice_schema_objects_done", "gauge", "How many of them are created.", |s| {
+        plain((s.schema.objects > 0).then_some(s.schema.done as f64))
+    }),
     family("pgsluice_queued_bytes", "gauge", "Bytes of changes held by this process.", |s| {
         plain(s.queued_bytes as f64)
     }),

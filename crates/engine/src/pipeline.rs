@@ -5,7 +5,8 @@
 //! must be remembered stands on the target.
 //!
 //! ```text
-//!   look at both ends -> make slot and snapshot -> copy what is not copied
+//!   look at both ends -> (bring the schema over) -> make slot and snapshot
+//!        -> copy what is not copied -> (create indexes and constraints)
 //!        -> attach the origin -> stream: source -> txn -> apply
 //!                                   ^------ Progress ------|
 //! ```
@@ -32,7 +33,7 @@ use crate::history;
 use crate::record::Record;
 use crate::refresh::{self, Refreshing, StreamKind};
 use crate::retry::{Backoff, Verdict, verdict};
-use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight};
+use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight, target_schema};
 
 /// How the source's sessions render values: as the native subscriber asks.
 /// Timeouts that somebody set for a database or role are not meant for them.
@@ -155,10 +156,15 @@ impl Attempt<'_> {
         let mut ends = self.look(past).await?;
         self.check(&ends)?;
         let began = ends.row.as_ref().and_then(|row| row.consistent_point);
+        if began.is_none() {
+            let Ends { state, source, published, targets, .. } = &mut ends;
+            target_schema::create(self.settings, state, source, published, targets).await?;
+        }
         let joined = match began {
             None => self.begin(&mut ends).await?,
             Some(_) => self.resume(&ends).await?,
         };
+        let _validating = target_schema::finish(self.settings, self.status, &ends.state).await?;
         self.stream(ends, joined, backoff).await
     }
 

@@ -5,7 +5,7 @@
 //! everything else that would, so that one repair does not only lead to the
 //! next; warnings are told in a line each.
 
-use check::{Refuses, Report, Severity, Wanted};
+use check::{NewSchema, Refuses, Report, Severity, Wanted};
 
 use crate::{Error, Origin, Settings, adopt};
 
@@ -56,8 +56,8 @@ pub(crate) async fn before_adopting(settings: &Settings) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =
         tokio::try_join!(check::connect(&settings.source, name), check::connect(&settings.target, name))?;
-    let mut report =
-        check::check_over(&source, &target, &Wanted { copy_data: false, ..wanted(settings) }).await?;
+    let wanted = Wanted { copy_data: false, create_schema: None, ..wanted(settings) };
+    let mut report = check::check_over(&source, &target, &wanted).await?;
     report.findings.retain(|own| own.severity == Severity::Cannot && own.refuses == Refuses::Every);
     match report.findings.is_empty() {
         true => Ok(()),
@@ -70,6 +70,7 @@ fn wanted(settings: &Settings) -> Wanted {
         subscription: settings.subscription.clone(),
         publications: settings.publications.clone(),
         copy_data: settings.copy_data,
+        create_schema: settings.create_schema.then(|| NewSchema { pg_dump: settings.pg_dump.clone() }),
         copy_connections: settings.max_sync_workers_per_subscription,
         allow_triggers: settings.allow_triggers,
         origin_none: settings.origin == Origin::None,

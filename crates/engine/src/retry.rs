@@ -6,7 +6,7 @@
 //! | a deadlock, a serialization failure                      | as above |
 //! | a change that does not fit the target (a conflict that is an error, a missing column) | after the interval; with `disable_on_error` the subscription is disabled instead |
 //! | the spool's disk, another error of a server              | after the interval |
-//! | settings, rights, a password, a certificate, a slot that is not what the target remembers, the name in use | stop: only a person can help |
+//! | settings, rights, a password, a certificate, a schema that the target does not take, a slot that is not what the target remembers, the name in use | stop: only a person can help |
 //!
 //! The interval is also cut short by `skip --lsn`.
 
@@ -34,7 +34,8 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         }
         Kind::Silent(_) => Verdict::Soon,
         Kind::Copy(error) if error.is_retryable() => Verdict::Soon,
-        Kind::Copy(_) | Kind::Refused(_) | Kind::Disabled(_) => Verdict::Stop,
+        Kind::Schema(error) if error.is_retryable() => Verdict::Soon,
+        Kind::Copy(_) | Kind::Schema(_) | Kind::Refused(_) | Kind::Disabled(_) => Verdict::Stop,
         Kind::Apply(error) if error.is_connection_lost() || error.is_transient() => Verdict::Soon,
         Kind::Apply(error) if error.is_refused() => Verdict::Stop,
         Kind::Apply(error) if error.is_data() && disable_on_error => Verdict::Disable,

@@ -34,6 +34,10 @@ pub struct Settings {
     pub disable_on_error: bool,
     /// Copy the rows that exist at the start.
     pub copy_data: bool,
+    /// Bring the source's schema over where the target has none of it.
+    pub create_schema: bool,
+    /// The pg_dump to use; otherwise one is looked for.
+    pub pg_dump: Option<PathBuf>,
     /// Connections that copy at the same time; at least one.
     pub max_sync_workers_per_subscription: usize,
     /// Size of a range of a large table, in bytes.

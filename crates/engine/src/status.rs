@@ -30,13 +30,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use apply::{Counters, Gate};
 use base::{Lsn, PgTimestamp, Progress, SubscriptionName};
 use copy::CopyProgress;
+use schema::SchemaProgress;
 use tokio::sync::watch;
 
 mod snapshot;
 mod standstill;
 
 pub use snapshot::{
-    CopySnapshot, Lag, LagFigures, LastError, Refresh, Snapshot, TableSnapshot, Totals, WaitingTable,
+    BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, Refresh, SchemaSnapshot, Snapshot,
+    TableSnapshot, Totals, WaitingTable,
 };
 pub use standstill::Blocked;
 pub(crate) use standstill::{Motion, Silence, Standstill};
@@ -44,9 +46,9 @@ pub(crate) use standstill::{Motion, Silence, Standstill};
 /// What the pipeline is doing.
 ///
 /// ```text
-/// Starting --both ends known--> Copying --all tables joined--> Streaming
-///    ^                              |                              |
-///    +----- interval over ----- Waiting <------- an error --------+
+/// Starting --both ends known--> Copying --a new schema--> Indexing --all tables joined--> Streaming
+///    ^                              |                        |                               |
+///    +----- interval over ----- Waiting <---------------- an error --------------------------+
 /// any --asked to stop--> Stopping --> Stopped
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +58,8 @@ pub enum Phase {
     Starting,
     /// The first copy; changes of finished tables may already flow.
     Copying,
+    /// What of a new schema is created after the copy.
+    Indexing,
     /// All tables have joined.
     Streaming,
     /// Waiting before the next attempt after an error.
@@ -68,8 +72,15 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase, in the order of their numbers.
-    pub const ALL: [Phase; 6] =
-        [Phase::Starting, Phase::Copying, Phase::Streaming, Phase::Waiting, Phase::Stopping, Phase::Stopped];
+    pub const ALL: [Phase; 7] = [
+        Phase::Starting,
+        Phase::Copying,
+        Phase::Indexing,
+        Phase::Streaming,
+        Phase::Waiting,
+        Phase::Stopping,
+        Phase::Stopped,
+    ];
 
     /// The word in status, metrics and logs.
     #[must_use]
@@ -77,6 +88,7 @@ impl Phase {
         match self {
             Phase::Starting => "starting",
             Phase::Copying => "copying",
+            Phase::Indexing => "indexing",
             Phase::Streaming => "streaming",
             Phase::Waiting => "waiting",
             Phase::Stopping => "stopping",
@@ -104,6 +116,7 @@ pub struct Status {
     /// crash of the target less may be applied than was.
     progress: Mutex<Arc<Progress>>,
     copy: Arc<CopyProgress>,
+    schema: Arc<SchemaProgress>,
     counters: Arc<Counters>,
     gate: Arc<Gate>,
     source_end: AtomicU64,
@@ -155,6 +168,7 @@ impl Status {
             streaming: AtomicBool::new(false),
             progress: Mutex::default(),
             copy: Arc::default(),
+            schema: Arc::default(),
             counters: Arc::default(),
             gate: Arc::default(),
             source_end: AtomicU64::new(0),
@@ -196,6 +210,12 @@ impl Status {
     #[must_use]
     pub fn copy(&self) -> &Arc<CopyProgress> {
         &self.copy
+    }
+
+    /// Figures of a schema that is brought over.
+    #[must_use]
+    pub fn schema(&self) -> &Arc<SchemaProgress> {
+        &self.schema
     }
 
     /// The applier's figures; the applier moves them.

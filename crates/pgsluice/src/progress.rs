@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{Snapshot, Status, TableSnapshot};
+use engine::{BuildingSnapshot, Snapshot, Status, TableSnapshot};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::units::{show_bytes, show_count, show_seconds};
@@ -43,6 +43,7 @@ pub(crate) async fn show(pipelines: &[Arc<Status>], bars: &MultiProgress, on_ter
 struct View {
     tables: HashMap<String, ProgressBar>,
     total: Option<ProgressBar>,
+    schema: Option<ProgressBar>,
     line: Option<ProgressBar>,
     rate: Rate,
     logged: Option<Instant>,
@@ -140,6 +141,13 @@ impl View {
             return;
         }
         self.clear_copy();
+        if snapshot.phase == "indexing" {
+            self.draw_schema(snapshot, bars);
+            return;
+        }
+        if let Some(bar) = self.schema.take() {
+            bar.finish_and_clear();
+        }
         let line = self.line.get_or_insert_with(|| {
             bars.add(ProgressBar::new_spinner().with_style(style("{spinner} {prefix} {wide_msg}")))
         });
@@ -195,6 +203,21 @@ impl View {
         total.set_message(sum.short_words(rate));
     }
 
+    fn draw_schema(&mut self, snapshot: &Snapshot, bars: &MultiProgress) {
+        if let Some(line) = self.line.take() {
+            line.finish_and_clear();
+        }
+        let schema = &snapshot.schema;
+        let bar = self.schema.get_or_insert_with(|| {
+            let prefix = format!("{} indexing", snapshot.subscription);
+            bars.add(ProgressBar::new(1).with_style(bar_style()).with_prefix(prefix))
+        });
+        bar.set_length(schema.objects.max(1) as u64);
+        bar.set_position(schema.done as u64);
+        let building: Vec<String> = schema.building.iter().map(show_building).collect();
+        bar.set_message(format!("{} of {}; {}", schema.done, schema.objects, building.join("; ")));
+    }
+
     fn clear_copy(&mut self) {
         let bars = self.tables.drain().map(|(_, bar)| bar).chain(self.total.take());
         let mut any = false;
@@ -219,6 +242,20 @@ impl View {
                 *logged = now;
                 tracing::info!(subscription = snapshot.subscription, "first copy: {}", sum.words(rate));
             }
+        } else if snapshot.phase == "indexing" {
+            let logged = self.logged.get_or_insert(now);
+            if now.duration_since(*logged) >= LINE_INTERVAL {
+                *logged = now;
+                let schema = &snapshot.schema;
+                let building: Vec<String> = schema.building.iter().map(show_building).collect();
+                tracing::info!(
+                    subscription = snapshot.subscription,
+                    "indexes and constraints: {} of {} created; now {}",
+                    schema.done,
+                    schema.objects,
+                    building.join("; ")
+                );
+            }
         } else if snapshot.phase == "streaming" && !tables.is_empty() && !self.copied {
             self.copied = true;
             tracing::info!(
@@ -230,6 +267,13 @@ impl View {
             );
         }
     }
+}
+
+/// `INDEX public.t_v_idx: building index: scanning table, 45%, 12 s`
+pub(crate) fn show_building(building: &BuildingSnapshot) -> String {
+    let phase = building.phase.as_ref().map_or_else(String::new, |phase| format!(": {phase}"));
+    let done = building.fraction.map_or_else(String::new, |done| format!(", {:.0}%", done * 100.0));
+    format!("{}{phase}{done}, {}", building.object, show_seconds(building.elapsed_ms as f64 / 1e3))
 }
 
 /// One table's bar.
@@ -269,6 +313,19 @@ mod tests {
         assert_eq!(rate.at(at(2), 100), Some(90.0));
         assert_eq!(rate.at(at(3), 0), None);
         assert_eq!(rate.at(at(4), 50), Some(50.0));
+    }
+
+    #[test]
+    fn what_is_built_in_words() {
+        let mut building = BuildingSnapshot {
+            object: "INDEX public.t_v".to_owned(),
+            phase: Some("building index: scanning table".to_owned()),
+            fraction: Some(0.454),
+            elapsed_ms: 12_000,
+        };
+        assert_eq!(show_building(&building), "INDEX public.t_v: building index: scanning table, 45%, 12 s");
+        (building.phase, building.fraction) = (None, None);
+        assert_eq!(show_building(&building), "INDEX public.t_v, 12 s");
     }
 
     #[test]

@@ -158,6 +158,22 @@ pub(crate) struct FirstCopy {
     #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) copy_data: OnOff,
 
+    /// Create the source's schema on a target that has none of the published
+    /// tables
+    ///
+    /// By `pg_dump`: the whole schema of the source's database but its
+    /// publications and subscriptions. Tables come before the copy; indexes,
+    /// constraints and triggers after it, over as many connections as copy
+    /// tables. Owners and privileges are kept if the target has all their
+    /// roles.
+    #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) create_schema: OnOff,
+
+    /// The `pg_dump` that reads the schema (default: the first in PATH or
+    /// below /usr/lib/postgresql that is not older than the source)
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) pg_dump: Option<PathBuf>,
+
     /// Connections that copy tables at the same time
     #[arg(long, default_value = "4", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) max_sync_workers_per_subscription: u16,

@@ -109,6 +109,8 @@ impl Subject {
             },
             disable_on_error: apply.disable_on_error.0,
             copy_data: copy.copy_data.0,
+            create_schema: copy.create_schema.0,
+            pg_dump: copy.pg_dump.clone(),
             max_sync_workers_per_subscription: usize::from(copy.max_sync_workers_per_subscription),
             copy_split_bytes: copy.copy_split_bytes.0,
             batch_rows_max: apply.batch_rows_max as usize,

@@ -30,7 +30,7 @@ enum Lookup<'a> {
 }
 
 pub(super) fn identity(pair: &Pair<'_>) -> Vec<Finding> {
-    if !matches!(pair.target.facts.kind.as_str(), "r" | "p") {
+    if !matches!(pair.target.facts.kind.as_str(), "r" | "p") || pair.target.facts.unbuilt {
         return Vec::new();
     }
     let mut findings = not_for_sets(pair);

@@ -7,6 +7,9 @@
 //! | streaming | 1 | 1 | 2 (monitor, refresh) | 3 (control, apply, catalog) |
 //! | a table was added | 1 more, temporary | 2 | as for a new subscription | 1 more per copy connection |
 //!
+//! A new schema's indexes are built after the copy, over as many connections; what of it waits for the stream takes
+//! one more session on the target.
+//!
 //! `engine::pipeline`, `copy::run` and `apply::applier` open them, and must
 //! agree. A copy goes on with fewer connections than it may have, but not with
 //! none. A server that is short of something at the moment may have it later:

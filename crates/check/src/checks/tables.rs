@@ -10,7 +10,10 @@ use crate::publisher::{Publisher, SourceTable};
 use crate::subscriber::Subscriber;
 use crate::types::{Fit, fit};
 
-pub(super) fn missing(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+pub(super) fn missing(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    if super::new_schema::is_wanted(wanted, target) {
+        return Vec::new();
+    }
     let mut made: Vec<&str> = Vec::new();
     let Some(existing) = &target.existing else { return Vec::new() };
     let absent = source.tables.iter().filter(|table| !existing.contains(&table.published.name));
@@ -26,10 +29,11 @@ pub(super) fn missing(_: &Wanted, source: &Publisher, target: &Subscriber) -> Ve
             }
             match create(table) {
                 Some(sql) => finding
-                    .remedy("with its indexes, by pg_dump --schema-only of the source; or, at the least")
+                    .remedy("start with --create-schema if the target is empty; or by pg_dump --schema-only of the source, with its indexes; or, at the least")
                     .sql(sql),
                 None => finding.remedy(format!(
-                    "pg_dump --schema-only --table='{}' of the source creates it, or leave it out of the publication",
+                    "start with --create-schema if the target is empty; or pg_dump --schema-only --table='{}' of the source \
+                     creates it, or leave it out of the publication",
                     name.quoted()
                 )),
             }

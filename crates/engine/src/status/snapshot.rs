@@ -123,6 +123,31 @@ pub struct Refresh {
     pub waiting: Vec<WaitingTable>,
 }
 
+/// An object of a new schema that is being created.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BuildingSnapshot {
+    /// Its kind and name.
+    pub object: String,
+    /// The server's word for what it is doing, if it builds an index.
+    pub phase: Option<String>,
+    /// How much of that phase is done, 0 to 1.
+    pub fraction: Option<f64>,
+    /// Since it was begun.
+    pub elapsed_ms: u64,
+}
+
+/// What of a new schema is created after the copy.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct SchemaSnapshot {
+    /// Indexes, constraints, triggers and the rest; 0 if this process creates
+    /// none.
+    pub objects: usize,
+    /// How many of them are done.
+    pub done: usize,
+    /// What is being created at this moment.
+    pub building: Vec<BuildingSnapshot>,
+}
+
 /// One reading of everything.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -166,6 +191,9 @@ pub struct Snapshot {
     /// The lock on the target that is waited for, if one is.
     #[serde(default)]
     pub blocked: Option<Blocked>,
+    /// A new schema.
+    #[serde(default)]
+    pub schema: SchemaSnapshot,
     /// The last error, if there was one.
     pub last_error: Option<LastError>,
 }
@@ -215,6 +243,7 @@ impl Status {
             copy: self.copy_snapshot(),
             refresh: self.refresh(),
             blocked: self.blocked(),
+            schema: self.schema_snapshot(),
             last_error,
         }
     }
@@ -267,6 +296,17 @@ impl Status {
                 .map(|kind| (kind.name().to_owned(), counters.conflicts.get(kind)))
                 .collect(),
         }
+    }
+
+    fn schema_snapshot(&self) -> SchemaSnapshot {
+        let (objects, done) = self.schema.totals();
+        let building = |own: schema::Building| BuildingSnapshot {
+            object: own.object,
+            phase: own.phase,
+            fraction: own.fraction,
+            elapsed_ms: u64::try_from(own.elapsed.as_millis()).unwrap_or(u64::MAX),
+        };
+        SchemaSnapshot { objects, done, building: self.schema.building().into_iter().map(building).collect() }
     }
 
     fn copy_snapshot(&self) -> CopySnapshot {

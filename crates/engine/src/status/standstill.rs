@@ -145,7 +145,8 @@ impl Status {
             under_way: match phase {
                 Phase::Starting | Phase::Copying => true,
                 Phase::Streaming => awaited.is_some() || queued > 0,
-                Phase::Waiting | Phase::Stopping | Phase::Stopped => false,
+                // An index is built without a word, for as long as it takes.
+                Phase::Indexing | Phase::Waiting | Phase::Stopping | Phase::Stopped => false,
             },
             awaited,
         }

@@ -11,11 +11,12 @@ use std::fmt::Write as _;
 
 use engine::admin::{self, SlotFigures, Stored};
 use engine::control::{self, Request};
-use engine::{Lag, Snapshot};
+use engine::{Lag, SchemaSnapshot, Snapshot};
 use serde::Serialize;
 
 use super::{connect, from_admin, from_control};
 use crate::exit::Code;
+use crate::progress::show_building;
 use crate::subject::Subject;
 use crate::units::{show_bytes, show_count, show_seconds};
 
@@ -126,6 +127,7 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
                 .add("", format!("{}: {rows} of about {all} rows, {}", table.table, show_bytes(table.bytes)));
         }
     }
+    schema(lines, &snapshot.schema);
     let lag = &snapshot.lag;
     lines.add("lag", show_lag(&lag.total));
     for (name, lag) in
@@ -175,6 +177,16 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
             lines.add("errors", format!("{}, last {ago} ago: {}", show_count(totals.errors), error.message));
         }
         None => lines.add("errors", "none"),
+    }
+}
+
+/// A schema that is brought over, while there is something left to create.
+fn schema(lines: &mut Lines, schema: &SchemaSnapshot) {
+    if schema.done < schema.objects {
+        lines.add("schema", format!("{} of {} objects created after the copy", schema.done, schema.objects));
+    }
+    for building in &schema.building {
+        lines.add("", show_building(building));
     }
 }
 

@@ -171,7 +171,7 @@ fn every_setting_can_be_set_everywhere() {
         "log_format" => "json",
         "metrics" => "127.0.0.1:1",
         "streaming" | "copy_data" => "off",
-        "disable_on_error" | "allow_triggers" => "on",
+        "disable_on_error" | "allow_triggers" | "create_schema" => "on",
         _ => "7",
     };
     for setting in Setting::all().into_iter().filter(|setting| setting.key != "config") {

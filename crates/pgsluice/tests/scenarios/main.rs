@@ -8,6 +8,7 @@
 
 mod adopt;
 mod conflicts;
+mod create_schema;
 mod errors;
 mod failures;
 mod faults;

@@ -1,0 +1,140 @@
+//! The source's schema on an empty target, as part of a start.
+//!
+//! Before a subscription begins, its tables are created where none of them is
+//! there; what must wait for their rows is created when all are copied, also
+//! by a later start that was not told to: a table without its keys must not
+//! join. What only holds once the stream has caught up with the copy is done
+//! beside it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use apply::{STATE_SCHEMA_SQL, State};
+use base::Lsn;
+use client::Session;
+use schema::{Build, PgDump, Schema};
+use source::publication::{self, PublishedTable, TableName, TargetTable};
+
+use crate::{Error, Phase, Settings, Status};
+
+/// Time between two looks how far the stream is.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Names shown of tables that are in the way.
+const NAMES_SHOWN_MAX: usize = 10;
+
+/// Brings the schema over if that is wanted and none of the published tables
+/// is there; `targets` then has them.
+pub(crate) async fn create(
+    settings: &Settings,
+    state: &State,
+    source: &Session,
+    published: &[PublishedTable],
+    targets: &mut HashMap<TableName, TargetTable>,
+) -> Result<(), Error> {
+    let missing = published.iter().filter(|table| !targets.contains_key(&table.name)).count();
+    if !settings.create_schema || missing == 0 {
+        return Ok(());
+    }
+    if missing < published.len() {
+        return Err(Error::refused(partly(published, targets)));
+    }
+    let started = Instant::now();
+    let name = &settings.subscription;
+    let pg_dump = PgDump::find(settings.pg_dump.as_deref(), source.version().major()).await?;
+    tracing::info!(subscription = %name, "{pg_dump} reads the source's schema");
+    let dump = pg_dump.dump(&settings.source, &name.application_name("dump")).await?;
+    let schema = Schema::read(&dump)?;
+    if let Some(created) = schema.create(&settings.target, name, STATE_SCHEMA_SQL).await? {
+        for left_out in &created.left_out {
+            tracing::warn!(subscription = %name, "{left_out}");
+        }
+        tracing::info!(
+            subscription = %name,
+            "created {} tables and {} other objects in {:.1} s; {} more when the tables are copied",
+            created.tables,
+            created.objects - created.tables,
+            started.elapsed().as_secs_f64(),
+            created.later
+        );
+    }
+    let names: Vec<TableName> = published.iter().map(|table| table.name.clone()).collect();
+    *targets = publication::target_tables(state.session(), &names).await?;
+    Ok(())
+}
+
+/// Some of the tables are there and others are not.
+fn partly(published: &[PublishedTable], targets: &HashMap<TableName, TargetTable>) -> String {
+    let names = |there: bool| {
+        let all: Vec<String> = published
+            .iter()
+            .filter(|table| targets.contains_key(&table.name) == there)
+            .map(|table| table.name.to_string())
+            .collect();
+        let more = all.len().saturating_sub(NAMES_SHOWN_MAX);
+        let shown = all[..all.len() - more].join(", ");
+        if more > 0 { format!("{shown} and {more} more") } else { shown }
+    };
+    format!(
+        "--create-schema creates all published tables or none, but the target has some of them already: {}; it has not: \
+         {}; drop those that it has, or create the others too",
+        names(true),
+        names(false)
+    )
+}
+
+/// What is done beside the stream; ends with it.
+pub(crate) struct Validating(Option<tokio::task::JoinHandle<()>>);
+
+impl Drop for Validating {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// Creates what was left for after the copy.
+pub(crate) async fn finish(
+    settings: &Settings,
+    status: &Arc<Status>,
+    state: &State,
+) -> Result<Validating, Error> {
+    let name = &settings.subscription;
+    if !schema::has_steps(state.session(), name).await? {
+        return Ok(Validating(None));
+    }
+    let build = Build {
+        target: settings.target.clone(),
+        subscription: name.clone(),
+        connections: settings.max_sync_workers_per_subscription,
+        progress: Arc::clone(status.schema()),
+    };
+    let (phase, started) = (status.phase(), Instant::now());
+    status.set_phase(Phase::Indexing);
+    let (done, waiting) = schema::finish(&build, state.session()).await?;
+    if done > 0 {
+        let seconds = started.elapsed().as_secs_f64();
+        tracing::info!(subscription = %name, "created {done} indexes, constraints and other objects in {seconds:.1} s");
+    }
+    status.set_phase(phase);
+    if !waiting {
+        return Ok(Validating(None));
+    }
+    let copied = state.copied_tables().await?;
+    let point = copied.iter().filter_map(|table| table.consistent_point).max().unwrap_or(Lsn::INVALID);
+    Ok(Validating(Some(tokio::spawn(validate(build, Arc::clone(status), point)))))
+}
+
+/// Once the target has passed `point`, every state of it is one of the
+/// source.
+async fn validate(build: Build, status: Arc<Status>, point: Lsn) {
+    // Positions before the stream are an earlier attempt's.
+    while !(status.streams() && status.progress().snapshot().applied >= point) {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
+    if let Err(error) = schema::validate(&build).await {
+        tracing::error!(subscription = %build.subscription, "{error}; the next start tries again");
+    }
+}

@@ -1,0 +1,130 @@
+//! Before the copy: all of it in one transaction.
+
+use base::SubscriptionName;
+use client::{ConnInfo, Session};
+
+use crate::plan::Schema;
+use crate::script::Entry;
+use crate::token::words;
+use crate::{Error, owners, session, steps};
+
+/// What was created before the copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Created {
+    /// Tables.
+    pub tables: usize,
+    /// Entries of the dump, tables included.
+    pub objects: usize,
+    /// Entries that are left for after the copy.
+    pub later: usize,
+    /// What was left out and why, in words.
+    pub left_out: Vec<String>,
+}
+
+impl Schema {
+    /// Creates what the tables need to take rows, and stores the rest as the
+    /// steps of `subscription`, beside the state that `state_sql` makes.
+    /// `None`: a predecessor has done it.
+    ///
+    /// # Errors
+    /// The target refused a statement, which is named; nothing was created.
+    pub async fn create(
+        mut self,
+        target: &ConnInfo,
+        subscription: &SubscriptionName,
+        state_sql: &str,
+    ) -> Result<Option<Created>, Error> {
+        let session = session::connect(target, &subscription.application_name("schema")).await?;
+        let left_out = owners::fit(&mut self, &session).await?;
+        let failed = |error| Error::client("begin to create the schema on the target", session.error(error));
+        session.batch_execute("BEGIN").await.map_err(failed)?;
+        session::lock(&session, subscription.as_str()).await.map_err(failed)?;
+        if steps::has_steps(&session, subscription).await? {
+            return Ok(None);
+        }
+        for entry in &self.before {
+            for statement in &entry.statements {
+                let created = session.batch_execute(statement).await;
+                created.map_err(|error| refused(&session, &entry.describe(), statement, error))?;
+            }
+        }
+        let failed =
+            |error| Error::client("store the rest of the schema on the target", session.error(error));
+        session.batch_execute(state_sql).await.map_err(failed)?;
+        steps::store(&session, subscription, &self.steps).await.map_err(failed)?;
+        session.batch_execute("COMMIT").await.map_err(failed)?;
+        let is_table = |entry: &&Entry| entry.kind == "TABLE";
+        Ok(Some(Created {
+            tables: self.before.iter().filter(is_table).count(),
+            objects: self.before.len(),
+            later: self.steps.len(),
+            left_out,
+        }))
+    }
+}
+
+/// More of a statement is no help.
+const STATEMENT_SHOWN_MAX: usize = 200;
+
+/// A statement that the target did not take, with what to do about it.
+pub(crate) fn refused(
+    session: &Session,
+    object: &str,
+    statement: &str,
+    error: tokio_postgres::Error,
+) -> Error {
+    let error = session.error(error);
+    let remedy = error.sqlstate().and_then(|code| remedy(code, object));
+    let shown = shown(statement);
+    let object = if object.trim().is_empty() { "the schema" } else { object };
+    Error::client(format!("create {object} on the target ({shown})"), error).with_remedy(remedy)
+}
+
+/// The beginning of a statement, on one line and without options: those of a
+/// user mapping have passwords.
+fn shown(statement: &str) -> String {
+    let options = words(statement).into_iter().find(|word| word.is("options"));
+    let end = options.map_or(statement.len(), |options| options.start);
+    let one_line = statement[..end].split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut shown: String = one_line.chars().take(STATEMENT_SHOWN_MAX).collect();
+    if shown.len() < one_line.len() || end < statement.len() {
+        shown.push_str(" ...");
+    }
+    shown
+}
+
+fn remedy(code: &str, object: &str) -> Option<String> {
+    let text = match code {
+        // undefined_file, feature_not_supported
+        "58P01" | "0A000" if object.starts_with("EXTENSION ") => {
+            "install the extension's package on the target's machine, or drop the extension on the source if nothing needs it"
+        }
+        "42501" => {
+            "let a role that may create it run this start, a superuser for some; or GRANT CREATE ON the target's \
+             DATABASE and SCHEMA to this one"
+        }
+        // duplicate_schema, _table, _object, _function
+        "42P06" | "42P07" | "42710" | "42723" => {
+            "--create-schema wants a target without the source's objects: drop it there, or use an empty database"
+        }
+        "42601" => {
+            "the target's version may be too old for it: use a newer target, or change it on the source"
+        }
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_shown_in_short_and_without_options() {
+        assert_eq!(shown("CREATE  TABLE t (\n    a int)"), "CREATE TABLE t ( a int)");
+        let mapping = "CREATE USER MAPPING FOR me SERVER s OPTIONS (\n    password 'secret'\n)";
+        assert_eq!(shown(mapping), "CREATE USER MAPPING FOR me SERVER s ...");
+        let long = shown(&format!("SELECT '{}'", "é".repeat(300)));
+        assert_eq!(long.chars().count(), STATEMENT_SHOWN_MAX + 4);
+    }
+}
