@@ -236,7 +236,8 @@ impl Stream {
         }
         let message = WalsenderMessage::decode(frame.body).map_err(|error| reply(error.to_string()))?;
         match message {
-            WalsenderMessage::XLogData { wal_end, data, .. } => {
+            WalsenderMessage::XLogData { start, wal_end, data } => {
+                check_commit(start, &data).map_err(reply)?;
                 heard.message(&data);
                 heard.wal_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
                 progress.advance_received(wal_end);
@@ -351,4 +352,56 @@ fn is_behind(progress: &Progress, heard: &Heard) -> bool {
             .is_ok_and(|late| late > BEHIND.as_micros())
     };
     unapplied > BEHIND_BYTES || late()
+}
+
+/// A commit ends where its header says that it stands. What is stored as the
+/// target's progress is the end that the commit names: one that is wrong
+/// would pass over transactions.
+fn check_commit(start: Lsn, data: &[u8]) -> Result<(), String> {
+    // Behind kind, flags and the LSN where it starts; that of a streamed
+    // transaction has its id first. What is too short is the reader's to say.
+    let at = match data.first() {
+        Some(b'C') => 10,
+        Some(b'c') => 14,
+        _ => return Ok(()),
+    };
+    match data.get(at..).and_then(|rest| rest.first_chunk()) {
+        Some(end) if u64::from_be_bytes(*end) != start.as_u64() => {
+            let end = Lsn::new(u64::from_be_bytes(*end));
+            Err(format!("a commit that ends at {end} came at {start}: the stream is damaged"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In every recording; see `cargo x corpus`.
+    #[test]
+    fn every_commit_ends_where_its_header_says_and_no_other_is_believed() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto/tests/corpus");
+        let mut commits = 0;
+        for entry in std::fs::read_dir(corpus).unwrap() {
+            let mut buffer = bytes::BytesMut::from(&std::fs::read(entry.unwrap().path()).unwrap()[..]);
+            while let Some(frame) = proto::frame::next(&mut buffer).unwrap() {
+                let message = (frame.tag == b'd').then(|| WalsenderMessage::decode(frame.body));
+                let Some(Ok(WalsenderMessage::XLogData { start, data, .. })) = message else { continue };
+                check_commit(start, &data).unwrap();
+                let end = match data[0] {
+                    b'C' => 10..18,
+                    b'c' => 14..22,
+                    _ => continue,
+                };
+                commits += 1;
+                for at in end {
+                    let mut changed = data.to_vec();
+                    changed[at] ^= 1;
+                    assert!(check_commit(start, &changed).is_err());
+                }
+            }
+        }
+        assert!(commits > 100, "{commits} commits");
+    }
 }
