@@ -16,10 +16,12 @@ INSERT INTO t SELECT i, 'v', 0 FROM generate_series(1, 50) i;
 --@ steps
 DO $$
 BEGIN
-    FOR i IN 1..3000 LOOP
+    FOR i IN 1..2000 LOOP
         BEGIN
             INSERT INTO t VALUES (1000 + i, repeat('s', i % 50), i);
-            UPDATE t SET n = n + 1 WHERE id = i % 50 + 1;
+            IF i % 8 = 0 THEN
+                UPDATE t SET n = n + 1 WHERE id = i % 50 + 1;
+            END IF;
             IF i % 3 = 0 THEN
                 RAISE EXCEPTION 'undone';
             END IF;
@@ -53,9 +55,9 @@ BEGIN
     END LOOP;
 END $$;
 
-BEGIN; SAVEPOINT a; INSERT INTO t SELECT i, repeat('x', 200), 0 FROM generate_series(6001, 6500) i; SAVEPOINT b; UPDATE t SET v = repeat('y', 200) WHERE id > 6000; ROLLBACK TO b; UPDATE t SET n = 9 WHERE id > 6400; SAVEPOINT d; DELETE FROM t WHERE id > 6450; COMMIT;
+BEGIN; SAVEPOINT a; INSERT INTO t SELECT i, repeat('x', 200), 0 FROM generate_series(6001, 6300) i; SAVEPOINT b; UPDATE t SET v = repeat('y', 200) WHERE id > 6000; ROLLBACK TO b; UPDATE t SET n = 9 WHERE id > 6200; SAVEPOINT d; DELETE FROM t WHERE id > 6250; COMMIT;
 
-BEGIN; SAVEPOINT a; INSERT INTO t SELECT i, repeat('x', 200), 0 FROM generate_series(7001, 7500) i; ROLLBACK;
+BEGIN; SAVEPOINT a; INSERT INTO t SELECT i, repeat('x', 200), 0 FROM generate_series(7001, 7300) i; ROLLBACK;
 
 -- session a
 BEGIN; SAVEPOINT a; INSERT INTO described SELECT i, repeat('x', 200) FROM generate_series(1, 1000) i;
@@ -63,14 +65,14 @@ BEGIN; SAVEPOINT a; INSERT INTO described SELECT i, repeat('x', 200) FROM genera
 INSERT INTO t VALUES (8001, 'while it is open', 0);
 
 -- session a
-ROLLBACK TO a; INSERT INTO described SELECT i, repeat('y', 200) FROM generate_series(1, 1000) i; COMMIT;
+ROLLBACK TO a; INSERT INTO described SELECT i, repeat('y', 200) FROM generate_series(1, 300) i; COMMIT;
 
 -- session a
-BEGIN; INSERT INTO altered SELECT i, repeat('x', 200) FROM generate_series(1, 500) i; SAVEPOINT a; ALTER TABLE altered ADD extra text; INSERT INTO altered SELECT i, repeat('y', 200), 'e' FROM generate_series(501, 1000) i;
+BEGIN; INSERT INTO altered SELECT i, repeat('x', 200) FROM generate_series(1, 300) i; SAVEPOINT a; ALTER TABLE altered ADD extra text; INSERT INTO altered SELECT i, repeat('y', 200), 'e' FROM generate_series(301, 600) i;
 
 INSERT INTO t VALUES (8002, 'while it is open', 0);
 
 -- session a
-ROLLBACK TO a; INSERT INTO altered SELECT i, repeat('z', 200) FROM generate_series(501, 1000) i; COMMIT;
+ROLLBACK TO a; INSERT INTO altered SELECT i, repeat('z', 200) FROM generate_series(301, 600) i; COMMIT;
 
 INSERT INTO altered VALUES (2000, 'in the shape that never changed'); UPDATE altered SET v = 'here' WHERE id < 10;
