@@ -1,6 +1,6 @@
 //! Every column type the server has passes through unchanged, copied and streamed, in text and in binary.
 
-use crate::support::{FOLDED, scenario_with};
+use crate::support::{FOLDED, Scenario, scenario_with};
 
 /// Text and binary, as sets and replayed exactly.
 const FORMS: &[&[&str]] = &[
@@ -103,7 +103,7 @@ const BINARY: Values = &[
             "0",
             "-1 mons +2 days -00:00:00.000001",
             "178000000 years -2147483648 days",
-            "2562047788:00:54.775807",
+            "2147483647:59:59.999999",
         ],
     ),
     ("interval day to second(2)", &["3 days 04:05:06.78"]),
@@ -395,20 +395,38 @@ fn c3_every_built_in_type_is_tried() {
         // Without an input function still?
         for name in WITHOUT_INPUT {
             let error = s.try_source(&format!("SELECT '1'::{name}")).expect_err(name);
-            assert!(error.contains("cannot accept a value of type"), "{error}");
+            assert!(error.starts_with("0A000 "), "{error}");
         }
     });
 }
 
-/// A byte that is no letter: text on 16 and later has a notation for it.
+/// A byte that is no letter. From 15 on there is a notation for it in text; before, the target refuses the byte, and
+/// nothing is lost.
 #[test]
 fn high_bytes_of_char() {
-    scenario_with(FORMS, |s| {
-        s.both("CREATE TABLE t (id int PRIMARY KEY, v \"char\")");
-        s.source("INSERT INTO t VALUES (1, (-1)::\"char\")");
-        s.live(&["INSERT INTO t VALUES (2, (-128)::\"char\"), (3, 0::\"char\"), (4, 127::\"char\")"]);
-        s.backlog(&["UPDATE t SET v = (-2)::\"char\"", "UPDATE t SET id = -id"]);
-    });
+    // As numbers, because 14 prints the byte, which is no text.
+    let rows = "SELECT string_agg(concat(id, ':', v::int), ' ' ORDER BY id) FROM t";
+    let same = |s: &Scenario| assert_eq!(s.target_one(rows), s.source_one(rows));
+    let (text, binary): (Vec<_>, Vec<_>) = FORMS.iter().copied().partition(|form| form.contains(&"off"));
+    for forms in [binary, text] {
+        scenario_with(&forms, |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v \"char\")");
+            s.source("INSERT INTO t VALUES (1, (-1)::\"char\")");
+            s.follow();
+            same(s);
+            s.source("INSERT INTO t VALUES (2, (-128)::\"char\"), (3, 0::\"char\"), (4, 127::\"char\")");
+            if s.major() == 14 && forms[0].contains(&"off") {
+                s.wait_for_log("while processing INSERT for replication target relation \"public.t\"");
+                assert_eq!(s.target_one(rows), "1:-1");
+                return;
+            }
+            s.stop();
+            s.source("UPDATE t SET v = (-2)::\"char\" WHERE id < 3");
+            s.source("UPDATE t SET id = -id");
+            s.follow();
+            same(s);
+        });
+    }
 }
 
 #[test]
