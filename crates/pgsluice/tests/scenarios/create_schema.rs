@@ -268,19 +268,29 @@ fn a_whole_schema_arrives_while_it_is_written_to() {
     });
 }
 
-/// Functions and constraints that take their time, so that a kill finds the phase that is meant.
-const SLOW: &str = "
-CREATE FUNCTION slow(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM pg_catalog.pg_sleep(0.002); RETURN n; END';
+/// A copy and indexes that can be made to take their time, so that a kill finds the phase that is meant.
+const PACED: &str = "
+CREATE FUNCTION in_copy(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN n; END';
+CREATE FUNCTION in_build(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN n; END';
 CREATE TABLE a (id int PRIMARY KEY, v int);
-CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a, v int CHECK (slow(v) >= 0));";
+CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a, v int CHECK (in_copy(v) >= 0));";
+
+/// `function` as it is to be from now on.
+fn pace(function: &str, slow: bool) -> String {
+    let sleep = if slow { "PERFORM pg_catalog.pg_sleep(0.002);" } else { "" };
+    format!(
+        "CREATE OR REPLACE FUNCTION {function}(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN {sleep} RETURN n; END'"
+    )
+}
 
 #[test]
 fn killed_while_it_copies_and_while_it_builds_it_ends_complete() {
     on_an_empty_target(|s, pg_dump| {
-        s.source(SLOW);
-        s.source("INSERT INTO a SELECT i, i FROM generate_series(1, 600) i");
-        s.source("INSERT INTO b SELECT i, i, 1 FROM generate_series(1, 400) i");
-        s.source("CREATE INDEX a_slow ON a (slow(v)); CREATE UNIQUE INDEX b_slow ON b (slow(id))");
+        s.source(PACED);
+        s.source("INSERT INTO a SELECT i, i FROM generate_series(1, 3000) i");
+        s.source("INSERT INTO b SELECT i, i, 1 FROM generate_series(1, 3000) i");
+        s.source("CREATE INDEX a_slow ON a (in_build(v)); CREATE UNIQUE INDEX b_slow ON b (in_build(id))");
+        s.source(&[pace("in_copy", true), pace("in_build", true)].join(";"));
         // While pg_dump runs, and as soon as the tables are there.
         start(s, pg_dump);
         s.wait_for_log("reads the source's schema");
@@ -295,7 +305,8 @@ fn killed_while_it_copies_and_while_it_builds_it_ends_complete() {
         wait_for("the copy of b", BOUND, || Ok(s.target_one(copying) == "t")).unwrap();
         s.kill();
         // Rows that only the second snapshot of b can see, with their keys in a.
-        s.source("INSERT INTO a VALUES (1001, 1); INSERT INTO b VALUES (1001, 1001, 1)");
+        s.source("INSERT INTO a VALUES (9001, 1); INSERT INTO b VALUES (9001, 9001, 1)");
+        s.both(&pace("in_copy", false));
         for (index, killed) in [("b_slow", true), ("a_slow", true), ("a_slow", false)] {
             start(s, pg_dump);
             // Told by the process itself: its predecessor's backend may still be building, too.
@@ -313,6 +324,7 @@ fn killed_while_it_copies_and_while_it_builds_it_ends_complete() {
                 s.stop();
             }
         }
+        s.both(&pace("in_build", false));
         // Without the flag as well: what was begun is ended.
         s.follow();
         s.same();
@@ -326,17 +338,18 @@ fn killed_while_it_copies_and_while_it_builds_it_ends_complete() {
 #[test]
 fn a_foreign_key_over_half_arrived_rows_is_validated_later() {
     on_an_empty_target(|s, pg_dump| {
-        s.source(SLOW);
+        s.source(PACED);
         s.source(
-            "CREATE TABLE parts (id int, a int REFERENCES a, v int CHECK (slow(v) >= 0)) PARTITION BY RANGE (id);
+            "CREATE TABLE parts (id int, a int REFERENCES a, v int CHECK (in_copy(v) >= 0)) PARTITION BY RANGE (id);
              CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10000);
              COMMENT ON CONSTRAINT parts_a_fkey ON parts IS 'of a key that comes later'",
         );
         s.source("INSERT INTO a SELECT i, i FROM generate_series(1, 10) i");
         s.source(
-            "INSERT INTO b SELECT i, i % 10 + 1, 1 FROM generate_series(1, 1000) i;
-             INSERT INTO parts SELECT i, i % 10 + 1, 1 FROM generate_series(1, 1000) i",
+            "INSERT INTO b SELECT i, i % 10 + 1, 1 FROM generate_series(1, 3000) i;
+             INSERT INTO parts SELECT i, i % 10 + 1, 1 FROM generate_series(1, 3000) i",
         );
+        s.source(&pace("in_copy", true));
         start(s, pg_dump);
         let finished = |table: &str| {
             format!(
@@ -350,7 +363,8 @@ fn a_foreign_key_over_half_arrived_rows_is_validated_later() {
         wait_for("a and nothing else", BOUND, || Ok(s.target_one(&half) == "t")).unwrap();
         s.kill();
         // b and parts will be copied with these, a only gets them from the stream.
-        s.source("INSERT INTO a VALUES (1001, 1); INSERT INTO b VALUES (1001, 1001, 1); INSERT INTO parts VALUES (1001, 1001, 1)");
+        s.source("INSERT INTO a VALUES (9001, 1); INSERT INTO b VALUES (9001, 9001, 1); INSERT INTO parts VALUES (9001, 9001, 1)");
+        s.both(&pace("in_copy", false));
         s.follow();
         s.same();
         assert!(s.log(0).contains("does not hold yet"), "{}", s.log(0));
