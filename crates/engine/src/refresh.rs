@@ -11,6 +11,11 @@
 //! table that cannot join is named with its reason, in the log once and in the
 //! status until it can, and is tried again.
 //!
+//! A table that is dropped from the publication is forgotten when the target
+//! has come to where the source was then: what was written before still comes.
+//! If it is added again later, it is a new table, because what was written in
+//! between never came.
+//!
 //! A table is copied only if the target's is empty (or an attempt of ours has
 //! begun to fill it): rows that are there already would collide with the
 //! copied ones long after somebody could have said what to do with them.
@@ -33,6 +38,11 @@ use crate::status::{Refresh, WaitingTable};
 const RETRY_INTERVALS: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(15), Duration::from_secs(60)];
 
+/// Behind all that has committed, flushed or not.
+const WRITTEN: &str = "\
+SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+             ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text";
+
 /// Keeps the tables of one stream.
 pub(crate) struct Refreshing<'a> {
     attempt: &'a Attempt<'a>,
@@ -41,6 +51,9 @@ pub(crate) struct Refreshing<'a> {
     stream: StreamKind,
     /// Why a table waits, as it was logged.
     told: BTreeMap<String, String>,
+    /// Tables that are not published any more, and where the source was when
+    /// that was seen.
+    gone: BTreeMap<TableName, Lsn>,
 }
 
 /// What is to be known of the stream that tables would join.
@@ -64,7 +77,7 @@ struct Restart;
 
 impl<'a> Refreshing<'a> {
     pub(crate) fn new(attempt: &'a Attempt<'a>, state: &'a State, joins: Joins, stream: StreamKind) -> Self {
-        Refreshing { attempt, state, joins, stream, told: BTreeMap::new() }
+        Refreshing { attempt, state, joins, stream, told: BTreeMap::new(), gone: BTreeMap::new() }
     }
 
     /// Returns when the stream must start anew.
@@ -135,8 +148,8 @@ impl<'a> Refreshing<'a> {
         }
         let Found { new, mut refresh } = self.look(session).await?;
         refresh.number = number;
-        // What waits may be able to join without any change of the publication.
-        *digest = refresh.waiting.is_empty().then_some(seen);
+        // What waits may be able to join, and what is gone be forgotten, without any change of the publication.
+        *digest = (refresh.waiting.is_empty() && self.gone.is_empty()).then_some(seen);
         self.tell(&refresh);
         self.attempt.status.set_refresh(refresh.clone());
         if new.is_empty() {
@@ -163,19 +176,15 @@ impl<'a> Refreshing<'a> {
     }
 
     /// Compares the publication with what the target knows.
-    async fn look(&self, source: &Session) -> Result<Found, Error> {
+    async fn look(&mut self, source: &Session) -> Result<Found, Error> {
         let settings = self.attempt.settings;
         let published = publication::inspect(source, &settings.publications).await?;
         let recorded = self.state.copied_tables().await?;
         let mut refresh = Refresh::default();
-        for table in &recorded {
-            let name = TableName::new(&table.schema, &table.table);
-            if !self.stream.adopted && !published.iter().any(|published| published.name == name) {
-                tracing::info!(subscription = %settings.subscription, table = %name,
-                    "no longer in the publication: not replicated any more");
-                self.state.forget_table(&key(&name)).await?;
-                self.ended(self.joins.forget(key(&name)).await).await;
-            }
+        if !self.stream.adopted {
+            let names = recorded.iter().map(|table| TableName::new(&table.schema, &table.table));
+            let gone = names.filter(|name| !published.iter().any(|published| published.name == *name));
+            self.forget(gone.collect(), source).await?;
         }
         let recorded: HashMap<TableKey, _> =
             recorded.into_iter().map(|table| ((table.schema.clone(), table.table.clone()), table)).collect();
@@ -200,6 +209,32 @@ impl<'a> Refreshing<'a> {
             }
         }
         Ok(Found { new, refresh })
+    }
+
+    /// Forgets those of `gone` whose last changes have come.
+    async fn forget(&mut self, gone: Vec<TableName>, source: &Session) -> Result<(), Error> {
+        self.gone.retain(|name, _| gone.contains(name));
+        let applied = self.attempt.status.progress().snapshot().applied;
+        for name in gone {
+            let since = match self.gone.get(&name) {
+                Some(since) => *since,
+                None => {
+                    let row = source.query_one(WRITTEN, &[]).await.map_err(|error| source.error(error))?;
+                    let end: Option<String> = row.get(0);
+                    let end = end.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID);
+                    self.gone.insert(name.clone(), end);
+                    end
+                }
+            };
+            if applied >= since {
+                tracing::info!(subscription = %self.attempt.settings.subscription, table = %name,
+                    "no longer in the publication: not replicated any more");
+                self.state.forget_table(&key(&name)).await?;
+                self.ended(self.joins.forget(key(&name)).await).await;
+                self.gone.remove(&name);
+            }
+        }
+        Ok(())
     }
 
     /// How a new table is copied; the inner error says why it cannot be.

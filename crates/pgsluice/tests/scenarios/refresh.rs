@@ -156,6 +156,29 @@ fn a_table_that_is_dropped_and_added_again() {
     });
 }
 
+/// What was written before a table was dropped from the publication comes, however late.
+#[test]
+fn a_table_that_is_dropped_gets_what_was_written_before() {
+    scenario_with(&[&["--refresh-interval", "100ms"]], |s| {
+        publish_some(s);
+        s.both("CREATE TABLE late (id int PRIMARY KEY)");
+        s.source("ALTER PUBLICATION p ADD TABLE late");
+        wait_until_joined(s, "late");
+        let mut lock = Session::to(&s.target_url(0));
+        lock.run("BEGIN; LOCK TABLE late IN EXCLUSIVE MODE");
+        s.source("INSERT INTO late VALUES (1)");
+        s.source("ALTER PUBLICATION p DROP TABLE late");
+        s.call(0, &["refresh"]).expect_success();
+        std::thread::sleep(Duration::from_millis(500));
+        lock.run("COMMIT");
+        s.wait_for_log("no longer in the publication");
+        assert_eq!(s.target_one("SELECT count(*) FROM late"), "1");
+        s.source("INSERT INTO late VALUES (2)");
+        s.catch_up();
+        assert_eq!(s.target_one("SELECT count(*) FROM late"), "1");
+    });
+}
+
 /// FOR ALL TABLES: a table that the target does not have yet stops nobody, and joins when it is there.
 #[test]
 fn a_new_table_is_taken_up_when_the_target_has_it() {
