@@ -339,12 +339,7 @@ const NOISE: &str = "SELECT pg_logical_emit_message(false, 'noise', repeat('x', 
 
 /// Waits until the slot has confirmed all that is in WAL now.
 fn confirm_all(s: &Scenario) {
-    let lsn = s.source_one("SELECT pg_current_wal_lsn()");
-    let sql = format!(
-        "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = '{}'",
-        s.slot(0)
-    );
-    wait_for("the slot to be confirmed", BOUND, || Ok(s.source_one(&sql) == "t")).unwrap();
+    s.wait_until_confirmed(&s.source_one("SELECT pg_current_wal_lsn()"));
 }
 
 /// What a source that was put back writes next lies at positions that were passed already: it would be passed over.

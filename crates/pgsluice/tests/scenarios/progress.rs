@@ -14,14 +14,6 @@ fn confirmed(s: &Scenario) -> String {
     ))
 }
 
-fn wait_for_confirmed(s: &Scenario, lsn: &str) {
-    let sql = format!(
-        "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = '{}'",
-        s.slot(0)
-    );
-    wait_for("the slot to be confirmed", BOUND, || Ok(s.source_one(&sql) == "t")).unwrap();
-}
-
 /// Killed again and again, without warning, while it applies: each change is there once.
 #[test]
 fn p1_nothing_is_lost_or_repeated_when_it_is_killed() {
@@ -110,13 +102,13 @@ fn p4_an_idle_publication_holds_back_no_wal() {
         for _ in 0..3 {
             s.source("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 500)");
             let lsn = s.source_one("SELECT pg_current_wal_lsn()");
-            wait_for_confirmed(s, &lsn);
+            s.wait_until_confirmed(&lsn);
         }
         let source = s.pair().source.url("postgres");
         let mut elsewhere = crate::support::Session::to(&source);
         elsewhere.run("SELECT pg_logical_emit_message(false, 'noise', repeat('x', 1000000))");
         let lsn = s.source_one("SELECT pg_current_wal_lsn()");
-        wait_for_confirmed(s, &lsn);
+        s.wait_until_confirmed(&lsn);
         // And it goes on from there, exactly once.
         s.backlog(&["INSERT INTO t VALUES (1)"]);
         s.kill();
@@ -159,7 +151,7 @@ fn p4_a_restored_target_is_refused_with_the_remedy() {
                 }
                 s.catch_up();
                 let lsn = s.source_one("SELECT pg_current_wal_lsn()");
-                wait_for_confirmed(s, &lsn);
+                s.wait_until_confirmed(&lsn);
                 s.stop();
                 let before = confirmed(s);
                 s.pair_mut().target.stop(StopMode::Fast).unwrap();
@@ -353,7 +345,7 @@ fn p1_an_origin_moved_by_an_aborted_transaction_loses_nothing() {
         s.same();
         s.live(&["UPDATE t SET n = n + 1", "DELETE FROM t WHERE id = 3"]);
         let lsn = s.source_one("SELECT pg_current_wal_lsn()");
-        wait_for_confirmed(s, &lsn);
+        s.wait_until_confirmed(&lsn);
         s.kill();
         s.source("UPDATE t SET n = n + 1");
         s.follow();

@@ -579,6 +579,16 @@ impl Scenario {
         format!("pgsluice_{}", self.name(number))
     }
 
+    /// Waits until the first follower's slot has confirmed all before `lsn`.
+    #[track_caller]
+    pub(crate) fn wait_until_confirmed(&self, lsn: &str) {
+        let sql = format!(
+            "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = '{}'",
+            self.slot(0)
+        );
+        wait_for("the slot to be confirmed", BOUND, || Ok(self.source_one(&sql) == "t")).unwrap();
+    }
+
     /// Slots, origins and state of this scenario on either server.
     pub(crate) fn left_behind(&self) -> Vec<String> {
         let mut found = Vec::new();
