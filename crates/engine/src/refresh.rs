@@ -69,6 +69,9 @@ pub(crate) struct StreamKind {
 struct Found {
     /// Tables to copy, or to join as they are.
     new: Vec<(PublishedTable, CopyJob)>,
+    /// A table was forgotten. The list may have been another one when its
+    /// digest was read: if the table is added again, the digest is the old one.
+    forgot: bool,
     refresh: Refresh,
 }
 
@@ -146,10 +149,11 @@ impl<'a> Refreshing<'a> {
         if digest.as_ref() == Some(&seen) {
             return Ok(Ok(()));
         }
-        let Found { new, mut refresh } = self.look(session).await?;
+        let Found { new, forgot, mut refresh } = self.look(session).await?;
         refresh.number = number;
         // What waits may be able to join, and what is gone be forgotten, without any change of the publication.
-        *digest = (refresh.waiting.is_empty() && self.gone.is_empty()).then_some(seen);
+        let settled = refresh.waiting.is_empty() && self.gone.is_empty() && !forgot;
+        *digest = settled.then_some(seen);
         self.tell(&refresh);
         self.attempt.status.set_refresh(refresh.clone());
         if new.is_empty() {
@@ -181,10 +185,11 @@ impl<'a> Refreshing<'a> {
         let published = publication::inspect(source, &settings.publications).await?;
         let recorded = self.state.copied_tables().await?;
         let mut refresh = Refresh::default();
+        let mut forgot = false;
         if !self.stream.adopted {
             let names = recorded.iter().map(|table| TableName::new(&table.schema, &table.table));
             let gone = names.filter(|name| !published.iter().any(|published| published.name == *name));
-            self.forget(gone.collect(), source).await?;
+            forgot = self.forget(gone.collect(), source).await?;
         }
         let recorded: HashMap<TableKey, _> =
             recorded.into_iter().map(|table| ((table.schema.clone(), table.table.clone()), table)).collect();
@@ -208,11 +213,13 @@ impl<'a> Refreshing<'a> {
                 Err(reason) => refresh.waiting.push(WaitingTable { table: table.name.to_string(), reason }),
             }
         }
-        Ok(Found { new, refresh })
+        Ok(Found { new, forgot, refresh })
     }
 
-    /// Forgets those of `gone` whose last changes have come.
-    async fn forget(&mut self, gone: Vec<TableName>, source: &Session) -> Result<(), Error> {
+    /// Forgets those of `gone` whose last changes have come; whether there were
+    /// any.
+    async fn forget(&mut self, gone: Vec<TableName>, source: &Session) -> Result<bool, Error> {
+        let mut forgot = false;
         self.gone.retain(|name, _| gone.contains(name));
         let applied = self.attempt.status.progress().snapshot().applied;
         for name in gone {
@@ -232,9 +239,10 @@ impl<'a> Refreshing<'a> {
                 self.state.forget_table(&key(&name)).await?;
                 self.ended(self.joins.forget(key(&name)).await).await;
                 self.gone.remove(&name);
+                forgot = true;
             }
         }
-        Ok(())
+        Ok(forgot)
     }
 
     /// How a new table is copied; the inner error says why it cannot be.
