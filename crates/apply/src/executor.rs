@@ -46,9 +46,6 @@ use crate::statement::{Parameters, Statement, plain_statement};
 use crate::table::{Path, Table};
 use crate::write::{Writer, Writing, truncate};
 
-/// How often a row that is there is looked for by the statement that misses it.
-const LOOKS_MAX: u32 = 1_000;
-
 /// How often a transaction that met a deadlock or a serialization failure is
 /// tried again before the pipeline starts anew.
 const TRANSIENT_RETRIES: u32 = 5;
@@ -431,7 +428,8 @@ impl Executor {
             Op::Update { .. } => Some(ConflictType::UpdateMissing),
             Op::Delete(_) => Some(ConflictType::DeleteMissing),
         };
-        for look in 0..LOOKS_MAX {
+        let mut again = false;
+        loop {
             let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
             if let Some(error) = result.error {
                 return Err(self.failed(table, op, begin, error));
@@ -439,25 +437,26 @@ impl Executor {
             let (Some(kind), Some(0)) = (missing, result.rows.first()) else { return Ok(()) };
             // A row that another session deletes and inserts again while we wait for it is seen by neither half
             // of our look. A plain look does not wait: what it does not find is not there (RULES F6).
-            if !self.is_there(table, op).await? {
+            if !self.is_there(table, op, begin).await? {
                 self.report(kind, table, begin);
                 return Ok(());
             }
             // Or a BEFORE trigger returned NULL: the row is left as it is, which is no conflict.
-            if table.path == Path::RowsAlone && look > 0 {
+            if table.path == Path::RowsAlone && again {
                 return Ok(());
             }
+            again = true;
         }
-        let message =
-            format!("a row of \"{}\" was replaced by others each time that it was looked for", table.name);
-        Err(Error::refused(message))
     }
 
     /// Whether the row that `op` is for exists.
-    async fn is_there(&mut self, table: &Arc<Table>, op: &Op) -> Result<bool, Error> {
+    async fn is_there(&mut self, table: &Arc<Table>, op: &Op, begin: Begin) -> Result<bool, Error> {
         let Ok(statement) = self.writer.probe(table, op) else { return Ok(false) };
         let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
-        Ok(result.error.is_none() && result.rows.first().is_some_and(|&rows| rows > 0))
+        match result.error {
+            Some(error) => Err(self.failed(table, op, begin, error)),
+            None => Ok(result.rows.first().is_some_and(|&rows| rows > 0)),
+        }
     }
 
     /// A conflict after which native apply goes on.

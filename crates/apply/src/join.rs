@@ -14,8 +14,9 @@
 //! ```
 //! What committed before C is in the copy and is passed over. All that commits
 //! at C or later arrives after `begin`, because `begin` is answered before the
-//! snapshot is asked for. The table appears with what it held at the commit
-//! after which it joins, so the order of commits is kept for readers.
+//! snapshot is asked for. Until it joins readers see its copy as it grows; if
+//! the stream lags, the table is ahead of the others until that has passed C.
+//! From both on it changes with them, commit by commit.
 //!
 //! A process that ends before leaves the table unfinished: it is copied anew.
 
