@@ -44,7 +44,6 @@ async fn main() -> Result<()> {
     if let Ok(megabytes) = next() {
         options.split_bytes = megabytes.parse::<u64>()? << 20;
     }
-    options.analyze = std::env::var_os("NO_ANALYZE").is_none();
     let started = Instant::now();
     let jobs = jobs(&source, &target, &name).await?;
     let mut exporter =

@@ -47,8 +47,6 @@ pub struct Options {
     pub synchronous_commit: String,
     /// Go on where `session_replication_role` may not be set.
     pub allow_triggers: bool,
-    /// ANALYZE each table on the target once it is copied.
-    pub analyze: bool,
     /// As `pg_stat_activity` shows the connections.
     pub application_name: String,
 }
@@ -60,7 +58,6 @@ impl Default for Options {
             split_bytes: 256 << 20,
             synchronous_commit: "off".into(),
             allow_triggers: false,
-            analyze: true,
             application_name: "pgsluice copy".into(),
         }
     }
@@ -243,12 +240,9 @@ async fn copy_unit(table: &Table, unit: &Unit, source: &mut Wire, target: &mut W
 }
 
 async fn finish_table(shared: &Shared, table: &Table, rows: u64, target: &mut Wire) -> Result<(), Error> {
-    let Attempt { snapshot, record, options, .. } = &shared.attempt;
+    let Attempt { snapshot, record, .. } = &shared.attempt;
     table::finish(target, &table.job, &**record, snapshot.consistent_point, rows).await?;
     table.progress.finish();
-    if options.analyze {
-        table::analyze(target, &table.job).await?;
-    }
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! Before a table's first row and after its last: the lock, the record,
-//! emptying, ANALYZE. All on the target.
+//! emptying. All on the target.
 
 use base::Lsn;
 use client::Wire;
@@ -127,19 +127,4 @@ pub(crate) async fn finish(
     target.query(wait).await.map_err(failed)?;
     record.finished(target, &job.table.name, consistent_point, rows).await.map_err(failed)?;
     target.query("COMMIT").await.map(drop).map_err(failed)
-}
-
-/// Fresh statistics for whoever queries the table next, us included. Not
-/// worth failing for: autovacuum gets to it as well.
-pub(crate) async fn analyze(target: &mut Wire, job: &CopyJob) -> Result<(), Error> {
-    let failed = Error::client("analyze it on the target");
-    let name = &job.table.name;
-    target.query("SET lock_timeout TO '5s'").await.map_err(failed)?;
-    if let Err(error) = target.query(&format!("ANALYZE {}", name.quoted())).await {
-        if error.is_connection_lost() {
-            return Err(failed(error));
-        }
-        tracing::warn!(table = %name, %error, "ANALYZE after the first copy failed");
-    }
-    target.query("SET lock_timeout TO 0").await.map(drop).map_err(failed)
 }

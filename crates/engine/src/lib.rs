@@ -15,6 +15,7 @@ mod refresh;
 mod retry;
 pub mod sequences;
 mod settings;
+mod statistics;
 mod status;
 mod target_schema;
 

@@ -33,7 +33,7 @@ use crate::history;
 use crate::record::Record;
 use crate::refresh::{self, Refreshing, StreamKind};
 use crate::retry::{Backoff, Verdict, verdict};
-use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight, target_schema};
+use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight, statistics, target_schema};
 
 /// How the source's sessions render values: as the native subscriber asks.
 /// Timeouts that somebody set for a database or role are not meant for them.
@@ -128,7 +128,7 @@ struct Past {
 pub(crate) struct Attempt<'a> {
     pub(crate) settings: &'a Arc<Settings>,
     pub(crate) status: &'a Arc<Status>,
-    stop: &'a CancellationToken,
+    pub(crate) stop: &'a CancellationToken,
 }
 
 /// Both ends as they were found.
@@ -160,11 +160,13 @@ impl Attempt<'_> {
             let Ends { state, source, published, targets, .. } = &mut ends;
             target_schema::create(self.settings, state, source, published, targets).await?;
         }
-        let joined = match began {
+        let copied = match began {
             None => self.begin(&mut ends).await?,
             Some(_) => self.resume(&ends).await?,
         };
         let _validating = target_schema::finish(self.settings, self.status, &ends.state).await?;
+        statistics::analyze(self.settings, copied, self.stop);
+        let joined = self.joined(&ends).await?;
         self.stream(ends, joined, backoff).await
     }
 
@@ -252,8 +254,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// The first start: slot, snapshot, copy.
-    async fn begin(&self, ends: &mut Ends) -> Result<JoinedTables, Error> {
+    /// The first start: slot, snapshot, copy. Returns what was copied.
+    async fn begin(&self, ends: &mut Ends) -> Result<Vec<TableName>, Error> {
         let name = &self.settings.subscription;
         // Before anything is left on the source: does every table fit?
         let jobs = self.jobs(ends, |_| true)?;
@@ -281,20 +283,21 @@ impl Attempt<'_> {
             "created replication slot \"{}\" at {}, {} tables",
             name.slot(), made.consistent_point, tables.len()
         );
+        let mut copied = Vec::new();
         if self.settings.copy_data {
             self.status.set_phase(Phase::Copying);
-            self.copy(made, jobs, false).await?;
+            copied = self.copy(made, jobs, false).await?;
         }
         snapshot_wire.close().await;
-        self.joined(ends).await
+        Ok(copied)
     }
 
     /// A later start: what is left of the first copy is made under a snapshot
     /// of its own (RULES C1). Tables that were added after it wait for the
     /// stream; see [`crate::refresh`].
-    async fn resume(&self, ends: &Ends) -> Result<JoinedTables, Error> {
+    async fn resume(&self, ends: &Ends) -> Result<Vec<TableName>, Error> {
         if refresh::is_late(ends.row.as_ref()) {
-            return self.joined(ends).await;
+            return Ok(Vec::new());
         }
         let recorded = ends.state.copied_tables().await?;
         let unfinished: Vec<TableName> = recorded
@@ -303,6 +306,7 @@ impl Attempt<'_> {
             .map(|table| TableName::new(&table.schema, &table.table))
             .collect();
         let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
+        let mut copied = Vec::new();
         if !jobs.is_empty() {
             let mut wire = self.snapshot_wire().await?;
             let name = self.settings.subscription.copy_slot(std::process::id());
@@ -311,11 +315,11 @@ impl Attempt<'_> {
             let made = slot::create_logical_slot(&mut wire, &new).await?;
             tracing::info!(subscription = %self.settings.subscription, "copying {} unfinished tables", jobs.len());
             self.status.set_phase(Phase::Copying);
-            self.copy(made, jobs, false).await?;
+            copied = self.copy(made, jobs, false).await?;
             // The temporary slot goes with its connection.
             wire.close().await;
         }
-        self.joined(ends).await
+        Ok(copied)
     }
 
     /// A connection that makes a slot and holds its exported snapshot.
@@ -345,13 +349,15 @@ impl Attempt<'_> {
     }
 
     /// Copies tables under one snapshot; `joins_later`: while others stream.
+    /// Returns their names.
     pub(crate) async fn copy(
         &self,
         made: slot::CreatedSlot,
         jobs: Vec<CopyJob>,
         joins_later: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<TableName>, Error> {
         let settings = self.settings;
+        let copied = jobs.iter().map(|job| job.table().name.clone()).collect();
         let snapshot = copy::Snapshot {
             name: made.snapshot_name.ok_or_else(|| Error::refused("the source exported no snapshot"))?,
             consistent_point: made.consistent_point,
@@ -372,7 +378,8 @@ impl Attempt<'_> {
             progress: Arc::clone(self.status.copy()),
             record: Arc::new(Record { subscription: settings.subscription.clone(), joins_later }),
         };
-        Ok(copy::copy_tables(attempt, jobs, self.stop).await?)
+        copy::copy_tables(attempt, jobs, self.stop).await?;
+        Ok(copied)
     }
 
     async fn joined(&self, ends: &Ends) -> Result<JoinedTables, Error> {

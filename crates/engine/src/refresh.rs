@@ -32,6 +32,7 @@ use source::slot::{self, NewSlot};
 
 use crate::error::Error;
 use crate::pipeline::Attempt;
+use crate::statistics;
 use crate::status::{Refresh, WaitingTable};
 
 /// After a failure; longer each time, up to the last.
@@ -316,6 +317,7 @@ impl<'a> Refreshing<'a> {
         let name = &attempt.settings.subscription;
         self.state.add_tables(keys).await?;
         let mut since = Lsn::INVALID;
+        let mut copied = Vec::new();
         if attempt.settings.copy_data {
             let jobs: Vec<CopyJob> = new.into_iter().map(|(_, job)| job).collect();
             tracing::info!(subscription = %name, "copying {} tables that were added to the publication", jobs.len());
@@ -325,7 +327,7 @@ impl<'a> Refreshing<'a> {
                 NewSlot { name: &slot, temporary: true, snapshot: slot::Snapshot::Export, failover: false };
             let made = slot::create_logical_slot(&mut wire, &new).await?;
             since = made.consistent_point;
-            attempt.copy(made, jobs, true).await?;
+            copied = attempt.copy(made, jobs, true).await?;
             // The temporary slot goes with its connection.
             wire.close().await;
         }
@@ -339,6 +341,7 @@ impl<'a> Refreshing<'a> {
             }
             tracing::info!(subscription = %name, table = %format!("{}.{}", key.0, key.1), "joined: replicated from now on");
         }
+        statistics::analyze(attempt.settings, copied, attempt.stop);
         Ok(())
     }
 

@@ -1,6 +1,8 @@
 //! Tables of every make: names, schemas, partitions, inheritance, generated and additional columns, TRUNCATE, DDL.
 
-use crate::support::{FOLDED, ONE_BY_ONE, scenario, scenario_with};
+use testkit::wait_for;
+
+use crate::support::{BOUND, FOLDED, ONE_BY_ONE, scenario, scenario_with};
 
 #[test]
 fn names_of_all_kinds() {
@@ -258,6 +260,21 @@ fn generated_columns_are_computed_on_each_end() {
         let rows = "SELECT string_agg(id || v, ',' ORDER BY id) FROM t";
         assert_eq!(s.target_one(rows), s.source_one(rows));
         assert_eq!(s.target_one("SELECT count(*) FROM t WHERE g = id * 3 AND w = v || '!'"), "11");
+    });
+}
+
+/// What autovacuum would do later, and never does for a table that opts out.
+#[test]
+fn copied_tables_are_analyzed_beside_the_stream() {
+    scenario(|s| {
+        s.both("CREATE TABLE \"T 1\" (id int PRIMARY KEY, v text) WITH (autovacuum_enabled = off)");
+        s.source("INSERT INTO \"T 1\" SELECT i, i % 7 FROM generate_series(1, 3000) i");
+        s.follow();
+        let distinct = "SELECT max(n_distinct) FROM pg_stats WHERE tablename = 'T 1' AND attname = 'v'";
+        for number in 0..s.followers() {
+            wait_for("statistics of what was copied", BOUND, || Ok(s.target_one_of(number, distinct) == "7"))
+                .unwrap();
+        }
     });
 }
 
