@@ -19,12 +19,40 @@ const ROWS_QUICK: u64 = 1_000_000;
 const BYTES_PER_MEGABYTE: f64 = 1e6;
 
 /// The rows, spread over this many tables.
-struct Shape {
-    case: &'static str,
-    tables: Vec<String>,
+pub(crate) struct Shape {
+    pub(crate) case: &'static str,
+    pub(crate) tables: Vec<String>,
 }
 
-fn shapes() -> [Shape; 2] {
+impl Shape {
+    /// Creates the tables on both ends and fills the publisher's, `each` with so many rows of about 150 bytes.
+    pub(crate) fn publish(&self, rig: &Rig, each: u64) -> Result<()> {
+        for table in &self.tables {
+            rig.pair.both(
+                DB,
+                &format!(
+                    "CREATE TABLE {table} (id bigint PRIMARY KEY, account int NOT NULL, amount numeric(12, 2), \
+                     at timestamptz, note text)"
+                ),
+            )?;
+            rig.pair.source.sql(
+                DB,
+                &format!(
+                    "INSERT INTO {table} SELECT i, i % 1000, (i % 100000) / 100.0, \
+                     timestamptz '2024-01-01 00:00:00+00' + i * interval '1 second', repeat(md5(i::text), 3) \
+                     FROM generate_series(1, {each}) i"
+                ),
+            )?;
+        }
+        let list = self.tables.join(", ");
+        rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE {list}"))?;
+        rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
+        rig.pair.source.sql(DB, "CHECKPOINT")?;
+        Ok(())
+    }
+}
+
+pub(crate) fn shapes() -> [Shape; 2] {
     let names = |count: u32| (0..count).map(|number| format!("c{number}")).collect();
     [Shape { case: "one-table", tables: names(1) }, Shape { case: "ten-tables", tables: names(10) }]
 }
@@ -48,27 +76,7 @@ fn run_case(options: &Options, say: &Say, major: Major, shape: &Shape) -> Result
     let tables = shape.tables.len() as u64;
     let each = options.rows.unwrap_or(if options.quick { ROWS_QUICK } else { ROWS }) / tables;
     let mut rig = Rig::start(major, options.connections)?;
-    for table in &shape.tables {
-        rig.pair.both(
-            DB,
-            &format!(
-                "CREATE TABLE {table} (id bigint PRIMARY KEY, account int NOT NULL, amount numeric(12, 2), \
-                 at timestamptz, note text)"
-            ),
-        )?;
-        rig.pair.source.sql(
-            DB,
-            &format!(
-                "INSERT INTO {table} SELECT i, i % 1000, (i % 100000) / 100.0, \
-                 timestamptz '2024-01-01 00:00:00+00' + i * interval '1 second', repeat(md5(i::text), 3) \
-                 FROM generate_series(1, {each}) i"
-            ),
-        )?;
-    }
-    let list = shape.tables.join(", ");
-    rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE {list}"))?;
-    rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
-    rig.pair.source.sql(DB, "CHECKPOINT")?;
+    shape.publish(&rig, each)?;
     rig.save("empty")?;
     say.line(&format!("{name}: {tables} x {each} rows are on the publisher"));
     let mut case = Case::new(shape.case, major, rig.version()?, GOAL, each * tables);

@@ -21,6 +21,7 @@ mod plot;
 mod probe;
 mod report;
 mod rig;
+mod verify;
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -47,6 +48,8 @@ enum Bench {
     Copy,
     /// A backlog that was written while the subscriber was off.
     Catchup,
+    /// Every row of both ends compared, beside counting and hashing them.
+    Verify,
 }
 
 /// Whose replication is measured.
@@ -80,7 +83,7 @@ struct Options {
     /// Only this case; may be given more than once.
     #[arg(long, value_name = "NAME")]
     case: Vec<String>,
-    /// Rows: of all tables together in `copy`, of the updated table in `catchup`.
+    /// Rows: of all tables together in `copy` and `verify`, of the updated table in `catchup`.
     #[arg(long, value_name = "COUNT")]
     rows: Option<u64>,
     /// Transactions of the backlog in `catchup`.
@@ -180,10 +183,12 @@ fn run(options: &Options) -> Result<bool> {
     let (name, cases) = match options.bench {
         Bench::Copy => ("copy", copy::run(options, &say)?),
         Bench::Catchup => ("catchup", catchup::run(options, &say)?),
+        Bench::Verify => ("verify", verify::run(options, &say)?),
     };
     anyhow::ensure!(!cases.is_empty(), "no case has that name");
     let report = Report {
         bench: name,
+        stock: if options.bench == Bench::Verify { &verify::STOCK } else { &report::NATIVE },
         cases,
         arguments: options.repeatable(),
         settings: rig::settings(options.connections),

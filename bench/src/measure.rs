@@ -101,6 +101,21 @@ pub(crate) fn cpu_between<T>(server: &Cluster, work: impl FnOnce() -> T) -> (f64
     (spent(before, cpu_of(server)).values().sum(), done)
 }
 
+/// One run of `work`, which returns pgsluice's CPU seconds, its largest resident memory and whether the ends were
+/// found equal.
+pub(crate) fn measure_work(rig: &Rig, work: impl FnOnce() -> Result<(f64, u64, bool)>) -> Result<Run> {
+    let (publisher, subscriber) = (cpu_of(&rig.pair.source), cpu_of(&rig.pair.target));
+    let started = Instant::now();
+    let (pgsluice, resident_bytes_max, equal) = work()?;
+    let seconds = started.elapsed().as_secs_f64();
+    let cpu = Cpu {
+        publisher: spent(publisher, cpu_of(&rig.pair.source)),
+        subscriber: spent(subscriber, cpu_of(&rig.pair.target)),
+        pgsluice,
+    };
+    Ok(Run { seconds, cpu, curve: Vec::new(), resident_bytes_max, equal })
+}
+
 fn cpu_of(cluster: &Cluster) -> BTreeMap<String, f64> {
     cluster.cpu_seconds().into_iter().collect()
 }

@@ -58,6 +58,10 @@ impl Case {
         format!("{}-{}", self.name, self.major)
     }
 
+    fn has_curve(&self) -> bool {
+        !self.curve_label.is_empty()
+    }
+
     pub(crate) fn add(&mut self, arm: Arm, run: Run) {
         match arm {
             Arm::Native => self.stock.push(run),
@@ -136,9 +140,30 @@ impl Case {
     }
 }
 
+/// What ours is measured beside.
+pub(crate) struct Stock {
+    pub(crate) name: &'static str,
+    /// For the document: what each side does, and what the columns mean.
+    pub(crate) sides: &'static str,
+    pub(crate) columns: &'static str,
+}
+
+/// Native logical replication.
+pub(crate) const NATIVE: Stock = Stock {
+    name: "native",
+    sides: "Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`; \
+            pgsluice: its defaults; `max_sync_workers_per_subscription` alike",
+    columns: "\"Equal\": after every run both ends held the same rows (count and hash). \"Limit\": what the servers \
+              alone allow on this machine, measured in the same run: the walsender sending to a reader that throws \
+              everything away, and the same number of rows written on the subscriber by set-based statements fed \
+              from a table there. Both need the machine's cores, so the limit is the longer of the two, or the sum \
+              of their CPU seconds shared by the cores if that is longer.",
+};
+
 /// A whole benchmark.
 pub(crate) struct Report {
     pub(crate) bench: &'static str,
+    pub(crate) stock: &'static Stock,
     pub(crate) cases: Vec<Case>,
     /// The command line after `cargo x bench`.
     pub(crate) arguments: String,
@@ -170,14 +195,15 @@ impl Report {
 
     /// The result as an aligned Markdown table.
     pub(crate) fn table(&self) -> String {
+        let stock_seconds = format!("{} s", self.stock.name);
         let head = [
             "case",
-            "native",
+            self.stock.name,
             "pgsluice",
             "ratio",
             "goal",
             "equal",
-            "native s",
+            &stock_seconds,
             "pgsluice s",
             "limit",
             "of limit",
@@ -191,7 +217,7 @@ impl Report {
                 rate(&case.stock),
                 rate(&case.ours),
                 case.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
-                format!("{:.1}", case.goal),
+                format!("{:.2}", case.goal),
                 if case.is_equal() { "yes" } else { "NO" }.to_owned(),
                 seconds(&case.stock),
                 seconds(&case.ours),
@@ -204,7 +230,7 @@ impl Report {
             ["case", "side", "publisher", "subscriber", "pgsluice", "CPU s"].map(str::to_owned).to_vec(),
         ];
         for case in &self.cases {
-            for (side, runs) in [("native", &case.stock), ("pgsluice", &case.ours)] {
+            for (side, runs) in [(self.stock.name, &case.stock), ("pgsluice", &case.ours)] {
                 if !runs.is_empty() {
                     cpu.push(cpu_row(case, side, runs));
                 }
@@ -220,7 +246,7 @@ impl Report {
     /// Writes the document and the plots to `out`.
     pub(crate) fn write(&self, out: &Path) -> Result<()> {
         std::fs::create_dir_all(out)?;
-        for case in &self.cases {
+        for case in self.cases.iter().filter(|case| case.has_curve()) {
             plot::write(&out.join(self.plot_name(case)), case)?;
         }
         std::fs::write(out.join(format!("{}.md", self.bench)), self.document()?)?;
@@ -244,19 +270,11 @@ impl Report {
         let settings: Vec<String> =
             self.settings.iter().map(|(name, value)| format!("`{name} = {value}`")).collect();
         writeln!(text, "- Both servers: {}", settings.join(", "))?;
+        writeln!(text, "- {}\n", self.stock.sides)?;
         writeln!(
             text,
-            "- Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`; \
-             pgsluice: its defaults; `max_sync_workers_per_subscription` alike\n"
-        )?;
-        writeln!(
-            text,
-            "Medians of alternating runs; a ratio is the better the larger. \"Equal\": after every run both ends \
-             held the same rows (count and hash). \"Limit\": what the servers alone allow on this machine, measured \
-             in the same run: the walsender sending to a reader that throws everything away, and the same number of \
-             rows written on the subscriber by set-based statements fed from a table there. Both need the machine's \
-             cores, so the limit is the longer of the two, or the sum of their CPU seconds shared by the cores if \
-             that is longer.\n"
+            "Medians of alternating runs; a ratio is the better the larger. {}\n",
+            self.stock.columns
         )?;
         writeln!(text, "{}", self.table())?;
         for case in &self.cases {
@@ -277,7 +295,12 @@ impl Report {
                     walsender.seconds, walsender.cpu, sets.seconds, sets.cpu
                 )?;
             }
-            writeln!(text, "![{} over time]({})\n", case.curve_label, self.plot_name(case))?;
+            if let Some(bytes) = case.ours.iter().map(|run| run.resident_bytes_max).max() {
+                writeln!(text, "pgsluice had {:.0} MB resident at most.\n", bytes as f64 / 1e6)?;
+            }
+            if case.has_curve() {
+                writeln!(text, "![{} over time]({})\n", case.curve_label, self.plot_name(case))?;
+            }
         }
         Ok(format!("{}\n", text.trim_end()))
     }
