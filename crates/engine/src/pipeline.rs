@@ -368,7 +368,6 @@ impl Attempt<'_> {
             synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
             allow_triggers: settings.allow_triggers,
             application_name: settings.subscription.application_name("copy"),
-            ..copy::Options::default()
         };
         let attempt = copy::Attempt {
             source: settings.source.clone(),

@@ -61,6 +61,7 @@ fn every_command_has_help_and_a_page() {
         "disable",
         "drop",
         "sequences",
+        "refresh",
         "verify",
         "man",
         "completions",
@@ -88,7 +89,7 @@ fn a_wrong_command_line_ends_with_code_2_and_names_the_remedy() {
         (&["skip", "--lsn", "xyz", "--subscription", "s"], &["not an LSN"]),
         (&["skip", "--lsn", "0/0", "--subscription", "s"], &["none"]),
         (&["skip", "--subscription", "s"], &["--lsn"]),
-        (&["sequences", "--subscription", "s"], &["--publication", "--all"]),
+        (&["sequences", "--subscription", "s"], &["no target is set", "--target"]),
         (&["man", "nonsense"], &["no page"]),
         (&["explode"], &["explode"]),
     ];

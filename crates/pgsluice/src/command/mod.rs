@@ -23,11 +23,27 @@ use base::SubscriptionName;
 use client::{ConnInfo, Session};
 use engine::{admin, control};
 
-use crate::exit::{Code, exit};
+use crate::exit::{Code, exit, usage};
+use crate::subject::Subject;
 
 /// A session for an operator's command; `end` is `source` or `target`.
 async fn connect(end: &'static str, info: &ConnInfo, name: &SubscriptionName) -> anyhow::Result<Session> {
     admin::connect(end, info, name).await.map_err(from_admin)
+}
+
+/// Those that were named, or those that the target remembers.
+async fn publications(subject: &Subject) -> anyhow::Result<Vec<String>> {
+    if !subject.publications().is_empty() {
+        return Ok(subject.publications().to_vec());
+    }
+    let target = connect("target", &subject.target()?, &subject.name).await?;
+    match admin::stored(&target, &subject.name).await.map_err(from_admin)? {
+        Some(stored) if !stored.publications.is_empty() => Ok(stored.publications),
+        _ => Err(usage(format!(
+            "no publication is set, and the target knows no subscription \"{}\": use --publication",
+            subject.name
+        ))),
+    }
 }
 
 /// An error of the servers with its exit code.

@@ -4,20 +4,17 @@ use engine::sequences::{self, Sequence, Standing, Value};
 
 use super::{connect, from_admin};
 use crate::cli::SequencesArgs;
-use crate::exit::{Code, usage};
+use crate::exit::Code;
 use crate::subject::Subject;
 
 /// Compares, and brings level if asked to.
 pub(crate) async fn sequences(subject: &Subject, args: &SequencesArgs) -> anyhow::Result<Code> {
     let name = &subject.name;
-    if subject.publications().is_empty() && !args.all {
-        return Err(usage("no publication is set: use --publication for its tables' sequences, or --all"));
-    }
+    let publications = if args.all { Vec::new() } else { super::publications(subject).await? };
     let (source, target) = (subject.source()?, subject.target()?);
     let source = connect("source", &source, name).await?;
     let mut target = connect("target", &target, name).await?;
-    let found =
-        sequences::compare(&source, &target, subject.publications(), args.all).await.map_err(from_admin)?;
+    let found = sequences::compare(&source, &target, &publications, args.all).await.map_err(from_admin)?;
     let mut rest = 0;
     for sequence in &found {
         let verdict = match (sequence.standing(), args.apply) {

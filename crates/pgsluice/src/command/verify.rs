@@ -16,7 +16,7 @@ use verify::{NoPin, Options, Pin, Progress, ProgressSnapshot, Report};
 
 use super::{connect, from_admin, from_control};
 use crate::cli::VerifyArgs;
-use crate::exit::{Code, exit, usage};
+use crate::exit::{Code, exit};
 use crate::subject::Subject;
 use crate::units::{show_bytes, show_count, show_seconds};
 
@@ -42,7 +42,7 @@ struct Document<'a> {
 /// Compares both ends of `subject`.
 pub(crate) async fn verify(subject: &Subject, args: &VerifyArgs) -> anyhow::Result<Code> {
     let (source, target) = (subject.source()?, subject.target()?);
-    let publications = publications(subject).await?;
+    let publications = super::publications(subject).await?;
     let mut pin = find_pin(subject).await?;
     let options = Options {
         workers: args.workers.map_or_else(workers, usize::from),
@@ -82,21 +82,6 @@ fn code(report: &Report) -> Code {
 
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX)
-}
-
-/// Those that were named, or those that the target remembers.
-async fn publications(subject: &Subject) -> anyhow::Result<Vec<String>> {
-    if !subject.publications().is_empty() {
-        return Ok(subject.publications().to_vec());
-    }
-    let target = connect("target", &subject.target()?, &subject.name).await?;
-    match admin::stored(&target, &subject.name).await.map_err(from_admin)? {
-        Some(stored) if !stored.publications.is_empty() => Ok(stored.publications),
-        _ => Err(usage(format!(
-            "no publication is set, and the target knows no subscription \"{}\": use --publication",
-            subject.name
-        ))),
-    }
 }
 
 /// The process that can hold the stream, if there is one that must.
