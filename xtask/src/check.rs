@@ -1,5 +1,6 @@
 //! `cargo x check`: every step runs, so that one look shows all that is wrong.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -9,7 +10,7 @@ use crate::{arrows, deny, documents, tidy};
 
 type Step = (&'static str, fn() -> Result<bool>);
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("fmt", || succeeds(&mut cargo(&["fmt", "--all", "--check"]))),
     ("arrows", || report("arrows", &arrows::complaints()?)),
     ("tidy", || report("tidy", &tidy::complaints()?)),
@@ -23,6 +24,15 @@ const STEPS: [Step; 7] = [
             "--deny",
             "warnings",
         ]))
+    }),
+    // A workspace of its own that ordinary builds leave out: its targets must not rot unseen.
+    ("fuzz", || {
+        let mut check = cargo(&["check", "--quiet", "--locked", "--manifest-path", "fuzz/Cargo.toml"]);
+        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+        let target = target.unwrap_or_else(|| testkit::workspace_dir().join("target"));
+        check.env("CARGO_TARGET_DIR", target.join("fuzz-check"));
+        // Nothing is linked, so libFuzzer itself, which is C++, need not be built.
+        succeeds(check.env("CUSTOM_LIBFUZZER_PATH", "/nowhere"))
     }),
     ("doc", || {
         let mut doc = cargo(&["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"]);

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::succeeds;
 use crate::corpus;
 
-const TARGETS: [&str; 5] = ["frames", "pgoutput", "tuples", "transactions", "conninfo"];
+const TARGETS: [&str; 6] = ["frames", "pgoutput", "tuples", "transactions", "conninfo", "store"];
 
 /// Coverage for libFuzzer, and the address sanitizer.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -48,7 +48,7 @@ pub(crate) fn run(targets: &[String], seconds: u64) -> Result<bool> {
         fuzzer
             .arg(seeds)
             .arg(format!("-max_total_time={seconds}"))
-            .args(["-timeout=5", "-rss_limit_mb=1024"]);
+            .args(["-timeout=20", "-rss_limit_mb=1024"]);
         fuzzer.arg(format!("-artifact_prefix={}/", artifacts.display())).current_dir(&fuzz);
         fine &= succeeds(&mut fuzzer)?;
     }
@@ -68,6 +68,15 @@ fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
         let path = testkit::workspace_dir().join("crates/client/tests/corpus/conninfo.txt");
         let text = std::fs::read_to_string(path)?;
         text.lines().try_for_each(|line| write(line.as_bytes()))?;
+        return Ok(dir);
+    }
+    if target == "store" {
+        // Long enough for walks that fill pages and cross checkpoints; what is in them is the fuzzer's business.
+        for length in [200, 5_000, 40_000] {
+            let bytes: Vec<u8> =
+                (0..length).map(|place: u32| place.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+            write(&bytes)?;
+        }
         return Ok(dir);
     }
     for entry in std::fs::read_dir(corpus::directory())? {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rand::Rng;
-use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use store::Disk;
 
@@ -88,7 +87,7 @@ impl SimDisk {
     }
 
     /// The power goes: what comes back is one of the states the disk may be in.
-    pub(crate) fn crash(&self, random: &mut StdRng) {
+    pub(crate) fn crash(&self, random: &mut impl Rng) {
         let mut images = self.images.lock().unwrap();
         let mut pending = std::mem::take(&mut images.pending);
         let mut image = images.durable.clone();

@@ -13,11 +13,17 @@ mod walk;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use walk::Walk;
 
 const OPERATIONS: u64 = 20_000;
 const WALKS_MIN: u64 = 20;
 const SECONDS: u64 = 20;
+
+fn walk(seed: u64) -> Walk {
+    Walk::drawn_from(Box::new(StdRng::seed_from_u64(seed)))
+}
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
@@ -38,7 +44,7 @@ fn random_walks_answer_as_the_model_does() {
             if is_over {
                 return (operations, crashes);
             }
-            let mut walk = Walk::new(seed);
+            let mut walk = walk(seed);
             if let Err(failure) = walk.run(OPERATIONS, false) {
                 panic!("seed {seed}: {failure}");
             }
@@ -59,8 +65,7 @@ fn random_walks_answer_as_the_model_does() {
 /// A disk that says it synced and did not loses commits; a check that does not see that sees nothing.
 #[test]
 fn canary_a_disk_that_lies_is_found_out() {
-    let found =
-        (0..200).find_map(|seed| Walk::new(seed).run(5_000, true).err().map(|failure| (seed, failure)));
+    let found = (0..200).find_map(|seed| walk(seed).run(5_000, true).err().map(|failure| (seed, failure)));
     let (seed, failure) = found.expect("a walk over a lying disk fails");
     println!("seed {seed}: {failure}");
 }

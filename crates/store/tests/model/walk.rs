@@ -3,8 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{Rng, RngCore};
 use store::{BottomUp, Error, Kind, Options, Snapshot, Store, Tree};
 
 use crate::disk::{Fuse, SimDisk};
@@ -26,8 +25,8 @@ struct Shape {
 }
 
 impl Shape {
-    fn draw(random: &mut StdRng) -> Shape {
-        let pick = |random: &mut StdRng, from: &[u32]| from[random.random_range(0..from.len())];
+    fn draw(random: &mut Source) -> Shape {
+        let pick = |random: &mut Source, from: &[u32]| from[random.random_range(0..from.len())];
         Shape {
             keys: pick(random, &[1, 5, 60, 1000, 20_000]),
             key_bytes_max: pick(random, &[8, 24, 100, 700]) as usize,
@@ -40,11 +39,14 @@ impl Shape {
     }
 }
 
+/// What every decision of a walk is drawn from: a seed's numbers, or a fuzzer's bytes.
+pub(crate) type Source = Box<dyn RngCore + Send>;
+
 /// Tree, key, LSN, whether it is a deletion, value.
 type Change = (usize, Vec<u8>, u64, bool, Vec<u8>);
 
 pub(crate) struct Walk {
-    random: StdRng,
+    random: Source,
     shape: Shape,
     options: Options,
     fuse: Arc<Fuse>,
@@ -71,8 +73,7 @@ const NAMES: [(&str, Kind); 3] =
     [("catalog", Kind::History), ("deletions", Kind::Window), ("second", Kind::History)];
 
 impl Walk {
-    pub(crate) fn new(seed: u64) -> Walk {
-        let mut random = StdRng::seed_from_u64(seed);
+    pub(crate) fn drawn_from(mut random: Source) -> Walk {
         let shape = Shape::draw(&mut random);
         let bottom_up = [BottomUp::Full, BottomUp::Full, BottomUp::Restricted, BottomUp::Off];
         let options = Options {
