@@ -124,7 +124,6 @@ fn ranges_under_a_writer_hold_exactly_the_snapshot(major: Major) {
     // It was copied in ranges: a table in one transaction has one xmin.
     let transactions = scenario.target_value("SELECT count(DISTINCT xmin::text) FROM big");
     assert!(transactions.parse::<u32>().unwrap() >= 3, "{transactions} transactions");
-    assert_ne!(scenario.target_value("SELECT reltuples FROM pg_class WHERE relname = 'big'"), "-1");
 }
 
 fn column_list_and_row_filter(major: Major) {
