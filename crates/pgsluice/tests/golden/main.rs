@@ -10,7 +10,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod large_value;
-#[path = "../scenarios/support.rs"]
+#[path = "../scenarios/support/mod.rs"]
 #[allow(dead_code, reason = "scenarios use more of its words")]
 mod support;
 mod theme;

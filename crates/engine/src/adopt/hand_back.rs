@@ -1,0 +1,129 @@
+//! Handing back: `release`, T3.
+
+use std::time::Instant;
+
+use apply::{State, SubscriptionRow};
+use base::{Lsn, SubscriptionName, quote_ident};
+use client::{ConnInfo, Replication, Session, Wire};
+
+use super::native::{native_origin, native_position, tables};
+use super::{Adoption, Failed, ORIGIN_BOUND, Outcome, POLL, adoption, target_session, wait_for_slot};
+use crate::admin;
+use crate::error::Error;
+
+/// Hands the subscription back to its native owner and removes ours.
+///
+/// # Errors
+/// It is refused, with the reason and the remedy; or a server failed.
+pub async fn release(
+    source: &ConnInfo,
+    target: &ConnInfo,
+    name: &SubscriptionName,
+) -> Result<Outcome, Error> {
+    let state = State::open(target, name).await?;
+    let mut session = target_session(target, name).await?;
+    let known = adoption(&*session, name).await.map_err(|error| session.error(error))?;
+    let Some(known) = known else {
+        return match state.load().await? {
+            None => Ok(Outcome::Already),
+            Some(_) => Err(Error::refused(format!(
+                "subscription \"{name}\" was not adopted but made by pgsluice run: there is no native subscription \
+                 to hand it to"
+            ))),
+        };
+    };
+    let Some(native) = &known.native else {
+        return Err(Error::refused(format!(
+            "the native subscription that \"{name}\" was adopted from has been dropped: there is nothing to hand back \
+             to; go on with pgsluice run, or remove everything with pgsluice drop"
+        )));
+    };
+    if let Some(slot) = &known.native_slot {
+        return Err(Error::refused(format!(
+            "native subscription \"{native}\" was given slot \"{slot}\" again without pgsluice release, so it is not \
+             known what it has applied; if it was never enabled since: ALTER SUBSCRIPTION {ident} DISABLE; ALTER \
+             SUBSCRIPTION {ident} SET (slot_name = NONE), then release again",
+            ident = quote_ident(native)
+        )));
+    }
+    let source = client::connect(source, &name.application_name("look"), &[]).await?;
+    let row = state.load().await?.ok_or_else(|| Error::refused("the subscription was dropped"))?;
+    let at = match known.finished {
+        true => Some(our_position(&state, target, name, &row).await?),
+        // Its origin stands where it stood; a killed adopt must not hold it.
+        false => native_position(&session, target, name, known.native_oid).await.map(|_| None)?,
+    };
+    let slot = wait_for_slot(&source, &known.slot).await?;
+    if let (Some(at), Some(confirmed)) = (at, slot.confirmed_flush)
+        && confirmed > at
+    {
+        return Err(Error::refused(format!(
+            "the slot on the source is at {confirmed}, but the target has only changes up to {at}: the target was \
+             restored from an older backup or lost what it had flushed, and the changes in between are gone"
+        )));
+    }
+    if let Some(at) = at {
+        // Hazard 3.
+        state.confirm(at).await?;
+    }
+    give_back(&mut session, name, &known, native, at).await?;
+    let tables = tables(&*session, known.native_oid).await.map_err(|error| session.error(error))?.len();
+    Ok(Outcome::Done { at, slot: known.slot, tables })
+}
+
+/// How far we came, flushed and fenced: hazard 2.
+async fn our_position(
+    state: &State,
+    target: &ConnInfo,
+    name: &SubscriptionName,
+    row: &SubscriptionRow,
+) -> Result<Lsn, Error> {
+    let mut wire =
+        Wire::connect(target, &name.application_name("fence"), Replication::Off, &[("search_path", "")])
+            .await?;
+    let applied = state.attach_origin(&mut wire).await?;
+    wire.close().await;
+    Ok(applied.max(row.confirmed_lsn.unwrap_or(Lsn::INVALID)))
+}
+
+/// T3, again while a backend of ours that ends still holds the origin.
+async fn give_back(
+    target: &mut Session,
+    name: &SubscriptionName,
+    known: &Adoption,
+    native: &str,
+    at: Option<Lsn>,
+) -> Result<(), Error> {
+    let deadline = Instant::now() + ORIGIN_BOUND;
+    loop {
+        match give_back_once(target, name, known, native, at).await {
+            Err(failed) if failed.is_in_use() && Instant::now() < deadline => tokio::time::sleep(POLL).await,
+            other => return other.map_err(|failed| failed.told(target)),
+        }
+    }
+}
+
+async fn give_back_once(
+    target: &mut Session,
+    name: &SubscriptionName,
+    known: &Adoption,
+    native: &str,
+    at: Option<Lsn>,
+) -> Result<(), Failed> {
+    let mut transaction = target.transaction().await?;
+    transaction.batch_execute("LOCK TABLE pgsluice.subscription IN ACCESS EXCLUSIVE MODE").await?;
+    if let Some(at) = at.filter(|at| at.is_valid()) {
+        // In WAL before this transaction's commit, and so durable with it.
+        let sql = "SELECT pg_catalog.pg_replication_origin_advance($1, $2::text::pg_catalog.pg_lsn)";
+        transaction.execute(sql, &[&native_origin(known.native_oid), &at.to_string()]).await?;
+    }
+    let (ident, slot) = (quote_ident(native), base::quote_literal(&known.slot));
+    let sql =
+        format!("ALTER SUBSCRIPTION {ident} SET (slot_name = {slot}); ALTER SUBSCRIPTION {ident} ENABLE");
+    transaction.batch_execute(&sql).await?;
+    let sql = "SELECT pg_catalog.pg_replication_origin_drop(o.roname) FROM pg_catalog.pg_replication_origin o \
+                WHERE o.roname = $1";
+    transaction.execute(sql, &[&name.origin(0)]).await?;
+    admin::remove_rows(&mut transaction, name.as_str(), &mut Vec::new()).await?;
+    Ok(transaction.commit().await?)
+}

@@ -1,0 +1,100 @@
+//! Findings of the two databases as such: whether they fit together, and who else is there.
+
+use serde_json::Value;
+use testkit::{Major, Pair, query, wait_for};
+
+use crate::{BOUND, Ends, cured, each_major, told};
+
+#[test]
+fn two_databases_that_fit_and_that_do_not() {
+    each_major(|major| {
+        let pair = Pair::start(major, major).unwrap();
+        nothing_to_say(&pair);
+        two_databases(&pair);
+        other_writers(&pair);
+        locked_tables(&pair);
+    });
+}
+
+/// What a careful operator has is found to be so, and nothing else.
+fn nothing_to_say(pair: &Pair) {
+    let ends = Ends::new(pair, "clean");
+    pair.both(
+        "clean",
+        "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (k uuid PRIMARY KEY, n numeric(9,2))",
+    )
+    .unwrap();
+    pair.source.sql("clean", "CREATE PUBLICATION p FOR TABLE t, u; INSERT INTO t VALUES (1, 'a')").unwrap();
+    let said = ends.check(&[]);
+    assert_eq!((said.code, said.worse_than_a_note().len()), (0, 0), "{:#}", said.report);
+    assert_eq!((&said.report["verdict"], &said.report["tables"]), (&"ok".into(), &2.into()));
+    let text = ends.call(&["check"]).expect_success();
+    assert!(text.starts_with("clean: ok\nsource  ") && text.contains("\nnotes\n"), "{text}");
+}
+
+/// Encodings, one server twice, a server that is not there.
+fn two_databases(pair: &Pair) {
+    let ends = Ends::new(pair, "ends");
+    pair.both("ends", "CREATE TABLE t (id int PRIMARY KEY)").unwrap();
+    pair.source.sql("ends", "CREATE PUBLICATION p FOR TABLE t").unwrap();
+    pair.target.sql("postgres", "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0").unwrap();
+    let latin = pair.target.url("latin");
+    ends.check(&["--target", &latin]).expect(&told(
+        "warning",
+        "target",
+        "encoding",
+        "is LATIN1, the source's UTF8",
+    ));
+    let itself = pair.source.url("ends");
+    let said = ends.check(&["--target", &itself]);
+    said.expect(&told("cannot", "target", "database", "itself"));
+    assert_eq!(said.code, 2);
+    let beside = pair.source.url("postgres");
+    ends.check(&["--target", &beside]).expect(&told("note", "target", "database", "own server"));
+    let nowhere = "host=127.0.0.1 port=1 user=postgres dbname=postgres connect_timeout=2";
+    let said = ends.check(&["--target", nowhere]);
+    said.expect(&told("cannot", "target", "connection", "cannot connect"));
+    assert_eq!((said.code, &said.report["target"]), (2, &Value::Null));
+    if pair.source.major() < Major::V16 {
+        let said = ends.check(&["--origin", "none"]);
+        said.expect(&told("cannot", "source", "--origin", "version 16"));
+    }
+}
+
+/// What cannot be read at the moment is said to be unknown, not to be missing.
+fn locked_tables(pair: &Pair) {
+    let ends = Ends::new(pair, "locked");
+    pair.both("locked", "CREATE TABLE t (id int PRIMARY KEY)").unwrap();
+    pair.source.sql("locked", "CREATE PUBLICATION p FOR TABLE t").unwrap();
+    for (end, cluster) in [("target", &pair.target), ("source", &pair.source)] {
+        let sleeping = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        let url = cluster.url("locked");
+        std::thread::scope(|scope| {
+            let holder = scope.spawn(|| query(&url, "BEGIN; LOCK t; SELECT pg_sleep(60)"));
+            wait_for("the lock", BOUND, || Ok(cluster.one("locked", sleeping) != "0")).unwrap();
+            let said = ends.check(&[]);
+            cluster.sql("locked", &format!("SELECT pg_terminate_backend(({sleeping}))")).unwrap();
+            assert!(holder.join().unwrap().is_err());
+            assert_eq!(said.code, 1, "{:#}", said.report);
+            said.expect(&told("warning", end, "", "could not be read"));
+            assert!(said.findings().iter().all(|found| found["refuses"] == "never"), "{:#}", said.report);
+        });
+    }
+    assert_eq!(ends.check(&[]).code, 0);
+}
+
+/// A native subscription into the same table.
+fn other_writers(pair: &Pair) {
+    let ends = Ends::new(pair, "native");
+    pair.both("native", "CREATE TABLE t (id int PRIMARY KEY)").unwrap();
+    pair.source.sql("native", "CREATE PUBLICATION p FOR TABLE t").unwrap();
+    let source = format!("host=127.0.0.1 port={} user=postgres dbname=native", pair.source.port());
+    pair.target
+        .sql("native", &format!("CREATE SUBSCRIPTION other CONNECTION '{source}' PUBLICATION p"))
+        .unwrap();
+    let expected = cured("warning", "target", "subscription other", "public.t");
+    let said = ends.check(&[]);
+    ends.apply(said.expect(&expected));
+    assert!(ends.check(&[]).find(&expected).is_none());
+    pair.target.sql("native", "DROP SUBSCRIPTION other").unwrap();
+}

@@ -1,0 +1,159 @@
+//! `pgsluice check` against real servers: each finding is provoked, seen with its object, and seen to go away once its
+//! remedy was run, wherever the remedy is SQL.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod applier;
+mod ends;
+mod rights;
+mod servers;
+mod tables;
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use testkit::{Cluster, Major, Output, Pair, Sluice};
+
+const BOUND: Duration = Duration::from_secs(45);
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_pgsluice"))
+}
+
+/// Every major at the same time.
+fn each_major(test: impl Fn(Major) + Sync) {
+    std::thread::scope(|scope| {
+        let told: Vec<_> = Major::under_test()
+            .into_iter()
+            .map(|major| {
+                scope.spawn({
+                    let test = &test;
+                    move || test(major)
+                })
+            })
+            .collect();
+        for result in told.into_iter().map(std::thread::ScopedJoinHandle::join) {
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+}
+
+/// What one check said.
+#[derive(Debug)]
+struct Said {
+    code: i32,
+    report: Value,
+}
+
+impl Said {
+    fn findings(&self) -> &[Value] {
+        self.report["findings"].as_array().unwrap()
+    }
+
+    fn find(&self, expected: &Expected) -> Option<&Value> {
+        let (severity, end, object, what) = (expected.severity, expected.end, expected.object, expected.what);
+        self.findings().iter().find(|found| {
+            found["severity"] == severity
+                && found["end"] == end
+                && found["object"].as_str().unwrap().contains(object)
+                && found["what"].as_str().unwrap().contains(what)
+        })
+    }
+
+    #[track_caller]
+    fn expect(&self, expected: &Expected) -> &Value {
+        self.find(expected)
+            .unwrap_or_else(|| panic!("{expected:?} is not among {:#}", self.report["findings"]))
+    }
+
+    fn worse_than_a_note(&self) -> Vec<&Value> {
+        self.findings().iter().filter(|found| found["severity"] != "note").collect()
+    }
+}
+
+/// Both ends of one check.
+struct Ends<'a> {
+    pair: &'a Pair,
+    db: String,
+    /// Instead of the superuser.
+    role: Option<String>,
+}
+
+impl<'a> Ends<'a> {
+    /// Databases of their own on shared servers.
+    fn new(pair: &'a Pair, db: &str) -> Ends<'a> {
+        pair.both("postgres", &format!("CREATE DATABASE {db}")).unwrap();
+        Ends { pair, db: db.to_owned(), role: None }
+    }
+
+    fn call(&self, args: &[&str]) -> Output {
+        let mut running = self.start(args);
+        let status = running.wait(BOUND).unwrap().expect("it ends");
+        Output { status, stdout: running.stdout(), stderr: running.stderr() }
+    }
+
+    fn start(&self, args: &[&str]) -> Sluice {
+        let mut command = Sluice::command_of(program(), self.pair, args);
+        for (name, cluster) in
+            [("PGSLUICE_SOURCE", &self.pair.source), ("PGSLUICE_TARGET", &self.pair.target)]
+        {
+            let url = cluster.url(&self.db);
+            let user = self.role.as_deref().unwrap_or("postgres");
+            command.env(name, url.replace("postgres://postgres@", &format!("postgres://{user}@")));
+        }
+        command.env("PGSLUICE_PUBLICATION", "p").env("PGSLUICE_SUBSCRIPTION", &self.db);
+        Sluice::start(command).unwrap()
+    }
+
+    fn check(&self, args: &[&str]) -> Said {
+        let output = self.call(&[&["check", "--json"], args].concat());
+        let report =
+            serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        Said { code: output.status.code().unwrap(), report }
+    }
+
+    fn at(&self, end: &str) -> &Cluster {
+        if end == "source" { &self.pair.source } else { &self.pair.target }
+    }
+
+    /// Runs the SQL of a finding, one statement after the other, as a superuser.
+    #[track_caller]
+    fn apply(&self, finding: &Value) {
+        for sql in finding["sql"].as_array().unwrap() {
+            let (end, sql) = (finding["end"].as_str().unwrap(), sql.as_str().unwrap());
+            self.at(end)
+                .sql(&self.db, sql)
+                .unwrap_or_else(|error| panic!("{error:#}, remedy of {finding:#}"));
+        }
+    }
+}
+
+/// A finding that must be there.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    severity: &'static str,
+    end: &'static str,
+    object: &'static str,
+    what: &'static str,
+    /// Its SQL makes it go away.
+    cured: bool,
+}
+
+const fn cured(
+    severity: &'static str,
+    end: &'static str,
+    object: &'static str,
+    what: &'static str,
+) -> Expected {
+    Expected { severity, end, object, what, cured: true }
+}
+
+const fn told(
+    severity: &'static str,
+    end: &'static str,
+    object: &'static str,
+    what: &'static str,
+) -> Expected {
+    Expected { severity, end, object, what, cured: false }
+}

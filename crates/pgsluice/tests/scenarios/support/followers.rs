@@ -1,0 +1,248 @@
+//! The pgsluices of a scenario: started, waited for, asked, stopped.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use testkit::{Output, Sluice, wait_for};
+
+use super::{BOUND, STOP, Scenario};
+
+/// One pgsluice and the database it follows into.
+pub(super) struct Follower {
+    pub(super) name: String,
+    pub(super) db: String,
+    pub(super) args: Vec<String>,
+    pub(super) sluice: Option<Sluice>,
+    /// Standard error of earlier runs.
+    pub(super) log: String,
+}
+
+impl Scenario {
+    /// The command of follower `number`, not started.
+    pub(crate) fn command(&self, number: usize, args: &[&str]) -> Command {
+        let mut command = Sluice::command_of(program(), self.pair(), args);
+        command.env("PGSLUICE_SOURCE", self.source_url());
+        command.env("PGSLUICE_TARGET", self.target_url(number));
+        command.env("PGSLUICE_SUBSCRIPTION", self.name(number));
+        command
+    }
+
+    /// Starts every pgsluice that does not run, and publishes all tables if nothing was published before.
+    #[track_caller]
+    pub(crate) fn run(&mut self) {
+        self.run_with(|_| ());
+    }
+
+    /// [`Scenario::run`], after `change` was made to the command.
+    #[track_caller]
+    pub(crate) fn run_with(&mut self, change: impl Fn(&mut Command)) {
+        if self.publication.is_none() {
+            self.publish("FOR ALL TABLES");
+        }
+        for number in 0..self.followers.len() {
+            if self.followers[number].sluice.is_some() {
+                continue;
+            }
+            let own = self.followers[number].args.clone();
+            let (environment, own): (Vec<_>, Vec<_>) = own.iter().partition(|word| is_assignment(word));
+            let mut args = vec!["run", "--publication", "p", "--wal-retrieve-retry-interval", "200ms"];
+            args.extend(own.into_iter().map(String::as_str));
+            let mut command = self.command(number, &args);
+            command.envs(environment.into_iter().filter_map(|word| word.split_once('=')));
+            change(&mut command);
+            self.followers[number].sluice = Some(Sluice::start(command).expect("pgsluice"));
+        }
+    }
+
+    /// [`Scenario::run`], and waits until all that is on the source is on the targets.
+    #[track_caller]
+    pub(crate) fn follow(&mut self) {
+        self.run();
+        self.wait_for_copy();
+        self.catch_up();
+    }
+
+    /// Waits until every table has been copied: a mark may be among what is copied.
+    #[track_caller]
+    pub(crate) fn wait_for_copy(&mut self) {
+        for number in 0..self.followers.len() {
+            let url = self.target_url(number);
+            let copied = wait_for("the first copy", BOUND, || {
+                self.assert_running(number);
+                let finished = self.at(&url, "SELECT bool_and(finished)::text FROM pgsluice.copied_table");
+                Ok(finished.is_ok_and(|rows| rows[0][0].as_deref() == Some("true")))
+            });
+            assert!(copied.is_ok(), "{copied:?}\n{}", self.short_log(number));
+        }
+    }
+
+    /// Waits until every commit of the source so far is on the targets. Commit order is kept, so that a row that is
+    /// written last arrives last.
+    #[track_caller]
+    pub(crate) fn catch_up(&mut self) {
+        let id = self.mark();
+        self.wait_for_mark(id);
+    }
+
+    /// Writes the row that [`Scenario::wait_for_mark`] waits for.
+    #[track_caller]
+    pub(crate) fn mark(&mut self) -> u32 {
+        self.marks += 1;
+        self.source(&format!("INSERT INTO mark VALUES ({})", self.marks));
+        self.marks
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_mark(&mut self, id: u32) {
+        (0..self.followers.len()).for_each(|number| self.wait_for_mark_of(number, id));
+    }
+
+    /// [`Scenario::wait_for_mark`] for one follower.
+    #[track_caller]
+    pub(crate) fn wait_for_mark_of(&mut self, number: usize, id: u32) {
+        let url = self.target_url(number);
+        let reached = wait_for("the target to be level", BOUND, || {
+            let there = self.at(&url, &format!("SELECT count(*) FROM mark WHERE id = {id}"));
+            self.assert_running(number);
+            Ok(there.is_ok_and(|rows| rows[0][0].as_deref() == Some("1")))
+        });
+        assert!(
+            reached.is_ok(),
+            "{reached:?}, strategy {:?}\n{}",
+            self.followers[number].args,
+            self.short_log(number)
+        );
+    }
+
+    #[track_caller]
+    fn assert_running(&mut self, number: usize) {
+        let runs = self.followers[number].sluice.as_mut().is_some_and(Sluice::is_running);
+        assert!(
+            runs,
+            "pgsluice ended, strategy {:?}\n{}",
+            self.followers[number].args,
+            self.short_log(number)
+        );
+    }
+
+    /// Waits until every pgsluice has said what it is about to do; before, a signal ends it as it ends any program.
+    #[track_caller]
+    pub(crate) fn wait_until_started(&mut self) {
+        for number in 0..self.followers.len() {
+            let Some(sluice) = &self.followers[number].sluice else { continue };
+            wait_for("pgsluice to start", BOUND, || Ok(sluice.stderr().contains("replicating from")))
+                .unwrap();
+        }
+    }
+
+    /// SIGTERM to every pgsluice; each must end well and in time.
+    #[track_caller]
+    pub(crate) fn stop(&mut self) {
+        self.stop_from(0);
+    }
+
+    /// [`Scenario::stop`], but followers before `first` go on.
+    #[track_caller]
+    pub(crate) fn stop_from(&mut self, first: usize) {
+        self.wait_until_started();
+        for follower in &mut self.followers[first..] {
+            let Some(mut sluice) = follower.sluice.take() else { continue };
+            let status = sluice.terminate(STOP).expect("it stops in time");
+            follower.log.push_str(&sluice.stderr());
+            assert!(status.success(), "{status}\n{}", follower.log);
+        }
+    }
+
+    /// SIGKILL to every pgsluice.
+    pub(crate) fn kill(&mut self) {
+        for follower in &mut self.followers {
+            let Some(mut sluice) = follower.sluice.take() else { continue };
+            sluice.kill9();
+            follower.log.push_str(&sluice.stderr());
+        }
+    }
+
+    /// The process of follower `number`.
+    pub(crate) fn sluice(&mut self, number: usize) -> &mut Sluice {
+        self.followers[number].sluice.as_mut().expect("it runs")
+    }
+
+    /// Waits for every pgsluice to end by itself; its exit code and everything it logged.
+    #[track_caller]
+    pub(crate) fn ended(&mut self) -> Vec<(i32, String)> {
+        let mut ends = Vec::new();
+        for follower in &mut self.followers {
+            let mut sluice = follower.sluice.take().expect("it runs");
+            let status = sluice.wait(BOUND).unwrap();
+            follower.log.push_str(&sluice.stderr());
+            let status = status.unwrap_or_else(|| panic!("pgsluice still runs:\n{}", follower.log));
+            ends.push((status.code().unwrap_or(-1), follower.log.clone()));
+        }
+        ends
+    }
+
+    /// Everything follower `number` logged.
+    pub(crate) fn log(&self, number: usize) -> String {
+        let follower = &self.followers[number];
+        follower.log.clone() + &follower.sluice.as_ref().map(Sluice::stderr).unwrap_or_default()
+    }
+
+    /// The beginning and the end of [`Scenario::log`], to be printed.
+    pub(super) fn short_log(&self, number: usize) -> String {
+        let log = self.log(number);
+        let lines: Vec<&str> = log.lines().collect();
+        match lines.len() {
+            ..30 => log,
+            count => [&lines[..12], &["..."], &lines[count - 12..]].concat().join("\n"),
+        }
+    }
+
+    /// Waits until every follower has logged `words`.
+    #[track_caller]
+    pub(crate) fn wait_for_log(&mut self, words: &str) {
+        for number in 0..self.followers.len() {
+            let seen = wait_for(words, BOUND, || Ok(self.log(number).contains(words)));
+            assert!(
+                seen.is_ok(),
+                "{seen:?}, strategy {:?}\n{}",
+                self.followers[number].args,
+                self.short_log(number)
+            );
+        }
+    }
+
+    /// Another command for follower `number`.
+    #[track_caller]
+    pub(crate) fn call(&self, number: usize, args: &[&str]) -> Output {
+        let mut running = Sluice::start(self.command(number, args)).expect("pgsluice");
+        let status = running.wait(BOUND).unwrap().unwrap_or_else(|| panic!("{args:?} takes too long"));
+        Output { status, stdout: running.stdout(), stderr: running.stderr() }
+    }
+
+    /// `pgsluice status --json`.
+    #[track_caller]
+    pub(crate) fn status(&self, number: usize) -> Value {
+        let output = self.call(number, &["status", "--json"]);
+        serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+    }
+
+    /// A figure of `status`'s totals, the same in all strategies.
+    #[track_caller]
+    pub(crate) fn conflicts(&self, kind: &str) -> u64 {
+        let count = |number| self.status(number)["totals"]["conflicts"][kind].as_u64().expect(kind);
+        let first = count(0);
+        (1..self.followers.len())
+            .for_each(|number| assert_eq!(count(number), first, "{kind}, strategy {number}"));
+        first
+    }
+}
+
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_pgsluice"))
+}
+
+fn is_assignment(word: &str) -> bool {
+    let named = |(name, _): (&str, &str)| name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    word.split_once('=').is_some_and(named)
+}
