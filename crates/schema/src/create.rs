@@ -1,9 +1,15 @@
 //! Before the copy: all of it in one transaction.
+//!
+//! What is left for after the copy is tried as well, on the empty tables, and
+//! taken back: a statement that the target will not take, because its version
+//! is older or an extension's is, shall be known before a day of copying and
+//! not after it.
 
 use base::SubscriptionName;
 use client::{ConnInfo, Session};
 
-use crate::plan::Schema;
+use crate::build::run_all;
+use crate::plan::{Schema, Step};
 use crate::script::Entry;
 use crate::token::words;
 use crate::{Error, owners, session, steps};
@@ -48,6 +54,7 @@ impl Schema {
                 created.map_err(|error| refused(&session, &entry.describe(), statement, error))?;
             }
         }
+        rehearse(&session, &self.steps).await?;
         let failed =
             |error| Error::client("store the rest of the schema on the target", session.error(error));
         session.batch_execute(state_sql).await.map_err(failed)?;
@@ -61,6 +68,32 @@ impl Schema {
             left_out,
         }))
     }
+}
+
+/// Runs `steps` in the dump's order in the open transaction and takes them
+/// back. Each needs locks until then, which may be more than the target has
+/// room for: then it is not known whether it takes them all.
+async fn rehearse(session: &Session, steps: &[Step]) -> Result<(), Error> {
+    /// `out_of_memory`: the lock table is full.
+    const NO_ROOM: &str = "53200";
+    let failed = |error| Error::client("try the rest of the schema on the target", session.error(error));
+    session.batch_execute("SAVEPOINT rehearsal").await.map_err(failed)?;
+    for step in steps {
+        match run_all(session, &step.statements).await {
+            Ok(()) => {}
+            Err((_, error)) if error.code().is_some_and(|code| code.code() == NO_ROOM) => {
+                tracing::info!(
+                    "the target's lock table has no room to try all indexes and constraints before the copy \
+                     (max_locks_per_transaction): the first {} were tried",
+                    step.number - 1
+                );
+                break;
+            }
+            Err((statement, error)) => return Err(refused(session, &step.object, &statement, error)),
+        }
+    }
+    let back = "ROLLBACK TO SAVEPOINT rehearsal; RELEASE SAVEPOINT rehearsal";
+    session.batch_execute(back).await.map_err(failed)
 }
 
 /// More of a statement is no help.

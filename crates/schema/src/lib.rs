@@ -10,7 +10,7 @@
 //! ```text
 //! pg_dump --> script (statements) --> plan: before the copy | steps after it
 //!                                             |                  |
-//!                          one transaction on the target, which stores the steps
+//!                          one transaction on the target, which tries and stores the steps
 //!                                                                |
 //!   (the first copy)                                             v
 //!                                             steps, each a transaction that marks itself done

@@ -4,11 +4,12 @@ mod catalogs;
 mod interrupted;
 mod refused;
 mod rights;
+mod versions;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use testkit::{Cluster, Major, Pair, pg_dump_for, pg_dump_pinned};
+use testkit::pg_dump_for;
 
 use crate::support::{FOLDED, Scenario, Session, scenario_alone, scenario_with};
 use catalogs::{SCHEMA, assert_same_schema};
@@ -163,32 +164,6 @@ fn check_asks_for_a_pg_dump_instead_of_tables() {
         s.live(&["INSERT INTO t VALUES (1)"]);
         assert!(!s.log(0).contains("reads the source's schema"), "{}", s.log(0));
     });
-}
-
-/// A pg_dump that is newer than both servers says what an old target does not know; an old source into a new target.
-#[test]
-fn versions_may_differ() {
-    let pg_dump = match pg_dump_pinned() {
-        Ok(path) => path,
-        Err(error) => return println!("skipped, for want of a newer pg_dump: {error:#}"),
-    };
-    for (source, target) in [(Major::V15, Major::V15), (Major::V15, Major::V18)] {
-        let pair = Pair::with(Cluster::builder(source), Cluster::builder(target)).unwrap();
-        let mut s = Scenario::alone(pair, &[FOLDED]);
-        s.target("DROP TABLE mark");
-        s.source(SCHEMA);
-        s.source(ROWS);
-        start(&mut s, pg_dump.to_str().unwrap());
-        s.catch_up();
-        s.live(&["UPDATE sales.customer SET size = size + 1", "DELETE FROM alarm WHERE id % 2 = 0"]);
-        if source == target {
-            assert_same_schema(&s.source_url(), &s.target_url(0), |_| false);
-        }
-        let indexes = "SELECT string_agg(pg_get_indexdef(indexrelid) || indisvalid, ' ' ORDER BY indexrelid::regclass::text COLLATE \"C\")
-                         FROM pg_index WHERE indrelid >= 16384 AND indrelid::regclass::text !~ '^pg'";
-        assert_eq!(s.target_one(indexes), s.source_one(indexes));
-        s.stop();
-    }
 }
 
 /// pg_dump connects as pgsluice does, with a password that no command line shows.
