@@ -57,6 +57,9 @@ pub struct Options {
     pub exact_only: bool,
     /// Go on where `session_replication_role` may not be set.
     pub allow_triggers: bool,
+    /// Both databases are in SQL_ASCII: their bytes pass as they are, and the
+    /// stream was asked not to convert them either.
+    pub unconverted: bool,
     /// The transaction to pass over, by its commit LSN.
     pub skip_lsn: Option<Lsn>,
     /// Where the stream can be held between transactions.
@@ -147,6 +150,9 @@ impl Target {
         let mut wire = Wire::connect(info, &name, client::Replication::Off, &settings).await?;
         if wire.version().major() >= 17 {
             wire.query("SET transaction_timeout = 0").await?;
+        }
+        if options.unconverted {
+            wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
         }
         let replica = become_replica(&mut wire, options.allow_triggers).await?;
         let progress = state.attach_origin(&mut wire).await?;

@@ -399,6 +399,9 @@ impl Attempt<'_> {
         let mut row =
             ends.state.load().await?.ok_or_else(|| Error::refused("the subscription was dropped"))?;
         let options = self.apply_options(&ends, row.skip_lsn.take()).await?;
+        if options.unconverted {
+            ends.wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
+        }
         let binary = options.binary;
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
@@ -459,6 +462,7 @@ impl Attempt<'_> {
             keep_transactions: ends.state.tracks_commit_timestamps().await?,
             exact_only: settings.exact_only,
             allow_triggers: settings.allow_triggers,
+            unconverted: unconverted(ends),
             skip_lsn,
             gate: Arc::clone(self.status.gate()),
         })
@@ -497,6 +501,14 @@ impl Attempt<'_> {
             timeout: settings.wal_receiver_timeout,
         }
     }
+}
+
+/// Nothing is known of the bytes of either database, and so nothing may be
+/// converted; the first copy decides alike.
+fn unconverted(ends: &Ends) -> bool {
+    const UNKNOWN: &str = "SQL_ASCII";
+    let target = ends.state.session().parameter("server_encoding");
+    ends.wire.parameter("server_encoding") == Some(UNKNOWN) && target.as_deref() == Some(UNKNOWN)
 }
 
 /// A published column that the target computes could be copied past, but none

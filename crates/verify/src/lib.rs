@@ -17,7 +17,8 @@
 //!
 //! Text means the same on both ends: sessions have the same settings, values
 //! are what the types' output functions give, and databases of different
-//! encodings are hashed as UTF-8. Nothing is compared by order between two
+//! encodings are hashed as UTF-8; between two in SQL_ASCII bytes are compared
+//! as they are. Nothing is compared by order between two
 //! servers unless order cannot depend on a collation.
 //!
 //! Memory is bounded: by the number of differences that are named, one chunk's

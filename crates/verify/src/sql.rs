@@ -27,8 +27,19 @@ pub(crate) struct Side {
     pub(crate) key_values: Vec<usize>,
     /// Rows for which this is not true do not belong to it.
     pub(crate) filter: Option<String>,
-    /// The databases' encodings differ: hash text as UTF-8.
-    pub(crate) convert: bool,
+    pub(crate) bytes: Bytes,
+}
+
+/// What is known of the bytes of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bytes {
+    /// Both databases have one encoding.
+    Alike,
+    /// They have two: text is hashed as UTF-8.
+    Converted,
+    /// Both are in SQL_ASCII, and text may be anything: it is asked for with
+    /// octal escapes, which literals `E'...'` understand.
+    Unknown,
 }
 
 impl Side {
@@ -40,13 +51,39 @@ impl Side {
     /// A 64-bit hash of an expression's text. The collation says that equal
     /// means equal bytes.
     fn hash(&self, text: &str) -> String {
-        match self.convert {
-            false => format!("pg_catalog.hashtextextended({text} COLLATE \"C\", 0)"),
+        match self.bytes {
+            Bytes::Alike | Bytes::Unknown => {
+                format!("pg_catalog.hashtextextended({text} COLLATE \"C\", 0)")
+            }
             // There is no hash of bytes below 18.
-            true => format!(
+            Bytes::Converted => format!(
                 "pg_catalog.hashtextextended(pg_catalog.encode(pg_catalog.convert_to({text}, 'UTF8'), 'hex') \
                  COLLATE \"C\", 0)"
             ),
+        }
+    }
+
+    /// An expression as it can be sent to us: itself, or `text` escaped.
+    fn sent(&self, expression: &str, text: &str) -> String {
+        match self.bytes {
+            Bytes::Alike | Bytes::Converted => expression.to_owned(),
+            Bytes::Unknown => {
+                format!("pg_catalog.encode(pg_catalog.convert_to({text}, 'SQL_ASCII'), 'escape')")
+            }
+        }
+    }
+
+    /// A value of the key as it can be sent to us. A key has no NULL, which
+    /// concat() would hide; see [`Side::values_of`].
+    fn sent_key(&self, value: &str) -> String {
+        self.sent(value, &format!("pg_catalog.concat({value})"))
+    }
+
+    /// The literal of what [`Side::sent_key`] gave.
+    fn literal(&self, value: &str) -> String {
+        match self.bytes {
+            Bytes::Alike | Bytes::Converted => quote_literal(value),
+            Bytes::Unknown => format!("E'{}'", value.replace('\'', "''")),
         }
     }
 
@@ -58,7 +95,7 @@ impl Side {
         };
         // Literals take the type of the column they are compared with.
         let bound = |operator: &str, values: &Vec<String>| {
-            let literals: Vec<String> = values.iter().map(|value| quote_literal(value)).collect();
+            let literals: Vec<String> = values.iter().map(|value| self.literal(value)).collect();
             format!("{} {operator} {}", row(&self.key[..values.len()]), row(&literals))
         };
         let mut conditions = Vec::new();
@@ -95,10 +132,13 @@ impl Side {
         let text = self.row_text();
         let (hash, conditions) = (self.hash(&text), self.conditions(range));
         let names = match self.key_values.as_slice() {
-            [] => format!("pg_catalog.left({text}, {ROW_SHOWN_MAX}) AS k0"),
+            [] => {
+                let text = format!("pg_catalog.left({text}, {ROW_SHOWN_MAX})");
+                format!("{} AS k0", self.sent(&text, &text))
+            }
             key => {
-                let named =
-                    key.iter().enumerate().map(|(at, value)| format!("{} AS k{at}", self.values[*value]));
+                let sent = |value: &usize| self.sent_key(&self.values[*value]);
+                let named = key.iter().map(sent).enumerate().map(|(at, sent)| format!("{sent} AS k{at}"));
                 named.collect::<Vec<_>>().join(", ")
             }
         };
@@ -117,7 +157,8 @@ impl Side {
     /// source's rows only: a row of the target that has left it differs by a
     /// value.
     pub(crate) fn values_of(&self, keys: &[Vec<String>], filtered: bool) -> String {
-        let mut list: Vec<String> = self.key_values.iter().map(|value| self.values[*value].clone()).collect();
+        let mut list: Vec<String> =
+            self.key_values.iter().map(|value| self.sent_key(&self.values[*value])).collect();
         for value in &self.values {
             // concat() is the type's output function, a cast to text is not:
             // that of char(n) cuts off spaces. Compared with the literal NULL
@@ -125,12 +166,13 @@ impl Side {
             let text = format!("pg_catalog.concat({value})");
             let present = format!("CASE WHEN ({value}) IS DISTINCT FROM NULL THEN");
             list.push(format!("{present} {} END", self.hash(&text)));
-            list.push(format!("{present} pg_catalog.left({text}, {}) END", SHOWN_MAX + 1));
+            let beginning = format!("pg_catalog.left({text}, {})", SHOWN_MAX + 1);
+            list.push(format!("{present} {} END", self.sent(&beginning, &beginning)));
         }
         let rows: Vec<String> = keys
             .iter()
             .map(|key| {
-                format!("({})", key.iter().map(|value| quote_literal(value)).collect::<Vec<_>>().join(", "))
+                format!("({})", key.iter().map(|value| self.literal(value)).collect::<Vec<_>>().join(", "))
             })
             .collect();
         let filter = self.filter.as_ref().filter(|_| filtered);
@@ -150,7 +192,7 @@ impl Side {
         let key = self.key[..columns].join(", ");
         let named: Vec<String> =
             self.key[..columns].iter().enumerate().map(|(at, name)| format!("{name} AS k{at}")).collect();
-        let names: Vec<String> = (0..columns).map(|at| format!("k{at}")).collect();
+        let names: Vec<String> = (0..columns).map(|at| self.sent_key(&format!("k{at}"))).collect();
         format!(
             "SELECT {} FROM (SELECT {}, pg_catalog.row_number() OVER (ORDER BY {key}) AS n, \
              pg_catalog.count(*) OVER () AS c FROM {} TABLESAMPLE SYSTEM ({percent:.6})) AS s \
@@ -187,7 +229,7 @@ mod tests {
             key: vec!["\"a\"".to_owned(), "\"b\"".to_owned()],
             key_values: vec![0, 1],
             filter: Some("x > 1 OR y".to_owned()),
-            convert: false,
+            bytes: Bytes::Alike,
         }
     }
 
@@ -197,6 +239,16 @@ mod tests {
         let sql = side().digest(&range);
         let condition = "WHERE (\"a\", \"b\") > ('1', 'it''s') AND \"a\" <= '2' AND (x > 1 OR y)";
         assert!(sql.ends_with(condition), "{sql}");
+    }
+
+    #[test]
+    fn bytes_of_no_encoding_are_escaped_on_the_way() {
+        let side = Side { bytes: Bytes::Unknown, ..side() };
+        let range = Range { after: Some(vec![r"\377it's\\".into()]), through: None };
+        let sql = side.digest(&range);
+        assert!(sql.ends_with(r#"WHERE "a" > E'\377it''s\\' AND (x > 1 OR y)"#), "{sql}");
+        let sent = r#"pg_catalog.encode(pg_catalog.convert_to(pg_catalog.concat("a"), 'SQL_ASCII'), 'escape') AS k0"#;
+        assert!(side.named_rows(&Range::default(), None).contains(sent));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use source::publication::{self, Column, PublishedTable, TableKind, TableName, Ta
 
 use crate::Error;
 use crate::session;
-use crate::sql::{self, Side};
+use crate::sql::{self, Bytes, Side};
 
 /// A table that can be compared.
 #[derive(Debug, Clone)]
@@ -211,7 +211,11 @@ impl Both<'_> {
         }
         let columns: Vec<String> = table.columns.iter().map(|column| column.name.clone()).collect();
         let (key, range_columns) = self.key(&columns);
-        let convert = self.source_catalog.encoding != self.target_catalog.encoding;
+        let bytes = match (self.source_catalog.encoding.as_str(), self.target_catalog.encoding.as_str()) {
+            (ours, theirs) if ours != theirs => Bytes::Converted,
+            ("SQL_ASCII", _) => Bytes::Unknown,
+            _ => Bytes::Alike,
+        };
         let names: Vec<String> = columns.iter().map(|name| sql::column(name)).collect();
         let side = |kind, values: Vec<String>| Side {
             relation: match kind {
@@ -222,7 +226,7 @@ impl Both<'_> {
             key: key.iter().map(|column| names[*column].clone()).collect(),
             key_values: key.clone(),
             filter: table.row_filter.clone(),
-            convert,
+            bytes,
         };
         let values = table.columns.iter().map(|column| self.source_value(column)).collect();
         let (source, target) = (side(table.kind, values), side(target.kind, names.clone()));

@@ -92,6 +92,10 @@ pub(super) fn encodings(_: &Wanted, source: &Publisher, target: &Subscriber) -> 
     let (Some(from), Some(to)) = (&source.server, &target.server) else { return Vec::new() };
     let (from, to) = (from.encoding.as_str(), to.encoding.as_str());
     let what = match (from, to) {
+        ("SQL_ASCII", "SQL_ASCII") => {
+            let what = "is SQL_ASCII, as the source's: text passes byte by byte, but names of tables and columns must be UTF-8";
+            return vec![Finding::note(End::Target, "encoding", what)];
+        }
         _ if from == to => return Vec::new(),
         ("SQL_ASCII", _) => format!("is {to}, the source's SQL_ASCII: bytes that are no UTF-8 are refused"),
         (_, "UTF8") => return Vec::new(),

@@ -1,5 +1,7 @@
 //! Findings of the two databases as such: whether they fit together, and who else is there.
 
+use std::time::Instant;
+
 use serde_json::Value;
 use testkit::{Major, Pair, query, wait_for};
 
@@ -25,7 +27,9 @@ fn nothing_to_say(pair: &Pair) {
     )
     .unwrap();
     pair.source.sql("clean", "CREATE PUBLICATION p FOR TABLE t, u; INSERT INTO t VALUES (1, 'a')").unwrap();
+    let started = Instant::now();
     let said = ends.check(&[]);
+    println!("check of an idle pair of {}: {} ms", pair.source.major(), started.elapsed().as_millis());
     assert_eq!((said.code, said.worse_than_a_note().len()), (0, 0), "{:#}", said.report);
     assert_eq!((&said.report["verdict"], &said.report["tables"]), (&"ok".into(), &2.into()));
     let text = ends.call(&["check"]).expect_success();
@@ -45,6 +49,14 @@ fn two_databases(pair: &Pair) {
         "encoding",
         "is LATIN1, the source's UTF8",
     ));
+    pair.both("postgres", "CREATE DATABASE bytes ENCODING 'SQL_ASCII' TEMPLATE template0").unwrap();
+    pair.source.sql("bytes", "CREATE PUBLICATION p").unwrap();
+    let (source, target) = (pair.source.url("bytes"), pair.target.url("bytes"));
+    let refused =
+        told("warning", "target", "encoding", "is UTF8, the source's SQL_ASCII: bytes that are no UTF-8");
+    ends.check(&["--source", &source]).expect(&refused);
+    let unchanged = told("note", "target", "encoding", "byte by byte");
+    ends.check(&["--source", &source, "--target", &target]).expect(&unchanged);
     let itself = pair.source.url("ends");
     let said = ends.check(&["--target", &itself]);
     said.expect(&told("cannot", "target", "database", "itself"));

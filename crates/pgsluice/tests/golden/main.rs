@@ -14,6 +14,7 @@ mod large_value;
 #[allow(dead_code, reason = "scenarios use more of its words")]
 mod support;
 mod theme;
+mod unknown_encoding;
 
 use support::{Scenario, scenario_in};
 use theme::{Paragraph, Section, Theme, What};
