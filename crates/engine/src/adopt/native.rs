@@ -38,6 +38,8 @@ pub(super) struct Native {
     pub(super) owner: String,
     /// The role may alter it.
     pub(super) owned: bool,
+    /// But only as a superuser, and it is none.
+    pub(super) superusers_only: bool,
     pub(super) slot: Option<String>,
     pub(super) two_phase: bool,
     pub(super) skips: bool,
@@ -61,12 +63,17 @@ pub(super) async fn native(
     };
     let sql = format!(
         "SELECT n.oid, n.subname::text, pg_catalog.pg_get_userbyid(n.subowner)::text,
-                pg_catalog.pg_has_role(n.subowner, 'USAGE'), n.subslotname::text,
+                pg_catalog.pg_has_role(n.subowner, 'USAGE'), {superusers_only}, n.subslotname::text,
                 {two_phase}, {skips}, n.subpublications, n.subbinary, n.substream::text !~ '^f',
                 {origin}, n.subsynccommit, {disable_on_error}
            FROM pg_catalog.pg_subscription n
           WHERE n.subdbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
             AND (n.subname = $1::text OR n.oid = $2::oid)",
+        superusers_only = since(
+            16,
+            "NOT (n.subpasswordrequired OR (SELECT r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = CURRENT_USER))",
+            "false"
+        ),
         two_phase = since(15, "n.subtwophasestate::text <> 'd'", "false"),
         skips = since(15, "n.subskiplsn <> '0/0'", "false"),
         origin = since(16, "n.suborigin", "'any'::text"),
@@ -81,17 +88,18 @@ pub(super) async fn native(
         name: row.get(1),
         owner: row.get(2),
         owned: row.get(3),
-        slot: row.get(4),
-        two_phase: row.get(5),
-        skips: row.get(6),
+        superusers_only: row.get(4),
+        slot: row.get(5),
+        two_phase: row.get(6),
+        skips: row.get(7),
         options: NativeOptions {
             conninfo: None,
-            publications: row.get(7),
-            binary: row.get(8),
-            streaming: row.get(9),
-            origin: row.get(10),
-            synchronous_commit: level(row.get(11)).to_owned(),
-            disable_on_error: row.get(12),
+            publications: row.get(8),
+            binary: row.get(9),
+            streaming: row.get(10),
+            origin: row.get(11),
+            synchronous_commit: level(row.get(12)).to_owned(),
+            disable_on_error: row.get(13),
         },
     }))
 }
@@ -153,6 +161,13 @@ pub(super) fn acceptable(name: &SubscriptionName, native: &Native) -> Result<Str
             owner = native.owner
         ));
     }
+    if native.superusers_only {
+        return refuse(format!(
+            "native subscription \"{shown}\" has password_required = false, and only a superuser may alter such a one: \
+             connect to the target as a superuser; or let one ALTER SUBSCRIPTION {ident} SET (password_required = true), \
+             for which its connection string must have a password"
+        ));
+    }
     if native.two_phase {
         return refuse(format!(
             "native subscription \"{shown}\" has two_phase enabled, which pgsluice does not have: a transaction \
@@ -180,6 +195,25 @@ pub(super) async fn tables(
                  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE r.srsubid = $1 ORDER BY 1, 2";
     let rows = target.query(sql, &[&oid]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
+}
+
+/// The way back is looked at before the first step: handing over moves the
+/// native subscription's origin.
+pub(super) async fn may_hand_back(target: &Session) -> Result<(), Error> {
+    const ADVANCE: &str = "pg_replication_origin_advance(text, pg_lsn)";
+    let sql = format!(
+        "SELECT pg_catalog.has_function_privilege('pg_catalog.{ADVANCE}', 'EXECUTE'), CURRENT_USER::text"
+    );
+    let row = target.query_one(&sql, &[]).await.map_err(|error| target.error(error))?;
+    if row.get(0) {
+        return Ok(());
+    }
+    let role: String = row.get(1);
+    Err(Error::refused(format!(
+        "role \"{role}\" may not move a replication origin on the target, so pgsluice release could not hand the \
+         subscription back; GRANT EXECUTE ON FUNCTION {ADVANCE} TO {}",
+        quote_ident(&role)
+    )))
 }
 
 /// Every table has been copied and has joined.

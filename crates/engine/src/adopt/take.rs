@@ -5,7 +5,9 @@ use base::{Lsn, SubscriptionName, quote_ident};
 use client::{Replication, Session, Wire};
 use source::slot;
 
-use super::native::{Which, acceptable, native, native_position, ready_tables, tables, wait_for_workers};
+use super::native::{
+    Which, acceptable, may_hand_back, native, native_position, ready_tables, tables, wait_for_workers,
+};
 use super::{Failed, Outcome, adoption, refuse, target_session, usable_slot, wait_for_slot};
 use crate::error::Error;
 use crate::{Settings, preflight};
@@ -51,6 +53,7 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
             };
             let slot = acceptable(name, &found).map_err(|failed| failed.told(&target))?;
             ready_tables(&*target, &found).await.map_err(|failed| failed.told(&target))?;
+            may_hand_back(&target).await?;
             usable_slot(&source, &slot).await?;
             preflight::before_adopting(settings).await?;
             let mut wire =

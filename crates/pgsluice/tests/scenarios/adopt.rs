@@ -3,28 +3,28 @@
 //! `history` has no key, so that a transaction applied twice stays visible, and gets a row from every transaction;
 //! `counter` shows the last of those that touched a row.
 
+mod ends;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use testkit::{Output, Sluice, wait_for};
+use testkit::{Builder, Output, Sluice, wait_for};
 
 use crate::support::{BOUND, FOLDED, STOP, Scenario, Session, scenario_alone};
 
 const TABLES: &str =
     "CREATE TABLE counter (id int PRIMARY KEY, n int NOT NULL); CREATE TABLE history (n int NOT NULL)";
 
-/// One pgsluice, and a target whose native worker tries again soon.
+/// One pgsluice.
 fn adopting(scenario: impl Fn(&mut Scenario) + Sync) {
-    scenario_alone(
-        &[FOLDED],
-        |source| source.setting("max_prepared_transactions", "2"),
-        |target| {
-            target.setting("wal_retrieve_retry_interval", "100ms").setting("max_prepared_transactions", "2")
-        },
-        scenario,
-    );
+    scenario_alone(&[FOLDED], |source| source.setting("max_prepared_transactions", "2"), impatient, scenario);
+}
+
+/// A target whose native worker tries again soon.
+fn impatient(target: Builder) -> Builder {
+    target.setting("wal_retrieve_retry_interval", "100ms").setting("max_prepared_transactions", "2")
 }
 
 /// Tables, publication and a native subscription under the follower's name, level with the source.
@@ -129,47 +129,47 @@ impl Load {
     }
 }
 
-#[test]
-fn there_and_back_under_load_loses_and_repeats_nothing() {
-    adopting(|s| {
-        begin(s);
-        let name = s.name(0).to_owned();
-        let load = Load::on(s);
-        for round in 0..3 {
-            let mut sluice = start(s, &["adopt"]);
-            level(s);
-            assert_eq!(
-                s.target_one("SELECT concat(subenabled, ' ', subslotname) FROM pg_subscription"),
-                "f "
-            );
-            if round > 0 {
-                // Stopped and continued as any other.
-                assert!(sluice.terminate(STOP).unwrap().success(), "{}", sluice.stderr());
-                sluice = start(s, &["run"]);
-            }
-            if round == 1 {
-                sluice.kill9();
-                sluice = start(s, &["run"]);
-                level(s);
-            }
-            let status = s.status(0);
-            assert_eq!(status["running"], true, "{status}");
-            assert_eq!(status["copy"]["tables"].as_array().map(Vec::len), Some(0), "{status}");
-            // Handed back while it runs.
-            let said = done(call(s, &["release"]));
-            assert!(said.contains("stopped (process") && said.contains("handed back at"), "{said}");
-            assert!(!sluice.is_running());
-            handed_back(s);
+/// `rounds` times to pgsluice and back while the source is written to.
+fn there_and_back(s: &mut Scenario, rounds: u32) {
+    begin(s);
+    let name = s.name(0).to_owned();
+    let load = Load::on(s);
+    for round in 0..rounds {
+        let mut sluice = start(s, &["adopt"]);
+        level(s);
+        assert_eq!(s.target_one("SELECT concat(subenabled, ' ', subslotname) FROM pg_subscription"), "f ");
+        if round > 0 {
+            // Stopped and continued as any other.
+            assert!(sluice.terminate(STOP).unwrap().success(), "{}", sluice.stderr());
+            sluice = start(s, &["run"]);
+        }
+        if round == 1 {
+            sluice.kill9();
+            sluice = start(s, &["run"]);
             level(s);
         }
-        assert!(load.end() > 100);
+        let status = s.status(0);
+        assert_eq!(status["running"], true, "{status}");
+        assert_eq!(status["copy"]["tables"].as_array().map(Vec::len), Some(0), "{status}");
+        // Handed back while it runs.
+        let said = done(call(s, &["release"]));
+        assert!(said.contains("stopped (process") && said.contains("handed back at"), "{said}");
+        assert!(!sluice.is_running());
+        handed_back(s);
         level(s);
-        s.same();
-        assert_eq!(
-            s.source_one(&format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{name}'")),
-            "1"
-        );
-    });
+    }
+    assert!(load.end() > 100);
+    level(s);
+    s.same();
+    assert_eq!(
+        s.source_one(&format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{name}'")),
+        "1"
+    );
+}
+
+#[test]
+fn there_and_back_under_load_loses_and_repeats_nothing() {
+    adopting(|s| there_and_back(s, 3));
 }
 
 #[test]
