@@ -37,7 +37,8 @@ pub(crate) struct Server {
     pub(crate) database_connections: i64,
     /// -1: no limit.
     pub(crate) database_connections_max: i64,
-    /// Without our own.
+    /// Without our own. Walsenders have slots of their own, but the limits of
+    /// roles and databases count them, before 18.
     pub(crate) connections: i64,
     pub(crate) walsenders: i64,
     pub(crate) slots: i64,
@@ -81,13 +82,13 @@ SELECT pg_catalog.current_database()::text AS database, r.rolname::text AS role,
          'track_commit_timestamp')) AS settings
   FROM pg_catalog.pg_roles r
   JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()
- CROSS JOIN (SELECT pg_catalog.count(*) AS connections,
-                    pg_catalog.count(*) FILTER (WHERE s.usename = CURRENT_USER) AS own_role,
-                    pg_catalog.count(*) FILTER (WHERE s.datname = pg_catalog.current_database()) AS own_database
-               FROM pg_catalog.pg_stat_activity s
-              WHERE s.pid <> pg_catalog.pg_backend_pid() AND s.datid IS NOT NULL
-                AND COALESCE(s.backend_type, 'client backend') = 'client backend'
-                AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_replication w WHERE w.pid = s.pid)) a
+ CROSS JOIN (SELECT pg_catalog.count(*) FILTER (WHERE NOT walsender) AS connections,
+                    pg_catalog.count(*) FILTER (WHERE usename = CURRENT_USER) AS own_role,
+                    pg_catalog.count(*) FILTER (WHERE datname = pg_catalog.current_database()) AS own_database
+               FROM (SELECT s.usename, s.datname, EXISTS (SELECT FROM pg_catalog.pg_stat_replication w WHERE w.pid = s.pid) AS walsender
+                       FROM pg_catalog.pg_stat_activity s
+                      WHERE s.pid <> pg_catalog.pg_backend_pid() AND s.datid IS NOT NULL
+                        AND COALESCE(s.backend_type, 'client backend') IN ('client backend', 'walsender')) s) a
  WHERE r.rolname = CURRENT_USER";
 
 impl Server {

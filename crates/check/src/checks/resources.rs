@@ -43,9 +43,14 @@ pub(super) fn slots(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<
 
 pub(super) fn walsenders(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = source.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
-    let needed = if target.state.is_begun() && !copies(wanted, target) { 1 } else { 2 };
+    let needed = walsenders_needed(wanted, target);
     let Some(max) = server.number("max_wal_senders") else { return Vec::new() };
     short(server, "max_wal_senders", max, server.walsenders, needed, "walsender").into_iter().collect()
+}
+
+/// The stream's, and the one that holds the snapshot of a copy.
+fn walsenders_needed(wanted: &Wanted, target: &Subscriber) -> i64 {
+    if target.state.is_begun() && !copies(wanted, target) { 1 } else { 2 }
 }
 
 /// A limit of the server that is set at its start.
@@ -97,17 +102,23 @@ pub(super) fn source_connections(wanted: &Wanted, source: &Publisher, target: &S
     let Some(server) = source.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
     let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
     let least = SOURCE_SESSIONS + copying.min(1);
-    connections(End::Source, server, least, SOURCE_SESSIONS + copying)
+    let walsenders = walsenders_needed(wanted, target);
+    connections(End::Source, server, [least, SOURCE_SESSIONS + copying], walsenders)
 }
 
 pub(super) fn target_connections(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = target.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
     let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
-    connections(End::Target, server, TARGET_SESSIONS, TARGET_SESSIONS.max(TARGET_SESSIONS_COPYING + copying))
+    let most = TARGET_SESSIONS.max(TARGET_SESSIONS_COPYING + copying);
+    connections(End::Target, server, [TARGET_SESSIONS, most], 0)
 }
 
-fn connections(end: End, server: &Server, least: i64, most: i64) -> Vec<Finding> {
+/// `walsenders` count where the limit is one of a role or a database; from 18
+/// on they do not, and it is a few more than needed.
+fn connections(end: End, server: &Server, [least, most]: [i64; 2], walsenders: i64) -> Vec<Finding> {
     let (left, limit) = server.connections_left();
+    let walsenders = if limit == "max_connections" { 0 } else { walsenders };
+    let (least, most) = (least + walsenders, most + walsenders);
     if left >= most {
         return Vec::new();
     }

@@ -8,7 +8,7 @@ use base::quote_literal;
 use super::{few, is_running};
 use crate::Wanted;
 use crate::finding::{End, Finding, Refuses};
-use crate::publisher::Publisher;
+use crate::publisher::{Publisher, Running};
 use crate::subscriber::Subscriber;
 
 /// A transaction this old is not one of many short ones.
@@ -87,25 +87,29 @@ pub(super) fn origin(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
 }
 
 pub(super) fn running_transactions(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
-    if target.state.is_begun() || source.running.is_empty() {
+    if target.state.is_begun() { Vec::new() } else { waited_for(&source.running) }
+}
+
+/// What a new slot waits for; what has run for long has perhaps been forgotten.
+fn waited_for(running: &[Running]) -> Vec<Finding> {
+    if running.is_empty() {
         return Vec::new();
     }
-    let describe = |running: &crate::publisher::Running| {
+    let describe = |running: &Running| {
         let role = running.role.as_deref().unwrap_or("unknown role");
         let age = running.seconds.map_or_else(|| "unknown age".to_owned(), |age| format!("{age:.0} s"));
         format!("pid {} ({role}, {age})", running.pid)
     };
-    let all: Vec<String> = source.running.iter().map(describe).collect();
+    let all: Vec<String> = running.iter().map(describe).collect();
     let what = format!("the slot is made when these have ended: {}", few(&all));
     let object = "running transactions";
     let long: Vec<_> =
-        source.running.iter().filter(|own| own.seconds.is_some_and(|age| age >= LONG_SECONDS)).collect();
+        running.iter().filter(|own| own.seconds.is_some_and(|age| age >= LONG_SECONDS)).collect();
     if long.is_empty() {
         return vec![Finding::note(End::Source, object, what)];
     }
     let finding = Finding::warning(End::Source, object, what).remedy("end those that have been forgotten");
-    let terminate =
-        |own: &&crate::publisher::Running| format!("SELECT pg_catalog.pg_terminate_backend({})", own.pid);
+    let terminate = |own: &&Running| format!("SELECT pg_catalog.pg_terminate_backend({})", own.pid);
     vec![long.iter().map(terminate).fold(finding, Finding::sql)]
 }
 
@@ -118,4 +122,26 @@ pub(super) fn prepared_transactions(_: &Wanted, source: &Publisher, target: &Sub
     let what = format!("the slot is made when these have been committed or rolled back: {}", few(&all));
     let remedy = "COMMIT PREPARED or ROLLBACK PREPARED each, in its database";
     vec![Finding::warning(End::Source, "prepared transactions", what).remedy(remedy)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::Severity;
+
+    fn running(pid: i32, seconds: Option<f64>) -> Running {
+        Running { pid, role: Some("app".to_owned()), seconds }
+    }
+
+    #[test]
+    fn a_transaction_that_runs_for_long_is_a_warning_with_what_would_end_it() {
+        assert!(waited_for(&[]).is_empty());
+        let short = waited_for(&[running(7, Some(LONG_SECONDS - 1.0)), running(8, None)]);
+        assert_eq!((short.len(), short[0].severity), (1, Severity::Note));
+        assert!(short[0].what.contains("pid 7 (app, 59 s), pid 8 (app, unknown age)"), "{short:?}");
+        let long = waited_for(&[running(7, Some(1.0)), running(9, Some(7_200.0))]);
+        assert_eq!((long.len(), long[0].severity), (1, Severity::Warning));
+        assert_eq!(long[0].sql, ["SELECT pg_catalog.pg_terminate_backend(9)"]);
+        assert!(long[0].what.contains("pid 9 (app, 7200 s)"), "{long:?}");
+    }
 }

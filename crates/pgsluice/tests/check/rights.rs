@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use testkit::{Pair, assert_same_rows, wait_for};
 
-use crate::{BOUND, Ends, each_major, told};
+use crate::{BOUND, Ends, Said, each_major, told};
+
+/// So many connections that limits are worth a word.
+const COPYING: &[&str] = &["--max-sync-workers-per-subscription", "4"];
 
 /// A role that may do nothing is led, check by check, to one that replicates.
 #[test]
@@ -62,7 +65,8 @@ fn the_remedies_lead_an_unprivileged_role_to_replication() {
         }
         let second = ends.check(&[]);
         assert_eq!((second.code, second.worse_than_a_note().len()), (0, 0), "{:#}", second.report);
-        let mut running = ends.start(&["run"]);
+        connection_limits(&ends);
+        let mut running = ends.start(&[&["run"], COPYING].concat());
         let arrived = "SELECT (SELECT count(*) FROM s.t) + (SELECT count(*) FROM u)";
         wait_for("the copy", BOUND, || Ok(pair.target.one("app", arrived) == "3")).unwrap();
         pair.source.sql("app", "UPDATE s.t SET v = 'c' WHERE id = 1; DELETE FROM s.t WHERE id = 2; TRUNCATE u; INSERT INTO u VALUES (8), (9)").unwrap();
@@ -71,10 +75,52 @@ fn the_remedies_lead_an_unprivileged_role_to_replication() {
         })
         .unwrap();
         assert_same_rows(&pair.source, &pair.target, "app", "s.t");
+        assert!(!running.stderr().contains("too many connections"), "{}", running.stderr());
         continued(&ends);
         assert!(running.terminate(Duration::from_secs(10)).unwrap().success());
         disabled_or_lost(&ends);
     });
+}
+
+/// Of the role and of the database, which hold for everybody but superusers. Those of the role stay as the remedy left
+/// them: a subscription must be able to live within them.
+fn connection_limits(ends: &Ends<'_>) {
+    // Sessions that are asked for by us end a moment after we have their answer.
+    let others =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = 'app' AND backend_type = 'client backend'";
+    for (end, [least, most]) in [("source", [5, 8]), ("target", [3, 5])] {
+        let server = ends.at(end);
+        for whose in ["database app", "role sluice"] {
+            let object = ["CONNECTION LIMIT of", whose].join(" ");
+            let limit =
+                |limit: i32| server.sql("app", &format!("ALTER {whose} CONNECTION LIMIT {limit}")).unwrap();
+            let check = || {
+                wait_for("nobody else", BOUND, || Ok(server.one("postgres", others) == "0")).unwrap();
+                ends.check(COPYING)
+            };
+            let of_limit = |said: &Said, severity: &str| {
+                said.findings()
+                    .iter()
+                    .find(|own| own["object"] == object && own["severity"] == severity)
+                    .cloned()
+            };
+            limit(least - 1);
+            let refused = of_limit(&check(), "cannot").unwrap();
+            assert!(
+                refused["what"].as_str().unwrap().contains(&format!("{least} to {most} are needed")),
+                "{refused:#}"
+            );
+            limit(most - 1);
+            let fewer = of_limit(&check(), "warning").unwrap();
+            assert!(fewer["what"].as_str().unwrap().contains("goes on with fewer"), "{fewer:#}");
+            ends.apply(&fewer);
+            let left = check().findings().iter().find(|own| own["object"] == object).cloned();
+            assert!(left.is_none(), "its remedy did not help: {left:#?}");
+            if whose.starts_with("database") {
+                limit(-1);
+            }
+        }
+    }
 }
 
 /// A subscription that runs is checked as one that is continued.

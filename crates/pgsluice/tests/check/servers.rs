@@ -74,8 +74,54 @@ fn limits_and_settings() {
         let said = ends.check(&args);
         assert_eq!((said.code, said.worse_than_a_note().len()), (0, 0), "{:#}", said.report);
         transactions_in_the_way(&ends);
+        kept_wal(&ends);
         service(&ends);
         standbys(&mut pair);
+    });
+}
+
+/// All origins of the server count, whoever uses them. Those that nobody uses take nothing, and one of ours is counted once.
+#[test]
+fn p5_origins_needed_and_left_are_counted() {
+    each_major(|major| {
+        let setting =
+            if major >= Major::V18 { "max_active_replication_origins" } else { "max_replication_slots" };
+        let target = Cluster::builder(major).setting(setting, "1");
+        let pair = Pair::with(Cluster::builder(major), target).unwrap();
+        let mut ends = Ends::new(&pair, "app");
+        pair.both("app", "CREATE TABLE t (id int PRIMARY KEY)").unwrap();
+        pair.source.sql("app", "CREATE PUBLICATION p FOR TABLE t").unwrap();
+        pair.target.sql("app", "SELECT pg_replication_origin_create('idle')").unwrap();
+        assert_eq!(ends.check(&[]).code, 0);
+        // Another one's, in another database.
+        pair.target
+            .sql(
+                "postgres",
+                "SELECT pg_replication_origin_create('busy'), pg_replication_origin_advance('busy', '0/1')",
+            )
+            .unwrap();
+        let expected =
+            cured("cannot", "target", setting, "is 1: 1 replication origins in use, 0 left, 1 needed");
+        let said = ends.check(&[]);
+        ends.apply(said.expect(&expected));
+        // Who may not see them is told so.
+        pair.both("app", "CREATE ROLE weak LOGIN").unwrap();
+        ends.role = Some("weak".to_owned());
+        ends.check(&[]).expect(&told(
+            "warning",
+            "target",
+            setting,
+            "2 replication origins in use, 0 left, 1 needed, if all",
+        ));
+        ends.role = None;
+        let mut pair = pair;
+        pair.target.restart(StopMode::Fast).unwrap();
+        let ends = Ends { pair: &pair, db: "app".to_owned(), role: None };
+        assert_eq!(ends.check(&[]).code, 0);
+        let mut running = ends.start(&["run"]);
+        wait_for("the stream", BOUND, || Ok(running.stderr().contains("streaming from"))).unwrap();
+        assert_eq!(ends.check(&[]).code, 0);
+        assert!(running.terminate(BOUND).unwrap().success(), "{}", running.stderr());
     });
 }
 
@@ -96,6 +142,41 @@ fn transactions_in_the_way(ends: &Ends<'_>) {
         assert!(running["what"].as_str().unwrap().contains(&format!("pid {pid} ")), "{running:#}");
     });
     ends.pair.source.sql("postgres", "ROLLBACK PREPARED 'left'").unwrap();
+}
+
+/// Less WAL than is written while what is there is copied.
+fn kept_wal(ends: &Ends<'_>) {
+    let source = &ends.pair.source;
+    let set = |value: &str| {
+        source.sql("postgres", &format!("ALTER SYSTEM SET max_slot_wal_keep_size = '{value}'")).unwrap();
+        source.sql("postgres", "SELECT pg_reload_conf()").unwrap();
+        let shown = || Ok(source.one("postgres", "SHOW max_slot_wal_keep_size") == value);
+        wait_for("the setting", BOUND, shown).unwrap();
+    };
+    let table = "CREATE TABLE big (id int PRIMARY KEY, v text); ALTER TABLE big ALTER v SET STORAGE EXTERNAL";
+    ends.pair.both("postgres", table).unwrap();
+    source
+        .sql("postgres", "INSERT INTO big SELECT i, repeat('x', 8000) FROM generate_series(1, 400) i; ALTER PUBLICATION p ADD TABLE big")
+        .unwrap();
+    set("1MB");
+    let expected =
+        cured("warning", "source", "max_slot_wal_keep_size", "the slot stands still while 3 MB are copied");
+    let said = ends.check(&[]);
+    ends.apply(said.expect(&expected));
+    source.sql("postgres", "SELECT pg_reload_conf()").unwrap();
+    let shown = || Ok(source.one("postgres", "SHOW max_slot_wal_keep_size") == "6MB");
+    wait_for("the remedy", BOUND, shown).unwrap();
+    let said = ends.check(&[]);
+    assert!(said.find(&expected).is_none(), "{:#}", said.report);
+    said.expect(&told(
+        "note",
+        "source",
+        "max_slot_wal_keep_size",
+        "is 6 MB: a slot that falls further behind is lost",
+    ));
+    set("-1");
+    ends.check(&[]).expect(&told("note", "source", "max_slot_wal_keep_size", "keeps all WAL it writes"));
+    source.sql("postgres", "ALTER PUBLICATION p DROP TABLE big").unwrap();
 }
 
 /// Roles by which a managed service is known.
