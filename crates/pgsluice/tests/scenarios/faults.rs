@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
-use testkit::{Proxy, wait_for};
+use testkit::{Cluster, Proxy, StopMode, wait_for};
 
 use crate::support::{BOUND, FOLDED, Scenario, Session, scenario_alone, scenario_with};
 
@@ -176,7 +176,7 @@ struct SmallDisk(TempDir);
 
 impl SmallDisk {
     /// `None`, with the reason printed, where nothing can be mounted.
-    fn mount(kilobytes: u32) -> Option<SmallDisk> {
+    fn mount(kilobytes: u64) -> Option<SmallDisk> {
         let dir = tempfile::Builder::new().prefix("pgsluice-disk-").tempdir().unwrap();
         let output = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={kilobytes}k,mode=0777"), "tmpfs"])
@@ -198,10 +198,20 @@ impl SmallDisk {
         self.0.path()
     }
 
-    fn enlarge(&self, kilobytes: u32) {
+    fn resize(&self, kilobytes: u64) {
         let size = format!("remount,size={kilobytes}k");
         assert!(Command::new("mount").args(["-o", &size]).arg(self.path()).status().unwrap().success());
     }
+}
+
+/// Kilobytes of everything below `dir`.
+fn used(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let size = |entry: std::fs::DirEntry| match entry.file_type().unwrap().is_dir() {
+        true => used(&entry.path()),
+        false => entry.metadata().unwrap().len().div_ceil(4096) * 4,
+    };
+    entries.map(size).sum()
 }
 
 impl Drop for SmallDisk {
@@ -230,7 +240,7 @@ fn a_full_disk_under_the_spool_is_waited_for() {
             s.wait_for_log(&format!("spool file {}", state_dir.display()));
             s.wait_for_log("No space left on device");
             s.wait_for_log("make room there or give another --state-dir");
-            disk.enlarge(64 << 10);
+            disk.resize(64 << 10);
             s.catch_up();
             s.same();
             s.stop();
@@ -261,7 +271,7 @@ fn a_full_disk_of_the_target_is_waited_for() {
             s.source("UPDATE t SET v = 'y' WHERE id % 3 = 0");
             s.wait_for_log("No space left on device (SQLSTATE 53100) while processing INSERT for replication target relation \"public.t\"");
             s.wait_for_log("Check free disk space");
-            disk.enlarge(64 << 10);
+            disk.resize(64 << 10);
             s.catch_up();
             s.same();
             s.stop();
@@ -269,4 +279,60 @@ fn a_full_disk_of_the_target_is_waited_for() {
             s.pair().target.sql("postgres", "DROP TABLESPACE small").unwrap();
         },
     );
+}
+
+/// Where a server cannot write its WAL it panics, and where there is no room for the end of its recovery it does not
+/// come back before there is.
+#[test]
+fn a_full_disk_under_the_wal_of_the_target_costs_nothing() {
+    scenario_alone(
+        &[FOLDED],
+        |source| source,
+        // Nobody else shall meet the full disk first: only to who wrote do servers say why they panic.
+        |target| {
+            target
+                .setting("wal_writer_delay", "10s")
+                .setting("wal_writer_flush_after", "64MB")
+                .setting("bgwriter_lru_maxpages", "0")
+                .setting("autovacuum", "off")
+                .setting("wal_recycle", "off")
+                .setting("min_wal_size", "32MB")
+        },
+        |s| {
+            let Some(disk) = SmallDisk::mount(512 << 10) else { return };
+            let wal = disk.path().join("wal");
+            move_wal(&mut s.pair_mut().target, &wal);
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t ALTER v SET STORAGE EXTERNAL");
+            s.source("INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i");
+            s.follow();
+            disk.resize(used(disk.path()) + 1024);
+            // More than the segments that are there can take.
+            for from in [1_000, 2_000, 3_000, 4_000, 5_000] {
+                s.source(&format!(
+                    "INSERT INTO t SELECT i, repeat('x', 8000) FROM generate_series({from}, {from} + 999) i"
+                ));
+                s.source("UPDATE t SET v = v || 'y' WHERE id <= 100");
+            }
+            s.wait_for_log("No space left on device");
+            s.wait_for_log("make room on the server's disk");
+            assert!(s.pair().target.log().contains("PANIC"), "{}", s.log(0));
+            disk.resize(512 << 10);
+            // It may have given up, as it may on a disk of its own: whoever makes room starts it again.
+            s.pair_mut().target.restart(StopMode::Immediate).unwrap();
+            s.catch_up();
+            s.same();
+            s.stop();
+            s.pair_mut().target.stop(StopMode::Fast).unwrap();
+        },
+    );
+}
+
+/// Puts the WAL of a cluster elsewhere.
+fn move_wal(cluster: &mut Cluster, to: &Path) {
+    cluster.stop(StopMode::Fast).unwrap();
+    let place = cluster.data_dir().join("pg_wal");
+    assert!(Command::new("cp").arg("-a").args([&place, to]).status().unwrap().success());
+    std::fs::remove_dir_all(&place).unwrap();
+    std::os::unix::fs::symlink(to, &place).unwrap();
+    cluster.start_again().unwrap();
 }
