@@ -11,6 +11,7 @@ mod demo;
 mod deny;
 mod documents;
 mod fuzz;
+mod promises;
 mod suite;
 mod tidy;
 

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::promises;
+
 /// Lines of a `.rs` file before its tests; longer wants `// long because: ...`.
 const LINES_MAX: usize = 800;
 /// Directories that hold nothing of ours.
@@ -20,6 +22,7 @@ const RULES: [Rule; 6] = [length, header, unfinished, ignored_tests, one_title, 
 pub(crate) fn complaints() -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     visit(testkit::workspace_dir(), "", &mut complaints)?;
+    complaints.extend(promises::complaints()?);
     complaints.sort();
     Ok(complaints)
 }
