@@ -1,8 +1,10 @@
-//! `cargo x corpus`: records what real servers of every major send, for the tests that mutate it.
+//! `cargo x corpus`: records what real servers of every major send and write, for the tests that mutate it.
 //!
-//! One file per major and per way of asking: the bytes of a whole replication session, as they come from the socket.
+//! `wal` has the WAL. Of the streams there is one file per major and per way of asking: the bytes of a whole replication session, as they come from the socket.
 //! They are written to `crates/proto/tests/corpus` and checked in; tests and fuzzers read them without a server.
 //! Positions, ids and times differ from one recording to the next, and nothing depends on them.
+
+pub(crate) mod wal;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -91,8 +93,17 @@ const WORK: [&str; 15] = [
     "ROLLBACK PREPARED 'small'",
 ];
 
-/// Records everything.
-pub(crate) fn run() -> Result<()> {
+/// Records everything, or only the streams, or only the WAL.
+pub(crate) fn run(what: Option<&str>) -> Result<()> {
+    match what {
+        None => streams().and_then(|()| wal::run()),
+        Some("streams") => streams(),
+        Some("wal") => wal::run(),
+        Some(other) => bail!("{other} is neither streams nor wal"),
+    }
+}
+
+fn streams() -> Result<()> {
     let dir = directory();
     std::fs::create_dir_all(&dir)?;
     for major in Major::ALL {

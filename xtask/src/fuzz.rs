@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::succeeds;
 use crate::corpus;
 
-const TARGETS: [&str; 6] = ["frames", "pgoutput", "tuples", "transactions", "conninfo", "store"];
+const TARGETS: [&str; 8] =
+    ["frames", "pgoutput", "tuples", "transactions", "conninfo", "store", "wal", "records"];
 
 /// Coverage for libFuzzer, and the address sanitizer.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -79,6 +80,16 @@ fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
         }
         return Ok(dir);
     }
+    if target == "wal" || target == "records" {
+        for entry in std::fs::read_dir(corpus::wal::directory())? {
+            let bytes = std::fs::read(entry?.path())?;
+            match target {
+                "wal" => bytes.chunks(FUZZED_WAL).try_for_each(|pages| write(&[&[0], pages].concat()))?,
+                _ => records(&bytes, &mut write).context("a recording is broken")?,
+            }
+        }
+        return Ok(dir);
+    }
     for entry in std::fs::read_dir(corpus::directory())? {
         let bytes = std::fs::read(entry?.path())?;
         match target {
@@ -98,6 +109,22 @@ fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
         }
     }
     Ok(dir)
+}
+
+/// A few pages: records cross from one to the next.
+const FUZZED_WAL: usize = 3 * wal::PAGE_SIZE;
+
+/// Each record of a recording, behind a byte for its major: how far it is from 14.
+fn records(bytes: &[u8], write: &mut impl FnMut(&[u8]) -> std::io::Result<()>) -> Result<()> {
+    let address = bytes.get(8..16).context("it has no page")?;
+    let start = base::Lsn::new(u64::from_le_bytes(address.try_into()?));
+    let mut reader = wal::Reader::new(wal::Start::at(start))?;
+    let mut records = reader.push(start, bytes)?;
+    while let Some(record) = records.poll()? {
+        let major = u8::try_from(record.layout().major())?;
+        write(&[&[major - 14], record.bytes()].concat())?;
+    }
+    Ok(())
 }
 
 /// The messages of pgoutput in a recorded session.

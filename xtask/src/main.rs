@@ -61,11 +61,14 @@ enum Chore {
     },
     /// Two throw-away clusters, a live write load, one kill -9, and a proof that both ends are equal.
     Demo(demo::Options),
-    /// Records the streams of every major that tests and fuzzers mutate.
-    Corpus,
+    /// Records the streams and the WAL of every major that tests and fuzzers mutate.
+    Corpus {
+        /// streams or wal; both unless named.
+        what: Option<String>,
+    },
     /// Fuzzes what reads bytes from outside, with libFuzzer; needs the nightly toolchain.
     Fuzz {
-        /// frames, pgoutput, tuples, transactions or conninfo; all of them unless named.
+        /// frames, pgoutput, tuples, transactions, conninfo, wal or records; all of them unless named.
         targets: Vec<String>,
         /// For how long, each.
         #[arg(long, default_value_t = 60)]
@@ -101,7 +104,7 @@ fn run(chore: Chore) -> Result<bool> {
         Chore::Pg { majors } => fetch_servers(&majors),
         Chore::Bench { arguments } => bench(&arguments),
         Chore::Demo(options) => demo::run(&options).map(|()| true),
-        Chore::Corpus => corpus::run().map(|()| true),
+        Chore::Corpus { what } => corpus::run(what.as_deref()).map(|()| true),
         Chore::Fuzz { targets, seconds } => fuzz::run(&targets, seconds),
         Chore::Docs { check } => documents::run(check),
     }

@@ -1,4 +1,4 @@
-//! Transaction and object ids.
+//! Transaction, object and file ids.
 
 use std::fmt;
 
@@ -22,6 +22,38 @@ impl Oid {
     #[must_use]
     pub fn is_user_defined(self) -> bool {
         self >= Self::FIRST_NORMAL
+    }
+}
+
+/// Which files hold a relation now: what WAL names where SQL names a table.
+/// A rewrite (TRUNCATE, VACUUM FULL, CLUSTER, some ALTER TABLE) gives a
+/// relation another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RelFileLocator {
+    /// The tablespace; never zero, unlike in `pg_class.reltablespace`.
+    pub tablespace: Oid,
+    /// The database, zero for shared catalogs.
+    pub database: Oid,
+    /// `relfilenode` in `pg_class`, which is unique in a tablespace and
+    /// database only, and not the relation's id.
+    pub relfilenumber: u32,
+}
+
+impl Xid {
+    /// No transaction: PostgreSQL's `InvalidTransactionId`.
+    pub const INVALID: Xid = Xid(0);
+
+    /// False for [`Xid::INVALID`].
+    #[must_use]
+    pub const fn is_valid(self) -> bool {
+        self.0 != 0
+    }
+}
+
+/// As the server writes it in its logs and in `pg_waldump`.
+impl fmt::Display for RelFileLocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.tablespace, self.database, self.relfilenumber)
     }
 }
 

@@ -13,7 +13,7 @@ mod subscription;
 mod time;
 mod version;
 
-pub use ids::{Oid, Xid};
+pub use ids::{Oid, RelFileLocator, Xid};
 pub use lsn::{Lsn, ParseLsnError};
 pub use progress::{Progress, ProgressSnapshot};
 pub use subscription::{NameError, SubscriptionName};

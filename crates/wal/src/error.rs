@@ -1,0 +1,104 @@
+//! What is wrong with WAL, and where.
+//!
+//! One opaque error. Every one has an LSN: of the page or the record that is not
+//! what it should be, or where bytes were expected.
+
+use std::fmt;
+
+use base::Lsn;
+
+/// WAL that cannot be read on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Error {
+    lsn: Lsn,
+    kind: Kind,
+}
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Bytes from elsewhere than where the reader is.
+    Gap { pushed: Lsn },
+    /// A page of no version that is known.
+    Magic(u16),
+    /// The page that starts here.
+    Page(String),
+    /// The record that starts here.
+    Record(String),
+    /// The record's bytes are not those that were written.
+    Checksum { stored: u32, computed: u32 },
+    /// The input ends in the middle of the record that starts here.
+    Incomplete,
+    /// The reader was asked for what cannot be.
+    Misuse(String),
+}
+
+impl Error {
+    pub(crate) fn new(lsn: Lsn, kind: Kind) -> Error {
+        Error { lsn, kind }
+    }
+
+    pub(crate) fn page(lsn: Lsn, what: impl Into<String>) -> Error {
+        Error::new(lsn, Kind::Page(what.into()))
+    }
+
+    pub(crate) fn record(lsn: Lsn, what: impl Into<String>) -> Error {
+        Error::new(lsn, Kind::Record(what.into()))
+    }
+
+    /// Where: the start of the page or record, or where bytes were expected.
+    #[must_use]
+    pub fn lsn(&self) -> Lsn {
+        self.lsn
+    }
+
+    /// Bytes are missing before those that came: a lost segment, for example.
+    #[must_use]
+    pub fn is_gap(&self) -> bool {
+        matches!(self.kind, Kind::Gap { .. })
+    }
+
+    /// The WAL was written by a major that is not known.
+    #[must_use]
+    pub fn is_unknown_version(&self) -> bool {
+        matches!(self.kind, Kind::Magic(_))
+    }
+
+    /// A record is not what was written.
+    #[must_use]
+    pub fn is_checksum(&self) -> bool {
+        matches!(self.kind, Kind::Checksum { .. })
+    }
+
+    /// The input ended in the middle of a record; nothing else is wrong.
+    #[must_use]
+    pub fn is_incomplete(&self) -> bool {
+        matches!(self.kind, Kind::Incomplete)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lsn = self.lsn;
+        match &self.kind {
+            Kind::Gap { pushed } => {
+                write!(f, "WAL is missing: {lsn} is next, but what came starts at {pushed}")
+            }
+            Kind::Magic(magic) => write!(
+                f,
+                "WAL page {lsn}: its magic number {magic:04X} is that of no supported version (PostgreSQL 14 to 18)"
+            ),
+            Kind::Page(what) => write!(f, "WAL page {lsn}: {what}"),
+            Kind::Record(what) => write!(f, "WAL record {lsn}: {what}"),
+            Kind::Checksum { stored, computed } => write!(
+                f,
+                "WAL record {lsn}: it is damaged, its checksum is {computed:08X} and should be {stored:08X}"
+            ),
+            Kind::Incomplete => write!(f, "WAL record {lsn}: the WAL ends in the middle of it"),
+            Kind::Misuse(what) => write!(f, "reading WAL from {lsn}: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

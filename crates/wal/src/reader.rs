@@ -1,0 +1,637 @@
+//! Bytes in, records out.
+//!
+//! ```text
+//!             page begins with a rest            rest is over
+//! Unsynced ─────────────────────────────> Tail ──────────────┐
+//!    │ page begins with a record                              v
+//!    └────────────────────────────────────────────────────> Between <──┐ record is whole and right
+//!                                                             │        │
+//!       length 0, zeroed or recycled page     length is there v        │
+//! Ended <─────────────────────────────────────────────────  Inside ────┤ (overwritten by the next page:
+//!                                                             │        │  back to Between without it)
+//!                                              switch record  v        │
+//!                                                          Switched ───┘ the segment is over
+//! ```
+//!
+//! Invariants:
+//! - `position` is the LSN of the next byte of input; it only grows, by every byte once.
+//! - Every record starts where the one before ended and names it in `xl_prev`; the first one is found by the rest's
+//!   length on the page.
+//! - Memory grows with the bytes that came, never with a length that was read: a wrong length is found at the next
+//!   page, which says itself how much is left.
+//! - After an error nothing more comes but that error; after [`Reader::zeros_from`] nothing more comes but an error, if
+//!   WAL goes on after all.
+//!
+//! Timelines: a page's timeline never decreases, and it increases only where a record says so that starts the new one
+//! (end of recovery, or a shutdown checkpoint). WAL of the old timeline from behind the switch is therefore an error:
+//! the first record after the switch is not the one that must come.
+
+use base::Lsn;
+
+use crate::error::{Error, Kind, Result};
+use crate::fields::Fields;
+use crate::layout::Layout;
+use crate::page::{self, Begins, LONG_HEADER, PAGE, PAGE_SIZE, PageHeader, SHORT_HEADER, header_length};
+use crate::record::{self, HEADER, LENGTH_MAX, Record};
+use crate::rmgr::Rmgr;
+
+/// Where to begin, and what is known of the cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct Start {
+    /// The first record that is wanted is the first one that starts here or later.
+    pub lsn: Lsn,
+    /// `wal_segment_size` in bytes.
+    pub segment_size: u64,
+    /// The cluster; WAL of another one is an error. Taken from the first segment's start when it is not known.
+    pub system_id: Option<u64>,
+    /// The timeline of the page that `lsn` is on; taken from that page when it is not known.
+    pub timeline: Option<u32>,
+}
+
+impl Start {
+    /// At `lsn`, in segments of the usual size, 16 MB.
+    #[must_use]
+    pub fn at(lsn: Lsn) -> Start {
+        Start { lsn, segment_size: 16 << 20, system_id: None, timeline: None }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Before the first page's header.
+    Unsynced,
+    /// In a record that started before the first page: so many bytes are left.
+    Tail(u32),
+    /// Behind a record and before the padding that follows it.
+    Between,
+    /// In the record that starts at `lsn`; `scratch` has what came of it. `length` is 0 until it is known.
+    Inside { lsn: Lsn, length: u32, is_checked: bool },
+    /// Behind a switch record: the rest of the segment has no meaning.
+    Switched,
+    /// WAL ended at `at`, in the middle of the record at `open` if there is one.
+    Ended { at: Lsn, open: Option<Lsn> },
+}
+
+/// Reads one stretch of WAL.
+#[derive(Debug)]
+pub struct Reader {
+    start: Lsn,
+    segment_size: u64,
+    system_id: Option<u64>,
+    /// The timeline of the last page, or as announced by a record since; 0 before the first page.
+    timeline: u32,
+    /// The timeline before, while the record that starts the present one has not come.
+    unannounced: Option<u32>,
+    layout: Option<&'static Layout>,
+    position: Lsn,
+    state: State,
+    /// The record before; invalid before the first one.
+    previous: Lsn,
+    /// The record whose rest was lost in a crash: the next one must say so.
+    overwritten: Option<Lsn>,
+    /// The header of the page that starts at `position - header_have`.
+    header: [u8; LONG_HEADER],
+    header_have: usize,
+    scratch: Vec<u8>,
+    error: Option<Error>,
+}
+
+/// A record that is whole: in the scratch, or at the front of the input.
+struct Found {
+    lsn: Lsn,
+    end: Lsn,
+    /// How many bytes of the input it was; 0 when it is in the scratch.
+    in_input: usize,
+}
+
+/// A record that is right.
+struct Accepted {
+    lsn: Lsn,
+    end: Lsn,
+    rmgr: Rmgr,
+}
+
+/// A record that is wanted, and its bytes unless they are in the scratch.
+struct Wanted<'b> {
+    accepted: Accepted,
+    bytes: Option<&'b [u8]>,
+}
+
+/// Kept for the next record that crosses a page; a longer one is given back.
+const SCRATCH_KEPT_BYTES: usize = 1 << 20;
+
+const fn align8(lsn: Lsn) -> u64 {
+    lsn.as_u64().next_multiple_of(8)
+}
+
+fn plus(lsn: Lsn, bytes: usize) -> Lsn {
+    Lsn::new(lsn.as_u64() + bytes as u64)
+}
+
+impl Reader {
+    /// A reader that has seen nothing yet. The bytes must begin at [`Reader::position`]: the page of `start.lsn`.
+    ///
+    /// # Errors
+    /// When the segment size is none.
+    pub fn new(start: Start) -> Result<Reader> {
+        if !start.segment_size.is_power_of_two() || !(1 << 20..=1 << 30).contains(&start.segment_size) {
+            let what = format!("{} bytes are no possible size of a segment", start.segment_size);
+            return Err(Error::new(start.lsn, Kind::Misuse(what)));
+        }
+        Ok(Reader {
+            start: start.lsn,
+            segment_size: start.segment_size,
+            system_id: start.system_id,
+            timeline: start.timeline.unwrap_or(0),
+            unannounced: None,
+            layout: None,
+            position: Lsn::new(start.lsn.as_u64() / PAGE * PAGE),
+            state: State::Unsynced,
+            previous: Lsn::INVALID,
+            overwritten: None,
+            header: [0; LONG_HEADER],
+            header_have: 0,
+            scratch: Vec::new(),
+            error: None,
+        })
+    }
+
+    /// Where the next bytes must begin.
+    #[must_use]
+    pub fn position(&self) -> Lsn {
+        self.position
+    }
+
+    /// The layout of the major that wrote the WAL, once a page was seen.
+    #[must_use]
+    pub fn layout(&self) -> Option<&'static Layout> {
+        self.layout
+    }
+
+    /// The timeline of what was read last; `None` before the first page.
+    #[must_use]
+    pub fn timeline(&self) -> Option<u32> {
+        (self.timeline != 0).then_some(self.timeline)
+    }
+
+    /// The cluster's system identifier, once the start of a segment was seen, or as it was given.
+    #[must_use]
+    pub fn system_id(&self) -> Option<u64> {
+        self.system_id
+    }
+
+    /// Where WAL ended, if it did: nothing but zeros came from there on, or pages of an earlier use of the segment. The
+    /// caller must know whether it may end there.
+    #[must_use]
+    pub fn zeros_from(&self) -> Option<Lsn> {
+        match self.state {
+            State::Ended { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+
+    /// There is no more input: where the next record would start.
+    ///
+    /// # Errors
+    /// When the input ended in the middle of a record, or there was an error before.
+    pub fn finish(&self) -> Result<Lsn> {
+        if let Some(error) = &self.error {
+            return Err(error.clone());
+        }
+        match self.state {
+            State::Inside { lsn, .. } | State::Ended { open: Some(lsn), .. } => {
+                Err(Error::new(lsn, Kind::Incomplete))
+            }
+            State::Tail(_) => Err(Error::new(self.position, Kind::Incomplete)),
+            State::Ended { at, open: None } => Ok(at),
+            State::Switched => Ok(self.segment_end()),
+            // Not behind a part of a page's header, which belongs to what comes next.
+            State::Unsynced | State::Between => {
+                Ok(Lsn::new((self.position.as_u64() - self.header_have as u64).next_multiple_of(8)))
+            }
+        }
+    }
+
+    /// Hands over the bytes from `at` on. Poll the result until it has nothing more.
+    ///
+    /// # Errors
+    /// When `at` is not [`Reader::position`], or there was an error before.
+    pub fn push<'r, 'b>(&'r mut self, at: Lsn, bytes: &'b [u8]) -> Result<Records<'r, 'b>> {
+        if at != self.position && self.error.is_none() {
+            self.error = Some(Error::new(self.position, Kind::Gap { pushed: at }));
+        }
+        match &self.error {
+            Some(error) => Err(error.clone()),
+            None => Ok(Records { reader: self, input: bytes }),
+        }
+    }
+
+    /// The next record in `input`, which begins at `position`; `None` when all of it was taken.
+    fn next(&mut self, input: &mut &[u8]) -> Result<Option<Found>> {
+        while !input.is_empty() {
+            if let State::Switched = self.state {
+                self.skip(input, self.segment_end().bytes_since(self.position));
+                if self.position == self.segment_end() {
+                    self.state = State::Between;
+                }
+                continue;
+            }
+            if self.header_have > 0 || self.position.as_u64().is_multiple_of(PAGE) {
+                self.page_header(input)?;
+                continue;
+            }
+            match self.state {
+                State::Ended { at, .. } => self.rest_of_ended(at, input)?,
+                State::Tail(left) => {
+                    let taken = self.skip(input, u64::from(left).min(self.page_left()));
+                    let left = left - taken as u32;
+                    self.state = if left == 0 { State::Between } else { State::Tail(left) };
+                }
+                State::Between => {
+                    self.skip(input, align8(self.position) - self.position.as_u64());
+                    let is_aligned = self.position.as_u64().is_multiple_of(8);
+                    let is_in_page = !self.position.as_u64().is_multiple_of(PAGE);
+                    if is_aligned
+                        && is_in_page
+                        && !input.is_empty()
+                        && let Some(found) = self.begin(input)?
+                    {
+                        return Ok(Some(found));
+                    }
+                }
+                State::Inside { lsn, length, is_checked } => {
+                    if let Some(found) = self.gather(lsn, length, is_checked, input)? {
+                        return Ok(Some(found));
+                    }
+                }
+                State::Unsynced | State::Switched => {
+                    unreachable!("a page's header ends the one, the loop the other")
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn page_left(&self) -> u64 {
+        PAGE - self.position.as_u64() % PAGE
+    }
+
+    /// Where the segment ends in which the last byte was.
+    fn segment_end(&self) -> Lsn {
+        // A switch record that fills its segment leaves nothing to skip.
+        Lsn::new(self.position.as_u64().next_multiple_of(self.segment_size))
+    }
+
+    /// Takes up to `length` bytes; how many.
+    fn skip(&mut self, input: &mut &[u8], length: u64) -> usize {
+        let taken = usize::try_from(length).unwrap_or(usize::MAX).min(input.len());
+        *input = &input[taken..];
+        self.position = plus(self.position, taken);
+        taken
+    }
+
+    /// Takes bytes of a page's header, and acts on it when it is whole.
+    fn page_header(&mut self, input: &mut &[u8]) -> Result<()> {
+        let page = Lsn::new(self.position.as_u64() - self.header_have as u64);
+        let length = header_length(page, self.segment_size);
+        let taken = (length - self.header_have).min(input.len());
+        self.header[self.header_have..self.header_have + taken].copy_from_slice(&input[..taken]);
+        self.skip(input, taken as u64);
+        self.header_have += taken;
+        if self.header_have < length {
+            return Ok(());
+        }
+        self.header_have = 0;
+        let bytes = self.header;
+        let bytes = &bytes[..length];
+        if let State::Ended { at, .. } = self.state {
+            return self.page_behind_the_end(page, at, bytes);
+        }
+        // The first page must be one: an end has to follow something.
+        let may_end = self.state != State::Unsynced;
+        if may_end
+            && (bytes.iter().all(|&byte| byte == 0) || page::is_of_elsewhere(bytes, page) == Some(true))
+        {
+            let open = match self.state {
+                State::Inside { lsn, .. } => Some(lsn),
+                State::Tail(_) => Some(page),
+                _ => None,
+            };
+            self.state = State::Ended { at: page, open };
+            return Ok(());
+        }
+        let header = PageHeader::read(bytes, page, self.segment_size)?;
+        self.enter(page, &header)
+    }
+
+    /// A page after the end of WAL: empty, or what a recycled segment still has. A page of this very place would be
+    /// WAL that goes on.
+    fn page_behind_the_end(&self, page: Lsn, end: Lsn, bytes: &[u8]) -> Result<()> {
+        let is_empty = bytes.iter().all(|&byte| byte == 0);
+        if is_empty || page::is_of_elsewhere(bytes, page) == Some(true) {
+            return Ok(());
+        }
+        Err(Error::page(page, format!("WAL ended at {end} and goes on here")))
+    }
+
+    /// The rest of a page in or behind which WAL ended: zeros, unless the page is a recycled one.
+    fn rest_of_ended(&mut self, end: Lsn, input: &mut &[u8]) -> Result<()> {
+        let in_page = usize::try_from(self.page_left()).unwrap_or(PAGE_SIZE).min(input.len());
+        let page = Lsn::new(self.position.as_u64() / PAGE * PAGE);
+        let is_recycled = end <= page && self.header[..SHORT_HEADER].iter().any(|&byte| byte != 0);
+        if !is_recycled && let Some(at) = input[..in_page].iter().position(|&byte| byte != 0) {
+            let what =
+                format!("it ends here with a length of 0, but there is more at {}", plus(self.position, at));
+            return Err(Error::record(end, what));
+        }
+        self.skip(input, in_page as u64);
+        Ok(())
+    }
+
+    /// Goes on with what the header of the page at `page` says.
+    fn enter(&mut self, page: Lsn, header: &PageHeader) -> Result<()> {
+        match self.layout {
+            Some(layout) if layout != header.layout => {
+                let (before, now) = (layout.major(), header.layout.major());
+                return Err(Error::page(
+                    page,
+                    format!("it was written by {now}, the pages before by {before}"),
+                ));
+            }
+            _ => self.layout = Some(header.layout),
+        }
+        match (self.system_id, header.system_id) {
+            (Some(known), Some(found)) if known != found => {
+                let what = format!("it is of the cluster with the system identifier {found}, not of {known}");
+                return Err(Error::page(page, what));
+            }
+            (None, Some(found)) => self.system_id = Some(found),
+            _ => {}
+        }
+        self.enter_timeline(page, header.timeline)?;
+        self.state = match (self.state, header.begins) {
+            (State::Unsynced, Begins::WithRest(rest)) => State::Tail(rest),
+            (State::Tail(left), Begins::WithRest(rest)) if left == rest => self.state,
+            (State::Inside { length, .. }, Begins::WithRest(rest))
+                if u64::from(length) == self.scratch.len() as u64 + u64::from(rest) =>
+            {
+                self.state
+            }
+            (State::Unsynced | State::Between, Begins::Anew) => State::Between,
+            (State::Unsynced | State::Tail(_), Begins::Overwriting) => State::Between,
+            (State::Inside { lsn, .. }, Begins::Overwriting) => {
+                self.overwritten = Some(lsn);
+                State::Between
+            }
+            (State::Inside { lsn, length, .. }, begins) => {
+                let left = u64::from(length) - self.scratch.len() as u64;
+                let what = match begins {
+                    Begins::WithRest(rest) => format!("{rest} bytes of a record are left"),
+                    _ => "no record goes on".to_owned(),
+                };
+                let what = format!("its header says that {what}, but of record {lsn} {left} bytes are left");
+                return Err(Error::page(page, what));
+            }
+            (state, begins) => {
+                let what =
+                    format!("its header says {begins:?}, which cannot follow what came before ({state:?})");
+                return Err(Error::page(page, what));
+            }
+        };
+        Ok(())
+    }
+
+    fn enter_timeline(&mut self, page: Lsn, timeline: u32) -> Result<()> {
+        let before = self.timeline;
+        if timeline < before {
+            return Err(Error::page(page, format!("it is of timeline {timeline}, behind one of {before}")));
+        }
+        if timeline > before && before != 0 {
+            self.unannounced = Some(self.unannounced.unwrap_or(before));
+        }
+        self.timeline = timeline;
+        Ok(())
+    }
+
+    /// The first bytes of a record: the whole of it, if it is there.
+    fn begin(&mut self, input: &mut &[u8]) -> Result<Option<Found>> {
+        let lsn = self.position;
+        let within = usize::try_from(self.page_left()).unwrap_or(PAGE_SIZE).min(input.len());
+        if within >= HEADER && record::total_length(input) != 0 {
+            let length = self.check_length(lsn, input)? as usize;
+            self.check_header(lsn, &input[..HEADER])?;
+            if length <= within {
+                self.skip(input, length as u64);
+                return Ok(Some(Found { lsn, end: self.end(), in_input: length }));
+            }
+        }
+        self.scratch.clear();
+        self.scratch.shrink_to(SCRATCH_KEPT_BYTES);
+        self.state = State::Inside { lsn, length: 0, is_checked: false };
+        Ok(None)
+    }
+
+    /// Puts more of a record together.
+    fn gather(
+        &mut self,
+        lsn: Lsn,
+        length: u32,
+        is_checked: bool,
+        input: &mut &[u8],
+    ) -> Result<Option<Found>> {
+        let wanted = match (length, is_checked) {
+            (0, _) => 4,
+            (_, false) => HEADER,
+            (_, true) => length as usize,
+        };
+        let left = wanted - self.scratch.len();
+        let taken = left.min(input.len()).min(usize::try_from(self.page_left()).unwrap_or(PAGE_SIZE));
+        self.scratch.extend_from_slice(&input[..taken]);
+        self.skip(input, taken as u64);
+        if taken < left {
+            return Ok(None);
+        }
+        if length == 0 {
+            self.state = if record::total_length(&self.scratch) == 0 {
+                // The page's header is not what was zero.
+                self.header.fill(0);
+                State::Ended { at: lsn, open: None }
+            } else {
+                let length = self.check_length(lsn, &self.scratch)?;
+                State::Inside { lsn, length, is_checked: false }
+            };
+            return Ok(None);
+        }
+        if !is_checked {
+            self.check_header(lsn, &self.scratch)?;
+            self.state = State::Inside { lsn, length, is_checked: true };
+            if length as usize > HEADER {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Found { lsn, end: self.end(), in_input: 0 }))
+    }
+
+    /// Where the next record may start, behind the bytes that were taken.
+    fn end(&self) -> Lsn {
+        Lsn::new(align8(self.position))
+    }
+
+    fn check_length(&self, lsn: Lsn, bytes: &[u8]) -> Result<u32> {
+        let length = record::total_length(bytes);
+        if (HEADER as u32..=LENGTH_MAX).contains(&length) {
+            return Ok(length);
+        }
+        Err(Error::record(lsn, format!("{length} bytes are no possible length")))
+    }
+
+    /// Before the rest is waited for: whether it is the record that has to come here.
+    fn check_header(&self, lsn: Lsn, header: &[u8]) -> Result<()> {
+        let previous = record::previous(header);
+        let known = self.previous;
+        if known.is_valid() && previous != known {
+            return Err(Error::record(
+                lsn,
+                format!("it names {previous} as the record before, which is {known}"),
+            ));
+        }
+        if previous >= lsn {
+            return Err(Error::record(lsn, format!("it names {previous} as the record before")));
+        }
+        record::rmgr(header, lsn, self.known_layout(lsn)?).map(drop)
+    }
+
+    /// The layout of the page before, which is there when a record is.
+    fn known_layout(&self, lsn: Lsn) -> Result<&'static Layout> {
+        self.layout.ok_or_else(|| Error::record(lsn, "no page came before it"))
+    }
+
+    /// Checks a record that is whole, and does what it does to the reader; `None` if it is not wanted.
+    fn accept(&mut self, found: &Found, bytes: &[u8]) -> Result<Option<Accepted>> {
+        let lsn = found.lsn;
+        let record = Record::read(bytes, lsn, found.end, self.known_layout(lsn)?)?;
+        self.previous = lsn;
+        self.state = State::Between;
+        if record.rmgr() == Rmgr::Xlog {
+            self.accept_xlog(&record)?;
+        } else if self.overwritten.is_some() || self.unannounced.is_some() {
+            let what = match self.overwritten {
+                Some(lost) => {
+                    format!("it should say that record {lost} was lost, and is of {}", record.rmgr())
+                }
+                None => format!("it should start timeline {}, and is of {}", self.timeline, record.rmgr()),
+            };
+            return Err(Error::record(lsn, what));
+        }
+        let end = if self.state == State::Switched { self.segment_end() } else { found.end };
+        Ok((lsn >= self.start).then_some(Accepted { lsn, end, rmgr: record.rmgr() }))
+    }
+
+    /// Records that say how the WAL itself goes on.
+    fn accept_xlog(&mut self, record: &Record<'_>) -> Result<()> {
+        let lsn = record.lsn();
+        let main = record.parts()?.main();
+        let mut fields = Fields::new(main);
+        let cut_short = || Error::record(lsn, "its main data is cut short");
+        let op = record.info() & 0xf0;
+        if let Some(lost) = self.overwritten.take() {
+            let said = (op == xlog::OVERWRITE_CONTRECORD).then(|| fields.lsn()).flatten();
+            if said != Some(lost) {
+                return Err(Error::record(lsn, format!("it should say that record {lost} was lost")));
+            }
+            return Ok(());
+        }
+        match op {
+            xlog::SWITCH => self.state = State::Switched,
+            // Redo pointer and time, then the timelines.
+            xlog::CHECKPOINT_SHUTDOWN | xlog::END_OF_RECOVERY => {
+                fields.take(8).ok_or_else(cut_short)?;
+                let this = fields.u32().ok_or_else(cut_short)?;
+                let before = fields.u32().ok_or_else(cut_short)?;
+                self.announce(lsn, this, before)?;
+            }
+            // Both may come before the announcement, when recovery ends.
+            xlog::OVERWRITE_CONTRECORD | xlog::FPW_CHANGE => {}
+            _ if self.unannounced.is_some() => {
+                return Err(Error::record(lsn, format!("it should start timeline {}", self.timeline)));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A record says that it is of timeline `this`, and that `before` was the one before it.
+    fn announce(&mut self, lsn: Lsn, this: u32, before: u32) -> Result<()> {
+        let expected = match self.unannounced.take() {
+            // The page said it first.
+            Some(old) => this == self.timeline && before == old,
+            None if this == before => this == self.timeline,
+            // The switch is in the middle of a page.
+            None => this > before && before == self.timeline,
+        };
+        if !expected {
+            let what = format!("it says timeline {this} after {before}, on a page of {}", self.timeline);
+            return Err(Error::record(lsn, what));
+        }
+        self.timeline = this;
+        Ok(())
+    }
+}
+
+/// Kinds of record of the resource manager XLOG that matter here (`catalog/pg_control.h`).
+mod xlog {
+    pub(super) const CHECKPOINT_SHUTDOWN: u8 = 0x00;
+    pub(super) const SWITCH: u8 = 0x40;
+    pub(super) const FPW_CHANGE: u8 = 0x80;
+    pub(super) const END_OF_RECOVERY: u8 = 0x90;
+    pub(super) const OVERWRITE_CONTRECORD: u8 = 0xd0;
+}
+
+/// The records of one piece of input. Dropped before its end, what was not polled is lost, and the next push is
+/// refused as a gap.
+#[derive(Debug)]
+pub struct Records<'r, 'b> {
+    reader: &'r mut Reader,
+    input: &'b [u8],
+}
+
+impl<'b> Records<'_, 'b> {
+    /// The next record; `None` when more input is needed, or WAL has ended (see [`Reader::zeros_from`]).
+    ///
+    /// # Errors
+    /// Whatever is wrong, with its LSN. The reader has then come to its end.
+    pub fn poll(&mut self) -> Result<Option<Record<'_>>> {
+        if let Some(error) = &self.reader.error {
+            return Err(error.clone());
+        }
+        match self.find() {
+            Ok(None) => Ok(None),
+            Ok(Some(Wanted { accepted: Accepted { lsn, end, rmgr }, bytes })) => {
+                let layout = self.reader.known_layout(lsn)?;
+                let bytes = bytes.unwrap_or(&self.reader.scratch);
+                Ok(Some(Record::checked(bytes, lsn, end, layout, rmgr)))
+            }
+            Err(error) => {
+                self.reader.error = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// The next record that is wanted.
+    fn find(&mut self) -> Result<Option<Wanted<'b>>> {
+        loop {
+            let before = self.input;
+            let Some(found) = self.reader.next(&mut self.input)? else { return Ok(None) };
+            let taken = before.len() - self.input.len();
+            let bytes = (found.in_input > 0).then(|| &before[taken - found.in_input..taken]);
+            // Out of the reader while it is read, because accepting it changes the reader.
+            let scratch = std::mem::take(&mut self.reader.scratch);
+            let accepted = self.reader.accept(&found, bytes.unwrap_or(&scratch));
+            self.reader.scratch = scratch;
+            if let Some(accepted) = accepted? {
+                return Ok(Some(Wanted { accepted, bytes }));
+            }
+        }
+    }
+}
