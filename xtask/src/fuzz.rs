@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::succeeds;
 use crate::corpus;
 
-const TARGETS: [&str; 8] =
-    ["frames", "pgoutput", "tuples", "transactions", "conninfo", "store", "wal", "records"];
+const TARGETS: [&str; 9] =
+    ["frames", "pgoutput", "tuples", "transactions", "conninfo", "store", "wal", "records", "values"];
 
 /// Coverage for libFuzzer, and the address sanitizer.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -88,6 +88,11 @@ fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
                 _ => records(&bytes, &mut write).context("a recording is broken")?,
             }
         }
+        return Ok(dir);
+    }
+    if target == "values" {
+        // Each kind of type, and a row; the rest it finds by itself.
+        (0..64).try_for_each(|which| write(&[which, 0, 0, 0, 0]))?;
         return Ok(dir);
     }
     for entry in std::fs::read_dir(corpus::directory())? {

@@ -68,7 +68,7 @@ enum Chore {
     },
     /// Fuzzes what reads bytes from outside, with libFuzzer; needs the nightly toolchain.
     Fuzz {
-        /// frames, pgoutput, tuples, transactions, conninfo, wal or records; all of them unless named.
+        /// frames, pgoutput, tuples, transactions, conninfo, store, wal, records or values; all of them unless named.
         targets: Vec<String>,
         /// For how long, each.
         #[arg(long, default_value_t = 60)]

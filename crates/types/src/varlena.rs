@@ -1,0 +1,234 @@
+//! Values of variable length: their header, and what they hold when it has been taken away.
+//!
+//! ```text
+//! first byte   header                               what follows
+//! ......00     4 bytes: total length << 2           the payload
+//! ......10     4 bytes: total length << 2 | 2       u32: raw size, method in the top two bits; compressed bytes
+//! .......1     1 byte: total length << 1 | 1        the payload, up to 126 bytes
+//! 00000001     1 byte, then a tag (18)              a TOAST pointer of 16 bytes
+//! ```
+//!
+//! Offsets inside a payload are counted by the server from the four-byte header, whatever header is stored: who aligns
+//! inside a payload adds [`HEADER`].
+
+use std::borrow::Cow;
+
+use base::Oid;
+
+use crate::error::{Error, Result};
+use crate::pglz;
+use crate::reader::Reader;
+
+/// Length of the plain header, from which the server counts alignment.
+pub(crate) const HEADER: usize = 4;
+
+/// `VARTAG_ONDISK`: the only kind of pointer that is ever written to disk.
+const TAG_ON_DISK: u8 = 18;
+
+/// Low bits of `va_tcinfo` and `va_extinfo`: a size. The two bits above are the method.
+const SIZE_MASK: u32 = 0x3fff_ffff;
+
+/// A byte of LZ4 becomes at most 255.
+const LZ4_EXPANSION_MAX: usize = 255;
+
+/// How a value was compressed (`ToastCompressionId`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// PostgreSQL's own.
+    Pglz,
+    /// A block of LZ4 without a frame.
+    Lz4,
+}
+
+impl Compression {
+    fn from_bits(info: u32) -> Result<Self> {
+        match info >> 30 {
+            0 => Ok(Compression::Pglz),
+            1 => Ok(Compression::Lz4),
+            _ => Err(Error::damaged("compression method")),
+        }
+    }
+}
+
+/// Where a value is that is stored out of line (`varatt_external`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToastPointer {
+    /// Length of the value itself, without a header.
+    pub raw_size: u32,
+    /// Length of all its chunks together.
+    pub stored_size: u32,
+    /// `chunk_id` of its chunks.
+    pub value: Oid,
+    /// The TOAST table.
+    pub relation: Oid,
+    compression: Option<Compression>,
+}
+
+impl ToastPointer {
+    fn read(bytes: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "TOAST pointer");
+        let raw_size = reader.u32()?.checked_sub(4).ok_or(Error::damaged("TOAST pointer"))?;
+        let info = reader.u32()?;
+        let stored_size = info & SIZE_MASK;
+        let compression = if stored_size < raw_size { Some(Compression::from_bits(info)?) } else { None };
+        Ok(ToastPointer {
+            raw_size,
+            stored_size,
+            value: Oid(reader.u32()?),
+            relation: Oid(reader.u32()?),
+            compression,
+        })
+    }
+
+    /// The value whose chunks are `chunks`, one behind the other in the order of `chunk_seq`.
+    ///
+    /// # Errors
+    /// When they are not as long as the pointer says.
+    pub fn assemble<'a>(&self, chunks: &'a [u8]) -> Result<Varlena<'a>> {
+        if chunks.len() != self.stored_size as usize {
+            return Err(Error::damaged("chunks of a TOAST value"));
+        }
+        let varlena = match self.compression {
+            None => Varlena::Plain(chunks),
+            Some(_) => Varlena::compressed(chunks)?,
+        };
+        match varlena {
+            Varlena::Compressed { raw_size, .. } if raw_size != self.raw_size as usize => {
+                Err(Error::damaged("raw size of a TOAST value"))
+            }
+            Varlena::Plain(payload) if payload.len() != self.raw_size as usize => {
+                Err(Error::damaged("size of a TOAST value"))
+            }
+            varlena => Ok(varlena),
+        }
+    }
+}
+
+/// A value of variable length as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Varlena<'a> {
+    /// The payload itself.
+    Plain(&'a [u8]),
+    /// The payload compressed, in the row.
+    Compressed {
+        /// Length of the payload.
+        raw_size: usize,
+        /// How.
+        method: Compression,
+        /// What it became.
+        bytes: &'a [u8],
+    },
+    /// The payload is in a TOAST table.
+    External(ToastPointer),
+}
+
+impl<'a> Varlena<'a> {
+    /// The value that starts with the first byte of `bytes`, and its total length.
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<(Self, usize)> {
+        const DAMAGED: Error = Error::damaged("length of a value");
+        let &first = bytes.first().ok_or(DAMAGED)?;
+        if first == 1 {
+            if bytes.get(1) != Some(&TAG_ON_DISK) {
+                return Err(Error::damaged("tag of a TOAST pointer"));
+            }
+            let pointer = ToastPointer::read(bytes.get(2..18).ok_or(DAMAGED)?)?;
+            return Ok((Varlena::External(pointer), 18));
+        }
+        if first & 1 == 1 {
+            let total = usize::from(first >> 1);
+            return Ok((Varlena::Plain(bytes.get(1..total).ok_or(DAMAGED)?), total));
+        }
+        let header = u32::from_le_bytes(*bytes.first_chunk().ok_or(DAMAGED)?);
+        let total = (header >> 2) as usize;
+        let payload = bytes.get(HEADER..total).ok_or(DAMAGED)?;
+        let varlena = if first & 2 == 0 { Varlena::Plain(payload) } else { Varlena::compressed(payload)? };
+        Ok((varlena, total))
+    }
+
+    /// What follows the length of a compressed value, in a row as in chunks.
+    fn compressed(bytes: &'a [u8]) -> Result<Self> {
+        let mut reader = Reader::new(bytes, "compressed value");
+        let info = reader.u32()?;
+        Ok(Varlena::Compressed {
+            raw_size: (info & SIZE_MASK) as usize,
+            method: Compression::from_bits(info)?,
+            bytes: reader.rest(),
+        })
+    }
+
+    /// The payload, decompressed if need be.
+    ///
+    /// # Errors
+    /// When compressed bytes are damaged, and for a value that is stored out of line ([`Error::is_external`]).
+    pub fn payload(&self) -> Result<Cow<'a, [u8]>> {
+        match *self {
+            Varlena::Plain(payload) => Ok(Cow::Borrowed(payload)),
+            Varlena::Compressed { raw_size, method: Compression::Pglz, bytes } => {
+                pglz::decompress(bytes, raw_size).map(Cow::Owned)
+            }
+            Varlena::Compressed { raw_size, method: Compression::Lz4, bytes } => {
+                lz4(bytes, raw_size).map(Cow::Owned)
+            }
+            Varlena::External(_) => Err(Error::external()),
+        }
+    }
+}
+
+/// The payload of a value that `bytes` hold with its header, decompressed if need be.
+///
+/// # Errors
+/// When they are damaged, and for a value that is stored out of line.
+pub fn payload(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
+    Varlena::read(bytes)?.0.payload()
+}
+
+fn lz4(bytes: &[u8], raw_size: usize) -> Result<Vec<u8>> {
+    const DAMAGED: Error = Error::damaged("LZ4 data");
+    if raw_size / LZ4_EXPANSION_MAX > bytes.len() {
+        return Err(DAMAGED);
+    }
+    let raw = lz4_flex::block::decompress(bytes, raw_size).map_err(|_| DAMAGED)?;
+    if raw.len() == raw_size { Ok(raw) } else { Err(DAMAGED) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_header() {
+        assert_eq!(Varlena::read(b"\x07abrest").unwrap(), (Varlena::Plain(b"ab"), 3));
+        assert_eq!(Varlena::read(b"\x18\0\0\0abrest").unwrap(), (Varlena::Plain(b"ab"), 6));
+        assert_eq!(Varlena::read(b"\x03").unwrap(), (Varlena::Plain(b""), 1));
+        let (compressed, total) = Varlena::read(b"\x36\0\0\0\x0b\0\0\0\x04ab\x06\x02").unwrap();
+        assert_eq!((compressed.payload().unwrap().as_ref(), total), (&b"abababababa"[..], 13));
+        let (external, total) =
+            Varlena::read(b"\x01\x12\x10\x27\0\0\x88\x13\0\x40\x39\x30\0\0\x38\x30\0\0").unwrap();
+        let Varlena::External(pointer) = external else { panic!("{external:?}") };
+        assert_eq!((pointer.raw_size, pointer.stored_size, total), (9996, 5000, 18));
+        assert_eq!((pointer.value, pointer.relation), (Oid(12345), Oid(12344)));
+        assert_eq!(pointer.compression, Some(Compression::Lz4));
+        assert!(external.payload().unwrap_err().is_external());
+    }
+
+    #[test]
+    fn a_length_is_not_believed() {
+        for bytes in [
+            &b""[..],
+            b"\x09ab",
+            b"\x1c\0\0\0ab",
+            b"\x08\0\0\0ab",
+            b"\x00",
+            b"\x01\x12\0",
+            b"\x01\x01aaaaaaaaaaaaaaaa",
+            b"\x12\0\0\0",
+            b"\x22\0\0\0\xff\xff\xff\xff",
+        ] {
+            assert!(Varlena::read(bytes).is_err(), "{bytes:?}");
+        }
+        let pointer =
+            ToastPointer { raw_size: 3, stored_size: 3, value: Oid(1), relation: Oid(2), compression: None };
+        assert_eq!(pointer.assemble(b"abc").unwrap(), Varlena::Plain(b"abc"));
+        assert!(pointer.assemble(b"ab").is_err());
+    }
+}

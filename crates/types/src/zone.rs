@@ -1,0 +1,331 @@
+//! The zone in which a timestamptz is written.
+//!
+//! A zone is read from the file that the tz database has of it (TZif, RFC 9636): offsets with the times at which they
+//! begin, and a rule of POSIX (`CET-1CEST,M3.5.0,M10.5.0/3`) for all times after the last of them. Before the first, the
+//! first type of the file holds. The server reads the same files by the same rules; whether it reads files of the same
+//! year is for the caller to see to.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+const DAMAGED: Error = Error::damaged("time zone file");
+
+/// Header of a file, and of its part with times of 64 bits.
+const HEADER_SIZE: usize = 44;
+
+/// `TimeZone` of the session.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum TimeZone {
+    /// `UTC`, and every other name of it.
+    #[default]
+    Utc,
+    /// Any other, from its file.
+    File(ZoneFile),
+}
+
+/// A time zone's offsets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ZoneFile(Arc<Table>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Table {
+    /// Unix seconds, ascending, with the offset that begins there.
+    transitions: Vec<(i64, i32)>,
+    /// Before the first of them.
+    first: i32,
+    /// After the last of them.
+    rule: Option<Rule>,
+}
+
+impl TimeZone {
+    /// The zone that a file of the tz database describes.
+    ///
+    /// # Errors
+    /// When `bytes` are no such file of version 2 or later, or one that counts leap seconds.
+    pub fn from_tzif(bytes: &[u8]) -> Result<Self> {
+        Table::read(bytes).map(|table| TimeZone::File(ZoneFile(Arc::new(table))))
+    }
+
+    /// How many seconds east of UTC its clocks are at that time (Unix seconds).
+    pub(crate) fn offset_at(&self, unix_seconds: i64) -> i32 {
+        match self {
+            TimeZone::Utc => 0,
+            TimeZone::File(ZoneFile(table)) => table.offset_at(unix_seconds),
+        }
+    }
+}
+
+/// What a header says of the part behind it.
+struct Counts {
+    times: usize,
+    types: usize,
+    names: usize,
+    leaps: usize,
+    indicators: usize,
+}
+
+impl Counts {
+    fn read(bytes: &[u8]) -> Result<Self> {
+        let header = bytes.get(..HEADER_SIZE).filter(|header| header.starts_with(b"TZif")).ok_or(DAMAGED)?;
+        let count = |index: usize| {
+            let at = 20 + index * 4;
+            u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes")) as usize
+        };
+        let counts = Counts {
+            indicators: count(0).saturating_add(count(1)),
+            leaps: count(2),
+            times: count(3),
+            types: count(4),
+            names: count(5),
+        };
+        let fits = [counts.times, counts.types, counts.names, counts.leaps, counts.indicators]
+            .iter()
+            .all(|&count| count <= bytes.len());
+        if fits && header[4] >= b'2' { Ok(counts) } else { Err(DAMAGED) }
+    }
+
+    /// Length of the part, with times of `width` bytes.
+    fn size(&self, width: usize) -> usize {
+        self.times * (width + 1) + self.types * 6 + self.names + self.leaps * (width + 4) + self.indicators
+    }
+}
+
+impl Table {
+    fn read(bytes: &[u8]) -> Result<Self> {
+        let second = HEADER_SIZE + Counts::read(bytes)?.size(4);
+        let bytes = bytes.get(second..).ok_or(DAMAGED)?;
+        let counts = Counts::read(bytes)?;
+        let (part, footer) = bytes[HEADER_SIZE..].split_at_checked(counts.size(8)).ok_or(DAMAGED)?;
+        if counts.leaps > 0 || counts.types == 0 {
+            return Err(DAMAGED);
+        }
+        let (times, rest) = part.split_at(counts.times * 8);
+        let (kinds, rest) = rest.split_at(counts.times);
+        let offset = |kind: usize| {
+            let bytes = rest[..counts.types * 6].get(kind * 6..kind * 6 + 4).ok_or(DAMAGED)?;
+            Ok(i32::from_be_bytes(bytes.try_into().expect("four bytes")))
+        };
+        let transitions = times.as_chunks().0.iter().zip(kinds);
+        let transitions: Vec<(i64, i32)> = transitions
+            .map(|(&time, &kind)| Ok((i64::from_be_bytes(time), offset(kind.into())?)))
+            .collect::<Result<_>>()?;
+        if !transitions.is_sorted_by_key(|&(time, _)| time) {
+            return Err(DAMAGED);
+        }
+        let footer =
+            footer.strip_prefix(b"\n").and_then(|footer| footer.strip_suffix(b"\n")).ok_or(DAMAGED)?;
+        let rule = if footer.is_empty() { None } else { Some(Rule::parse(footer).ok_or(DAMAGED)?) };
+        Ok(Table { transitions, first: offset(0)?, rule })
+    }
+
+    fn offset_at(&self, time: i64) -> i32 {
+        let before = self.transitions.partition_point(|&(begin, _)| begin <= time);
+        match (&self.rule, before) {
+            (Some(rule), before) if before == self.transitions.len() => rule.offset_at(time),
+            (_, 0) => self.first,
+            (_, before) => self.transitions[before - 1].1,
+        }
+    }
+}
+
+/// A rule of POSIX.
+#[derive(Debug, PartialEq, Eq)]
+struct Rule {
+    standard: i32,
+    summer: Option<Summer>,
+}
+
+/// The other half of the year.
+#[derive(Debug, PartialEq, Eq)]
+struct Summer {
+    offset: i32,
+    begins: Switch,
+    ends: Switch,
+}
+
+/// When clocks are changed: on which day, at which second of local time.
+#[derive(Debug, PartialEq, Eq)]
+struct Switch {
+    day: Day,
+    second: i64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Day {
+    /// `Jn`: the n-th day, 29 February not counted.
+    OfYear(i64),
+    /// `n`: days after 1 January.
+    After(i64),
+    /// `Mm.w.d`: the w-th (5: the last) weekday d of month m.
+    OfMonth(i64, i64, i64),
+}
+
+impl Rule {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let mut text = Text(text);
+        text.name()?;
+        let standard = -text.offset()?;
+        if text.0.is_empty() {
+            return Some(Rule { standard, summer: None });
+        }
+        text.name()?;
+        let offset = if text.0.starts_with(b",") { standard + 3600 } else { -text.offset()? };
+        let (begins, ends) = (text.switch()?, text.switch()?);
+        text.0.is_empty().then_some(Rule { standard, summer: Some(Summer { offset, begins, ends }) })
+    }
+
+    fn offset_at(&self, time: i64) -> i32 {
+        let Some(summer) = &self.summer else { return self.standard };
+        let year = year_of((time + i64::from(self.standard)).div_euclid(86_400));
+        let begin = summer.begins.time(year) - i64::from(self.standard);
+        let end = summer.ends.time(year) - i64::from(summer.offset);
+        let is_summer =
+            if begin < end { (begin..end).contains(&time) } else { !(end..begin).contains(&time) };
+        if is_summer { summer.offset } else { self.standard }
+    }
+}
+
+impl Switch {
+    /// In that year, in local seconds from 1970.
+    fn time(&self, year: i64) -> i64 {
+        let first = days_before(year);
+        let is_leap = days_before(year + 1) - first == 366;
+        let day = match self.day {
+            Day::OfYear(day) => first + day - 1 + i64::from(is_leap && day >= 60),
+            Day::After(days) => first + days,
+            Day::OfMonth(month, week, weekday) => {
+                const LENGTHS: [i64; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+                let length = |month: usize| LENGTHS[month] + i64::from(is_leap && month == 1);
+                let month = month as usize - 1;
+                let start = first + (0..month).map(length).sum::<i64>();
+                // 1970-01-01 was a Thursday.
+                let earliest = (weekday - (start + 4)).rem_euclid(7);
+                let day = earliest + (week - 1) * 7;
+                start + if day >= length(month) { day - 7 } else { day }
+            }
+        };
+        day * 86_400 + self.second
+    }
+}
+
+/// Days from 1970-01-01 to the first day of `year`.
+fn days_before(year: i64) -> i64 {
+    let years = year - 1;
+    years * 365 + years.div_euclid(4) - years.div_euclid(100) + years.div_euclid(400) - 719_162
+}
+
+/// The year in which a day lies that is counted from 1970-01-01.
+fn year_of(day: i64) -> i64 {
+    let year = 1970 + (day * 400).div_euclid(146_097);
+    // The estimate is off by one at most.
+    [year + 1, year].into_iter().find(|&year| days_before(year) <= day).unwrap_or(year - 1)
+}
+
+/// What is left of a rule.
+struct Text<'a>(&'a [u8]);
+
+impl Text<'_> {
+    fn eat(&mut self, byte: u8) -> Option<()> {
+        self.0 = self.0.strip_prefix(&[byte])?;
+        Some(())
+    }
+
+    /// Letters, or anything in `<...>`.
+    fn name(&mut self) -> Option<()> {
+        let length = if self.0.starts_with(b"<") {
+            self.0.iter().position(|&byte| byte == b'>')? + 1
+        } else {
+            self.0.iter().take_while(|byte| byte.is_ascii_alphabetic()).count()
+        };
+        self.0 = &self.0[length..];
+        (length >= 3).then_some(())
+    }
+
+    fn number(&mut self, max: i64) -> Option<i64> {
+        let length = self.0.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (digits, rest) = self.0.split_at(length);
+        self.0 = rest;
+        let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        (number <= max).then_some(number)
+    }
+
+    /// `hh[:mm[:ss]]` with a sign.
+    fn seconds(&mut self) -> Option<i64> {
+        let negative = self.eat(b'-').is_some();
+        if !negative {
+            let _ = self.eat(b'+');
+        }
+        let mut seconds = self.number(167)? * 3600;
+        for unit in [60, 1] {
+            if self.eat(b':').is_none() {
+                break;
+            }
+            seconds += self.number(59)? * unit;
+        }
+        Some(if negative { -seconds } else { seconds })
+    }
+
+    fn offset(&mut self) -> Option<i32> {
+        self.seconds()?.try_into().ok()
+    }
+
+    fn switch(&mut self) -> Option<Switch> {
+        self.eat(b',')?;
+        let day = if self.eat(b'M').is_some() {
+            let month = self.number(12).filter(|&month| month > 0)?;
+            self.eat(b'.')?;
+            let week = self.number(5).filter(|&week| week > 0)?;
+            self.eat(b'.')?;
+            Day::OfMonth(month, week, self.number(6)?)
+        } else if self.eat(b'J').is_some() {
+            Day::OfYear(self.number(365).filter(|&day| day > 0)?)
+        } else {
+            Day::After(self.number(365)?)
+        };
+        let second = if self.eat(b'/').is_some() { self.seconds()? } else { 7_200 };
+        Some(Switch { day, second })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn years_begin_where_they_do() {
+        for (year, days) in
+            [(1970, 0), (1971, 365), (2000, 10_957), (2001, 11_323), (1969, -365), (1, -719_162)]
+        {
+            assert_eq!(days_before(year), days);
+        }
+        for year in -5_000..5_000 {
+            assert_eq!((year_of(days_before(year)), year_of(days_before(year) - 1)), (year, year - 1));
+        }
+    }
+
+    #[test]
+    fn rules() {
+        let berlin = Rule::parse(b"CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        // 2024-03-31 01:00 UTC and 2024-10-27 01:00 UTC.
+        for (time, offset) in
+            [(1_711_846_799, 3600), (1_711_846_800, 7200), (1_729_990_799, 7200), (1_729_990_800, 3600)]
+        {
+            assert_eq!(berlin.offset_at(time), offset, "{time}");
+        }
+        assert_eq!(Rule::parse(b"<-03>3").unwrap().offset_at(0), -10_800);
+        assert_eq!(Rule::parse(b"LHST-10:30LHDT-11,M10.1.0,M4.1.0").unwrap().offset_at(0), 39_600);
+        for text in
+            ["", "CET", "CE-1", "CET-1CEST", "CET-1CEST,M3.5.0", "CET-1CEST,M13.5.0,M1.1.0", "CET-1x", "<a"]
+        {
+            assert_eq!(Rule::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_zone() {
+        for bytes in [&b""[..], b"TZif", &[b"TZif2".as_slice(), &[0xff; 200]].concat()] {
+            assert!(TimeZone::from_tzif(bytes).unwrap_err().is_damaged());
+        }
+    }
+}
