@@ -1,0 +1,314 @@
+//! From a stored tree to an expression that can be evaluated, or to the part of it that cannot.
+//!
+//! Types are checked on the way: a function that is listed gets arguments of the types it is listed with, so that
+//! evaluating never meets a value it does not expect.
+
+use std::borrow::Cow;
+
+use base::Oid;
+
+use crate::cast::Cast;
+use crate::error::{Refused, Result};
+use crate::evaluate::Expression;
+use crate::functions::{Operator, cast, comparison};
+use crate::node::{Item, Node};
+use crate::value::Kind;
+
+/// `C_COLLATION_OID` and that of POSIX, which is the same.
+const C_COLLATIONS: [u32; 2] = [950, 951];
+/// `DEFAULT_COLLATION_OID`: the database's.
+const DEFAULT_COLLATION: u32 = 100;
+
+/// What a filter's meaning depends on besides itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Whether the database's own collation is C or POSIX.
+    pub default_collation_is_c: bool,
+}
+
+/// A row filter, ready to be asked.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    root: Expression,
+    columns: Vec<i16>,
+}
+
+impl Filter {
+    /// From `prqual`; `text` is the same as `pg_get_expr` writes it, for messages.
+    ///
+    /// # Errors
+    /// When there is anything in it that is not evaluated here.
+    pub fn compile(prqual: &str, text: &str, surroundings: Surroundings) -> Result<Filter, Refused> {
+        let refused = |reason: String| Refused { text: text.to_owned(), reason };
+        let tree =
+            Node::parse(prqual).ok_or_else(|| refused("it is not stored as it was expected".to_owned()))?;
+        let mut compiler = Compiler { surroundings, columns: Vec::new() };
+        let root = match compiler.expression(&tree).map_err(refused)? {
+            (root, Kind::Bool) => root,
+            _ => return Err(refused("it is not boolean".to_owned())),
+        };
+        compiler.columns.sort_unstable();
+        compiler.columns.dedup();
+        Ok(Filter { root, columns: compiler.columns })
+    }
+
+    /// The numbers (`attnum`) of the columns it looks at.
+    #[must_use]
+    pub fn columns(&self) -> &[i16] {
+        &self.columns
+    }
+
+    /// Whether a row is published. `payload` gives a column's payload by its number, `None` for NULL.
+    ///
+    /// # Errors
+    /// When a payload is damaged or cannot be had, or when a cast fails.
+    pub fn keeps<'a>(
+        &'a self,
+        payload: &dyn Fn(i16) -> Result<Option<Cow<'a, [u8]>>, types::Error>,
+    ) -> Result<bool> {
+        Ok(self.root.truth(payload)? == Some(true))
+    }
+}
+
+struct Compiler {
+    surroundings: Surroundings,
+    columns: Vec<i16>,
+}
+
+type Compiled<T = (Expression, Kind)> = std::result::Result<T, String>;
+
+/// A field that every tree of its kind has.
+fn have<T>(field: Option<T>, node: &Node) -> Compiled<T> {
+    field.ok_or_else(|| format!("its {} is not stored as it was expected", node.name))
+}
+
+fn kind_of(oid: u32) -> Compiled<Kind> {
+    Kind::of(Oid(oid)).ok_or_else(|| format!("it has values of the type with OID {oid}"))
+}
+
+impl Compiler {
+    fn expression(&mut self, node: &Node) -> Compiled {
+        match node.name.as_str() {
+            "VAR" => self.column(node),
+            "CONST" => constant(node),
+            "RELABELTYPE" => self.relabel(node),
+            // What it says stands in the comparison, too.
+            "COLLATEEXPR" => self.expression(have(node.node("arg"), node)?),
+            "FUNCEXPR" => self.function(node),
+            "OPEXPR" => {
+                let (operator, sides) = self.comparison(node)?;
+                Ok((Expression::Compare(operator, sides), Kind::Bool))
+            }
+            "DISTINCTEXPR" => match self.comparison(node)? {
+                (Operator::Equal, sides) => Ok((Expression::Distinct(sides), Kind::Bool)),
+                _ => Err("it has an IS DISTINCT FROM that is not about equality".to_owned()),
+            },
+            "SCALARARRAYOPEXPR" => self.any_of(node),
+            "BOOLEXPR" => self.boolean(node),
+            "NULLTEST" => self.null_test(node),
+            "BOOLEANTEST" => self.boolean_test(node),
+            other => Err(format!("it has a {other}")),
+        }
+    }
+
+    fn column(&mut self, node: &Node) -> Compiled {
+        let number: i16 = have(node.number("varattno"), node)?;
+        if number <= 0 || node.number("varno") != Some(1) || node.number("varlevelsup") != Some(0) {
+            return Err("it has something that is no column".to_owned());
+        }
+        self.columns.push(number);
+        let kind = kind_of(have(node.number("vartype"), node)?)?;
+        Ok((Expression::Column(number, kind), kind))
+    }
+
+    /// A cast that changes nothing but what the bytes are taken for.
+    fn relabel(&mut self, node: &Node) -> Compiled {
+        let (argument, from) = self.expression(have(node.node("arg"), node)?)?;
+        let to = kind_of(have(node.number("resulttype"), node)?)?;
+        let cast = match (from, to) {
+            _ if from == to => return Ok((argument, to)),
+            // Blanks at the end mean nothing in a bpchar, so that it must not be read as text.
+            (Kind::Text, Kind::Bpchar) => Cast::TextToBpchar,
+            (Kind::Int4, Kind::Oid) => Cast::IntToOid,
+            (Kind::Oid, Kind::Int4) => Cast::OidToInt,
+            _ => return Err(format!("it takes a {from:?} for a {to:?}")),
+        };
+        Ok((Expression::Cast(cast, to, Box::new(argument)), to))
+    }
+
+    fn function(&mut self, node: &Node) -> Compiled {
+        let function: u32 = have(node.number("funcid"), node)?;
+        let Some((from, to, cast)) = cast(function) else {
+            return Err(format!("it calls the function with OID {function}"));
+        };
+        let arguments = have(node.nodes("args"), node)?;
+        let [argument] = arguments[..] else {
+            return Err(format!("it calls the function with OID {function}"));
+        };
+        let (argument, kind) = self.expression(argument)?;
+        if kind != from {
+            return Err(format!("it takes a {kind:?} for a {from:?}"));
+        }
+        Ok((Expression::Cast(cast, to, Box::new(argument)), to))
+    }
+
+    fn comparison(&mut self, node: &Node) -> Compiled<(Operator, Box<[Expression; 2]>)> {
+        let arguments = have(node.nodes("args"), node)?;
+        let (operator, kinds) = self.operator(node)?;
+        let [left, right] = arguments[..] else { return Err("it has an operator of one side".to_owned()) };
+        let (left, right) = (self.expression(left)?, self.expression(right)?);
+        if (left.1, right.1) != kinds {
+            return Err(format!("it compares a {:?} with a {:?}", left.1, right.1));
+        }
+        Ok((operator, Box::new([left.0, right.0])))
+    }
+
+    /// The comparison behind an operator, if it is one and its collation is known.
+    fn operator(&self, node: &Node) -> Compiled<(Operator, (Kind, Kind))> {
+        let function: u32 = have(node.number("opfuncid"), node)?;
+        let Some((left, right, operator)) = comparison(function) else {
+            let operator: u32 = have(node.number("opno"), node)?;
+            return Err(format!("it has the operator with OID {operator} (function {function})"));
+        };
+        let collation: u32 = have(node.number("inputcollid"), node)?;
+        let is_c = C_COLLATIONS.contains(&collation)
+            || collation == DEFAULT_COLLATION && self.surroundings.default_collation_is_c;
+        if left.is_collated() && operator.orders() && !is_c {
+            return Err(format!("it orders text under the collation with OID {collation}, which is not C"));
+        }
+        // Collations under which different bytes may be equal are always somebody's own.
+        if Oid(collation).is_user_defined() {
+            return Err(format!("it compares text under the collation with OID {collation}"));
+        }
+        Ok((operator, (left, right)))
+    }
+
+    fn any_of(&mut self, node: &Node) -> Compiled {
+        let (operator, (left_kind, right_kind)) = self.operator(node)?;
+        let arguments = have(node.nodes("args"), node)?;
+        let [left, array] = arguments[..] else { return Err("it has an operator of one side".to_owned()) };
+        let (left, kind) = self.expression(left)?;
+        let elements = self.elements(array, right_kind)?;
+        if kind != left_kind {
+            return Err(format!("it compares a {kind:?} with a {left_kind:?}"));
+        }
+        let any = have(node.is_true("useOr"), node)?;
+        Ok((Expression::AnyOf { operator, left: Box::new(left), elements, any }, Kind::Bool))
+    }
+
+    /// The elements of an array that is written out, each by itself or as one constant.
+    fn elements(&mut self, node: &Node, kind: Kind) -> Compiled<Vec<Expression>> {
+        match node.name.as_str() {
+            "ARRAYEXPR" if node.is_true("multidims") == Some(false) => {
+                let mut elements = Vec::new();
+                for element in have(node.nodes("elements"), node)? {
+                    let (element, found) = self.expression(element)?;
+                    if found != kind {
+                        return Err(format!("it has an array of {found:?}"));
+                    }
+                    elements.push(element);
+                }
+                Ok(elements)
+            }
+            // An array of text as one of varchar is the same array.
+            "RELABELTYPE" => self.elements(have(node.node("arg"), node)?, kind),
+            "CONST" => constant_elements(node, kind),
+            other => Err(format!("it looks for a value in a {other}")),
+        }
+    }
+
+    fn boolean(&mut self, node: &Node) -> Compiled {
+        let mut arguments = Vec::new();
+        for argument in have(node.nodes("args"), node)? {
+            match self.expression(argument)? {
+                (argument, Kind::Bool) => arguments.push(argument),
+                (_, other) => return Err(format!("it takes a {other:?} for a boolean")),
+            }
+        }
+        let expression = match (have(node.word("boolop"), node)?, arguments.len()) {
+            ("and", _) => Expression::And(arguments),
+            ("or", _) => Expression::Or(arguments),
+            ("not", 1) => Expression::Not(Box::new(arguments.remove(0))),
+            (other, _) => return Err(format!("it has a boolean {other}")),
+        };
+        Ok((expression, Kind::Bool))
+    }
+
+    /// The argument may be a column of any type, if nothing but its being NULL counts.
+    fn null_test(&mut self, node: &Node) -> Compiled {
+        if node.is_true("argisrow") != Some(false) {
+            return Err("it asks whether a row is null".to_owned());
+        }
+        let argument = have(node.node("arg"), node)?;
+        let argument = match argument.number::<i16>("varattno") {
+            Some(number) if argument.name == "VAR" && number > 0 => {
+                self.columns.push(number);
+                // Text is what can be made of any payload.
+                Expression::Column(number, Kind::Text)
+            }
+            _ => self.expression(argument)?.0,
+        };
+        let test = match have(node.word("nulltesttype"), node)? {
+            "0" => Expression::IsNull(Box::new(argument)),
+            "1" => Expression::IsNotNull(Box::new(argument)),
+            other => return Err(format!("it has a null test {other}")),
+        };
+        Ok((test, Kind::Bool))
+    }
+
+    fn boolean_test(&mut self, node: &Node) -> Compiled {
+        let (argument, Kind::Bool) = self.expression(have(node.node("arg"), node)?)? else {
+            return Err("it asks whether what is no boolean is true".to_owned());
+        };
+        let (truth, negated) = match have(node.word("booltesttype"), node)? {
+            "0" => (Some(true), false),
+            "1" => (Some(true), true),
+            "2" => (Some(false), false),
+            "3" => (Some(false), true),
+            "4" => (None, false),
+            "5" => (None, true),
+            other => return Err(format!("it has a boolean test {other}")),
+        };
+        Ok((Expression::IsTruth { argument: Box::new(argument), truth, negated }, Kind::Bool))
+    }
+}
+
+/// The bytes of a constant as a column of its type would have them; `None` is NULL.
+fn constant_payload(node: &Node) -> Compiled<Option<Box<[u8]>>> {
+    if have(node.is_true("constisnull"), node)? {
+        return Ok(None);
+    }
+    let Some(Item::Bytes(bytes)) = node.field("constvalue") else { return have(None, node) };
+    let length: i16 = have(node.number("constlen"), node)?;
+    let payload = match length {
+        -1 => types::payload(bytes)
+            .map_err(|_| format!("its {} is not stored as it was expected", node.name))?,
+        _ => Cow::Borrowed(&bytes[..]),
+    };
+    Ok(Some(payload.into()))
+}
+
+fn constant(node: &Node) -> Compiled {
+    let kind = kind_of(have(node.number("consttype"), node)?)?;
+    Ok((Expression::Constant(constant_payload(node)?, kind), kind))
+}
+
+fn constant_elements(node: &Node, kind: Kind) -> Compiled<Vec<Expression>> {
+    let Some(array) = constant_payload(node)? else { return Err("it looks for a value in NULL".to_owned()) };
+    let expected = || format!("its {} is not stored as it was expected", node.name);
+    let (element, elements) = types::array_elements(&array, |element| match element.0 {
+        20 | 701 | 1114 | 1184 | 1083 => Some((8, types::Align::Double)),
+        21 => Some((2, types::Align::Short)),
+        23 | 26 | 700 | 1082 => Some((4, types::Align::Int)),
+        16 => Some((1, types::Align::Char)),
+        2950 => Some((16, types::Align::Char)),
+        25 | 1042 | 1043 | 1700 => Some((-1, types::Align::Int)),
+        _ => None,
+    })
+    .map_err(|_| expected())?
+    .ok_or_else(|| "it looks for a value in an array of another type".to_owned())?;
+    if Kind::of(element) != Some(kind) {
+        return Err("it looks for a value in an array of another type".to_owned());
+    }
+    Ok(elements.into_iter().map(|payload| Expression::Constant(payload.map(Into::into), kind)).collect())
+}
