@@ -26,12 +26,14 @@
 //! (end of recovery, or a shutdown checkpoint). WAL of the old timeline from behind the switch is therefore an error:
 //! the first record after the switch is not the one that must come.
 
+mod accept;
+mod pages;
+
 use base::Lsn;
 
 use crate::error::{Error, Kind, Result};
-use crate::fields::Fields;
 use crate::layout::Layout;
-use crate::page::{self, Begins, LONG_HEADER, PAGE, PAGE_SIZE, PageHeader, SHORT_HEADER, header_length};
+use crate::page::{LONG_HEADER, PAGE, PAGE_SIZE};
 use crate::record::{self, HEADER, LENGTH_MAX, Record};
 use crate::rmgr::Rmgr;
 
@@ -290,129 +292,6 @@ impl Reader {
         taken
     }
 
-    /// Takes bytes of a page's header, and acts on it when it is whole.
-    fn page_header(&mut self, input: &mut &[u8]) -> Result<()> {
-        let page = Lsn::new(self.position.as_u64() - self.header_have as u64);
-        let length = header_length(page, self.segment_size);
-        let taken = (length - self.header_have).min(input.len());
-        self.header[self.header_have..self.header_have + taken].copy_from_slice(&input[..taken]);
-        self.skip(input, taken as u64);
-        self.header_have += taken;
-        if self.header_have < length {
-            return Ok(());
-        }
-        self.header_have = 0;
-        let bytes = self.header;
-        let bytes = &bytes[..length];
-        if let State::Ended { at, .. } = self.state {
-            return self.page_behind_the_end(page, at, bytes);
-        }
-        // The first page must be one: an end has to follow something.
-        let may_end = self.state != State::Unsynced;
-        if may_end
-            && (bytes.iter().all(|&byte| byte == 0) || page::is_of_elsewhere(bytes, page) == Some(true))
-        {
-            let open = match self.state {
-                State::Inside { lsn, .. } => Some(lsn),
-                State::Tail(_) => Some(page),
-                _ => None,
-            };
-            self.state = State::Ended { at: page, open };
-            return Ok(());
-        }
-        let header = PageHeader::read(bytes, page, self.segment_size)?;
-        self.enter(page, &header)
-    }
-
-    /// A page after the end of WAL: empty, or what a recycled segment still has. A page of this very place would be
-    /// WAL that goes on.
-    fn page_behind_the_end(&self, page: Lsn, end: Lsn, bytes: &[u8]) -> Result<()> {
-        let is_empty = bytes.iter().all(|&byte| byte == 0);
-        if is_empty || page::is_of_elsewhere(bytes, page) == Some(true) {
-            return Ok(());
-        }
-        Err(Error::page(page, format!("WAL ended at {end} and goes on here")))
-    }
-
-    /// The rest of a page in or behind which WAL ended: zeros, unless the page is a recycled one.
-    fn rest_of_ended(&mut self, end: Lsn, input: &mut &[u8]) -> Result<()> {
-        let in_page = usize::try_from(self.page_left()).unwrap_or(PAGE_SIZE).min(input.len());
-        let page = Lsn::new(self.position.as_u64() / PAGE * PAGE);
-        let is_recycled = end <= page && self.header[..SHORT_HEADER].iter().any(|&byte| byte != 0);
-        if !is_recycled && let Some(at) = input[..in_page].iter().position(|&byte| byte != 0) {
-            let what =
-                format!("it ends here with a length of 0, but there is more at {}", plus(self.position, at));
-            return Err(Error::record(end, what));
-        }
-        self.skip(input, in_page as u64);
-        Ok(())
-    }
-
-    /// Goes on with what the header of the page at `page` says.
-    fn enter(&mut self, page: Lsn, header: &PageHeader) -> Result<()> {
-        match self.layout {
-            Some(layout) if layout != header.layout => {
-                let (before, now) = (layout.major(), header.layout.major());
-                return Err(Error::page(
-                    page,
-                    format!("it was written by {now}, the pages before by {before}"),
-                ));
-            }
-            _ => self.layout = Some(header.layout),
-        }
-        match (self.system_id, header.system_id) {
-            (Some(known), Some(found)) if known != found => {
-                let what = format!("it is of the cluster with the system identifier {found}, not of {known}");
-                return Err(Error::page(page, what));
-            }
-            (None, Some(found)) => self.system_id = Some(found),
-            _ => {}
-        }
-        self.enter_timeline(page, header.timeline)?;
-        self.state = match (self.state, header.begins) {
-            (State::Unsynced, Begins::WithRest(rest)) => State::Tail(rest),
-            (State::Tail(left), Begins::WithRest(rest)) if left == rest => self.state,
-            (State::Inside { length, .. }, Begins::WithRest(rest))
-                if u64::from(length) == self.scratch.len() as u64 + u64::from(rest) =>
-            {
-                self.state
-            }
-            (State::Unsynced | State::Between, Begins::Anew) => State::Between,
-            (State::Unsynced | State::Tail(_), Begins::Overwriting) => State::Between,
-            (State::Inside { lsn, .. }, Begins::Overwriting) => {
-                self.overwritten = Some(lsn);
-                State::Between
-            }
-            (State::Inside { lsn, length, .. }, begins) => {
-                let left = u64::from(length) - self.scratch.len() as u64;
-                let what = match begins {
-                    Begins::WithRest(rest) => format!("{rest} bytes of a record are left"),
-                    _ => "no record goes on".to_owned(),
-                };
-                let what = format!("its header says that {what}, but of record {lsn} {left} bytes are left");
-                return Err(Error::page(page, what));
-            }
-            (state, begins) => {
-                let what =
-                    format!("its header says {begins:?}, which cannot follow what came before ({state:?})");
-                return Err(Error::page(page, what));
-            }
-        };
-        Ok(())
-    }
-
-    fn enter_timeline(&mut self, page: Lsn, timeline: u32) -> Result<()> {
-        let before = self.timeline;
-        if timeline < before {
-            return Err(Error::page(page, format!("it is of timeline {timeline}, behind one of {before}")));
-        }
-        if timeline > before && before != 0 {
-            self.unannounced = Some(self.unannounced.unwrap_or(before));
-        }
-        self.timeline = timeline;
-        Ok(())
-    }
-
     /// The first bytes of a record: the whole of it, if it is there.
     fn begin(&mut self, input: &mut &[u8]) -> Result<Option<Found>> {
         let lsn = self.position;
@@ -505,86 +384,6 @@ impl Reader {
     fn known_layout(&self, lsn: Lsn) -> Result<&'static Layout> {
         self.layout.ok_or_else(|| Error::record(lsn, "no page came before it"))
     }
-
-    /// Checks a record that is whole, and does what it does to the reader; `None` if it is not wanted.
-    fn accept(&mut self, found: &Found, bytes: &[u8]) -> Result<Option<Accepted>> {
-        let lsn = found.lsn;
-        let record = Record::read(bytes, lsn, found.end, self.known_layout(lsn)?)?;
-        self.previous = lsn;
-        self.state = State::Between;
-        if record.rmgr() == Rmgr::Xlog {
-            self.accept_xlog(&record)?;
-        } else if self.overwritten.is_some() || self.unannounced.is_some() {
-            let what = match self.overwritten {
-                Some(lost) => {
-                    format!("it should say that record {lost} was lost, and is of {}", record.rmgr())
-                }
-                None => format!("it should start timeline {}, and is of {}", self.timeline, record.rmgr()),
-            };
-            return Err(Error::record(lsn, what));
-        }
-        let end = if self.state == State::Switched { self.segment_end() } else { found.end };
-        Ok((lsn >= self.start).then_some(Accepted { lsn, end, rmgr: record.rmgr() }))
-    }
-
-    /// Records that say how the WAL itself goes on.
-    fn accept_xlog(&mut self, record: &Record<'_>) -> Result<()> {
-        let lsn = record.lsn();
-        let main = record.parts()?.main();
-        let mut fields = Fields::new(main);
-        let cut_short = || Error::record(lsn, "its main data is cut short");
-        let op = record.info() & 0xf0;
-        if let Some(lost) = self.overwritten.take() {
-            let said = (op == xlog::OVERWRITE_CONTRECORD).then(|| fields.lsn()).flatten();
-            if said != Some(lost) {
-                return Err(Error::record(lsn, format!("it should say that record {lost} was lost")));
-            }
-            return Ok(());
-        }
-        match op {
-            xlog::SWITCH => self.state = State::Switched,
-            // Redo pointer and time, then the timelines.
-            xlog::CHECKPOINT_SHUTDOWN | xlog::END_OF_RECOVERY => {
-                fields.take(8).ok_or_else(cut_short)?;
-                let this = fields.u32().ok_or_else(cut_short)?;
-                let before = fields.u32().ok_or_else(cut_short)?;
-                self.announce(lsn, this, before)?;
-            }
-            // Both may come before the announcement, when recovery ends.
-            xlog::OVERWRITE_CONTRECORD | xlog::FPW_CHANGE => {}
-            _ if self.unannounced.is_some() => {
-                return Err(Error::record(lsn, format!("it should start timeline {}", self.timeline)));
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// A record says that it is of timeline `this`, and that `before` was the one before it.
-    fn announce(&mut self, lsn: Lsn, this: u32, before: u32) -> Result<()> {
-        let expected = match self.unannounced.take() {
-            // The page said it first.
-            Some(old) => this == self.timeline && before == old,
-            None if this == before => this == self.timeline,
-            // The switch is in the middle of a page.
-            None => this > before && before == self.timeline,
-        };
-        if !expected {
-            let what = format!("it says timeline {this} after {before}, on a page of {}", self.timeline);
-            return Err(Error::record(lsn, what));
-        }
-        self.timeline = this;
-        Ok(())
-    }
-}
-
-/// Kinds of record of the resource manager XLOG that matter here (`catalog/pg_control.h`).
-mod xlog {
-    pub(super) const CHECKPOINT_SHUTDOWN: u8 = 0x00;
-    pub(super) const SWITCH: u8 = 0x40;
-    pub(super) const FPW_CHANGE: u8 = 0x80;
-    pub(super) const END_OF_RECOVERY: u8 = 0x90;
-    pub(super) const OVERWRITE_CONTRECORD: u8 = 0xd0;
 }
 
 /// The records of one piece of input. Dropped before its end, what was not polled is lost, and the next push is

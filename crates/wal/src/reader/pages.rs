@@ -1,0 +1,132 @@
+//! What the headers of pages do to a reader: where records go on, where WAL ends, whose it is.
+
+use base::Lsn;
+
+use super::{Reader, State, plus};
+use crate::error::{Error, Result};
+use crate::page::{self, Begins, PAGE, PAGE_SIZE, PageHeader, SHORT_HEADER, header_length};
+
+impl Reader {
+    /// Takes bytes of a page's header, and acts on it when it is whole.
+    pub(super) fn page_header(&mut self, input: &mut &[u8]) -> Result<()> {
+        let page = Lsn::new(self.position.as_u64() - self.header_have as u64);
+        let length = header_length(page, self.segment_size);
+        let taken = (length - self.header_have).min(input.len());
+        self.header[self.header_have..self.header_have + taken].copy_from_slice(&input[..taken]);
+        self.skip(input, taken as u64);
+        self.header_have += taken;
+        if self.header_have < length {
+            return Ok(());
+        }
+        self.header_have = 0;
+        let bytes = self.header;
+        let bytes = &bytes[..length];
+        if let State::Ended { at, .. } = self.state {
+            return self.page_behind_the_end(page, at, bytes);
+        }
+        // The first page must be one: an end has to follow something.
+        let may_end = self.state != State::Unsynced;
+        if may_end
+            && (bytes.iter().all(|&byte| byte == 0) || page::is_of_elsewhere(bytes, page) == Some(true))
+        {
+            let open = match self.state {
+                State::Inside { lsn, .. } => Some(lsn),
+                State::Tail(_) => Some(page),
+                _ => None,
+            };
+            self.state = State::Ended { at: page, open };
+            return Ok(());
+        }
+        let header = PageHeader::read(bytes, page, self.segment_size)?;
+        self.enter(page, &header)
+    }
+
+    /// A page after the end of WAL: empty, or what a recycled segment still has. A page of this very place would be
+    /// WAL that goes on.
+    fn page_behind_the_end(&self, page: Lsn, end: Lsn, bytes: &[u8]) -> Result<()> {
+        let is_empty = bytes.iter().all(|&byte| byte == 0);
+        if is_empty || page::is_of_elsewhere(bytes, page) == Some(true) {
+            return Ok(());
+        }
+        Err(Error::page(page, format!("WAL ended at {end} and goes on here")))
+    }
+
+    /// The rest of a page in or behind which WAL ended: zeros, unless the page is a recycled one.
+    pub(super) fn rest_of_ended(&mut self, end: Lsn, input: &mut &[u8]) -> Result<()> {
+        let in_page = usize::try_from(self.page_left()).unwrap_or(PAGE_SIZE).min(input.len());
+        let page = Lsn::new(self.position.as_u64() / PAGE * PAGE);
+        let is_recycled = end <= page && self.header[..SHORT_HEADER].iter().any(|&byte| byte != 0);
+        if !is_recycled && let Some(at) = input[..in_page].iter().position(|&byte| byte != 0) {
+            let what =
+                format!("it ends here with a length of 0, but there is more at {}", plus(self.position, at));
+            return Err(Error::record(end, what));
+        }
+        self.skip(input, in_page as u64);
+        Ok(())
+    }
+
+    /// Goes on with what the header of the page at `page` says.
+    fn enter(&mut self, page: Lsn, header: &PageHeader) -> Result<()> {
+        match self.layout {
+            Some(layout) if layout != header.layout => {
+                let (before, now) = (layout.major(), header.layout.major());
+                return Err(Error::page(
+                    page,
+                    format!("it was written by {now}, the pages before by {before}"),
+                ));
+            }
+            _ => self.layout = Some(header.layout),
+        }
+        match (self.system_id, header.system_id) {
+            (Some(known), Some(found)) if known != found => {
+                let what = format!("it is of the cluster with the system identifier {found}, not of {known}");
+                return Err(Error::page(page, what));
+            }
+            (None, Some(found)) => self.system_id = Some(found),
+            _ => {}
+        }
+        self.enter_timeline(page, header.timeline)?;
+        self.state = match (self.state, header.begins) {
+            (State::Unsynced, Begins::WithRest(rest)) => State::Tail(rest),
+            (State::Tail(left), Begins::WithRest(rest)) if left == rest => self.state,
+            (State::Inside { length, .. }, Begins::WithRest(rest))
+                if u64::from(length) == self.scratch.len() as u64 + u64::from(rest) =>
+            {
+                self.state
+            }
+            (State::Unsynced | State::Between, Begins::Anew) => State::Between,
+            (State::Unsynced | State::Tail(_), Begins::Overwriting) => State::Between,
+            (State::Inside { lsn, .. }, Begins::Overwriting) => {
+                self.overwritten = Some(lsn);
+                State::Between
+            }
+            (State::Inside { lsn, length, .. }, begins) => {
+                let left = u64::from(length) - self.scratch.len() as u64;
+                let what = match begins {
+                    Begins::WithRest(rest) => format!("{rest} bytes of a record are left"),
+                    _ => "no record goes on".to_owned(),
+                };
+                let what = format!("its header says that {what}, but of record {lsn} {left} bytes are left");
+                return Err(Error::page(page, what));
+            }
+            (state, begins) => {
+                let what =
+                    format!("its header says {begins:?}, which cannot follow what came before ({state:?})");
+                return Err(Error::page(page, what));
+            }
+        };
+        Ok(())
+    }
+
+    fn enter_timeline(&mut self, page: Lsn, timeline: u32) -> Result<()> {
+        let before = self.timeline;
+        if timeline < before {
+            return Err(Error::page(page, format!("it is of timeline {timeline}, behind one of {before}")));
+        }
+        if timeline > before && before != 0 {
+            self.unannounced = Some(self.unannounced.unwrap_or(before));
+        }
+        self.timeline = timeline;
+        Ok(())
+    }
+}
