@@ -8,6 +8,7 @@
 pub mod flight;
 mod ids;
 mod lsn;
+pub mod pglz;
 mod progress;
 mod subscription;
 mod time;

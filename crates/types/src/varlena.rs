@@ -16,7 +16,6 @@ use std::borrow::Cow;
 use base::Oid;
 
 use crate::error::{Error, Result};
-use crate::pglz;
 use crate::reader::Reader;
 
 /// Length of the plain header, from which the server counts alignment.
@@ -164,7 +163,9 @@ impl<'a> Varlena<'a> {
         match *self {
             Varlena::Plain(payload) => Ok(Cow::Borrowed(payload)),
             Varlena::Compressed { raw_size, method: Compression::Pglz, bytes } => {
-                pglz::decompress(bytes, raw_size).map(Cow::Owned)
+                base::pglz::decompress_to_vec(bytes, raw_size)
+                    .map(Cow::Owned)
+                    .map_err(|_| Error::damaged("pglz data"))
             }
             Varlena::Compressed { raw_size, method: Compression::Lz4, bytes } => {
                 lz4(bytes, raw_size).map(Cow::Owned)

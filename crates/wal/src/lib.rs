@@ -23,7 +23,6 @@ mod image;
 mod layout;
 mod page;
 mod parts;
-pub mod pglz;
 mod reader;
 mod record;
 mod rmgr;

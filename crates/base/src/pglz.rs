@@ -30,6 +30,10 @@ impl std::error::Error for Corrupt {}
 const COPY_MIN: usize = 3;
 const COPY_EXTENDED: usize = 18;
 
+/// The most one byte can become: 273 bytes from a copy of three, its control
+/// bit left out of account.
+const EXPANSION_MAX: usize = 91;
+
 /// Unpacks all of `compressed`, which must fill `raw` exactly.
 ///
 /// # Errors
@@ -53,6 +57,19 @@ pub fn decompress(compressed: &[u8], raw: &mut [u8]) -> Result<(), Corrupt> {
         }
     }
     if source.len() == 0 { Ok(()) } else { Err(Corrupt) }
+}
+
+/// The same into memory of its own. A size that so few bytes cannot stand for
+/// is not believed.
+///
+/// # Errors
+/// As [`decompress`].
+pub fn decompress_to_vec(compressed: &[u8], raw_size: usize) -> Result<Vec<u8>, Corrupt> {
+    if raw_size / EXPANSION_MAX > compressed.len() {
+        return Err(Corrupt);
+    }
+    let mut raw = vec![0; raw_size];
+    decompress(compressed, &mut raw).map(|()| raw)
 }
 
 /// One copy item; where writing goes on.
@@ -107,6 +124,7 @@ mod tests {
         assert_eq!(unpacked(&[0, b'a', b'b'], 3), Err(Corrupt), "too little");
         assert_eq!(unpacked(&[0, b'a', b'b', b'c'], 2), Err(Corrupt), "too much");
         assert_eq!(unpacked(&[], 1), Err(Corrupt));
+        assert_eq!(decompress_to_vec(&[0], 1 << 30), Err(Corrupt), "a size that is not believed");
         assert_eq!(unpacked(&[0b1, 0, 1], 3), Err(Corrupt), "from before the start");
         assert_eq!(unpacked(&[0b10, b'x', 0, 0], 4), Err(Corrupt), "from nowhere");
         assert_eq!(unpacked(&[0b10, b'x', 0], 4), Err(Corrupt), "cut short");
