@@ -3,7 +3,7 @@
 //! Compiling resolves domains, elements, columns and bounds once and refuses what cannot be rendered, so that a codec
 //! fails on damaged bytes only. Payloads go in: a fixed-length value's bytes, or what [`crate::Varlena::payload`] gives.
 
-use base::Oid;
+use base::{Oid, PgVersion};
 use rustc_hash::FxHashMap;
 
 use crate::builtin::Builtin;
@@ -98,7 +98,7 @@ impl Codec {
     /// When the payload is damaged.
     pub fn binary(&self, payload: &[u8], settings: &Settings, out: &mut Vec<u8>) -> Result<()> {
         match &self.form {
-            Form::Builtin(builtin) => builtin_binary(*builtin, payload, out),
+            Form::Builtin(builtin) => builtin_binary(*builtin, payload, settings.version, out),
             Form::Array { element, .. } | Form::Vector { element, .. } => {
                 array::binary(payload, element, settings, out)
             }
@@ -226,7 +226,7 @@ fn builtin_text(builtin: Builtin, payload: &[u8], settings: &Settings, out: &mut
         Builtin::Polygon => geometry::polygon_text(payload, out)?,
         Builtin::Circle => geometry::circle_text(payload, out)?,
         Builtin::Jsonb => jsonb::text(payload, out)?,
-        Builtin::JsonPath => jsonpath::text(payload, out)?,
+        Builtin::JsonPath => jsonpath::text(payload, version, out)?,
         Builtin::TsVector => textsearch::vector_text(payload, out)?,
         Builtin::TsQuery => textsearch::query_text(payload, out)?,
         Builtin::Snapshot => text::Snapshot::read(payload)?.text(out),
@@ -235,7 +235,7 @@ fn builtin_text(builtin: Builtin, payload: &[u8], settings: &Settings, out: &mut
     Ok(())
 }
 
-fn builtin_binary(builtin: Builtin, payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
+fn builtin_binary(builtin: Builtin, payload: &[u8], version: PgVersion, out: &mut Vec<u8>) -> Result<()> {
     match builtin {
         Builtin::Bool => out.push((fixed::<1>(payload, "bool")?[0] != 0).into()),
         // One number, turned round.
@@ -283,7 +283,7 @@ fn builtin_binary(builtin: Builtin, payload: &[u8], out: &mut Vec<u8>) -> Result
         }
         Builtin::JsonPath => {
             out.push(JSON_SEND_VERSION);
-            jsonpath::text(payload, out)?;
+            jsonpath::text(payload, version, out)?;
         }
         Builtin::TsVector => textsearch::vector_binary(payload, out)?,
         Builtin::TsQuery => textsearch::query_binary(payload, out)?,

@@ -3,6 +3,8 @@
 //! Operands and followers are written behind the item that names them. Whatever points elsewhere is damaged, and no
 //! path visits more items than fit into its bytes, so that no damage leads round in a circle.
 
+use base::PgVersion;
+
 use crate::error::{Error, Result};
 use crate::numeric;
 use crate::reader::Reader;
@@ -102,7 +104,7 @@ fn priority(kind: u8) -> u8 {
 }
 
 /// `jsonpath_out`; `jsonpath_send` puts the version 1 before it.
-pub(crate) fn text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn text(payload: &[u8], version: PgVersion, out: &mut Vec<u8>) -> Result<()> {
     let mut reader = Reader::new(payload, "jsonpath");
     let header = reader.u32()?;
     if header & !LAX != VERSION {
@@ -112,13 +114,16 @@ pub(crate) fn text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
         out.extend_from_slice(b"strict ");
     }
     let data = reader.rest();
-    Path { data, visits_left: data.len() / ITEM_SIZE_MIN + 1, depth: 0, out }.chain(0, false, true)
+    let numbers_apart = version.major() >= 15;
+    Path { data, visits_left: data.len() / ITEM_SIZE_MIN + 1, depth: 0, numbers_apart, out }
+        .chain(0, false, true)
 }
 
 struct Path<'a, 'o> {
     data: &'a [u8],
     visits_left: usize,
     depth: usize,
+    numbers_apart: bool,
     out: &'o mut Vec<u8>,
 }
 
@@ -240,9 +245,9 @@ impl<'a> Path<'a, '_> {
         Ok(())
     }
 
-    /// A number that something follows is set apart, lest its dot be taken for a decimal point.
+    /// A number that something follows is set apart, lest its dot be taken for a decimal point; 14 did not do so yet.
     fn number(&mut self, item: &Item<'a>) -> Result<()> {
-        let apart = item.next != 0;
+        let apart = item.next != 0 && self.numbers_apart;
         self.put(if apart { "(" } else { "" });
         let (number, _) = Varlena::read(item.content.rest())?;
         numeric::text(&number.payload()?, self.out)?;

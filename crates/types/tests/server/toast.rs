@@ -46,7 +46,7 @@ const LONG: &[(&str, &str, &str)] = &[
     ),
     (
         "path",
-        "(SELECT path(string_agg('(1,' || i || ')', ',')) FROM generate_series(1, 200))",
+        "(SELECT path(string_agg('(1,' || i + n % 2 || ')', ',')) FROM generate_series(1, 200) n)",
         "(SELECT path(string_agg('(' || n * 0.1 || ',' || i || ')', ',')) FROM generate_series(1, 500) n)",
     ),
     (
