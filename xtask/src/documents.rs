@@ -8,8 +8,11 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::{Profile, build_pgsluice};
 
 /// Arguments of the program, and the file that holds what it then prints.
-const DOCUMENTS: [(&[&str], &str); 2] =
-    [(&["config-reference"], "docs/configuration.md"), (&["man"], "docs/pgsluice.1")];
+const DOCUMENTS: [(&[&str], &str); 3] = [
+    (&["config-reference"], "docs/configuration.md"),
+    (&["error-reference"], "docs/errors.md"),
+    (&["man"], "docs/pgsluice.1"),
+];
 
 /// Writes the documents, or with `check_only` says which are out of date; whether all were up to date or written.
 pub(crate) fn run(check_only: bool) -> Result<bool> {

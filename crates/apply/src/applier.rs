@@ -183,11 +183,7 @@ async fn become_replica(wire: &mut Wire, allow_triggers: bool) -> Result<bool, E
         Ok(_) => Ok(true),
         // insufficient_privilege
         Err(error) if error.sqlstate() == Some("42501") && allow_triggers => Ok(false),
-        Err(error) if error.sqlstate() == Some("42501") => Err(Error::refused(
-            "the target's role may not set session_replication_role, so its triggers and foreign keys would fire \
-             a second time for replicated changes; GRANT SET ON PARAMETER session_replication_role TO that role \
-             (15 and later), use a superuser, or accept it with --allow-triggers",
-        )),
+        Err(error) if error.sqlstate() == Some("42501") => Err(Kind::NotReplica.into()),
         Err(error) => Err(error.into()),
     }
 }

@@ -7,6 +7,7 @@ use conflict::Conflict;
 use proto::frame::ServerError;
 use txn::{AssemblyError, Begin};
 
+use crate::state::STATE_SCHEMA;
 use crate::table::MappingError;
 
 /// What stopped the applier. The target holds whole transactions up to its
@@ -69,15 +70,30 @@ pub(crate) enum Kind {
         /// The session's own words for itself; may be empty.
         who: String,
     },
-    /// What the target remembers does not fit the source.
-    Refused(String),
+    /// The role may not set `session_replication_role`.
+    NotReplica,
+    /// Our tables are not as we made them.
+    Damaged(client::Error),
+    /// An origin of our name, without our row.
+    OriginTaken {
+        origin: String,
+        name: String,
+    },
+    OriginGone {
+        origin: String,
+        name: String,
+    },
+    /// The table that was to join was forgotten meanwhile.
+    Forgotten {
+        table: String,
+    },
     /// The executor's task ended without a word, which only a panic does.
     Lost,
 }
 
 impl Error {
-    pub(crate) fn refused(message: impl Into<String>) -> Self {
-        Kind::Refused(message.into()).into()
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0
     }
 
     /// Says which transaction met a table that does not fit, so that it can be
@@ -121,7 +137,11 @@ impl Error {
     #[must_use]
     pub fn is_refused(&self) -> bool {
         match &*self.0 {
-            Kind::Refused(_) | Kind::InUse { .. } => true,
+            Kind::NotReplica
+            | Kind::Damaged(_)
+            | Kind::OriginTaken { .. }
+            | Kind::OriginGone { .. }
+            | Kind::InUse { .. } => true,
             Kind::Client(error) => {
                 error.is_configuration()
                     || error.is_authentication()
@@ -171,6 +191,23 @@ pub(crate) fn is_transient(sqlstate: &str) -> bool {
     matches!(sqlstate, "40001" | "40P01" | "55P03")
 }
 
+/// What the server said of a part of a transaction, and how to pass over that
+/// one, unless trying again may help.
+fn refused_by_server(
+    f: &mut fmt::Formatter<'_>,
+    error: &ServerError,
+    doing: &str,
+    finished_at: Lsn,
+) -> fmt::Result {
+    let ServerError { severity, message, code, .. } = error;
+    write!(f, "{severity}: {message} (SQLSTATE {code}) while processing {doing}, finished at {finished_at}")?;
+    error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))?;
+    match is_transient(code) {
+        true => Ok(()),
+        false => write!(f, "; to pass over the transaction: pgsluice skip --lsn {finished_at}"),
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
@@ -187,13 +224,8 @@ impl fmt::Display for Error {
             }
             Kind::Assembly(error) => error.fmt(f),
             Kind::Change { table, operation, xid, finished_at, error } => {
-                write!(
-                    f,
-                    "{}: {} (SQLSTATE {}) while processing {operation} for replication target relation \"{table}\" \
-                     in transaction {xid}, finished at {finished_at}",
-                    error.severity, error.message, error.code
-                )?;
-                error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
+                let doing = format!("{operation} for replication target relation \"{table}\" in transaction {xid}");
+                refused_by_server(f, error, &doing, *finished_at)
             }
             Kind::Conflict { conflict, xid, finished_at } => write!(
                 f,
@@ -201,12 +233,7 @@ impl fmt::Display for Error {
                  Remove the row on the target, or skip the transaction: pgsluice skip --lsn {finished_at}"
             ),
             Kind::Commit { xid, finished_at, error } => {
-                write!(
-                    f,
-                    "{}: {} (SQLSTATE {}) while processing COMMIT of transaction {xid}, finished at {finished_at}",
-                    error.severity, error.message, error.code
-                )?;
-                error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
+                refused_by_server(f, error, &format!("COMMIT of transaction {xid}"), *finished_at)
             }
             Kind::Statement { what, error } => {
                 write!(f, "{what} failed on the target: {} (SQLSTATE {})", error.message, error.code)?;
@@ -219,7 +246,8 @@ impl fmt::Display for Error {
                  sent already: pgsluice skip --lsn {finished_at}"
             ),
             Kind::PutAside(error) => {
-                write!(f, "changes that were put aside in the spool directory cannot be read back: {error}")
+                write!(f, "changes that were put aside in the spool directory cannot be read back: {error}; the source sends \
+                     them again")
             }
             Kind::InUse { name, holder } => write!(
                 f,
@@ -231,7 +259,32 @@ impl fmt::Display for Error {
                 "replication origin \"{origin}\" of subscription \"{name}\" is held by process {pid}{who} on the \
                  target, so that nothing can be applied; end it: SELECT pg_terminate_backend({pid})"
             ),
-            Kind::Refused(message) => f.write_str(message),
+            Kind::NotReplica => f.write_str(
+                "the target's role may not set session_replication_role, so its triggers and foreign keys would fire \
+                 a second time for replicated changes; GRANT SET ON PARAMETER session_replication_role TO that role \
+                 (15 and later), use a superuser, or accept it with --allow-triggers",
+            ),
+            Kind::Damaged(error) => write!(
+                f,
+                "schema \"{STATE_SCHEMA}\" on the target is damaged, or belongs to something else: {error}; restore \
+                 it, or give up what it knows: pgsluice drop --force, DROP SCHEMA {STATE_SCHEMA} CASCADE, and copy \
+                 again"
+            ),
+            Kind::OriginTaken { origin, name } => write!(
+                f,
+                "replication origin \"{origin}\" exists on the target, but this database knows no subscription \
+                 \"{name}\": another database of the cluster uses the name; choose another --subscription"
+            ),
+            Kind::OriginGone { origin, name } => write!(
+                f,
+                "replication origin \"{origin}\" of subscription \"{name}\" does not exist on the target any more, \
+                 and with it the record of what was applied; drop the subscription and copy again"
+            ),
+            Kind::Forgotten { table } => write!(
+                f,
+                "table \"{table}\" is not to be replicated any more: it was taken off pgsluice.copied_table while it \
+                 was copied; the stream begins anew without it"
+            ),
             Kind::Lost => f.write_str("the applier's task ended without a result"),
         }
     }

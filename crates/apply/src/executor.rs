@@ -291,7 +291,7 @@ impl Executor {
         }
         // Forgotten meanwhile. Its changes that follow must not be applied either: begin anew.
         let error = result.error.map_or_else(
-            || Error::refused(format!("table \"{}.{}\" is not to be replicated any more", table.0, table.1)),
+            || Kind::Forgotten { table: format!("{}.{}", table.0, table.1) }.into(),
             |error| Kind::Statement { what: "recording a table as joined", error }.into(),
         );
         Err(error)

@@ -15,6 +15,7 @@
 mod applier;
 mod batch;
 mod catalog;
+mod catalogue;
 mod counters;
 mod error;
 mod executor;
@@ -34,6 +35,7 @@ mod write;
 
 pub use applier::{Backends, Feed, Options, Target, apply};
 pub use catalog::JoinedTables;
+pub use catalogue::catalogue;
 pub use counters::Counters;
 pub use error::Error;
 pub use flusher::{flush_continuously, flush_now};

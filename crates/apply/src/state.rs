@@ -178,10 +178,7 @@ impl State {
         match error.sqlstate() {
             // undefined_table, undefined_column, undefined_object,
             // undefined_function, datatype_mismatch
-            Some("42P01" | "42703" | "42704" | "42883" | "42804") => Error::refused(format!(
-                "schema \"{STATE_SCHEMA}\" on the target is damaged, or belongs to something else: {error}; restore \
-                 it, or give up what it knows: pgsluice drop --force, DROP SCHEMA {STATE_SCHEMA} CASCADE, and copy again"
-            )),
+            Some("42P01" | "42703" | "42704" | "42883" | "42804") => Kind::Damaged(error).into(),
             _ => error.into(),
         }
     }
@@ -290,11 +287,7 @@ impl State {
         match created {
             // unique_violation, duplicate_object
             Err(error) if matches!(error.sqlstate(), Some("23505" | "42710")) => {
-                Err(Error::refused(format!(
-                    "replication origin \"{origin}\" exists on the target, but this database knows no subscription \
-                 \"{}\": another database of the cluster uses the name; choose another --subscription",
-                    self.name
-                )))
+                Err(Kind::OriginTaken { origin, name: self.name.to_string() }.into())
             }
             other => other.map(drop),
         }
@@ -419,11 +412,7 @@ impl State {
                 Some("55006") => {}
                 // undefined_object
                 Some("42704") => {
-                    return Err(Error::refused(format!(
-                        "replication origin \"{origin}\" of subscription \"{}\" does not exist on the target any \
-                         more, and with it the record of what was applied; drop the subscription and copy again",
-                        self.name
-                    )));
+                    return Err(Kind::OriginGone { origin, name: self.name.to_string() }.into());
                 }
                 _ => return Err(error.into()),
             }

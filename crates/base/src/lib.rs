@@ -5,6 +5,7 @@
 //! knows no protocol: a type belongs here only when at least three stages
 //! need it and its meaning is PostgreSQL's, not ours.
 
+pub mod catalogue;
 pub mod flight;
 mod ids;
 mod lsn;

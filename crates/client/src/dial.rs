@@ -24,6 +24,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::conninfo::{Address, Host, SessionAttrs, Settings, SslMode};
+use crate::denial::{Tls, Unsuitable};
 use crate::error::Kind;
 use crate::startup::{self, Purpose, Ready};
 use crate::stream::Stream;
@@ -247,9 +248,7 @@ pub(crate) async fn open(
         if encryption == Encryption::TlsIfOffered {
             return Ok(Stream::Tcp(stream));
         }
-        return Err(Error::new(Kind::Tls(
-            "the server does not offer it; set ssl = on there, or connect with a weaker sslmode".into(),
-        )));
+        return Err(Error::new(Kind::Tls(Tls::NotOffered)));
     }
     tls::connect(stream, settings, &endpoint.host).await
 }
@@ -316,9 +315,7 @@ fn suitable(established: Established, wanted: SessionAttrs) -> Result<Establishe
     let is_on = |name: &str| established.ready.parameters.get(name).map(|value| value == "on");
     let (Some(standby), Some(read_only)) = (is_on("in_hot_standby"), is_on("default_transaction_read_only"))
     else {
-        return Err(Error::new(Kind::Unsuitable(
-            "target_session_attrs needs a server that reports in_hot_standby, PostgreSQL 14 or later".into(),
-        )));
+        return Err(Error::new(Kind::Unsuitable(Unsuitable::TooOld)));
     };
     let (fits, what) = match wanted {
         SessionAttrs::Any => (true, ""),
@@ -330,7 +327,7 @@ fn suitable(established: Established, wanted: SessionAttrs) -> Result<Establishe
     if fits {
         return Ok(established);
     }
-    Err(Error::new(Kind::Unsuitable(format!("the server is {what}, target_session_attrs asks for another"))))
+    Err(Error::new(Kind::Unsuitable(Unsuitable::Is(what))))
 }
 
 /// `server_version` as a number: "15.18 (Debian ...)", "19devel", "18beta2".

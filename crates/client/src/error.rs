@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use proto::frame::ServerError;
 
+use crate::denial::{Tls, Unauthenticated, Unsuitable};
+
 /// A connection that could not be made or used.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
@@ -32,16 +34,16 @@ pub(crate) enum Kind {
     /// An established connection ended.
     Lost(Option<io::Error>),
     /// TLS could not be agreed on.
-    Tls(String),
+    Tls(Tls),
     /// The peer went away while TLS was being agreed on: it may not speak
     /// TLS, or it may be a server that is just being stopped.
     Handshake(io::Error),
     /// We would not or could not authenticate.
-    Authentication(String),
+    Authentication(Unauthenticated),
     /// The server's own words.
     Server(Box<ServerError>),
     /// The server is not what `target_session_attrs` asks for.
-    Unsuitable(String),
+    Unsuitable(Unsuitable),
     /// The peer does not speak the protocol, or we were called out of turn.
     Protocol(String),
     /// tokio-postgres could not encode or decode a value.
@@ -179,9 +181,8 @@ impl fmt::Display for Error {
             write!(f, "{place}: ")?;
         }
         match &self.0.kind {
-            Kind::Configuration(message) | Kind::Authentication(message) | Kind::Protocol(message) => {
-                f.write_str(message)
-            }
+            Kind::Configuration(message) | Kind::Protocol(message) => f.write_str(message),
+            Kind::Authentication(why) => why.fmt(f),
             Kind::Unreachable(error) => {
                 write!(
                     f,
@@ -197,7 +198,7 @@ impl fmt::Display for Error {
                 f.write_str("the server closed the connection unexpectedly; its log says why")
             }
             Kind::Lost(Some(error)) => write!(f, "connection lost: {error}"),
-            Kind::Tls(message) => write!(f, "TLS: {message}"),
+            Kind::Tls(why) => write!(f, "TLS: {why}"),
             Kind::Handshake(error) => {
                 write!(f, "TLS: the server broke off the handshake ({error}); its log says why")
             }
@@ -212,7 +213,7 @@ impl fmt::Display for Error {
                     None => Ok(()),
                 }
             }
-            Kind::Unsuitable(message) => f.write_str(message),
+            Kind::Unsuitable(why) => why.fmt(f),
             Kind::Session(error) => match std::error::Error::source(error) {
                 Some(cause) => write!(f, "{error}: {cause}"),
                 None => write!(f, "{error}"),
@@ -236,6 +237,12 @@ impl std::error::Error for Error {
     }
 }
 
+impl From<ServerError> for Error {
+    fn from(error: ServerError) -> Error {
+        Error::new(Kind::Server(Box::new(error)))
+    }
+}
+
 impl From<proto::frame::Error> for Error {
     fn from(error: proto::frame::Error) -> Error {
         Error::protocol(error.to_string())
@@ -247,7 +254,7 @@ impl From<proto::frame::Error> for Error {
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Error {
         if let Some(db) = error.as_db_error() {
-            return Error::new(Kind::Server(Box::new(server_error(db))));
+            return server_error(db).into();
         }
         let io = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<io::Error>());
         if error.is_closed() {

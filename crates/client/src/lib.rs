@@ -20,8 +20,10 @@
 
 mod bulk;
 mod cancel;
+mod catalogue;
 mod conninfo;
 mod copy;
+mod denial;
 mod dial;
 mod error;
 mod link;
@@ -35,6 +37,7 @@ mod x509;
 
 pub use bulk::Pauses;
 pub use cancel::Canceller;
+pub use catalogue::{catalogue, misread_catalogue};
 pub use conninfo::{ConnInfo, Libpq};
 pub use copy::CopyBlock;
 pub use error::Error;

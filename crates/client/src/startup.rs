@@ -14,6 +14,7 @@ use postgres_protocol::message::frontend;
 use proto::frame::{Frame, HEADER_SIZE, ServerError};
 
 use crate::conninfo::{AuthMethod, ChannelBinding, Host, Settings, add_setting};
+use crate::denial::Unauthenticated;
 use crate::error::Kind;
 use crate::link::Link;
 use crate::stream::Stream;
@@ -140,10 +141,7 @@ impl Authentication<'_> {
                 | Message::AuthenticationGss
                 | Message::AuthenticationSspi
                 | Message::AuthenticationScmCredential => {
-                    return Err(refused(
-                        "the server asks for GSSAPI, SSPI or Kerberos, which are not supported; \
-                         let pg_hba.conf offer scram-sha-256 or cert",
-                    ));
+                    return Err(refused(Unauthenticated::NotSupported));
                 }
                 _ => return Err(Error::protocol("the server's authentication request is out of turn")),
             }
@@ -171,10 +169,7 @@ impl Authentication<'_> {
         if self.settings.channel_binding == ChannelBinding::Require
             && self.used != Some(AuthMethod::ScramSha256)
         {
-            return Err(refused(
-                "channel_binding=require, but the server let us in without SCRAM; \
-                 let pg_hba.conf ask for scram-sha-256",
-            ));
+            return Err(refused(Unauthenticated::NotAsked));
         }
         Ok(())
     }
@@ -183,38 +178,25 @@ impl Authentication<'_> {
         if self.settings.require_auth.allows(method) {
             return Ok(());
         }
-        Err(refused(format!(
-            "the server asks for authentication method {}, which require_auth does not allow",
-            method.name()
-        )))
+        Err(refused(Unauthenticated::NotAllowed { method: method.name() }))
     }
 
     /// The password, if it may be given away by `method`.
     fn password(&mut self, method: AuthMethod) -> Result<String, Error> {
         self.check_method(method)?;
         if self.settings.channel_binding == ChannelBinding::Require && method != AuthMethod::ScramSha256 {
-            return Err(refused(format!(
-                "channel_binding=require, but the server asks for method {}; it must be scram-sha-256",
-                method.name()
-            )));
+            return Err(refused(Unauthenticated::CannotBind { method: method.name() }));
         }
         self.used = Some(method);
         self.settings.password_for(self.host, self.dbname)?.ok_or_else(|| {
-            let file = self
-                .settings
-                .passfile()
-                .map_or("the password file".into(), |path| path.display().to_string());
-            refused(format!(
-                "the server asks for a password ({}) and there is none; give it in the connection string, \
-                 in PGPASSWORD or in {file}",
-                method.name()
-            ))
+            let passfile = self.settings.passfile().map(ToOwned::to_owned);
+            refused(Unauthenticated::NoPassword { method: method.name(), passfile })
         })
     }
 
     async fn send_password(&mut self, password: &[u8]) -> Result<(), Error> {
         frontend::password_message(password, &mut self.link.outbox)
-            .map_err(|_| refused("the password contains a zero byte"))?;
+            .map_err(|_| refused(Unauthenticated::ZeroByte))?;
         self.link.flush().await
     }
 
@@ -222,9 +204,7 @@ impl Authentication<'_> {
         let offered: Vec<&str> = body.mechanisms().collect().map_err(Error::lost)?;
         let (mechanism, binding) = self.mechanism(&offered)?;
         let password = self.password(AuthMethod::ScramSha256)?;
-        let failed = |error: std::io::Error| {
-            refused(format!("the SCRAM exchange failed: {error}; is this the right server?"))
-        };
+        let failed = |error: std::io::Error| refused(Unauthenticated::Scram(error));
         let mut scram = ScramSha256::new(password.as_bytes(), binding);
         frontend::sasl_initial_response(mechanism, scram.message(), &mut self.link.outbox).map_err(failed)?;
         self.link.flush().await?;
@@ -249,16 +229,10 @@ impl Authentication<'_> {
             return Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(hash)));
         }
         if wanted == ChannelBinding::Require {
-            return Err(refused(
-                "channel_binding=require, but the server does not offer it on this connection; it needs TLS, \
-                 and a certificate signed with a SHA-2 hash",
-            ));
+            return Err(refused(Unauthenticated::NoBinding));
         }
         if !offered.contains(&sasl::SCRAM_SHA_256) {
-            return Err(refused(format!(
-                "the server offers only {}; supported are SCRAM-SHA-256 and SCRAM-SHA-256-PLUS",
-                offered.join(", ")
-            )));
+            return Err(refused(Unauthenticated::Mechanisms(offered.join(", "))));
         }
         // "y": we could have bound but saw no offer. A server that did make
         // one then knows that somebody took it out (RFC 5802, section 6).
@@ -268,8 +242,8 @@ impl Authentication<'_> {
     }
 }
 
-fn refused(message: impl Into<String>) -> Error {
-    Error::new(Kind::Authentication(message.into()))
+fn refused(why: Unauthenticated) -> Error {
+    Error::new(Kind::Authentication(why))
 }
 
 /// Hands the frame to the library, header restored.

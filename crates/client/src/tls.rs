@@ -40,6 +40,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::Error;
 use crate::conninfo::{Address, Host, RootCert, Settings, Ssl, SslMode, TlsVersion};
+use crate::denial::Tls;
 use crate::error::Kind;
 use crate::stream::Stream;
 use crate::x509::{Certificate, SignatureHash, name_matches};
@@ -62,7 +63,7 @@ pub(crate) async fn connect(stream: TcpStream, settings: &Settings, host: &Host)
         }
     })?;
     if ssl.direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
-        return Err(failed("sslnegotiation=direct needs a server that knows it, PostgreSQL 17 or later"));
+        return Err(failed(Tls::NotDirect));
     }
     Ok(Stream::Tls(Box::new(stream)))
 }
@@ -78,38 +79,28 @@ pub(crate) fn server_end_point(session: &ClientConnection) -> Option<Vec<u8>> {
     })
 }
 
-fn failed(message: impl Into<String>) -> Error {
-    Error::new(Kind::Tls(message.into()))
+fn failed(why: Tls) -> Error {
+    Error::new(Kind::Tls(why))
 }
 
-/// What to do about a handshake that failed.
-fn explain(error: &rustls::Error, host: &Host, roots: Option<&str>) -> String {
-    let roots = roots.unwrap_or("no root certificates");
+/// Why a handshake failed.
+pub(crate) fn explain(error: &rustls::Error, host: &Host, roots: Option<&str>) -> Tls {
+    let roots = || roots.unwrap_or("no root certificates").to_owned();
     let rustls::Error::InvalidCertificate(reason) = error else {
-        return format!("the handshake failed: {error}");
+        return Tls::Handshake(error.clone());
     };
+    let error = error.clone();
     match reason {
-        CertificateError::UnknownIssuer => format!(
-            "the server's certificate is not signed by an authority in {roots}; give its root with sslrootcert"
-        ),
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => format!(
-            "the server's certificate is not for host {host}: {error}; connect by the name in the certificate \
-             (hostaddr can say where it is), or check only its authority with sslmode=verify-ca"
-        ),
+        CertificateError::UnknownIssuer => Tls::UnknownAuthority { roots: roots() },
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            Tls::WrongName { host: host.to_string(), error }
+        }
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
-        | CertificateError::NotValidYetContext { .. } => {
-            format!(
-                "the server's certificate is outside its time: {error}; renew it, or check this machine's clock"
-            )
-        }
-        CertificateError::Other(other) if is_version_1(&*other.0) => {
-            "the server's certificate is of X.509 version 1, which cannot be verified; issue it with extensions \
-             (subjectAltName, by `openssl x509 -req -extfile`), or use sslmode=require without a root certificate"
-                .to_owned()
-        }
-        _ => format!("the server's certificate is not accepted: {error} (trusted: {roots})"),
+        | CertificateError::NotValidYetContext { .. } => Tls::OutOfTime(error),
+        CertificateError::Other(other) if is_version_1(&*other.0) => Tls::Version1,
+        _ => Tls::NotAccepted { error, roots: roots() },
     }
 }
 
@@ -193,7 +184,7 @@ fn config(ssl: &Ssl, roots: Option<Roots>, host: &Host) -> Result<ClientConfig, 
     };
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(versions)
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(|error| failed(Tls::Handshake(error)))?;
     let verifier = Arc::new(Verifier::new(&provider, ssl, roots, host)?);
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
     let mut config = match identity(ssl)? {
@@ -386,7 +377,7 @@ fn public_key<'a>(certificate: &'a CertificateDer<'_>) -> Result<SubjectPublicKe
 /// the server's refusal of our certificate.
 pub(crate) fn of_io(error: &io::Error) -> Option<Error> {
     let cause = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    Some(failed(format!("{cause}; the server's log says more")))
+    Some(failed(Tls::Alert(cause.clone())))
 }
 
 #[cfg(test)]
@@ -406,6 +397,7 @@ mod tests {
             (CertificateError::Revoked, "roots.pem"),
         ] {
             let message = explain(&rustls::Error::InvalidCertificate(reason), host, Some("roots.pem"));
+            let message = message.to_string();
             assert!(message.contains(part), "{message}");
         }
     }

@@ -16,13 +16,21 @@ struct Inner {
 }
 
 #[derive(Debug)]
-enum Kind {
+pub(crate) enum Kind {
     /// The connection or the server, while doing what the text says.
     Client { attempt: &'static str, cause: client::Error },
-    /// Source and target do not fit together.
-    Mismatch(String),
-    /// A table changed under us: another attempt looks again.
-    Changed(String),
+    /// The target has no such table.
+    NoTable,
+    /// The target has something else of this name.
+    NotATable,
+    /// The target's table lacks these columns.
+    MissingColumns(Vec<String>),
+    /// The target's role may not set `session_replication_role`.
+    NotReplica,
+    /// The source's table went away under us: another attempt looks again.
+    Dropped,
+    /// The snapshot did: another attempt takes a new one.
+    SnapshotGone(client::Error),
     /// The caller asked for it.
     Stopped,
     /// A worker of ours ended as it never should.
@@ -30,7 +38,7 @@ enum Kind {
 }
 
 impl Error {
-    fn new(kind: Kind) -> Error {
+    pub(crate) fn new(kind: Kind) -> Error {
         Error(Box::new(Inner { table: None, kind }))
     }
 
@@ -39,12 +47,8 @@ impl Error {
         move |cause| Error::new(Kind::Client { attempt, cause })
     }
 
-    pub(crate) fn mismatch(message: impl Into<String>) -> Error {
-        Error::new(Kind::Mismatch(message.into()))
-    }
-
-    pub(crate) fn changed(message: impl Into<String>) -> Error {
-        Error::new(Kind::Changed(message.into()))
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0.kind
     }
 
     pub(crate) fn stopped() -> Error {
@@ -70,8 +74,13 @@ impl Error {
             Kind::Client { cause, .. } => {
                 cause.is_connection_lost() || cause.sqlstate().is_some_and(is_passing)
             }
-            Kind::Changed(_) => true,
-            Kind::Mismatch(_) | Kind::Stopped | Kind::Broken(_) => false,
+            Kind::Dropped | Kind::SnapshotGone(_) => true,
+            Kind::NoTable
+            | Kind::NotATable
+            | Kind::MissingColumns(_)
+            | Kind::NotReplica
+            | Kind::Stopped
+            | Kind::Broken(_) => false,
         }
     }
 
@@ -130,7 +139,26 @@ impl fmt::Display for Error {
                     None => Ok(()),
                 }
             }
-            Kind::Mismatch(message) | Kind::Changed(message) => f.write_str(message),
+            Kind::NoTable => f.write_str(
+                "the target has no table of this name; create it there with the same columns, or take the table out \
+                 of the publication",
+            ),
+            Kind::NotATable => f.write_str(
+                "on the target this name stands for something else than a table; rename one of them",
+            ),
+            Kind::MissingColumns(columns) => write!(
+                f,
+                "the target's table has no column {}; add what is missing there, or publish a column list without it",
+                columns.iter().map(|column| format!("\"{column}\"")).collect::<Vec<_>>().join(", ")
+            ),
+            Kind::NotReplica => f.write_str(
+                "the target's role may not set session_replication_role, so triggers would fire for every copied row; \
+                 on 15 or newer GRANT SET ON PARAMETER session_replication_role TO it, or run with --allow-triggers",
+            ),
+            Kind::Dropped => f.write_str("the source's table was dropped since it was looked at; another attempt looks again"),
+            Kind::SnapshotGone(error) => {
+                write!(f, "the exported snapshot is gone, its session has ended: {error}")
+            }
             Kind::Stopped => f.write_str("stopped"),
             Kind::Broken(message) => write!(f, "internal error: {message}"),
         }

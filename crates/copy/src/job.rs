@@ -3,7 +3,7 @@
 use base::PgVersion;
 use source::publication::{Generated, PublishedTable, TableKind, TargetTable};
 
-use crate::Error;
+use crate::error::{Error, Kind};
 use crate::sql::Format;
 
 /// A table to be copied, checked: every published column has its place.
@@ -33,28 +33,18 @@ impl CopyJob {
         target_version: PgVersion,
     ) -> Result<CopyJob, Error> {
         let name = table.name.clone();
-        let Some(target) = target else {
-            let message = "the target has no table of this name; create it there with the same columns, \
-                           or take the table out of the publication";
-            return Err(Error::mismatch(message).of(&name));
-        };
+        let Some(target) = target else { return Err(Error::new(Kind::NoTable).of(&name)) };
         if target.kind == TableKind::Other {
-            let message =
-                "on the target this name stands for something else than a table; rename one of them";
-            return Err(Error::mismatch(message).of(&name));
+            return Err(Error::new(Kind::NotATable).of(&name));
         }
         let missing: Vec<String> = table
             .columns
             .iter()
             .filter(|column| target.column(&column.name).is_none())
-            .map(|column| format!("\"{}\"", column.name))
+            .map(|column| column.name.clone())
             .collect();
         if !missing.is_empty() {
-            let message = format!(
-                "the target's table has no column {}; add what is missing there, or publish a column list without it",
-                missing.join(", ")
-            );
-            return Err(Error::mismatch(message).of(&name));
+            return Err(Error::new(Kind::MissingColumns(missing)).of(&name));
         }
         let pairs: Vec<_> = table
             .columns

@@ -37,6 +37,7 @@
 //! Does not belong here: when to copy, the slot and its snapshot, where the
 //! record is kept, and what happens to a table once it is copied.
 
+mod catalogue;
 mod error;
 mod job;
 mod plan;
@@ -49,6 +50,7 @@ mod sql;
 mod table;
 mod transfer;
 
+pub use catalogue::catalogue;
 pub use error::Error;
 pub use job::CopyJob;
 pub use progress::{CopyProgress, CopyTotals, TableProgress, TableState};

@@ -15,6 +15,7 @@ use source::publication::{TableKind, TableName};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::error::{Error, Kind};
 use crate::plan::{Heap, PageRange, Unit, heap_units, range_bytes};
 use crate::progress::{CopyProgress, TableProgress};
 use crate::record::CopyRecord;
@@ -22,7 +23,7 @@ use crate::schedule::{Claim, Schedule, Way};
 use crate::sql::{copy_in, copy_out};
 use crate::table::{self, Start};
 use crate::transfer::transfer;
-use crate::{CopyJob, Error, session};
+use crate::{CopyJob, session};
 
 /// An exported snapshot of the source. The connection that exported it must
 /// stay open until the attempt has ended.
@@ -254,9 +255,7 @@ async fn plan(source: &mut Wire, jobs: Vec<CopyJob>, attempt: &Attempt) -> Resul
     let mut tables = Vec::new();
     for job in jobs {
         let name = job.table.name.clone();
-        let layout = layouts.remove(&job.table.oid.0).ok_or_else(|| {
-            Error::changed("the source's table was dropped since it was looked at").of(&name)
-        })?;
+        let layout = layouts.remove(&job.table.oid.0).ok_or_else(|| Error::new(Kind::Dropped).of(&name))?;
         let units = layout.units(&job, range_bytes);
         let progress = attempt.progress.announce(&name, job.table.rows_estimate, layout.bytes());
         tables.push(Table { job, units, progress, rows: AtomicU64::new(0) });

@@ -3,7 +3,7 @@
 
 use client::{ConnInfo, Replication, Wire};
 
-use crate::Error;
+use crate::error::{Error, Kind};
 use crate::run::{Options, Snapshot};
 
 /// What text output and input depend on, and what could end or bend a long
@@ -83,7 +83,7 @@ pub(crate) async fn connect_source(
     match wire.query(&import).await {
         Ok(_) => Ok(wire),
         Err(error) if error.sqlstate().is_some_and(|code| SNAPSHOT_GONE.contains(&code)) => {
-            Err(Error::changed(format!("the exported snapshot is gone, its session has ended: {error}")))
+            Err(Error::new(Kind::SnapshotGone(error)))
         }
         Err(error) => Err(failed(error)),
     }
@@ -106,10 +106,7 @@ pub(crate) async fn connect_target(info: &ConnInfo, options: &Options) -> Result
     match wire.query("SET session_replication_role TO replica").await {
         Ok(_) => Ok(wire),
         Err(error) if error.sqlstate() == Some(REFUSED) && options.allow_triggers => Ok(wire),
-        Err(error) if error.sqlstate() == Some(REFUSED) => Err(Error::mismatch(
-            "the target's role may not set session_replication_role, so triggers would fire for every copied row; \
-             on 15 or newer GRANT SET ON PARAMETER session_replication_role TO it, or run with --allow-triggers",
-        )),
+        Err(error) if error.sqlstate() == Some(REFUSED) => Err(Error::new(Kind::NotReplica)),
         Err(error) => Err(failed(error)),
     }
 }

@@ -20,6 +20,8 @@
 //! A process that was killed may leave backends for a moment, until they
 //! notice: what is in use is tried again for `BUSY_BOUND`.
 
+mod catalogue;
+
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -27,6 +29,8 @@ use base::{Lsn, SubscriptionName, quote_ident};
 use client::{ConnInfo, Session};
 use serde::Serialize;
 use source::slot::{drop_slot, slot_state};
+
+pub use catalogue::catalogue;
 
 use crate::adopt;
 
@@ -214,7 +218,9 @@ pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result
             slot: row.try_get(1)?,
             adopted_from: adopted.as_ref().and_then(|adopted| adopted.native.clone()),
             // Which changes run asks for by their origin is not known here.
-            adoption_refuses: adopted.as_ref().and_then(|adopted| adopted.refusal(subscription, true)),
+            adoption_refuses: adopted
+                .as_ref()
+                .and_then(|adopted| Some(adopted.refusal(subscription, true)?.to_string())),
             publications: row.try_get::<_, Option<Vec<String>>>(2)?.unwrap_or_default(),
             consistent_point: row.try_get(3)?,
             confirmed_lsn: row.try_get(4)?,

@@ -41,12 +41,13 @@ mod take;
 
 use std::time::{Duration, Instant};
 
-use base::{Lsn, SubscriptionName, quote_ident};
+use base::{Lsn, SubscriptionName};
 use client::{ConnInfo, Session};
 use source::slot::{self, SlotState};
 use tokio_postgres::GenericClient;
 
 use crate::error::{Error, Kind};
+use crate::refusal::{AdoptionRefusal as Why, Refusal};
 
 pub use hand_back::release;
 pub use native::{NativeOptions, options};
@@ -92,27 +93,15 @@ pub(crate) struct Adoption {
 
 impl Adoption {
     /// Why `run` must not stream.
-    pub(crate) fn refusal(&self, name: &SubscriptionName, origin_none: bool) -> Option<String> {
+    pub(crate) fn refusal(&self, name: &SubscriptionName, origin_none: bool) -> Option<Refusal> {
+        let name = || name.clone();
         if !self.finished {
-            return Some(format!(
-                "subscription \"{name}\" is being adopted and that was interrupted: to go on, pgsluice adopt; to hand \
-                 it back, pgsluice release"
-            ));
+            return Some(Why::Unfinished { name: name() }.into());
         }
         if let (Some(native), Some(slot)) = (&self.native, &self.native_slot) {
-            return Some(format!(
-                "native subscription \"{native}\" of the target was given slot \"{slot}\" again while pgsluice has \
-                 adopted it: only one of the two may use it; ALTER SUBSCRIPTION {ident} DISABLE; ALTER SUBSCRIPTION \
-                 {ident} SET (slot_name = NONE); to hand it back, pgsluice release",
-                ident = quote_ident(native)
-            ));
+            return Some(Why::SlotGivenBack { native: native.clone(), slot: slot.clone() }.into());
         }
-        (self.options.origin == "none" && !origin_none).then(|| {
-            format!(
-                "subscription \"{name}\" was adopted with origin = none: give --origin none, or no --publication, so \
-                 that its options are taken from the target"
-            )
-        })
+        (self.options.origin == "none" && !origin_none).then(|| Why::OriginNone { name: name() }.into())
     }
 }
 
@@ -156,7 +145,7 @@ pub(crate) async fn adoption(
 /// Why a step of a transaction failed.
 enum Failed {
     Query(tokio_postgres::Error),
-    Refused(String),
+    Refused(Why),
 }
 
 impl From<tokio_postgres::Error> for Failed {
@@ -169,7 +158,7 @@ impl Failed {
     fn told(self, target: &Session) -> Error {
         match self {
             Failed::Query(error) => Kind::Client(target.error(error)).into(),
-            Failed::Refused(message) => Error::refused(message),
+            Failed::Refused(why) => Error::refused(why),
         }
     }
 
@@ -179,8 +168,8 @@ impl Failed {
     }
 }
 
-fn refuse<T>(message: String) -> Result<T, Failed> {
-    Err(Failed::Refused(message))
+fn refuse<T>(why: Why) -> Result<T, Failed> {
+    Err(Failed::Refused(why))
 }
 
 /// A session whose commits are durable.
@@ -193,28 +182,15 @@ async fn target_session(info: &ConnInfo, name: &SubscriptionName) -> Result<Sess
 async fn usable_slot(source: &Session, slot: &str) -> Result<SlotState, Error> {
     let row = source.query_one("SELECT pg_catalog.current_database()::text", &[]).await;
     let here: String = row.map_err(|error| source.error(error))?.get(0);
-    let Some(found) = slot::slot_state(source, slot).await? else {
-        return Err(Error::refused(format!(
-            "replication slot \"{slot}\" of the native subscription does not exist on {}: give the --source that \
-             the native subscription reads from",
-            source.describe()
-        )));
-    };
+    let (found, slot) = (slot::slot_state(source, slot).await?, slot.to_owned());
+    let place = source.describe().to_owned();
+    let Some(found) = found else { return Err(Error::refused(Why::SlotNotThere { slot, place })) };
     if found.plugin.as_deref() != Some("pgoutput") || found.database.as_deref() != Some(&here) {
-        return Err(Error::refused(format!(
-            "replication slot \"{slot}\" on {} is another's: plugin {}, database {}; give the --source that the \
-             native subscription reads from",
-            source.describe(),
-            found.plugin.as_deref().unwrap_or("none"),
-            found.database.as_deref().unwrap_or("none")
-        )));
+        let (plugin, database) = (found.plugin, found.database);
+        return Err(Error::refused(Why::SlotOfAnother { slot, place, plugin, database }));
     }
     if found.is_lost() {
-        return Err(Error::refused(format!(
-            "replication slot \"{slot}\" has lost WAL that the target still needs ({}): neither side can go on; \
-             drop the native subscription and start with pgsluice run, which copies",
-            found.invalidation.as_deref().unwrap_or("lost")
-        )));
+        return Err(Error::refused(Why::SlotLost { slot, why: found.invalidation }));
     }
     Ok(found)
 }
@@ -226,10 +202,7 @@ async fn wait_for_slot(source: &Session, slot: &str) -> Result<SlotState, Error>
         let found = usable_slot(source, slot).await?;
         let Some(pid) = found.active_pid else { return Ok(found) };
         if Instant::now() >= deadline {
-            return Err(Error::refused(format!(
-                "replication slot \"{slot}\" on the source is still in use by walsender {pid}; end it and repeat \
-                 the command: SELECT pg_terminate_backend({pid})"
-            )));
+            return Err(Error::refused(Why::SlotBusy { slot: slot.to_owned(), pid }));
         }
         tokio::time::sleep(POLL).await;
     }

@@ -46,6 +46,8 @@
 //! 3. A caller that holds the stream and dies, or hangs: the kernel closes its
 //!    socket, and the time ends it.
 
+mod catalogue;
+
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -63,6 +65,8 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+pub use catalogue::catalogue;
 
 use crate::status::{Snapshot, Status};
 
@@ -190,13 +194,22 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::InUse { subscription, pid: Some(pid) } => {
-                write!(f, "subscription \"{subscription}\" is in use: process {pid} runs it")
+                write!(
+                    f,
+                    "subscription \"{subscription}\" is in use: process {pid} runs it; pgsluice stop ends that"
+                )
             }
             Kind::InUse { subscription, pid: None } => {
-                write!(f, "subscription \"{subscription}\" is in use: another process runs it")
+                write!(
+                    f,
+                    "subscription \"{subscription}\" is in use: another process runs it; pgsluice stop ends that"
+                )
             }
             Kind::NotRunning { subscription } => {
-                write!(f, "no process on this machine runs subscription \"{subscription}\"")
+                write!(
+                    f,
+                    "no process on this machine runs subscription \"{subscription}\" with this state_dir; pgsluice run starts one"
+                )
             }
             Kind::PathTooLong { path } => write!(
                 f,

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use base::SubscriptionName;
+
+use crate::refusal::Refusal;
 use crate::status::Silence;
 
 /// What ended a pipeline.
@@ -18,21 +21,32 @@ pub(crate) enum Kind {
     Spool(std::io::Error),
     /// The target's backend and we waited for one another.
     Silent(Silence),
-    Refused(String),
-    Disabled(String),
+    Refused(Refusal),
+    /// By somebody, or by an error of an earlier run.
+    Disabled {
+        name: SubscriptionName,
+        after: Option<String>,
+    },
+    /// `disable_on_error`, by this error.
+    DisabledNow {
+        name: SubscriptionName,
+        error: Box<Error>,
+    },
 }
 
 impl Error {
-    pub(crate) fn refused(message: impl Into<String>) -> Self {
-        Kind::Refused(message.into()).into()
-    }
-
-    pub(crate) fn disabled(message: impl Into<String>) -> Self {
-        Kind::Disabled(message.into()).into()
+    pub(crate) fn refused(why: impl Into<Refusal>) -> Self {
+        Kind::Refused(why.into()).into()
     }
 
     pub(crate) fn kind(&self) -> &Kind {
         &self.0
+    }
+
+    /// What the pipeline does after this error.
+    #[must_use]
+    pub fn verdict(&self, disable_on_error: bool) -> crate::Verdict {
+        crate::retry::verdict(self, disable_on_error)
     }
 
     /// Only a person can help: settings, rights, state that does not fit.
@@ -44,7 +58,7 @@ impl Error {
     /// The subscription is disabled, perhaps just now by this error.
     #[must_use]
     pub fn is_disabled(&self) -> bool {
-        matches!(&*self.0, Kind::Disabled(_))
+        matches!(&*self.0, Kind::Disabled { .. } | Kind::DisabledNow { .. })
     }
 
     /// The subscription's name is in use elsewhere.
@@ -67,7 +81,9 @@ impl fmt::Display for Error {
             Kind::Schema(error) => error.fmt(f),
             Kind::Apply(error) => error.fmt(f),
             Kind::Client(error) => error.fmt(f),
-            Kind::Spool(error) => error.fmt(f),
+            Kind::Spool(error) => {
+                write!(f, "{error}; make room there, or give another --state-dir")
+            }
             Kind::Silent(silence) => write!(
                 f,
                 "nothing has come from the target for {} s, although its backend {} waits for us or is gone: the \
@@ -75,7 +91,17 @@ impl fmt::Display for Error {
                 silence.lasted.as_secs(),
                 silence.pid
             ),
-            Kind::Refused(message) | Kind::Disabled(message) => f.write_str(message),
+            Kind::Refused(why) => why.fmt(f),
+            Kind::Disabled { name, after } => {
+                write!(f, "subscription \"{name}\" is disabled")?;
+                after.iter().try_for_each(|error| write!(f, " after: {error}"))?;
+                f.write_str("; to go on: pgsluice enable")
+            }
+            Kind::DisabledNow { name, error } => write!(
+                f,
+                "{error}\nsubscription \"{name}\" has been disabled because of this error; repair the cause or skip \
+                 the transaction, then: pgsluice enable"
+            ),
         }
     }
 }
@@ -88,7 +114,11 @@ impl std::error::Error for Error {
             Kind::Schema(error) => error.source(),
             Kind::Apply(error) => error.source(),
             Kind::Client(error) => error.source(),
-            Kind::Spool(_) | Kind::Silent(_) | Kind::Refused(_) | Kind::Disabled(_) => None,
+            Kind::Spool(_)
+            | Kind::Silent(_)
+            | Kind::Refused(_)
+            | Kind::Disabled { .. }
+            | Kind::DisabledNow { .. } => None,
         }
     }
 }

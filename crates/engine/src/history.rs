@@ -26,6 +26,7 @@ use client::{Session, Wire};
 use source::slot;
 
 use crate::Error;
+use crate::refusal::Refusal;
 
 /// What is stored while the source is a standby: it may be promoted under the
 /// stream, and nobody would know on which timeline the last changes were.
@@ -62,33 +63,18 @@ pub(crate) async fn start_position(
     let start = applied.max(confirmed);
     // A standby that is behind will have the same WAL later.
     if identity.xlogpos < start && !standby {
-        return Err(Error::refused(format!(
-            "the source's WAL ends at {}, but the target has its changes up to {start}: the source was restored to \
-             an earlier state, and what it writes until then would be passed over; {REMEDY}",
-            identity.xlogpos
-        )));
+        return Err(Error::refused(Refusal::SourceBehind { end: identity.xlogpos, start }));
     }
     Ok(start)
 }
-
-const REMEDY: &str = "the target may hold rows that the source has not: pgsluice drop, empty the tables and copy \
-                      again; pgsluice verify shows what differs";
 
 /// Where timeline `before` ended and the present one went on, if all that was
 /// applied lies before.
 fn check_fork(before: i64, now: i64, fork: Option<Lsn>, applied: Lsn) -> Result<Lsn, Error> {
     match fork {
         Some(fork) if applied <= fork => Ok(fork),
-        Some(fork) => Err(Error::refused(format!(
-            "the source is on timeline {now}, which left timeline {before} at {fork}, but the target has changes of \
-             timeline {before} up to {applied}: the source was restored, or failed over to a standby that had not \
-             received them; {REMEDY}"
-        ))),
-        None => Err(Error::refused(format!(
-            "the source is on timeline {now}, but the target has changes up to {applied} of timeline {before}, which \
-             is not part of its history: it was restored to an earlier state, or is an old primary; give the right \
-             --source; if this is the one, {REMEDY}"
-        ))),
+        Some(fork) => Err(Error::refused(Refusal::Forked { before, now, fork, applied })),
+        None => Err(Error::refused(Refusal::OtherHistory { before, now, applied })),
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod adopt;
+mod catalogue;
 pub mod control;
 mod error;
 mod history;
@@ -12,6 +13,7 @@ mod pipeline;
 mod preflight;
 mod record;
 mod refresh;
+mod refusal;
 mod retry;
 pub mod sequences;
 mod settings;
@@ -19,10 +21,12 @@ mod statistics;
 mod status;
 mod target_schema;
 
+pub use catalogue::catalogue;
 pub use check::{End, Finding, Report, Severity};
 pub use error::Error;
 pub use pipeline::run;
 pub use preflight::check;
+pub use retry::Verdict;
 pub use settings::{Binary, Origin, Settings, SourceMode, SynchronousCommit, spool_dir};
 pub use status::{
     Blocked, BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, Phase, Refresh, SchemaSnapshot,

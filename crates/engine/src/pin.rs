@@ -35,7 +35,7 @@ fn failed(error: &Error) -> PinError {
         None => error.to_string(),
     };
     if error.is_not_running() {
-        return PinError::Final(format!("{text}: it ended while the ends were compared"));
+        return PinError::Final(format!("the process ended while the ends were compared: {text}"));
     }
     PinError::Passing(text)
 }

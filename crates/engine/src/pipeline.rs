@@ -32,6 +32,7 @@ use crate::error::{Error, Kind};
 use crate::history;
 use crate::record::Record;
 use crate::refresh::{self, Refreshing, StreamKind};
+use crate::refusal::Refusal;
 use crate::retry::{Backoff, Verdict, verdict};
 use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight, statistics, target_schema};
 
@@ -60,7 +61,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// An error that trying again cannot help; see [`Error`].
 pub async fn run(settings: Arc<Settings>, status: Arc<Status>, stop: CancellationToken) -> Result<(), Error> {
     if settings.source_mode == SourceMode::Wal {
-        return Err(Error::refused("--source-mode wal is not available yet; use logical"));
+        return Err(Error::refused(Refusal::NoWal));
     }
     let mut backoff = Backoff::new(settings.wal_retrieve_retry_interval);
     let mut skip = status.skip_lsn();
@@ -108,11 +109,7 @@ async fn stop_before_streaming(stop: &CancellationToken, status: &Status) {
 async fn disable(settings: &Settings, error: Error) -> Result<(), Error> {
     let state = State::open(&settings.target, &settings.subscription).await?;
     state.disable(&error.to_string()).await?;
-    Err(Error::disabled(format!(
-        "{error}\nsubscription \"{}\" has been disabled because of this error; repair the cause or skip the \
-         transaction, then: pgsluice enable",
-        settings.subscription
-    )))
+    Err(Kind::DisabledNow { name: settings.subscription.clone(), error: Box::new(error) }.into())
 }
 
 /// What earlier attempts leave to the next.
@@ -195,63 +192,40 @@ impl Attempt<'_> {
 
     /// What must hold before anything is changed.
     fn check(&self, ends: &Ends) -> Result<(), Error> {
-        let name = &self.settings.subscription;
-        let slot_name = &ends.slot_name;
+        let (name, slot) = (self.settings.subscription.clone(), ends.slot_name.clone());
         if self.settings.origin == Origin::None && ends.wire.version().major() < 16 {
-            return Err(Error::refused(format!(
-                "--origin none needs a source of version 16 or later; this one is {}",
-                ends.wire.version()
-            )));
+            return Err(Error::refused(Refusal::OriginNoneTooOld(ends.wire.version())));
         }
         let Some(row) = &ends.row else {
             return match &ends.slot {
                 None => Ok(()),
-                Some(_) => Err(Error::refused(format!(
-                    "replication slot \"{slot_name}\" exists on the source, but the target knows no subscription \
-                     \"{name}\": the name is in use by another target; choose another --subscription, or drop the \
-                     slot if nothing uses it"
-                ))),
+                Some(_) => Err(Error::refused(Refusal::SlotOfAnotherTarget { slot, name })),
             };
         };
         if !row.enabled {
-            let why = row.last_error.as_ref().map_or(String::new(), |error| format!(" after: {error}"));
-            return Err(Error::disabled(format!(
-                "subscription \"{name}\" is disabled{why}; to go on: pgsluice enable"
-            )));
+            return Err(Kind::Disabled { name, after: row.last_error.clone() }.into());
         }
         if row.source_sysid != ends.identity.system_id.to_string() {
-            return Err(Error::refused(format!(
-                "subscription \"{name}\" was made for the source with system identifier {}, but this one has {}; \
-                 give the right --source, or drop the subscription and start again",
-                row.source_sysid, ends.identity.system_id
-            )));
+            let (made_for, found) = (row.source_sysid.clone(), ends.identity.system_id.to_string());
+            return Err(Error::refused(Refusal::OtherSource { name, made_for, found }));
         }
         if let Some(adopted) = &ends.adopted
-            && let Some(why) = adopted.refusal(name, self.settings.origin == Origin::None)
+            && let Some(why) = adopted.refusal(&name, self.settings.origin == Origin::None)
         {
             return Err(Error::refused(why));
         }
-        match (&ends.slot, row.consistent_point) {
-            (Some(slot), Some(_)) if !slot.is_pgoutput_of(ends.identity.dbname.as_deref()) => {
-                Err(Error::refused(format!(
-                    "replication slot \"{slot_name}\" on the source is not the one that was made for subscription \
-                     \"{name}\" (plugin {}, database {}), so changes may be missing; drop the subscription and copy \
-                     again, or give the right --source",
-                    slot.plugin.as_deref().unwrap_or("none"),
-                    slot.database.as_deref().unwrap_or("none")
-                )))
-            }
-            (Some(slot), Some(_)) if slot.is_lost() => Err(Error::refused(format!(
-                "replication slot \"{slot_name}\" has lost WAL that the target still needs ({}); \
-                 drop the subscription and copy again, and see max_slot_wal_keep_size",
-                slot.invalidation.as_deref().unwrap_or("lost")
-            ))),
-            (None, Some(_)) => Err(Error::refused(format!(
-                "replication slot \"{slot_name}\" does not exist on the source any more, so changes may be \
-                 missing; drop the subscription and copy again"
-            ))),
-            _ => Ok(()),
+        if row.consistent_point.is_none() {
+            return Ok(());
         }
+        let Some(found) = &ends.slot else { return Err(Error::refused(Refusal::SlotGone { slot })) };
+        if !found.is_pgoutput_of(ends.identity.dbname.as_deref()) {
+            let (plugin, database) = (found.plugin.clone(), found.database.clone());
+            return Err(Error::refused(Refusal::NotOurSlot { slot, name, plugin, database }));
+        }
+        if found.is_lost() {
+            return Err(Error::refused(Refusal::SlotLost { slot, why: found.invalidation.clone() }));
+        }
+        Ok(())
     }
 
     /// The first start: slot, snapshot, copy. Returns what was copied.
@@ -359,7 +333,7 @@ impl Attempt<'_> {
         let settings = self.settings;
         let copied = jobs.iter().map(|job| job.table().name.clone()).collect();
         let snapshot = copy::Snapshot {
-            name: made.snapshot_name.ok_or_else(|| Error::refused("the source exported no snapshot"))?,
+            name: made.snapshot_name.ok_or_else(|| Error::refused(Refusal::NoSnapshot))?,
             consistent_point: made.consistent_point,
         };
         let options = copy::Options {
@@ -396,8 +370,7 @@ impl Attempt<'_> {
         // From here on a `skip` is noticed; what was said before is in the row.
         let mut skip = self.status.skip_lsn();
         skip.mark_unchanged();
-        let mut row =
-            ends.state.load().await?.ok_or_else(|| Error::refused("the subscription was dropped"))?;
+        let mut row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
         let options = self.apply_options(&ends, row.skip_lsn.take()).await?;
         if options.unconverted {
             ends.wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
@@ -412,12 +385,7 @@ impl Attempt<'_> {
         if let Some(confirmed) = slot.and_then(|slot| slot.confirmed_flush)
             && confirmed > start
         {
-            return Err(Error::refused(format!(
-                "the slot \"{}\" on the source is at {confirmed}, but the target has only changes up to {start}, and \
-                 those in between are gone: the target was restored from an older backup or lost what it had \
-                 flushed, or the slot was made again or advanced by somebody; drop the subscription and copy again",
-                ends.slot_name
-            )));
+            return Err(Error::refused(Refusal::TargetBehind { slot: ends.slot_name, confirmed, start }));
         }
         drop(ends.source);
         let progress = Arc::new(Progress::starting_at(start));
@@ -476,9 +444,7 @@ impl Attempt<'_> {
         let (source, target) = (ends.wire.version(), ends.state.session().version());
         match (publication::binary_allowed(source, target, pairs), self.settings.binary) {
             (Ok(()), _) => Ok(true),
-            (Err(why), Binary::On) => {
-                Err(Error::refused(format!("--binary on is not possible: {why}; use --binary auto")))
-            }
+            (Err(why), Binary::On) => Err(Error::refused(Refusal::Binary(why))),
             (Err(why), _) => {
                 tracing::info!("values come as text: {why}");
                 Ok(false)
@@ -517,11 +483,9 @@ pub(crate) fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> 
     let computed = |name: &str| target.column(name).is_some_and(|found| found.generated != Generated::No);
     match table.columns.iter().find(|column| computed(&column.name)) {
         None => Ok(()),
-        Some(column) => Err(Error::refused(format!(
-            "column \"{}\" of table \"{}\" is published by the source but generated on the target; make it an \
-             ordinary column there, or do not publish it",
-            column.name, table.name
-        ))),
+        Some(column) => {
+            Err(Error::refused(Refusal::Generated { table: table.name.clone(), column: column.name.clone() }))
+        }
     }
 }
 
@@ -589,8 +553,8 @@ impl Flow {
 fn applier_end(ended: Result<Result<(), apply::Error>, tokio::task::JoinError>) -> Error {
     match ended {
         Ok(Err(error)) => error.into(),
-        Ok(Ok(())) => Error::refused("the applier ended although nobody had asked it to"),
-        Err(error) => Error::refused(format!("the applier broke down: {error}")),
+        Ok(Ok(())) => Error::refused(Refusal::ApplierEnded),
+        Err(error) => Error::refused(Refusal::ApplierBroke(error.to_string())),
     }
 }
 

@@ -7,6 +7,7 @@
 
 use check::{NewSchema, Refuses, Report, Severity, Wanted};
 
+use crate::refusal::Refusal;
 use crate::{Error, Origin, Settings, adopt};
 
 /// Warnings told at a start; `pgsluice check` tells all.
@@ -78,14 +79,6 @@ fn wanted(settings: &Settings) -> Wanted {
     }
 }
 
-fn refusal(report: &Report) -> String {
-    let reasons: Vec<String> = report.of(Severity::Cannot).map(|finding| format!("\n  {finding}")).collect();
-    let count = match reasons.len() {
-        1 => "1 reason".to_owned(),
-        count => format!("{count} reasons"),
-    };
-    format!(
-        "these servers cannot replicate as they are, for {count}; see pgsluice check:{}",
-        reasons.concat()
-    )
+fn refusal(report: &Report) -> Refusal {
+    Refusal::Check(report.of(Severity::Cannot).map(ToString::to_string).collect())
 }

@@ -32,6 +32,7 @@ use source::slot::{self, NewSlot};
 
 use crate::error::Error;
 use crate::pipeline::Attempt;
+use crate::refusal::Refusal;
 use crate::statistics;
 use crate::status::{Refresh, WaitingTable};
 
@@ -334,10 +335,8 @@ impl<'a> Refreshing<'a> {
         for key in keys {
             let joined = self.joins.finish(key.clone(), since).await;
             if let Err(reason) = self.ended(joined).await {
-                return Err(Error::refused(format!(
-                    "table \"{}.{}\" could not join: {reason}",
-                    key.0, key.1
-                )));
+                let table = format!("{}.{}", key.0, key.1);
+                return Err(Error::refused(Refusal::NotJoined { table, reason: reason.to_string() }));
             }
             tracing::info!(subscription = %name, table = %format!("{}.{}", key.0, key.1), "joined: replicated from now on");
         }

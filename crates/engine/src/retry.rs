@@ -14,12 +14,16 @@ use std::time::Duration;
 
 use crate::error::{Error, Kind};
 
-/// See the table.
+/// What comes after an error: see the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// Again at once, then ever more slowly.
     Soon,
+    /// Again after `wal_retrieve_retry_interval`.
     Later,
+    /// The subscription is disabled.
     Disable,
+    /// The pipeline ends.
     Stop,
 }
 
@@ -35,7 +39,11 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         Kind::Silent(_) => Verdict::Soon,
         Kind::Copy(error) if error.is_retryable() => Verdict::Soon,
         Kind::Schema(error) if error.is_retryable() => Verdict::Soon,
-        Kind::Copy(_) | Kind::Schema(_) | Kind::Refused(_) | Kind::Disabled(_) => Verdict::Stop,
+        Kind::Copy(_)
+        | Kind::Schema(_)
+        | Kind::Refused(_)
+        | Kind::Disabled { .. }
+        | Kind::DisabledNow { .. } => Verdict::Stop,
         Kind::Apply(error) if error.is_connection_lost() || error.is_transient() => Verdict::Soon,
         Kind::Apply(error) if error.is_refused() => Verdict::Stop,
         Kind::Apply(error) if error.is_data() && disable_on_error => Verdict::Disable,

@@ -16,13 +16,11 @@ use client::Session;
 use schema::{Build, PgDump, Schema};
 use source::publication::{self, PublishedTable, TableName, TargetTable};
 
+use crate::refusal::Refusal;
 use crate::{Error, Phase, Settings, Status};
 
 /// Time between two looks how far the stream is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Names shown of tables that are in the way.
-const NAMES_SHOWN_MAX: usize = 10;
 
 /// Brings the schema over if that is wanted and none of the published tables
 /// is there; `targets` then has them.
@@ -65,23 +63,12 @@ pub(crate) async fn create(
 }
 
 /// Some of the tables are there and others are not.
-fn partly(published: &[PublishedTable], targets: &HashMap<TableName, TargetTable>) -> String {
+fn partly(published: &[PublishedTable], targets: &HashMap<TableName, TargetTable>) -> Refusal {
     let names = |there: bool| {
-        let all: Vec<String> = published
-            .iter()
-            .filter(|table| targets.contains_key(&table.name) == there)
-            .map(|table| table.name.to_string())
-            .collect();
-        let more = all.len().saturating_sub(NAMES_SHOWN_MAX);
-        let shown = all[..all.len() - more].join(", ");
-        if more > 0 { format!("{shown} and {more} more") } else { shown }
+        let those = published.iter().filter(|table| targets.contains_key(&table.name) == there);
+        those.map(|table| table.name.to_string()).collect()
     };
-    format!(
-        "--create-schema creates all published tables or none, but the target has some of them already: {}; it has not: \
-         {}; drop those that it has, or create the others too",
-        names(true),
-        names(false)
-    )
+    Refusal::PartOfTheTables { there: names(true), missing: names(false) }
 }
 
 /// What is done beside the stream; ends with it.

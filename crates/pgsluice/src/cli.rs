@@ -103,6 +103,8 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Print the reference of all settings in Markdown
     ConfigReference,
+    /// Print every error with cause, remedy and what becomes of it, in Markdown
+    ErrorReference,
 }
 
 /// `check`

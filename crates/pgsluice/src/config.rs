@@ -13,13 +13,12 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::ArgMatches;
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use toml::de::{DeTable, DeValue};
 
-use crate::exit::usage;
+use crate::failure::Failure;
 use crate::settings::{Place, Setting, Table};
 
 /// What flags, environment and file say.
@@ -80,9 +79,8 @@ impl Config {
         let mut config = Config { settings, given, environment, file: None, stored: BTreeMap::new() };
         let named = config.given.values.get("config").or_else(|| config.environment.values.get("config"));
         if let Some(path) = named.and_then(|values| values.first()).map(PathBuf::from) {
-            let text = std::fs::read_to_string(&path).map_err(|error| {
-                usage(format!("could not read configuration file {}: {error}", path.display()))
-            })?;
+            let unread = |error| Failure::ConfigFile { path: path.clone(), error };
+            let text = std::fs::read_to_string(&path).map_err(unread)?;
             config.file = Some(File::read(&path, &text, &config.settings)?);
         }
         Ok(config)
@@ -112,14 +110,12 @@ impl Config {
             section.values.get("subscription").is_some_and(|values| values.first() == Some(wanted))
         });
         let mut tables = tables;
-        position.map(|position| vec![tables.swap_remove(position)]).ok_or_else(|| {
-            usage(format!(
-                "{} has no subscription named \"{}\"; it has {}",
-                file.path.display(),
-                wanted.to_string_lossy(),
-                file.names().join(", ")
-            ))
-        })
+        let not_there = || Failure::NotInFile {
+            path: file.path.clone(),
+            wanted: wanted.to_string_lossy().into_owned(),
+            names: file.names(),
+        };
+        Ok(position.map(|position| vec![tables.swap_remove(position)]).ok_or_else(not_there)?)
     }
 
     /// All settings of one subscription.
@@ -136,11 +132,11 @@ impl Config {
             }
             // Alone first, so that a message can name where the text stands.
             if let Err(error) = Table::read(own.clone()) {
-                return Err(usage(refusal(setting, &origin, &error)));
+                return Err(refusal(setting, &origin, &error).into());
             }
             words.extend(own);
         }
-        Table::read(words).context("settings that are valid one by one are not valid together")
+        Ok(Table::read(words).map_err(|error| Failure::Together(error.to_string()))?)
     }
 
     /// The strongest source's texts for `key`. A subscription's own name is
@@ -175,10 +171,10 @@ fn split_variable(setting: &Setting, value: OsString) -> Vec<OsString> {
 }
 
 /// Why clap refused a value, naming the place the value came from.
-fn refusal(setting: &Setting, origin: &Origin, error: &clap::Error) -> String {
+fn refusal(setting: &Setting, origin: &Origin, error: &clap::Error) -> Failure {
     let value = match error.get(ContextKind::InvalidValue) {
-        Some(ContextValue::String(value)) => value.as_str(),
-        _ => "",
+        Some(ContextValue::String(value)) => value.clone(),
+        _ => String::new(),
     };
     let reason = match (std::error::Error::source(error), setting.words.is_empty()) {
         (_, false) => format!("expected one of {}", setting.words.join(", ")),
@@ -191,7 +187,7 @@ fn refusal(setting: &Setting, origin: &Origin, error: &clap::Error) -> String {
         Origin::File(path) => format!("{} in {}", setting.key, path.display()),
         Origin::Target => format!("{} of the native subscription", setting.key),
     };
-    format!("invalid value \"{value}\" for {place}: {reason}")
+    Failure::Value { value, place, reason }
 }
 
 /// A place in a file: the path and the line, counted from 1.
@@ -211,8 +207,8 @@ impl File {
     fn read(path: &Path, text: &str, settings: &[Setting]) -> anyhow::Result<File> {
         let at = |offset: usize| At { path, line: 1 + text[..offset.min(text.len())].matches('\n').count() };
         let parsed = DeTable::parse(text).map_err(|error| {
-            let place = at(error.span().map_or(0, |span| span.start));
-            usage(format!("{place}: {}", error.message()))
+            let place = at(error.span().map_or(0, |span| span.start)).to_string();
+            Failure::Toml { place, message: error.message().to_owned() }
         })?;
         let mut file = File { path: path.to_owned(), top: Section::default(), subscriptions: Vec::new() };
         for (key, value) in parsed.get_ref() {
@@ -245,19 +241,14 @@ impl File {
     fn check_names(&self, path: &Path) -> anyhow::Result<()> {
         let mut names = self.names();
         if names.len() < self.subscriptions.len() {
-            return Err(usage(format!("{}: every [[subscription]] needs a name", path.display())));
+            return Err(Failure::Unnamed { path: path.to_owned() }.into());
         }
         if !names.is_empty() && self.top.values.contains_key("subscription") {
-            return Err(usage(format!(
-                "{}: both a top-level subscription and [[subscription]] tables",
-                path.display()
-            )));
+            return Err(Failure::TwoForms { path: path.to_owned() }.into());
         }
         names.sort_unstable();
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => {
-                Err(usage(format!("{}: two subscriptions are named \"{}\"", path.display(), pair[0])))
-            }
+            Some(pair) => Err(Failure::NamedTwice { path: path.to_owned(), name: pair[0].clone() }.into()),
             None => Ok(()),
         }
     }
@@ -294,12 +285,11 @@ impl Section {
         };
         let Some(setting) = settings.iter().find(|setting| written(setting).as_deref() == Some(key)) else {
             let known: Vec<String> = settings.iter().filter_map(written).collect();
-            return Err(usage(format!("{at}: unknown key \"{key}\"{}", suggestion(key, &known))));
+            let suggestion = suggestion(key, known);
+            return Err(Failure::UnknownKey { place: at.to_string(), key: key.to_owned(), suggestion }.into());
         };
         if own && setting.place() == Place::TopLevel {
-            return Err(usage(format!(
-                "{at}: \"{key}\" belongs to the whole process: set it at the top level"
-            )));
+            return Err(Failure::ProcessKey { place: at.to_string(), key: key.to_owned() }.into());
         }
         let texts = match value {
             DeValue::Array(items) if setting.many => {
@@ -308,8 +298,8 @@ impl Section {
             value => text_of(value).map(|text| vec![text]),
         };
         let Some(texts) = texts else {
-            let many = if setting.many { " or a list of them" } else { "" };
-            return Err(usage(format!("{at}: \"{key}\" needs a text, a number or a boolean{many}")));
+            let (place, key) = (at.to_string(), key.to_owned());
+            return Err(Failure::WrongType { place, key, many: setting.many }.into());
         };
         self.values.insert(setting.key.clone(), texts);
         Ok(())
@@ -329,13 +319,11 @@ fn text_of(value: &DeValue<'_>) -> Option<OsString> {
     Some(text.into())
 }
 
-/// `; did you mean "x"?` with the known key most like `key`, if one is like it.
-fn suggestion(key: &str, known: &[String]) -> String {
-    let scored = known.iter().map(|candidate| (strsim::jaro_winkler(key, candidate), candidate));
-    match scored.max_by(|left, right| left.0.total_cmp(&right.0)) {
-        Some((score, candidate)) if score > 0.7 => format!("; did you mean \"{candidate}\"?"),
-        _ => "; see pgsluice config-reference".to_owned(),
-    }
+/// The known key most like `key`, if one is like it.
+fn suggestion(key: &str, known: Vec<String>) -> Option<String> {
+    let scored = known.into_iter().map(|candidate| (strsim::jaro_winkler(key, &candidate), candidate));
+    let (score, candidate) = scored.max_by(|left, right| left.0.total_cmp(&right.0))?;
+    (score > 0.7).then_some(candidate)
 }
 
 #[cfg(test)]

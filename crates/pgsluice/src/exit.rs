@@ -13,6 +13,8 @@
 
 use std::fmt;
 
+use crate::failure::Failure;
+
 /// Why the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
@@ -66,12 +68,11 @@ pub(crate) fn exit(code: Code, message: impl Into<String>) -> anyhow::Error {
     Exit { code, message: message.into() }.into()
 }
 
-/// Wrong usage or configuration.
-pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
-    exit(Code::Usage, message)
-}
-
 /// The code that `error`, or the first of its causes that has one, asks for.
 pub(crate) fn code_of(error: &anyhow::Error) -> Code {
-    error.chain().find_map(|cause| cause.downcast_ref::<Exit>()).map_or(Code::Failed, |exit| exit.code)
+    let own = |cause: &(dyn std::error::Error + 'static)| {
+        let failure = cause.downcast_ref::<Failure>().map(Failure::code);
+        failure.or_else(|| cause.downcast_ref::<Exit>().map(|exit| exit.code))
+    };
+    error.chain().find_map(own).unwrap_or(Code::Failed)
 }

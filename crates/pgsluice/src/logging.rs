@@ -9,13 +9,13 @@ use indicatif::MultiProgress;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::exit::usage;
+use crate::failure::Failure;
 use crate::settings::{LogFormat, Process};
 
 /// Starts logging; bars of `bars` are moved aside for every line.
 pub(crate) fn start(process: &Process, bars: &MultiProgress) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&process.log_level)
-        .map_err(|error| usage(format!("log_level \"{}\": {error}", process.log_level)))?;
+        .map_err(|error| Failure::LogLevel { level: process.log_level.clone(), error: error.to_string() })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Aside(bars.clone()));
     let started = match process.log_format {
         LogFormat::Text => log.with_ansi(console_has_colour()).with_target(false).try_init(),

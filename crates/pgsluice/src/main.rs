@@ -9,7 +9,9 @@
 mod cli;
 mod command;
 mod config;
+mod errors;
 mod exit;
+mod failure;
 mod flight;
 mod logging;
 mod progress;
@@ -24,7 +26,8 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::cli::{Cli, Command};
 use crate::config::Config;
-use crate::exit::{Code, code_of, usage};
+use crate::exit::{Code, code_of};
+use crate::failure::Failure;
 use crate::subject::Subject;
 
 fn main() -> ExitCode {
@@ -56,6 +59,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
         Command::Man(args) => return command::man::man(&args),
         Command::Completions(args) => return Ok(command::completions::completions(&args)),
         Command::ConfigReference => return Ok(command::config_reference::config_reference()),
+        Command::ErrorReference => return Ok(command::error_reference::error_reference()),
         _ => {}
     }
     let mut config = Config::gather(own, &|name| std::env::var_os(name))?;
@@ -79,7 +83,10 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             Command::Drop(args) => command::drop::drop(&only(subjects)?, args.force).await,
             Command::Sequences(args) => command::sequences::sequences(&only(subjects)?, &args).await,
             Command::Verify(args) => command::verify::verify(&only(subjects)?, &args).await,
-            Command::Man(_) | Command::Completions(_) | Command::ConfigReference => {
+            Command::Man(_)
+            | Command::Completions(_)
+            | Command::ConfigReference
+            | Command::ErrorReference => {
                 unreachable!("answered above")
             }
         }
@@ -94,8 +101,8 @@ fn only(mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
     match subjects.len() {
         1 => Ok(subjects.swap_remove(0)),
         _ => {
-            let names: Vec<_> = subjects.iter().map(|subject| subject.name.as_str()).collect();
-            Err(usage(format!("name one of {} with --subscription", names.join(", "))))
+            let names = subjects.iter().map(|subject| subject.name.to_string()).collect();
+            Err(Failure::Several(names).into())
         }
     }
 }

@@ -10,7 +10,7 @@ use base::SubscriptionName;
 use client::ConnInfo;
 use engine::Settings;
 
-use crate::exit::usage;
+use crate::failure::Failure;
 use crate::settings::{Binary, Ends, Origin, SourceMode, SynchronousCommit, Table};
 
 /// No setting: if it is set, every change is applied by itself, as after a
@@ -31,13 +31,10 @@ impl Subject {
         let name = match (&table.which.subscription, table.stream.publication.first()) {
             (Some(name), _) | (None, Some(name)) => name,
             (None, None) => {
-                return Err(usage(
-                    "no subscription is named: use --publication (its name serves) or --subscription, \
-                     PGSLUICE_PUBLICATION or PGSLUICE_SUBSCRIPTION, or a configuration file",
-                ));
+                return Err(Failure::NoName.into());
             }
         };
-        let name = name.parse().map_err(|error: base::NameError| usage(error.to_string()))?;
+        let name = name.parse().map_err(Failure::BadName)?;
         let state_dir = match &table.which.state_dir {
             Some(dir) => dir.clone(),
             None => default_state_dir(&|name| std::env::var_os(name))?,
@@ -76,10 +73,10 @@ impl Subject {
     pub(crate) fn pipeline(&self) -> anyhow::Result<Settings> {
         let Table { stream, copy, apply, .. } = &self.table;
         if stream.publication.is_empty() {
-            return Err(missing("publication"));
+            return Err(Failure::Missing { key: "publication" }.into());
         }
         if stream.source_mode == SourceMode::Wal {
-            return Err(usage("source_mode = wal is not available yet: use logical"));
+            return Err(Failure::NoWal.into());
         }
         Ok(Settings {
             subscription: self.name.clone(),
@@ -128,16 +125,9 @@ impl Subject {
 }
 
 /// One end's connection string.
-fn end(key: &str, text: Option<&str>) -> anyhow::Result<ConnInfo> {
-    let text = text.ok_or_else(|| missing(key))?;
-    ConnInfo::parse(text).map_err(|error| usage(format!("{key}: {}", base::with_causes(&error))))
-}
-
-fn missing(key: &str) -> anyhow::Error {
-    usage(format!(
-        "no {key} is set: use --{key}, PGSLUICE_{} or \"{key}\" in the configuration file",
-        key.to_ascii_uppercase()
-    ))
+fn end(key: &'static str, text: Option<&str>) -> anyhow::Result<ConnInfo> {
+    let text = text.ok_or(Failure::Missing { key })?;
+    Ok(ConnInfo::parse(text).map_err(|error| Failure::Conninfo { key, error })?)
 }
 
 /// `$XDG_STATE_HOME/pgsluice`, or `~/.local/state/pgsluice`.
@@ -147,7 +137,7 @@ fn default_state_dir(env: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> anyhow
     let xdg = dir("XDG_STATE_HOME").filter(|path| path.is_absolute());
     xdg.or_else(|| dir("HOME").map(|home| home.join(".local/state")))
         .map(|state| state.join("pgsluice"))
-        .ok_or_else(|| usage("neither HOME nor XDG_STATE_HOME is set: use --state-dir"))
+        .ok_or_else(|| Failure::NoStateDir.into())
 }
 
 #[cfg(test)]

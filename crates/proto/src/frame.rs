@@ -159,6 +159,13 @@ pub struct ServerError {
 }
 
 impl ServerError {
+    /// An error with nothing but what every error has.
+    #[must_use]
+    pub fn new(severity: &str, code: &str, message: &str) -> ServerError {
+        let [severity, code, message] = [severity, code, message].map(str::to_owned);
+        ServerError { severity, code, message, ..ServerError::default() }
+    }
+
     /// Reads the body of an `ErrorResponse` or a `NoticeResponse`. Unknown
     /// fields are passed over, as the protocol asks.
     ///

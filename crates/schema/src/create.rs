@@ -126,7 +126,7 @@ fn shown(statement: &str) -> String {
     shown
 }
 
-fn remedy(code: &str, object: &str) -> Option<String> {
+pub(crate) fn remedy(code: &str, object: &str) -> Option<String> {
     let text = match code {
         // undefined_file, feature_not_supported
         "58P01" | "0A000" if object.starts_with("EXTENSION ") => {

@@ -1,68 +1,138 @@
 //! Why the schema could not be brought over.
 
 use std::fmt;
+use std::path::PathBuf;
+
+use crate::PgDump;
 
 /// A schema that was not created, or not all of it.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
 #[derive(Debug)]
-enum Kind {
-    /// No pg_dump, one that will not do, or one that failed.
-    PgDump { what: String, remedy: Option<String>, passing: bool },
+pub(crate) enum Kind {
+    /// What `--pg-dump` names will not do.
+    NotPgDump {
+        path: PathBuf,
+        why: String,
+        source_major: u32,
+    },
+    NoPgDump {
+        source_major: u32,
+    },
+    OldPgDump {
+        found: Vec<PgDump>,
+        source_major: u32,
+    },
+    /// It ended with these words.
+    DumpFailed {
+        program: PgDump,
+        words: String,
+        passing: bool,
+    },
+    /// The source's names cannot be read.
+    NotUtf8 {
+        program: PgDump,
+    },
+    /// The dump ends in the middle, in this object.
+    CutDump {
+        within: String,
+    },
+    /// The dump has a command for psql that is not known here.
+    UnknownCommand {
+        line: String,
+    },
+    /// Policies name roles that the target has not got.
+    MissingRoles {
+        roles: String,
+    },
     /// A server refused a statement or was lost, while doing what the text
     /// says.
-    Client { attempt: String, cause: client::Error, remedy: Option<String> },
+    Client {
+        attempt: String,
+        cause: client::Error,
+        remedy: Option<String>,
+    },
     /// A worker of ours ended as it never should.
     Broken(String),
 }
 
 impl Error {
-    pub(crate) fn pg_dump(what: impl Into<String>) -> Error {
-        Error(Box::new(Kind::PgDump { what: what.into(), remedy: None, passing: false }))
-    }
-
     /// `attempt` completes "cannot ...".
     pub(crate) fn client(attempt: impl Into<String>, cause: client::Error) -> Error {
-        Error(Box::new(Kind::Client { attempt: attempt.into(), cause, remedy: None }))
+        Kind::Client { attempt: attempt.into(), cause, remedy: None }.into()
     }
 
     pub(crate) fn broken(message: impl Into<String>) -> Error {
-        Error(Box::new(Kind::Broken(message.into())))
-    }
-
-    /// Adds whether the same may succeed later.
-    pub(crate) fn passing(mut self, is: bool) -> Error {
-        if let Kind::PgDump { passing, .. } = &mut *self.0 {
-            *passing = is;
-        }
-        self
+        Kind::Broken(message.into()).into()
     }
 
     /// Adds what to do.
     pub(crate) fn with_remedy(mut self, text: Option<String>) -> Error {
-        if let Kind::Client { remedy, .. } | Kind::PgDump { remedy, .. } = &mut *self.0 {
+        if let Kind::Client { remedy, .. } = &mut *self.0 {
             *remedy = text;
         }
         self
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0
     }
 
     /// What is so, without what to do.
     #[must_use]
     pub fn what(&self) -> String {
         match &*self.0 {
-            Kind::PgDump { what, .. } => what.clone(),
+            Kind::NotPgDump { path, why, .. } => {
+                format!("--pg-dump {} cannot be used: {why}", path.display())
+            }
+            Kind::NoPgDump { source_major } => format!(
+                "pg_dump is not installed on this machine, and --create-schema needs one of version {source_major}, \
+                 the source's, or newer"
+            ),
+            Kind::OldPgDump { found, source_major } => format!(
+                "{} cannot read a source of version {source_major}: pg_dump must not be older than the server",
+                found.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            ),
+            Kind::DumpFailed { program, words, .. } => {
+                format!("{program} could not read the source's schema: {words}")
+            }
+            Kind::NotUtf8 { program } => format!(
+                "{program} could not read the source's schema: it has names that are not UTF-8, as a database of \
+                 encoding SQL_ASCII may"
+            ),
+            Kind::CutDump { within } => {
+                format!("what pg_dump printed ends in the middle of a statement, in {within}")
+            }
+            Kind::UnknownCommand { line } => {
+                format!("pg_dump printed a command for psql that is not known here: {line}")
+            }
+            Kind::MissingRoles { roles } => format!(
+                "row level security policies of the source name roles that the target has not got: {roles}"
+            ),
             Kind::Client { attempt, cause, .. } => format!("cannot {attempt}: {cause}"),
-            Kind::Broken(message) => format!("internal error: {message}"),
+            Kind::Broken(message) => format!("creating the schema broke down, an internal error: {message}"),
         }
     }
 
     /// What to do, if that is known here.
     #[must_use]
-    pub fn remedy(&self) -> Option<&str> {
+    pub fn remedy(&self) -> Option<String> {
         match &*self.0 {
-            Kind::PgDump { remedy, .. } | Kind::Client { remedy, .. } => remedy.as_deref(),
-            Kind::Broken(_) => None,
+            Kind::NotPgDump { source_major, .. } => {
+                Some(format!("give the path of a pg_dump of version {source_major} or newer"))
+            }
+            Kind::NoPgDump { source_major } | Kind::OldPgDump { source_major, .. } => Some(format!(
+                "install that of version {source_major} or newer on this machine (on Debian \
+                 postgresql-client-{source_major}), or give its path by --pg-dump"
+            )),
+            Kind::NotUtf8 { .. } => Some("rename them".to_owned()),
+            Kind::CutDump { .. } | Kind::UnknownCommand { .. } => {
+                Some("give another pg_dump by --pg-dump, or create the tables yourself".to_owned())
+            }
+            Kind::MissingRoles { .. } => Some("CREATE ROLE each of them on the target".to_owned()),
+            Kind::Client { remedy, .. } => remedy.clone(),
+            Kind::DumpFailed { .. } | Kind::Broken(_) => None,
         }
     }
 
@@ -74,8 +144,8 @@ impl Error {
             Kind::Client { cause, .. } => {
                 cause.is_connection_lost() || cause.sqlstate().is_some_and(is_passing)
             }
-            Kind::PgDump { passing, .. } => *passing,
-            Kind::Broken(_) => false,
+            Kind::DumpFailed { passing, .. } => *passing,
+            _ => false,
         }
     }
 
@@ -103,6 +173,12 @@ impl fmt::Display for Error {
             Some(remedy) => write!(f, "; {remedy}"),
             None => Ok(()),
         }
+    }
+}
+
+impl From<Kind> for Error {
+    fn from(kind: Kind) -> Error {
+        Error(Box::new(kind))
     }
 }
 

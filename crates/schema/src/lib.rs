@@ -47,6 +47,7 @@
 //! Does not belong here: whether the target may be created into, and when.
 
 mod build;
+mod catalogue;
 mod create;
 mod error;
 mod owners;
@@ -61,6 +62,7 @@ mod token;
 mod validate;
 
 pub use build::{Build, finish};
+pub use catalogue::catalogue;
 pub use create::Created;
 pub use error::Error;
 pub use pg_dump::PgDump;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use client::Session;
 
-use crate::Error;
+use crate::error::{Error, Kind};
 use crate::plan::{Schema, setting};
 use crate::token::{Token, words};
 
@@ -43,11 +43,7 @@ pub(crate) async fn fit(schema: &mut Schema, target: &Session) -> Result<Vec<Str
     let spaces: BTreeSet<String> =
         target.query(sql, &[]).await.map_err(failed)?.iter().map(|row| row.get(0)).collect();
     if let Some(missing) = list(named.policies.difference(&roles)) {
-        let what = format!(
-            "row level security policies of the source name roles that the target has not got: {missing}"
-        );
-        let remedy = "CREATE ROLE each of them on the target";
-        return Err(Error::pg_dump(what).with_remedy(Some(remedy.to_owned())));
+        return Err(Kind::MissingRoles { roles: missing }.into());
     }
     let mut left_out = Vec::new();
     let missing = list(named.owners.union(&named.grantees).filter(|role| !roles.contains(*role)));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use client::ConnInfo;
 use tokio::process::Command;
 
-use crate::Error;
+use crate::error::{Error, Kind};
 
 /// Parents of directories named after a major, as Debian has them, and what
 /// stands before the major in those of Red Hat.
@@ -64,14 +64,11 @@ impl PgDump {
     /// There is none; what was found and what to do is said.
     pub async fn find(given: Option<&Path>, source_major: u32) -> Result<PgDump, Error> {
         if let Some(path) = given {
-            let found = PgDump::ask(path).await.map_err(|why| {
-                let remedy = format!("give the path of a pg_dump of version {source_major} or newer");
-                Error::pg_dump(format!("--pg-dump {} cannot be used: {why}", path.display()))
-                    .with_remedy(Some(remedy))
-            })?;
+            let not_one = |why| Kind::NotPgDump { path: path.to_owned(), why, source_major };
+            let found = PgDump::ask(path).await.map_err(not_one)?;
             return match found.serves(source_major) {
                 true => Ok(found),
-                false => Err(too_old(&[found], source_major)),
+                false => Err(Kind::OldPgDump { found: vec![found], source_major }.into()),
             };
         }
         PgDump::first_of(candidates(), source_major).await
@@ -87,13 +84,14 @@ impl PgDump {
             }
         }
         if old.is_empty() {
-            let what = format!(
-                "pg_dump is not installed on this machine, and --create-schema needs one of version {source_major}, \
-                 the source's, or newer"
-            );
-            return Err(Error::pg_dump(what).with_remedy(Some(install(source_major))));
+            return Err(Kind::NoPgDump { source_major }.into());
         }
-        Err(too_old(&old, source_major))
+        Err(Kind::OldPgDump { found: old, source_major }.into())
+    }
+
+    /// One that has been asked.
+    pub(crate) fn known(path: &str, version: &str, major: u32) -> PgDump {
+        PgDump { path: path.into(), version: version.to_owned(), major }
     }
 
     fn serves(&self, source_major: u32) -> bool {
@@ -137,20 +135,15 @@ impl PgDump {
         if let Some(password) = &told.password {
             command.env("PGPASSWORD", password);
         }
-        let failed =
-            |why: String| Error::pg_dump(format!("{self} could not read the source's schema: {why}"));
+        let failed = |words: String| {
+            let passing = PASSING.iter().any(|passing| words.contains(passing));
+            Kind::DumpFailed { program: self.clone(), words, passing }
+        };
         let output = command.output().await.map_err(|error| failed(error.to_string()))?;
         if !output.status.success() {
-            let said = words(&output);
-            let passing = PASSING.iter().any(|words| said.contains(words));
-            return Err(failed(said).passing(passing));
+            return Err(failed(words(&output)).into());
         }
-        String::from_utf8(output.stdout).map_err(|_| {
-            failed(
-                "it has names that are not UTF-8, as a database of encoding SQL_ASCII may; rename them"
-                    .into(),
-            )
-        })
+        String::from_utf8(output.stdout).map_err(|_| Kind::NotUtf8 { program: self.clone() }.into())
     }
 }
 
@@ -191,22 +184,6 @@ fn version(line: &str) -> Option<(&str, u32)> {
     let version = rest.split_once(") ")?.1.split_whitespace().next()?;
     let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
     Some((version, version[..digits].parse().ok()?))
-}
-
-fn too_old(found: &[PgDump], source_major: u32) -> Error {
-    let names: Vec<String> = found.iter().map(ToString::to_string).collect();
-    let what = format!(
-        "{} cannot read a source of version {source_major}: pg_dump must not be older than the server",
-        names.join(", ")
-    );
-    Error::pg_dump(what).with_remedy(Some(install(source_major)))
-}
-
-fn install(major: u32) -> String {
-    format!(
-        "install that of version {major} or newer on this machine (on Debian postgresql-client-{major}), or give its \
-         path by --pg-dump"
-    )
 }
 
 /// Where one may be, best first.

@@ -5,7 +5,7 @@
 //! minor versions begin and end with `\restrict`, a command of psql's that
 //! means nothing to a server.
 
-use crate::Error;
+use crate::error::{self, Error};
 use crate::token::{Kind, Token, Tokens};
 
 /// One entry of pg_dump's table of contents.
@@ -56,10 +56,8 @@ pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, Error> {
         }
     }
     if !tokens.is_at_end() || statement.start.is_some() {
-        let last = entries.last().map(Entry::describe).unwrap_or_default();
-        return Err(Error::pg_dump(format!(
-            "what pg_dump printed ends in the middle of a statement, in {last}"
-        )));
+        let within = entries.last().map(Entry::describe).unwrap_or_default();
+        return Err(error::Kind::CutDump { within }.into());
     }
     entries.retain(|entry| !entry.statements.is_empty());
     Ok(entries)
@@ -84,9 +82,7 @@ fn meta_command(rest: &str) -> Result<(), Error> {
     let line = rest.lines().next().unwrap_or_default();
     match line.split_whitespace().next() {
         Some("\\restrict" | "\\unrestrict") => Ok(()),
-        _ => {
-            Err(Error::pg_dump(format!("pg_dump printed a command for psql that is not known here: {line}")))
-        }
+        _ => Err(error::Kind::UnknownCommand { line: line.to_owned() }.into()),
     }
 }
 

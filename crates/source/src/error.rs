@@ -17,11 +17,15 @@ struct Inner {
 }
 
 #[derive(Debug)]
-enum Kind {
+pub(crate) enum Kind {
     /// The connection, or the server's own words.
     Client(client::Error),
-    /// What the publisher has is not what was asked for.
-    Mismatch(String),
+    /// No publication was asked for.
+    NoneNamed,
+    /// These publications do not exist.
+    Missing(Vec<String>),
+    /// Two publications have lists that cannot be published together.
+    ColumnLists { publications: [String; 2], column: String },
     /// An answer that no PostgreSQL server gives.
     Reply(String),
     /// A publication did not exist when what comes next was written.
@@ -37,8 +41,12 @@ impl Error {
         Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Client(cause.into()) }))
     }
 
-    pub(crate) fn mismatch(attempt: impl Into<String>, message: impl Into<String>) -> Error {
-        Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Mismatch(message.into()) }))
+    pub(crate) fn new(attempt: impl Into<String>, kind: Kind) -> Error {
+        Error(Box::new(Inner { attempt: attempt.into(), kind }))
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0.kind
     }
 
     pub(crate) fn reply(attempt: impl Into<String>, message: impl Into<String>) -> Error {
@@ -64,7 +72,11 @@ impl Error {
         match &self.0.kind {
             Kind::Client(error) => error.is_connection_lost(),
             Kind::Silent(_) | Kind::Ended => true,
-            Kind::Mismatch(_) | Kind::Unpublished(_) | Kind::Reply(_) => false,
+            Kind::NoneNamed
+            | Kind::Missing(_)
+            | Kind::ColumnLists { .. }
+            | Kind::Unpublished(_)
+            | Kind::Reply(_) => false,
         }
     }
 
@@ -74,7 +86,7 @@ impl Error {
     pub fn is_configuration(&self) -> bool {
         match &self.0.kind {
             Kind::Client(error) => error.is_configuration(),
-            Kind::Mismatch(_) | Kind::Unpublished(_) => true,
+            Kind::NoneNamed | Kind::Missing(_) | Kind::ColumnLists { .. } | Kind::Unpublished(_) => true,
             Kind::Reply(_) | Kind::Silent(_) | Kind::Ended => false,
         }
     }
@@ -94,7 +106,18 @@ impl fmt::Display for Error {
         write!(f, "cannot {}: ", self.0.attempt)?;
         match &self.0.kind {
             Kind::Client(error) => write!(f, "{error}"),
-            Kind::Mismatch(message) => f.write_str(message),
+            Kind::NoneNamed => f.write_str("none is named; name at least one with --publication"),
+            Kind::Missing(names) => write!(
+                f,
+                "publication {} does not exist in the source database; create it with CREATE PUBLICATION, or check \
+                 the name and the database",
+                names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
+            ),
+            Kind::ColumnLists { publications: [first, other], column } => write!(
+                f,
+                "publications \"{first}\" and \"{other}\" have different column lists for it (column \"{column}\" \
+                 is in one of them only), which the server cannot publish together; make the lists equal"
+            ),
             Kind::Unpublished(words) => write!(
                 f,
                 "{words}: it was dropped, and perhaps made again since; what was written meanwhile cannot be decoded; \

@@ -31,7 +31,7 @@ use base::{Oid, quote_ident};
 use client::Session;
 use tokio_postgres::types::ToSql;
 
-use crate::Error;
+use crate::error::{Error, Kind};
 
 pub use binary::{BinaryRefusal, binary_allowed};
 pub use columns::{Column, DataType, Generated, TargetTable, target_tables};
@@ -163,7 +163,7 @@ fn quoted_list(names: &[String]) -> String {
 async fn check_publications(session: &Session, publications: &[String]) -> Result<(), Error> {
     let attempt = "look up publications";
     if publications.is_empty() {
-        return Err(Error::mismatch(attempt, "none is named; name at least one with --publication"));
+        return Err(Error::new(attempt, Kind::NoneNamed));
     }
     let sql = "SELECT wanted FROM pg_catalog.unnest($1::pg_catalog.text[]) AS wanted \
                WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = wanted)";
@@ -173,12 +173,7 @@ async fn check_publications(session: &Session, publications: &[String]) -> Resul
         return Ok(());
     }
     let missing: Vec<String> = missing.iter().map(|row| row.get(0)).collect();
-    let message = format!(
-        "publication {} does not exist in the source database; create it with CREATE PUBLICATION, \
-         or check the name and the database",
-        quoted_list(&missing)
-    );
-    Err(Error::mismatch(attempt, message))
+    Err(Error::new(attempt, Kind::Missing(missing)))
 }
 
 /// What one publication says about one table.
@@ -324,12 +319,9 @@ fn published_columns(
         if let Some(column) =
             columns.iter().find(|column| published(first, column) != published(other, column))
         {
-            let message = format!(
-                "publications \"{}\" and \"{}\" have different column lists for it (column \"{}\" is in one of \
-                 them only), which the server cannot publish together; make the lists equal",
-                first.publication, other.publication, column.name
-            );
-            return Err(Error::mismatch(format!("publish table \"{name}\""), message));
+            let publications = [first, other].map(|listing| listing.publication.clone());
+            let kind = Kind::ColumnLists { publications, column: column.name.clone() };
+            return Err(Error::new(format!("publish table \"{name}\""), kind));
         }
     }
     Ok(columns.into_iter().filter(|column| published(first, column)).collect())

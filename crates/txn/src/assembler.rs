@@ -21,6 +21,8 @@
 //! Memory: one write buffer and one read buffer of [`BLOCK`] bytes, plus
 //! eight bytes for each aborted subtransaction of an open transaction.
 
+pub(crate) mod catalogue;
+
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -179,7 +181,17 @@ impl fmt::Display for AssemblyError {
         if let Some(begin) = &self.1 {
             write!(f, ", in transaction {} that finished at {}", begin.xid, begin.final_lsn)?;
         }
-        if is_stream { write!(f, "; {REMEDY}") } else { Ok(()) }
+        write!(f, "; {}", self.0.remedy())
+    }
+}
+
+impl Kind {
+    fn remedy(&self) -> &'static str {
+        match self {
+            Kind::TwoPhase(_) => "drop the slot and start again: pgsluice drop",
+            Kind::Spool { .. } => "make room there or give another --state-dir; it is received again",
+            _ => REMEDY,
+        }
     }
 }
 
@@ -203,15 +215,10 @@ impl fmt::Display for Kind {
             }
             Kind::TwoPhase(kind) => write!(
                 f,
-                "two-phase message {:?} came from a slot that pgsluice creates without two_phase; \
-                 drop the slot and start again",
+                "two-phase message {:?} came from a slot that pgsluice creates without two_phase",
                 char::from(*kind)
             ),
-            Kind::Spool { xid, error } => write!(
-                f,
-                "spooling open transaction {xid}: {error}; make room there or give another --state-dir; it is \
-                 received again"
-            ),
+            Kind::Spool { xid, error } => write!(f, "spooling open transaction {xid}: {error}"),
         }
     }
 }

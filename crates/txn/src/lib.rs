@@ -13,6 +13,7 @@ use bytes::Bytes;
 mod assembler;
 mod spool;
 
+pub use assembler::catalogue::catalogue;
 pub use assembler::{Assembler, AssemblyError, Begin, Change, Event, Op, TruncateChange};
 pub use spool::{DirSpool, Spool};
 

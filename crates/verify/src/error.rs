@@ -9,13 +9,15 @@ use client::Session;
 pub struct Error(Box<Kind>);
 
 #[derive(Debug)]
-enum Kind {
+pub(crate) enum Kind {
     /// A server, while doing what the text says.
     Client { attempt: String, cause: client::Error },
     /// The publication could not be read.
     Source(source::Error),
-    /// The two snapshots could not be had.
+    /// The process that runs the subscription could not hold it: its words.
     Pin(String),
+    /// So many snapshots in a row were of no use.
+    NoPrefix { tries: u64 },
 }
 
 /// `lock_not_available`, `deadlock_detected`.
@@ -36,8 +38,8 @@ impl Error {
         Error::client(attempt)(session.error(error))
     }
 
-    pub(crate) fn pin(message: impl Into<String>) -> Error {
-        Error(Box::new(Kind::Pin(message.into())))
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0
     }
 
     /// A server went away.
@@ -67,6 +69,11 @@ impl fmt::Display for Error {
             Kind::Client { attempt, cause } => write!(f, "cannot {attempt}: {cause}"),
             Kind::Source(error) => error.fmt(f),
             Kind::Pin(message) => f.write_str(message),
+            Kind::NoPrefix { tries } => write!(
+                f,
+                "{tries} snapshots of the source were no prefix of its commits, as while transactions wait for a \
+                 synchronous standby; repeat it at a quieter time"
+            ),
         }
     }
 }
@@ -76,13 +83,19 @@ impl std::error::Error for Error {
         match &*self.0 {
             Kind::Client { cause, .. } => Some(cause),
             Kind::Source(error) => error.source(),
-            Kind::Pin(_) => None,
+            Kind::Pin(_) | Kind::NoPrefix { .. } => None,
         }
+    }
+}
+
+impl From<Kind> for Error {
+    fn from(kind: Kind) -> Self {
+        Error(Box::new(kind))
     }
 }
 
 impl From<source::Error> for Error {
     fn from(error: source::Error) -> Self {
-        Error(Box::new(Kind::Source(error)))
+        Kind::Source(error).into()
     }
 }

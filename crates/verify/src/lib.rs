@@ -27,6 +27,7 @@
 //!
 //! Belongs elsewhere: how `run` is asked to hold its stream ([`Pin`]).
 
+mod catalogue;
 mod chunk;
 mod compare;
 mod error;
@@ -38,6 +39,7 @@ mod session;
 mod sql;
 mod table;
 
+pub use catalogue::catalogue;
 pub use error::Error;
 pub use pin::{NoPin, Pin, PinError, SourceSnapshot};
 pub use progress::{Progress, ProgressSnapshot};

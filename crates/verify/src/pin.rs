@@ -33,7 +33,7 @@ use async_trait::async_trait;
 use client::{ConnInfo, Session};
 use tokio::time::Instant;
 
-use crate::Error;
+use crate::error::{Error, Kind};
 use crate::session::{self, End};
 use crate::sql::Side;
 use crate::table::Table;
@@ -129,8 +129,8 @@ impl From<Error> for Refused {
 impl From<PinError> for Attempt {
     fn from(error: PinError) -> Self {
         match error {
-            PinError::Passing(message) => Attempt::Passing(Error::pin(message)),
-            PinError::Final(message) => Attempt::Final(Refused::All(Error::pin(message))),
+            PinError::Passing(message) => Attempt::Passing(Kind::Pin(message).into()),
+            PinError::Final(message) => Attempt::Final(Refused::All(Kind::Pin(message).into())),
         }
     }
 }
@@ -231,9 +231,7 @@ impl Holders {
             self.figures.not_a_prefix += 1;
             tries += 1;
             if tries >= TRIES_MAX {
-                return Err(Attempt::Passing(Error::pin(format!(
-                    "{TRIES_MAX} snapshots of the source were no prefix of its commits"
-                ))));
+                return Err(Attempt::Passing(Kind::NoPrefix { tries: TRIES_MAX }.into()));
             }
             session::run(&self.source, "end a transaction", "ROLLBACK").await?;
             lock(&self.source, tables, |table| &table.source).await?;

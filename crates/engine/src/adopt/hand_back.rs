@@ -10,6 +10,7 @@ use super::native::{native_origin, native_position, tables};
 use super::{Adoption, Failed, ORIGIN_BOUND, Outcome, POLL, adoption, target_session, wait_for_slot};
 use crate::admin;
 use crate::error::Error;
+use crate::refusal::{AdoptionRefusal as Why, Refusal};
 
 /// Hands the subscription back to its native owner and removes ours.
 ///
@@ -26,28 +27,17 @@ pub async fn release(
     let Some(known) = known else {
         return match state.load().await? {
             None => Ok(Outcome::Already),
-            Some(_) => Err(Error::refused(format!(
-                "subscription \"{name}\" was not adopted but made by pgsluice run: there is no native subscription \
-                 to hand it to"
-            ))),
+            Some(_) => Err(Error::refused(Why::NotAdopted { name: name.clone() })),
         };
     };
     let Some(native) = &known.native else {
-        return Err(Error::refused(format!(
-            "the native subscription that \"{name}\" was adopted from has been dropped: there is nothing to hand back \
-             to; go on with pgsluice run, or remove everything with pgsluice drop"
-        )));
+        return Err(Error::refused(Why::NobodyToReleaseTo { name: name.clone() }));
     };
     if let Some(slot) = &known.native_slot {
-        return Err(Error::refused(format!(
-            "native subscription \"{native}\" was given slot \"{slot}\" again without pgsluice release, so it is not \
-             known what it has applied; if it was never enabled since: ALTER SUBSCRIPTION {ident} DISABLE; ALTER \
-             SUBSCRIPTION {ident} SET (slot_name = NONE), then release again",
-            ident = quote_ident(native)
-        )));
+        return Err(Error::refused(Why::SlotUsedSince { native: native.clone(), slot: slot.clone() }));
     }
     let source = client::connect(source, &name.application_name("look"), &[]).await?;
-    let row = state.load().await?.ok_or_else(|| Error::refused("the subscription was dropped"))?;
+    let row = state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
     let at = match known.finished {
         true => Some(our_position(&state, target, name, &row).await?),
         // Its origin stands where it stood; a killed adopt must not hold it.
@@ -57,10 +47,7 @@ pub async fn release(
     if let (Some(at), Some(confirmed)) = (at, slot.confirmed_flush)
         && confirmed > at
     {
-        return Err(Error::refused(format!(
-            "the slot on the source is at {confirmed}, but the target has only changes up to {at}: the target was \
-             restored from an older backup or lost what it had flushed, and the changes in between are gone"
-        )));
+        return Err(Error::refused(Refusal::TargetBehind { slot: known.slot, confirmed, start: at }));
     }
     if let Some(at) = at {
         // Hazard 3.

@@ -8,6 +8,7 @@ use tokio_postgres::GenericClient;
 
 use super::{Failed, ORIGIN_BOUND, POLL, adoption, refuse, target_session};
 use crate::error::Error;
+use crate::refusal::AdoptionRefusal as Why;
 
 /// Between two lines that say what is waited for.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
@@ -147,40 +148,21 @@ pub async fn options(
 
 /// The slot of `native`, if pgsluice can stand in for it.
 pub(super) fn acceptable(name: &SubscriptionName, native: &Native) -> Result<String, Failed> {
-    let (shown, ident) = (&native.name, quote_ident(&native.name));
+    let shown = native.name.clone();
     let Some(slot) = &native.slot else {
-        return refuse(format!(
-            "native subscription \"{shown}\" has no slot (slot_name = NONE), so there is no place to go on from; if \
-             the slot still exists: ALTER SUBSCRIPTION {ident} SET (slot_name = 'its name')"
-        ));
+        return refuse(Why::NoSlot { native: shown });
     };
     if !native.owned {
-        return refuse(format!(
-            "native subscription \"{shown}\" belongs to role \"{owner}\", which the target's role is no member of; \
-             connect to the target as \"{owner}\" or as a superuser",
-            owner = native.owner
-        ));
+        return refuse(Why::OtherOwner { native: shown, owner: native.owner.clone() });
     }
     if native.superusers_only {
-        return refuse(format!(
-            "native subscription \"{shown}\" has password_required = false, and only a superuser may alter such a one: \
-             connect to the target as a superuser; or let one ALTER SUBSCRIPTION {ident} SET (password_required = true), \
-             for which its connection string must have a password"
-        ));
+        return refuse(Why::SuperusersOnly { native: shown });
     }
     if native.two_phase {
-        return refuse(format!(
-            "native subscription \"{shown}\" has two_phase enabled, which pgsluice does not have: a transaction \
-             prepared before and committed after would be lost or applied twice; on 18 and later: ALTER SUBSCRIPTION \
-             {ident} DISABLE; ALTER SUBSCRIPTION {ident} SET (two_phase = false); ALTER SUBSCRIPTION {ident} ENABLE; \
-             before 18 it has to be made again without"
-        ));
+        return refuse(Why::TwoPhase { native: shown });
     }
     if native.skips {
-        return refuse(format!(
-            "native subscription \"{shown}\" is to skip a transaction that it has not met yet; let it, or ALTER \
-             SUBSCRIPTION {ident} SKIP (lsn = NONE) and pgsluice skip after adopting \"{name}\""
-        ));
+        return refuse(Why::Skips { native: shown, name: name.clone() });
     }
     Ok(slot.clone())
 }
@@ -208,12 +190,7 @@ pub(super) async fn may_hand_back(target: &Session) -> Result<(), Error> {
     if row.get(0) {
         return Ok(());
     }
-    let role: String = row.get(1);
-    Err(Error::refused(format!(
-        "role \"{role}\" may not move a replication origin on the target, so pgsluice release could not hand the \
-         subscription back; GRANT EXECUTE ON FUNCTION {ADVANCE} TO {}",
-        quote_ident(&role)
-    )))
+    Err(Error::refused(Why::NoWayBack { role: row.get(1), function: ADVANCE }))
 }
 
 /// Every table has been copied and has joined.
@@ -227,14 +204,7 @@ pub(super) async fn ready_tables(target: &impl GenericClient, native: &Native) -
     if unready.is_empty() {
         return Ok(());
     }
-    refuse(format!(
-        "native subscription \"{}\" is still synchronising {}: wait until every srsubstate in pg_subscription_rel is \
-         'r', with the subscription enabled; or ALTER SUBSCRIPTION {} REFRESH PUBLICATION after a table was taken \
-         out of the publication",
-        native.name,
-        unready.join(", "),
-        quote_ident(&native.name)
-    ))
+    refuse(Why::Synchronising { native: native.name.clone(), tables: unready })
 }
 
 /// A worker of the subscription, or one of any that is on its way out: those

@@ -10,6 +10,7 @@ use super::native::{
 };
 use super::{Failed, Outcome, adoption, refuse, target_session, usable_slot, wait_for_slot};
 use crate::error::Error;
+use crate::refusal::AdoptionRefusal as Why;
 use crate::{Settings, preflight};
 
 /// Read by whoever runs any subscription of this database, perhaps another
@@ -41,10 +42,8 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
         Some(known) => (known.native_oid, known.slot),
         None => {
             if state.load().await?.is_some() {
-                return Err(Error::refused(format!(
-                    "subscription \"{name}\" exists already and was made by pgsluice run; adopt under another \
-                     --subscription, with --native {native_name}"
-                )));
+                let native = native_name.to_owned();
+                return Err(Error::refused(Why::MadeByRun { name: name.clone(), native }));
             }
             let major = target.version().major();
             let found = native(&*target, major, Which::Name(native_name)).await;
@@ -94,7 +93,7 @@ async fn take(
             transaction.batch_execute(sql).await?;
         }
     }
-    let gone = || Failed::Refused("the native subscription was dropped at this moment".to_owned());
+    let gone = || Failed::Refused(Why::NativeDropped);
     let found = native(&transaction, major, Which::Oid(oid)).await?.ok_or_else(gone)?;
     // Locks it: what is seen below stays.
     transaction.batch_execute(&format!("ALTER SUBSCRIPTION {} DISABLE", quote_ident(&found.name))).await?;
@@ -131,11 +130,7 @@ async fn take(
     match made {
         // duplicate_object, unique_violation
         Err(error) if error.code().is_some_and(|code| matches!(code.code(), "42710" | "23505")) => {
-            return refuse(format!(
-                "replication origin \"{origin}\" exists on the target, but this database knows no subscription \
-                 \"{name}\": another database of the cluster uses the name; adopt under another --subscription, with \
-                 --native"
-            ));
+            return refuse(Why::OriginTaken { origin, name: name.clone() });
         }
         other => other?,
     };

@@ -15,7 +15,8 @@ use indicatif::MultiProgress;
 use super::{connect, from_control, from_engine};
 use crate::cli::{AdoptArgs, Command};
 use crate::config::Config;
-use crate::exit::{Code, exit, usage};
+use crate::exit::Code;
+use crate::failure::Failure;
 use crate::logging;
 use crate::settings::Process;
 use crate::subject::Subject;
@@ -29,10 +30,7 @@ pub(crate) async fn adopt(subject: &Subject, args: &AdoptArgs, process: &Process
         return Err(missing(native, &target.describe()));
     }
     if subject.source().is_err() && subject.lacks_stored(false) {
-        return Err(usage(
-            "no source is set, and the target's role may not read the native subscription's connection string, \
-             which only superusers may: use --source",
-        ));
+        return Err(Failure::HiddenSource.into());
     }
     let settings = subject.pipeline()?;
     let bars = MultiProgress::new();
@@ -54,13 +52,7 @@ pub(crate) async fn adopt(subject: &Subject, args: &AdoptArgs, process: &Process
 }
 
 fn missing(native: &str, place: &str) -> anyhow::Error {
-    exit(
-        Code::NotRunning,
-        format!(
-            "there is no native subscription \"{native}\" in {place}: give its name with --native, and as --target the \
-             database that has it (SELECT subname FROM pg_subscription)"
-        ),
-    )
+    Failure::NoNative { native: native.to_owned(), place: place.to_owned() }.into()
 }
 
 /// The subjects again, with what the target has stored of those that lack

@@ -14,7 +14,8 @@ use engine::admin;
 use engine::control::Lock;
 
 use super::{connect, from_admin, from_control};
-use crate::exit::{Code, exit};
+use crate::exit::Code;
+use crate::failure::Failure;
 use crate::subject::Subject;
 
 /// Removes the subscription; with `force` from whichever end there still is.
@@ -44,13 +45,7 @@ async fn remove(subject: &Subject, force: bool, removed: &mut Vec<String>) -> an
     };
     let native = stored.as_ref().and_then(|stored| stored.adopted_from.clone());
     if let (Some(native), false) = (&native, force) {
-        return Err(exit(
-            Code::Failed,
-            format!(
-                "subscription \"{name}\" was adopted from native subscription \"{native}\": pgsluice release hands it \
-                 back; with --force it is removed with its slot, and \"{native}\" stays disabled and without a slot"
-            ),
-        ));
+        return Err(Failure::Adopted { name: name.clone(), native: native.clone() }.into());
     }
     let slot = stored.and_then(|stored| stored.slot).unwrap_or_else(|| name.slot());
     match open("source", subject, force).await? {

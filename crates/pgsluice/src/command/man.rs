@@ -5,7 +5,8 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
 use crate::cli::{Cli, ManArgs};
-use crate::exit::{Code, usage};
+use crate::exit::Code;
+use crate::failure::Failure;
 use crate::settings::with_other_names;
 
 /// Prints one page, or writes all of them.
@@ -24,7 +25,7 @@ pub(crate) fn man(args: &ManArgs) -> anyhow::Result<Code> {
         None => "pgsluice".to_owned(),
     };
     let page = pages(&program)?.into_iter().find(|(name, _)| *name == wanted);
-    let (_, page) = page.ok_or_else(|| usage(format!("there is no page {wanted}: see pgsluice --help")))?;
+    let (_, page) = page.ok_or(Failure::NoPage(wanted))?;
     Ok(super::print(&page))
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod config_reference;
 pub(crate) mod disable;
 pub(crate) mod drop;
 pub(crate) mod enable;
+pub(crate) mod error_reference;
 pub(crate) mod man;
 pub(crate) mod refresh;
 pub(crate) mod release;
@@ -23,7 +24,8 @@ use base::SubscriptionName;
 use client::{ConnInfo, Session};
 use engine::{admin, control};
 
-use crate::exit::{Code, exit, usage};
+use crate::exit::{Code, exit};
+use crate::failure::Failure;
 use crate::subject::Subject;
 
 /// A session for an operator's command; `end` is `source` or `target`.
@@ -39,15 +41,12 @@ async fn publications(subject: &Subject) -> anyhow::Result<Vec<String>> {
     let target = connect("target", &subject.target()?, &subject.name).await?;
     match admin::stored(&target, &subject.name).await.map_err(from_admin)? {
         Some(stored) if !stored.publications.is_empty() => Ok(stored.publications),
-        _ => Err(usage(format!(
-            "no publication is set, and the target knows no subscription \"{}\": use --publication",
-            subject.name
-        ))),
+        _ => Err(Failure::NoPublications { name: subject.name.clone() }.into()),
     }
 }
 
 /// An error of the servers with its exit code.
-fn from_admin(error: admin::Error) -> anyhow::Error {
+pub(crate) fn from_admin(error: admin::Error) -> anyhow::Error {
     let code = match () {
         () if error.is_in_use() => Code::InUse,
         () if error.is_missing() => Code::NotRunning,
@@ -57,7 +56,7 @@ fn from_admin(error: admin::Error) -> anyhow::Error {
 }
 
 /// An error of a pipeline or of handing one over, with its exit code.
-fn from_engine(error: &engine::Error) -> anyhow::Error {
+pub(crate) fn from_engine(error: &engine::Error) -> anyhow::Error {
     let code = match () {
         () if error.is_in_use() => Code::InUse,
         () if error.is_disabled() => Code::Disabled,
@@ -67,13 +66,18 @@ fn from_engine(error: &engine::Error) -> anyhow::Error {
 }
 
 /// An error of lock or socket with its exit code.
-fn from_control(error: control::Error) -> anyhow::Error {
+pub(crate) fn from_control(error: control::Error) -> anyhow::Error {
     let code = match () {
         () if error.is_in_use() => Code::InUse,
         () if error.is_not_running() => Code::NotRunning,
         () => Code::Failed,
     };
     exit(code, base::with_causes(&error))
+}
+
+/// An error of a comparison with its exit code.
+pub(crate) fn from_verify(error: &::verify::Error) -> anyhow::Error {
+    exit(Code::Failed, base::with_causes(error))
 }
 
 /// Prints a document; a reader that has gone away has seen enough.

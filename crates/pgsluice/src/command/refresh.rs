@@ -7,6 +7,7 @@ use engine::control::{self, Request};
 
 use super::from_control;
 use crate::exit::Code;
+use crate::failure::Failure;
 use crate::subject::Subject;
 
 /// How often it is looked whether the process has looked.
@@ -35,11 +36,7 @@ pub(crate) async fn refresh(subject: &Subject, patience: Duration) -> anyhow::Re
         }
         if tokio::time::Instant::now() >= deadline {
             let phase = status.map_or_else(String::new, |status| status.phase);
-            anyhow::bail!(
-                "the process that runs subscription \"{name}\" ({phase}) has not looked at the publication within \
-                 {} s; it does so while it streams: see pgsluice status",
-                patience.as_secs()
-            );
+            return Err(Failure::NotLooked { name: name.clone(), phase, bound: patience }.into());
         }
         tokio::time::sleep(POLL).await;
     }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{from_control, from_engine};
 use crate::exit::{Code, code_of};
+use crate::failure::Failure;
 use crate::settings::{LogFormat, Process};
 use crate::subject::Subject;
 use crate::{logging, progress};
@@ -67,7 +68,7 @@ pub(super) async fn run_logged(
     if let Some(address) = process.metrics {
         let (bound, _task) = metrics::serve(address, statuses.clone(), stop.clone())
             .await
-            .with_context(|| format!("could not serve metrics at {address}"))?;
+            .map_err(|error| Failure::Metrics { address, error })?;
         tracing::info!("serving metrics at http://{bound}/metrics");
     }
     let on_terminal = std::io::stderr().is_terminal() && process.log_format == LogFormat::Text;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use engine::control::{self, Request};
 
 use super::from_control;
-use crate::exit::{Code, exit};
+use crate::exit::Code;
+use crate::failure::Failure;
 use crate::subject::Subject;
 
 /// Stops every one of `subjects` that runs. One that does not run is stopped
@@ -31,9 +32,6 @@ pub(super) async fn stop_one(subject: &Subject, bound: Duration) -> anyhow::Resu
     };
     match control::wait_until_free(dir, name, bound).await.map_err(from_control)? {
         true => Ok(Some(pid)),
-        false => Err(exit(
-            Code::Failed,
-            format!("process {pid} still runs subscription \"{name}\" after {bound:?}: see its log"),
-        )),
+        false => Err(Failure::StillRuns { name: name.clone(), pid, bound }.into()),
     }
 }

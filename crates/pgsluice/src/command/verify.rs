@@ -14,9 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use verify::{NoPin, Options, Pin, Progress, ProgressSnapshot, Report};
 
-use super::{connect, from_admin, from_control};
+use super::{connect, from_admin, from_control, from_verify};
 use crate::cli::VerifyArgs;
-use crate::exit::{Code, exit};
+use crate::exit::Code;
 use crate::subject::Subject;
 use crate::units::{show_bytes, show_count, show_seconds};
 
@@ -58,7 +58,7 @@ pub(crate) async fn verify(subject: &Subject, args: &VerifyArgs) -> anyhow::Resu
         compared = comparing => compared,
         () = show(&progress, began) => unreachable!("it shows for ever"),
     };
-    let report = compared.map_err(|error| exit(Code::Failed, base::with_causes(&error)))?;
+    let report = compared.map_err(|error| from_verify(&error))?;
     let seconds = began.elapsed().as_secs_f64();
     if args.json {
         let report = if args.hide_values { &without_values(report) } else { &report };

@@ -70,6 +70,15 @@ impl DataType {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BinaryRefusal(Reason);
 
+impl BinaryRefusal {
+    /// One, for docs/errors.md.
+    #[must_use]
+    pub fn example() -> BinaryRefusal {
+        let table = TableName { schema: "public".to_owned(), name: "accounts".to_owned() };
+        BinaryRefusal(Reason::Column { table, column: "mood".to_owned(), why: user_defined("public.mood") })
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Reason {
     Version { end: &'static str, version: PgVersion },
@@ -129,7 +138,7 @@ fn obstacle(
         return Some("does not exist on the target".into());
     };
     let why = if source.oid.is_user_defined() {
-        format!("has the user-defined type {}", source.name)
+        user_defined(&source.name)
     } else if source.oid != target.oid {
         format!("is {} on the source and {} on the target", source.name, target.name)
     } else if source.element.is_some() {
@@ -142,6 +151,10 @@ fn obstacle(
         return None;
     };
     Some(why)
+}
+
+fn user_defined(name: &str) -> String {
+    format!("has the user-defined type {name}")
 }
 
 #[cfg(test)]

@@ -1,0 +1,425 @@
+//! What a pipeline, or handing one over, does not begin or go on with: only a
+//! person can help.
+//!
+//! Each says what is so and what to do. Most are found at a start, before
+//! anything is changed.
+
+use std::fmt;
+
+use base::{Lsn, PgVersion, SubscriptionName, quote_ident};
+use source::publication::{BinaryRefusal, TableName};
+
+/// Why it was refused.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// `source_mode = wal`.
+    NoWal,
+    /// `check` found what refuses the start; a finding each.
+    Check(Vec<String>),
+    /// `origin = none` of a publisher that cannot.
+    OriginNoneTooOld(PgVersion),
+    /// Our slot is there and no row of ours.
+    SlotOfAnotherTarget {
+        slot: String,
+        name: SubscriptionName,
+    },
+    OtherSource {
+        name: SubscriptionName,
+        made_for: String,
+        found: String,
+    },
+    /// A slot of our name that we did not make.
+    NotOurSlot {
+        slot: String,
+        name: SubscriptionName,
+        plugin: Option<String>,
+        database: Option<String>,
+    },
+    SlotLost {
+        slot: String,
+        why: Option<String>,
+    },
+    SlotGone {
+        slot: String,
+    },
+    /// The slot is past what the target has.
+    TargetBehind {
+        slot: String,
+        confirmed: Lsn,
+        start: Lsn,
+    },
+    /// The source's WAL ends before what the target has.
+    SourceBehind {
+        end: Lsn,
+        start: Lsn,
+    },
+    /// The timelines parted before what was applied last.
+    Forked {
+        before: i64,
+        now: i64,
+        fork: Lsn,
+        applied: Lsn,
+    },
+    /// The source never was on the timeline of last time.
+    OtherHistory {
+        before: i64,
+        now: i64,
+        applied: Lsn,
+    },
+    /// `binary = on` where a column cannot travel so.
+    Binary(BinaryRefusal),
+    Generated {
+        table: TableName,
+        column: String,
+    },
+    /// Some of the tables that were to be created are there.
+    PartOfTheTables {
+        there: Vec<String>,
+        missing: Vec<String>,
+    },
+    /// A table that was added does not take part.
+    NotJoined {
+        table: String,
+        reason: String,
+    },
+    /// The row went away under a start or a release.
+    Dropped,
+    NoSnapshot,
+    ApplierEnded,
+    ApplierBroke(String),
+    Adoption(AdoptionRefusal),
+}
+
+/// What is in the way of taking over from a native subscription, of running
+/// one that was taken over, or of handing it back.
+#[derive(Debug)]
+pub(crate) enum AdoptionRefusal {
+    Unfinished {
+        name: SubscriptionName,
+    },
+    /// Seen by a start.
+    SlotGivenBack {
+        native: String,
+        slot: String,
+    },
+    /// Seen by `release`, which cannot know what was applied meanwhile.
+    SlotUsedSince {
+        native: String,
+        slot: String,
+    },
+    OriginNone {
+        name: SubscriptionName,
+    },
+    /// `run` made a subscription of this name.
+    MadeByRun {
+        name: SubscriptionName,
+        native: String,
+    },
+    NoSlot {
+        native: String,
+    },
+    OtherOwner {
+        native: String,
+        owner: String,
+    },
+    /// `password_required = false`.
+    SuperusersOnly {
+        native: String,
+    },
+    /// The role may not move origins.
+    NoWayBack {
+        role: String,
+        function: &'static str,
+    },
+    TwoPhase {
+        native: String,
+    },
+    Skips {
+        native: String,
+        name: SubscriptionName,
+    },
+    /// With the tables that are not ready.
+    Synchronising {
+        native: String,
+        tables: Vec<String>,
+    },
+    SlotNotThere {
+        slot: String,
+        place: String,
+    },
+    SlotOfAnother {
+        slot: String,
+        place: String,
+        plugin: Option<String>,
+        database: Option<String>,
+    },
+    SlotLost {
+        slot: String,
+        why: Option<String>,
+    },
+    /// Still used by a walsender.
+    SlotBusy {
+        slot: String,
+        pid: i32,
+    },
+    NativeDropped,
+    OriginTaken {
+        origin: String,
+        name: SubscriptionName,
+    },
+    /// `release` of what was not adopted.
+    NotAdopted {
+        name: SubscriptionName,
+    },
+    NobodyToReleaseTo {
+        name: SubscriptionName,
+    },
+}
+
+/// What comes of a source whose history is not what the target has.
+const COPY_AGAIN: &str = "the target may hold rows that the source has not: pgsluice drop, empty the tables and copy \
+                          again; pgsluice verify shows what differs";
+
+/// Names shown of tables that are in the way.
+const NAMES_SHOWN_MAX: usize = 10;
+
+fn or_none(text: Option<&String>) -> &str {
+    text.map_or("none", String::as_str)
+}
+
+fn or_lost(text: Option<&String>) -> &str {
+    text.map_or("lost", String::as_str)
+}
+
+/// The first names, and how many there are beside them.
+fn shown(all: &[String]) -> String {
+    let more = all.len().saturating_sub(NAMES_SHOWN_MAX);
+    let shown = all[..all.len() - more].join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NoWal => f.write_str("--source-mode wal is not available yet; use logical"),
+            Refusal::Check(reasons) => {
+                let count = match reasons.len() {
+                    1 => "1 reason".to_owned(),
+                    count => format!("{count} reasons"),
+                };
+                write!(f, "these servers cannot replicate as they are, for {count}; see pgsluice check:")?;
+                reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}"))
+            }
+            Refusal::OriginNoneTooOld(version) => {
+                write!(f, "--origin none needs a source of version 16 or later; this one is {version}")
+            }
+            Refusal::SlotOfAnotherTarget { slot, name } => write!(
+                f,
+                "replication slot \"{slot}\" exists on the source, but the target knows no subscription \"{name}\": \
+                 the name is in use by another target; choose another --subscription, or drop the slot if nothing \
+                 uses it"
+            ),
+            Refusal::OtherSource { name, made_for, found } => write!(
+                f,
+                "subscription \"{name}\" was made for the source with system identifier {made_for}, but this one has \
+                 {found}; give the right --source, or drop the subscription and start again"
+            ),
+            Refusal::NotOurSlot { slot, name, plugin, database } => write!(
+                f,
+                "replication slot \"{slot}\" on the source is not the one that was made for subscription \"{name}\" \
+                 (plugin {}, database {}), so changes may be missing; drop the subscription and copy again, or give \
+                 the right --source",
+                or_none(plugin.as_ref()),
+                or_none(database.as_ref())
+            ),
+            Refusal::SlotLost { slot, why } => write!(
+                f,
+                "replication slot \"{slot}\" has lost WAL that the target still needs ({}); drop the subscription and \
+                 copy again, and see max_slot_wal_keep_size",
+                or_lost(why.as_ref())
+            ),
+            Refusal::SlotGone { slot } => write!(
+                f,
+                "replication slot \"{slot}\" does not exist on the source any more, so changes may be missing; drop \
+                 the subscription and copy again"
+            ),
+            Refusal::TargetBehind { slot, confirmed, start } => write!(
+                f,
+                "the slot \"{slot}\" on the source is at {confirmed}, but the target has only changes up to {start}, \
+                 and those in between are gone: the target was restored from an older backup or lost what it had \
+                 flushed, or the slot was made again or advanced by somebody; drop the subscription and copy again"
+            ),
+            Refusal::SourceBehind { end, start } => write!(
+                f,
+                "the source's WAL ends at {end}, but the target has its changes up to {start}: the source was \
+                 restored to an earlier state, and what it writes until then would be passed over; {COPY_AGAIN}"
+            ),
+            Refusal::Forked { before, now, fork, applied } => write!(
+                f,
+                "the source is on timeline {now}, which left timeline {before} at {fork}, but the target has changes \
+                 of timeline {before} up to {applied}: the source was restored, or failed over to a standby that had \
+                 not received them; {COPY_AGAIN}"
+            ),
+            Refusal::OtherHistory { before, now, applied } => write!(
+                f,
+                "the source is on timeline {now}, but the target has changes up to {applied} of timeline {before}, \
+                 which is not part of its history: it was restored to an earlier state, or is an old primary; give \
+                 the right --source; if this is the one, {COPY_AGAIN}"
+            ),
+            Refusal::Binary(why) => write!(f, "--binary on is not possible: {why}; use --binary auto"),
+            Refusal::Generated { table, column } => write!(
+                f,
+                "column \"{column}\" of table \"{table}\" is published by the source but generated on the target; \
+                 make it an ordinary column there, or do not publish it"
+            ),
+            Refusal::PartOfTheTables { there, missing } => write!(
+                f,
+                "--create-schema creates all published tables or none, but the target has some of them already: {}; \
+                 it has not: {}; drop those that it has, or create the others too",
+                shown(there),
+                shown(missing)
+            ),
+            Refusal::NotJoined { table, reason } => write!(f, "table \"{table}\" could not join: {reason}"),
+            Refusal::Dropped => f.write_str(
+                "the subscription was dropped from the target at this moment; to begin anew: pgsluice run",
+            ),
+            Refusal::NoSnapshot => f.write_str(
+                "the source made a slot but exported no snapshot; give a --source that leads to PostgreSQL itself, \
+                 without a pooler between",
+            ),
+            Refusal::ApplierEnded => f.write_str("the applier ended although nobody had asked it to"),
+            Refusal::ApplierBroke(error) => write!(f, "the applier broke down: {error}"),
+            Refusal::Adoption(why) => why.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for AdoptionRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AdoptionRefusal::Unfinished { name } => write!(
+                f,
+                "subscription \"{name}\" is being adopted and that was interrupted: to go on, pgsluice adopt; to hand \
+                 it back, pgsluice release"
+            ),
+            AdoptionRefusal::SlotGivenBack { native, slot } => write!(
+                f,
+                "native subscription \"{native}\" of the target was given slot \"{slot}\" again while pgsluice has \
+                 adopted it: only one of the two may use it; ALTER SUBSCRIPTION {ident} DISABLE; ALTER SUBSCRIPTION \
+                 {ident} SET (slot_name = NONE); to hand it back, pgsluice release",
+                ident = quote_ident(native)
+            ),
+            AdoptionRefusal::SlotUsedSince { native, slot } => write!(
+                f,
+                "native subscription \"{native}\" was given slot \"{slot}\" again without pgsluice release, so it is \
+                 not known what it has applied; if it was never enabled since: ALTER SUBSCRIPTION {ident} DISABLE; \
+                 ALTER SUBSCRIPTION {ident} SET (slot_name = NONE), then release again",
+                ident = quote_ident(native)
+            ),
+            AdoptionRefusal::OriginNone { name } => write!(
+                f,
+                "subscription \"{name}\" was adopted with origin = none: give --origin none, or no --publication, so \
+                 that its options are taken from the target"
+            ),
+            AdoptionRefusal::MadeByRun { name, native } => write!(
+                f,
+                "subscription \"{name}\" exists already and was made by pgsluice run; adopt under another \
+                 --subscription, with --native {native}"
+            ),
+            AdoptionRefusal::NoSlot { native } => write!(
+                f,
+                "native subscription \"{native}\" has no slot (slot_name = NONE), so there is no place to go on from; \
+                 if the slot still exists: ALTER SUBSCRIPTION {} SET (slot_name = 'its name')",
+                quote_ident(native)
+            ),
+            AdoptionRefusal::OtherOwner { native, owner } => write!(
+                f,
+                "native subscription \"{native}\" belongs to role \"{owner}\", which the target's role is no member \
+                 of; connect to the target as \"{owner}\" or as a superuser"
+            ),
+            AdoptionRefusal::SuperusersOnly { native } => write!(
+                f,
+                "native subscription \"{native}\" has password_required = false, and only a superuser may alter such a \
+                 one: connect to the target as a superuser; or let one ALTER SUBSCRIPTION {} SET (password_required = \
+                 true), for which its connection string must have a password",
+                quote_ident(native)
+            ),
+            AdoptionRefusal::NoWayBack { role, function } => write!(
+                f,
+                "role \"{role}\" may not move a replication origin on the target, so pgsluice release could not hand the \
+                 subscription back; GRANT EXECUTE ON FUNCTION {function} TO {}",
+                quote_ident(role)
+            ),
+            AdoptionRefusal::TwoPhase { native } => write!(
+                f,
+                "native subscription \"{native}\" has two_phase enabled, which pgsluice does not have: a transaction \
+                 prepared before and committed after would be lost or applied twice; on 18 and later: ALTER \
+                 SUBSCRIPTION {ident} DISABLE; ALTER SUBSCRIPTION {ident} SET (two_phase = false); ALTER SUBSCRIPTION \
+                 {ident} ENABLE; before 18 it has to be made again without",
+                ident = quote_ident(native)
+            ),
+            AdoptionRefusal::Skips { native, name } => write!(
+                f,
+                "native subscription \"{native}\" is to skip a transaction that it has not met yet; let it, or ALTER \
+                 SUBSCRIPTION {} SKIP (lsn = NONE) and pgsluice skip after adopting \"{name}\"",
+                quote_ident(native)
+            ),
+            AdoptionRefusal::Synchronising { native, tables } => write!(
+                f,
+                "native subscription \"{native}\" is still synchronising {}: wait until every srsubstate in \
+                 pg_subscription_rel is 'r', with the subscription enabled; or ALTER SUBSCRIPTION {} REFRESH \
+                 PUBLICATION after a table was taken out of the publication",
+                tables.join(", "),
+                quote_ident(native)
+            ),
+            AdoptionRefusal::SlotNotThere { slot, place } => write!(
+                f,
+                "replication slot \"{slot}\" of the native subscription does not exist on {place}: give the --source \
+                 that the native subscription reads from"
+            ),
+            AdoptionRefusal::SlotOfAnother { slot, place, plugin, database } => write!(
+                f,
+                "replication slot \"{slot}\" on {place} is another's: plugin {}, database {}; give the --source that \
+                 the native subscription reads from",
+                or_none(plugin.as_ref()),
+                or_none(database.as_ref())
+            ),
+            AdoptionRefusal::SlotLost { slot, why } => write!(
+                f,
+                "replication slot \"{slot}\" has lost WAL that the target still needs ({}): neither side can go on; \
+                 drop the native subscription and start with pgsluice run, which copies",
+                or_lost(why.as_ref())
+            ),
+            AdoptionRefusal::SlotBusy { slot, pid } => write!(
+                f,
+                "replication slot \"{slot}\" on the source is still in use by walsender {pid}; end it and repeat the \
+                 command: SELECT pg_terminate_backend({pid})"
+            ),
+            AdoptionRefusal::NativeDropped => f.write_str(
+                "the native subscription was dropped at this moment: there is nothing to adopt; pgsluice run copies",
+            ),
+            AdoptionRefusal::OriginTaken { origin, name } => write!(
+                f,
+                "replication origin \"{origin}\" exists on the target, but this database knows no subscription \
+                 \"{name}\": another database of the cluster uses the name; adopt under another --subscription, with \
+                 --native"
+            ),
+            AdoptionRefusal::NotAdopted { name } => write!(
+                f,
+                "subscription \"{name}\" was not adopted but made by pgsluice run: there is no native subscription to \
+                 hand it to"
+            ),
+            AdoptionRefusal::NobodyToReleaseTo { name } => write!(
+                f,
+                "the native subscription that \"{name}\" was adopted from has been dropped: there is nothing to hand \
+                 back to; go on with pgsluice run, or remove everything with pgsluice drop"
+            ),
+        }
+    }
+}
+
+impl From<AdoptionRefusal> for Refusal {
+    fn from(why: AdoptionRefusal) -> Refusal {
+        Refusal::Adoption(why)
+    }
+}

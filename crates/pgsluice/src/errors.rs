@@ -1,0 +1,218 @@
+//! The reference of errors, made from what each crate says of its own.
+//!
+//! An entry's message is what its example prints as the program prints errors;
+//! whether it is tried again, and with which status the program ends, is what
+//! the program's own functions say of the example.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+
+use base::catalogue::{Doing, Entry, HeldBy};
+use engine::{Verdict, admin, control};
+
+use crate::command::{from_admin, from_control, from_engine, from_verify};
+use crate::exit::{Code, code_of};
+use crate::failure;
+
+const HEAD: &str = "\
+# Errors
+
+Every error that pgsluice ends with, or tries again after: its message, how it
+comes about, and what to do. Generated from the code (`cargo x docs`); the
+messages are printed by the program's own error types, with names and
+positions filled in for an example. `pgsluice error-reference` prints this
+document.
+
+A message names the object, the cause and the next step; look it up here by the
+words that stay the same. `run` logs it, and `pgsluice status` shows the last
+one. What `pgsluice check` finds is not listed: each finding has its object, its
+remedy and the SQL with it. A process that runs several subscriptions goes on with
+the others, and ends with the exit status of the first that failed.
+
+";
+
+/// What somebody may look for, and the titles of the entries that it leads to.
+/// Every one of these has a test that meets it.
+const SITUATIONS: [(&str, &[&str]); 17] = [
+    ("a wrong password", &["A wrong password"]),
+    (
+        "no TLS where it is required",
+        &["The server admits only connections with TLS", "TLS is asked for and not offered"],
+    ),
+    (
+        "a certificate that does not match",
+        &["The certificate is for another host", "The certificate's authority is not known"],
+    ),
+    ("a missing publication", &["A publication is missing"]),
+    (
+        "a table of the target that lacks a column",
+        &["The target's table lacks a column", "The target's table lacks a column (first copy)"],
+    ),
+    ("a message of an unknown type", &["A message of an unknown type"]),
+    ("a truncated stream", &["The server closed the connection", "A message that is cut short"]),
+    (
+        "corrupt or foreign state",
+        &["State on the target that is damaged or not ours", "The replication origin is gone"],
+    ),
+    ("a slot that was dropped", &["The slot was dropped"]),
+    ("a slot that was invalidated", &["The slot was invalidated"]),
+    (
+        "a slot that was made again under the same name",
+        &["The slot is ahead of the target", "A slot of our name that is not the one we made"],
+    ),
+    ("a target restored from an older backup", &["The slot is ahead of the target"]),
+    (
+        "a source restored to a position before ours",
+        &["The source was restored to before our position", "The source is of another history"],
+    ),
+    ("a source failed over to a position before ours", &["The source failed over to before our position"]),
+    ("another writer that holds our origin", &["Another writer holds our replication origin"]),
+    ("a read-only target", &["The target cannot be written to"]),
+    ("a publication that was dropped and made again", &["A publication was dropped, and perhaps made again"]),
+];
+
+/// One entry in words.
+struct Told {
+    doing: Doing,
+    title: &'static str,
+    message: String,
+    cause: &'static str,
+    remedy: &'static str,
+    then: String,
+    held_by: &'static [HeldBy],
+}
+
+impl Told {
+    fn new<E>(entry: Entry<E>, message: impl Fn(&E) -> String, then: impl Fn(E) -> String) -> Told {
+        let Entry { doing, title, error, cause, remedy, held_by } = entry;
+        Told { doing, title, message: message(&error), cause, remedy, then: then(error), held_by }
+    }
+}
+
+/// Every entry, in the order of the document.
+fn all() -> Vec<Told> {
+    let mut all = Vec::new();
+    let own = failure::catalogue().into_iter();
+    all.extend(own.map(|entry| Told::new(entry, ToString::to_string, |error| ends(error.code()))));
+    let pipeline = engine::catalogue().into_iter();
+    all.extend(pipeline.map(|entry| Told::new(entry, |error| base::with_causes(error), |error| run(&error))));
+    let compared = verify::catalogue().into_iter();
+    all.extend(compared.map(|entry| {
+        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_verify(&error))))
+    }));
+    let asked = control::catalogue().into_iter();
+    all.extend(asked.map(|entry| {
+        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_control(error))))
+    }));
+    let servers = admin::catalogue().into_iter();
+    all.extend(servers.map(|entry| {
+        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_admin(error))))
+    }));
+    // Stable: within a group in the order of the crates.
+    all.sort_by_key(|told| told.doing);
+    all
+}
+
+fn ends(code: Code) -> String {
+    format!("Not tried again: pgsluice ends with exit status {}.", code as u8)
+}
+
+/// What `run` does, and where it ends.
+fn run(error: &engine::Error) -> String {
+    let code = code_of(&from_engine(error));
+    let again = match error.verdict(false) {
+        Verdict::Soon => "at once, then ever more slowly, up to every `wal_retrieve_retry_interval`",
+        Verdict::Later => "every `wal_retrieve_retry_interval`",
+        Verdict::Disable | Verdict::Stop => return ends(code),
+    };
+    let disables = match error.verdict(true) {
+        Verdict::Disable => format!(
+            "; with `disable_on_error` it disables the subscription instead and ends with exit status {}",
+            Code::Disabled as u8
+        ),
+        _ => String::new(),
+    };
+    format!(
+        "`run` tries again by itself, {again}{disables}. Other commands end with exit status {}.",
+        code as u8
+    )
+}
+
+fn heading(doing: Doing) -> &'static str {
+    match doing {
+        Doing::Configuring => "Configuration and command line",
+        Doing::Connecting => "Connecting",
+        Doing::Starting => "Starting",
+        Doing::CreatingSchema => "Creating the schema (`--create-schema`)",
+        Doing::Copying => "The first copy",
+        Doing::Streaming => "Streaming from the source",
+        Doing::Applying => "Applying to the target",
+        Doing::Verifying => "Comparing both ends (`pgsluice verify`)",
+        Doing::Adopting => "Adopting and releasing a native subscription",
+        Doing::Operating => "Commands about a subscription",
+        Doing::KeepingState => "State on disk and on the target",
+    }
+}
+
+/// The anchor that Markdown viewers give a heading.
+fn anchor(title: &str) -> String {
+    let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+/// As one runs it.
+fn test((place, name): &HeldBy) -> String {
+    match place.split_once(' ') {
+        Some((package, target)) => format!("`cargo test -p {package} --test {target} {name}`"),
+        None => format!("`cargo test -p {place} {name}`"),
+    }
+}
+
+/// The whole reference in Markdown.
+pub(crate) fn markdown() -> String {
+    let all = all();
+    let mut out = HEAD.to_owned();
+    situations(&mut out, &all);
+    let mut group = None;
+    for told in &all {
+        if group != Some(told.doing) {
+            group = Some(told.doing);
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "## {}\n", heading(told.doing));
+        }
+        section(&mut out, told);
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+/// The table of what people look for.
+fn situations(out: &mut String, all: &[Told]) {
+    out.push_str("## By what happened\n\n| what happened | error | held by |\n| --- | --- | --- |\n");
+    for (what, titles) in SITUATIONS {
+        let entries: Vec<&Told> = all.iter().filter(|told| titles.contains(&told.title)).collect();
+        let links: Vec<_> =
+            entries.iter().map(|told| format!("[{}](#{})", told.title, anchor(told.title))).collect();
+        let mut tests: Vec<String> = entries.iter().flat_map(|told| told.held_by.iter().map(test)).collect();
+        tests.sort();
+        tests.dedup();
+        let _ = writeln!(out, "| {what} | {} | {} |", links.join("; "), tests.join(", "));
+    }
+    out.push('\n');
+}
+
+fn section(out: &mut String, told: &Told) {
+    let Told { title, message, cause, remedy, then, held_by, .. } = told;
+    let _ = write!(
+        out,
+        "### {title}\n\n```text\n{message}\n```\n\n- **Cause:** {cause}\n- **Remedy:** {remedy}\n- **Then:** {then}\n"
+    );
+    if !held_by.is_empty() {
+        let tests: Vec<String> = held_by.iter().map(test).collect();
+        let _ = writeln!(out, "- **Test:** {}", tests.join(", "));
+    }
+    out.push('\n');
+}

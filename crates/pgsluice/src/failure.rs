@@ -1,0 +1,221 @@
+//! What the program itself refuses or fails in: settings, command lines, and
+//! commands that have nothing to do their work on.
+//!
+//! Errors of servers and of running processes are the engine's.
+
+mod catalogue;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::{NameError, SubscriptionName};
+
+pub(crate) use catalogue::catalogue;
+
+use crate::exit::Code;
+
+/// Why a command did not do its work.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    ConfigFile {
+        path: PathBuf,
+        error: io::Error,
+    },
+    /// The file's line is no TOML.
+    Toml {
+        place: String,
+        message: String,
+    },
+    UnknownKey {
+        place: String,
+        key: String,
+        suggestion: Option<String>,
+    },
+    /// A setting of the process inside of a `[[subscription]]`.
+    ProcessKey {
+        place: String,
+        key: String,
+    },
+    WrongType {
+        place: String,
+        key: String,
+        many: bool,
+    },
+    Unnamed {
+        path: PathBuf,
+    },
+    TwoForms {
+        path: PathBuf,
+    },
+    NamedTwice {
+        path: PathBuf,
+        name: String,
+    },
+    NotInFile {
+        path: PathBuf,
+        wanted: String,
+        names: Vec<String>,
+    },
+    Value {
+        value: String,
+        place: String,
+        reason: String,
+    },
+    /// Settings that are valid one by one.
+    Together(String),
+    LogLevel {
+        level: String,
+        error: String,
+    },
+    NoName,
+    BadName(NameError),
+    Missing {
+        key: &'static str,
+    },
+    /// The target has stored a source that this role may not read.
+    HiddenSource,
+    Conninfo {
+        key: &'static str,
+        error: client::Error,
+    },
+    NoWal,
+    NoStateDir,
+    /// A command for one, and several are configured.
+    Several(Vec<String>),
+    NoPublications {
+        name: SubscriptionName,
+    },
+    NoPage(String),
+    NoNative {
+        native: String,
+        place: String,
+    },
+    /// `drop` of what was adopted.
+    Adopted {
+        name: SubscriptionName,
+        native: String,
+    },
+    StillRuns {
+        name: SubscriptionName,
+        pid: u32,
+        bound: Duration,
+    },
+    /// `refresh` was not answered.
+    NotLooked {
+        name: SubscriptionName,
+        phase: String,
+        bound: Duration,
+    },
+    Metrics {
+        address: SocketAddr,
+        error: io::Error,
+    },
+}
+
+impl Failure {
+    /// The exit code.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Failure::NoNative { .. } => Code::NotRunning,
+            Failure::Adopted { .. }
+            | Failure::StillRuns { .. }
+            | Failure::NotLooked { .. }
+            | Failure::Metrics { .. } => Code::Failed,
+            _ => Code::Usage,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::ConfigFile { path, error } => {
+                write!(f, "could not read configuration file {}: {error}", path.display())
+            }
+            Failure::Toml { place, message } => write!(f, "{place}: {message}"),
+            Failure::UnknownKey { place, key, suggestion: Some(other) } => {
+                write!(f, "{place}: unknown key \"{key}\"; did you mean \"{other}\"?")
+            }
+            Failure::UnknownKey { place, key, suggestion: None } => {
+                write!(f, "{place}: unknown key \"{key}\"; see pgsluice config-reference")
+            }
+            Failure::ProcessKey { place, key } => {
+                write!(f, "{place}: \"{key}\" belongs to the whole process: set it at the top level")
+            }
+            Failure::WrongType { place, key, many } => {
+                let many = if *many { " or a list of them" } else { "" };
+                write!(f, "{place}: \"{key}\" needs a text, a number or a boolean{many}")
+            }
+            Failure::Unnamed { path } => {
+                write!(f, "{}: every [[subscription]] needs a name", path.display())
+            }
+            Failure::TwoForms { path } => {
+                write!(f, "{}: both a top-level subscription and [[subscription]] tables", path.display())
+            }
+            Failure::NamedTwice { path, name } => {
+                write!(f, "{}: two subscriptions are named \"{name}\"", path.display())
+            }
+            Failure::NotInFile { path, wanted, names } => write!(
+                f,
+                "{} has no subscription named \"{wanted}\"; it has {}",
+                path.display(),
+                names.join(", ")
+            ),
+            Failure::Value { value, place, reason } => {
+                write!(f, "invalid value \"{value}\" for {place}: {reason}")
+            }
+            Failure::Together(message) => {
+                write!(f, "settings that are valid one by one are not valid together: {message}")
+            }
+            Failure::LogLevel { level, error } => write!(f, "log_level \"{level}\": {error}"),
+            Failure::NoName => f.write_str(
+                "no subscription is named: use --publication (its name serves) or --subscription, \
+                 PGSLUICE_PUBLICATION or PGSLUICE_SUBSCRIPTION, or a configuration file",
+            ),
+            Failure::BadName(error) => error.fmt(f),
+            Failure::Missing { key } => write!(
+                f,
+                "no {key} is set: use --{key}, PGSLUICE_{} or \"{key}\" in the configuration file",
+                key.to_ascii_uppercase()
+            ),
+            Failure::HiddenSource => f.write_str(
+                "no source is set, and the target's role may not read the native subscription's connection string, \
+                 which only superusers may: use --source",
+            ),
+            Failure::Conninfo { key, error } => write!(f, "{key}: {}", base::with_causes(error)),
+            Failure::NoWal => f.write_str("source_mode = wal is not available yet: use logical"),
+            Failure::NoStateDir => f.write_str("neither HOME nor XDG_STATE_HOME is set: use --state-dir"),
+            Failure::Several(names) => write!(f, "name one of {} with --subscription", names.join(", ")),
+            Failure::NoPublications { name } => write!(
+                f,
+                "no publication is set, and the target knows no subscription \"{name}\": use --publication"
+            ),
+            Failure::NoPage(page) => write!(f, "there is no page {page}: see pgsluice --help"),
+            Failure::NoNative { native, place } => write!(
+                f,
+                "there is no native subscription \"{native}\" in {place}: give its name with --native, and as --target \
+                 the database that has it (SELECT subname FROM pg_subscription)"
+            ),
+            Failure::Adopted { name, native } => write!(
+                f,
+                "subscription \"{name}\" was adopted from native subscription \"{native}\": pgsluice release hands it \
+                 back; with --force it is removed with its slot, and \"{native}\" stays disabled and without a slot"
+            ),
+            Failure::StillRuns { name, pid, bound } => {
+                write!(f, "process {pid} still runs subscription \"{name}\" after {bound:?}: see its log")
+            }
+            Failure::NotLooked { name, phase, bound } => write!(
+                f,
+                "the process that runs subscription \"{name}\" ({phase}) has not looked at the publication within {} \
+                 s; it does so while it streams: see pgsluice status",
+                bound.as_secs()
+            ),
+            Failure::Metrics { address, error } => write!(f, "could not serve metrics at {address}: {error}; give another address by --metrics"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
