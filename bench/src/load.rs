@@ -12,11 +12,15 @@ use crate::rig::DB;
 /// As in the message the first scenario is from.
 const SESSIONS: u64 = 10;
 
+const INSERT: &str = "INSERT INTO t (sk) VALUES (random() * 10000000)";
+
 /// What one transaction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Script {
     /// `UPDATE t SET counter = counter + 1 WHERE pk = ...`, one row of `rows` at random.
     Update { rows: u64 },
+    /// `INSERT INTO t (sk) VALUES (random() * 10000000)`.
+    Insert,
     /// pgbench's default: three updates, a query, an insert.
     Tpcb { scale: u64 },
 }
@@ -58,17 +62,19 @@ fn run_pgbench(port: u16, script: Script, each: u64) -> Result<()> {
     command.args(["--host=127.0.0.1", "--username=postgres"]).arg(format!("--port={port}"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     match script {
-        Script::Update { .. } => command.arg("--file=-"),
+        Script::Update { .. } | Script::Insert => command.arg("--file=-"),
         Script::Tpcb { .. } => command.arg("--builtin=tpcb-like"),
     };
     let mut child = command.arg(DB).spawn().context("running pgbench")?;
     let mut input = child.stdin.take().context("pgbench has no standard input")?;
-    if let Script::Update { rows } = script {
-        use std::io::Write;
-        let text =
-            format!("\\set pk random(1, {rows})\nUPDATE t SET counter = counter + 1 WHERE pk = :pk;\n");
-        input.write_all(text.as_bytes())?;
-    }
+    let text = match script {
+        Script::Update { rows } => {
+            format!("\\set pk random(1, {rows})\nUPDATE t SET counter = counter + 1 WHERE pk = :pk;\n")
+        }
+        Script::Insert => format!("{INSERT};\n"),
+        Script::Tpcb { .. } => String::new(),
+    };
+    std::io::Write::write_all(&mut input, text.as_bytes())?;
     drop(input);
     let output = child.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -99,6 +105,13 @@ async fn session(port: u16, script: Script, each: u64) -> Result<()> {
             let update = client.prepare("UPDATE t SET counter = counter + 1 WHERE pk = $1").await?;
             for _ in 0..each {
                 client.execute(&update, &[&random(rows)?]).await?;
+            }
+            Ok(())
+        }
+        Script::Insert => {
+            let insert = client.prepare(INSERT).await?;
+            for _ in 0..each {
+                client.execute(&insert, &[]).await?;
             }
             Ok(())
         }

@@ -18,9 +18,11 @@ mod load;
 mod machine;
 mod measure;
 mod plot;
+mod prefetch;
 mod probe;
 mod report;
 mod rig;
+mod slow;
 mod verify;
 
 use std::os::unix::process::CommandExt;
@@ -50,6 +52,9 @@ enum Bench {
     Catchup,
     /// Every row of both ends compared, beside counting and hashing them.
     Verify,
+    /// The same on slow storage, one transaction at a time, with and without
+    /// reading ahead.
+    Prefetch,
 }
 
 /// Whose replication is measured.
@@ -69,7 +74,7 @@ impl Arm {
 }
 
 /// Measures pgsluice beside native logical replication.
-#[derive(Parser)]
+#[derive(Clone, Parser)]
 #[command(name = "cargo x bench", bin_name = "cargo x bench")]
 struct Options {
     /// What is measured.
@@ -184,11 +189,16 @@ fn run(options: &Options) -> Result<bool> {
         Bench::Copy => ("copy", copy::run(options, &say)?),
         Bench::Catchup => ("catchup", catchup::run(options, &say)?),
         Bench::Verify => ("verify", verify::run(options, &say)?),
+        Bench::Prefetch => ("prefetch", prefetch::run(options, &say)?),
     };
     anyhow::ensure!(!cases.is_empty(), "no case has that name");
     let report = Report {
         bench: name,
-        stock: if options.bench == Bench::Verify { &verify::STOCK } else { &report::NATIVE },
+        stock: match options.bench {
+            Bench::Copy | Bench::Catchup => &report::NATIVE,
+            Bench::Verify => &verify::STOCK,
+            Bench::Prefetch => &prefetch::STOCK,
+        },
         cases,
         arguments: options.repeatable(),
         settings: rig::settings(options.connections),

@@ -41,8 +41,8 @@ fn draw(path: &Path, case: &Case) -> Result<(), Box<dyn std::error::Error>> {
         .y_desc(case.curve_label)
         .label_style((FONT, 13))
         .draw()?;
-    let sides: [(&str, RGBColor, &[Run]); 2] =
-        [("native", NATIVE, &case.stock), ("pgsluice", OURS, &case.ours)];
+    let [stock, ours] = case.sides;
+    let sides: [(&str, RGBColor, &[Run]); 2] = [(stock, NATIVE, &case.stock), (ours, OURS, &case.ours)];
     for (name, color, runs) in sides {
         for (index, run) in runs.iter().enumerate() {
             let series =

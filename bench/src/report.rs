@@ -19,7 +19,7 @@ const SHOWN_SHARE_MIN: f64 = 0.03;
 
 /// One case on one major.
 pub(crate) struct Case {
-    name: &'static str,
+    name: String,
     major: Major,
     pub(crate) version: String,
     /// In words, with its sizes.
@@ -32,14 +32,16 @@ pub(crate) struct Case {
     /// What the machine sets.
     pub(crate) limit: Option<Limit>,
     pub(crate) curve_label: &'static str,
+    /// What the two sides are called.
+    pub(crate) sides: [&'static str; 2],
     pub(crate) stock: Vec<Run>,
     pub(crate) ours: Vec<Run>,
 }
 
 impl Case {
-    pub(crate) fn new(name: &'static str, major: Major, version: String, goal: f64, rows: u64) -> Case {
+    pub(crate) fn new(name: impl Into<String>, major: Major, version: String, goal: f64, rows: u64) -> Case {
         Case {
-            name,
+            name: name.into(),
             major,
             version,
             what: String::new(),
@@ -48,6 +50,7 @@ impl Case {
             publisher: None,
             limit: None,
             curve_label: "",
+            sides: [Arm::Native.name(), "pgsluice"],
             stock: Vec::new(),
             ours: Vec::new(),
         }
@@ -142,7 +145,6 @@ impl Case {
 
 /// What ours is measured beside.
 pub(crate) struct Stock {
-    pub(crate) name: &'static str,
     /// For the document: what each side does, and what the columns mean.
     pub(crate) sides: &'static str,
     pub(crate) columns: &'static str,
@@ -150,7 +152,6 @@ pub(crate) struct Stock {
 
 /// Native logical replication.
 pub(crate) const NATIVE: Stock = Stock {
-    name: "native",
     sides: "Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`; \
             pgsluice: its defaults; `max_sync_workers_per_subscription` alike",
     columns: "\"Equal\": after every run both ends held the same rows (count and hash). \"Limit\": what the servers \
@@ -195,16 +196,17 @@ impl Report {
 
     /// The result as an aligned Markdown table.
     pub(crate) fn table(&self) -> String {
-        let stock_seconds = format!("{} s", self.stock.name);
+        let [stock, ours] = self.cases.first().map_or(["", ""], |case| case.sides);
+        let (stock_seconds, ours_seconds) = (format!("{stock} s"), format!("{ours} s"));
         let head = [
             "case",
-            self.stock.name,
-            "pgsluice",
+            stock,
+            ours,
             "ratio",
             "goal",
             "equal",
             &stock_seconds,
-            "pgsluice s",
+            &ours_seconds,
             "limit",
             "of limit",
             "publisher s",
@@ -230,7 +232,7 @@ impl Report {
             ["case", "side", "publisher", "subscriber", "pgsluice", "CPU s"].map(str::to_owned).to_vec(),
         ];
         for case in &self.cases {
-            for (side, runs) in [(self.stock.name, &case.stock), ("pgsluice", &case.ours)] {
+            for (side, runs) in case.sides.into_iter().zip([&case.stock, &case.ours]) {
                 if !runs.is_empty() {
                     cpu.push(cpu_row(case, side, runs));
                 }

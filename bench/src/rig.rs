@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use testkit::{Builder, Cluster, Major, Pair, Sluice, StopMode, same_rows, wait_for};
 
 use crate::Arm;
+use crate::slow::SlowReads;
 
 pub(crate) const DB: &str = "postgres";
 /// Publication, subscription; and so the name in our slot's name.
@@ -53,13 +54,31 @@ pub(crate) fn slot(arm: Arm) -> String {
 pub(crate) struct Rig {
     pub(crate) pair: Pair,
     connections: u32,
+    /// What pgsluice is told besides.
+    pub(crate) words: Vec<String>,
+    slow: Option<SlowReads>,
 }
 
 impl Rig {
     pub(crate) fn start(major: Major, connections: u32) -> Result<Rig> {
+        Rig::with(major, connections, &[])
+    }
+
+    /// The same with more settings of both servers.
+    pub(crate) fn with(major: Major, connections: u32, more: &[(&'static str, String)]) -> Result<Rig> {
         let set = |builder: Builder, (name, value): (&str, String)| builder.setting(name, &value);
-        let builder = || settings(connections).into_iter().fold(Cluster::builder(major), set);
-        Ok(Rig { pair: Pair::with(builder(), builder())?, connections })
+        let all = || settings(connections).into_iter().chain(more.iter().cloned());
+        let builder = || all().fold(Cluster::builder(major), set);
+        let pair = Pair::with(builder(), builder())?;
+        Ok(Rig { pair, connections, words: Vec::new(), slow: None })
+    }
+
+    /// From its next start on the subscriber reads slowly.
+    pub(crate) fn read_slowly(&mut self) -> Result<()> {
+        let slow = SlowReads::build()?;
+        self.pair.target.set_environment(&slow.environment()?);
+        self.slow = Some(slow);
+        Ok(())
     }
 
     pub(crate) fn major(&self) -> Major {
@@ -87,7 +106,11 @@ impl Rig {
         let data = self.pair.target.data_dir();
         std::fs::remove_dir_all(&data).context("removing the subscriber's data directory")?;
         copy_tree(&self.image(name), &data)?;
-        self.pair.target.start_again()
+        self.pair.target.start_again()?;
+        if let (Some(slow), Some(pid)) = (&self.slow, self.pair.target.pid()) {
+            ensure!(slow.is_in(pid)?, "the subscriber was started without the library that slows its reads");
+        }
+        Ok(())
     }
 
     /// Nothing of what was prepared is still on its way to the disk when the clock starts.
@@ -147,7 +170,8 @@ impl Rig {
             "--max-sync-workers-per-subscription",
             &connections,
         ];
-        Sluice::run(&self.pair, &arguments)
+        let more = self.words.iter().map(String::as_str);
+        Sluice::run(&self.pair, &arguments.into_iter().chain(more).collect::<Vec<_>>())
     }
 
     /// Whether both ends hold the same rows; says what differs.

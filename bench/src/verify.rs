@@ -25,7 +25,6 @@ const PACE: Duration = Duration::from_millis(10);
 
 /// What verify is measured beside.
 pub(crate) const STOCK: Stock = Stock {
-    name: "hashtext",
     sides: "hashtext: `SELECT count(*), sum(hashtext(t::text))` of one table after the other, on both servers at the \
             same time, by one session each under the servers' default planner settings; pgsluice: `verify` with its \
             defaults, beside a running `run`",
@@ -66,6 +65,7 @@ fn run_case(options: &Options, say: &Say, major: Major, shape: &Shape) -> Result
     say.line(&format!("{name}: {tables} x {each} rows are on both ends"));
     let mut case = Case::new(shape.case, major, rig.version()?, GOAL, each * tables);
     case.what = format!("{tables} x {each} rows of about 150 bytes");
+    case.sides = ["hashtext", "pgsluice"];
     for arm in options.order(0) {
         compare(&rig, shape, arm, &sluice)?;
     }

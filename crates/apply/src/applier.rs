@@ -33,6 +33,7 @@ use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity};
 use crate::gate::{Gate, Intake, Passed};
 use crate::join::{Asides, Join, JoinRequests, Part, Request};
+use crate::prefetch::{Options as PrefetchOptions, Prefetch};
 use crate::settled::{Room, Settled};
 use crate::state::State;
 use crate::write::Writer;
@@ -64,6 +65,8 @@ pub struct Options {
     pub skip_lsn: Option<Lsn>,
     /// Where the stream can be held between transactions.
     pub gate: Arc<Gate>,
+    /// Pages that are read ahead, if any are.
+    pub prefetch: Option<PrefetchOptions>,
 }
 
 /// What an applier is fed with.
@@ -193,10 +196,13 @@ async fn become_replica(wire: &mut Wire, allow_triggers: bool) -> Result<bool, E
 const BATCHES: usize = 4;
 /// A batch of more rows is not worth waiting for.
 const BATCH_ROWS: usize = 10_000;
+/// Where each transaction goes by itself, so many rows wait behind it, for who reads ahead.
+const AHEAD_ROWS: usize = 2_000;
 
 impl Options {
     fn batch_rows(&self) -> usize {
-        (self.batch_rows_max / BATCHES).clamp(1, BATCH_ROWS)
+        let most = if self.keep_transactions { AHEAD_ROWS } else { BATCH_ROWS };
+        (self.batch_rows_max / BATCHES).clamp(1, most)
     }
 
     fn batch_bytes(&self) -> usize {
@@ -230,7 +236,8 @@ pub async fn apply(
     counters.executing.store(false, Ordering::Relaxed);
     let identity = Identity { subscription: options.subscription.to_string() };
     let canceller = target.wire.canceller();
-    let writer = Writer::new(options.binary).exact_only(options.exact_only);
+    let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters);
+    let writer = Writer::new(options.binary).exact_only(options.exact_only).prefetching(prefetch.clone());
     let executor = Executor::new(target.wire, writer, &identity, Arc::clone(&counters), progress);
     let fitting = executor.fitting();
     let (work, queue) = mpsc::channel(1);
@@ -245,6 +252,7 @@ pub async fn apply(
         joins: feed.joins.0,
         finishing: VecDeque::new(),
         asides: Asides::default(),
+        prefetch,
         passed: None,
         transaction: None,
         continues: false,
@@ -348,6 +356,7 @@ struct Planning {
     /// Tables to join between two transactions.
     finishing: VecDeque<Request>,
     asides: Asides,
+    prefetch: Prefetch,
     /// The last transaction that was passed, whether anything of it was for
     /// this target or not.
     passed: Option<End>,
@@ -503,8 +512,7 @@ impl Planning {
                     return Ok(true);
                 }
                 // The last part of a large transaction is committed by itself.
-                let by_itself = self.options.keep_transactions || self.continues;
-                if self.is_full() || by_itself && self.is_ready() {
+                if self.is_full() || self.continues && self.is_ready() {
                     return Ok(true);
                 }
             }
@@ -558,7 +566,10 @@ impl Planning {
             Event::Change(change) => {
                 let Some(current) = self.applicable() else { return Ok(()) };
                 match self.resolve(&change.relation, current.begin).await? {
-                    Part::Joined(table) => self.push(Change::Row { table, op: change.op }),
+                    Part::Joined(table) => {
+                        self.prefetch.coming(&table, &change.op, current.begin.final_lsn);
+                        self.push(Change::Row { table, op: change.op });
+                    }
                     Part::Joining(key, Ok(table)) => {
                         // Kept for long: not the messages it came with.
                         let op = change.op.detached();
@@ -669,8 +680,8 @@ impl Planning {
         }
     }
 
-    /// What is handed over next: all whole transactions, or a part of one
-    /// that is larger than a batch. What follows stays.
+    /// What is handed over next: all whole transactions, or the first of them
+    /// if each is to stay one, or a part of one that is larger than a batch. What follows stays.
     fn take_chunk(&mut self) -> Chunk {
         if self.settled.is_some() {
             self.settle();
@@ -683,7 +694,11 @@ impl Planning {
                 current.begun = true;
                 Chunk::new(batch, !self.continues, self.options.binary)
             }
-            (None, _) => Chunk::new(self.batch.take_whole(), !self.continues, self.options.binary),
+            (None, _) => {
+                let one = self.options.keep_transactions;
+                let batch = if one { self.batch.take_first() } else { self.batch.take_whole() };
+                Chunk::new(batch, !self.continues, self.options.binary)
+            }
         };
         self.continues = !chunk.last;
         if let Some(end) = &chunk.digest.last {

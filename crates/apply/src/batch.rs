@@ -44,13 +44,19 @@ pub(crate) struct Batch {
 /// the entry of the fold. Measured in tens of bytes; rounded up.
 pub(crate) const CHANGE_OVERHEAD: usize = 160;
 
-impl Batch {
-    pub(crate) fn push(&mut self, change: Change) {
-        self.bytes += CHANGE_OVERHEAD
-            + match &change {
+impl Change {
+    fn cost(&self) -> usize {
+        CHANGE_OVERHEAD
+            + match self {
                 Change::Row { op, .. } => op.byte_len(),
                 Change::Truncate { .. } => 0,
-            };
+            }
+    }
+}
+
+impl Batch {
+    pub(crate) fn push(&mut self, change: Change) {
+        self.bytes += change.cost();
         self.changes.push(change);
     }
 
@@ -65,6 +71,17 @@ impl Batch {
 
     pub(crate) fn end(&mut self, begin: Begin, commit: CommitInfo, skipped: bool) {
         self.ends.push(End { changes_end: self.changes.len(), begin, commit, skipped });
+    }
+
+    /// Takes out the first of the transactions that end here.
+    pub(crate) fn take_first(&mut self) -> Batch {
+        let ends: Vec<End> = self.ends.drain(..self.ends.len().min(1)).collect();
+        let end = ends.first().map_or(0, |end| end.changes_end);
+        self.ends.iter_mut().for_each(|later| later.changes_end -= end);
+        let changes: Vec<Change> = self.changes.drain(..end).collect();
+        let bytes = changes.iter().map(Change::cost).sum();
+        self.bytes -= bytes;
+        Batch { changes, ends, open: None, bytes }
     }
 
     /// Takes out the transactions that end here; a transaction that has only
@@ -227,6 +244,18 @@ mod tests {
         };
         assert_eq!((ends(&earlier), earlier.changes.len()), (vec![(0, 3), (1, 3)], 3));
         assert_eq!((ends(&later), later.changes.len()), (vec![(2, 2), (3, 3), (4, 7)], 7));
+    }
+
+    #[test]
+    fn the_first_transaction_is_taken_with_its_bytes() {
+        let mut growing = batch(&[3, 0, 2]);
+        let all = growing.bytes;
+        growing.push(Change::Row { table: fixtures::table(), op: Op::Insert(Tuple::from_iter([])) });
+        let taken: Vec<Batch> = (0..4).map(|_| growing.take_first()).collect();
+        let sizes: Vec<_> = taken.iter().map(|one| (one.changes.len(), one.ends.len())).collect();
+        assert_eq!(sizes, [(3, 1), (0, 1), (2, 1), (0, 0)]);
+        assert_eq!(taken.iter().map(|one| one.bytes).sum::<usize>(), all);
+        assert_eq!((growing.changes.len(), growing.bytes), (1, CHANGE_OVERHEAD));
     }
 
     #[test]

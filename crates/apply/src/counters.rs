@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use base::{Lsn, PgTimestamp};
 use conflict::ConflictCounters;
 
+use crate::prefetch::PrefetchFigures;
+
 /// Counts since the process started; relaxed, because nothing is decided by
 /// them.
 #[derive(Debug, Default)]
@@ -32,6 +34,8 @@ pub struct Counters {
     pub errors: AtomicU64,
     /// Conflicts by type.
     pub conflicts: ConflictCounters,
+    /// Pages read ahead.
+    pub prefetch: PrefetchFigures,
     /// Bytes of changes received and not yet committed.
     pub queued_bytes: AtomicU64,
     /// The target has a chunk in hand: its answer is waited for.

@@ -128,6 +128,11 @@ impl Arrays {
         Ok(())
     }
 
+    /// Goes through the rows from the first.
+    pub(crate) fn walk(&self) -> Walk<'_> {
+        Walk { arrays: self, at: vec![0; self.columns.len()], left: self.rows }
+    }
+
     /// The statement that writes these rows.
     pub(crate) fn into_statement(self, shape: Arc<Shape>, rows_expected: u64) -> Statement {
         Statement { shape, parameters: Parameters::Arrays(self), rows_expected }
@@ -147,6 +152,37 @@ impl Arrays {
             out.put_u32(1);
             out.put_slice(&array.elements);
         }
+    }
+}
+
+/// The rows of a set, one after another.
+pub(crate) struct Walk<'a> {
+    arrays: &'a Arrays,
+    /// Where each column's next value begins.
+    at: Vec<usize>,
+    left: u32,
+}
+
+impl<'a> Walk<'a> {
+    /// Puts the next row's values into `row`, each at its column's place in `places`; false at the end.
+    pub(crate) fn next(&mut self, places: &[usize], row: &mut [Column<'a>]) -> bool {
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
+        let binary = self.arrays.binary;
+        for ((array, at), &place) in self.arrays.columns.iter().zip(&mut self.at).zip(places) {
+            let (length, rest) =
+                array.elements[*at..].split_first_chunk::<4>().expect("as many values as rows");
+            *at += 4;
+            row[place] = match usize::try_from(i32::from_be_bytes(*length)) {
+                Ok(length) => {
+                    *at += length;
+                    let value = &rest[..length];
+                    if binary { Column::Binary(value) } else { Column::Text(value) }
+                }
+                Err(_) => Column::Null,
+            };
+        }
+        true
     }
 }
 
@@ -198,6 +234,20 @@ mod tests {
     use super::*;
     use crate::shape::{Kind, Shapes};
     use crate::table::fixtures;
+
+    #[test]
+    fn rows_come_back_as_they_were_pushed() {
+        let mut arrays = Arrays::new(2, true);
+        let rows = [[Column::Binary(b"ab"), Column::Null], [Column::Binary(b""), Column::Binary(b"c")]];
+        rows.iter().for_each(|row| arrays.push(row.iter().copied()).unwrap());
+        let mut walk = arrays.walk();
+        let mut row = [Column::Unchanged; 3];
+        for [first, second] in rows {
+            assert!(walk.next(&[2, 0], &mut row));
+            assert_eq!(row, [second, Column::Unchanged, first]);
+        }
+        assert!(!walk.next(&[2, 0], &mut row));
+    }
 
     #[test]
     fn arrays_have_the_layout_of_array_recv() {

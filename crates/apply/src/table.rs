@@ -18,6 +18,8 @@ use std::sync::Arc;
 use base::{Oid, quote_ident};
 use proto::pgoutput::{Relation, ReplicaIdentity};
 
+use crate::prefetch::Slot;
+
 /// A column of the target as its catalogs describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TargetColumn {
@@ -109,6 +111,8 @@ pub(crate) struct Table {
     pub(crate) path: Path,
     /// Rows with different keys never stand in one another's way.
     pub(crate) sole_unique_key: bool,
+    /// What is read before its changes are applied.
+    pub(crate) prefetch: Slot,
 }
 
 /// Why a relation cannot be applied to the target's table.
@@ -207,6 +211,7 @@ impl Table {
             lookup,
             path,
             sole_unique_key,
+            prefetch: Slot::default(),
         })
     }
 

@@ -16,6 +16,7 @@ use txn::Op;
 
 use crate::fold::{Fold, Net};
 use crate::plan::{PIECE, Plan, Stage, Step};
+use crate::prefetch::{Hand, Prefetch, Written};
 use crate::shape::{Kind, Present, Shape, Shapes, non_key, plain};
 use crate::statement::{Arrays, Misfit, Parameters, Statement, plain_statement, row_statement};
 use crate::table::{Lookup, Table};
@@ -29,6 +30,8 @@ pub(crate) struct Writer {
     spare: Vec<Vec<u8>>,
     /// No plan is written.
     exact_only: bool,
+    /// Who reads the pages that are about to be written.
+    prefetch: Prefetch,
 }
 
 /// A plan that is being written.
@@ -36,11 +39,13 @@ pub(crate) struct Writing {
     stages: VecDeque<Stage>,
     tables: VecDeque<(Arc<Table>, VecDeque<Step>)>,
     fold: Option<(Arc<Table>, Folding)>,
+    /// Its rows, for who reads their pages ahead; given up when it is written.
+    hand: Option<Arc<Hand>>,
 }
 
 impl Writing {
     pub(crate) fn new(plan: Plan) -> Writing {
-        Writing { stages: plan.stages.into(), tables: VecDeque::new(), fold: None }
+        Writing { stages: plan.stages.into(), tables: VecDeque::new(), fold: None, hand: None }
     }
 
     /// The next step of a table, when nothing of the one before is left.
@@ -57,12 +62,23 @@ impl Writing {
 
 impl Writer {
     pub(crate) fn new(binary: bool) -> Self {
-        Writer { shapes: Shapes::new(), binary, spare: Vec::new(), exact_only: false }
+        Writer {
+            shapes: Shapes::new(),
+            binary,
+            spare: Vec::new(),
+            exact_only: false,
+            prefetch: Prefetch::default(),
+        }
     }
 
     /// Whether everything is to be applied one change at a time.
     pub(crate) fn exact_only(self, exact_only: bool) -> Self {
         Writer { exact_only, ..self }
+    }
+
+    /// Tells `prefetch` of each set before it is sent.
+    pub(crate) fn prefetching(self, prefetch: Prefetch) -> Self {
+        Writer { prefetch, ..self }
     }
 
     /// Whether values come in binary form.
@@ -75,9 +91,10 @@ impl Writer {
         if self.exact_only {
             return Err(Misfit);
         }
+        let hand = Arc::clone(writing.hand.get_or_insert_with(|| Arc::new(self.prefetch.hand())));
         loop {
             if let Some((table, folding)) = &mut writing.fold {
-                match folding.next(table, self)? {
+                match folding.next(table, self, &hand)? {
                     Some(statement) => return Ok(Some(statement)),
                     None => writing.fold = None,
                 }
@@ -90,6 +107,8 @@ impl Writer {
                 }
                 Some((table, Step::Append(arrays))) => {
                     let rows = arrays.rows();
+                    let all: Vec<usize> = (0..table.columns.len()).collect();
+                    hand.set(&table, Written::Inserted, &all, &arrays);
                     let shape = self.shapes.get(&table, self.binary, Kind::SetInsert);
                     return Ok(Some(arrays.into_statement(shape, rows)));
                 }
@@ -198,6 +217,16 @@ impl Pass {
         }
     }
 
+    /// What becomes of its rows; `None` where there are none.
+    fn written(&self) -> Option<Written> {
+        match self {
+            Pass::Absent => None,
+            Pass::Delete => Some(Written::Deleted),
+            Pass::Update(_) | Pass::Replace => Some(Written::Updated),
+            Pass::Insert => Some(Written::Inserted),
+        }
+    }
+
     fn order(&self) -> u8 {
         match self {
             Pass::Absent => 0,
@@ -232,10 +261,16 @@ impl Folding {
     }
 
     /// The next statement, of at most about [`PIECE`] bytes.
-    fn next(&mut self, table: &Table, writer: &mut Writer) -> Result<Option<Statement>, Misfit> {
+    fn next(
+        &mut self,
+        table: &Arc<Table>,
+        writer: &mut Writer,
+        hand: &Hand,
+    ) -> Result<Option<Statement>, Misfit> {
         while let Some(pass) = self.passes.front() {
             let (kind, columns) = shape_of(pass, table);
-            let mut arrays = Arrays::within(columns, writer.binary, &mut writer.spare);
+            let written = pass.written();
+            let mut arrays = Arrays::within(columns.len(), writer.binary, &mut writer.spare);
             while self.at < self.fold.rows() && arrays.byte_len() < PIECE {
                 let at = self.at;
                 self.at += 1;
@@ -263,6 +298,9 @@ impl Folding {
                 self.at = 0;
             }
             if arrays.rows() > 0 {
+                if let Some(written) = written {
+                    hand.set(table, written, &columns, &arrays);
+                }
                 let shape = writer.shapes.get(table, writer.binary, kind);
                 return Ok(Some(arrays.into_statement(shape, rows)));
             }
@@ -271,15 +309,16 @@ impl Folding {
     }
 }
 
-/// The kind of statement, and how many arrays it takes.
-fn shape_of(pass: &Pass, table: &Table) -> (Kind, usize) {
-    let key = table.key.len();
+/// The kind of statement, and the columns of the arrays it takes.
+fn shape_of(pass: &Pass, table: &Table) -> (Kind, Vec<usize>) {
+    let key = || table.key.clone();
+    let with = |present: &[bool]| [table.key.clone(), non_key(table, present)].concat();
     match pass {
-        Pass::Absent => (Kind::SetProbe, key),
-        Pass::Delete => (Kind::SetDelete, key),
-        Pass::Update(present) => (Kind::SetUpdate(present.clone()), key + non_key(table, present).len()),
-        Pass::Replace => (Kind::SetReplace, key + non_key(table, &vec![true; table.columns.len()]).len()),
-        Pass::Insert => (Kind::SetInsert, table.columns.len()),
+        Pass::Absent => (Kind::SetProbe, key()),
+        Pass::Delete => (Kind::SetDelete, key()),
+        Pass::Update(present) => (Kind::SetUpdate(present.clone()), with(present)),
+        Pass::Replace => (Kind::SetReplace, with(&vec![true; table.columns.len()])),
+        Pass::Insert => (Kind::SetInsert, (0..table.columns.len()).collect()),
     }
 }
 

@@ -5,12 +5,12 @@
 //! The server runs them in order and passes over what follows an error, so
 //! the number of results says which statement failed.
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use proto::frame::ServerError;
 
 use base::Oid;
 
-use crate::wire::{State, Wire};
+use crate::wire::{State, Wire, text_row};
 use crate::{Error, startup};
 
 /// Statements that will be sent together.
@@ -27,9 +27,20 @@ pub struct PipelineResult {
     pub rows: Vec<u64>,
     /// How many statements were prepared.
     pub prepared: usize,
+    /// The last row of each completed statement, as it came.
+    last_rows: Vec<Option<Bytes>>,
     /// The error that ended it; the statement behind the last of `rows` (or
     /// its preparation) caused it, and nothing behind that was run.
     pub error: Option<ServerError>,
+}
+
+impl PipelineResult {
+    /// The values, as text, of the last row that a completed statement returned; none if it returned no row.
+    #[must_use]
+    pub fn last_row(&self, statement: usize) -> Vec<Option<String>> {
+        let row = self.last_rows.get(statement).and_then(Option::as_ref);
+        row.and_then(|body| text_row(body).ok()).unwrap_or_default()
+    }
 }
 
 impl Wire {
@@ -118,15 +129,23 @@ impl Wire {
     async fn run_pipeline(&mut self) -> Result<PipelineResult, Error> {
         self.link.send_while_reading(&[]).await?;
         let mut result = PipelineResult::default();
+        let mut last_row = None;
         loop {
             match self.next().await {
                 Ok(frame) => match frame.tag {
-                    b'C' => result.rows.push(reported_rows(&frame.body)),
+                    b'C' => {
+                        result.rows.push(reported_rows(&frame.body));
+                        result.last_rows.push(last_row.take());
+                    }
                     b'1' => result.prepared += 1,
                     // EmptyQueryResponse ends a statement as well.
-                    b'I' => result.rows.push(0),
-                    // BindComplete, NoData, and rows nobody asked to see.
-                    b'2' | b'n' | b'D' => {}
+                    b'I' => {
+                        result.rows.push(0);
+                        result.last_rows.push(None);
+                    }
+                    b'D' => last_row = Some(frame.body),
+                    // BindComplete and NoData.
+                    b'2' | b'n' => {}
                     b'Z' => {
                         self.state = State::Idle;
                         return Ok(result);

@@ -382,7 +382,7 @@ impl Wire {
 }
 
 /// A `DataRow` whose values are text.
-fn text_row(body: &[u8]) -> Result<Vec<Option<String>>, Error> {
+pub(crate) fn text_row(body: &[u8]) -> Result<Vec<Option<String>>, Error> {
     let cut = || Error::protocol("a row ends in the middle of a value");
     let (count, mut rest) = body.split_first_chunk::<2>().ok_or_else(cut)?;
     let count = u16::from_be_bytes(*count);

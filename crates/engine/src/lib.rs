@@ -21,6 +21,7 @@ mod statistics;
 mod status;
 mod target_schema;
 
+pub use apply::PrefetchMode;
 pub use catalogue::catalogue;
 pub use check::{End, Finding, Report, Severity};
 pub use error::Error;
@@ -29,6 +30,6 @@ pub use preflight::check;
 pub use retry::Verdict;
 pub use settings::{Binary, Origin, Settings, SourceMode, SynchronousCommit, spool_dir};
 pub use status::{
-    Blocked, BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, Phase, Refresh, SchemaSnapshot,
-    Snapshot, Status, TableSnapshot, Totals, WaitingTable,
+    Blocked, BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh,
+    SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,
 };

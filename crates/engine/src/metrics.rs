@@ -183,6 +183,33 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_errors_total", "counter", "Attempts that ended in an error.", |s| {
         plain(s.totals.errors as f64)
     }),
+    family("pgsluice_prefetch_rows_total", "counter", "Rows whose pages were looked up ahead.", |s| {
+        plain(s.prefetch.rows as f64)
+    }),
+    family(
+        "pgsluice_prefetch_dropped_total",
+        "counter",
+        "Rows whose pages were not looked up in time.",
+        |s| plain(s.prefetch.dropped as f64),
+    ),
+    family(
+        "pgsluice_prefetch_blocks_hit_total",
+        "counter",
+        "Pages looked up ahead and found in memory.",
+        |s| plain(s.prefetch.blocks_hit as f64),
+    ),
+    family("pgsluice_prefetch_blocks_read_total", "counter", "Pages looked up ahead and read.", |s| {
+        plain(s.prefetch.blocks_read as f64)
+    }),
+    family("pgsluice_prefetch_hit_rate", "gauge", "Share of pages looked up that were in memory.", |s| {
+        plain(s.prefetch.hit_rate)
+    }),
+    family("pgsluice_prefetch_reading", "gauge", "1 while looking up ahead has to read.", |s| {
+        plain(f64::from(u8::from(s.prefetch.reading)))
+    }),
+    family("pgsluice_prefetch_workers", "gauge", "Sessions connected to look up ahead.", |s| {
+        plain(s.prefetch.workers as f64)
+    }),
     family("pgsluice_copy_rows_total", "counter", "Rows written by the first copy.", |s| {
         by_table(s, |t| t.rows)
     }),

@@ -420,9 +420,10 @@ impl Attempt<'_> {
 
     async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {
         let settings = self.settings;
+        let binary = self.binary(ends)?;
         Ok(apply::Options {
             subscription: settings.subscription.clone(),
-            binary: self.binary(ends)?,
+            binary,
             synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
             batch_rows_max: settings.batch_rows_max,
             batch_bytes_max: settings.batch_bytes_max,
@@ -433,6 +434,13 @@ impl Attempt<'_> {
             unconverted: unconverted(ends),
             skip_lsn,
             gate: Arc::clone(self.status.gate()),
+            prefetch: Some(apply::PrefetchOptions {
+                target: settings.target.clone(),
+                subscription: settings.subscription.clone(),
+                mode: settings.prefetch,
+                workers: settings.max_parallel_prefetch_workers_per_subscription,
+                binary,
+            }),
         })
     }
 

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use apply::PrefetchMode;
 use base::SubscriptionName;
 use client::ConnInfo;
 
@@ -46,6 +47,10 @@ pub struct Settings {
     pub batch_rows_max: usize,
     /// Most bytes in one batch.
     pub batch_bytes_max: usize,
+    /// What is read from the target before it is applied.
+    pub prefetch: PrefetchMode,
+    /// Sessions that do; `None` for as many as the target can spare.
+    pub max_parallel_prefetch_workers_per_subscription: Option<usize>,
     /// Apply every change by itself; for tests.
     pub exact_only: bool,
     /// Longest time between two reports to the source; zero: only on request.

@@ -37,8 +37,8 @@ mod snapshot;
 mod standstill;
 
 pub use snapshot::{
-    BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, Refresh, SchemaSnapshot, Snapshot,
-    TableSnapshot, Totals, WaitingTable,
+    BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, PrefetchSnapshot, Refresh, SchemaSnapshot,
+    Snapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use standstill::Blocked;
 pub(crate) use standstill::{Motion, Silence, Standstill};

@@ -215,6 +215,27 @@ pub(crate) struct Apply {
     #[arg(long, default_value = "64MB", value_name = "SIZE")]
     pub(crate) batch_bytes_max: Bytes,
 
+    /// Which pages of the target are read before changes are applied (default:
+    /// all)
+    ///
+    /// `identity` reads the replica identity's index and heap pages of rows
+    /// that are updated or deleted; `all` besides them the leaf page of every
+    /// B-tree that a change enters. It pauses by itself while what it would
+    /// read is in memory.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) prefetch: Option<Prefetch>,
+
+    /// Another way to say `prefetch`: `on` for `identity`, `off` for `all`
+    #[arg(long, default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) prefetch_replica_identity_only: Option<OnOff>,
+
+    /// Connections that read pages of the target ahead (default: 8, or a
+    /// quarter of the connections that are left on the target if that is less)
+    ///
+    /// 0 reads nothing ahead.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=256))]
+    pub(crate) max_parallel_prefetch_workers_per_subscription: Option<u16>,
+
     /// Run even if the target's role may not set session_replication_role
     ///
     /// Then the target's ordinary triggers and foreign keys act on replicated
@@ -275,6 +296,14 @@ pub(crate) enum SynchronousCommit {
     RemoteWrite,
     On,
     RemoteApply,
+}
+
+/// See [`Apply::prefetch`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Prefetch {
+    Off,
+    Identity,
+    All,
 }
 
 /// See [`Process::log_format`].

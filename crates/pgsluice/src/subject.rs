@@ -8,10 +8,10 @@ use std::path::PathBuf;
 
 use base::SubscriptionName;
 use client::ConnInfo;
-use engine::Settings;
+use engine::{PrefetchMode, Settings};
 
 use crate::failure::Failure;
-use crate::settings::{Binary, Ends, Origin, SourceMode, SynchronousCommit, Table};
+use crate::settings::{Apply, Binary, Ends, Origin, Prefetch, SourceMode, SynchronousCommit, Table};
 
 /// No setting: if it is set, every change is applied by itself, as after a
 /// batch that does not fit. For tests that compare the two paths.
@@ -113,6 +113,10 @@ impl Subject {
             batch_rows_max: apply.batch_rows_max as usize,
             // 64-bit machines only (DESIGN section 5).
             batch_bytes_max: apply.batch_bytes_max.0 as usize,
+            prefetch: prefetch(apply)?,
+            max_parallel_prefetch_workers_per_subscription: apply
+                .max_parallel_prefetch_workers_per_subscription
+                .map(usize::from),
             exact_only: std::env::var_os(EXACT_ONLY).is_some_and(|value| !value.is_empty()),
             wal_receiver_status_interval: stream.wal_receiver_status_interval.0,
             wal_receiver_timeout: stream.wal_receiver_timeout.0,
@@ -121,6 +125,27 @@ impl Subject {
             allow_triggers: apply.allow_triggers.0,
             state_dir: self.state_dir.clone(),
         })
+    }
+}
+
+/// What is read ahead; the setting has two names.
+fn prefetch(apply: &Apply) -> anyhow::Result<PrefetchMode> {
+    let said = apply.prefetch.map(|what| match what {
+        Prefetch::Off => PrefetchMode::Off,
+        Prefetch::Identity => PrefetchMode::Identity,
+        Prefetch::All => PrefetchMode::All,
+    });
+    let identity_only = apply.prefetch_replica_identity_only.map(|only| match only.0 {
+        true => PrefetchMode::Identity,
+        false => PrefetchMode::All,
+    });
+    match (said, identity_only) {
+        (Some(said), Some(other)) if said != other => Err(Failure::Together(
+            "prefetch and prefetch_replica_identity_only contradict one another: give only prefetch"
+                .to_owned(),
+        )
+        .into()),
+        (said, other) => Ok(said.or(other).unwrap_or(PrefetchMode::All)),
     }
 }
 
@@ -143,6 +168,25 @@ fn default_state_dir(env: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> anyhow
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_two_names_of_prefetch_agree_or_are_refused() {
+        let read = |words: &[&str]| {
+            let table = Table::read(words.iter().map(std::ffi::OsString::from)).unwrap();
+            prefetch(&table.apply)
+        };
+        for (words, expected) in [
+            (&[][..], PrefetchMode::All),
+            (&["--prefetch=off"], PrefetchMode::Off),
+            (&["--prefetch-replica-identity-only"], PrefetchMode::Identity),
+            (&["--prefetch-replica-identity-only=off"], PrefetchMode::All),
+            (&["--prefetch=identity", "--prefetch-replica-identity-only=true"], PrefetchMode::Identity),
+        ] {
+            assert_eq!(read(words).unwrap(), expected, "{words:?}");
+        }
+        let error = read(&["--prefetch=off", "--prefetch-replica-identity-only"]).unwrap_err();
+        assert!(error.to_string().contains("prefetch_replica_identity_only"), "{error}");
+    }
 
     #[test]
     fn state_dir_follows_the_xdg_specification() {

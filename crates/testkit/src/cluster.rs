@@ -107,6 +107,7 @@ impl Builder {
             _lock: lock,
             port: 0,
             server: None,
+            environment: Vec::new(),
         };
         template::copy_to(self.major, user, &cluster.data_dir())?;
         cluster.configure(&self)?;
@@ -133,6 +134,7 @@ pub struct Cluster {
     _lock: File,
     port: u16,
     server: Option<Child>,
+    environment: Vec<(String, String)>,
 }
 
 impl Cluster {
@@ -268,6 +270,12 @@ impl Cluster {
         self.start_again()
     }
 
+    /// What the server finds in its environment from its next start on.
+    pub fn set_environment(&mut self, environment: &[(&str, &str)]) {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        self.environment = environment.iter().map(owned).collect();
+    }
+
     /// Starts a server that is down, on the same port, and returns when it accepts connections.
     ///
     /// # Errors
@@ -284,6 +292,7 @@ impl Cluster {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
             command.env_remove(name);
         }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         self.server = Some(process::spawn(command)?);
         if let Err(error) = self.wait_ready() {
             self.kill9();

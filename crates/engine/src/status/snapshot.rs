@@ -148,6 +148,31 @@ pub struct SchemaSnapshot {
     pub building: Vec<BuildingSnapshot>,
 }
 
+/// Pages of the target that are read ahead.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct PrefetchSnapshot {
+    /// `identity` or `all`; nothing if it is off.
+    pub mode: Option<String>,
+    /// Sessions that are connected for it.
+    pub workers: usize,
+    /// It had to read within the last seconds; otherwise what it would read
+    /// is in memory, or nothing comes.
+    pub reading: bool,
+    /// Rows looked up, once for each look-up that they needed.
+    pub rows: u64,
+    /// Pages that the look-ups asked for and found in shared buffers.
+    pub blocks_hit: u64,
+    /// Pages that they had to read.
+    pub blocks_read: u64,
+    /// The share of the first in both.
+    pub hit_rate: Option<f64>,
+    /// Rows that were not looked up because applying was as quick, or too
+    /// many waited.
+    pub dropped: u64,
+    /// Why it cannot work at present.
+    pub trouble: Option<String>,
+}
+
 /// One reading of everything.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -194,6 +219,9 @@ pub struct Snapshot {
     /// A new schema.
     #[serde(default)]
     pub schema: SchemaSnapshot,
+    /// Pages read ahead.
+    #[serde(default)]
+    pub prefetch: PrefetchSnapshot,
     /// The last error, if there was one.
     pub last_error: Option<LastError>,
 }
@@ -244,6 +272,7 @@ impl Status {
             refresh: self.refresh(),
             blocked: self.blocked(),
             schema: self.schema_snapshot(),
+            prefetch: self.prefetch_snapshot(),
             last_error,
         }
     }
@@ -307,6 +336,24 @@ impl Status {
             elapsed_ms: u64::try_from(own.elapsed.as_millis()).unwrap_or(u64::MAX),
         };
         SchemaSnapshot { objects, done, building: self.schema.building().into_iter().map(building).collect() }
+    }
+
+    fn prefetch_snapshot(&self) -> PrefetchSnapshot {
+        let figures = &self.counters.prefetch;
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        // Hits first: a page that is counted meanwhile is then a read, never a negative one.
+        let (hit, fetched) = (get(&figures.blocks_hit), get(&figures.blocks_fetched));
+        PrefetchSnapshot {
+            mode: figures.mode().map(str::to_owned),
+            workers: figures.workers.load(Ordering::Relaxed),
+            reading: figures.is_reading(),
+            rows: get(&figures.rows),
+            blocks_hit: hit,
+            blocks_read: fetched.saturating_sub(hit),
+            hit_rate: (fetched > 0).then(|| hit as f64 / fetched as f64),
+            dropped: get(&figures.dropped),
+            trouble: figures.trouble(),
+        }
     }
 
     fn copy_snapshot(&self) -> CopySnapshot {

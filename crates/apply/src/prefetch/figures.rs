@@ -1,0 +1,61 @@
+//! What prefetching has done so far, for status, metrics and the log.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use base::PgTimestamp;
+
+/// After so long without a look-up that had to read, what is needed is said to be in memory.
+const READING_MICROS: i64 = 10_000_000;
+
+/// Counts since the process started; nothing is decided by them.
+#[derive(Debug, Default)]
+pub struct PrefetchFigures {
+    /// Sessions that are connected.
+    pub workers: AtomicUsize,
+    /// Rows looked up, once for each look-up that they needed.
+    pub rows: AtomicU64,
+    /// Pages the look-ups asked for.
+    pub blocks_fetched: AtomicU64,
+    /// How many of them were in the target's shared buffers.
+    pub blocks_hit: AtomicU64,
+    /// Rows that were not looked up because the applier was there first or too many waited.
+    pub dropped: AtomicU64,
+    /// When a look-up last paid.
+    read_at: AtomicI64,
+    mode: Mutex<Option<&'static str>>,
+    trouble: Mutex<Option<String>>,
+}
+
+impl PrefetchFigures {
+    /// `identity` or `all`; nothing if it is off.
+    #[must_use]
+    pub fn mode(&self) -> Option<&'static str> {
+        *self.mode.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_mode(&self, mode: Option<&'static str>) {
+        *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
+    }
+
+    /// Why it cannot work at present.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// Whether look-ups had to read of late; otherwise what they would read is in memory, as far as is known.
+    #[must_use]
+    pub fn is_reading(&self) -> bool {
+        let read_at = self.read_at.load(Ordering::Relaxed);
+        read_at != 0 && PgTimestamp::now().0 - read_at < READING_MICROS
+    }
+
+    pub(super) fn note_reading(&self) {
+        self.read_at.store(PgTimestamp::now().0, Ordering::Relaxed);
+    }
+}

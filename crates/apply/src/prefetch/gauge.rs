@@ -1,0 +1,144 @@
+//! Whether a look-up is worth its while: how often it had to read.
+//!
+//! ```text
+//!             PROBE_ROWS looked up, few had to be read
+//!   Probing -------------------------------------------> Paused
+//!      |  ^                                              ^   |
+//!      |  +------------------- PAUSE is over ------------|---+
+//!      | many had to be read                             |
+//!      +----------------> On ----------------------------+
+//!                              WINDOW_ROWS, few had to be read
+//! ```
+//! "Few" is fewer than one read in [`ROWS_PER_READ`] look-ups. A look-up that finds everything in memory costs a
+//! backend some three microseconds, and the applier would have found it there too; a read costs a hundred and more.
+//! At one in fifty the two are about the same.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// See the module.
+const ROWS_PER_READ: u64 = 50;
+/// Enough to see one read in fifty, and over in a millisecond where nothing is read.
+const PROBE_ROWS: u64 = 256;
+/// A longer look while it pays, so that a run of luck ends nothing.
+const WINDOW_ROWS: u64 = 4096;
+/// How long it pauses: a probe in five seconds costs nothing that could be measured.
+pub(super) const PAUSE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Probing,
+    On,
+    Paused(Instant),
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// A probe says that it pays.
+    On,
+    /// It does not pay any more.
+    Off,
+}
+
+/// One look-up's rate.
+#[derive(Debug)]
+pub(super) struct Gauge(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    rows: u64,
+    reads: u64,
+}
+
+impl Inner {
+    fn turn(&mut self, state: State) {
+        *self = Inner { state, rows: 0, reads: 0 };
+    }
+}
+
+impl Gauge {
+    pub(super) fn new() -> Gauge {
+        Gauge(Mutex::new(Inner { state: State::Probing, rows: 0, reads: 0 }))
+    }
+
+    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether to look up at all; when a pause is over, a probe begins.
+    pub(super) fn is_awake(&self, now: Instant) -> bool {
+        let mut inner = self.inner();
+        if let State::Paused(until) = inner.state {
+            if now < until {
+                return false;
+            }
+            inner.turn(State::Probing);
+        }
+        true
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.inner().state == State::On
+    }
+
+    /// So many rows were looked up, for which so many pages had to be read.
+    pub(super) fn note(&self, rows: u64, reads: u64, now: Instant) -> Option<Turn> {
+        let mut inner = self.inner();
+        inner.rows += rows;
+        inner.reads += reads;
+        let pays = inner.reads * ROWS_PER_READ >= inner.rows;
+        match inner.state {
+            // Begun before it was paused.
+            State::Paused(_) => None,
+            State::Probing if inner.rows < PROBE_ROWS => None,
+            State::On if inner.rows < WINDOW_ROWS => None,
+            State::Probing if pays => {
+                inner.turn(State::On);
+                Some(Turn::On)
+            }
+            State::On if pays => {
+                inner.turn(State::On);
+                None
+            }
+            was => {
+                inner.turn(State::Paused(now + PAUSE));
+                (was == State::On).then_some(Turn::Off)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_pauses_while_everything_is_in_memory_and_looks_again() {
+        let (gauge, start) = (Gauge::new(), Instant::now());
+        assert_eq!(gauge.note(PROBE_ROWS - 1, 0, start), None);
+        assert!(gauge.is_awake(start), "too early to tell");
+        assert_eq!(gauge.note(1, 0, start), None, "a probe that finds nothing is no news");
+        assert!(!gauge.is_awake(start) && !gauge.is_on());
+        // What was under way comes too late to count.
+        assert_eq!(gauge.note(10_000, 10_000, start), None);
+        let later = start + PAUSE;
+        assert!(!gauge.is_awake(later - Duration::from_millis(1)));
+        assert!(gauge.is_awake(later));
+        assert_eq!(gauge.note(PROBE_ROWS, PROBE_ROWS, later), Some(Turn::On));
+        assert!(gauge.is_on());
+    }
+
+    #[test]
+    fn it_stays_on_while_it_pays_and_goes_off_when_it_does_not() {
+        let (gauge, now) = (Gauge::new(), Instant::now());
+        assert_eq!(gauge.note(PROBE_ROWS, PROBE_ROWS / ROWS_PER_READ + 1, now), Some(Turn::On));
+        assert_eq!(gauge.note(WINDOW_ROWS, WINDOW_ROWS / ROWS_PER_READ + 1, now), None);
+        // A window has no memory of the one before.
+        assert_eq!(gauge.note(WINDOW_ROWS - 1, 0, now), None);
+        assert!(gauge.is_on());
+        assert_eq!(gauge.note(1, 0, now), Some(Turn::Off));
+        assert!(!gauge.is_awake(now));
+    }
+}

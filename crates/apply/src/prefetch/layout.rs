@@ -1,0 +1,432 @@
+//! Which pages a change of a table will need, as look-ups.
+//!
+//! Handed a mapped table and what the target's catalogs say of its indexes; gives back SQL. Pure: the catalogs are
+//! read and the plans looked at elsewhere ([`super::target`]).
+//!
+//! | change                                | `identity`                      | `all` besides                              |
+//! |---------------------------------------|---------------------------------|--------------------------------------------|
+//! | INSERT                                | nothing                         | the leaf of each B-tree for the new values |
+//! | UPDATE that changes no indexed column | identity's index and heap page  | nothing: it can be HOT                     |
+//! | UPDATE that changes one               | identity's index and heap page  | the leaf of each other B-tree, new values  |
+//! | UPDATE that changes the identity      | as DELETE of the old            | as INSERT of the new                       |
+//! | DELETE                                | identity's index and heap page  | nothing: leaves are left to VACUUM         |
+//!
+//! The stream does not say which columns an UPDATE changed: the look-up compares the new values with the row that it
+//! has just read, byte by byte as the server does when it decides about HOT.
+//!
+//! A leaf is read by asking for what lies above the value and below it (RULES R1): the descent ends at the leaf that
+//! the value will enter, nothing matches, and so no heap page is visited. A NULL in a key, or a value withheld by
+//! `CASE`, reads nothing.
+//!
+//! Left alone: indexes that are not B-trees, expression and partial indexes, indexes over columns the source does not
+//! send, rows that are not found by a unique key, partitioned tables of the target.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::{Oid, quote_ident};
+
+use super::Mode;
+use super::gauge::Gauge;
+use crate::shape::Shape;
+use crate::table::{Column, Lookup as Located, Table};
+
+/// A key column of a B-tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct KeyColumn {
+    pub(super) name: String,
+    /// Operators of the index's own class as SQL.
+    pub(super) less: String,
+    pub(super) equal: String,
+    pub(super) greater: String,
+    /// ` COLLATE ...`, if the index has another collation than the column.
+    pub(super) collate: String,
+}
+
+/// A valid, full B-tree of the target without expressions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Index {
+    pub(super) oid: u32,
+    /// As EXPLAIN shows it.
+    pub(super) name: String,
+    pub(super) keys: Vec<KeyColumn>,
+}
+
+/// What the catalogs say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Indexes {
+    pub(super) table_oid: u32,
+    pub(super) btrees: Vec<Index>,
+    /// Columns of indexes of any kind, expressions and predicates included, that keep an UPDATE from being HOT.
+    pub(super) hot_blocking: Vec<String>,
+}
+
+/// What a change needs; its number is its place in [`Layout::lookups`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Need {
+    /// The row of a key.
+    Row,
+    /// The row of a key, and the leaves that its new version enters.
+    NewVersion,
+    /// The leaves that a new row enters.
+    NewRow,
+}
+
+/// A statement that reads pages for many rows.
+#[derive(Debug)]
+pub(super) struct Lookup {
+    pub(super) shape: Arc<Shape>,
+    /// Positions in the source's tuple of what it takes.
+    pub(super) columns: Vec<usize>,
+    /// Indexes that it must use, by name; `reads_row` comes with the identity's.
+    pub(super) indexes: Vec<String>,
+    pub(super) reads_row: bool,
+    /// Which relations of the layout it reads; `None` for all.
+    pub(super) relation: Option<usize>,
+    pub(super) gauge: Gauge,
+}
+
+/// A table's look-ups.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// Distinguishes layouts within one process.
+    pub(super) id: u64,
+    /// What was read of the catalogs to make it.
+    pub(super) made_of: Indexes,
+    /// The table and its B-trees.
+    pub(super) relations: Vec<u32>,
+    pub(super) row: Option<Lookup>,
+    pub(super) new_version: Option<Lookup>,
+    pub(super) new_row: Vec<Lookup>,
+}
+
+const TEXT: Oid = Oid(25);
+const TEXT_ARRAY: Oid = Oid(1009);
+
+static LAYOUTS: AtomicU64 = AtomicU64::new(0);
+
+impl Layout {
+    pub(super) fn new(table: &Table, indexes: &Indexes, mode: Mode, binary: bool) -> Layout {
+        let id = LAYOUTS.fetch_add(1, Ordering::Relaxed);
+        let relations =
+            std::iter::once(indexes.table_oid).chain(indexes.btrees.iter().map(|index| index.oid));
+        let mut layout = Layout {
+            id,
+            made_of: indexes.clone(),
+            relations: relations.collect(),
+            row: None,
+            new_version: None,
+            new_row: Vec::new(),
+        };
+        if table.partitioned {
+            return layout;
+        }
+        let making = Making { table, binary, id };
+        if table.lookup == Located::UniqueKey {
+            layout.row = Some(making.row());
+        }
+        if mode == Mode::All {
+            // Those whose every value the source sends.
+            let whole = || {
+                let position = |key: &KeyColumn| making.position(&key.name);
+                indexes.btrees.iter().enumerate().filter_map(move |(number, index)| {
+                    Some((number, index, index.keys.iter().map(position).collect::<Option<Vec<_>>>()?))
+                })
+            };
+            layout.new_row =
+                whole().map(|(number, index, columns)| making.new_row(number, index, columns)).collect();
+            if table.lookup == Located::UniqueKey {
+                layout.new_version = making.new_version(whole().collect(), &indexes.hot_blocking);
+            }
+        }
+        layout
+    }
+
+    /// The look-ups for a need.
+    pub(super) fn lookups(&self, need: Need) -> &[Lookup] {
+        match need {
+            Need::Row => self.row.as_slice(),
+            Need::NewVersion => self.new_version.as_slice(),
+            Need::NewRow => &self.new_row,
+        }
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Lookup> {
+        self.row.iter().chain(&self.new_version).chain(&self.new_row)
+    }
+
+    /// The statement that tells how many pages of these relations the session has asked for in its transaction, and
+    /// how many of them were in memory.
+    pub(super) fn measure_sql(&self) -> String {
+        let mut sql = "SELECT ".to_owned();
+        for (number, oid) in self.relations.iter().enumerate() {
+            let comma = if number > 0 { ", " } else { "" };
+            write!(
+                sql,
+                "{comma}pg_catalog.pg_stat_get_xact_blocks_fetched({oid}), \
+                 pg_catalog.pg_stat_get_xact_blocks_hit({oid})"
+            )
+            .expect("a string takes everything");
+        }
+        sql
+    }
+}
+
+/// Makes the look-ups of one table.
+struct Making<'t> {
+    table: &'t Table,
+    binary: bool,
+    id: u64,
+}
+
+impl Making<'_> {
+    fn position(&self, name: &str) -> Option<usize> {
+        self.table.columns.iter().position(|column| column.target.name == name)
+    }
+
+    fn from(&self) -> String {
+        format!("{}{} AS t", self.table.only(), self.table.sql)
+    }
+
+    /// The arrays as a relation `s(c0, c1, ...)`, sorted by the first `sorted` of them: neighbours lie near one
+    /// another in the index.
+    fn sorted_arrays(&self, columns: &[usize], sorted: usize) -> String {
+        let list =
+            |item: &dyn Fn(usize) -> String, count| (0..count).map(item).collect::<Vec<_>>().join(", ");
+        let rows = list(&|n| format!("pg_catalog.unnest(${}) AS c{n}", n + 1), columns.len());
+        let order = list(&|n| (n + 1).to_string(), sorted);
+        if self.binary {
+            return format!("(SELECT {rows} ORDER BY {order}) AS s");
+        }
+        let cast = |n| format!("u.c{n}::{} AS c{n}", self.column(columns[n]).target.type_name);
+        let casts = list(&cast, columns.len());
+        format!("(SELECT {casts} FROM (SELECT {rows}) AS u ORDER BY {order}) AS s")
+    }
+
+    fn column(&self, position: usize) -> &Column {
+        &self.table.columns[position]
+    }
+
+    fn lookup(&self, what: &str, sql: String, columns: Vec<usize>) -> Lookup {
+        let targets = columns.iter().map(|&position| &self.column(position).target);
+        let (parameter_types, element_types) = if self.binary {
+            targets.map(|column| (column.array_oid, column.type_oid)).unzip()
+        } else {
+            targets.map(|_| (TEXT_ARRAY, TEXT)).unzip()
+        };
+        let name = format!("prefetch{}_{what}", self.id);
+        Lookup {
+            shape: Arc::new(Shape { name, sql, parameter_types, element_types }),
+            columns,
+            indexes: Vec::new(),
+            reads_row: false,
+            relation: None,
+            gauge: Gauge::new(),
+        }
+    }
+
+    /// `t.key = s.cN`, for the key whose columns come first.
+    fn key_matches(&self) -> String {
+        let condition = |(n, &position): (usize, &usize)| {
+            let column = self.column(position);
+            let equality = column.target.equality.as_deref().unwrap_or("OPERATOR(pg_catalog.=)");
+            format!("t.{} {equality} s.c{n}", column.sql)
+        };
+        self.table.key.iter().enumerate().map(condition).collect::<Vec<_>>().join(" AND ")
+    }
+
+    /// `ctid` is asked for because no index has it: the heap page is read also where all of it is visible.
+    fn row(&self) -> Lookup {
+        let arrays = self.sorted_arrays(&self.table.key, self.table.key.len());
+        let (from, matches) = (self.from(), self.key_matches());
+        let sql = format!(
+            "SELECT pg_catalog.count(o.ctid) FROM {arrays} \
+             CROSS JOIN LATERAL (SELECT t.ctid FROM {from} WHERE {matches}) AS o"
+        );
+        Lookup { reads_row: true, ..self.lookup("row", sql, self.table.key.clone()) }
+    }
+
+    fn new_row(&self, number: usize, index: &Index, columns: Vec<usize>) -> Lookup {
+        let arrays = self.sorted_arrays(&columns, columns.len());
+        let values: Vec<String> = (0..columns.len()).map(|n| format!("s.c{n}")).collect();
+        let leaf = self.leaf(index, &values);
+        let sql = format!("SELECT FROM {arrays} CROSS JOIN LATERAL ({leaf}) AS i");
+        Lookup {
+            indexes: vec![index.name.clone()],
+            // Behind the table.
+            relation: Some(number + 1),
+            ..self.lookup(&format!("new_row{number}"), sql, columns)
+        }
+    }
+
+    /// Finds nothing, at the leaf where `values` belong.
+    fn leaf(&self, index: &Index, values: &[String]) -> String {
+        let last = index.keys.len() - 1;
+        let mut condition = String::new();
+        for (number, (key, value)) in index.keys.iter().zip(values).enumerate() {
+            let column = format!("t.{}{}", quote_ident(&key.name), key.collate);
+            let written = if number < last {
+                write!(condition, "{column} {} {value} AND ", key.equal)
+            } else {
+                write!(condition, "{column} {} {value} AND {column} {} {value}", key.greater, key.less)
+            };
+            written.expect("a string takes everything");
+        }
+        format!("SELECT FROM {} WHERE {condition}", self.from())
+    }
+
+    /// `None` if no index but the identity's own is entered by a new version.
+    fn new_version(
+        &self,
+        indexes: Vec<(usize, &Index, Vec<usize>)>,
+        hot_blocking: &[String],
+    ) -> Option<Lookup> {
+        let key = &self.table.key;
+        let is_identity = |columns: &[usize]| {
+            let mut sorted = columns.to_vec();
+            sorted.sort_unstable();
+            sorted == *key
+        };
+        let entered: Vec<_> = indexes.iter().filter(|(_, _, columns)| !is_identity(columns)).collect();
+        let mut compared: Vec<usize> = hot_blocking.iter().filter_map(|name| self.position(name)).collect();
+        compared.retain(|position| !key.contains(position));
+        compared.sort_unstable();
+        if entered.is_empty() || compared.is_empty() {
+            return None;
+        }
+        let columns = [key.as_slice(), &compared].concat();
+        let place = |position: &usize| columns.iter().position(|column| column == position);
+        let mut sql = format!(
+            "SELECT pg_catalog.count(o.ctid) FROM {} CROSS JOIN LATERAL (SELECT t.ctid, {} AS moved FROM {} WHERE {}) AS o",
+            self.sorted_arrays(&columns, key.len()),
+            self.differs(&compared),
+            self.from(),
+            self.key_matches()
+        );
+        for (number, index, positions) in &entered {
+            // Columns of an index all block HOT, so each is there.
+            let places: Vec<usize> = positions.iter().map(place).collect::<Option<_>>()?;
+            let values: Vec<String> =
+                places.iter().map(|n| format!("CASE WHEN o.moved THEN s.c{n} END")).collect();
+            write!(sql, " LEFT JOIN LATERAL ({}) AS i{number} ON true", self.leaf(index, &values))
+                .expect("a string takes everything");
+        }
+        let indexes = entered.iter().map(|(_, index, _)| index.name.clone()).collect();
+        Some(Lookup { reads_row: true, indexes, ..self.lookup("new_version", sql, columns) })
+    }
+
+    /// Whether the row's values have other bytes than the new ones. Types must agree, also beneath domains.
+    fn differs(&self, compared: &[usize]) -> String {
+        let columns = |item: &dyn Fn(usize, &Column) -> String| {
+            let items = compared.iter().enumerate().map(|(n, &position)| item(n, self.column(position)));
+            items.collect::<Vec<_>>().join(", ")
+        };
+        let old = columns(&|_, column| format!("t.{}::{}", column.sql, column.target.type_name));
+        let first = self.table.key.len();
+        let new = columns(&|n, column| format!("s.c{}::{}", first + n, column.target.type_name));
+        format!("pg_catalog.record_image_ne(ROW({old}), ROW({new}))")
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::table::fixtures;
+
+    pub(in crate::prefetch) fn index(oid: u32, name: &str, columns: &[&str]) -> Index {
+        let operator = |sign: &str| format!("OPERATOR(pg_catalog.{sign})");
+        let key = |name: &&str| KeyColumn {
+            name: (*name).to_owned(),
+            less: operator("<"),
+            equal: operator("="),
+            greater: operator(">"),
+            collate: String::new(),
+        };
+        Index { oid, name: name.to_owned(), keys: columns.iter().map(key).collect() }
+    }
+
+    pub(in crate::prefetch) fn indexes(btrees: &[(&str, &[&str])], hot_blocking: &[&str]) -> Indexes {
+        let btrees = (1..).zip(btrees).map(|(oid, (name, columns))| index(oid, name, columns)).collect();
+        let hot_blocking = hot_blocking.iter().map(|name| (*name).to_owned()).collect();
+        Indexes { table_oid: 100, btrees, hot_blocking }
+    }
+
+    fn layout(mode: Mode, indexes: &Indexes) -> Layout {
+        Layout::new(&fixtures::table(), indexes, mode, true)
+    }
+
+    /// Which indexes' leaves are read for a need.
+    fn entered(layout: &Layout, need: Need) -> Vec<String> {
+        layout.lookups(need).iter().flat_map(|lookup| lookup.indexes.clone()).collect()
+    }
+
+    #[test]
+    fn r1_an_insert_enters_every_btree_and_an_update_all_but_the_identitys() {
+        let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"]), ("t_ba", &["b", "a"])], &["id", "a", "b"]);
+        let all = layout(Mode::All, &of);
+        assert_eq!(entered(&all, Need::NewRow), ["t_pkey", "t_a", "t_ba"]);
+        assert_eq!(entered(&all, Need::NewVersion), ["t_a", "t_ba"]);
+        assert!(entered(&all, Need::Row).is_empty() && all.row.as_ref().unwrap().reads_row);
+        assert_eq!(all.new_version.as_ref().unwrap().columns, [0, 1, 2]);
+        assert_eq!(all.new_row[2].columns, [2, 1]);
+
+        let identity = layout(Mode::Identity, &of);
+        assert!(identity.row.is_some() && identity.new_version.is_none() && identity.new_row.is_empty());
+    }
+
+    #[test]
+    fn r1_an_update_that_can_only_be_hot_reads_no_leaf() {
+        let all = layout(Mode::All, &indexes(&[("t_pkey", &["id"])], &["id"]));
+        assert!(all.row.is_some() && all.new_version.is_none());
+        assert_eq!(entered(&all, Need::NewRow), ["t_pkey"]);
+        // A column that only an expression uses makes a new version enter every index, so it is compared.
+        let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"])], &["id", "a", "b"]);
+        assert_eq!(layout(Mode::All, &of).new_version.unwrap().columns, [0, 1, 2]);
+    }
+
+    #[test]
+    fn an_index_over_a_column_that_is_not_sent_is_left_alone() {
+        let all = layout(
+            Mode::All,
+            &indexes(&[("t_pkey", &["id"]), ("t_extra", &["a", "extra"])], &["id", "a", "extra"]),
+        );
+        assert_eq!(entered(&all, Need::NewRow), ["t_pkey"]);
+        assert!(all.new_version.is_none());
+    }
+
+    #[test]
+    fn a_table_without_a_unique_key_or_with_partitions_finds_no_row() {
+        let of = indexes(&[("t_a", &["a"])], &["a"]);
+        let mut target = fixtures::target();
+        target.unique_keys.clear();
+        let relation = fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
+        let table = Table::map(1, Arc::clone(&relation), &target).unwrap();
+        let keyless = Layout::new(&table, &of, Mode::All, true);
+        assert!(keyless.row.is_none() && keyless.new_version.is_none());
+        assert_eq!(entered(&keyless, Need::NewRow), ["t_a"]);
+        target.partitioned = true;
+        let partitioned = Layout::new(&Table::map(1, relation, &target).unwrap(), &of, Mode::All, true);
+        assert_eq!(partitioned.all().count(), 0);
+    }
+
+    #[test]
+    fn the_forms_of_the_statements() {
+        let all = layout(Mode::All, &indexes(&[("t_ba", &["b", "a"])], &["a", "b"]));
+        assert_eq!(
+            all.new_row[0].shape.sql,
+            "SELECT FROM (SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1 ORDER BY 1, 2) AS s \
+             CROSS JOIN LATERAL (SELECT FROM ONLY \"s\".\"t\" AS t WHERE t.\"b\" OPERATOR(pg_catalog.=) s.c0 \
+             AND t.\"a\" OPERATOR(pg_catalog.>) s.c1 AND t.\"a\" OPERATOR(pg_catalog.<) s.c1) AS i"
+        );
+        let text = Layout::new(&fixtures::table(), &Indexes::default(), Mode::Identity, false);
+        let row = text.row.unwrap();
+        assert_eq!(
+            row.shape.sql,
+            "SELECT pg_catalog.count(o.ctid) FROM (SELECT u.c0::integer AS c0 FROM (SELECT pg_catalog.unnest($1) \
+             AS c0) AS u ORDER BY 1) AS s CROSS JOIN LATERAL (SELECT t.ctid FROM ONLY \"s\".\"t\" AS t WHERE \
+             t.\"id\" OPERATOR(pg_catalog.=) s.c0) AS o"
+        );
+        assert_eq!(row.shape.parameter_types, [TEXT_ARRAY]);
+    }
+}

@@ -1,0 +1,439 @@
+//! Pages of the target, read before the applier needs them.
+//!
+//! Applying reads one page after another, so on storage that takes its time the applier waits. Other sessions of the
+//! target read ahead of it: what they look up is thrown away, the pages stay in the target's shared buffers.
+//!
+//! ```text
+//!   planner: a change enters the batch  ----> ahead   \                 worker 0 --- target
+//!                                                      >-- groups of -- worker 1 --- target
+//!   writer: a set is about to be sent   ----> in hand /    keys         ...
+//! ```
+//! What is looked up is in [`layout`], how much waits in [`queue`], when it pauses in [`gauge`], what the target says of
+//! its indexes and plans in [`target`], how it is asked in [`worker`].
+//!
+//! Invariants: nothing here is waited for by the applier, and no error here is the applier's. Look-ups change nothing:
+//! their sessions are read-only, hold no snapshot beyond one statement, and give up on a lock at once.
+
+mod figures;
+mod gauge;
+mod layout;
+mod queue;
+mod target;
+mod worker;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::{Lsn, Progress, SubscriptionName};
+use client::ConnInfo;
+use proto::pgoutput::{Column, Tuple};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use txn::Op;
+
+use crate::counters::{Counters, add};
+use crate::statement::Arrays;
+use crate::table::Table;
+pub use figures::PrefetchFigures;
+use layout::{Layout, Need};
+use queue::{Bounds, Group, Queue, Row, Taken, Whose};
+
+/// What is read ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing.
+    Off,
+    /// The replica identity's index and heap pages of rows that change.
+    Identity,
+    /// Besides, the leaf of every B-tree that a change enters.
+    All,
+}
+
+impl Mode {
+    fn word(self) -> Option<&'static str> {
+        match self {
+            Mode::Off => None,
+            Mode::Identity => Some("identity"),
+            Mode::All => Some("all"),
+        }
+    }
+}
+
+/// How it is done.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where the target is.
+    pub target: ConnInfo,
+    /// Names the sessions.
+    pub subscription: SubscriptionName,
+    /// What is read.
+    pub mode: Mode,
+    /// Sessions at most; `None` for as many as the target can spare.
+    pub workers: Option<usize>,
+    /// The stream's values are in binary form where types have one.
+    pub binary: bool,
+}
+
+/// Reads of a storage that takes 0.1 ms overlap eightfold; more gain little on one disk.
+const WORKERS_AUTO: usize = 8;
+/// Not told otherwise, it takes at most this share of the connections that are left on the target.
+const CONNECTIONS_SHARE: usize = 4;
+/// At first; groups are to take some tens of milliseconds.
+const GROUP_ROWS: usize = 64;
+/// What may be ahead until the target has told the size of its shared buffers.
+const PAGES_AHEAD: u64 = 1_024;
+/// Indexes come and go: a table's look-ups are made anew this often.
+const LAYOUT_AGE_MAX: Duration = Duration::from_secs(60);
+/// After an error.
+const TROUBLE: Duration = Duration::from_secs(60);
+
+/// What is known of a table's look-ups; part of its mapping.
+#[derive(Default)]
+pub(crate) struct Slot(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    layout: Option<Arc<Layout>>,
+    /// When it is to be found out again; at once if nothing is known.
+    until: Option<Instant>,
+    /// It is being found out.
+    asked: bool,
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Slot")
+    }
+}
+
+impl Slot {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, layout: Option<Arc<Layout>>, lasts: Duration) {
+        *self.known() = Known { layout, until: Some(Instant::now() + lasts), asked: false };
+    }
+}
+
+/// Shared by the applier, which hands over changes, and the workers.
+pub(crate) struct Shared {
+    options: Options,
+    queue: Mutex<Queue>,
+    /// There is something to do.
+    ready: Notify,
+    progress: Arc<Progress>,
+    counters: Arc<Counters>,
+    hands: AtomicU64,
+    group_rows: AtomicUsize,
+    pages_ahead: AtomicU64,
+    /// Workers that may connect.
+    workers: AtomicUsize,
+    /// Until then there is trouble, and nothing is done.
+    trouble: Mutex<Option<Instant>>,
+}
+
+/// Hands changes over to be looked up; nothing happens if it is off.
+#[derive(Clone, Default)]
+pub(crate) struct Prefetch(Option<Arc<Shared>>);
+
+impl Prefetch {
+    /// Starts the workers, which end with the set. They connect when there is something to do.
+    pub(crate) fn start(
+        options: Option<Options>,
+        progress: &Arc<Progress>,
+        counters: &Arc<Counters>,
+    ) -> (Prefetch, JoinSet<()>) {
+        let mut workers = JoinSet::new();
+        let count = options.as_ref().map_or(0, |options| options.workers.unwrap_or(WORKERS_AUTO));
+        let wanted = options.filter(|options| options.mode != Mode::Off && count > 0);
+        counters.prefetch.set_mode(wanted.as_ref().and_then(|options| options.mode.word()));
+        counters.prefetch.set_trouble(None);
+        counters.prefetch.workers.store(0, Ordering::Relaxed);
+        let Some(options) = wanted else { return (Prefetch(None), workers) };
+        let shared = Arc::new(Shared {
+            options,
+            queue: Mutex::default(),
+            ready: Notify::new(),
+            progress: Arc::clone(progress),
+            counters: Arc::clone(counters),
+            hands: AtomicU64::new(0),
+            group_rows: AtomicUsize::new(GROUP_ROWS),
+            pages_ahead: AtomicU64::new(PAGES_AHEAD),
+            workers: AtomicUsize::new(count),
+            trouble: Mutex::new(None),
+        });
+        for number in 0..count {
+            workers.spawn(worker::work(Arc::clone(&shared), number));
+        }
+        (Prefetch(Some(shared)), workers)
+    }
+
+    /// A change enters the batch; its transaction's commit record is at `commit`.
+    pub(crate) fn coming(&self, table: &Arc<Table>, op: &Op, commit: Lsn) {
+        if let Some(shared) = &self.0 {
+            shared.coming(table, op, commit);
+        }
+    }
+
+    /// A chunk is being written, until what is returned is dropped.
+    pub(crate) fn hand(&self) -> Hand {
+        let number = self.0.as_ref().map_or(0, |shared| shared.hands.fetch_add(1, Ordering::Relaxed));
+        Hand { shared: self.0.clone(), number }
+    }
+}
+
+/// The rows of a chunk that is being written.
+pub(crate) struct Hand {
+    shared: Option<Arc<Shared>>,
+    number: u64,
+}
+
+/// What a set does to its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    Inserted,
+    Updated,
+    Deleted,
+}
+
+impl Hand {
+    /// `rows` of `table` are about to be written; their columns are those at `columns` of the source's tuple.
+    pub(crate) fn set(&self, table: &Arc<Table>, written: Written, columns: &[usize], rows: &Arrays) {
+        if let Some(shared) = &self.shared
+            && rows.rows() >= queue::ROWS_MIN as u64
+        {
+            shared.in_hand(table, written, columns, rows, self.number);
+        }
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            let dropped = shared.queue().close_hand(self.number);
+            add(&shared.counters.prefetch.dropped, dropped as u64);
+        }
+    }
+}
+
+/// What is known of a table's look-ups.
+enum Lookups {
+    Known(Arc<Layout>),
+    /// Not yet.
+    Asked,
+    /// It has none, for the time being.
+    None,
+}
+
+/// What is to be done.
+enum Job {
+    Learn(Arc<Table>),
+    LookUp(Group),
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            rows_max: self.group_rows.load(Ordering::Relaxed),
+            pages_max: self.pages_ahead.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The look-ups of `table`; a worker finds out about them if they are not known, or not for long.
+    fn layout(&self, table: &Arc<Table>, now: Instant) -> Lookups {
+        let mut known = table.prefetch.known();
+        if known.until.is_none_or(|until| until <= now) {
+            known.until = Some(now + LAYOUT_AGE_MAX);
+            known.asked = true;
+            self.queue().unknown.push_back(Arc::clone(table));
+            self.ready.notify_waiters();
+        }
+        match &known.layout {
+            Some(layout) => Lookups::Known(Arc::clone(layout)),
+            None if known.asked => Lookups::Asked,
+            None => Lookups::None,
+        }
+    }
+
+    /// Takes up what came while the look-ups of `table` were found out.
+    fn learned(&self, table: &Arc<Table>) {
+        let waited = self.queue().take_waiting(table);
+        for (op, commit) in waited {
+            self.coming(table, &op, commit);
+        }
+    }
+
+    fn coming(&self, table: &Arc<Table>, op: &Op, commit: Lsn) {
+        let now = Instant::now();
+        if self.is_in_trouble(now) {
+            return;
+        }
+        let layout = match self.layout(table, now) {
+            Lookups::Known(layout) => layout,
+            Lookups::Asked => return self.queue().wait(table, op, commit),
+            Lookups::None => return,
+        };
+        let whose = Whose::Commit(commit);
+        match op {
+            Op::Insert(new) => self.look_up(table, &layout, &[(Need::NewRow, new)], whose, now),
+            Op::Delete(old) => self.look_up(table, &layout, &[(Need::Row, &old.tuple)], whose, now),
+            Op::Update { old: Some(old), new } if !same_key(table, &old.tuple, new) => {
+                let needs = [(Need::Row, &old.tuple), (Need::NewRow, new)];
+                self.look_up(table, &layout, &needs, whose, now);
+            }
+            Op::Update { new, .. } => {
+                // A value that was not sent is one that did not change: the row alone is needed.
+                let whole = layout.new_version.is_some() && !new.has_unchanged();
+                let need = if whole { Need::NewVersion } else { Need::Row };
+                self.look_up(table, &layout, &[(need, new)], whose, now);
+            }
+        }
+    }
+
+    fn look_up(
+        &self,
+        table: &Arc<Table>,
+        layout: &Arc<Layout>,
+        needs: &[(Need, &Tuple)],
+        whose: Whose,
+        now: Instant,
+    ) {
+        let awake = |need| layout.lookups(need).iter().any(|lookup| lookup.gauge.is_awake(now));
+        let Whose::Commit(commit) = whose else { return };
+        if !needs.iter().any(|(need, _)| awake(*need)) {
+            return;
+        }
+        let bounds = self.bounds();
+        let applied = self.progress.snapshot().applied;
+        let mut ready = false;
+        let mut dropped = 0;
+        for (need, tuple) in needs.iter().filter(|(need, _)| awake(*need)) {
+            let values: Vec<Column<'_>> = tuple.columns().collect();
+            let row = Row { table, layout, need: *need, whose, values: &values, binary: self.options.binary };
+            let pages = 1 + layout.lookups(*need).len() as u64;
+            let mut queue = self.queue();
+            let taken = if queue.come(commit, pages, applied, bounds) {
+                queue.push(&row, bounds, now)
+            } else {
+                Taken::No
+            };
+            ready |= taken == Taken::Ready;
+            dropped += u64::from(taken == Taken::No);
+        }
+        add(&self.counters.prefetch.dropped, dropped);
+        if ready {
+            self.ready.notify_waiters();
+        }
+    }
+
+    fn in_hand(&self, table: &Arc<Table>, written: Written, columns: &[usize], rows: &Arrays, hand: u64) {
+        let now = Instant::now();
+        if self.is_in_trouble(now) {
+            return;
+        }
+        let Lookups::Known(layout) = self.layout(table, now) else { return };
+        let has = |lookup: &layout::Lookup| lookup.columns.iter().all(|column| columns.contains(column));
+        let need = match written {
+            Written::Inserted => Need::NewRow,
+            Written::Updated if layout.new_version.as_ref().is_some_and(has) => Need::NewVersion,
+            Written::Updated | Written::Deleted => Need::Row,
+        };
+        let lookups = layout.lookups(need);
+        if !lookups.iter().any(|lookup| lookup.gauge.is_awake(now)) {
+            return;
+        }
+        let mut values = vec![Column::Unchanged; table.columns.len()];
+        let mut walk = rows.walk();
+        let (mut taken, whose, bounds) = (0, Whose::Hand(hand), self.bounds());
+        while walk.next(columns, &mut values) {
+            let row =
+                Row { table, layout: &layout, need, whose, values: &values, binary: self.options.binary };
+            let full = self.queue().push(&row, bounds, now) == Taken::No;
+            if full {
+                break;
+            }
+            taken += 1;
+            if taken % bounds.rows_max == 0 {
+                self.ready.notify_waiters();
+            }
+        }
+        self.ready.notify_waiters();
+        add(&self.counters.prefetch.dropped, rows.rows() - taken as u64);
+    }
+
+    /// What worker `number` is to do, waiting for it. All but the first only help where a probe has shown that it
+    /// pays.
+    async fn next(&self, number: usize) -> Job {
+        loop {
+            let ready = self.ready.notified();
+            tokio::pin!(ready);
+            ready.as_mut().enable();
+            if let Some(job) = self.take(number) {
+                return job;
+            }
+            ready.await;
+        }
+    }
+
+    fn take(&self, number: usize) -> Option<Job> {
+        if number >= self.workers.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut queue = self.queue();
+        if number == 0
+            && let Some(table) = queue.unknown.pop_front()
+        {
+            return Some(Job::Learn(table));
+        }
+        let applied = self.progress.snapshot().applied;
+        let (group, dropped) = queue.take(applied, |group| number == 0 || group.is_on());
+        add(&self.counters.prefetch.dropped, dropped as u64);
+        group.map(Job::LookUp)
+    }
+
+    fn is_in_trouble(&self, now: Instant) -> bool {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        match *trouble {
+            Some(until) if now < until => true,
+            Some(_) => {
+                *trouble = None;
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Nothing is looked up for a while, because of `why`; said once while it lasts.
+    fn fail(&self, why: String) {
+        if self.counters.prefetch.trouble().is_none() {
+            tracing::warn!(
+                subscription = %self.options.subscription,
+                "prefetch is off for {} s, and as long as it lasts: {why}", TROUBLE.as_secs()
+            );
+        }
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + TROUBLE);
+        self.counters.prefetch.set_trouble(Some(why));
+        self.queue().clear();
+    }
+}
+
+fn same_key(table: &Table, old: &Tuple, new: &Tuple) -> bool {
+    let key = |tuple: &Tuple| -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (value, _) in tuple.columns().zip(&table.key_mask).filter(|(_, key)| **key) {
+            if let Column::Text(value) | Column::Binary(value) = value {
+                bytes.extend_from_slice(&value.len().to_be_bytes());
+                bytes.extend_from_slice(value);
+            }
+        }
+        bytes
+    };
+    key(old) == key(new)
+}

@@ -1,0 +1,484 @@
+//! Rows that wait to be looked up, in groups of one table and need.
+//!
+//! Two lines. *In hand*: the rows of sets that the executor is sending, in the order in which it writes them; the
+//! executor comes behind, and what is left when its chunk is done is dropped. *Ahead*: changes as they enter the
+//! batch, by the commit that they belong to; what is applied meanwhile is dropped. The first goes first.
+//!
+//! Bounds: [`BYTES_MAX`] of values in both lines together, whatever the batch is; and ahead no further than so many
+//! pages before what is applied, so that nothing is read that is thrown out of the buffers before it is used. Keys
+//! that were taken in of late are not taken in again.
+
+use std::collections::VecDeque;
+use std::hash::Hasher;
+use std::sync::Arc;
+use std::time::Instant;
+
+use base::Lsn;
+use proto::pgoutput::Column;
+use rustc_hash::{FxHashSet, FxHasher};
+use txn::Op;
+
+use super::layout::{Layout, Need};
+use crate::batch::CHANGE_OVERHEAD;
+use crate::statement::Arrays;
+use crate::table::Table;
+
+/// Values that wait, in bytes: as much as one statement of a set.
+pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Changes of tables that are just met, in bytes; that takes milliseconds.
+const WAITING_BYTES_MAX: usize = 1024 * 1024;
+/// A smaller group is not worth a round trip: the applier is as quick.
+pub(super) const ROWS_MIN: usize = 16;
+
+/// Whose rows these are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Of transactions up to the one whose commit record is here.
+    Commit(Lsn),
+    /// Of the chunk in hand.
+    Hand(u64),
+}
+
+/// Rows that are looked up together.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) table: Arc<Table>,
+    pub(super) layout: Arc<Layout>,
+    pub(super) need: Need,
+    /// By the number of the look-up among those for the need.
+    pub(super) sets: Vec<(usize, Arrays)>,
+    pub(super) rows: usize,
+    bytes: usize,
+    whose: Whose,
+}
+
+impl Group {
+    fn takes(&self, layout: &Arc<Layout>, need: Need, whose: Whose, rows_max: usize) -> bool {
+        self.layout.id == layout.id
+            && self.need == need
+            && self.rows < rows_max
+            && std::mem::discriminant(&self.whose) == std::mem::discriminant(&whose)
+    }
+
+    /// Whether a probe has shown that it pays.
+    pub(super) fn is_on(&self) -> bool {
+        let lookups = self.layout.lookups(self.need);
+        self.sets.iter().any(|(number, _)| lookups[*number].gauge.is_on())
+    }
+}
+
+/// How many pages lie between what is applied and what has come.
+#[derive(Debug, Default)]
+struct Distance {
+    /// Up to the commit record here, so many pages; a mark every so many.
+    marks: VecDeque<(Lsn, u64)>,
+    come: u64,
+    applied: u64,
+}
+
+impl Distance {
+    /// Pages between two marks at least, so that a long way has few.
+    const STEP: u64 = 64;
+
+    fn come(&mut self, commit: Lsn, pages: u64) {
+        self.come += pages;
+        let near = self.come - self.marked_before() < Self::STEP;
+        match self.marks.back_mut() {
+            Some(last) if last.0 == commit || near => *last = (commit, self.come),
+            _ => self.marks.push_back((commit, self.come)),
+        }
+    }
+
+    /// Pages up to the mark before the last.
+    fn marked_before(&self) -> u64 {
+        let before = self.marks.len().checked_sub(2).and_then(|at| self.marks.get(at));
+        before.map_or(self.applied, |(_, pages)| *pages)
+    }
+
+    /// `applied` is behind the end of the last transaction on the target.
+    fn pages(&mut self, applied: Lsn) -> u64 {
+        while let Some((_, pages)) = self.marks.front().filter(|(commit, _)| *commit < applied) {
+            self.applied = *pages;
+            self.marks.pop_front();
+        }
+        self.come - self.applied
+    }
+}
+
+/// Keys taken in of late, by their hashes: the last one to two times `keep`.
+#[derive(Debug, Default)]
+struct Recent {
+    new: FxHashSet<u64>,
+    old: FxHashSet<u64>,
+}
+
+impl Recent {
+    /// False if it was there.
+    fn add(&mut self, hash: u64, keep: usize) -> bool {
+        if self.old.contains(&hash) || !self.new.insert(hash) {
+            return false;
+        }
+        if self.new.len() >= keep {
+            self.old = std::mem::take(&mut self.new);
+        }
+        true
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    hand: VecDeque<Group>,
+    ahead: VecDeque<Group>,
+    bytes: usize,
+    distance: Distance,
+    recent: Recent,
+    /// Tables whose look-ups are not known yet.
+    pub(super) unknown: VecDeque<Arc<Table>>,
+    /// Changes of them, and how many bytes these are.
+    waiting: Vec<(Arc<Table>, Op, Lsn)>,
+    waiting_bytes: usize,
+}
+
+/// One row that is to be looked up.
+pub(super) struct Row<'r> {
+    pub(super) table: &'r Arc<Table>,
+    pub(super) layout: &'r Arc<Layout>,
+    pub(super) need: Need,
+    pub(super) whose: Whose,
+    /// By position in the source's tuple.
+    pub(super) values: &'r [Column<'r>],
+    pub(super) binary: bool,
+}
+
+/// What is allowed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Rows of a group.
+    pub(super) rows_max: usize,
+    /// Pages ahead of what is applied.
+    pub(super) pages_max: u64,
+}
+
+/// What became of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// There is something to do for somebody who waits.
+    Ready,
+    /// It is in, or need not be.
+    Yes,
+    /// There is no room.
+    No,
+}
+
+impl Queue {
+    /// Keeps a change until the look-ups of its table are known, if there is room.
+    pub(super) fn wait(&mut self, table: &Arc<Table>, op: &Op, commit: Lsn) {
+        let bytes = op.byte_len() + CHANGE_OVERHEAD;
+        if self.waiting_bytes + bytes <= WAITING_BYTES_MAX {
+            self.waiting_bytes += bytes;
+            // Not the messages it came with.
+            self.waiting.push((Arc::clone(table), op.detached(), commit));
+        }
+    }
+
+    /// What waits for the look-ups of `table`.
+    pub(super) fn take_waiting(&mut self, table: &Arc<Table>) -> Vec<(Op, Lsn)> {
+        let mut taken = Vec::new();
+        for (of, op, commit) in std::mem::take(&mut self.waiting) {
+            if Arc::ptr_eq(&of, table) {
+                self.waiting_bytes -= op.byte_len() + CHANGE_OVERHEAD;
+                taken.push((op, commit));
+            } else {
+                self.waiting.push((of, op, commit));
+            }
+        }
+        taken
+    }
+
+    /// Takes in a change that has come, whose transaction's commit record is at `commit`; `pages` is what it will
+    /// need. False if it is too far ahead.
+    pub(super) fn come(&mut self, commit: Lsn, pages: u64, applied: Lsn, bounds: Bounds) -> bool {
+        let ahead = self.distance.pages(applied);
+        self.distance.come(commit, pages);
+        ahead < bounds.pages_max
+    }
+
+    pub(super) fn push(&mut self, row: &Row<'_>, bounds: Bounds, now: Instant) -> Taken {
+        if self.bytes >= BYTES_MAX {
+            return Taken::No;
+        }
+        let lookups = row.layout.lookups(row.need);
+        let is_value = |position: &usize| match row.values.get(*position) {
+            Some(Column::Null) => true,
+            Some(Column::Text(_)) => !row.binary,
+            Some(Column::Binary(_)) => row.binary,
+            Some(Column::Unchanged) | None => false,
+        };
+        if !lookups.iter().all(|lookup| lookup.columns.iter().all(is_value)) {
+            return Taken::Yes;
+        }
+        let keep = usize::try_from(bounds.pages_max).unwrap_or(usize::MAX);
+        if !self.recent.add(hash(row), keep) {
+            return Taken::Yes;
+        }
+        let line = match row.whose {
+            Whose::Hand(_) => &mut self.hand,
+            Whose::Commit(_) => &mut self.ahead,
+        };
+        // Transactions touch few tables in turn.
+        let open = line
+            .iter_mut()
+            .rev()
+            .take(8)
+            .position(|group| group.takes(row.layout, row.need, row.whose, bounds.rows_max));
+        let at = match open {
+            Some(back) => line.len() - 1 - back,
+            None => {
+                let awake = lookups.iter().enumerate().filter(|(_, lookup)| lookup.gauge.is_awake(now));
+                let sets: Vec<_> = awake
+                    .map(|(number, lookup)| (number, Arrays::new(lookup.columns.len(), row.binary)))
+                    .collect();
+                if sets.is_empty() {
+                    return Taken::Yes;
+                }
+                line.push_back(Group {
+                    table: Arc::clone(row.table),
+                    layout: Arc::clone(row.layout),
+                    need: row.need,
+                    sets,
+                    rows: 0,
+                    bytes: 0,
+                    whose: row.whose,
+                });
+                line.len() - 1
+            }
+        };
+        let group = &mut line[at];
+        let before = group.bytes;
+        group.bytes = 0;
+        for (number, set) in &mut group.sets {
+            let columns = &lookups[*number].columns;
+            set.push(columns.iter().map(|&position| row.values[position])).expect("each is a value");
+            group.bytes += set.byte_len();
+        }
+        self.bytes += group.bytes - before;
+        group.rows += 1;
+        group.whose = row.whose;
+        if group.rows == ROWS_MIN { Taken::Ready } else { Taken::Yes }
+    }
+
+    /// The next group that `may` be taken; and how many rows were dropped because they are applied.
+    pub(super) fn take(&mut self, applied: Lsn, may: impl Fn(&Group) -> bool) -> (Option<Group>, usize) {
+        let mut dropped = 0;
+        if self.hand.front().is_some_and(&may)
+            && let Some(group) = self.hand.pop_front()
+        {
+            self.bytes -= group.bytes;
+            return (Some(group), dropped);
+        }
+        let mut at = 0;
+        while let Some(group) = self.ahead.get(at) {
+            let stale = matches!(group.whose, Whose::Commit(commit) if commit < applied);
+            let ready = group.rows >= ROWS_MIN && may(group);
+            if !stale && !ready {
+                at += 1;
+                continue;
+            }
+            let Some(group) = self.ahead.remove(at) else { break };
+            self.bytes -= group.bytes;
+            if !stale {
+                return (Some(group), dropped);
+            }
+            dropped += group.rows;
+        }
+        (None, dropped)
+    }
+
+    /// The chunk is done; how many of its rows nobody needs any more.
+    pub(super) fn close_hand(&mut self, hand: u64) -> usize {
+        let mut dropped = 0;
+        let Queue { hand: line, bytes, .. } = self;
+        line.retain(|group| {
+            let over = group.whose == Whose::Hand(hand);
+            if over {
+                dropped += group.rows;
+                *bytes -= group.bytes;
+            }
+            !over
+        });
+        dropped
+    }
+
+    /// Nothing is to be looked up for a while.
+    pub(super) fn clear(&mut self) {
+        let distance = std::mem::take(&mut self.distance);
+        *self = Queue { distance, ..Queue::default() };
+    }
+
+    #[cfg(test)]
+    fn waiting(&self) -> (usize, usize) {
+        (self.hand.iter().map(|group| group.rows).sum(), self.ahead.iter().map(|group| group.rows).sum())
+    }
+}
+
+fn hash(row: &Row<'_>) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write_u64(row.layout.id);
+    for lookup in row.layout.lookups(row.need) {
+        hasher.write_u8(0);
+        for &position in &lookup.columns {
+            match row.values[position] {
+                Column::Text(value) | Column::Binary(value) => {
+                    hasher.write_usize(value.len());
+                    hasher.write(value);
+                }
+                Column::Null | Column::Unchanged => hasher.write_usize(usize::MAX),
+            }
+        }
+    }
+    // What is looked up for a new row is another thing than the row of the same key.
+    hasher.write_u8(row.need as u8);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Mode;
+    use super::super::layout::tests::indexes;
+    use super::*;
+    use crate::table::fixtures;
+
+    const BOUNDS: Bounds = Bounds { rows_max: 32, pages_max: 1_000 };
+
+    struct World {
+        queue: Queue,
+        table: Arc<Table>,
+        layout: Arc<Layout>,
+        now: Instant,
+    }
+
+    impl World {
+        fn new() -> World {
+            let table = fixtures::table();
+            let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"])], &["id", "a"]);
+            let layout = Arc::new(Layout::new(&table, &of, Mode::All, false));
+            World { queue: Queue::default(), table, layout, now: Instant::now() }
+        }
+
+        fn push(&mut self, id: usize, need: Need, whose: Whose) -> Taken {
+            let text = id.to_string();
+            let values = [Column::Text(text.as_bytes()), Column::Text(text.as_bytes()), Column::Null];
+            let row =
+                Row { table: &self.table, layout: &self.layout, need, whose, values: &values, binary: false };
+            self.queue.push(&row, BOUNDS, self.now)
+        }
+
+        fn fill(&mut self, ids: std::ops::Range<usize>, whose: Whose) {
+            for id in ids {
+                self.push(id, Need::Row, whose);
+            }
+        }
+
+        fn take(&mut self, applied: u64) -> Option<usize> {
+            self.queue.take(Lsn::new(applied), |_| true).0.map(|group| group.rows)
+        }
+    }
+
+    fn commit(lsn: u64) -> Whose {
+        Whose::Commit(Lsn::new(lsn))
+    }
+
+    #[test]
+    fn a_key_is_looked_up_once_for_each_need() {
+        let mut world = World::new();
+        for _ in 0..3 {
+            world.push(1, Need::Row, commit(10));
+        }
+        assert_eq!(world.queue.waiting(), (0, 1));
+        world.push(1, Need::NewRow, commit(10));
+        world.push(2, Need::Row, Whose::Hand(1));
+        assert_eq!(world.queue.waiting(), (1, 2));
+    }
+
+    #[test]
+    fn what_is_in_hand_goes_first_and_is_dropped_with_its_chunk() {
+        let mut world = World::new();
+        world.fill(0..40, commit(10));
+        world.fill(100..140, Whose::Hand(7));
+        assert_eq!(world.take(0), Some(32));
+        assert_eq!(world.queue.close_hand(7), 8);
+        assert_eq!(world.queue.waiting(), (0, 40));
+        assert_eq!((world.take(0), world.take(0)), (Some(32), None), "eight rows are too few");
+        world.fill(200..208, commit(10));
+        assert_eq!(world.take(0), Some(ROWS_MIN));
+        assert_eq!(world.queue.bytes, 0);
+    }
+
+    #[test]
+    fn what_is_applied_is_dropped() {
+        let mut world = World::new();
+        world.fill(0..32, commit(10));
+        world.fill(32..64, commit(20));
+        let (group, dropped) = world.queue.take(Lsn::new(15), |_| true);
+        assert_eq!((group.map(|group| group.rows), dropped), (Some(32), 32));
+        assert_eq!(world.queue.bytes, 0);
+    }
+
+    #[test]
+    fn the_way_ahead_is_bounded_and_shrinks_as_transactions_are_applied() {
+        let mut queue = Queue::default();
+        let admitted = |queue: &mut Queue, applied: u64| {
+            (0..3_000_u64).filter(|n| queue.come(Lsn::new(n + 1), 1, Lsn::new(applied), BOUNDS)).count()
+        };
+        assert_eq!(admitted(&mut queue, 0), 1_000);
+        // 3,000 have come; all but about 500 of them are applied.
+        let more =
+            (0..3_000_u64).filter(|n| queue.come(Lsn::new(3_001 + n), 1, Lsn::new(2_501), BOUNDS)).count();
+        assert!((400..=500).contains(&more), "{more}");
+        assert!(queue.distance.marks.len() < 100, "{}", queue.distance.marks.len());
+    }
+
+    #[test]
+    fn changes_wait_for_the_look_ups_of_their_own_table() {
+        let (mut queue, table, other) = (Queue::default(), fixtures::table(), fixtures::table());
+        let tuple = [Column::Text(b"1"), Column::Null, Column::Null].into_iter().collect();
+        let op = Op::Insert(tuple);
+        (1..=3).for_each(|lsn| queue.wait(&table, &op, Lsn::new(lsn)));
+        queue.wait(&other, &op, Lsn::new(9));
+        assert_eq!(queue.take_waiting(&table).len(), 3);
+        assert_eq!((queue.take_waiting(&table).len(), queue.waiting.len()), (0, 1));
+        (0..100_000).for_each(|lsn| queue.wait(&table, &op, Lsn::new(lsn)));
+        assert!(queue.waiting_bytes <= WAITING_BYTES_MAX && queue.waiting.len() < 100_000);
+        queue.take_waiting(&table);
+        queue.take_waiting(&other);
+        assert_eq!(queue.waiting_bytes, 0);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let mut world = World::new();
+        let pushed = (0..1_000_000).position(|id| world.push(id, Need::NewRow, Whose::Hand(1)) == Taken::No);
+        assert!(pushed.is_some());
+        assert!(world.queue.bytes < BYTES_MAX + 1_000);
+    }
+
+    #[test]
+    fn a_value_that_was_not_sent_is_not_looked_up() {
+        let mut world = World::new();
+        let values = [Column::Text(b"1"), Column::Unchanged, Column::Null];
+        let (table, layout) = (Arc::clone(&world.table), Arc::clone(&world.layout));
+        let row = |need| Row {
+            table: &table,
+            layout: &layout,
+            need,
+            whose: commit(1),
+            values: &values,
+            binary: false,
+        };
+        world.queue.push(&row(Need::NewVersion), BOUNDS, world.now);
+        assert_eq!(world.queue.waiting(), (0, 0));
+        world.queue.push(&row(Need::Row), BOUNDS, world.now);
+        assert_eq!(world.queue.waiting(), (0, 1));
+    }
+}

@@ -1,0 +1,325 @@
+//! One session of the target that looks up.
+//!
+//! A group is one round trip and one transaction: how many pages the session has asked for, the look-ups, and how many
+//! now. The difference is exact, for it is counted by the session itself and read before it is handed to the server's
+//! statistics; it costs two calls of a function for each relation, where EXPLAIN (ANALYZE, BUFFERS) would plan each
+//! look-up anew and pass every row through its clocks, and `pg_stat_io` tells neither whose reads they were nor, in
+//! time, how many.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, BytesMut};
+use client::{Pipeline, PipelineResult, Replication, Wire};
+use proto::frame::ServerError;
+use rustc_hash::FxHashSet;
+
+use super::gauge::Turn;
+use super::queue::Group;
+use super::{CONNECTIONS_SHARE, Job, LAYOUT_AGE_MAX, Shared, TROUBLE, target};
+use crate::counters::add;
+use crate::statement::Statement;
+use crate::table::Table;
+
+/// A connection that has had nothing to do for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+/// A group is made smaller if it takes longer than the first, and larger if less than the second: few enough rows that
+/// the applier does not overtake them and TRUNCATE does not wait for them, enough that a round trip is nothing.
+const GROUP_LONG: Duration = Duration::from_millis(40);
+const GROUP_SHORT: Duration = Duration::from_millis(10);
+const GROUP_ROWS: std::ops::RangeInclusive<usize> = super::queue::ROWS_MIN..=256;
+
+/// Nothing is written, no lock is waited for, and nothing takes long. Plans are made once, by their indexes, as
+/// those of the applier's sets are.
+const SETTINGS: [(&str, &str); 21] = [
+    ("search_path", ""),
+    ("row_security", "off"),
+    ("client_encoding", "UTF8"),
+    ("datestyle", "ISO"),
+    ("intervalstyle", "postgres"),
+    ("array_nulls", "on"),
+    ("default_transaction_read_only", "on"),
+    ("default_transaction_isolation", "read committed"),
+    ("statement_timeout", "1s"),
+    ("lock_timeout", "50ms"),
+    ("idle_in_transaction_session_timeout", "10s"),
+    ("idle_session_timeout", "0"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_material", "off"),
+    ("enable_memoize", "off"),
+    ("max_parallel_workers_per_gather", "0"),
+    ("jit", "off"),
+];
+
+/// `lock_not_available`
+const LOCKED: &str = "55P03";
+/// `query_canceled`, which is what a timeout ends in.
+const CANCELED: &str = "57014";
+
+struct Session {
+    wire: Wire,
+    prepared: FxHashSet<String>,
+}
+
+/// Works until it is dropped.
+pub(super) async fn work(shared: Arc<Shared>, number: usize) {
+    let mut session = None;
+    loop {
+        let Ok(job) = tokio::time::timeout(IDLE, shared.next(number)).await else {
+            leave(&shared, &mut session).await;
+            continue;
+        };
+        let connected = match session.take() {
+            Some(connected) => connected,
+            None => match connect(&shared, number).await {
+                Ok(connected) => connected,
+                Err(error) => {
+                    refused(&shared, number, &error).await;
+                    continue;
+                }
+            },
+        };
+        let connected = session.insert(connected);
+        let done = match job {
+            Job::Learn(table) => learn(&shared, connected, &table).await,
+            Job::LookUp(group) => look_up(&shared, connected, group).await,
+        };
+        if let Err(error) = done {
+            shared.counters.prefetch.workers.fetch_sub(1, Ordering::Relaxed);
+            session = None;
+            refused(&shared, number, &error).await;
+        }
+    }
+}
+
+async fn leave(shared: &Shared, session: &mut Option<Session>) {
+    if let Some(session) = session.take() {
+        shared.counters.prefetch.workers.fetch_sub(1, Ordering::Relaxed);
+        session.wire.close().await;
+    }
+}
+
+/// Without the first worker nothing is done; without another one, less.
+async fn refused(shared: &Shared, number: usize, error: &client::Error) {
+    if number == 0 {
+        shared.fail(base::with_causes(error));
+    } else {
+        tracing::debug!("prefetch goes on with fewer sessions: {error}");
+        tokio::time::sleep(TROUBLE).await;
+    }
+}
+
+async fn connect(shared: &Shared, number: usize) -> Result<Session, client::Error> {
+    let options = &shared.options;
+    let name = options.subscription.application_name("prefetch");
+    let mut wire = Wire::connect(&options.target, &name, Replication::Off, &SETTINGS).await?;
+    if number == 0 {
+        measure_target(shared, &mut wire).await?;
+    }
+    shared.counters.prefetch.workers.fetch_add(1, Ordering::Relaxed);
+    shared.counters.prefetch.set_trouble(None);
+    Ok(Session { wire, prepared: FxHashSet::default() })
+}
+
+/// How far ahead pages may be read, and by how many sessions.
+async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::Error> {
+    let rows = wire
+        .query(
+            "SELECT (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'shared_buffers'), \
+             pg_catalog.current_setting('max_connections')::int \
+             - pg_catalog.current_setting('superuser_reserved_connections')::int \
+             - coalesce(pg_catalog.current_setting('reserved_connections', true), '0')::int \
+             - (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE datid IS NOT NULL)",
+        )
+        .await?;
+    let number = |at: usize| -> Option<i64> { rows.first()?.get(at)?.as_ref()?.parse().ok() };
+    if let Some(buffers) = number(0) {
+        // The applier's own pages and everybody else's stay in the other three quarters.
+        let pages = u64::try_from(buffers / 4).unwrap_or(0);
+        shared.pages_ahead.store(pages.max(super::queue::ROWS_MIN as u64 * 4), Ordering::Relaxed);
+    }
+    if let (None, Some(left)) = (shared.options.workers, number(1)) {
+        let most = shared.workers.load(Ordering::Relaxed);
+        // This session is one of them already.
+        let share = usize::try_from(left).unwrap_or(0) / CONNECTIONS_SHARE;
+        shared.workers.store(share.clamp(1, most), Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Finds out what a table needs. What the server refuses is the table's matter, a lost connection the caller's.
+async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Result<(), client::Error> {
+    let (mode, binary) = (shared.options.mode, shared.options.binary);
+    let known = table.prefetch.known().layout.clone();
+    let learned = async {
+        if let Some(known) = known {
+            let indexes = target::read_indexes(&mut session.wire, table).await?;
+            if known.made_of == indexes {
+                return Ok(known);
+            }
+        }
+        target::learn(&mut session.wire, table, mode, binary).await.map(Arc::new)
+    };
+    match learned.await {
+        Ok(layout) => {
+            tracing::debug!(table = %table.name, lookups = layout.all().count(), "learned what to prefetch");
+            table.prefetch.set(Some(layout), LAYOUT_AGE_MAX);
+            shared.learned(table);
+            Ok(())
+        }
+        Err(error) if session.wire.is_broken() => Err(error),
+        Err(error) => {
+            not_prefetched(table, &error);
+            shared.queue().take_waiting(table);
+            Ok(())
+        }
+    }
+}
+
+/// Nothing of this table is looked up for a while.
+fn not_prefetched(table: &Table, why: &dyn std::fmt::Display) {
+    tracing::info!(table = %table.name, "its pages are not prefetched for {} s: {why}", TROUBLE.as_secs());
+    table.prefetch.set(None, TROUBLE);
+}
+
+async fn look_up(shared: &Shared, session: &mut Session, group: Group) -> Result<(), client::Error> {
+    let started = Instant::now();
+    let lookups = group.layout.lookups(group.need);
+    let table = Arc::clone(&group.table);
+    let (layout, need) = (Arc::clone(&group.layout), group.need);
+    let Group { sets, rows, .. } = group;
+    let numbers: Vec<usize> = sets.iter().map(|(number, _)| *number).collect();
+    let statements: Vec<Statement> = sets
+        .into_iter()
+        .filter(|(number, _)| lookups[*number].gauge.is_awake(started))
+        .map(|(number, set)| set.into_statement(Arc::clone(&lookups[number].shape), 0))
+        .collect();
+    if statements.is_empty() {
+        return Ok(());
+    }
+    let measure = format!("prefetch{}_measure", layout.id);
+    let result = run(session, &measure, &layout.measure_sql(), &statements).await?;
+    if let Some(error) = &result.error {
+        failed(shared, session, &table, error).await?;
+        return Ok(());
+    }
+    adapt(shared, rows, started.elapsed());
+    let (before, after) = (counts(&result, 0), counts(&result, result.rows.len() - 1));
+    let asked = statements.len();
+    let share = |number: usize| -> (u64, u64) {
+        let relations = match lookups[number].relation {
+            Some(relation) => relation..relation + 1,
+            None => 0..layout.relations.len(),
+        };
+        relations.fold((0, 0), |(fetched, hit), relation| {
+            let grown = |at: usize| {
+                let of = |counts: &[u64]| counts.get(at).copied().unwrap_or(0);
+                of(&after).saturating_sub(of(&before))
+            };
+            (fetched + grown(2 * relation), hit + grown(2 * relation + 1))
+        })
+    };
+    let figures = &shared.counters.prefetch;
+    add(&figures.rows, (rows * asked) as u64);
+    for number in numbers {
+        let (fetched, hit) = share(number);
+        add(&figures.blocks_fetched, fetched);
+        add(&figures.blocks_hit, hit);
+        let lookup = &lookups[number];
+        let turn = lookup.gauge.note(rows as u64, fetched.saturating_sub(hit), Instant::now());
+        if lookup.gauge.is_on() {
+            figures.note_reading();
+        }
+        if let Some(turn) = turn {
+            let of = lookup.indexes.first().map_or("the replica identity", String::as_str);
+            match turn {
+                Turn::On => tracing::info!(table = %table.name, ?need, index = of,
+                    "prefetching: {hit} of {fetched} pages were in memory"),
+                Turn::Off => tracing::info!(table = %table.name, ?need, index = of,
+                    "prefetching pauses: what it would read is in memory"),
+            }
+            // The others may help now.
+            shared.ready.notify_waiters();
+        }
+    }
+    Ok(())
+}
+
+/// Groups are to be neither long nor many.
+fn adapt(shared: &Shared, rows: usize, took: Duration) {
+    let now = shared.group_rows.load(Ordering::Relaxed);
+    let wanted = if took > GROUP_LONG {
+        rows / 2
+    } else if took < GROUP_SHORT && rows >= now {
+        rows * 2
+    } else {
+        return;
+    };
+    shared.group_rows.store(wanted.clamp(*GROUP_ROWS.start(), *GROUP_ROWS.end()), Ordering::Relaxed);
+}
+
+/// The server refused a look-up; the connection may still be used.
+async fn failed(
+    shared: &Shared,
+    session: &mut Session,
+    table: &Table,
+    error: &ServerError,
+) -> Result<(), client::Error> {
+    session.wire.query("DEALLOCATE ALL").await?;
+    session.prepared.clear();
+    match error.code.as_str() {
+        // Somebody changes the table, perhaps the applier itself.
+        LOCKED => tracing::debug!(table = %table.name, "a look-up did not wait for a lock"),
+        // An index may be gone, and with it the plan.
+        CANCELED => {
+            tracing::debug!(table = %table.name, "a look-up took too long: {}", error.message);
+            let rows = shared.group_rows.load(Ordering::Relaxed);
+            adapt(shared, rows, GROUP_LONG * 2);
+            table.prefetch.set(None, Duration::ZERO);
+        }
+        _ => not_prefetched(table, error),
+    }
+    Ok(())
+}
+
+/// One round trip: `measure`, the look-ups, `measure`.
+async fn run(
+    session: &mut Session,
+    measure: &str,
+    measure_sql: &str,
+    statements: &[Statement],
+) -> Result<PipelineResult, client::Error> {
+    let Session { wire, prepared } = session;
+    let mut pipeline = wire.pipeline().await?;
+    if !prepared.contains(measure) {
+        pipeline.prepare(measure, measure_sql, &[]);
+    }
+    let no_parameters =
+        |pipeline: &mut Pipeline<'_>| pipeline.execute(measure, 4, |out: &mut BytesMut| out.put_u32(0));
+    no_parameters(&mut pipeline);
+    for statement in statements {
+        let shape = &statement.shape;
+        if !prepared.contains(&shape.name) {
+            pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
+        }
+        pipeline.execute(&shape.name, statement.byte_len(), |out| statement.put_parameters(out));
+    }
+    no_parameters(&mut pipeline);
+    let result = pipeline.run().await?;
+    if result.error.is_none() {
+        prepared.insert(measure.to_owned());
+        prepared.extend(statements.iter().map(|statement| statement.shape.name.clone()));
+    }
+    Ok(result)
+}
+
+/// The numbers of the one row of a statement.
+fn counts(result: &PipelineResult, statement: usize) -> Vec<u64> {
+    let number = |value: &Option<String>| value.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0);
+    result.last_row(statement).iter().map(number).collect()
+}
