@@ -100,6 +100,8 @@ struct Known {
     until: Option<Instant>,
     /// It is being found out.
     asked: bool,
+    /// Rows that came before anything was known.
+    rows: usize,
 }
 
 impl fmt::Debug for Slot {
@@ -114,7 +116,7 @@ impl Slot {
     }
 
     fn set(&self, layout: Option<Arc<Layout>>, lasts: Duration) {
-        *self.known() = Known { layout, until: Some(Instant::now() + lasts), asked: false };
+        *self.known() = Known { layout, until: Some(Instant::now() + lasts), ..Known::default() };
     }
 }
 
@@ -153,18 +155,7 @@ impl Prefetch {
         counters.prefetch.set_trouble(None);
         counters.prefetch.workers.store(0, Ordering::Relaxed);
         let Some(options) = wanted else { return (Prefetch(None), workers) };
-        let shared = Arc::new(Shared {
-            options,
-            queue: Mutex::default(),
-            ready: Notify::new(),
-            progress: Arc::clone(progress),
-            counters: Arc::clone(counters),
-            hands: AtomicU64::new(0),
-            group_rows: AtomicUsize::new(GROUP_ROWS),
-            pages_ahead: AtomicU64::new(PAGES_AHEAD),
-            workers: AtomicUsize::new(count),
-            trouble: Mutex::new(None),
-        });
+        let shared = Arc::new(Shared::new(options, progress, counters, count));
         for number in 0..count {
             workers.spawn(worker::work(Arc::clone(&shared), number));
         }
@@ -235,6 +226,21 @@ enum Job {
 }
 
 impl Shared {
+    fn new(options: Options, progress: &Arc<Progress>, counters: &Arc<Counters>, workers: usize) -> Shared {
+        Shared {
+            options,
+            queue: Mutex::default(),
+            ready: Notify::new(),
+            progress: Arc::clone(progress),
+            counters: Arc::clone(counters),
+            hands: AtomicU64::new(0),
+            group_rows: AtomicUsize::new(GROUP_ROWS),
+            pages_ahead: AtomicU64::new(PAGES_AHEAD),
+            workers: AtomicUsize::new(workers),
+            trouble: Mutex::new(None),
+        }
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -246,10 +252,12 @@ impl Shared {
         }
     }
 
-    /// The look-ups of `table`; a worker finds out about them if they are not known, or not for long.
-    fn layout(&self, table: &Arc<Table>, now: Instant) -> Lookups {
+    /// The look-ups of `table`, of which `rows` have come; a worker finds out about them if they are not known, or not
+    /// for long. For a few rows nobody connects.
+    fn layout(&self, table: &Arc<Table>, rows: usize, now: Instant) -> Lookups {
         let mut known = table.prefetch.known();
-        if known.until.is_none_or(|until| until <= now) {
+        known.rows = known.rows.saturating_add(rows);
+        if known.until.is_none_or(|until| until <= now) && known.rows >= queue::ROWS_MIN {
             known.until = Some(now + LAYOUT_AGE_MAX);
             known.asked = true;
             self.queue().unknown.push_back(Arc::clone(table));
@@ -257,7 +265,7 @@ impl Shared {
         }
         match &known.layout {
             Some(layout) => Lookups::Known(Arc::clone(layout)),
-            None if known.asked => Lookups::Asked,
+            None if known.asked || known.until.is_none() => Lookups::Asked,
             None => Lookups::None,
         }
     }
@@ -275,9 +283,12 @@ impl Shared {
         if self.is_in_trouble(now) {
             return;
         }
-        let layout = match self.layout(table, now) {
+        let layout = match self.layout(table, 1, now) {
             Lookups::Known(layout) => layout,
-            Lookups::Asked => return self.queue().wait(table, op, commit),
+            Lookups::Asked => {
+                let applied = self.progress.snapshot().applied;
+                return self.queue().wait(table, op, commit, applied);
+            }
             Lookups::None => return,
         };
         let whose = Whose::Commit(commit);
@@ -338,7 +349,7 @@ impl Shared {
         if self.is_in_trouble(now) {
             return;
         }
-        let Lookups::Known(layout) = self.layout(table, now) else { return };
+        let Lookups::Known(layout) = self.layout(table, queue::ROWS_MIN, now) else { return };
         let has = |lookup: &layout::Lookup| lookup.columns.iter().all(|column| columns.contains(column));
         let need = match written {
             Written::Inserted => Need::NewRow,
@@ -436,4 +447,132 @@ fn same_key(table: &Table, old: &Tuple, new: &Tuple) -> bool {
         bytes
     };
     key(old) == key(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::pgoutput::OldTuple;
+
+    use super::layout::tests::indexes;
+    use super::*;
+    use crate::table::fixtures;
+
+    /// Of a table with an index on `a` whose look-ups are known; nobody works.
+    fn world() -> (Prefetch, Arc<Shared>, Arc<Table>) {
+        let options = Options {
+            target: ConnInfo::parse("host=nowhere.invalid").unwrap(),
+            subscription: "p".parse().unwrap(),
+            mode: Mode::All,
+            workers: Some(2),
+            binary: false,
+        };
+        let shared = Arc::new(Shared::new(options, &Arc::default(), &Arc::default(), 2));
+        let table = fixtures::table();
+        let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"])], &["id", "a"]);
+        table.prefetch.set(Some(Arc::new(Layout::new(&table, &of, Mode::All, false))), LAYOUT_AGE_MAX);
+        (Prefetch(Some(Arc::clone(&shared))), shared, table)
+    }
+
+    fn set(columns: usize, rows: usize) -> Arrays {
+        let mut arrays = Arrays::new(columns, false);
+        for row in 0..rows {
+            let text = row.to_string();
+            arrays.push(std::iter::repeat_n(Column::Text(text.as_bytes()), columns)).unwrap();
+        }
+        arrays
+    }
+
+    fn tuple(id: usize, a: Column<'_>) -> Tuple {
+        let id = id.to_string();
+        [Column::Text(id.as_bytes()), a, Column::Null].into_iter().collect()
+    }
+
+    fn next(shared: &Shared) -> Option<(Need, usize)> {
+        match shared.take(0)? {
+            Job::LookUp(group) => Some((group.need, group.rows)),
+            Job::Learn(_) => panic!("it is known"),
+        }
+    }
+
+    #[test]
+    fn a_set_in_hand_is_looked_up_as_what_it_writes() {
+        for (written, columns, need) in [
+            (Written::Inserted, &[0, 1, 2][..], Need::NewRow),
+            (Written::Updated, &[0, 1], Need::NewVersion),
+            // `a` is a TOAST value that was not sent.
+            (Written::Updated, &[0, 2], Need::Row),
+            (Written::Deleted, &[0], Need::Row),
+        ] {
+            let (prefetch, shared, table) = world();
+            let hand = prefetch.hand();
+            hand.set(&table, written, columns, &set(columns.len(), 80));
+            assert_eq!(next(&shared), Some((need, GROUP_ROWS)), "{written:?}");
+            drop(hand);
+            assert_eq!(next(&shared), None, "the chunk is written");
+            assert_eq!(shared.counters.prefetch.dropped.load(Ordering::Relaxed), 80 - GROUP_ROWS as u64);
+        }
+    }
+
+    #[test]
+    fn a_change_is_looked_up_by_what_it_needs() {
+        let (prefetch, shared, table) = world();
+        let key = |id| OldTuple { key_only: true, tuple: tuple(id, Column::Null) };
+        let a = Column::Text(b"5");
+        let looked_up = |op: &dyn Fn(usize) -> Op| {
+            (0..queue::ROWS_MIN).for_each(|id| prefetch.coming(&table, &op(id), Lsn::new(10)));
+            next(&shared)
+        };
+        let group = |need| Some((need, queue::ROWS_MIN));
+        assert_eq!(looked_up(&|id| Op::Insert(tuple(id, a))), group(Need::NewRow));
+        let update = |id: usize| Op::Update { old: None, new: tuple(1_000 + id, a) };
+        assert_eq!(looked_up(&update), group(Need::NewVersion));
+        assert_eq!(looked_up(&|id| Op::Delete(key(2_000 + id))), group(Need::Row));
+        // Its key changes: the row of the old one, the leaves of the new one.
+        let moved = |id: usize| Op::Update { old: Some(key(3_000 + id)), new: tuple(4_000 + id, a) };
+        assert_eq!(looked_up(&moved), group(Need::Row));
+        assert_eq!(next(&shared), group(Need::NewRow));
+    }
+
+    #[test]
+    fn only_the_first_session_looks_while_it_is_not_known_to_pay() {
+        let (prefetch, shared, table) = world();
+        let hand = prefetch.hand();
+        hand.set(&table, Written::Deleted, &[0], &set(1, 200));
+        assert!(shared.take(1).is_none());
+        assert!(shared.take(0).is_some());
+        let Lookups::Known(layout) = shared.layout(&table, 0, Instant::now()) else { panic!("it is known") };
+        layout.row.as_ref().unwrap().gauge.note(10_000, 10_000, Instant::now());
+        assert!(shared.take(1).is_some());
+        assert!(shared.take(2).is_none(), "there are two");
+    }
+
+    #[test]
+    fn for_a_few_changes_nobody_connects() {
+        let (prefetch, shared, table) = world();
+        *table.prefetch.known() = Known::default();
+        let mut asked = 0;
+        for id in 0..40 {
+            prefetch.coming(&table, &Op::Insert(tuple(id, Column::Null)), Lsn::new(10));
+            if id + 1 < queue::ROWS_MIN {
+                assert!(shared.take(0).is_none(), "after {id}");
+            } else if shared.take(0).is_some() {
+                asked += 1;
+            }
+        }
+        assert_eq!(asked, 1);
+        assert_eq!(shared.queue().take_waiting(&table).len(), 40);
+    }
+
+    #[test]
+    fn in_trouble_nothing_is_taken_in() {
+        let (prefetch, shared, table) = world();
+        let hand = prefetch.hand();
+        hand.set(&table, Written::Deleted, &[0], &set(1, 200));
+        shared.fail("no connection".to_owned());
+        assert!(shared.take(0).is_none(), "what waited is dropped");
+        hand.set(&table, Written::Deleted, &[0], &set(1, 200));
+        prefetch.coming(&table, &Op::Insert(tuple(1, Column::Null)), Lsn::new(10));
+        assert!(shared.take(0).is_none());
+        assert_eq!(shared.counters.prefetch.trouble().as_deref(), Some("no connection"));
+    }
 }

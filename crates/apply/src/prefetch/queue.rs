@@ -172,9 +172,15 @@ pub(super) enum Taken {
 }
 
 impl Queue {
-    /// Keeps a change until the look-ups of its table are known, if there is room.
-    pub(super) fn wait(&mut self, table: &Arc<Table>, op: &Op, commit: Lsn) {
+    /// Keeps a change until the look-ups of its table are known, if there is room beside what is not applied.
+    pub(super) fn wait(&mut self, table: &Arc<Table>, op: &Op, commit: Lsn, applied: Lsn) {
         let bytes = op.byte_len() + CHANGE_OVERHEAD;
+        let applied_first = self.waiting.first().is_some_and(|(_, _, first)| *first < applied);
+        if self.waiting_bytes + bytes > WAITING_BYTES_MAX && applied_first {
+            self.waiting.retain(|(_, _, commit)| *commit >= applied);
+            let cost = |(_, op, _): &(_, Op, _)| op.byte_len() + CHANGE_OVERHEAD;
+            self.waiting_bytes = self.waiting.iter().map(cost).sum();
+        }
         if self.waiting_bytes + bytes <= WAITING_BYTES_MAX {
             self.waiting_bytes += bytes;
             // Not the messages it came with.
@@ -444,15 +450,17 @@ mod tests {
         let (mut queue, table, other) = (Queue::default(), fixtures::table(), fixtures::table());
         let tuple = [Column::Text(b"1"), Column::Null, Column::Null].into_iter().collect();
         let op = Op::Insert(tuple);
-        (1..=3).for_each(|lsn| queue.wait(&table, &op, Lsn::new(lsn)));
-        queue.wait(&other, &op, Lsn::new(9));
+        (1..=3).for_each(|lsn| queue.wait(&table, &op, Lsn::new(lsn), Lsn::INVALID));
+        queue.wait(&other, &op, Lsn::new(9), Lsn::INVALID);
         assert_eq!(queue.take_waiting(&table).len(), 3);
         assert_eq!((queue.take_waiting(&table).len(), queue.waiting.len()), (0, 1));
-        (0..100_000).for_each(|lsn| queue.wait(&table, &op, Lsn::new(lsn)));
+        (0..100_000).for_each(|lsn| queue.wait(&table, &op, Lsn::new(lsn), Lsn::INVALID));
         assert!(queue.waiting_bytes <= WAITING_BYTES_MAX && queue.waiting.len() < 100_000);
+        // What is applied meanwhile makes room.
+        queue.wait(&table, &op, Lsn::new(100_000), Lsn::new(100_000));
+        assert_eq!(queue.waiting.len(), 1);
         queue.take_waiting(&table);
-        queue.take_waiting(&other);
-        assert_eq!(queue.waiting_bytes, 0);
+        assert_eq!((queue.waiting_bytes, queue.waiting.len()), (0, 0));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use proto::frame::ServerError;
 use rustc_hash::FxHashSet;
 
 use super::gauge::Turn;
+use super::layout::Lookup;
 use super::queue::Group;
 use super::{CONNECTIONS_SHARE, Job, LAYOUT_AGE_MAX, Shared, TROUBLE, target};
 use crate::counters::add;
@@ -39,7 +40,8 @@ const SETTINGS: [(&str, &str); 21] = [
     ("datestyle", "ISO"),
     ("intervalstyle", "postgres"),
     ("array_nulls", "on"),
-    ("default_transaction_read_only", "on"),
+    // Switched on once connected: before, it would look like a server that `target_session_attrs` may not want.
+    ("default_transaction_read_only", "off"),
     ("default_transaction_isolation", "read committed"),
     ("statement_timeout", "1s"),
     ("lock_timeout", "50ms"),
@@ -118,6 +120,7 @@ async fn connect(shared: &Shared, number: usize) -> Result<Session, client::Erro
     let options = &shared.options;
     let name = options.subscription.application_name("prefetch");
     let mut wire = Wire::connect(&options.target, &name, Replication::Off, &SETTINGS).await?;
+    wire.query("SET default_transaction_read_only = on").await?;
     if number == 0 {
         measure_target(shared, &mut wire).await?;
     }
@@ -189,65 +192,66 @@ fn not_prefetched(table: &Table, why: &dyn std::fmt::Display) {
 
 async fn look_up(shared: &Shared, session: &mut Session, group: Group) -> Result<(), client::Error> {
     let started = Instant::now();
-    let lookups = group.layout.lookups(group.need);
-    let table = Arc::clone(&group.table);
-    let (layout, need) = (Arc::clone(&group.layout), group.need);
-    let Group { sets, rows, .. } = group;
-    let numbers: Vec<usize> = sets.iter().map(|(number, _)| *number).collect();
-    let statements: Vec<Statement> = sets
-        .into_iter()
-        .filter(|(number, _)| lookups[*number].gauge.is_awake(started))
-        .map(|(number, set)| set.into_statement(Arc::clone(&lookups[number].shape), 0))
-        .collect();
+    let Group { table, layout, need, mut sets, rows, .. } = group;
+    let lookups = layout.lookups(need);
+    sets.retain(|(number, _)| lookups[*number].gauge.is_awake(started));
+    let asked: Vec<&Lookup> = sets.iter().map(|(number, _)| &lookups[*number]).collect();
+    let sets = sets.into_iter().map(|(_, set)| set).zip(&asked);
+    let statements: Vec<Statement> =
+        sets.map(|(set, lookup)| set.into_statement(Arc::clone(&lookup.shape), 0)).collect();
     if statements.is_empty() {
         return Ok(());
     }
     let measure = format!("prefetch{}_measure", layout.id);
     let result = run(session, &measure, &layout.measure_sql(), &statements).await?;
     if let Some(error) = &result.error {
-        failed(shared, session, &table, error).await?;
-        return Ok(());
+        return failed(shared, session, &table, error).await;
     }
     adapt(shared, rows, started.elapsed());
     let (before, after) = (counts(&result, 0), counts(&result, result.rows.len() - 1));
-    let asked = statements.len();
-    let share = |number: usize| -> (u64, u64) {
-        let relations = match lookups[number].relation {
-            Some(relation) => relation..relation + 1,
-            None => 0..layout.relations.len(),
-        };
-        relations.fold((0, 0), |(fetched, hit), relation| {
-            let grown = |at: usize| {
-                let of = |counts: &[u64]| counts.get(at).copied().unwrap_or(0);
-                of(&after).saturating_sub(of(&before))
-            };
-            (fetched + grown(2 * relation), hit + grown(2 * relation + 1))
-        })
-    };
-    let figures = &shared.counters.prefetch;
-    add(&figures.rows, (rows * asked) as u64);
-    for number in numbers {
-        let (fetched, hit) = share(number);
-        add(&figures.blocks_fetched, fetched);
-        add(&figures.blocks_hit, hit);
-        let lookup = &lookups[number];
-        let turn = lookup.gauge.note(rows as u64, fetched.saturating_sub(hit), Instant::now());
-        if lookup.gauge.is_on() {
-            figures.note_reading();
-        }
-        if let Some(turn) = turn {
-            let of = lookup.indexes.first().map_or("the replica identity", String::as_str);
-            match turn {
-                Turn::On => tracing::info!(table = %table.name, ?need, index = of,
-                    "prefetching: {hit} of {fetched} pages were in memory"),
-                Turn::Off => tracing::info!(table = %table.name, ?need, index = of,
-                    "prefetching pauses: what it would read is in memory"),
-            }
-            // The others may help now.
-            shared.ready.notify_waiters();
-        }
+    // Of each relation in turn: pages asked for, pages that were there.
+    let grown: Vec<u64> =
+        after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before)).collect();
+    for lookup in asked {
+        let relations = lookup.relation.map_or(0..layout.relations.len(), |relation| relation..relation + 1);
+        let of = |half: usize| -> u64 { relations.clone().filter_map(|n| grown.get(2 * n + half)).sum() };
+        note(shared, &table, lookup, rows as u64, Pages { fetched: of(0), hit: of(1) });
     }
     Ok(())
+}
+
+/// Pages a look-up asked for, and how many of them were in memory.
+#[derive(Debug, Clone, Copy)]
+struct Pages {
+    fetched: u64,
+    hit: u64,
+}
+
+fn note(shared: &Shared, table: &Table, lookup: &Lookup, rows: u64, pages: Pages) {
+    let Pages { fetched, hit } = pages;
+    let figures = &shared.counters.prefetch;
+    add(&figures.rows, rows);
+    add(&figures.blocks_fetched, fetched);
+    add(&figures.blocks_hit, hit);
+    let turn = lookup.gauge.note(rows, fetched.saturating_sub(hit), Instant::now());
+    if lookup.gauge.is_on() {
+        figures.note_reading();
+    }
+    let Some(turn) = turn else { return };
+    let of = match lookup.indexes.as_slice() {
+        [] => "the replica identity".to_owned(),
+        indexes => indexes.join(", "),
+    };
+    match turn {
+        Turn::On => {
+            tracing::info!(table = %table.name, "prefetching by {of}: {hit} of {fetched} pages were in memory");
+        }
+        Turn::Off => {
+            tracing::info!(table = %table.name, "prefetching by {of} pauses: it finds all in memory")
+        }
+    }
+    // The others may help now.
+    shared.ready.notify_waiters();
 }
 
 /// Groups are to be neither long nor many.
