@@ -63,10 +63,8 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
     for &major in &majors {
         testkit::server_dir(major)?;
     }
-    // Most tests look at every major at once: with more of them, fewer tests.
-    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get() * 2).min(THREADS_MAX);
-    let threads = (threads * Major::DEFAULT.len()).div_ceil(majors.len().max(Major::DEFAULT.len()));
     let majors = majors.iter().map(Major::to_string).collect::<Vec<_>>().join(",");
+    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get() * 2).min(THREADS_MAX);
     println!("test: PostgreSQL {majors}, {threads} tests at a time");
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--"]);
     command.args(filter).arg(format!("--test-threads={threads}"));

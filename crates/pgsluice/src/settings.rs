@@ -216,12 +216,12 @@ pub(crate) struct Apply {
     pub(crate) batch_bytes_max: Bytes,
 
     /// Which pages of the target are read before changes are applied (default:
-    /// all)
+    /// off)
     ///
     /// `identity` reads the replica identity's index and heap pages of rows
     /// that are updated or deleted; `all` besides them the leaf page of every
     /// B-tree that a change enters. It pauses by itself while what it would
-    /// read is in memory.
+    /// read is in memory. Off until its figures are measured.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) prefetch: Option<Prefetch>,
 

@@ -145,7 +145,7 @@ fn prefetch(apply: &Apply) -> anyhow::Result<PrefetchMode> {
                 .to_owned(),
         )
         .into()),
-        (said, other) => Ok(said.or(other).unwrap_or(PrefetchMode::All)),
+        (said, other) => Ok(said.or(other).unwrap_or(PrefetchMode::Off)),
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
             prefetch(&table.apply)
         };
         for (words, expected) in [
-            (&[][..], PrefetchMode::All),
+            (&[][..], PrefetchMode::Off),
             (&["--prefetch=off"], PrefetchMode::Off),
             (&["--prefetch-replica-identity-only"], PrefetchMode::Identity),
             (&["--prefetch-replica-identity-only=off"], PrefetchMode::All),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use base::{Lsn, SubscriptionName, quote_ident};
+use base::{Lsn, SubscriptionName};
 use client::{ConnInfo, Session};
 use tokio_postgres::GenericClient;
 

@@ -75,22 +75,23 @@ fn tell(mut told: Scenario, scenario: &impl Fn(&mut Scenario)) {
     told.stop();
 }
 
-/// Every major at the same time: a scenario mostly waits.
+/// Majors that are looked at at the same time: a scenario mostly waits, but its strategies are a process each.
+const MAJORS_AT_ONCE: usize = 2;
+
 fn each_major(scenario: impl Fn(Major) + Sync) {
-    std::thread::scope(|scope| {
-        let told = |major| {
-            let scenario = &scenario;
-            let name = format!("PostgreSQL {major}");
-            std::thread::Builder::new()
-                .name(name)
-                .spawn_scoped(scope, move || scenario(major))
-                .expect("a thread")
-        };
-        let told: Vec<_> = Major::under_test().into_iter().map(told).collect();
-        for result in told.into_iter().map(std::thread::ScopedJoinHandle::join) {
-            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        }
-    });
+    for majors in Major::under_test().chunks(MAJORS_AT_ONCE) {
+        std::thread::scope(|scope| {
+            let told = |major: &Major| {
+                let (scenario, major) = (&scenario, *major);
+                let thread = std::thread::Builder::new().name(format!("PostgreSQL {major}"));
+                thread.spawn_scoped(scope, move || scenario(major)).expect("a thread")
+            };
+            let told: Vec<_> = majors.iter().map(told).collect();
+            for result in told.into_iter().map(std::thread::ScopedJoinHandle::join) {
+                result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            }
+        });
+    }
 }
 
 enum Ends {
