@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// Rules that apply today, and what would be lost without each.
-const RULES: [(&str, &str); 18] = [
+const RULES: [(&str, &str); 19] = [
     ("p1", "one origin, whose progress is the truth only where an abort cannot move it"),
     ("p2", "a backend that is still committing is fenced off before progress is read"),
     ("p3", "what is confirmed to the source has been flushed by the target"),
@@ -27,6 +27,7 @@ const RULES: [(&str, &str); 18] = [
     ("f5", "triggers and rules that fire for replicas see every change, or are refused"),
     ("f6", "SQL is not native apply: policies, identity columns, swallowed rows, rows replaced meanwhile"),
     ("a2", "tables whose equality or indexes a change does not show are not folded over"),
+    ("r1", "look-ups ahead read what a change will enter, and no more"),
     ("c1", "the stream applies to a table what its snapshot does not have, and nothing else"),
     ("c3", "binary only where no value has an OID of a user's type in it"),
     ("v1", "both ends are compared at one point of the stream"),
