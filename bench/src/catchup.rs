@@ -243,7 +243,10 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     }
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
-            let run = ready.catch_up(backlog, arm, &[])?;
+            // What its users on slow storage are told to set.
+            let words =
+                backlog.slow.map_or_else(Vec::new, |_| ["--prefetch", "all"].map(str::to_owned).to_vec());
+            let run = ready.catch_up(backlog, arm, &words)?;
             say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
             case.add(arm, run);
         }

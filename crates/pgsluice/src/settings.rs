@@ -221,7 +221,7 @@ pub(crate) struct Apply {
     /// `identity` reads the replica identity's index and heap pages of rows
     /// that are updated or deleted; `all` besides them the leaf page of every
     /// B-tree that a change enters. It pauses by itself while what it would
-    /// read is in memory. Off until its figures are measured.
+    /// read is in memory.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) prefetch: Option<Prefetch>,
 
