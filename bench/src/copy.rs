@@ -52,20 +52,26 @@ impl Shape {
     }
 }
 
-pub(crate) fn shapes() -> [Shape; 2] {
+fn shapes() -> [Shape; 2] {
     let names = |count: u32| (0..count).map(|number| format!("c{number}")).collect();
     [Shape { case: "one-table", tables: names(1) }, Shape { case: "ten-tables", tables: names(10) }]
 }
 
 /// Every case on every major.
 pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
+    each_shape(options, |major, shape| run_case(options, say, major, shape))
+}
+
+/// `run_case` for every shape that is wanted, on every major.
+pub(crate) fn each_shape(
+    options: &Options,
+    run_case: impl Fn(Major, &Shape) -> Result<Case>,
+) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for major in options.majors() {
-        for shape in shapes() {
-            if options.wants(shape.case) {
-                let case = run_case(options, say, major, &shape);
-                cases.push(case.with_context(|| format!("{} on {major}", shape.case))?);
-            }
+        for shape in shapes().iter().filter(|shape| options.wants(shape.case)) {
+            let case = run_case(major, shape);
+            cases.push(case.with_context(|| format!("{} on {major}", shape.case))?);
         }
     }
     Ok(cases)

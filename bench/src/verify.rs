@@ -6,10 +6,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use testkit::{Major, Sluice, wait_for};
 
-use crate::copy::{Shape, shapes};
+use crate::copy::{Shape, each_shape};
 use crate::measure::{Run, finish, measure_work};
 use crate::probe::Probe;
 use crate::report::{Case, Stock};
@@ -34,16 +34,7 @@ pub(crate) const STOCK: Stock = Stock {
 
 /// Every case on every major.
 pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
-    let mut cases = Vec::new();
-    for major in options.majors() {
-        for shape in shapes() {
-            if options.wants(shape.case) {
-                let case = run_case(options, say, major, &shape);
-                cases.push(case.with_context(|| format!("{} on {major}", shape.case))?);
-            }
-        }
-    }
-    Ok(cases)
+    each_shape(options, |major, shape| run_case(options, say, major, shape))
 }
 
 fn run_case(options: &Options, say: &Say, major: Major, shape: &Shape) -> Result<Case> {
