@@ -39,6 +39,7 @@ use crate::error::{Error, Kind, is_transient};
 use crate::fit::{EXACT, Fit};
 use crate::join::Join;
 use crate::plan::{PIECE, Plan};
+use crate::prefetch;
 use crate::settled::Originals;
 use crate::shape::{Shape, plain};
 use crate::state::ABORT_MOVES_ORIGIN;
@@ -327,6 +328,9 @@ impl Executor {
                 Ok(Some(statement)) => {
                     sending.push_and_flush(&statement).await.map_err(broken)?;
                     self.writer.reuse(statement);
+                    if writing.is_paced() && !sending.keep_up().await.map_err(broken)? {
+                        break;
+                    }
                 }
                 Ok(None) => break,
                 Err(_) => {
@@ -640,6 +644,12 @@ impl<'w> Sending<'w> {
     async fn push_and_flush(&mut self, statement: &Statement) -> Result<(), client::Error> {
         self.push(statement);
         if self.pipeline.byte_len() >= PIECE / 2 { self.pipeline.flush().await } else { Ok(()) }
+    }
+
+    /// Waits until only so many statements are on their way that what is read ahead for them is still in memory
+    /// when they come to it; false after an error.
+    async fn keep_up(&mut self) -> Result<bool, client::Error> {
+        self.pipeline.keep_up(prefetch::UNFINISHED).await
     }
 
     async fn finish(self) -> Result<(PipelineResult, Vec<u64>), client::Error> {

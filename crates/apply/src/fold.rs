@@ -132,6 +132,32 @@ impl Fold {
         index.clear();
     }
 
+    /// Puts rows to insert into the order of the values at `columns` of their tuples, in the same sense as
+    /// [`Fold::sort`]; they stand behind all others.
+    pub(crate) fn sort_inserts(&mut self, columns: &[usize]) {
+        let mut values = Vec::new();
+        let mut put = |net: &Net| {
+            let start = values.len();
+            let Net::Insert(new) = net else { return None };
+            for &position in columns {
+                if let Some(Column::Text(value) | Column::Binary(value)) = new.columns().nth(position) {
+                    values.extend_from_slice(&value.len().to_be_bytes());
+                    values.extend_from_slice(value);
+                }
+            }
+            Some(start..values.len())
+        };
+        let ranges: Vec<_> = self.entries.iter().map(|entry| put(&entry.net)).collect();
+        let mut order: Vec<(Option<&[u8]>, Entry)> = std::mem::take(&mut self.entries)
+            .into_iter()
+            .zip(&ranges)
+            .map(|(entry, range)| (range.clone().map(|range| &values[range]), entry))
+            .collect();
+        order.sort_by(|(a, _), (b, _)| a.cmp(b));
+        self.entries = order.into_iter().map(|(_, entry)| entry).collect();
+        self.index.clear();
+    }
+
     /// Takes one change in.
     pub(crate) fn add(&mut self, table: &Table, op: &Op) -> Folded {
         let start = self.arena.len();
@@ -259,6 +285,24 @@ mod tests {
         let id = id.to_string();
         let tuple = [Column::Text(id.as_bytes()), Column::Null, Column::Null].into_iter().collect();
         OldTuple { key_only: true, tuple }
+    }
+
+    #[test]
+    fn inserts_are_sorted_by_other_columns_and_stand_last() {
+        let table = fixtures::table();
+        let mut fold = Fold::new(false);
+        for (id, a, b) in [(1, 9, 5), (2, 10, 5), (3, 7, 6)] {
+            assert_eq!(fold.add(&table, &Op::Insert(row(id, Some(a), b))), Folded::Yes);
+        }
+        assert_eq!(fold.add(&table, &Op::Delete(key(4))), Folded::Yes);
+        let mut ids_by = |columns: &[usize]| {
+            fold.sort_inserts(columns);
+            let ids = fold.entries().map(|(mut key, _)| number(key.next().unwrap()).unwrap());
+            ids.collect::<Vec<_>>()
+        };
+        assert_eq!(ids_by(&[1]), [4, 3, 1, 2], "numbers, not their text");
+        assert_eq!(ids_by(&[2, 1]), [4, 1, 2, 3]);
+        assert_eq!(ids_by(&[2, 0]), [4, 1, 2, 3]);
     }
 
     #[derive(Debug, Clone)]

@@ -133,6 +133,22 @@ impl Arrays {
         Walk { arrays: self, at: vec![0; self.columns.len()], left: self.rows }
     }
 
+    /// The same rows in pieces of so many.
+    pub(crate) fn cut(self, rows: usize) -> Vec<Arrays> {
+        let mut pieces = Vec::new();
+        let places: Vec<usize> = (0..self.columns.len()).collect();
+        let mut row = vec![Column::Unchanged; places.len()];
+        let mut walk = self.walk();
+        while walk.next(&places, &mut row) {
+            if !matches!(pieces.last(), Some(Arrays { rows: full, .. }) if (*full as usize) < rows) {
+                pieces.push(Arrays::new(places.len(), self.binary));
+            }
+            let piece = pieces.last_mut().expect("one was pushed");
+            piece.push(row.iter().copied()).expect("it came out of such a set");
+        }
+        pieces
+    }
+
     /// The statement that writes these rows.
     pub(crate) fn into_statement(self, shape: Arc<Shape>, rows_expected: u64) -> Statement {
         Statement { shape, parameters: Parameters::Arrays(self), rows_expected }
@@ -247,6 +263,26 @@ mod tests {
             assert_eq!(row, [second, Column::Unchanged, first]);
         }
         assert!(!walk.next(&[2, 0], &mut row));
+    }
+
+    #[test]
+    fn pieces_are_the_whole() {
+        let mut arrays = Arrays::new(2, false);
+        for id in 0..7 {
+            let id = id.to_string();
+            arrays.push([Column::Text(id.as_bytes()), Column::Null].into_iter()).unwrap();
+        }
+        let pieces = arrays.cut(3);
+        assert_eq!(pieces.iter().map(Arrays::rows).collect::<Vec<_>>(), [3, 3, 1]);
+        let mut ids = Vec::new();
+        for piece in &pieces {
+            let (mut walk, mut row) = (piece.walk(), [Column::Unchanged; 2]);
+            while walk.next(&[0, 1], &mut row) {
+                let [Column::Text(id), Column::Null] = row else { panic!("{row:?}") };
+                ids.push(String::from_utf8_lossy(id).into_owned());
+            }
+        }
+        assert_eq!(ids.join(""), "0123456");
     }
 
     #[test]

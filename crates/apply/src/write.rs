@@ -41,11 +41,20 @@ pub(crate) struct Writing {
     fold: Option<(Arc<Table>, Folding)>,
     /// Its rows, for who reads their pages ahead; given up when it is written.
     hand: Option<Arc<Hand>>,
+    /// The statement made last has rows whose pages are being read ahead.
+    paced: bool,
 }
 
 impl Writing {
     pub(crate) fn new(plan: Plan) -> Writing {
-        Writing { stages: plan.stages.into(), tables: VecDeque::new(), fold: None, hand: None }
+        let (stages, tables) = (plan.stages.into(), VecDeque::new());
+        Writing { stages, tables, fold: None, hand: None, paced: false }
+    }
+
+    /// Whether the statement made last is one of many small ones whose pages are read ahead: no more than
+    /// [`UNFINISHED`](crate::prefetch::UNFINISHED) of them are to be on their way, or pages would be read too early.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.paced
     }
 
     /// The next step of a table, when nothing of the one before is left.
@@ -92,10 +101,14 @@ impl Writer {
             return Err(Misfit);
         }
         let hand = Arc::clone(writing.hand.get_or_insert_with(|| Arc::new(self.prefetch.hand())));
+        writing.paced = false;
         loop {
             if let Some((table, folding)) = &mut writing.fold {
                 match folding.next(table, self, &hand)? {
-                    Some(statement) => return Ok(Some(statement)),
+                    Some((statement, paced)) => {
+                        writing.paced = paced;
+                        return Ok(Some(statement));
+                    }
                     None => writing.fold = None,
                 }
             }
@@ -106,8 +119,17 @@ impl Writer {
                     continue;
                 }
                 Some((table, Step::Append(arrays))) => {
-                    let rows = arrays.rows();
                     let all: Vec<usize> = (0..table.columns.len()).collect();
+                    let pace = hand.rows_max(&table, Written::Inserted, &all);
+                    let rows = arrays.rows();
+                    if let Some(most) = pace
+                        && rows > most as u64
+                    {
+                        let pieces = arrays.cut(most).into_iter().map(Step::Append);
+                        writing.tables.push_front((table, pieces.collect()));
+                        continue;
+                    }
+                    writing.paced = pace.is_some();
                     hand.set(&table, Written::Inserted, &all, &arrays);
                     let shape = self.shapes.get(&table, self.binary, Kind::SetInsert);
                     return Ok(Some(arrays.into_statement(shape, rows)));
@@ -260,18 +282,28 @@ impl Folding {
         Folding { fold, passes: passes.into(), at: 0 }
     }
 
-    /// The next statement, of at most about [`PIECE`] bytes.
+    /// The next statement, of at most about [`PIECE`] bytes; and whether it is one of those that are paced
+    /// ([`Writing::is_paced`]).
     fn next(
         &mut self,
         table: &Arc<Table>,
         writer: &mut Writer,
         hand: &Hand,
-    ) -> Result<Option<Statement>, Misfit> {
+    ) -> Result<Option<(Statement, bool)>, Misfit> {
         while let Some(pass) = self.passes.front() {
             let (kind, columns) = shape_of(pass, table);
             let written = pass.written();
+            let pace = written.and_then(|written| hand.rows_max(table, written, &columns));
+            let rows_max = pace.map_or(u64::MAX, |rows| rows as u64);
+            if *pass == Pass::Insert
+                && self.at == 0
+                && table.sole_unique_key
+                && let Some(order) = hand.order(table)
+            {
+                self.fold.sort_inserts(&order);
+            }
             let mut arrays = Arrays::within(columns.len(), writer.binary, &mut writer.spare);
-            while self.at < self.fold.rows() && arrays.byte_len() < PIECE {
+            while self.at < self.fold.rows() && arrays.byte_len() < PIECE && arrays.rows() < rows_max {
                 let at = self.at;
                 self.at += 1;
                 let (key, net) = self.fold.entry(at);
@@ -302,7 +334,7 @@ impl Folding {
                     hand.set(table, written, &columns, &arrays);
                 }
                 let shape = writer.shapes.get(table, writer.binary, kind);
-                return Ok(Some(arrays.into_statement(shape, rows)));
+                return Ok(Some((arrays.into_statement(shape, rows), pace.is_some())));
             }
         }
         Ok(None)

@@ -17,6 +17,11 @@ use crate::{Error, startup};
 #[must_use = "nothing is sent before `run`"]
 pub struct Pipeline<'w> {
     wire: &'w mut Wire,
+    /// Statements gathered so far.
+    executed: usize,
+    result: PipelineResult,
+    /// Of the statement whose results are being read.
+    last_row: Option<Bytes>,
 }
 
 /// What became of a [`Pipeline`].
@@ -54,7 +59,7 @@ impl Wire {
         }
         let idle = self.expect(State::Idle);
         self.placed(idle)?;
-        Ok(Pipeline { wire: self })
+        Ok(Pipeline { wire: self, executed: 0, result: PipelineResult::default(), last_row: None })
     }
 
     /// Whether the connection is of no further use: lost, ended by the
@@ -91,6 +96,7 @@ impl Pipeline<'_> {
             put_name(body, "");
             body.put_u32(0);
         });
+        self.executed += 1;
     }
 
     /// Bytes gathered so far.
@@ -111,27 +117,44 @@ impl Pipeline<'_> {
         self.wire.placed(sent)
     }
 
+    /// Sends what was gathered so far, and waits until all but `unfinished` of the statements have been completed;
+    /// true if there was no error, after which nothing more is run. Not cancel safe, as [`Pipeline::flush`].
+    ///
+    /// # Errors
+    /// A lost connection, or an error that ends it.
+    pub async fn keep_up(&mut self, unfinished: usize) -> Result<bool, Error> {
+        // Without it the server keeps its answers until Sync.
+        message(&mut self.wire.link.outbox, b'H', |_| ());
+        self.wire.state = State::Broken;
+        let enough = |result: &PipelineResult, executed| {
+            result.error.is_some() || result.rows.len() + unfinished >= executed
+        };
+        let done = self.read_until(enough).await;
+        self.wire.placed(done)?;
+        Ok(self.result.error.is_none())
+    }
+
     /// Sends everything and reads every result. Not cancel safe: given up
     /// half-way, the connection is of no further use.
     ///
     /// # Errors
     /// A lost connection, or an error that ends it; an error of a statement
     /// is part of the result.
-    pub async fn run(self) -> Result<PipelineResult, Error> {
+    pub async fn run(mut self) -> Result<PipelineResult, Error> {
         message(&mut self.wire.link.outbox, b'S', |_| ());
         self.wire.state = State::Broken;
-        let result = self.wire.run_pipeline().await;
-        self.wire.placed(result)
+        let done = self.read_until(|_, _| false).await;
+        self.wire.placed(done)?;
+        self.wire.state = State::Idle;
+        Ok(self.result)
     }
-}
 
-impl Wire {
-    async fn run_pipeline(&mut self) -> Result<PipelineResult, Error> {
-        self.link.send_while_reading(&[]).await?;
-        let mut result = PipelineResult::default();
-        let mut last_row = None;
-        loop {
-            match self.next().await {
+    /// Sends what was gathered, and reads results until they are `enough` or the Sync is answered.
+    async fn read_until(&mut self, enough: impl Fn(&PipelineResult, usize) -> bool) -> Result<(), Error> {
+        let Pipeline { wire, executed, result, last_row } = self;
+        wire.link.send_while_reading(&[]).await?;
+        while !enough(result, *executed) {
+            match wire.next().await {
                 Ok(frame) => match frame.tag {
                     b'C' => {
                         result.rows.push(reported_rows(&frame.body));
@@ -143,13 +166,10 @@ impl Wire {
                         result.rows.push(0);
                         result.last_rows.push(None);
                     }
-                    b'D' => last_row = Some(frame.body),
+                    b'D' => *last_row = Some(frame.body),
                     // BindComplete and NoData.
                     b'2' | b'n' => {}
-                    b'Z' => {
-                        self.state = State::Idle;
-                        return Ok(result);
-                    }
+                    b'Z' => return Ok(()),
                     _ => return Err(startup::refusal(&frame, "reading the results of a pipeline")),
                 },
                 Err(error) => match error.server() {
@@ -158,6 +178,7 @@ impl Wire {
                 },
             }
         }
+        Ok(())
     }
 }
 

@@ -335,6 +335,35 @@ fn queries_go_on_after_an_error() {
 }
 
 #[test]
+fn a_pipeline_can_be_followed_before_it_ends() {
+    for major in Major::under_test() {
+        let cluster = cluster(major);
+        run("pipeline", async {
+            let info = over_tcp(&cluster, "user=postgres");
+            let mut wire = Wire::connect(&info, "test", Replication::Off, &[]).await.unwrap();
+            let mut pipeline = wire.pipeline().await.unwrap();
+            let no_parameters = |out: &mut bytes::BytesMut| out.extend_from_slice(&[0; 4]);
+            pipeline.prepare("lock", "SELECT pg_advisory_lock(1)", &[]);
+            pipeline.prepare("fail", "SELECT 1 / (current_setting('port')::int * 0)", &[]);
+            pipeline.execute("lock", 4, no_parameters);
+            assert!(pipeline.keep_up(0).await.unwrap());
+            let free = cluster.sql("postgres", "SELECT pg_try_advisory_lock(1)").unwrap();
+            assert_eq!(free[0][0].as_deref(), Some("f"), "{major}: the statement has been run");
+            pipeline.execute("lock", 4, no_parameters);
+            assert!(pipeline.keep_up(1).await.unwrap(), "{major}: one may be unfinished");
+            pipeline.execute("fail", 4, no_parameters);
+            assert!(!pipeline.keep_up(0).await.unwrap());
+            pipeline.execute("lock", 4, no_parameters);
+            assert!(!pipeline.keep_up(0).await.unwrap(), "{major}: what follows an error is not waited for");
+            let result = pipeline.run().await.unwrap();
+            assert_eq!((result.rows.as_slice(), result.prepared), (&[1, 1][..], 2), "{major}");
+            assert_eq!(result.error.unwrap().code, "22012");
+            assert_eq!(wire.query("SELECT 2").await.unwrap()[0][0].as_deref(), Some("2"));
+        });
+    }
+}
+
+#[test]
 fn a_replication_stream_starts_reads_and_ends() {
     for major in Major::under_test() {
         let cluster = cluster(major);

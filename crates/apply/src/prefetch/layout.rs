@@ -22,12 +22,12 @@
 //! send, rows that are not found by a unique key, partitioned tables of the target.
 
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::{Oid, quote_ident};
 
-use super::Mode;
+use super::{Mode, Written};
 use super::gauge::Gauge;
 use crate::shape::Shape;
 use crate::table::{Column, Lookup as Located, Table};
@@ -99,6 +99,8 @@ pub(super) struct Layout {
     pub(super) row: Option<Lookup>,
     pub(super) new_version: Option<Lookup>,
     pub(super) new_row: Vec<Lookup>,
+    /// The one of `new_row` that was first seen to read.
+    order: OnceLock<usize>,
 }
 
 const TEXT: Oid = Oid(25);
@@ -118,6 +120,7 @@ impl Layout {
             row: None,
             new_version: None,
             new_row: Vec::new(),
+            order: OnceLock::new(),
         };
         if table.partitioned {
             return layout;
@@ -141,6 +144,30 @@ impl Layout {
             }
         }
         layout
+    }
+
+    /// What rows need that are written so, with values for `columns`.
+    pub(super) fn need(&self, written: Written, columns: &[usize]) -> Need {
+        let has = |lookup: &Lookup| lookup.columns.iter().all(|column| columns.contains(column));
+        match written {
+            Written::Inserted => Need::NewRow,
+            Written::Updated if self.new_version.as_ref().is_some_and(has) => Need::NewVersion,
+            Written::Updated | Written::Deleted => Need::Row,
+        }
+    }
+
+    /// The columns of the index other than the one of `key` whose leaves had to be read for new rows. It stays the
+    /// same one: in its own order it hardly reads any more, but it would in another.
+    pub(super) fn order(&self, key: &[usize]) -> Option<Vec<usize>> {
+        let reads = |lookup: &Lookup| lookup.columns != key && lookup.gauge.is_on();
+        let at = match self.order.get() {
+            Some(at) => *at,
+            None => {
+                let at = self.new_row.iter().position(reads)?;
+                *self.order.get_or_init(|| at)
+            }
+        };
+        self.new_row.get(at).map(|lookup| lookup.columns.clone())
     }
 
     /// The look-ups for a need.
@@ -373,6 +400,21 @@ pub(super) mod tests {
 
         let identity = layout(Mode::Identity, &of);
         assert!(identity.row.is_some() && identity.new_version.is_none() && identity.new_row.is_empty());
+    }
+
+    #[test]
+    fn new_rows_are_written_in_the_order_of_an_index_that_reads_and_stay_so() {
+        let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"]), ("t_ba", &["b", "a"])], &["id", "a", "b"]);
+        let all = layout(Mode::All, &of);
+        let now = std::time::Instant::now();
+        let note = |at: usize, reads| all.new_row[at].gauge.note(10_000, reads, now);
+        note(0, 10_000);
+        assert_eq!(all.order(&[0]), None, "the key's order is what they have");
+        note(2, 10_000);
+        assert_eq!(all.order(&[0]), Some(vec![2, 1]));
+        note(1, 10_000);
+        note(2, 0);
+        assert_eq!(all.order(&[0]), Some(vec![2, 1]), "it reads no more because of that order");
     }
 
     #[test]

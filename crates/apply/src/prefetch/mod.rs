@@ -86,6 +86,11 @@ const GROUP_ROWS: usize = 64;
 const PAGES_AHEAD: u64 = 1_024;
 /// Indexes come and go: a table's look-ups are made anew this often.
 const LAYOUT_AGE_MAX: Duration = Duration::from_secs(60);
+/// Fewer rows are not worth a statement, and more gain nothing.
+const STATEMENT_ROWS: std::ops::RangeInclusive<usize> = 64..=4_096;
+/// Statements that may be on their way while their pages are read ahead: one that is executed, one that waits for it,
+/// and one whose pages are being read.
+pub(crate) const UNFINISHED: usize = 2;
 /// After an error.
 const TROUBLE: Duration = Duration::from_secs(60);
 
@@ -191,6 +196,23 @@ pub(crate) enum Written {
 }
 
 impl Hand {
+    /// How many rows a statement may write so that the pages of those behind it can be read while it is executed and
+    /// be there when they are needed; `None` where nothing is read ahead. `columns` are those that it writes.
+    pub(crate) fn rows_max(&self, table: &Table, written: Written, columns: &[usize]) -> Option<usize> {
+        let shared = self.shared.as_ref()?;
+        let layout = table.prefetch.known().layout.clone()?;
+        let need = layout.need(written, columns);
+        let lookups = layout.lookups(need);
+        lookups.iter().any(|lookup| lookup.gauge.is_on()).then(|| shared.statement_rows(lookups.len()))
+    }
+
+    /// The columns of the index in whose order new rows of `table` are best written, because its leaves have to be
+    /// read; `None` where none is better than the key's.
+    pub(crate) fn order(&self, table: &Table) -> Option<Vec<usize>> {
+        self.shared.as_ref()?;
+        table.prefetch.known().layout.as_ref()?.order(&table.key)
+    }
+
     /// `rows` of `table` are about to be written; their columns are those at `columns` of the source's tuple.
     pub(crate) fn set(&self, table: &Arc<Table>, written: Written, columns: &[usize], rows: &Arrays) {
         if let Some(shared) = &self.shared
@@ -250,6 +272,13 @@ impl Shared {
             rows_max: self.group_rows.load(Ordering::Relaxed),
             pages_max: self.pages_ahead.load(Ordering::Relaxed),
         }
+    }
+
+    /// Rows of a statement, of which [`UNFINISHED`] and one more are to have their pages in memory; `lookups` are made
+    /// for each.
+    fn statement_rows(&self, lookups: usize) -> usize {
+        let pages = usize::try_from(self.pages_ahead.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        (pages / (1 + lookups) / UNFINISHED).clamp(*STATEMENT_ROWS.start(), *STATEMENT_ROWS.end())
     }
 
     /// The look-ups of `table`, of which `rows` have come; a worker finds out about them if they are not known, or not
@@ -350,19 +379,19 @@ impl Shared {
             return;
         }
         let Lookups::Known(layout) = self.layout(table, queue::ROWS_MIN, now) else { return };
-        let has = |lookup: &layout::Lookup| lookup.columns.iter().all(|column| columns.contains(column));
-        let need = match written {
-            Written::Inserted => Need::NewRow,
-            Written::Updated if layout.new_version.as_ref().is_some_and(has) => Need::NewVersion,
-            Written::Updated | Written::Deleted => Need::Row,
-        };
+        let need = layout.need(written, columns);
         let lookups = layout.lookups(need);
         if !lookups.iter().any(|lookup| lookup.gauge.is_awake(now)) {
             return;
         }
         let mut values = vec![Column::Unchanged; table.columns.len()];
         let mut walk = rows.walk();
-        let (mut taken, whose, bounds) = (0, Whose::Hand(hand), self.bounds());
+        let bounds = self.bounds();
+        // Each of the sessions is to have some of it.
+        let workers = self.workers.load(Ordering::Relaxed).max(1);
+        let share = self.statement_rows(lookups.len()) * UNFINISHED / workers;
+        let bounds = Bounds { rows_max: bounds.rows_max.min(share.max(queue::ROWS_MIN)), ..bounds };
+        let (mut taken, whose) = (0, Whose::Hand(hand));
         while walk.next(columns, &mut values) {
             let row =
                 Row { table, layout: &layout, need, whose, values: &values, binary: self.options.binary };
@@ -511,6 +540,35 @@ mod tests {
             assert_eq!(next(&shared), None, "the chunk is written");
             assert_eq!(shared.counters.prefetch.dropped.load(Ordering::Relaxed), 80 - GROUP_ROWS as u64);
         }
+    }
+
+    #[test]
+    fn statements_are_small_while_their_pages_are_read_ahead() {
+        let (prefetch, shared, table) = world();
+        let hand = prefetch.hand();
+        let rows_max = || hand.rows_max(&table, Written::Inserted, &[0, 1, 2]);
+        assert_eq!(rows_max(), None, "it is not known whether it pays");
+        let Lookups::Known(layout) = shared.layout(&table, 0, Instant::now()) else { panic!("it is known") };
+        layout.new_row[1].gauge.note(10_000, 10_000, Instant::now());
+        // Two look-ups and the row itself, in so many pages for two statements.
+        assert_eq!(rows_max(), Some(usize::try_from(PAGES_AHEAD).unwrap() / 3 / UNFINISHED));
+        assert_eq!(hand.rows_max(&table, Written::Deleted, &[0]), None, "it is not looked up");
+        assert_eq!(hand.order(&table), Some(vec![1]));
+        hand.set(&table, Written::Inserted, &[0, 1, 2], &set(3, 340));
+        let of_two_workers = std::iter::from_fn(|| next(&shared)).map(|(_, rows)| rows).collect::<Vec<_>>();
+        assert_eq!(of_two_workers.iter().sum::<usize>(), 340);
+        assert!(of_two_workers.iter().all(|rows| *rows <= GROUP_ROWS));
+        shared.workers.store(16, Ordering::Relaxed);
+        let hand = prefetch.hand();
+        let mut others = set(3, 340);
+        (340..680).for_each(|row| {
+            let text = row.to_string();
+            others.push(std::iter::repeat_n(Column::Text(text.as_bytes()), 3)).unwrap();
+        });
+        hand.set(&table, Written::Inserted, &[0, 1, 2], &others);
+        let smallest = std::iter::from_fn(|| next(&shared)).map(|(_, rows)| rows).max();
+        assert_eq!(smallest, Some(340 / 16), "each of sixteen has a part");
+        assert_eq!(Prefetch::default().hand().rows_max(&table, Written::Inserted, &[0, 1, 2]), None);
     }
 
     #[test]
