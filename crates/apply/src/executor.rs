@@ -635,7 +635,7 @@ impl<'w> Sending<'w> {
             self.pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
             self.fresh.push(shape.name.clone());
         }
-        self.pipeline.execute(&shape.name, statement.byte_len(), |out| statement.put_parameters(out));
+        statement.execute(&mut self.pipeline);
         self.expected.push(statement.rows_expected);
     }
 

@@ -153,7 +153,7 @@ impl Fold {
             .zip(&ranges)
             .map(|(entry, range)| (range.clone().map(|range| &values[range]), entry))
             .collect();
-        order.sort_by(|(a, _), (b, _)| a.cmp(b));
+        order.sort_by_key(|(values, _)| *values);
         self.entries = order.into_iter().map(|(_, entry)| entry).collect();
         self.index.clear();
     }

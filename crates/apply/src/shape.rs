@@ -7,6 +7,7 @@
 //!   one per column, joined by `unnest`. In text form the arrays are `text[]`
 //!   and each value is cast to the column's type *without* its modifier, so
 //!   that assignment, not the cast, judges a value that is too long;
+//!   New rows of which there are many are a COPY;
 //! - *rows* write one change; each parameter has the column's own type, so
 //!   that the type's input or receive function sees what the source sent.
 //!
@@ -44,6 +45,8 @@ pub(crate) enum Kind {
     /// Finds a row if any of the keys exists.
     SetProbe,
     SetInsert,
+    /// The same for rows that come behind it.
+    Copy,
     SetDelete,
     SetUpdate(Present),
     /// An UPDATE that leaves nothing of the old row.
@@ -93,6 +96,7 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
     let (sql, parameters) = match kind {
         Kind::SetProbe => (set_probe(table, binary), key()),
         Kind::SetInsert => (set_insert(table, binary), all),
+        Kind::Copy => (copy(table, binary), Vec::new()),
         Kind::SetDelete => (set_delete(table, binary), key()),
         Kind::SetUpdate(present) => {
             let written = non_key(table, present);
@@ -195,6 +199,12 @@ fn set_insert(table: &Table, binary: bool) -> String {
     let columns: Vec<&Column> = table.columns.iter().collect();
     let values = list(0..columns.len(), ", ", |n| format!("s.c{n}"));
     format!("{} SELECT {values} FROM {}", insert_into(table), from_arrays(&columns, binary))
+}
+
+fn copy(table: &Table, binary: bool) -> String {
+    let names = list(&table.columns, ", ", |column| column.sql.clone());
+    let format = if binary { "binary" } else { "text" };
+    format!("COPY {} ({names}) FROM STDIN (FORMAT {format})", table.sql)
 }
 
 fn set_delete(table: &Table, binary: bool) -> String {

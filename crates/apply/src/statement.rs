@@ -7,10 +7,14 @@
 //! form in pgoutput's tuple, so each value is copied once into its column's
 //! array and once more into the message. Arrays are megabytes: their memory is
 //! handed from statement to statement, not to the system and back.
+//!
+//! Many new rows go by COPY, to which the arrays are read row by row: the
+//! server then fills pages by the dozen rows, with one WAL record for each.
 
 use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
+use client::Pipeline;
 use proto::pgoutput::Column;
 
 use crate::shape::Shape;
@@ -30,6 +34,8 @@ pub(crate) enum Parameters {
     /// Formats, count and values, as in Bind.
     Values(BytesMut),
     Arrays(Arrays),
+    /// None, but rows for a COPY.
+    Rows(Arrays),
 }
 
 impl Statement {
@@ -37,15 +43,30 @@ impl Statement {
     pub(crate) fn byte_len(&self) -> usize {
         match &self.parameters {
             Parameters::Values(values) => values.len(),
-            Parameters::Arrays(arrays) => arrays.byte_len(),
+            Parameters::Arrays(arrays) | Parameters::Rows(arrays) => arrays.byte_len(),
+        }
+    }
+
+    /// Adds its execution to `pipeline`.
+    pub(crate) fn execute(&self, pipeline: &mut Pipeline<'_>) {
+        let name = &self.shape.name;
+        match &self.parameters {
+            Parameters::Values(_) | Parameters::Arrays(_) => {
+                pipeline.execute(name, self.byte_len(), |out| self.put_parameters(out));
+            }
+            Parameters::Rows(arrays) => {
+                let mut rows = CopyRows::new(arrays);
+                pipeline.execute_copy(name, |out| rows.put(out));
+            }
         }
     }
 
     /// Appends its parameters as in Bind.
-    pub(crate) fn put_parameters(&self, out: &mut BytesMut) {
+    fn put_parameters(&self, out: &mut BytesMut) {
         match &self.parameters {
             Parameters::Values(values) => out.put_slice(values),
             Parameters::Arrays(arrays) => arrays.put(&self.shape, out),
+            Parameters::Rows(_) => out.put_u32(0),
         }
     }
 }
@@ -149,6 +170,12 @@ impl Arrays {
         pieces
     }
 
+    /// The COPY that inserts these rows.
+    pub(crate) fn into_copy(self, shape: Arc<Shape>) -> Statement {
+        let rows_expected = self.rows();
+        Statement { shape, parameters: Parameters::Rows(self), rows_expected }
+    }
+
     /// The statement that writes these rows.
     pub(crate) fn into_statement(self, shape: Arc<Shape>, rows_expected: u64) -> Statement {
         Statement { shape, parameters: Parameters::Arrays(self), rows_expected }
@@ -200,6 +227,89 @@ impl<'a> Walk<'a> {
         }
         true
     }
+}
+
+/// A set's rows as COPY takes them: in its binary format, which is that of the values, or in its text format.
+struct CopyRows<'a> {
+    arrays: &'a Arrays,
+    walk: Walk<'a>,
+    row: Vec<Column<'a>>,
+    places: Vec<usize>,
+    begun: bool,
+}
+
+impl<'a> CopyRows<'a> {
+    /// A message of this size is neither many calls nor much memory.
+    const MESSAGE: usize = 64 * 1024;
+
+    fn new(arrays: &'a Arrays) -> CopyRows<'a> {
+        let places: Vec<usize> = (0..arrays.columns.len()).collect();
+        let row = vec![Column::Unchanged; places.len()];
+        CopyRows { arrays, walk: arrays.walk(), row, places, begun: false }
+    }
+
+    /// The next message; false if it is the last.
+    fn put(&mut self, out: &mut BytesMut) -> bool {
+        let (binary, start) = (self.arrays.binary, out.len());
+        if binary && !self.begun {
+            out.put_slice(b"PGCOPY\n\xff\r\n\0");
+            // Neither flags nor an extension of the header.
+            out.put_u64(0);
+        }
+        self.begun = true;
+        while out.len() - start < Self::MESSAGE {
+            if !self.walk.next(&self.places, &mut self.row) {
+                if binary {
+                    out.put_i16(-1);
+                }
+                return false;
+            }
+            if binary { put_binary_row(&self.row, out) } else { put_text_row(&self.row, out) }
+        }
+        true
+    }
+}
+
+fn put_binary_row(row: &[Column<'_>], out: &mut BytesMut) {
+    out.put_u16(count(row.len()));
+    for value in row {
+        match value {
+            Column::Text(bytes) | Column::Binary(bytes) => {
+                out.put_u32(u32::try_from(bytes.len()).expect("a value is at most 1 GiB"));
+                out.put_slice(bytes);
+            }
+            Column::Null | Column::Unchanged => out.put_i32(-1),
+        }
+    }
+}
+
+fn put_text_row(row: &[Column<'_>], out: &mut BytesMut) {
+    for (number, value) in row.iter().enumerate() {
+        if number > 0 {
+            out.put_u8(b'\t');
+        }
+        match value {
+            Column::Text(bytes) | Column::Binary(bytes) => put_escaped(bytes, out),
+            Column::Null | Column::Unchanged => out.put_slice(b"\\N"),
+        }
+    }
+    out.put_u8(b'\n');
+}
+
+fn put_escaped(mut bytes: &[u8], out: &mut BytesMut) {
+    let special = |byte: &u8| matches!(byte, b'\\' | b'\t' | b'\n' | b'\r');
+    while let Some(at) = bytes.iter().position(special) {
+        out.put_slice(&bytes[..at]);
+        let letter = match bytes[at] {
+            b'\t' => b't',
+            b'\n' => b'n',
+            b'\r' => b'r',
+            other => other,
+        };
+        out.put_slice(&[b'\\', letter]);
+        bytes = &bytes[at + 1..];
+    }
+    out.put_slice(bytes);
 }
 
 /// PostgreSQL counts parameters in 16 bits; a table has at most 1,600
@@ -263,6 +373,43 @@ mod tests {
             assert_eq!(row, [second, Column::Unchanged, first]);
         }
         assert!(!walk.next(&[2, 0], &mut row));
+    }
+
+    fn copied(arrays: &Arrays) -> Vec<u8> {
+        let (mut rows, mut out) = (CopyRows::new(arrays), BytesMut::new());
+        while rows.put(&mut out) {}
+        out.to_vec()
+    }
+
+    #[test]
+    fn rows_for_a_copy_have_the_layout_of_its_formats() {
+        let mut arrays = Arrays::new(2, true);
+        arrays.push([Column::Binary(b"ab"), Column::Null].into_iter()).unwrap();
+        assert_eq!(
+            copied(&arrays),
+            b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0\0\x02\0\0\0\x02ab\xff\xff\xff\xff\xff\xff"
+        );
+        let mut arrays = Arrays::new(2, false);
+        arrays.push([Column::Text(b"a\tb\\N\r\n"), Column::Null].into_iter()).unwrap();
+        arrays.push([Column::Text(b""), Column::Text(b"\\.")].into_iter()).unwrap();
+        assert_eq!(copied(&arrays), b"a\\tb\\\\N\\r\\n\t\\N\n\t\\\\.\n");
+    }
+
+    #[test]
+    fn a_copy_comes_in_messages() {
+        let mut arrays = Arrays::new(1, false);
+        let value = "x".repeat(CopyRows::MESSAGE / 4);
+        (0..9).for_each(|_| arrays.push([Column::Text(value.as_bytes())].into_iter()).unwrap());
+        let (mut rows, mut messages) = (CopyRows::new(&arrays), Vec::new());
+        loop {
+            let mut out = BytesMut::new();
+            let more = rows.put(&mut out);
+            messages.push(out.len() / value.len());
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(messages, [4, 4, 1]);
     }
 
     #[test]

@@ -21,6 +21,9 @@ use crate::shape::{Kind, Present, Shape, Shapes, non_key, plain};
 use crate::statement::{Arrays, Misfit, Parameters, Statement, plain_statement, row_statement};
 use crate::table::{Lookup, Table};
 
+/// A COPY of fewer rows takes as long to begin as it saves.
+const COPY_ROWS_MIN: u64 = 32;
+
 /// Makes the statements of one session; keeps the shapes they are made of.
 pub(crate) struct Writer {
     shapes: Shapes,
@@ -131,8 +134,7 @@ impl Writer {
                     }
                     writing.paced = pace.is_some();
                     hand.set(&table, Written::Inserted, &all, &arrays);
-                    let shape = self.shapes.get(&table, self.binary, Kind::SetInsert);
-                    return Ok(Some(arrays.into_statement(shape, rows)));
+                    return Ok(Some(self.insert(&table, arrays)));
                 }
                 Some((table, Step::Row(op))) => return self.row(&table, &op).map(Some),
                 None => {}
@@ -151,9 +153,18 @@ impl Writer {
         }
     }
 
+    /// The statement of new rows.
+    fn insert(&mut self, table: &Table, rows: Arrays) -> Statement {
+        if rows.rows() >= COPY_ROWS_MIN {
+            return rows.into_copy(self.shapes.get(table, self.binary, Kind::Copy));
+        }
+        let count = rows.rows();
+        rows.into_statement(self.shapes.get(table, self.binary, Kind::SetInsert), count)
+    }
+
     /// What is left of a statement that was sent.
     pub(crate) fn reuse(&mut self, statement: Statement) {
-        if let Parameters::Arrays(arrays) = statement.parameters {
+        if let Parameters::Arrays(arrays) | Parameters::Rows(arrays) = statement.parameters {
             arrays.leave(&mut self.spare);
         }
     }
@@ -333,8 +344,12 @@ impl Folding {
                 if let Some(written) = written {
                     hand.set(table, written, &columns, &arrays);
                 }
-                let shape = writer.shapes.get(table, writer.binary, kind);
-                return Ok(Some((arrays.into_statement(shape, rows), pace.is_some())));
+                let statement = if kind == Kind::SetInsert {
+                    writer.insert(table, arrays)
+                } else {
+                    arrays.into_statement(writer.shapes.get(table, writer.binary, kind), rows)
+                };
+                return Ok(Some((statement, pace.is_some())));
             }
         }
         Ok(None)
@@ -445,6 +460,13 @@ mod tests {
             written(ops, false).unwrap(),
             ["DELETE 1", "UPDATE 4", "UPDATE 4", "UPDATE 1", "INSERT 4", "INSERT 4", "INSERT 2"]
         );
+    }
+
+    #[test]
+    fn many_new_rows_are_copied() {
+        let inserts = |count: u64| (0..count).map(|id| Op::Insert(tuple(&id.to_string(), Some("x"))));
+        assert_eq!(written(inserts(COPY_ROWS_MIN - 1), false).unwrap(), ["INSERT 31"]);
+        assert_eq!(written(inserts(COPY_ROWS_MIN), false).unwrap(), ["COPY 32"]);
     }
 
     #[test]

@@ -99,6 +99,18 @@ impl Pipeline<'_> {
         self.executed += 1;
     }
 
+    /// Executes the prepared statement `name`, a `COPY ... FROM STDIN`. `put` appends the next piece of what is copied
+    /// and says whether there is more. The server passes over it if the statement fails.
+    pub fn execute_copy(&mut self, name: &str, mut put: impl FnMut(&mut BytesMut) -> bool) {
+        self.execute(name, 4, |out| out.put_u32(0));
+        let outbox = &mut self.wire.link.outbox;
+        let mut more = true;
+        while more {
+            message(outbox, b'd', |body| more = put(body));
+        }
+        message(outbox, b'c', |_| ());
+    }
+
     /// Bytes gathered so far.
     #[must_use]
     pub fn byte_len(&self) -> usize {
@@ -167,8 +179,8 @@ impl Pipeline<'_> {
                         result.last_rows.push(None);
                     }
                     b'D' => *last_row = Some(frame.body),
-                    // BindComplete and NoData.
-                    b'2' | b'n' => {}
+                    // BindComplete, NoData, CopyInResponse.
+                    b'2' | b'n' | b'G' => {}
                     b'Z' => return Ok(()),
                     _ => return Err(startup::refusal(&frame, "reading the results of a pipeline")),
                 },

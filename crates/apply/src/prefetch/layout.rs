@@ -22,13 +22,13 @@
 //! send, rows that are not found by a unique key, partitioned tables of the target.
 
 use std::fmt::Write;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use base::{Oid, quote_ident};
 
-use super::{Mode, Written};
 use super::gauge::Gauge;
+use super::{Mode, Written};
 use crate::shape::Shape;
 use crate::table::{Column, Lookup as Located, Table};
 

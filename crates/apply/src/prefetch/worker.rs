@@ -311,7 +311,7 @@ async fn run(
         if !prepared.contains(&shape.name) {
             pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
         }
-        pipeline.execute(&shape.name, statement.byte_len(), |out| statement.put_parameters(out));
+        statement.execute(&mut pipeline);
     }
     no_parameters(&mut pipeline);
     let result = pipeline.run().await?;

@@ -1,5 +1,6 @@
 //! Findings of privileges, and a subscription that exists already.
 
+use serde_json::Value;
 use std::time::Duration;
 
 use testkit::{Pair, assert_same_rows, wait_for};
@@ -99,19 +100,18 @@ fn connection_limits(ends: &Ends<'_>) {
                 ends.check(COPYING)
             };
             let of_limit = |said: &Said, severity: &str| {
-                said.findings()
-                    .iter()
-                    .find(|own| own["object"] == object && own["severity"] == severity)
-                    .cloned()
+                let is_meant = |own: &&Value| own["object"] == object && own["severity"] == severity;
+                let found = said.findings().iter().find(is_meant).cloned();
+                found.unwrap_or_else(|| panic!("no {severity} for {object} of the {end}: {:#}", said.report))
             };
             limit(least - 1);
-            let refused = of_limit(&check(), "cannot").unwrap();
+            let refused = of_limit(&check(), "cannot");
             assert!(
                 refused["what"].as_str().unwrap().contains(&format!("{least} to {most} are needed")),
                 "{refused:#}"
             );
             limit(most - 1);
-            let fewer = of_limit(&check(), "warning").unwrap();
+            let fewer = of_limit(&check(), "warning");
             assert!(fewer["what"].as_str().unwrap().contains("goes on with fewer"), "{fewer:#}");
             ends.apply(&fewer);
             let left = check().findings().iter().find(|own| own["object"] == object).cloned();
