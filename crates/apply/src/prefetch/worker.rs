@@ -58,6 +58,9 @@ const SETTINGS: [(&str, &str); 21] = [
     ("jit", "off"),
 ];
 
+/// A table that is locked is looked at again after this.
+const CHANGED: Duration = Duration::from_millis(500);
+
 /// `lock_not_available`
 const LOCKED: &str = "55P03";
 /// `query_canceled`, which is what a timeout ends in.
@@ -177,7 +180,12 @@ async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Re
         }
         Err(error) if session.wire.is_broken() => Err(error),
         Err(error) => {
-            not_prefetched(table, &error);
+            // Somebody changes it at this moment.
+            if matches!(error.sqlstate(), Some(LOCKED | CANCELED)) {
+                table.prefetch.set(None, CHANGED);
+            } else {
+                not_prefetched(table, &error);
+            }
             shared.queue().take_waiting(table);
             Ok(())
         }

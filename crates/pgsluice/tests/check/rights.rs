@@ -105,6 +105,13 @@ fn connection_limits(ends: &Ends<'_>) {
                 found.unwrap_or_else(|| panic!("no {severity} for {object} of the {end}: {:#}", said.report))
             };
             limit(least - 1);
+            // The target's remedy before 15; superusers are above such limits.
+            if server.one("app", "SELECT rolsuper FROM pg_roles WHERE rolname = 'sluice'") == "t" {
+                let said = check();
+                assert!(said.findings().iter().all(|own| own["object"] != object), "{:#}", said.report);
+                limit(-1);
+                continue;
+            }
             let refused = of_limit(&check(), "cannot");
             assert!(
                 refused["what"].as_str().unwrap().contains(&format!("{least} to {most} are needed")),

@@ -301,7 +301,7 @@ fn the_publisher_stops_promptly_and_comes_back() {
             s.follow();
             for round in 0..3 {
                 s.source(&format!(
-                    "INSERT INTO t SELECT i FROM generate_series({round} * 1000, {round} * 1000 + 999) i"
+                    "INSERT INTO t SELECT i FROM generate_series({round} * 100, {round} * 100 + 99) i"
                 ));
                 let began = std::time::Instant::now();
                 let cluster: &mut Cluster = &mut s.pair_mut().source;

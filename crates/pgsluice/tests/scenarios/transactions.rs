@@ -26,17 +26,17 @@ fn one_workload_every_strategy() {
     scenario_with(STRATEGIES, |s| {
         s.both(TABLES);
         streams(s);
-        s.source("INSERT INTO t SELECT i, 'v', 0 FROM generate_series(1, 500) i; INSERT INTO w SELECT i, i, repeat('x', 3000) FROM generate_series(1, 40) i");
+        s.source("INSERT INTO t SELECT i, 'v', 0 FROM generate_series(1, 200) i; INSERT INTO w SELECT i, i, repeat('x', 3000) FROM generate_series(1, 40) i");
         s.follow();
         let mut workload = vec![
-            "INSERT INTO t SELECT i, repeat('y', 200), i FROM generate_series(501, 2500) i".to_owned(),
+            "INSERT INTO t SELECT i, repeat('y', 200), i FROM generate_series(201, 900) i".to_owned(),
             "UPDATE t SET n = n + 1".to_owned(),
             "UPDATE t SET id = -id WHERE id % 3 = 0; UPDATE t SET v = 'z' WHERE id < 0; DELETE FROM t WHERE id % 10 = 0".to_owned(),
             "INSERT INTO u SELECT i % 5, repeat('b', i % 3) FROM generate_series(1, 300) i; DELETE FROM u WHERE a = 3 AND b = 'b'".to_owned(),
             "UPDATE w SET u = u + 1000; UPDATE w SET u = 1041 - u".to_owned(),
             "UPDATE w SET u = -u WHERE id % 2 = 0; UPDATE w SET big = repeat('q', 2500) WHERE id % 5 = 0".to_owned(),
             "TRUNCATE u; INSERT INTO u SELECT 1, 'again' FROM generate_series(1, 50); TRUNCATE u; INSERT INTO u VALUES (2, 'last')".to_owned(),
-            "DELETE FROM t WHERE id > 2000; INSERT INTO t SELECT i, 'back', -i FROM generate_series(2001, 2600) i".to_owned(),
+            "DELETE FROM t WHERE id > 700; INSERT INTO t SELECT i, 'back', -i FROM generate_series(701, 1000) i".to_owned(),
         ];
         // Small ones, a pseudo-random walk over few keys.
         let mut seed = 12_345_u64;
