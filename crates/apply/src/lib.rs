@@ -32,9 +32,10 @@ mod spill;
 mod state;
 mod statement;
 mod table;
+mod target;
 mod write;
 
-pub use applier::{Backends, Feed, Options, Target, apply};
+pub use applier::{Feed, Options, apply};
 pub use catalog::JoinedTables;
 pub use catalogue::catalogue;
 pub use counters::Counters;
@@ -44,3 +45,4 @@ pub use gate::{Advance, Gate, Hold, HoldError, ParseSnapshotError, SourceSnapsho
 pub use join::{Ended, JoinRequests, Joins, TableKey, joins};
 pub use prefetch::{Mode as PrefetchMode, Options as PrefetchOptions, PrefetchFigures};
 pub use state::{CopiedTable, STATE_SCHEMA, STATE_SCHEMA_SQL, State, SubscriptionRow};
+pub use target::{Backends, Target};
