@@ -26,6 +26,8 @@ mod gate;
 mod join;
 mod plan;
 mod prefetch;
+#[cfg(test)]
+mod schedule;
 mod settled;
 mod shape;
 mod spill;

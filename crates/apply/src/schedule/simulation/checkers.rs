@@ -1,0 +1,160 @@
+//! What must hold of a history, whatever made it. Each looks at one thing and
+//! knows nothing of the schedule.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::{Footprint, Late, Split, Touched, Units};
+
+/// Chunks are numbered from 1 in the order of the source.
+#[derive(Debug, Clone)]
+pub(super) enum Event {
+    Pushed(u64, Footprint),
+    /// Executed before its turn, but for what is late.
+    Ahead(u64, Split),
+    /// Executed with so many other transactions open.
+    Alone(u64, usize),
+    CommitSent(u64),
+    /// Whether the target then holds what the source held.
+    Committed(u64, bool),
+    Acknowledged(u64),
+    /// A cancel hit something, which was early or being rolled back.
+    Cancelled(bool),
+    /// Everything begins anew behind this chunk.
+    Lost(u64),
+}
+
+impl Event {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Event::Pushed(..) => "Pushed",
+            Event::Ahead(..) => "Ahead",
+            Event::Alone(..) => "Alone",
+            Event::CommitSent(..) => "CommitSent",
+            Event::Committed(..) => "Committed",
+            Event::Acknowledged(..) => "Acknowledged",
+            Event::Cancelled(..) => "Cancelled",
+            Event::Lost(..) => "Lost",
+        }
+    }
+}
+
+/// Each chunk commits once, behind the one before, and is sent to commit only
+/// when that was acknowledged.
+pub(super) fn order(history: &[Event]) -> Result<(), String> {
+    let (mut committed, mut acknowledged) = (0, 0);
+    for event in history {
+        match event {
+            Event::CommitSent(chunk) if *chunk != acknowledged + 1 => {
+                return Err(format!("{chunk} was told to commit when {acknowledged} was acknowledged"));
+            }
+            Event::Committed(chunk, _) if *chunk != committed + 1 => {
+                return Err(format!("{chunk} committed behind {committed}"));
+            }
+            Event::Committed(chunk, _) => committed = *chunk,
+            Event::Acknowledged(chunk) => acknowledged = *chunk,
+            Event::Lost(chunk) if *chunk != committed => return Err(format!("begun anew behind {chunk}")),
+            Event::Lost(chunk) => acknowledged = *chunk,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// After each commit the target holds a state of the source.
+pub(super) fn atomicity(history: &[Event]) -> Result<(), String> {
+    history.iter().try_for_each(|event| match event {
+        Event::Committed(chunk, false) => {
+            Err(format!("after {chunk} the target holds what the source never held"))
+        }
+        _ => Ok(()),
+    })
+}
+
+/// What is executed before its turn shares nothing that changes show with a
+/// chunk before it that was not acknowledged.
+pub(super) fn dependency(history: &[Event]) -> Result<(), String> {
+    let mut in_flight: BTreeMap<u64, &Footprint> = BTreeMap::new();
+    for event in history {
+        match event {
+            Event::Pushed(chunk, footprint) => drop(in_flight.insert(*chunk, footprint)),
+            Event::Acknowledged(chunk) => drop(in_flight.remove(chunk)),
+            Event::Lost(_) => in_flight.clear(),
+            Event::Ahead(chunk, split) => {
+                let Some(Footprint::Tables(tables)) = in_flight.get(chunk) else {
+                    return Err(format!("{chunk} is a barrier and was executed ahead"));
+                };
+                for (before, footprint) in in_flight.range(..chunk) {
+                    let Footprint::Tables(others) = footprint else {
+                        return Err(format!("{chunk} was executed past the barrier {before}"));
+                    };
+                    let shared = tables.iter().zip(split).any(|(table, late)| {
+                        let same = others.iter().filter(|other| other.root == table.root);
+                        same.into_iter().any(|other| overlap(table, late, other))
+                    });
+                    if shared {
+                        return Err(format!("{chunk} was executed ahead of {before}, which it depends on"));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn overlap(table: &Touched, late: &Late, other: &Touched) -> bool {
+    let late: BTreeSet<u32> = match late {
+        Late::All => return false,
+        Late::Nothing => BTreeSet::new(),
+        Late::Units(units) => units.iter().copied().collect(),
+    };
+    match (&table.units, &other.units) {
+        (Units::Append, Units::Append) => false,
+        (Units::Keys { ends, keys }, Units::Keys { keys: others, .. }) if table.mapping == other.mapping => {
+            let starts = std::iter::once(&0).chain(ends);
+            (0..).zip(starts.zip(ends)).any(|(unit, (&start, &end))| {
+                let early = !late.contains(&unit);
+                early && keys[start as usize..end as usize].iter().any(|key| others.contains(key))
+            })
+        }
+        _ => true,
+    }
+}
+
+/// A barrier and exact replay find nothing else open; a cancel hits nothing
+/// that was told to commit.
+pub(super) fn solitude(history: &[Event]) -> Result<(), String> {
+    history.iter().try_for_each(|event| match event {
+        Event::Alone(chunk, others) if *others > 0 => Err(format!("{chunk} is not alone: {others} others")),
+        Event::Cancelled(false) => Err("a cancel hit a head".to_owned()),
+        _ => Ok(()),
+    })
+}
+
+/// Each checker notices what it is for.
+#[test]
+fn canaries() {
+    let on = |keys: Vec<u64>| {
+        let units = Units::Keys { ends: vec![u32::try_from(keys.len()).unwrap()], keys };
+        Footprint::Tables(vec![Touched { root: base::Oid(1), mapping: 1, units }])
+    };
+    let whole = Footprint::Tables(vec![Touched { root: base::Oid(1), mapping: 1, units: Units::Whole }]);
+    let ahead = |before: Footprint, late: Late| {
+        dependency(&[Event::Pushed(1, before), Event::Pushed(2, on(vec![7, 8])), Event::Ahead(2, vec![late])])
+    };
+    assert!(ahead(on(vec![9]), Late::Nothing).is_ok());
+    assert!(ahead(on(vec![9, 8]), Late::Nothing).is_err());
+    assert!(ahead(on(vec![9, 8]), Late::Units(vec![0])).is_ok());
+    assert!(ahead(whole, Late::Nothing).is_err());
+    assert!(ahead(Footprint::Everything, Late::All).is_err());
+
+    let in_order =
+        [Event::CommitSent(1), Event::Committed(1, true), Event::Acknowledged(1), Event::CommitSent(2)];
+    assert!(order(&in_order).is_ok());
+    assert!(order(&[&in_order[..2], &[Event::CommitSent(2)]].concat()).is_err(), "not acknowledged");
+    assert!(order(&[Event::Committed(2, true)]).is_err(), "overtaken");
+    assert!(order(&[&in_order[..3], &[Event::Committed(1, true)]].concat()).is_err(), "twice");
+    assert!(order(&[Event::Committed(1, true), Event::Lost(0)]).is_err(), "forgotten");
+    assert!(atomicity(&[Event::Committed(1, false)]).is_err());
+    assert!(solitude(&[Event::Alone(1, 1)]).is_err() && solitude(&[Event::Cancelled(false)]).is_err());
+}
