@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName};
-use client::Canceller;
+use client::{Canceller, Wire};
 use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -29,13 +29,14 @@ use txn::{Assembler, Begin, Block, Event, Input, Spool};
 use crate::batch::{Batch, Change, Chunk, End};
 use crate::catalog::Catalog;
 use crate::counters::Counters;
+use crate::crew::{Crew, Parts};
 use crate::error::{Error, Kind};
-use crate::executor::{Executor, Identity};
+use crate::executor::{Executor, Identity, Shared};
 use crate::gate::{Gate, Intake, Passed};
 use crate::join::{Asides, Join, JoinRequests, Part, Request};
 use crate::prefetch::{Options as PrefetchOptions, Prefetch};
-use crate::settled::{Room, Settled};
-use crate::target::Target;
+use crate::settled::{FILES_MAX, Room, Settled};
+use crate::target::{Sessions, Target};
 use crate::write::Writer;
 
 /// How an applier works.
@@ -61,6 +62,8 @@ pub struct Options {
     /// Both databases are in SQL_ASCII: their bytes pass as they are, and the
     /// stream was asked not to convert them either.
     pub unconverted: bool,
+    /// Sessions that apply at the same time, at most.
+    pub workers: usize,
     /// The transaction to pass over, by its commit LSN.
     pub skip_lsn: Option<Lsn>,
     /// Where the stream can be held between transactions.
@@ -87,7 +90,9 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 const BATCHES: usize = 4;
 /// A batch of more rows is not worth waiting for.
 const BATCH_ROWS: usize = 10_000;
-/// Where each transaction goes by itself, so many rows wait behind it, for who reads ahead.
+/// Where each transaction goes by itself, so many rows wait behind it, for who reads ahead. And while something is
+/// being executed, so many changes are worth another session and two more round trips: a set of fewer costs the
+/// target more than it is worth, and what waits a moment longer is folded.
 const AHEAD_ROWS: usize = 2_000;
 
 impl Options {
@@ -96,12 +101,13 @@ impl Options {
         (self.batch_rows_max / BATCHES).clamp(1, most)
     }
 
-    fn batch_bytes(&self) -> usize {
-        self.batch_bytes_max / BATCHES
+    /// With so many workers.
+    fn batch_bytes(&self, workers: usize) -> usize {
+        self.batch_bytes_max / workers.max(BATCHES)
     }
 }
 
-enum Work {
+pub(crate) enum Work {
     /// The permit says that the executor is busy.
     Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
     Join(Join),
@@ -125,14 +131,13 @@ pub async fn apply(
 ) -> Result<(), Error> {
     counters.queued_bytes.store(0, Ordering::Relaxed);
     counters.executing.store(false, Ordering::Relaxed);
-    let identity = Identity { subscription: options.subscription.to_string() };
-    let canceller = target.wire.canceller();
     let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters);
-    let writer = Writer::new(options.binary).exact_only(options.exact_only).prefetching(prefetch.clone());
-    let executor = Executor::new(target.wire, writer, &identity, Arc::clone(&counters), progress);
-    let fitting = executor.fitting();
+    let shared = Arc::new(Shared::new(Arc::clone(&counters), progress));
+    let fitting = shared.fitting();
+    let workers = target.sessions.wires.len();
+    let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
-    let mut executing = AbortOnDrop(tokio::spawn(execute(executor, queue, Arc::clone(&counters))));
+    let mut executing = AbortOnDrop(start(target.sessions, queue, &options, shared, &prefetch));
     let mut planning = Planning {
         assembler: Assembler::new(feed.spool).with_binary(options.binary),
         intake: Intake::new(Arc::clone(&options.gate)),
@@ -148,6 +153,7 @@ pub async fn apply(
         transaction: None,
         continues: false,
         done: target.progress,
+        workers,
         options,
         counters,
     };
@@ -166,15 +172,17 @@ pub async fn apply(
     }
     match tokio::time::timeout(STOP_PATIENCE, &mut executing.0).await {
         Ok(executed) => executed.unwrap_or(Err(Kind::Lost.into())),
-        Err(_) => cancel(&canceller, executing).await,
+        Err(_) => cancel(&cancellers, executing).await,
     }
 }
 
-/// Takes back the statement in hand: its transaction is rolled back.
-async fn cancel(canceller: &Canceller, mut executing: AbortOnDrop) -> Result<(), Error> {
+/// Takes back what is being executed: it is rolled back.
+async fn cancel(cancellers: &[Canceller], mut executing: AbortOnDrop) -> Result<(), Error> {
     tracing::info!("rolling back the batch in hand");
-    if let Err(error) = canceller.cancel().await {
-        tracing::warn!("the running statement could not be cancelled: {error}");
+    for canceller in cancellers {
+        if let Err(error) = canceller.cancel().await {
+            tracing::warn!("the running statement could not be cancelled: {error}");
+        }
     }
     // Whatever it says now, it was told to stop; dropping the task closes the
     // connection, which rolls back as well.
@@ -182,11 +190,40 @@ async fn cancel(canceller: &Canceller, mut executing: AbortOnDrop) -> Result<(),
     Ok(())
 }
 
+/// Executes what comes, on one session or on several.
+fn start(
+    sessions: Sessions,
+    queue: mpsc::Receiver<Work>,
+    options: &Options,
+    shared: Arc<Shared>,
+    prefetch: &Prefetch,
+) -> tokio::task::JoinHandle<Result<(), Error>> {
+    let Sessions { wires, pids, lock_watch, applying } = sessions;
+    let (workers, binary, exact_only) = (wires.len(), options.binary, options.exact_only);
+    let identity = Identity { subscription: options.subscription.to_string() };
+    let cancellers = wires.iter().map(Wire::canceller).collect();
+    let executor = |wire| {
+        let writer = Writer::new(binary).exact_only(exact_only).one_of(workers).prefetching(prefetch.clone());
+        Executor::new(wire, writer, &identity, Arc::clone(&shared))
+    };
+    let mut executors: Vec<Executor> = wires.into_iter().map(executor).collect();
+    match executors.pop() {
+        Some(executor) if executors.is_empty() => tokio::spawn(execute(executor, queue, shared)),
+        last => {
+            executors.extend(last);
+            let parts =
+                Parts { executors, cancellers, pids, lock_watch, shared, applying, binary, exact_only };
+            tokio::spawn(Crew::new(parts).run(queue))
+        }
+    }
+}
+
 async fn execute(
     mut executor: Executor,
     mut queue: mpsc::Receiver<Work>,
-    counters: Arc<Counters>,
+    shared: Arc<Shared>,
 ) -> Result<(), Error> {
+    let counters = &shared.counters;
     while let Some(work) = queue.recv().await {
         match work {
             Work::Chunk(chunk, _busy) => {
@@ -199,7 +236,7 @@ async fn execute(
                 executor.join(join).await?;
                 counters.executing.store(false, Ordering::Relaxed);
             }
-            Work::CaughtUp(lsn) => executor.caught_up(lsn),
+            Work::CaughtUp(lsn) => shared.caught_up(lsn),
         }
     }
     executor.close().await;
@@ -207,7 +244,7 @@ async fn execute(
 }
 
 /// A task that ends with its owner.
-struct AbortOnDrop(tokio::task::JoinHandle<Result<(), Error>>);
+pub(crate) struct AbortOnDrop(pub(crate) tokio::task::JoinHandle<Result<(), Error>>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
@@ -224,13 +261,15 @@ struct Current {
     begun: bool,
 }
 
-/// Waits until nothing is being executed.
+/// Waits until so many workers are idle; one will be busy.
 async fn when_idle<'w>(
     idle: &Arc<Semaphore>,
+    wanted: u32,
     work: &'w mpsc::Sender<Work>,
 ) -> (Option<OwnedSemaphorePermit>, Result<mpsc::Permit<'w, Work>, mpsc::error::SendError<()>>) {
     // Never closed.
-    let busy = Arc::clone(idle).acquire_owned().await.ok();
+    let mut busy = Arc::clone(idle).acquire_many_owned(wanted).await.ok();
+    drop(busy.as_mut().and_then(|busy| busy.split(wanted as usize - 1)));
     (busy, work.reserve().await)
 }
 
@@ -256,6 +295,8 @@ struct Planning {
     continues: bool,
     /// Transactions that end at or before here are on the target.
     done: Lsn,
+    /// Sessions that apply.
+    workers: usize,
     options: Options,
     counters: Arc<Counters>,
 }
@@ -272,7 +313,7 @@ impl Planning {
         // is then in the batch, which has a limit of its own.
         let mut _room = None;
         let mut caught_up: Option<Lsn> = None;
-        let idle = Arc::new(Semaphore::new(1));
+        let idle = Arc::new(Semaphore::new(self.workers));
         loop {
             while let Ok(request) = self.joins.try_recv() {
                 self.take_request(request);
@@ -321,7 +362,7 @@ impl Planning {
                     let Ok(room) = room else { return Ok(()) };
                     room.send(Work::Chunk(Box::new(self.take_chunk()), None));
                 }
-                (busy, room) = when_idle(&idle, &work), if !self.is_in_parts() => {
+                (busy, room) = when_idle(&idle, self.wanted_idle(), &work), if !self.is_in_parts() => {
                     let Ok(room) = room else { return Ok(()) };
                     room.send(Work::Chunk(Box::new(self.take_chunk()), busy));
                 }
@@ -345,7 +386,17 @@ impl Planning {
 
     fn is_full(&self) -> bool {
         self.batch.changes.len() >= self.options.batch_rows()
-            || self.batch.bytes >= self.options.batch_bytes()
+            || self.batch.bytes >= self.options.batch_bytes(self.workers)
+    }
+
+    /// How many workers must be idle for what is at hand: while it is little,
+    /// all of them, so that it goes by itself when the target keeps up and is
+    /// folded with what follows when it does not.
+    fn wanted_idle(&self) -> u32 {
+        let rows = self.options.batch_rows().min(AHEAD_ROWS);
+        let much = self.settled.is_some() || self.is_full() || self.batch.changes.len() >= rows;
+        let wanted = if much || self.options.keep_transactions { 1 } else { self.workers };
+        u32::try_from(wanted).expect("a handful of workers")
     }
 
     /// Whether a whole transaction is there to hand over.
@@ -367,7 +418,9 @@ impl Planning {
         }
         let room = Room {
             rows: self.options.batch_rows_max,
-            bytes: self.options.batch_bytes_max,
+            // What is executed and what grows are as much together as with one worker.
+            bytes: self.options.batch_bytes_max / self.workers,
+            file_bytes: FILES_MAX / (self.workers as u64 + 1),
             transactions: self.fitting.load(Ordering::Relaxed),
         };
         let binary = self.options.binary;

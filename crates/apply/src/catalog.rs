@@ -146,10 +146,12 @@ impl Catalog {
         let keys = self.session.query(UNIQUE_KEYS, &[&oid]).await.map_err(lost)?;
         Ok(TargetTable {
             oid: Oid(oid),
+            root: Oid(row.get(5)),
             partitioned: row.get(1),
             firing_trigger: row.get(2),
             firing_rule: row.get(3),
             sole_unique_key: row.get(4),
+            constraints: usize::try_from(row.get::<_, i64>(6)).unwrap_or(usize::MAX),
             columns: columns.iter().map(target_column).collect(),
             has_identity: keys.first().is_some_and(|row| row.get(1)),
             unique_keys: keys.iter().map(|row| row.get(0)).collect(),
@@ -182,7 +184,13 @@ SELECT c.oid, c.relkind = 'p',
        (SELECT r.rulename::text FROM pg_catalog.pg_rewrite r
          WHERE r.ev_class = c.oid AND r.ev_type <> '1' AND r.ev_enabled::text = ANY ($3) LIMIT 1),
        (SELECT count(*) < 2 FROM pg_catalog.pg_index i
-         WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion))
+         WHERE i.indrelid = c.oid AND (i.indisunique OR i.indisexclusion)),
+       coalesce(pg_catalog.pg_partition_root(c.oid)::oid, c.oid),
+       (SELECT count(*) FROM pg_catalog.pg_index i
+         WHERE (i.indrelid = c.oid
+                OR i.indrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p)
+                   AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhrelid = i.indexrelid))
+           AND (i.indisunique OR i.indisexclusion))
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 

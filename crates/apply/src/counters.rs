@@ -30,6 +30,10 @@ pub struct Counters {
     pub rows_written: AtomicU64,
     /// Chunks rolled back and applied again one change at a time.
     pub replays: AtomicU64,
+    /// Chunks of which a part was executed before their turn to commit came.
+    pub ahead: AtomicU64,
+    /// Those of them that met something and were executed again.
+    pub ahead_void: AtomicU64,
     /// Attempts that ended in an error.
     pub errors: AtomicU64,
     /// Conflicts by type.

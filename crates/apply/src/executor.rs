@@ -21,8 +21,8 @@
 //! reported, only what exact replay finds is; the next transaction is not sent
 //! before the last COMMIT was answered (RULES P1).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::flight::{self, Phase};
 use base::{Lsn, Progress};
@@ -56,6 +56,50 @@ pub(crate) struct Identity {
     pub(crate) subscription: String,
 }
 
+/// What the executors of one target have in common.
+pub(crate) struct Shared {
+    pub(crate) counters: Arc<Counters>,
+    progress: Arc<Progress>,
+    /// How large a set is tried.
+    fit: Mutex<Fit>,
+    /// The same, for the planner.
+    fitting: Arc<AtomicUsize>,
+    /// The position that the last target transaction stored.
+    stored: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(counters: Arc<Counters>, progress: Arc<Progress>) -> Shared {
+        Shared {
+            counters,
+            progress,
+            fit: Mutex::new(Fit::new()),
+            fitting: Arc::new(AtomicUsize::new(usize::MAX)),
+            stored: AtomicU64::new(0),
+        }
+    }
+
+    /// How many transactions fit as one set, as far as experience goes.
+    pub(crate) fn fitting(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.fitting)
+    }
+
+    pub(crate) fn fit(&self) -> MutexGuard<'_, Fit> {
+        self.fit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing of what came before `lsn` is for this target.
+    pub(crate) fn caught_up(&self, lsn: Lsn) {
+        self.progress.advance_applied(lsn);
+    }
+
+    /// A chunk is done.
+    pub(crate) fn done(&self, bytes: usize) {
+        self.fitting.store(self.fit().transactions(), Ordering::Relaxed);
+        self.counters.queued_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+}
+
 /// Changes that were put aside are read back in batches of this many bytes.
 const REPLAY_BYTES: usize = 8 * 1024 * 1024;
 
@@ -75,16 +119,9 @@ pub(crate) struct Executor {
     check_deferred: Statement,
     /// Stores progress where the origin's cannot be trusted.
     write_progress: Arc<Shape>,
-    counters: Arc<Counters>,
-    progress: Arc<Progress>,
-    /// How large a set is tried.
-    fit: Fit,
-    /// The same, for the planner.
-    fitting: Arc<AtomicUsize>,
+    pub(crate) shared: Arc<Shared>,
     /// Counts of the parts of an open target transaction.
     open: Tally,
-    /// The position that the last target transaction stored.
-    stored: Lsn,
 }
 
 /// Why a set-based chunk was given up.
@@ -96,13 +133,7 @@ enum Setback {
 }
 
 impl Executor {
-    pub(crate) fn new(
-        wire: Wire,
-        writer: Writer,
-        identity: &Identity,
-        counters: Arc<Counters>,
-        progress: Arc<Progress>,
-    ) -> Self {
+    pub(crate) fn new(wire: Wire, writer: Writer, identity: &Identity, shared: Arc<Shared>) -> Self {
         let statement = |name: &str, sql: &str| plain_statement(Arc::new(plain(name, sql)));
         let subscription = base::quote_literal(&identity.subscription);
         let clear = format!("UPDATE pgsluice.subscription SET skip_lsn = NULL WHERE name = {subscription}");
@@ -124,45 +155,40 @@ impl Executor {
             clear_skip: statement("clear_skip", &clear),
             check_deferred: statement("check_deferred", "SET CONSTRAINTS ALL IMMEDIATE"),
             write_progress: Arc::new(write_progress),
-            counters,
-            progress,
-            fit: Fit::new(),
-            fitting: Arc::new(AtomicUsize::new(usize::MAX)),
+            shared,
             open: Tally::default(),
-            stored: Lsn::INVALID,
         }
-    }
-
-    /// How many transactions fit as one set, as far as experience goes.
-    pub(crate) fn fitting(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.fitting)
     }
 
     /// Applies one chunk.
     pub(crate) async fn apply(&mut self, chunk: Chunk) -> Result<(), Error> {
-        let bytes = chunk.digest.bytes as u64;
-        let applied = if chunk.first && chunk.last {
-            self.apply_transactions(chunk).await
+        let bytes = chunk.digest.bytes;
+        if chunk.first && chunk.last {
+            self.apply_transactions(chunk).await?;
         } else {
-            self.apply_part(chunk).await
-        };
-        self.fitting.store(self.fit.transactions(), Ordering::Relaxed);
-        applied?;
-        self.counters.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.apply_part(chunk).await?;
+        }
+        self.shared.done(bytes);
         Ok(())
     }
 
-    async fn apply_transactions(&mut self, chunk: Chunk) -> Result<(), Error> {
+    /// Applies whole transactions, as a set if they may fit as one.
+    pub(crate) async fn apply_transactions(&mut self, chunk: Chunk) -> Result<(), Error> {
         let Chunk { originals, digest, plan, .. } = chunk;
-        if digest.transactions <= self.fit.transactions() {
+        if digest.transactions <= self.shared.fit().transactions() {
             if self.apply_whole(plan, &digest).await? {
-                self.fit.fitted(digest.transactions);
+                self.shared.fit().fitted(digest.transactions);
                 return Ok(());
             }
-            tracing::debug!(transactions = digest.transactions, "a batch does not fit the target");
-            self.fit.failed(digest.transactions);
+            self.shared.fit().failed(digest.transactions);
         }
-        add(&self.counters.replays, 1);
+        self.replay(originals).await
+    }
+
+    /// Applies what did not hold as one set.
+    pub(crate) async fn replay(&mut self, originals: Originals) -> Result<(), Error> {
+        tracing::debug!("a batch does not fit the target");
+        add(&self.shared.counters.replays, 1);
         match originals {
             Originals::Memory(batch) => self.apply_in_pieces(batch).await,
             Originals::Disk(spilled) => {
@@ -184,7 +210,7 @@ impl Executor {
             Ok(written) => tally.written = written,
             Err(Setback::Broken(error)) => return Err(error),
             Err(Setback::Unexpected) => {
-                add(&self.counters.replays, 1);
+                add(&self.shared.counters.replays, 1);
                 tracing::debug!(changes = batch.changes.len(), "applying a part one change at a time");
                 self.one(&[&Which::RollbackTo]).await?;
                 self.replay_part(&batch).await?;
@@ -201,26 +227,63 @@ impl Executor {
 
     /// Applies whole transactions as sets and commits; false if something was
     /// not as the source had it, and nothing was done.
-    async fn apply_whole(&mut self, plan: Option<Plan>, digest: &Digest) -> Result<bool, Error> {
+    pub(crate) async fn apply_whole(&mut self, plan: Option<Plan>, digest: &Digest) -> Result<bool, Error> {
+        self.complete(plan, true, digest).await
+    }
+
+    /// [`Executor::apply_whole`]; unless `first`, in a transaction that was begun.
+    pub(crate) async fn complete(
+        &mut self,
+        plan: Option<Plan>,
+        first: bool,
+        digest: &Digest,
+    ) -> Result<bool, Error> {
         let Some(end) = &digest.last else { return Ok(true) };
-        match self.apply_set(plan, true, true).await {
+        match self.apply_set(plan, first, true).await {
             Ok(written) => {
-                self.open += Tally { written, ..digest.tally };
+                self.open += digest.tally;
+                self.open.written += written;
                 match self.commit(end, digest.skipped > 0).await {
                     Ok(()) => {
                         self.committed(digest);
                         return Ok(true);
                     }
                     // A deferred constraint, found only now.
-                    Err(_) if self.wire_is_alive() => self.open = Tally::default(),
+                    Err(_) if self.wire_is_alive() => {}
                     Err(error) => return Err(error),
                 }
             }
             Err(Setback::Unexpected) => {}
             Err(Setback::Broken(error)) => return Err(error),
         }
-        self.one(&[&Which::Rollback]).await?;
+        self.roll_back().await?;
         Ok(false)
+    }
+
+    /// Rolls back, whatever the state of the transaction.
+    pub(crate) async fn roll_back(&mut self) -> Result<(), Error> {
+        self.open = Tally::default();
+        match self.one(&[&Which::Rollback]).await {
+            // query_canceled: a cancel that came late for what it was meant for.
+            Err(error) if error.sqlstate() == Some("57014") && self.wire_is_alive() => {
+                self.one(&[&Which::Rollback]).await
+            }
+            ended => ended,
+        }
+    }
+
+    /// Executes a part of a plan in a transaction that stays open, before its
+    /// turn to commit; false if something was met, and nothing was done.
+    pub(crate) async fn execute_ahead(&mut self, plan: Plan) -> Result<bool, Error> {
+        match self.apply_set(Some(plan), true, true).await {
+            Ok(written) => {
+                self.open.written = written;
+                Ok(true)
+            }
+            Err(Setback::Broken(error)) if !self.wire_is_alive() => Err(error),
+            // Be it BEGIN that was cancelled.
+            Err(_) => self.roll_back().await.map(|()| false),
+        }
     }
 
     /// Applies what does not fit as a whole in pieces that may (RULES F4).
@@ -228,18 +291,22 @@ impl Executor {
         let mut rest = vec![batch];
         while let Some(batch) = rest.pop() {
             let transactions = batch.ends.len();
-            if transactions > self.fit.transactions() {
-                let (earlier, later) = batch.split(self.fit.cut(transactions));
+            let (fits, cut) = {
+                let fit = self.shared.fit();
+                (fit.transactions(), fit.cut(transactions))
+            };
+            if transactions > fits {
+                let (earlier, later) = batch.split(cut);
                 rest.extend([later, earlier]);
             } else if transactions <= EXACT {
                 self.replay_transactions(&batch).await?;
-                self.fit.replayed();
+                self.shared.fit().replayed();
             } else {
                 let Chunk { plan, digest, originals, .. } = Chunk::whole(batch, self.writer.binary());
                 if self.apply_whole(plan, &digest).await? {
-                    self.fit.fitted(transactions);
+                    self.shared.fit().fitted(transactions);
                 } else {
-                    self.fit.failed(transactions);
+                    self.shared.fit().failed(transactions);
                     if let Originals::Memory(batch) = originals {
                         rest.push(batch);
                     }
@@ -274,7 +341,8 @@ impl Executor {
         );
         let joined = plain_statement(Arc::new(plain("", &sql)));
         // The last target transaction may have stored the same position.
-        let moves = position.filter(|end| end.commit.end_lsn > self.stored);
+        let moves =
+            position.filter(|end| end.commit.end_lsn.as_u64() > self.shared.stored.load(Ordering::Relaxed));
         let result = run(&mut self.wire, &mut self.prepared, &[&joined]).await?;
         if result.error.is_none() && result.rows == [1] {
             match &moves {
@@ -298,11 +366,6 @@ impl Executor {
         Err(error)
     }
 
-    /// Nothing of what came before `lsn` is for this target.
-    pub(crate) fn caught_up(&self, lsn: Lsn) {
-        self.progress.advance_applied(lsn);
-    }
-
     fn wire_is_alive(&self) -> bool {
         !self.wire.is_broken()
     }
@@ -311,6 +374,9 @@ impl Executor {
     /// written. `first` begins the transaction; what is not `alone` stands
     /// behind a savepoint.
     async fn apply_set(&mut self, plan: Option<Plan>, first: bool, alone: bool) -> Result<u64, Setback> {
+        if !first && alone && plan.as_ref().is_some_and(Plan::is_empty) {
+            return Ok(0);
+        }
         let _sending = flight::inside(Phase::Batch);
         let broken = |error: client::Error| Setback::Broken(error.into());
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
@@ -365,7 +431,7 @@ impl Executor {
             while let Err(error) = self.replay_transaction(batch, start, end).await {
                 self.open = Tally::default();
                 if self.wire_is_alive() {
-                    self.one(&[&Which::Rollback]).await?;
+                    self.roll_back().await?;
                 }
                 tries += 1;
                 if !error.is_transient() || tries > TRANSIENT_RETRIES {
@@ -466,7 +532,7 @@ impl Executor {
     /// A conflict after which native apply goes on.
     fn report(&self, kind: ConflictType, table: &Table, begin: Begin) {
         debug_assert_eq!(kind.native_treatment(), Treatment::Skip);
-        self.counters.conflicts.add(kind);
+        self.shared.counters.conflicts.add(kind);
         let conflict = Conflict { kind, relation: table.name.clone(), index: None };
         tracing::info!(xid = %begin.xid, finished_at = %begin.final_lsn, "{conflict}");
     }
@@ -480,7 +546,7 @@ impl Executor {
         }
         let kind =
             if matches!(op, Op::Insert(_)) { ConflictType::InsertExists } else { ConflictType::UpdateExists };
-        self.counters.conflicts.add(kind);
+        self.shared.counters.conflicts.add(kind);
         let conflict = Conflict { kind, relation: table.name.clone(), index: error.constraint };
         Kind::Conflict { conflict, xid: begin.xid, finished_at: begin.final_lsn }.into()
     }
@@ -511,7 +577,7 @@ impl Executor {
                 Err(Kind::Commit { xid, finished_at, error }.into())
             }
             None => {
-                self.stored = end.commit.end_lsn;
+                self.shared.stored.store(end.commit.end_lsn.as_u64(), Ordering::Relaxed);
                 Ok(())
             }
         }
@@ -519,7 +585,7 @@ impl Executor {
 
     fn committed(&mut self, digest: &Digest) {
         let tally = std::mem::take(&mut self.open);
-        let counters = &self.counters;
+        let counters = &self.shared.counters;
         add(&counters.inserts, tally.inserts);
         add(&counters.updates, tally.updates);
         add(&counters.deletes, tally.deletes);
@@ -531,7 +597,7 @@ impl Executor {
         flight::set(Phase::Unreported, true);
         if let Some(end) = &digest.last {
             counters.set_last_commit_time(end.commit.commit_time);
-            self.progress.advance_applied(end.commit.end_lsn);
+            self.shared.progress.advance_applied(end.commit.end_lsn);
         }
     }
 
@@ -552,6 +618,11 @@ impl Executor {
             Some(error) => Err(Kind::Statement { what: "transaction control", error }.into()),
             None => Ok(()),
         }
+    }
+
+    /// Whether values come in binary form.
+    pub(crate) fn binary(&self) -> bool {
+        self.writer.binary()
     }
 
     /// Ends the session in order.

@@ -117,6 +117,37 @@ impl Fold {
         (Tuple::walk(&self.arena[entry.start..entry.end]), &entry.net)
     }
 
+    /// The hash of an entry's key.
+    pub(crate) fn hash(&self, at: usize) -> u64 {
+        self.entries[at].hash
+    }
+
+    /// The hash of a row's key, as of one that was folded; `None` where a
+    /// value is missing.
+    pub(crate) fn hash_of(table: &Table, tuple: &Tuple) -> Option<u64> {
+        let mut fold = Fold::default();
+        fold.push_key(table, tuple).then(|| hash(&fold.arena))
+    }
+
+    /// Takes these entries out, ascending, before anything is sorted; nothing
+    /// more is taken in.
+    pub(crate) fn take_out(&mut self, units: &[u32]) -> Fold {
+        let mut taken = Fold::new(self.detached);
+        let mut wanted = units.iter().map(|&unit| unit as usize).peekable();
+        for (at, mut entry) in std::mem::take(&mut self.entries).into_iter().enumerate() {
+            if wanted.next_if_eq(&at).is_none() {
+                self.entries.push(entry);
+                continue;
+            }
+            let start = taken.arena.len();
+            taken.arena.extend_from_slice(&self.arena[entry.start..entry.end]);
+            (entry.start, entry.end) = (start, taken.arena.len());
+            taken.entries.push(entry);
+        }
+        self.index.clear();
+        taken
+    }
+
     /// Frees the tuple of an entry that was written.
     pub(crate) fn written(&mut self, at: usize) {
         self.entries[at].net = Net::Absent;
@@ -210,9 +241,7 @@ impl Fold {
     fn fold(&mut self, start: usize, op: &Op) -> Folded {
         let Fold { index, arena, entries, tuple_bytes, detached } = self;
         let own = |tuple: &Tuple| if *detached { tuple.detached() } else { tuple.clone() };
-        let mut hasher = FxHasher::default();
-        hasher.write(&arena[start..]);
-        let hash = hasher.finish();
+        let hash = hash(&arena[start..]);
         let known = index.find(hash, |&at| arena[entries[at].start..entries[at].end] == arena[start..]);
         if let Some(&at) = known {
             arena.truncate(start);
@@ -233,6 +262,12 @@ impl Fold {
         entries.push(Entry { start, end: arena.len(), hash, net });
         Folded::Yes
     }
+}
+
+fn hash(key: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(key);
+    hasher.finish()
 }
 
 /// The table of states; `None` is `void`. `own` makes a tuple the fold's.

@@ -85,6 +85,11 @@ impl Plan {
         Plan { detached: true, ..Plan::new(binary) }
     }
 
+    /// Values come in binary form.
+    pub(crate) fn binary(&self) -> bool {
+        self.binary
+    }
+
     /// Rows to write.
     pub(crate) fn rows(&self) -> usize {
         self.rows

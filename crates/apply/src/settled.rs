@@ -22,8 +22,8 @@ use crate::batch::{Batch, Chunk, Digest};
 use crate::plan::Plan;
 use crate::spill::{Spill, Spilled};
 
-/// The file is at most as long; what comes then waits.
-const FILE_MAX: u64 = 512 * 1024 * 1024;
+/// What all files together hold at most; what comes then waits.
+pub(crate) const FILES_MAX: u64 = 1024 * 1024 * 1024;
 /// With more rows that each take a statement, nothing is added: the target
 /// would come to its next commit later and no sooner to its last.
 const SINGLE_ROWS_MAX: usize = 1_000;
@@ -53,6 +53,8 @@ pub(crate) struct Room {
     pub(crate) rows: usize,
     /// Bytes of them.
     pub(crate) bytes: usize,
+    /// Bytes of the changes as they came.
+    pub(crate) file_bytes: u64,
     /// Transactions: more than have fitted as a set are not worth it.
     pub(crate) transactions: usize,
 }
@@ -80,7 +82,7 @@ impl Settled {
             && plan.single_rows() <= SINGLE_ROWS_MAX
             && plan.bytes() + batch.bytes <= room.bytes
             && self.digest.transactions + batch.ends.len() <= room.transactions
-            && self.spill.byte_len() + batch.bytes as u64 <= FILE_MAX
+            && self.spill.byte_len() + batch.bytes as u64 <= room.file_bytes
     }
 
     /// Takes in `whole`, which has no open transaction; gives it back if the
@@ -121,7 +123,7 @@ mod tests {
     use crate::batch::Change;
     use crate::table::{Table, fixtures};
 
-    const ROOM: Room = Room { rows: 1_000, bytes: 1_000_000, transactions: 1_000 };
+    const ROOM: Room = Room { rows: 1_000, bytes: 1_000_000, file_bytes: 1_000_000, transactions: 1_000 };
 
     fn table() -> Arc<Table> {
         static TABLE: LazyLock<Arc<Table>> = LazyLock::new(fixtures::table);

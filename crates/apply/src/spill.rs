@@ -22,6 +22,7 @@ use rustc_hash::FxHashMap;
 use txn::{Begin, Op};
 
 use crate::batch::{Batch, Change, End};
+use crate::plan::Plan;
 use crate::table::Table;
 
 /// Written at once.
@@ -163,6 +164,20 @@ pub(crate) struct Spilled {
 }
 
 impl Spilled {
+    /// What is to be written for all of it; `None` where changes contradict
+    /// one another. It can be read again.
+    pub(crate) fn plan(&self, binary: bool) -> io::Result<Option<Plan>> {
+        let file = self.file.try_clone()?;
+        let mut reader = Spilled { file, length: self.length, tables: self.tables.clone() }.read()?;
+        let mut plan = Plan::detached(binary);
+        while let Some(batch) = reader.next(1 << 20)? {
+            if plan.add_all(&batch.changes).is_err() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(plan))
+    }
+
     /// From the start.
     pub(crate) fn read(mut self) -> io::Result<Reader> {
         self.file.rewind()?;

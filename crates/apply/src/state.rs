@@ -12,9 +12,10 @@
 //! 1. A session-level advisory lock named after the subscription: one process
 //!    per subscription and target, wherever it runs. A process that died
 //!    leaves it when its socket closes; until then a bounded wait.
-//! 2. The origin is attached to the session that will apply. A backend of a
-//!    dead process may still be committing: it is waited for, then
-//!    terminated (P2). Only then is progress read.
+//! 2. Every origin of the subscription is attached once, those of workers
+//!    that will not run again included, and then those of the sessions that
+//!    will apply. A backend of a dead process may still be committing: it is
+//!    waited for, then terminated (P2). Only then is progress read.
 
 use std::time::Duration;
 
@@ -114,6 +115,18 @@ CREATE TABLE IF NOT EXISTS pgsluice.progress (
     subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
     applied_lsn pg_lsn NOT NULL,
     PRIMARY KEY (subscription, applied_lsn))";
+
+/// $1 the subscription. An origin's name ends in the worker's number; a number
+/// behind another number is a subscription of another name's.
+const ORIGINS: &str = "SELECT o.roname FROM pg_catalog.pg_replication_origin o \
+                        WHERE o.roname ~ ('^pgsluice_' || $1 || '_[0-9]+$')";
+
+/// The target has no state left for an origin, or no connection, and more of
+/// either is not to be expected: too_many_connections,
+/// configuration_limit_exceeded.
+pub(crate) fn is_without_room(error: &Error) -> bool {
+    matches!(error.sqlstate(), Some("53300" | "53400"))
+}
 
 /// From this target version on a transaction that aborts after it was told its
 /// origin's position moves the origin all the same (seen on 16, 17 and 18, not
@@ -392,39 +405,81 @@ impl State {
         self.execute(sql, &[&table.0, &table.1]).await.map(drop)
     }
 
-    /// Attaches the origin to `wire` and reads how far it came: the fence of
-    /// RULES P2.
+    /// Attaches every origin of the subscription to `wire`, the first one to
+    /// stay, and reads how far they came: the fence of RULES P2.
+    ///
+    /// # Errors
+    /// An origin could not be had, or may not be used.
+    pub async fn attach_origin(&self, wire: &mut Wire) -> Result<Lsn, Error> {
+        let (first, own) = (self.name.origin(0), [wire.pid()]);
+        let rows = self.session.query(&format!("{ORIGINS} ORDER BY o.roname"), &[&self.name.as_str()]).await;
+        let names = rows.map_err(|error| self.session.error(error))?;
+        for row in &names {
+            let name: &str = row.get(0);
+            if name == first {
+                continue;
+            }
+            match self.attach(wire, name, &own).await {
+                Ok(()) => {
+                    wire.query("SELECT pg_catalog.pg_replication_origin_session_reset()").await?;
+                }
+                // It has no state: nobody has it, and nothing was committed by it.
+                Err(error) if is_without_room(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.attach(wire, &first, &own).await?;
+        self.flushed_progress().await
+    }
+
+    /// Attaches the origin of `worker`, of which there may be none yet, to
+    /// `wire`; behind [`State::attach_origin`]. `own` are our sessions so far.
     ///
     /// # Errors
     /// The origin could not be had, or may not be used.
-    pub async fn attach_origin(&self, wire: &mut Wire) -> Result<Lsn, Error> {
-        let origin = self.name.origin(0);
+    pub(crate) async fn attach_worker(
+        &self,
+        wire: &mut Wire,
+        worker: usize,
+        own: &[i32],
+    ) -> Result<(), Error> {
+        let origin = self.name.origin(worker);
+        let sql = "SELECT pg_catalog.pg_replication_origin_create($1) \
+                    WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_origin o WHERE o.roname = $1)";
+        self.session.query_opt(sql, &[&origin]).await.map_err(|error| self.session.error(error))?;
+        self.attach(wire, &origin, own).await
+    }
+
+    /// `own` are sessions of this process.
+    async fn attach(&self, wire: &mut Wire, origin: &str, own: &[i32]) -> Result<(), Error> {
         let setup =
-            format!("SELECT pg_catalog.pg_replication_origin_session_setup({})", quote_literal(&origin));
+            format!("SELECT pg_catalog.pg_replication_origin_session_setup({})", quote_literal(origin));
         let start = tokio::time::Instant::now();
         let mut terminated = false;
         while let Err(error) = wire.query(&setup).await {
             match error.sqlstate() {
                 // object_in_use: a backend of a process that is gone, as a rule.
                 Some("55006") if start.elapsed() > FENCE_WAIT => {
-                    return Err(self.held(&origin, &error).await);
+                    return Err(self.held(origin, &error).await);
                 }
                 Some("55006") => {}
                 // undefined_object
                 Some("42704") => {
-                    return Err(Kind::OriginGone { origin, name: self.name.to_string() }.into());
+                    return Err(
+                        Kind::OriginGone { origin: origin.to_owned(), name: self.name.to_string() }.into()
+                    );
                 }
                 _ => return Err(error.into()),
             }
             if !terminated && start.elapsed() > FENCE_PATIENCE {
                 terminated = true;
                 let sql = "SELECT count(pg_catalog.pg_terminate_backend(pid)) FROM pg_catalog.pg_stat_activity \
-                            WHERE application_name = $1 AND pid <> $2";
+                            WHERE application_name = $1 AND pid <> ALL ($2)";
                 let name = self.name.application_name("apply");
-                let ended = self.session.query_one(sql, &[&name, &wire.pid()]).await;
+                let ended = self.session.query_one(sql, &[&name, &own]).await;
                 let ended: i64 = ended.map_err(|error| self.session.error(error))?.get(0);
                 match ended {
-                    0 => tracing::warn!("{}; waiting for it", self.held(&origin, &error).await),
+                    0 => tracing::warn!("{}; waiting for it", self.held(origin, &error).await),
                     _ => tracing::warn!(
                         ended,
                         "terminated backends of an earlier process that still held the origin"
@@ -433,7 +488,7 @@ impl State {
             }
             tokio::time::sleep(FENCE_POLL).await;
         }
-        self.flushed_progress().await
+        Ok(())
     }
 
     /// Another session has our origin: who, as far as the server's words tell.
@@ -458,7 +513,7 @@ impl State {
             let lsn = row.and_then(|row| row.get::<_, Option<PgLsn>>(0));
             lsn.map_or(Lsn::INVALID, |lsn| Lsn::new(lsn.into()))
         };
-        // Read first: what is visible here has moved the origin's local
+        // Read first: what is visible here has moved its origin's local
         // position, up to which the second query flushes.
         let sql = "SELECT applied_lsn FROM pgsluice.progress WHERE subscription = $1 \
                     ORDER BY applied_lsn DESC LIMIT 1";
@@ -466,8 +521,11 @@ impl State {
             true => Some(last(self.session.query_opt(sql, &[&self.name.as_str()]).await.map_err(failed)?)),
             false => None,
         };
-        let sql = "SELECT pg_catalog.pg_replication_origin_progress($1, true)";
-        let row = self.session.query_one(sql, &[&self.name.origin(0)]).await.map_err(failed)?;
+        // The maximum: commits follow one another, whichever worker's they are.
+        let sql = format!(
+            "SELECT max(pg_catalog.pg_replication_origin_progress(o.roname, true)) FROM ({ORIGINS}) o"
+        );
+        let row = self.session.query_one(&sql, &[&self.name.as_str()]).await.map_err(failed)?;
         Ok(written.unwrap_or(last(Some(row))))
     }
 

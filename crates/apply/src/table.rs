@@ -43,6 +43,8 @@ pub(crate) struct TargetColumn {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TargetTable {
     pub(crate) oid: Oid,
+    /// The root of its partitions; its own OID where it has none.
+    pub(crate) root: Oid,
     pub(crate) partitioned: bool,
     pub(crate) columns: Vec<TargetColumn>,
     /// Column names of every unique, valid, immediate, non-partial index
@@ -56,6 +58,8 @@ pub(crate) struct TargetTable {
     pub(crate) firing_rule: Option<String>,
     /// At most one index of any kind is unique or excludes.
     pub(crate) sole_unique_key: bool,
+    /// How many indexes are unique or exclude, its partitions' own included.
+    pub(crate) constraints: usize,
 }
 
 /// One published column and its counterpart.
@@ -113,6 +117,23 @@ pub(crate) struct Table {
     pub(crate) sole_unique_key: bool,
     /// What is read before its changes are applied.
     pub(crate) prefetch: Slot,
+    /// The target's table; of a partition, its root.
+    pub(crate) root: Oid,
+    /// What rows of different transactions can collide by (RULES A2).
+    pub(crate) collisions: Collisions,
+}
+
+/// See [`Table::collisions`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Collisions {
+    /// Nothing: no index is unique or excludes.
+    None,
+    /// The key, and these columns, by position.
+    Keys(Vec<Vec<usize>>),
+    /// Something that changes do not show: an index with an expression or a
+    /// predicate, an exclusion constraint, a type whose equality is not that
+    /// of its bytes, columns that are not published or made on the target.
+    Unknown,
 }
 
 /// Why a relation cannot be applied to the target's table.
@@ -199,6 +220,8 @@ impl Table {
         let key_mask = columns.iter().map(|column| column.key).collect();
         let partitioned = target.partitioned;
         let sole_unique_key = target.sole_unique_key;
+        let collisions = collisions(&relation, target, &columns, &key);
+        let root = target.root;
         Ok(Table {
             id,
             name,
@@ -212,6 +235,8 @@ impl Table {
             path,
             sole_unique_key,
             prefetch: Slot::default(),
+            root,
+            collisions,
         })
     }
 
@@ -255,17 +280,37 @@ fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: L
     if columns.iter().any(|column| column.target.identity_always && !column.key) {
         return Path::Rows;
     }
-    // The source's type must be the target's, or '1' and '01' of a text key
-    // would be two rows there and one here.
-    let same_type = |column: &Column, source: Oid| {
-        source == column.target.type_oid && !source.is_user_defined()
-            || column.target.is_enum && source.is_user_defined()
-    };
-    let foldable =
-        columns.iter().zip(&relation.columns).filter(|(column, _)| column.key).all(|(column, source)| {
-            column.target.not_null && column.target.bytewise && same_type(column, source.type_oid)
-        });
+    let foldable = columns
+        .iter()
+        .zip(&relation.columns)
+        .filter(|(column, _)| column.key)
+        .all(|(column, source)| column.target.not_null && is_comparable(column, source.type_oid));
     if lookup == Lookup::UniqueKey && foldable { Path::Fold } else { Path::Rows }
+}
+
+/// Whether values are equal on the target exactly if their bytes are. The
+/// source's type must be the target's, or '1' and '01' of a text key would be
+/// two rows there and one here.
+fn is_comparable(column: &Column, source: Oid) -> bool {
+    let same_type = source == column.target.type_oid && !source.is_user_defined()
+        || column.target.is_enum && source.is_user_defined();
+    column.target.bytewise && same_type
+}
+
+fn collisions(relation: &Relation, target: &TargetTable, columns: &[Column], key: &[usize]) -> Collisions {
+    let position = |name: &String| relation.columns.iter().position(|column| column.name == *name);
+    let comparable = |&at: &usize| is_comparable(&columns[at], relation.columns[at].type_oid);
+    let shown = target.unique_keys.iter().filter_map(|names| {
+        let mut key: Vec<usize> = names.iter().map(position).collect::<Option<_>>()?;
+        key.sort_unstable();
+        key.iter().all(comparable).then_some(key)
+    });
+    let shown: Vec<Vec<usize>> = shown.collect();
+    match target.constraints {
+        0 => Collisions::None,
+        constraints if constraints > shown.len() => Collisions::Unknown,
+        _ => Collisions::Keys(shown.into_iter().filter(|other| other != key).collect()),
+    }
 }
 
 #[cfg(test)]
@@ -305,6 +350,7 @@ pub(crate) mod fixtures {
     pub(crate) fn target() -> TargetTable {
         TargetTable {
             oid: Oid(16385),
+            root: Oid(16385),
             partitioned: false,
             columns: ["id", "a", "b", "extra"].map(|name| target_column(name, 23)).to_vec(),
             unique_keys: vec![vec!["id".to_owned()]],
@@ -312,6 +358,7 @@ pub(crate) mod fixtures {
             firing_trigger: None,
             firing_rule: None,
             sole_unique_key: true,
+            constraints: 1,
         }
     }
 

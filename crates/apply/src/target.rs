@@ -10,23 +10,34 @@ use client::{ConnInfo, Wire};
 use crate::applier::Options;
 use crate::catalog::{Catalog, JoinedTables};
 use crate::error::{Error, Kind};
-use crate::state::State;
+use crate::lock_watch::LockWatch;
+use crate::state::{State, is_without_room};
 
 /// A target that is attached and may be applied to.
 pub struct Target {
-    pub(crate) wire: Wire,
+    pub(crate) sessions: Sessions,
     pub(crate) catalog: Catalog,
     /// How far the target is.
     pub(crate) progress: Lsn,
 }
 
+/// The sessions that apply; at least one.
+pub(crate) struct Sessions {
+    pub(crate) wires: Vec<Wire>,
+    /// Their backends, as the target numbers them.
+    pub(crate) pids: Vec<i32>,
+    pub(crate) lock_watch: LockWatch,
+    /// The backend whose answer is waited for.
+    pub(crate) applying: Arc<AtomicI32>,
+}
+
 /// The backends of a target.
 #[derive(Debug, Clone)]
 pub struct Backends {
-    /// The one that applies.
-    pub applying: i32,
-    /// Bytes that went to it and came.
-    pub traffic: Arc<AtomicU64>,
+    /// The one that applies: of several, the one whose turn it is to commit.
+    pub applying: Arc<AtomicI32>,
+    /// Bytes that went to those that apply and came.
+    pub traffic: Vec<Arc<AtomicU64>>,
     /// The one that is asked for a table's description at this moment; 0 for
     /// none.
     pub asked: Arc<AtomicI32>,
@@ -66,8 +77,9 @@ fn session_settings(options: &Options) -> Vec<(&str, &str)> {
 }
 
 impl Target {
-    /// Connects the session that applies, passes the fence of the origin and
-    /// reads how far it came.
+    /// Connects the sessions that apply, passes the fence of their origins and
+    /// reads how far they came. Where the target has no room for as many as
+    /// are wanted there are fewer.
     ///
     /// # Errors
     /// The session may not be a replica and triggers are not allowed, the
@@ -78,28 +90,46 @@ impl Target {
         options: &Options,
         joined: JoinedTables,
     ) -> Result<Target, Error> {
-        let settings = session_settings(options);
-        let name = options.subscription.application_name("apply");
-        let mut wire = Wire::connect(info, &name, client::Replication::Off, &settings).await?;
-        if wire.version().major() >= 17 {
-            wire.query("SET transaction_timeout = 0").await?;
-        }
-        if options.unconverted {
-            wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
-        }
-        let replica = become_replica(&mut wire, options.allow_triggers).await?;
+        let (mut wire, replica) = session(info, options).await?;
         let progress = state.attach_origin(&mut wire).await?;
         let name = options.subscription.application_name("catalog");
-        let session =
-            client::connect(info, &name, &[("search_path", ""), ("idle_session_timeout", "0")]).await?;
-        Ok(Target { wire, catalog: Catalog::new(session, joined, !replica), progress })
+        let settings = [("search_path", ""), ("idle_session_timeout", "0")];
+        let catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
+        let mut pids = vec![backend(&mut wire).await?];
+        let mut wires = vec![wire];
+        while wires.len() < options.workers {
+            match worker(info, state, options, &pids).await {
+                Ok((wire, pid)) => {
+                    wires.push(wire);
+                    pids.push(pid);
+                }
+                Err(error) if is_without_room(&error) => {
+                    tracing::warn!(
+                        "{} of {} apply workers, because the target has no room for more: {error}",
+                        wires.len(),
+                        options.workers
+                    );
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout'";
+        let timeout = wires[0].query(sql).await?.into_iter().flatten().next().flatten();
+        let name = options.subscription.application_name("watch");
+        let lock_watch = LockWatch::new(info.clone(), name, timeout.as_deref());
+        let applying = Arc::new(AtomicI32::new(pids[0]));
+        Ok(Target { sessions: Sessions { wires, pids, lock_watch, applying }, catalog, progress })
     }
 
     /// Its backends, for who looks whether they are heard of.
     #[must_use]
     pub fn backends(&self) -> Backends {
-        let asked = Arc::clone(&self.catalog.asked);
-        Backends { applying: self.wire.pid(), traffic: self.wire.traffic(), asked }
+        Backends {
+            applying: Arc::clone(&self.sessions.applying),
+            traffic: self.sessions.wires.iter().map(Wire::traffic).collect(),
+            asked: Arc::clone(&self.catalog.asked),
+        }
     }
 
     /// Everything up to here is on the target and flushed.
@@ -107,6 +137,42 @@ impl Target {
     pub fn progress(&self) -> Lsn {
         self.progress
     }
+}
+
+/// A session with the settings of one that applies, and whether it is a replica.
+async fn session(info: &ConnInfo, options: &Options) -> Result<(Wire, bool), Error> {
+    let settings = session_settings(options);
+    let name = options.subscription.application_name("apply");
+    let mut wire = Wire::connect(info, &name, client::Replication::Off, &settings).await?;
+    if wire.version().major() >= 17 {
+        wire.query("SET transaction_timeout = 0").await?;
+    }
+    if options.unconverted {
+        wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
+    }
+    let replica = become_replica(&mut wire, options.allow_triggers).await?;
+    Ok((wire, replica))
+}
+
+/// Another session that applies, beside those of `pids`, and its backend.
+async fn worker(
+    info: &ConnInfo,
+    state: &State,
+    options: &Options,
+    pids: &[i32],
+) -> Result<(Wire, i32), Error> {
+    let (mut wire, _) = session(info, options).await?;
+    let pid = backend(&mut wire).await?;
+    state.attach_worker(&mut wire, pids.len(), &[pids, &[pid]].concat()).await?;
+    Ok((wire, pid))
+}
+
+/// The backend of a session by its own word: what stands between may have
+/// told another.
+async fn backend(wire: &mut Wire) -> Result<i32, Error> {
+    let rows = wire.query("SELECT pg_catalog.pg_backend_pid()").await?;
+    let pid = rows.into_iter().flatten().next().flatten().and_then(|pid| pid.parse().ok());
+    Ok(pid.unwrap_or_else(|| wire.pid()))
 }
 
 /// Sets `session_replication_role`; false where it may not be set and

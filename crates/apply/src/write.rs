@@ -35,6 +35,8 @@ pub(crate) struct Writer {
     exact_only: bool,
     /// Who reads the pages that are about to be written.
     prefetch: Prefetch,
+    /// A statement is of about so many bytes.
+    piece: usize,
 }
 
 /// A plan that is being written.
@@ -80,6 +82,7 @@ impl Writer {
             spare: Vec::new(),
             exact_only: false,
             prefetch: Prefetch::default(),
+            piece: PIECE,
         }
     }
 
@@ -91,6 +94,11 @@ impl Writer {
     /// Tells `prefetch` of each set before it is sent.
     pub(crate) fn prefetching(self, prefetch: Prefetch) -> Self {
         Writer { prefetch, ..self }
+    }
+
+    /// For one of `workers` sessions: memory is for all of them.
+    pub(crate) fn one_of(self, workers: usize) -> Self {
+        Writer { piece: PIECE / workers.clamp(1, 4), ..self }
     }
 
     /// Whether values come in binary form.
@@ -314,7 +322,7 @@ impl Folding {
                 self.fold.sort_inserts(&order);
             }
             let mut arrays = Arrays::within(columns.len(), writer.binary, &mut writer.spare);
-            while self.at < self.fold.rows() && arrays.byte_len() < PIECE && arrays.rows() < rows_max {
+            while self.at < self.fold.rows() && arrays.byte_len() < writer.piece && arrays.rows() < rows_max {
                 let at = self.at;
                 self.at += 1;
                 let (key, net) = self.fold.entry(at);

@@ -53,6 +53,8 @@ pub(crate) struct Origins {
     pub(crate) named: i64,
     /// Ours exists.
     pub(crate) ours: bool,
+    /// Ours by all workers.
+    pub(crate) own: i64,
 }
 
 /// An index of a table.
@@ -206,18 +208,20 @@ pub(crate) async fn slot_name(target: Option<&client::Session>, wanted: &Wanted)
     stored.map_or_else(|| wanted.subscription.slot(), |row| row.get(0))
 }
 
-/// $1 the name of ours.
+/// $1 the name of ours, $2 that of the subscription.
 const ORIGINS: &str = "
-SELECT pg_catalog.count(*) AS named, COALESCE(pg_catalog.bool_or(o.roname = $1::text), false) AS ours
+SELECT pg_catalog.count(*) AS named, COALESCE(pg_catalog.bool_or(o.roname = $1::text), false) AS ours,
+       pg_catalog.count(*) FILTER (WHERE o.roname ~ ('^pgsluice_' || $2::text || '_[0-9]+$')) AS own
   FROM pg_catalog.pg_replication_origin o";
 
-/// What `apply` (`state.rs`, `executor.rs`) and `engine` (`admin.rs`) call.
+/// $1 whether there are several workers. What `apply` (`state.rs`, `executor.rs`) and `engine` (`admin.rs`) call.
 const FUNCTIONS: &str = "
 SELECT f AS name FROM pg_catalog.unnest(ARRAY[
   'pg_catalog.pg_replication_origin_create(text)', 'pg_catalog.pg_replication_origin_drop(text)',
   'pg_catalog.pg_replication_origin_session_setup(text)',
   'pg_catalog.pg_replication_origin_xact_setup(pg_lsn, timestamptz)',
-  'pg_catalog.pg_replication_origin_progress(text, boolean)']) f
+  'pg_catalog.pg_replication_origin_progress(text, boolean)',
+  CASE WHEN $1 THEN 'pg_catalog.pg_replication_origin_session_reset()' END]) f
  WHERE NOT pg_catalog.has_function_privilege(f, 'EXECUTE')";
 
 /// $1 the tables, $2 the states in which triggers and rules fire for us, as in
@@ -337,8 +341,12 @@ impl Subscriber {
             state.subscription = reader.row("pgsluice.subscription", SUBSCRIPTION, &[&name]).await?;
         }
         let origin = wanted.subscription.origin(0);
-        let origins = reader.row("replication origins", ORIGINS, &[&origin]).await?.unwrap_or_default();
-        let forbidden: Vec<Name> = reader.rows("replication origin functions", FUNCTIONS, &[]).await?;
+        let origins = reader
+            .row("replication origins", ORIGINS, &[&origin, &wanted.subscription.as_str()])
+            .await?
+            .unwrap_or_default();
+        let forbidden: Vec<Name> =
+            reader.rows("replication origin functions", FUNCTIONS, &[&(wanted.apply_workers > 1)]).await?;
         let replica = may_be_replica(reader).await;
         let described = match publication::target_tables(reader.session, names).await {
             Ok(described) => Some(described),

@@ -177,6 +177,12 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_batches_total", "counter", "Transactions committed on the target.", |s| {
         plain(s.totals.batches as f64)
     }),
+    family("pgsluice_ahead_total", "counter", "Chunks executed before their turn to commit.", |s| {
+        plain(s.totals.ahead as f64)
+    }),
+    family("pgsluice_ahead_void_total", "counter", "Chunks executed too early, and then again.", |s| {
+        plain(s.totals.ahead_void as f64)
+    }),
     family("pgsluice_replays_total", "counter", "Chunks applied again one change at a time.", |s| {
         plain(s.totals.replays as f64)
     }),

@@ -432,6 +432,7 @@ impl Attempt<'_> {
             exact_only: settings.exact_only,
             allow_triggers: settings.allow_triggers,
             unconverted: unconverted(ends),
+            workers: settings.max_parallel_apply_workers_per_subscription,
             skip_lsn,
             gate: Arc::clone(self.status.gate()),
             prefetch: Some(apply::PrefetchOptions {

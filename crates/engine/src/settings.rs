@@ -51,6 +51,8 @@ pub struct Settings {
     pub prefetch: PrefetchMode,
     /// Sessions that do; `None` for as many as the target can spare.
     pub max_parallel_prefetch_workers_per_subscription: Option<usize>,
+    /// Sessions that apply at the same time; at least one.
+    pub max_parallel_apply_workers_per_subscription: usize,
     /// Apply every change by itself; for tests.
     pub exact_only: bool,
     /// Longest time between two reports to the source; zero: only on request.

@@ -236,6 +236,18 @@ pub(crate) struct Apply {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) max_parallel_prefetch_workers_per_subscription: Option<u16>,
 
+    /// Sessions that apply to the target at the same time
+    ///
+    /// More than one helps where the target waits for its storage or has
+    /// cores to spare, and only while it is behind: what is independent of all
+    /// before it is executed early, what is not waits, and commits keep the
+    /// source's order. Each has a replication origin of its own, which takes
+    /// one of the target's `max_replication_slots` (from 18 on
+    /// `max_active_replication_origins`) until the subscription is dropped.
+    /// If the target has no room for all, fewer apply.
+    #[arg(long, default_value = "1", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) max_parallel_apply_workers_per_subscription: u16,
+
     /// Run even if the target's role may not set session_replication_role
     ///
     /// Then the target's ordinary triggers and foreign keys act on replicated

@@ -117,6 +117,9 @@ impl Subject {
             max_parallel_prefetch_workers_per_subscription: apply
                 .max_parallel_prefetch_workers_per_subscription
                 .map(usize::from),
+            max_parallel_apply_workers_per_subscription: usize::from(
+                apply.max_parallel_apply_workers_per_subscription,
+            ),
             exact_only: std::env::var_os(EXACT_ONLY).is_some_and(|value| !value.is_empty()),
             wal_receiver_status_interval: stream.wal_receiver_status_interval.0,
             wal_receiver_timeout: stream.wal_receiver_timeout.0,

@@ -25,13 +25,21 @@ fn rows() -> u64 {
 
 /// Memory of `pgsluice` while it applies [`rows`] rows, which `write` writes: the source's session runs it with the
 /// statement that inserts the rows from `first` to `last`.
-fn resident_of(major: Major, streaming: &str, write: impl Fn(&Pair, &dyn Fn(&str, &str) -> String)) -> u64 {
+fn resident_of(
+    major: Major,
+    streaming: &str,
+    workers: &str,
+    write: impl Fn(&Pair, &dyn Fn(&str, &str) -> String),
+) -> u64 {
     let set = |builder: Builder| builder.setting("max_wal_size", "8GB").setting("synchronous_commit", "off");
     let pair = Pair::with(set(Cluster::builder(major)), set(Cluster::builder(major))).unwrap();
     pair.both("postgres", "CREATE TABLE t (id bigint PRIMARY KEY, v text)").unwrap();
     pair.source.sql("postgres", "CREATE PUBLICATION p FOR TABLE t").unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_pgsluice"));
-    let args = ["run", "--publication", "p", "--subscription", "s", "--streaming", streaming];
+    let workers = ["--max-parallel-apply-workers-per-subscription", workers];
+    let args =
+        [&["run", "--publication", "p", "--subscription", "s", "--streaming", streaming], &workers[..]];
+    let args = args.concat();
     let mut sluice = Sluice::start(Sluice::command_of(program, &pair, &args)).unwrap();
     // The stream, not the first copy, is to carry it.
     let streams = || {
@@ -63,7 +71,7 @@ fn one_large_transaction_is_not_held_in_memory() {
     assert!(transaction > RESIDENT_MAX, "a transaction of {transaction} bytes would show nothing");
     // Each major in one of the two ways: they differ here, in who keeps the open transaction.
     for (major, streaming) in Major::under_test().into_iter().zip(["on", "off"].into_iter().cycle()) {
-        let resident = resident_of(major, streaming, |pair, insert| {
+        let resident = resident_of(major, streaming, "1", |pair, insert| {
             pair.source.sql("postgres", &insert("1", &rows().to_string())).unwrap();
         });
         let megabytes = resident >> 20;
@@ -81,7 +89,13 @@ fn one_large_transaction_is_not_held_in_memory() {
 fn a_backlog_is_not_held_in_memory() {
     // What is measured is ours and the same on each.
     let major = *Major::under_test().last().expect("a major to test");
-    let resident = resident_of(major, "off", |pair, insert| {
+    for workers in ["1", "4"] {
+        backlog(major, workers);
+    }
+}
+
+fn backlog(major: Major, workers: &str) {
+    let resident = resident_of(major, "off", workers, |pair, insert| {
         let lock = "BEGIN; LOCK TABLE t IN SHARE MODE; SELECT pg_sleep(4); COMMIT";
         let url = pair.target.url("postgres");
         let locked = std::thread::spawn(move || testkit::query(&url, lock).map(drop));
@@ -99,6 +113,9 @@ fn a_backlog_is_not_held_in_memory() {
         locked.join().unwrap().unwrap();
     });
     let megabytes = resident >> 20;
-    println!("PostgreSQL {major}: {} rows in transactions of 1000, {megabytes} MiB resident at most", rows());
+    println!(
+        "PostgreSQL {major}, {workers} workers: {} rows in transactions of 1000, {megabytes} MiB resident at most",
+        rows()
+    );
     assert!(resident < RESIDENT_MAX, "{megabytes} MiB resident");
 }

@@ -11,7 +11,8 @@
 //! - `initdb` runs once per major; a cluster is a copy of that template.
 //!
 //! The environment: `PGSLUICE_TEST_MAJORS` (`all`, or `15,18`), `PGSLUICE_PG_DIR` (where server binaries are kept),
-//! `PGSLUICE_BIN` (the program under test), `PGSLUICE_TEST_KEEP` (leave the clusters' directories behind, to look at).
+//! `PGSLUICE_BIN` (the program under test), `PGSLUICE_TEST_WORKERS` (apply workers where a test does not say how many),
+//! `PGSLUICE_TEST_KEEP` (leave the clusters' directories behind, to look at).
 //!
 //! Does not belong here: anything that knows what pgsluice does with the rows. Checkers stay apart from what they
 //! check, so this crate depends on none of the product's.
@@ -38,6 +39,6 @@ pub use pg_dump::{pg_dump_for, pg_dump_pinned};
 pub use proxy::{Proxy, Then};
 pub use rows::{RowsCompared, assert_same_rows, same_rows};
 pub use server::{cache_dir, server_dir, workspace_dir};
-pub use sluice::{Output, Sluice, pgsluice_path};
+pub use sluice::{Output, Sluice, apply_workers, pgsluice_path};
 pub use sql::{Rows, query};
 pub use wait::wait_for;

@@ -1,8 +1,10 @@
 //! The program under test, as a process: what a user would run, found where cargo built it.
 
 use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +16,21 @@ use crate::process;
 
 /// How long a command other than `run` may take.
 const COMMAND_BOUND: Duration = Duration::from_secs(60);
+
+/// How many apply workers a pgsluice has that is not told otherwise: `PGSLUICE_TEST_WORKERS`, else what it chooses.
+///
+/// # Panics
+/// When it is no number.
+pub fn apply_workers() -> Option<usize> {
+    static WORKERS: LazyLock<Option<usize>> = LazyLock::new(|| {
+        let workers = std::env::var("PGSLUICE_TEST_WORKERS").ok().filter(|workers| !workers.is_empty())?;
+        let workers = workers.parse().unwrap_or_else(|_| panic!("PGSLUICE_TEST_WORKERS: {workers:?}"));
+        // Not captured: it belongs to the results.
+        let _ = writeln!(io::stderr(), "pgsluice with {workers} apply workers");
+        Some(workers)
+    });
+    *WORKERS
+}
 
 /// The built program: `PGSLUICE_BIN`, else `pgsluice` in the target directory this test was built in.
 ///
@@ -123,6 +140,9 @@ impl Sluice {
         command.env("PGSLUICE_SOURCE", pair.source.url("postgres"));
         command.env("PGSLUICE_TARGET", pair.target.url("postgres"));
         command.env("PGSLUICE_STATE_DIR", pair.state_dir());
+        if let Some(workers) = apply_workers() {
+            command.env("PGSLUICE_MAX_PARALLEL_APPLY_WORKERS_PER_SUBSCRIPTION", workers.to_string());
+        }
         command
     }
 

@@ -4,7 +4,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | a new subscription, copying | 1 | 2: the stream's, the snapshot's | 2 (look, monitor) and one per copy connection | 1 (control) and one per copy connection |
 //! | continued with unfinished tables | 1 more, temporary | 2 | the same | the same |
-//! | streaming | 1 | 1 | 2 (monitor, refresh) | 3 (control, apply, catalog) |
+//! | streaming | 1 | 1 | 2 (monitor, refresh) | 3 (control, apply, catalog); with several apply workers one for each, and 1 (watch) |
 //! | a table was added | 1 more, temporary | 2 | as for a new subscription | 1 more per copy connection |
 //!
 //! A new schema's indexes are built after the copy, over as many connections; what of it waits for the stream takes
@@ -72,13 +72,13 @@ fn short(server: &Server, setting: &str, max: i64, used: i64, needed: i64, of: &
     })
 }
 
-pub(super) fn origins(_: &Wanted, target: &Subscriber) -> Vec<Finding> {
+pub(super) fn origins(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = &target.server else { return Vec::new() };
     let setting =
         if server.major() >= 18 { "max_active_replication_origins" } else { "max_replication_slots" };
     let Some(max) = server.number(setting) else { return Vec::new() };
-    // One per apply worker, and there is one.
-    let needed = i64::from(!target.origins.ours);
+    // One per apply worker.
+    let needed = (wanted.apply_workers as i64 - target.origins.own).max(0);
     let (used, known) = match target.origins_active {
         Some(active) => (active, true),
         None => (target.origins.named, false),
@@ -91,8 +91,9 @@ pub(super) fn origins(_: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let sql = format!("ALTER SYSTEM SET {setting} = {}", used + needed);
     let remedy = "then restart the server";
     // Those that are named but hold no state take nothing.
-    let finding = match known {
+    let finding = match known && left == 0 && !target.origins.ours {
         true => Finding::cannot(End::Target, setting, what).refusing(Refuses::New),
+        false if known => Finding::warning(End::Target, setting, format!("{what}: fewer workers apply")),
         false => Finding::warning(End::Target, setting, format!("{what}, if all of them hold state")),
     };
     vec![finding.remedy(remedy).sql(sql)]
@@ -109,7 +110,8 @@ pub(super) fn source_connections(wanted: &Wanted, source: &Publisher, target: &S
 pub(super) fn target_connections(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = target.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
     let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
-    let most = TARGET_SESSIONS.max(TARGET_SESSIONS_COPYING + copying);
+    let applying = if wanted.apply_workers > 1 { wanted.apply_workers as i64 } else { 0 };
+    let most = (TARGET_SESSIONS + applying).max(TARGET_SESSIONS_COPYING + copying);
     connections(End::Target, server, [TARGET_SESSIONS, most], 0)
 }
 

@@ -109,8 +109,8 @@ async fn give_back_once(
         format!("ALTER SUBSCRIPTION {ident} SET (slot_name = {slot}); ALTER SUBSCRIPTION {ident} ENABLE");
     transaction.batch_execute(&sql).await?;
     let sql = "SELECT pg_catalog.pg_replication_origin_drop(o.roname) FROM pg_catalog.pg_replication_origin o \
-                WHERE o.roname = $1";
-    transaction.execute(sql, &[&name.origin(0)]).await?;
+                WHERE o.roname ~ ('^pgsluice_' || $1 || '_[0-9]+$')";
+    transaction.execute(sql, &[&name.as_str()]).await?;
     admin::remove_rows(&mut transaction, name.as_str(), &mut Vec::new()).await?;
     Ok(transaction.commit().await?)
 }

@@ -69,6 +69,12 @@ pub struct Totals {
     pub rows_written: u64,
     /// Chunks rolled back and applied again one change at a time.
     pub replays: u64,
+    /// Chunks executed before their turn to commit.
+    #[serde(default)]
+    pub ahead: u64,
+    /// Those of them that were executed again.
+    #[serde(default)]
+    pub ahead_void: u64,
     /// Attempts that ended in an error.
     pub errors: u64,
     /// Conflicts by type, in PostgreSQL's names.
@@ -319,6 +325,8 @@ impl Status {
             batches: get(&counters.batches),
             rows_written: get(&counters.rows_written),
             replays: get(&counters.replays),
+            ahead: get(&counters.ahead),
+            ahead_void: get(&counters.ahead_void),
             errors: get(&self.failures),
             conflicts: ConflictType::ALL
                 .into_iter()

@@ -133,14 +133,18 @@ impl Status {
         let streaming = phase == Phase::Streaming;
         let asked = backends.as_ref().map_or(0, |own| own.asked.load(Ordering::Relaxed));
         let awaited = match &backends {
-            Some(own) if streaming && executing => Some(own.applying),
+            Some(own) if streaming && executing => Some(own.applying.load(Ordering::Relaxed)),
             Some(_) if streaming && asked != 0 => Some(asked),
             _ => None,
         };
         Motion {
             applied: self.progress().snapshot().applied.as_u64(),
             copied_bytes: self.copy().tables().iter().map(|table| table.bytes()).sum(),
-            traffic: backends.map_or(0, |own| own.traffic.load(Ordering::Relaxed)),
+            traffic: backends
+                .iter()
+                .flat_map(|own| &own.traffic)
+                .map(|bytes| bytes.load(Ordering::Relaxed))
+                .sum(),
             connects: self.connects.load(Ordering::Relaxed),
             under_way: match phase {
                 Phase::Starting | Phase::Copying => true,

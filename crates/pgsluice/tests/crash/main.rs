@@ -45,6 +45,8 @@ const BEHIND_MAX: u64 = 1_000;
 /// A small batch, so that large transactions come in parts.
 const ARGUMENTS: &str = "run --publication p --subscription crash --copy-split-bytes 4MB --batch-rows-max 700 \
     --wal-retrieve-retry-interval 200ms --wal-receiver-status-interval 1s";
+/// Apply workers: each major with one of these, which one the seed says.
+const WORKERS: [usize; 2] = [1, 4];
 
 fn environment(name: &str) -> Option<u64> {
     std::env::var(name)
@@ -57,10 +59,11 @@ fn both_ends_end_equal_whatever_is_killed() {
     let seed = environment("PGSLUICE_CRASH_SEED").unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
     let majors = Major::under_test();
     let kills_min = KILLS_MIN.div_ceil(u32::try_from(majors.len()).expect("a handful of majors"));
-    for major in majors {
-        println!("PostgreSQL {major}: PGSLUICE_CRASH_SEED={seed}");
+    for (number, major) in (seed as usize..).zip(majors) {
+        let workers = WORKERS[number % WORKERS.len()];
+        println!("PostgreSQL {major}, {workers} apply workers: PGSLUICE_CRASH_SEED={seed}");
         let started = Instant::now();
-        let mut world = World::new(major, seed);
+        let mut world = World::new(major, seed, workers);
         let load = Load::start(&world.pair.source.url("postgres"), seed);
         world.starting_rounds();
         world.copy_rounds();
@@ -134,6 +137,7 @@ struct World {
     /// Between pgsluice and the target.
     link: Proxy,
     sluice: Sluice,
+    workers: usize,
     recorder: Recorder,
     random: StdRng,
     tally: Tally,
@@ -141,7 +145,7 @@ struct World {
 }
 
 impl World {
-    fn new(major: Major, seed: u64) -> World {
+    fn new(major: Major, seed: u64, workers: usize) -> World {
         let source = Cluster::builder(major).setting("logical_decoding_work_mem", "64kB");
         // What a crash may lose is what was not written yet: as much as the
         // server allows.
@@ -156,12 +160,13 @@ impl World {
             .expect("a publication");
         let recorder = Recorder::create(&pair.state_dir().join("recorder"));
         let link = Proxy::to(pair.target.port()).expect("a proxy");
-        let sluice = start(&pair, &link);
+        let sluice = start(&pair, &link, workers);
         let rounds_min = environment("PGSLUICE_CRASH_ROUNDS").map_or(0, |rounds| rounds as u32);
         World {
             pair,
             link,
             sluice,
+            workers,
             recorder,
             random: StdRng::seed_from_u64(seed),
             tally: Tally::default(),
@@ -303,7 +308,7 @@ impl World {
             Victim::Sluice => {
                 self.sluice.kill9();
                 let phases = self.recorder.read();
-                self.sluice = start(&self.pair, &self.link);
+                self.sluice = start(&self.pair, &self.link, self.workers);
                 phases
             }
             Victim::Target | Victim::Backend => {
@@ -354,8 +359,8 @@ impl World {
         }
         let mut conn = Conn::new(self.pair.target.url("postgres"));
         let sql = "SELECT greatest(coalesce((SELECT max(applied_lsn) FROM pgsluice.progress WHERE subscription = \
-                   'crash'), (SELECT remote_lsn FROM pg_replication_origin_status WHERE external_id = \
-                   'pgsluice_crash_0')), confirmed_lsn) - '0/0' FROM pgsluice.subscription WHERE name = 'crash'";
+                   'crash'), (SELECT max(remote_lsn) FROM pg_replication_origin_status WHERE external_id ~ \
+                   '^pgsluice_crash_[0-9]+$')), confirmed_lsn) - '0/0' FROM pgsluice.subscription WHERE name = 'crash'";
         let mut has = None;
         wait_for("the target to recover", BOUND, || {
             has = conn.numbers(sql).ok();
@@ -379,10 +384,16 @@ impl World {
     /// The backend that copies or applies, of the process that runs now.
     fn backend(&mut self, wanted: Phase) -> u32 {
         let role = if wanted == Phase::Copy { "copy" } else { "apply" };
+        // Of several workers the first commits most; otherwise any may be hit.
+        let earlier = match wanted {
+            Phase::Copy => 0,
+            Phase::Commit => self.workers - 1,
+            _ => self.random.random_range(0..self.workers),
+        };
         let mut conn = Conn::new(self.pair.target.url("postgres"));
         let sql = format!(
             "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgsluice crash {role}' \
-             ORDER BY backend_start DESC LIMIT 1"
+             ORDER BY backend_start DESC OFFSET {earlier} LIMIT 1"
         );
         let mut pid = 0;
         let found = wait_for("a backend of pgsluice", BOUND, || {
@@ -481,8 +492,10 @@ impl World {
     }
 }
 
-fn start(pair: &Pair, link: &Proxy) -> Sluice {
-    let arguments: Vec<&str> = ARGUMENTS.split_whitespace().collect();
+fn start(pair: &Pair, link: &Proxy, workers: usize) -> Sluice {
+    let workers = workers.to_string();
+    let mut arguments: Vec<&str> = ARGUMENTS.split_whitespace().collect();
+    arguments.extend(["--max-parallel-apply-workers-per-subscription", &workers]);
     let mut command = Sluice::command(pair, &arguments).expect("pgsluice is built");
     command.env("PGSLUICE_TARGET", link.url(&pair.target.url("postgres")));
     command.env("PGSLUICE_FLIGHT_RECORDER", pair.state_dir().join("recorder"));

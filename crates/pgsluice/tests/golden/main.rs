@@ -4,6 +4,8 @@
 //! own. One runs all the time and meets every transaction by itself. The others are stopped while the source is
 //! written, and meet it all as one backlog: folded, replayed one change at a time, in parts of three rows, as text
 //! in parts of 500.
+//! Those that meet a backlog do so with one apply worker or with four, as a printed seed says; `PGSLUICE_GOLDEN_SEED`
+//! repeats it.
 //! The source decodes with little memory, so that larger transactions are streamed while they are open, except to the
 //! last strategy. What a target must hold comes from its source, never from us. See [`theme`] for the headings.
 
@@ -16,6 +18,10 @@ mod support;
 mod theme;
 mod unknown_encoding;
 
+use std::sync::LazyLock;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use support::{Scenario, scenario_in};
 use theme::{Paragraph, Section, Theme, What};
 
@@ -80,10 +86,29 @@ themes! {
     wide,
 }
 
+/// [`STRATEGIES`] with numbers of apply workers, which differ from theme to theme and from run to run.
+fn strategies(name: &str) -> Vec<Vec<&'static str>> {
+    static SEED: LazyLock<u64> = LazyLock::new(|| {
+        let seed = std::env::var("PGSLUICE_GOLDEN_SEED").ok().map(|seed| seed.parse().expect("a number"));
+        seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000))
+    });
+    let name: u64 = name.bytes().map(u64::from).sum();
+    let mut random = StdRng::seed_from_u64(*SEED + name);
+    let mut strategies: Vec<Vec<&str>> = STRATEGIES.iter().map(|words| words.to_vec()).collect();
+    for strategy in &mut strategies[BEHIND..] {
+        let workers = if random.random_bool(0.5) { "1" } else { "4" };
+        strategy.extend(["--max-parallel-apply-workers-per-subscription", workers]);
+    }
+    println!("PGSLUICE_GOLDEN_SEED={}: {strategies:?}", *SEED);
+    strategies
+}
+
 fn tell(name: &str) {
     let theme = Theme::read(name);
     let [source, target] = &theme.databases;
-    scenario_in(source, target, STRATEGIES, |s| {
+    let strategies = strategies(name);
+    let strategies: Vec<&[&str]> = strategies.iter().map(Vec::as_slice).collect();
+    scenario_in(source, target, &strategies, |s| {
         if s.major() < theme.since {
             println!("{name}: not told on {}, it needs {}", s.major(), theme.since);
             return;

@@ -14,6 +14,7 @@ mod failures;
 mod faults;
 mod folds;
 mod identity;
+mod parallel;
 mod prefetch;
 mod progress;
 mod refresh;

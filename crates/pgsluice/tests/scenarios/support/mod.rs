@@ -30,8 +30,10 @@ pub(crate) const STOP: Duration = Duration::from_secs(5);
 
 /// As a user runs it.
 pub(crate) const FOLDED: &[&str] = &[];
-/// Everything small and in text: chunks of two rows, no streaming.
-pub(crate) const ONE_BY_ONE: &[&str] = &["--binary", "off", "--batch-rows-max", "2", "--streaming", "off"];
+/// Everything small and in text: parts of one row, no streaming.
+pub(crate) const ONE_BY_ONE: &[&str] =
+    &["--binary", "off", "--batch-rows-max", ROWS_OF_PARTS, "--streaming", "off"];
+const ROWS_OF_PARTS: &str = "2";
 const BOTH: &[&[&str]] = &[FOLDED, ONE_BY_ONE];
 
 /// Runs `scenario` on every major under test, followed by both strategies.
@@ -136,7 +138,7 @@ impl Scenario {
         for (number, args) in strategies.iter().enumerate() {
             let name = format!("{db}_{number}");
             told.pair().target.sql("postgres", &target(&name)).expect("a database");
-            let args = args.iter().map(|&arg| arg.to_owned()).collect();
+            let args = args.iter().map(|&arg| chunks_for_workers(arg).to_owned()).collect();
             told.followers.push(Follower { db: name.clone(), name, args, sluice: None, log: String::new() });
         }
         told.both("CREATE TABLE mark (id int PRIMARY KEY)");
@@ -347,6 +349,12 @@ impl Drop for Scenario {
             eprintln!("while cleaning up: {error:#}");
         }
     }
+}
+
+/// Parts of transactions are applied alone: several workers have something to do only in chunks of whole ones.
+fn chunks_for_workers(arg: &str) -> &str {
+    let several = testkit::apply_workers().is_some_and(|workers| workers > 1);
+    if several && arg == ROWS_OF_PARTS { "16" } else { arg }
 }
 
 #[track_caller]

@@ -1,0 +1,255 @@
+//! What a plan touches, and a plan in two: what is executed ahead, and what
+//! is executed when its turn has come.
+//!
+//! Keys are hashes: two that are equal by accident are one dependency too
+//! many, which costs a moment and no more.
+
+use std::hash::Hasher;
+
+use base::Oid;
+use proto::pgoutput::{Column, Tuple};
+use rustc_hash::FxHasher;
+use txn::Op;
+
+use crate::fold::{Fold, Net};
+use crate::plan::{Plan, Stage, Step, Tables};
+use crate::schedule::{Footprint, Late, Touched, Units};
+use crate::table::{Collisions, Path, Table};
+
+impl Plan {
+    /// What it touches.
+    pub(crate) fn footprint(&self) -> Footprint {
+        // A trigger may look anywhere, and TRUNCATE changes what a snapshot sees.
+        let [Stage::Tables(stage)] = self.stages.as_slice() else { return Footprint::Everything };
+        let mut touched: Vec<Touched> =
+            stage.tables.iter().map(|(table, steps)| touch(table, steps)).collect();
+        // One table by two mappings: what one does comes before what the other does.
+        for at in 1..touched.len() {
+            let root = touched[at].root;
+            if let Some(other) = touched[..at].iter().position(|other| other.root == root) {
+                touched[at].units = Units::Whole;
+                touched[other].units = Units::Whole;
+            }
+        }
+        Footprint::Tables(touched)
+    }
+
+    /// What is not late, and what is, by the split of its footprint.
+    pub(crate) fn split(mut self, split: &[Late]) -> (Plan, Plan) {
+        let mut later = Plan::new(self.binary());
+        let Some(Stage::Tables(stage)) = self.stages.first_mut() else { return (later, self) };
+        let mut late_stage = Tables::default();
+        let mut early_stage = Tables::default();
+        for ((table, mut steps), late) in std::mem::take(&mut stage.tables).into_iter().zip(split) {
+            match (late, steps.as_mut_slice()) {
+                (Late::Nothing, _) => early_stage.tables.push((table, steps)),
+                (Late::Units(units), [Step::Fold(fold)]) => {
+                    let taken = fold.take_out(units);
+                    late_stage.tables.push((table.clone(), vec![Step::Fold(taken)]));
+                    early_stage.tables.push((table, steps));
+                }
+                (Late::All | Late::Units(_), _) => late_stage.tables.push((table, steps)),
+            }
+        }
+        self.stages = vec![Stage::Tables(early_stage)];
+        later.stages = vec![Stage::Tables(late_stage)];
+        (self, later)
+    }
+
+    /// Nothing is to be written.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stages.iter().all(|stage| matches!(stage, Stage::Tables(tables) if tables.tables.is_empty()))
+    }
+}
+
+fn touch(table: &Table, steps: &[Step]) -> Touched {
+    let append = || steps.iter().all(|step| matches!(step, Step::Append(_)));
+    let units = match (&table.collisions, table.path) {
+        (Collisions::None, Path::Rows) if append() => Units::Append,
+        (Collisions::Keys(others), Path::Fold) => keys(table, others, steps).unwrap_or(Units::Whole),
+        _ => Units::Whole,
+    };
+    Touched { root: table.root, mapping: table.id, units }
+}
+
+/// Each row of a fold by itself. Where there is more than one fold, with an
+/// UPDATE of a key in between, the order of all is kept: they are one unit.
+fn keys(table: &Table, others: &[Vec<usize>], steps: &[Step]) -> Option<Units> {
+    let (mut ends, mut keys) = (Vec::new(), Vec::new());
+    for step in steps {
+        match step {
+            Step::Fold(fold) => {
+                for at in 0..fold.rows() {
+                    keys.push(key(table.root, 0, fold.hash(at)));
+                    if let (_, Net::Insert(row) | Net::Update(row) | Net::Replace(row)) = fold.entry(at) {
+                        keys.extend(other_keys(table, others, row));
+                    }
+                    ends.push(u32::try_from(keys.len()).ok()?);
+                }
+            }
+            Step::Row(op) => {
+                let (old, new) = match op {
+                    Op::Insert(new) => (None, Some(new)),
+                    Op::Update { old, new } => (old.as_ref().map(|old| &old.tuple), Some(new)),
+                    Op::Delete(old) => (Some(&old.tuple), None),
+                };
+                for row in [old, new].into_iter().flatten() {
+                    keys.push(key(table.root, 0, Fold::hash_of(table, row)?));
+                }
+                keys.extend(new.into_iter().flat_map(|row| other_keys(table, others, row)));
+            }
+            Step::Append(_) => return None,
+        }
+    }
+    if steps.len() > 1 || !matches!(steps, [Step::Fold(_)]) {
+        ends = vec![u32::try_from(keys.len()).ok()?];
+    }
+    Some(Units::Keys { ends, keys })
+}
+
+/// The values of other unique keys, as far as the change shows them. NULLs
+/// are different from one another.
+fn other_keys(table: &Table, others: &[Vec<usize>], row: &Tuple) -> impl Iterator<Item = u64> {
+    others.iter().zip(1..).filter_map(move |(positions, number)| {
+        let mut hasher = FxHasher::default();
+        let mut wanted = positions.iter().copied().peekable();
+        for (position, column) in row.columns().enumerate() {
+            if wanted.next_if_eq(&position).is_none() {
+                continue;
+            }
+            match column {
+                Column::Text(value) | Column::Binary(value) => {
+                    hasher.write_usize(value.len());
+                    hasher.write(value);
+                }
+                Column::Null | Column::Unchanged => return None,
+            }
+        }
+        Some(key(table.root, number, hasher.finish()))
+    })
+}
+
+/// Of a value of index `number` of a table; 0 is the key that changes name.
+fn key(root: Oid, number: u32, value: u64) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write_u32(root.0);
+    hasher.write_u32(number);
+    hasher.write_u64(value);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proto::pgoutput::{OldTuple, ReplicaIdentity};
+
+    use super::*;
+    use crate::batch::Change;
+    use crate::table::{TargetTable, fixtures};
+    use crate::write::{Writer, Writing};
+
+    fn table(change: fn(&mut TargetTable)) -> Arc<Table> {
+        let mut target = fixtures::target();
+        change(&mut target);
+        Arc::new(Table::map(1, fixtures::relation(ReplicaIdentity::Default), &target).unwrap())
+    }
+
+    fn tuple(id: &str, a: &str) -> Tuple {
+        [Column::Text(id.as_bytes()), Column::Text(a.as_bytes()), Column::Null].into_iter().collect()
+    }
+
+    fn update(id: &str, a: &str) -> Op {
+        Op::Update { old: None, new: tuple(id, a) }
+    }
+
+    fn plan(table: &Arc<Table>, ops: impl IntoIterator<Item = Op>) -> Plan {
+        let mut plan = Plan::new(false);
+        let changes = ops.into_iter().map(|op| Change::Row { table: Arc::clone(table), op });
+        plan.add_all(&changes.collect::<Vec<_>>()).unwrap();
+        plan
+    }
+
+    fn units(plan: &Plan) -> (Vec<u32>, Vec<u64>) {
+        let Footprint::Tables(touched) = plan.footprint() else { panic!("a barrier") };
+        match &touched[0].units {
+            Units::Keys { ends, keys } => (ends.clone(), keys.clone()),
+            units => panic!("{units:?}"),
+        }
+    }
+
+    fn rows_written(plan: Plan) -> u64 {
+        let (mut writing, mut writer, mut rows) = (Writing::new(plan), Writer::new(false), 0);
+        while let Some(statement) = writer.next(&mut writing).unwrap() {
+            rows += statement.rows_expected;
+        }
+        rows
+    }
+
+    #[test]
+    fn a2_rows_share_their_keys_and_the_values_of_other_unique_keys() {
+        let plain = table(|_| ());
+        let two = table(|target| {
+            target.unique_keys.push(vec!["a".to_owned()]);
+            (target.constraints, target.sole_unique_key) = (2, false);
+        });
+        let shared = |table: &Arc<Table>, one: Op, other: Op| {
+            let (one, other) = (units(&plan(table, [one])).1, units(&plan(table, [other])).1);
+            one.iter().any(|key| other.contains(key))
+        };
+        assert!(shared(&plain, update("1", "x"), update("1", "y")));
+        assert!(!shared(&plain, update("1", "x"), update("2", "x")));
+        assert!(shared(&two, update("1", "x"), Op::Insert(tuple("2", "x"))));
+        assert!(!shared(&two, update("1", "x"), Op::Insert(tuple("2", "y"))));
+        // 1 of one index is not 1 of the other.
+        assert!(!shared(&two, update("1", "2"), update("2", "1")));
+    }
+
+    #[test]
+    fn a2_what_changes_do_not_show_is_not_guessed() {
+        for change in [(|target| target.constraints = 2) as fn(&mut TargetTable), |target| {
+            target.columns[0].bytewise = false
+        }] {
+            let table = table(change);
+            let Footprint::Tables(touched) = plan(&table, [update("1", "x")]).footprint() else { panic!() };
+            assert_eq!(touched[0].units, Units::Whole);
+        }
+        let trigger = table(|target| target.firing_trigger = Some("t".into()));
+        assert_eq!(plan(&trigger, [update("1", "x")]).footprint(), Footprint::Everything);
+        let loose = table(|target| {
+            target.unique_keys.clear();
+            target.constraints = 0;
+        });
+        let units = |op: Op| match plan(&loose, [op]).footprint() {
+            Footprint::Tables(touched) => touched[0].units.clone(),
+            Footprint::Everything => panic!(),
+        };
+        assert_eq!(units(Op::Insert(tuple("1", "x"))), Units::Append);
+        assert_eq!(units(update("1", "x")), Units::Whole);
+    }
+
+    #[test]
+    fn a_split_writes_every_row_once() {
+        let table = table(|_| ());
+        let ops = || ["1", "2", "3", "4", "5"].map(|id| update(id, "x"));
+        assert_eq!(units(&plan(&table, ops())).0, [1, 2, 3, 4, 5]);
+        for (late, early_rows) in [(Late::Nothing, 5), (Late::All, 0), (Late::Units(vec![0, 3]), 3)] {
+            let (early, late) = plan(&table, ops()).split(&[late]);
+            assert_eq!((early.is_empty(), late.is_empty()), (early_rows == 0, early_rows == 5));
+            assert_eq!((rows_written(early), rows_written(late)), (early_rows, 5 - early_rows));
+        }
+    }
+
+    /// The order of folds and what stands between them is kept.
+    #[test]
+    fn a_changed_key_makes_a_table_one_unit() {
+        let table = table(|_| ());
+        let old = OldTuple { key_only: true, tuple: tuple("1", "x") };
+        let moved = Op::Update { old: Some(old), new: tuple("2", "x") };
+        let (ends, keys) = units(&plan(&table, [update("3", "x"), moved, update("4", "x")]));
+        assert_eq!((ends, keys.len()), (vec![4], 4));
+        for id in ["1", "2", "3", "4"] {
+            assert!(keys.contains(&units(&plan(&table, [update(id, "y")])).1[0]), "{id}");
+        }
+    }
+}
