@@ -45,7 +45,7 @@ const BEHIND_MAX: u64 = 1_000;
 /// A small batch, so that large transactions come in parts.
 const ARGUMENTS: &str = "run --publication p --subscription crash --copy-split-bytes 4MB --batch-rows-max 700 \
     --wal-retrieve-retry-interval 200ms --wal-receiver-status-interval 1s";
-/// Apply workers: each major with one of these, which one the seed says.
+/// Apply workers: each major with one of these, which one the seed says, unless `PGSLUICE_TEST_WORKERS` does.
 const WORKERS: [usize; 2] = [1, 4];
 
 fn environment(name: &str) -> Option<u64> {
@@ -60,7 +60,7 @@ fn both_ends_end_equal_whatever_is_killed() {
     let majors = Major::under_test();
     let kills_min = KILLS_MIN.div_ceil(u32::try_from(majors.len()).expect("a handful of majors"));
     for (number, major) in (seed as usize..).zip(majors) {
-        let workers = WORKERS[number % WORKERS.len()];
+        let workers = testkit::apply_workers().unwrap_or(WORKERS[number % WORKERS.len()]);
         println!("PostgreSQL {major}, {workers} apply workers: PGSLUICE_CRASH_SEED={seed}");
         let started = Instant::now();
         let mut world = World::new(major, seed, workers);

@@ -5,7 +5,7 @@
 //! written, and meet it all as one backlog: folded, replayed one change at a time, in parts of three rows, as text
 //! in parts of 500.
 //! Those that meet a backlog do so with one apply worker or with four, as a printed seed says; `PGSLUICE_GOLDEN_SEED`
-//! repeats it.
+//! repeats it, and `PGSLUICE_TEST_WORKERS` overrules it.
 //! The source decodes with little memory, so that larger transactions are streamed while they are open, except to the
 //! last strategy. What a target must hold comes from its source, never from us. See [`theme`] for the headings.
 
@@ -29,11 +29,12 @@ use theme::{Paragraph, Section, Theme, What};
 const LIVE: usize = 0;
 const BEHIND: usize = 1;
 const EXACT: usize = 2;
+const ROWS_OF_PARTS: &str = "3";
 const STRATEGIES: &[&[&str]] = &[
     &[],
     &[],
     &["PGSLUICE_EXACT_ONLY=1"],
-    &["--batch-rows-max", "3"],
+    &["--batch-rows-max", ROWS_OF_PARTS],
     &["--binary", "off", "--streaming", "off", "--batch-rows-max", "500"],
 ];
 
@@ -96,8 +97,16 @@ fn strategies(name: &str) -> Vec<Vec<&'static str>> {
     let mut random = StdRng::seed_from_u64(*SEED + name);
     let mut strategies: Vec<Vec<&str>> = STRATEGIES.iter().map(|words| words.to_vec()).collect();
     for strategy in &mut strategies[BEHIND..] {
-        let workers = if random.random_bool(0.5) { "1" } else { "4" };
-        strategy.extend(["--max-parallel-apply-workers-per-subscription", workers]);
+        let mut workers = if random.random_bool(0.5) { 4 } else { 1 };
+        match testkit::apply_workers() {
+            Some(told) => workers = told,
+            None if workers > 1 => strategy.extend(["--max-parallel-apply-workers-per-subscription", "4"]),
+            None => {}
+        }
+        if workers > 1 {
+            // Parts of transactions are applied alone: several workers need chunks of whole ones.
+            strategy.iter_mut().filter(|word| **word == ROWS_OF_PARTS).for_each(|word| *word = "16");
+        }
     }
     println!("PGSLUICE_GOLDEN_SEED={}: {strategies:?}", *SEED);
     strategies

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use testkit::wait_for;
 
-use crate::support::{BOUND, Scenario, Session, scenario_with};
+use crate::support::{BOUND, Scenario, Session, scenario_alone, scenario_with};
 
 /// Small chunks, so that there are many: they are full at ten changes and at four.
 const PARALLEL: &[&[&str]] = &[
@@ -317,6 +317,31 @@ fn f4_what_was_executed_ahead_of_a_failure_is_rolled_back() {
         s.target("DELETE FROM t WHERE id = 200");
         s.catch_up();
         s.same();
+    });
+}
+
+/// Where each source transaction stays one, they are executed ahead one by one.
+#[test]
+fn f3_commit_timestamps_stay_the_sources_with_several_workers() {
+    let tracks = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
+    scenario_alone(PARALLEL, tracks, tracks, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE hot (id int PRIMARY KEY, n int)");
+        s.source("INSERT INTO hot VALUES (1, 0)");
+        s.follow();
+        let write = "DO $$ BEGIN FOR i IN 1 .. 1500 LOOP INSERT INTO t VALUES (i, i); \
+                       IF i % 5 = 0 THEN UPDATE hot SET n = i; END IF; COMMIT; END LOOP; END $$";
+        let prefix = "SELECT count(*) = coalesce(max(id), 0) AND (SELECT n FROM hot) / 5 = count(*) / 5, count(*), max(id) FROM t";
+        catch_up_watched(s, write, prefix);
+        for table in ["t", "hot"] {
+            let stamps = format!(
+                "SELECT string_agg(id || '@' || pg_xact_commit_timestamp(xmin), ',' ORDER BY id) FROM {table}"
+            );
+            assert_eq!(s.target_one(&stamps), s.source_one(&stamps));
+        }
+        assert_eq!(s.target_one("SELECT count(DISTINCT xmin::text) FROM t"), "1500");
+        for number in 0..s.followers() {
+            assert!(total(s, number, "ahead") > 20, "{}", s.status(number));
+        }
     });
 }
 

@@ -202,9 +202,9 @@ fn f3_commit_timestamps_are_the_sources() {
         let transactions = "SELECT count(DISTINCT xmin::text) FROM t";
         assert_eq!(s.target_one_of(0, transactions), s.source_one(transactions));
         for number in 0..s.followers() {
-            let origins = "SELECT string_agg(DISTINCT o.roname, ' ') FROM t, pg_xact_commit_timestamp_origin(t.xmin) x, \
+            let origins = "SELECT string_agg(DISTINCT regexp_replace(o.roname, '[0-9]+$', ''), ' ') FROM t, pg_xact_commit_timestamp_origin(t.xmin) x, \
                            pg_replication_origin o WHERE o.roident = x.roident";
-            assert_eq!(s.target_one_of(number, origins), format!("pgsluice_{}_0", s.name(number)));
+            assert_eq!(s.target_one_of(number, origins), format!("pgsluice_{}_", s.name(number)));
         }
     });
 }
