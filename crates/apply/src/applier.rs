@@ -334,7 +334,9 @@ impl Planning {
                 }
             };
             let full = self.is_full();
-            if full && idle.available_permits() == 0 && self.settle() {
+            // Of several workers most may be idle behind a chunk that must be alone.
+            let taken = idle.available_permits() == 0 || work.capacity() == 0;
+            if full && taken && self.settle() {
                 continue;
             }
             if !self.is_ready() && !full {
