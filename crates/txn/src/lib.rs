@@ -6,11 +6,15 @@
 //! the source commits them (then they come out whole, in their place) or
 //! aborts them (then they never come out). What leaves here is always whole
 //! transactions in commit order.
+//!
+//! WAL has changes of all transactions in one row; the [`reorder`] module puts
+//! them together, with the same spool. README.md is about that.
 
 use base::Lsn;
 use bytes::Bytes;
 
 mod assembler;
+pub mod reorder;
 mod spool;
 
 pub use assembler::catalogue::catalogue;

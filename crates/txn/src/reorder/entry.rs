@@ -1,0 +1,211 @@
+//! A change as bytes: the same in memory and in a spool file, so that spilling is writing and nothing else.
+//!
+//! ```text
+//!  0  u32  length of all of it
+//!  4  u8   kind
+//!  5  u8   flags
+//!  6  u16  replication origin, 0 for none
+//!  8  u32  the (sub)transaction
+//! 12  u32  subject: which of the transaction's relations, or with the top bit which of its unknown objects
+//! 16  u64  LSN of the record
+//! 24  what is particular to the kind:
+//!       insert, delete   a tuple (a deletion may have none)
+//!       update           if flagged: u32 length, the old tuple; then the new tuple
+//!       truncate         u32 subjects, one behind the other
+//!       message          u64 LSN of the message, u32 length of the prefix, the prefix, the content
+//!       chunk            u32 value, u32 number in the value, the bytes
+//!       forget chunks    nothing
+//! ```
+//! A tuple is `infomask2` u16, `infomask` u16, `hoff` u8 and the bytes behind the fixed header, to the end of its part.
+//! Numbers are little-endian and unaligned. Only this process reads them: the layout may change at any time.
+
+use base::{Lsn, Oid, Xid};
+use decode::{OldTuple, RawTuple};
+use wal::Fields;
+
+/// Length of what every entry begins with.
+pub(crate) const HEAD: usize = 24;
+/// Length of a tuple's own header.
+const TUPLE_HEAD: usize = 5;
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Insert = 1,
+    Update,
+    Delete,
+    Truncate,
+    Message,
+    /// A piece of a value that a later row of the transaction points to.
+    Chunk,
+    /// The row that the chunks before were for is not there.
+    ForgetChunks,
+}
+
+impl Kind {
+    fn of(number: u8) -> Option<Kind> {
+        use Kind::{Chunk, Delete, ForgetChunks, Insert, Message, Truncate, Update};
+        [Insert, Update, Delete, Truncate, Message, Chunk, ForgetChunks]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
+    }
+}
+
+/// Bits of an entry's flags.
+pub(crate) mod flag {
+    /// The chunks that came before are used up with this row.
+    pub(crate) const LAST_OF_CHUNKS: u8 = 0x01;
+    pub(crate) const HAS_OLD: u8 = 0x02;
+    pub(crate) const OLD_IS_KEY: u8 = 0x04;
+    pub(crate) const CASCADE: u8 = 0x08;
+    pub(crate) const RESTART_IDENTITY: u8 = 0x10;
+}
+
+/// What every entry begins with, but for its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    pub(crate) origin: u16,
+    pub(crate) xid: Xid,
+    pub(crate) subject: Subject,
+    pub(crate) lsn: Lsn,
+}
+
+/// Which relation an entry is about, as a number that is the transaction's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Subject(pub(crate) u32);
+
+impl Subject {
+    const UNKNOWN: u32 = 1 << 31;
+    /// Of entries that are about no relation.
+    pub(crate) const NONE: Subject = Subject(0);
+
+    pub(crate) fn relation(index: usize) -> Subject {
+        let index = u32::try_from(index).expect("fewer relations in a transaction than there are oids");
+        assert!(index & Self::UNKNOWN == 0, "fewer relations in a transaction than there are oids");
+        Subject(index)
+    }
+
+    pub(crate) fn unknown(index: usize) -> Subject {
+        Subject(Self::relation(index).0 | Self::UNKNOWN)
+    }
+
+    /// The index among the unknown objects, or else among the relations.
+    pub(crate) fn index(self) -> Result<usize, usize> {
+        let index = (self.0 & !Self::UNKNOWN) as usize;
+        if self.0 & Self::UNKNOWN == 0 { Ok(index) } else { Err(index) }
+    }
+}
+
+impl Head {
+    /// With the length of the whole entry, of `rest` bytes behind the head.
+    pub(crate) fn bytes(&self, rest: usize) -> [u8; HEAD] {
+        let length = u32::try_from(HEAD + rest).expect("a WAL record is below 1 GiB");
+        let mut bytes = [0; HEAD];
+        bytes[0..4].copy_from_slice(&length.to_le_bytes());
+        bytes[4] = self.kind as u8;
+        bytes[5] = self.flags;
+        bytes[6..8].copy_from_slice(&self.origin.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.xid.0.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.subject.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.lsn.as_u64().to_le_bytes());
+        bytes
+    }
+}
+
+/// A tuple's own header, to stand before its bytes.
+pub(crate) fn tuple_head(tuple: &RawTuple<'_>) -> [u8; TUPLE_HEAD] {
+    let [two_low, two_high] = tuple.infomask2.to_le_bytes();
+    let [low, high] = tuple.infomask.to_le_bytes();
+    [two_low, two_high, low, high, tuple.hoff]
+}
+
+/// The length that stands before an old tuple when a new one follows.
+pub(crate) fn tuple_length(tuple: &RawTuple<'_>) -> [u8; 4] {
+    let length = TUPLE_HEAD + tuple.bytes.len();
+    u32::try_from(length).expect("a WAL record is below 1 GiB").to_le_bytes()
+}
+
+/// An entry where it lies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub(crate) head: Head,
+    pub(crate) rest: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// The entry that `bytes` begin with; `None` if they do not begin with one.
+    pub(crate) fn read(bytes: &'a [u8]) -> Option<Entry<'a>> {
+        let mut fields = Fields::new(bytes);
+        let length = fields.u32()? as usize;
+        let head = Head {
+            kind: Kind::of(fields.u8()?)?,
+            flags: fields.u8()?,
+            origin: fields.u16()?,
+            xid: fields.xid()?,
+            subject: Subject(fields.u32()?),
+            lsn: fields.lsn()?,
+        };
+        Some(Entry { head, rest: bytes.get(HEAD..length)? })
+    }
+
+    /// Length of all of it.
+    pub(crate) fn len(&self) -> usize {
+        HEAD + self.rest.len()
+    }
+
+    pub(crate) fn is(&self, flag: u8) -> bool {
+        self.head.flags & flag != 0
+    }
+
+    /// Of an insert.
+    pub(crate) fn new_tuple(&self) -> Option<RawTuple<'a>> {
+        tuple(self.rest)
+    }
+
+    /// Of an update: the old tuple if it is there, and the new one.
+    pub(crate) fn both_tuples(&self) -> Option<(Option<OldTuple<'a>>, RawTuple<'a>)> {
+        if !self.is(flag::HAS_OLD) {
+            return Some((None, tuple(self.rest)?));
+        }
+        let mut fields = Fields::new(self.rest);
+        let length = fields.u32()? as usize;
+        let old = self.old(fields.take(length)?)?;
+        Some((Some(old), tuple(fields.rest())?))
+    }
+
+    /// Of a deletion: `Some(None)` if it has none.
+    pub(crate) fn old_tuple(&self) -> Option<Option<OldTuple<'a>>> {
+        if self.is(flag::HAS_OLD) { self.old(self.rest).map(Some) } else { Some(None) }
+    }
+
+    fn old(&self, bytes: &'a [u8]) -> Option<OldTuple<'a>> {
+        Some(OldTuple { key_only: self.is(flag::OLD_IS_KEY), tuple: tuple(bytes)? })
+    }
+
+    /// Of a truncation.
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = Subject> + use<'a> {
+        let numbers = self.rest.chunks_exact(4);
+        numbers.map(|number| Subject(u32::from_le_bytes([number[0], number[1], number[2], number[3]])))
+    }
+
+    /// Of a message: its LSN, prefix and content.
+    pub(crate) fn message(&self) -> Option<(Lsn, &'a [u8], &'a [u8])> {
+        let mut fields = Fields::new(self.rest);
+        let (lsn, length) = (fields.lsn()?, fields.u32()? as usize);
+        Some((lsn, fields.take(length)?, fields.rest()))
+    }
+
+    /// Of a chunk: the value, its number, its bytes.
+    pub(crate) fn chunk(&self) -> Option<(Oid, u32, &'a [u8])> {
+        let mut fields = Fields::new(self.rest);
+        Some((fields.oid()?, fields.u32()?, fields.rest()))
+    }
+}
+
+fn tuple(bytes: &[u8]) -> Option<RawTuple<'_>> {
+    let mut fields = Fields::new(bytes);
+    let (infomask2, infomask, hoff) = (fields.u16()?, fields.u16()?, fields.u8()?);
+    Some(RawTuple { infomask2, infomask, hoff, bytes: fields.rest() })
+}

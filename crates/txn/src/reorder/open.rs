@@ -1,0 +1,555 @@
+//! What happens to open transactions: they grow, and they end.
+//!
+//! A session does one thing after the other, so entries of a transaction and its subtransactions come in the order of
+//! WAL and go into one run. Where a subtransaction began is remembered: what an abort takes back is, as far as it is in
+//! memory, what stands from there on.
+
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use base::{Lsn, Oid, PgTimestamp, RelFileLocator, Xid};
+use rustc_hash::FxHashSet;
+
+use super::entry::flag;
+use super::error::{Error, Kind, Unknown};
+use super::event::{Boundary, Finished, Prepared};
+use super::input::{At, Change, End, Resolve, Target};
+use super::replay::Replay;
+use super::transaction::{Part, Remembered, Transaction};
+use super::{NO_TIME, Output, ReorderBuffer, Sub, aborted, block};
+
+impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
+    /// Called first by everything that is handed a record.
+    pub(super) fn enter(&mut self, lsn: Lsn) -> Result<(), Error> {
+        self.alive()?;
+        assert!(self.output.is_empty() && self.current.is_none(), "what is to come out is taken first");
+        assert!(lsn >= self.lsn, "records come in the order of WAL: {lsn} after {}", self.lsn);
+        self.lsn = lsn;
+        Ok(())
+    }
+
+    /// `sub` is a subtransaction of `top`: to be said of the first record of each, also if nobody wants that.
+    ///
+    /// # Errors
+    /// It was said to be another one's.
+    pub fn assign(&mut self, lsn: Lsn, top: Xid, sub: Xid) -> Result<(), Error> {
+        self.enter(lsn)?;
+        let assigned = self.adopt(lsn, top, sub);
+        self.noting(assigned)
+    }
+
+    fn adopt(&mut self, lsn: Lsn, top: Xid, sub: Xid) -> Result<(), Error> {
+        let another = |before| Error::from(Kind::Assigned { lsn, xid: sub, top, before });
+        if let Some(known) = self.subs.get(&sub) {
+            return if known.top == top { Ok(()) } else { Err(another(known.top)) };
+        }
+        if top == sub || self.subs.contains_key(&top) {
+            return Err(another(self.top_of(top)));
+        }
+        let own = self.open.remove(&sub);
+        if own.as_ref().is_some_and(|own| own.streamed || own.prepared.is_some() || !own.children.is_empty())
+        {
+            return Err(another(sub));
+        }
+        let transaction = self.open.entry(top).or_insert_with(|| Transaction::new(top, lsn));
+        transaction.children.push(sub);
+        let wrote = own.as_ref().is_some_and(Transaction::wrote);
+        if let Some(own) = own {
+            // Waiting chunks are counted by transaction.
+            self.waiting -= usize::from(own.waiting.is_some() && transaction.waiting.is_some());
+            transaction.adopt(own);
+        }
+        self.subs.insert(sub, Sub { top, start: None, wrote, streamed: false, aborted: false });
+        Ok(())
+    }
+
+    /// The transaction of a record that adds an entry, and the count of those that have chunks waiting.
+    fn grow(&mut self, at: At, add: impl FnOnce(&mut Transaction<R>)) -> Result<(), Error> {
+        let top = match self.subs.get_mut(&at.xid) {
+            None => at.xid,
+            Some(Sub { aborted: true, .. }) => return Err(Kind::Ended { lsn: at.lsn, xid: at.xid }.into()),
+            Some(sub) => {
+                sub.wrote = true;
+                if sub.start.is_none() {
+                    sub.start = self.open.get(&sub.top).map(|transaction| transaction.main.run.end());
+                }
+                sub.top
+            }
+        };
+        let transaction = self.open.entry(top).or_insert_with(|| Transaction::new(top, at.lsn));
+        let (before, waited) = (transaction.memory(), transaction.waiting.is_some());
+        add(transaction);
+        self.memory = self.memory + transaction.memory() - before;
+        self.waiting = self.waiting + usize::from(transaction.waiting.is_some()) - usize::from(waited);
+        Ok(())
+    }
+
+    /// A row of the relation in `files` changed.
+    ///
+    /// # Errors
+    /// An earlier one; or the transaction was over.
+    pub fn change(
+        &mut self,
+        at: At,
+        files: RelFileLocator,
+        target: Target<R>,
+        change: &Change<'_>,
+    ) -> Result<(), Error> {
+        self.enter(at.lsn)?;
+        let grown =
+            self.grow(at, |transaction| transaction.change(at, Unknown::Files(files), target, change));
+        self.noting(grown)
+    }
+
+    /// The speculative insertion that the transaction made last counts.
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::change`].
+    pub fn confirm(&mut self, at: At) -> Result<(), Error> {
+        self.enter(at.lsn)?;
+        let grown = self.grow(at, |transaction| transaction.confirm(at));
+        self.noting(grown)
+    }
+
+    /// The speculative insertion that the transaction made last was taken back.
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::change`].
+    pub fn take_back(&mut self, at: At) -> Result<(), Error> {
+        self.enter(at.lsn)?;
+        if !self.open.contains_key(&self.top_of(at.xid)) {
+            return Ok(());
+        }
+        let grown = self.grow(at, |transaction| transaction.take_back(at));
+        self.noting(grown)
+    }
+
+    /// A piece of a large value came: `number` counts those of each `value` from 0.
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::change`].
+    pub fn chunk(
+        &mut self,
+        at: At,
+        files: RelFileLocator,
+        target: &Target<R>,
+        piece: (Oid, u32, &[u8]),
+    ) -> Result<(), Error> {
+        self.enter(at.lsn)?;
+        if *target == Target::Unwanted {
+            return Ok(());
+        }
+        let grown = self.grow(at, |transaction| {
+            if *target == Target::Unknown {
+                transaction.main.names.unknown(at, Unknown::Files(files));
+            }
+            transaction.chunk(at, piece);
+        });
+        self.noting(grown)
+    }
+
+    /// A change that nobody wants was passed over. If chunks came before it, they were its own: they are forgotten.
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::change`].
+    pub fn dropped(&mut self, at: At) -> Result<(), Error> {
+        self.enter(at.lsn)?;
+        let top = self.top_of(at.xid);
+        if self.waiting == 0 || self.open.get(&top).is_none_or(|transaction| transaction.waiting.is_none()) {
+            return Ok(());
+        }
+        let grown = self.grow(at, |transaction| transaction.forget_chunks(at));
+        self.noting(grown)
+    }
+
+    /// Tables were emptied by one TRUNCATE.
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::change`].
+    pub fn truncate(
+        &mut self,
+        at: At,
+        (cascade, restart_identity): (bool, bool),
+        relations: impl IntoIterator<Item = (Oid, Target<R>)>,
+    ) -> Result<(), Error> {
+        self.enter(at.lsn)?;
+        let mut relations =
+            relations.into_iter().filter(|(_, target)| *target != Target::Unwanted).peekable();
+        if relations.peek().is_none() {
+            return Ok(());
+        }
+        let flags = if cascade { flag::CASCADE } else { 0 };
+        let flags = flags | if restart_identity { flag::RESTART_IDENTITY } else { 0 };
+        let grown = self.grow(at, |transaction| {
+            let names = &mut transaction.main.names;
+            let subject = |(oid, target)| names.subject(at, Unknown::Relation(oid), target);
+            let subjects: Vec<_> = relations.filter_map(subject).collect();
+            transaction.truncate(at, flags, &subjects);
+        });
+        self.noting(grown)
+    }
+
+    /// A logical message, whose record ends at `end_lsn`. One that is not transactional comes out at once.
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::change`].
+    pub fn message(
+        &mut self,
+        at: At,
+        end_lsn: Lsn,
+        transactional: bool,
+        prefix: &[u8],
+        content: &[u8],
+    ) -> Result<(), Error> {
+        self.enter(at.lsn)?;
+        if transactional {
+            let grown = self.grow(at, |transaction| transaction.message(at, end_lsn, prefix, content));
+            return self.noting(grown);
+        }
+        if at.lsn >= self.options.start {
+            let (prefix, content) = (prefix.to_vec(), content.to_vec());
+            self.output.push_back(Output::Message { lsn: end_lsn, xid: at.xid, prefix, content });
+        }
+        Ok(())
+    }
+
+    /// A transaction committed, or one that was prepared: that has a `gid`.
+    ///
+    /// # Errors
+    /// The spool's; or something of it could not be found out, or it is not whole.
+    pub fn commit(&mut self, end: &End<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
+        self.enter(end.lsn)?;
+        let committed =
+            if end.lsn < self.options.start { self.leave(end) } else { self.finish(end, resolve) };
+        self.noting(committed)
+    }
+
+    fn finish(&mut self, end: &End<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
+        let two_phase_at = self.options.two_phase_at.filter(|_| end.gid.is_some());
+        let Some(mut transaction) = self.end(end.xid, end.subxacts)? else { return Ok(()) };
+        let finished = Finished {
+            xid: end.xid,
+            first_lsn: transaction.transaction.first_lsn,
+            final_lsn: end.lsn,
+            end_lsn: end.end_lsn,
+            commit_time: end.time,
+            origin: end.origin,
+        };
+        let remembered = transaction.transaction.prepared.take();
+        if let (Some(two_phase_at), Some(how)) = (two_phase_at, remembered) {
+            if !how.sent && how.lsn < two_phase_at {
+                let prepared = transaction.transaction.as_prepared(&how);
+                self.emit_prepared(transaction, end.lsn, prepared, resolve)?;
+            } else {
+                transaction.transaction.discard(&mut *self.spool)?;
+            }
+            let told = Boundary::CommitPrepared { commit: finished, gid: how.gid };
+            self.output.push_back(Output::Boundary(told));
+            return Ok(());
+        }
+        if transaction.transaction.streamed {
+            self.emit(transaction, end.lsn, block(end.xid, false), resolve)?;
+            self.output.push_back(Output::Boundary(Boundary::StreamCommit(finished)));
+            return Ok(());
+        }
+        self.emit(transaction, end.lsn, (Boundary::Begin(finished), Boundary::Commit(finished)), resolve)
+    }
+
+    /// A transaction was prepared.
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::commit`].
+    pub fn prepare(&mut self, end: &End<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
+        self.enter(end.lsn)?;
+        let Some(two_phase_at) = self.options.two_phase_at else { return Ok(()) };
+        let comes_out = end.lsn >= self.options.start && end.lsn >= two_phase_at;
+        let prepared = self.remember(end, comes_out, resolve);
+        self.noting(prepared)
+    }
+
+    fn remember(&mut self, end: &End<'_>, sent: bool, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
+        let how = Remembered {
+            lsn: end.lsn,
+            end_lsn: end.end_lsn,
+            time: end.time,
+            gid: Arc::from(end.gid.unwrap_or_default()),
+            origin: end.origin,
+            sent,
+        };
+        if !sent {
+            // It came out before we were started, or it will when it commits.
+            self.open.entry(end.xid).or_insert_with(|| Transaction::new(end.xid, end.lsn)).prepared =
+                Some(how);
+            return Ok(());
+        }
+        let ended = match self.end(end.xid, end.subxacts)? {
+            Some(ended) => ended,
+            None => Ended::new(Transaction::new(end.xid, end.lsn)),
+        };
+        let prepared = ended.transaction.as_prepared(&how);
+        self.emit_prepared(ended, end.lsn, prepared, resolve)?;
+        // From its record on it can be told again how it was prepared, which is all that is still needed.
+        let mut rest = Transaction::new(end.xid, end.lsn);
+        rest.prepared = Some(how);
+        self.open.insert(end.xid, rest);
+        Ok(())
+    }
+
+    fn emit_prepared(
+        &mut self,
+        ended: Ended<R>,
+        finished: Lsn,
+        prepared: Prepared,
+        resolve: &mut dyn Resolve<R>,
+    ) -> Result<(), Error> {
+        if !ended.transaction.streamed {
+            let around = (Boundary::BeginPrepare(prepared.clone()), Boundary::Prepare(prepared));
+            return self.emit(ended, finished, around, resolve);
+        }
+        self.emit(ended, finished, block(prepared.xid, false), resolve)?;
+        self.output.push_back(Output::Boundary(Boundary::StreamPrepare(prepared)));
+        Ok(())
+    }
+
+    /// Puts all of a transaction into the output.
+    fn emit(
+        &mut self,
+        ended: Ended<R>,
+        finished: Lsn,
+        around: (Boundary, Boundary),
+        resolve: &mut dyn Resolve<R>,
+    ) -> Result<(), Error> {
+        let Ended { transaction, aborted, undecided } = ended;
+        transaction.check(finished)?;
+        if let Some(xid) = undecided {
+            return Err(Kind::Undecided { xid, top: transaction.xid, finished }.into());
+        }
+        let top = transaction.xid;
+        let mut parts = Vec::with_capacity(1 + transaction.late.len());
+        parts.push(transaction.main);
+        parts.extend(transaction.late);
+        for part in &mut parts {
+            part.names.resolve(top, finished, resolve)?;
+        }
+        let replay = Replay::new(top, parts, aborted, around, &mut *self.spool)?;
+        self.output.push_back(Output::Replay(Box::new(replay)));
+        Ok(())
+    }
+
+    /// A transaction, or a subtransaction, aborted, or one that was prepared: that has a `gid`.
+    ///
+    /// # Errors
+    /// The spool's.
+    pub fn abort(&mut self, end: &End<'_>) -> Result<(), Error> {
+        self.enter(end.lsn)?;
+        // A subtransaction may have written nothing itself and so be unknown, while those below it are known.
+        let mut tops = [&end.xid]
+            .into_iter()
+            .chain(end.subxacts)
+            .filter_map(|xid| self.subs.get(xid))
+            .map(|sub| sub.top);
+        let aborted = match tops.next() {
+            Some(top) if top != end.xid => self.abort_sub(top, end),
+            _ => self.abort_top(end),
+        };
+        self.noting(aborted)
+    }
+
+    fn abort_top(&mut self, end: &End<'_>) -> Result<(), Error> {
+        for &subxid in end.subxacts {
+            if self.subs.get(&subxid).is_some_and(|sub| sub.streamed && !sub.aborted && sub.top == end.xid) {
+                self.say_aborted(end.xid, subxid, end.end_lsn, end.time);
+            }
+        }
+        let Some(Ended { mut transaction, .. }) = self.end(end.xid, end.subxacts)? else { return Ok(()) };
+        if transaction.streamed {
+            self.say_aborted(end.xid, end.xid, end.end_lsn, end.time);
+        }
+        let is_told = self.options.two_phase_at.is_some() && end.lsn >= self.options.start;
+        if let Some(how) = transaction.prepared.take().filter(|_| is_told && end.gid.is_some()) {
+            let prepared = transaction.as_prepared(&how);
+            let (end_lsn, time) = (end.end_lsn, end.time);
+            self.output.push_back(Output::Boundary(Boundary::RollbackPrepared { prepared, end_lsn, time }));
+        }
+        transaction.discard(&mut *self.spool)
+    }
+
+    fn say_aborted(&mut self, xid: Xid, subxid: Xid, end_lsn: Lsn, time: PgTimestamp) {
+        self.output.push_back(Output::Boundary(Boundary::StreamAbort { xid, subxid, end_lsn, time }));
+    }
+
+    /// Takes back what subtransactions wrote: `end.xid` and those of `end.subxacts`, which had committed into it.
+    fn abort_sub(&mut self, top: Xid, end: &End<'_>) -> Result<(), Error> {
+        let mut from = u64::MAX;
+        for &xid in end.subxacts.iter().chain([&end.xid]) {
+            if !self.subs.contains_key(&xid) && self.open.contains_key(&xid) {
+                self.adopt(end.lsn, top, xid)?;
+            }
+            let Some(sub) = self.subs.get_mut(&xid).filter(|sub| !sub.aborted) else { continue };
+            sub.aborted = true;
+            from = from.min(sub.start.unwrap_or(u64::MAX));
+            if sub.streamed {
+                self.say_aborted(top, xid, end.end_lsn, end.time);
+            }
+        }
+        let Some(transaction) = self.open.get_mut(&top) else { return Ok(()) };
+        let (before, waited) = (transaction.memory(), transaction.waiting.is_some());
+        let subs = &self.subs;
+        let is_void = |xid: Xid| xid != top && subs.get(&xid).is_some_and(|sub| sub.aborted);
+        transaction.take_out(from, is_void, &mut *self.spool)?;
+        self.memory = self.memory + transaction.memory() - before;
+        self.waiting -= usize::from(waited && transaction.waiting.is_none());
+        self.forget_aborted(top, from, end);
+        Ok(())
+    }
+
+    /// Forgets aborted subtransactions that left nothing in the file, so that a transaction of a million savepoints
+    /// that were rolled back needs no more memory than one of a few.
+    fn forget_aborted(&mut self, top: Xid, from: u64, end: &End<'_>) {
+        let Some(transaction) = self.open.get_mut(&top) else { return };
+        let memory_start = transaction.main.run.memory_start();
+        for xid in end.subxacts.iter().chain([&end.xid]) {
+            let left_nothing = |sub: &Sub| sub.aborted && sub.start.is_none_or(|start| start >= memory_start);
+            if let Entry::Occupied(sub) = self.subs.entry(*xid)
+                && left_nothing(sub.get())
+            {
+                sub.remove();
+            }
+        }
+        let subs = &mut self.subs;
+        while transaction.children.last().is_some_and(|last| !subs.contains_key(last)) {
+            transaction.children.pop();
+        }
+        // Only if sessions did more than one thing at a time: what moved is looked for from where it was moved to.
+        if transaction.main.run.end() > from {
+            for child in &transaction.children {
+                if let Some(sub) = subs.get_mut(child) {
+                    sub.start = sub.start.map(|start| start.min(from));
+                }
+            }
+        }
+    }
+
+    /// A transaction ended about which nothing is to come out.
+    ///
+    /// # Errors
+    /// The spool's.
+    pub fn forget(&mut self, end: &End<'_>) -> Result<(), Error> {
+        self.enter(end.lsn)?;
+        let left = self.leave(end);
+        self.noting(left)
+    }
+
+    fn leave(&mut self, end: &End<'_>) -> Result<(), Error> {
+        let Some(Ended { transaction, .. }) = self.end(end.xid, end.subxacts)? else { return Ok(()) };
+        if transaction.streamed {
+            self.say_aborted(end.xid, end.xid, end.end_lsn, end.time);
+        }
+        transaction.discard(&mut *self.spool)
+    }
+
+    /// Every transaction before `oldest` has ended, by a crash if nothing else was said: those that are prepared are
+    /// running.
+    ///
+    /// # Errors
+    /// The spool's.
+    pub fn running(&mut self, lsn: Lsn, oldest: Xid) -> Result<(), Error> {
+        self.enter(lsn)?;
+        let over = self.open.values().filter(|transaction| precedes(transaction.xid, oldest));
+        let mut over: Vec<_> = over.map(|transaction| (transaction.first_lsn, transaction.xid.0)).collect();
+        over.sort_unstable();
+        for (_, xid) in over {
+            let ended = self.end(Xid(xid), &[]);
+            let Some(Ended { transaction, .. }) = self.noting(ended)? else { continue };
+            if transaction.streamed {
+                self.say_aborted(Xid(xid), Xid(xid), Lsn::INVALID, NO_TIME);
+            }
+            let discarded = transaction.discard(&mut *self.spool);
+            self.noting(discarded)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a transaction out that ended, with its subtransactions; `None` if it left nothing here.
+    fn end(&mut self, xid: Xid, subxacts: &[Xid]) -> Result<Option<Ended<R>>, Error> {
+        for &sub in subxacts {
+            if self.open.contains_key(&sub) {
+                self.adopt(self.lsn, xid, sub)?;
+            }
+        }
+        let Some(transaction) = self.open.remove(&xid) else { return Ok(None) };
+        self.memory -= transaction.memory();
+        self.waiting -= usize::from(transaction.waiting.is_some());
+        if transaction.children.is_empty() {
+            return Ok(Some(Ended::new(transaction)));
+        }
+        let aborted = aborted(&self.subs, &transaction.children);
+        let committed: FxHashSet<Xid> = subxacts.iter().copied().collect();
+        let mut undecided = None;
+        for child in &transaction.children {
+            let Some(sub) = self.subs.remove(child) else { continue };
+            if sub.wrote && !sub.aborted && !committed.contains(child) {
+                undecided = Some(*child);
+            }
+        }
+        Ok(Some(Ended { transaction, aborted, undecided }))
+    }
+}
+
+/// A transaction that is not open any more.
+struct Ended<R> {
+    transaction: Transaction<R>,
+    /// Its subtransactions that were aborted and left something.
+    aborted: FxHashSet<Xid>,
+    /// One that left something and is not among those that ended with it.
+    undecided: Option<Xid>,
+}
+
+impl<R> Ended<R> {
+    fn new(transaction: Transaction<R>) -> Ended<R> {
+        Ended { transaction, aborted: FxHashSet::default(), undecided: None }
+    }
+}
+
+impl<R: Clone + Eq + Hash> Transaction<R> {
+    /// Takes out of memory what subtransactions wrote that are void; in the main part that is from `from` on.
+    fn take_out(
+        &mut self,
+        from: u64,
+        is_void: impl Fn(Xid) -> bool,
+        spool: &mut dyn crate::Spool,
+    ) -> Result<(), Error> {
+        self.main.run.remove_from(from, |head| is_void(head.xid));
+        let (void, late) = self.late.drain(..).partition(|part: &Part<R>| is_void(part.run.key()));
+        self.late = late;
+        for part in void {
+            part.run.discard(spool)?;
+        }
+        let uses = self
+            .main
+            .names
+            .unknown
+            .iter_mut()
+            .chain(self.late.iter_mut().flat_map(|part| &mut part.names.unknown));
+        for unknown in uses {
+            unknown.void |= is_void(unknown.xid);
+        }
+        self.speculative.take_if(|held| is_void(held.at.xid));
+        if self.waiting.is_some_and(|waiting| waiting.is_after(from)) {
+            self.waiting = None;
+        }
+        Ok(())
+    }
+
+    fn discard(self, spool: &mut dyn crate::Spool) -> Result<(), Error> {
+        self.main.run.discard(spool)?;
+        self.late.into_iter().try_for_each(|part| part.run.discard(spool))
+    }
+}
+
+/// Ids wrap around: one half of them is before each (`TransactionIdPrecedes`). Those that are always there are before
+/// all others, and no transaction of anybody's.
+fn precedes(xid: Xid, other: Xid) -> bool {
+    xid.0.wrapping_sub(other.0).cast_signed() < 0
+}

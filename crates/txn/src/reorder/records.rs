@@ -1,0 +1,252 @@
+//! Records to what they mean for transactions: the server's `decode.c`.
+
+use std::hash::Hash;
+
+use base::{Lsn, Oid, Xid};
+use decode::{Decoded, Delete, Insert, MultiInsert, NewTuple, Place, RawTuple, Truncate, Update, What};
+use wal::Fields;
+
+use super::ReorderBuffer;
+use super::error::{Error, Kind};
+use super::event::Origin;
+use super::input::{At, Change, End, Resolve, Target};
+
+const NOT_LOGGED: &str = "a row of a table that is wanted is not in it";
+const NO_CHUNK: &str = "a row of a TOAST relation is none";
+
+impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
+    /// Takes a record that starts at `lsn` and ends at `end_lsn`, after the catalogs have followed it. Records that
+    /// change nothing here may be left out; so may changes that nobody wants, if [`ReorderBuffer::passed_over`] is
+    /// called instead.
+    ///
+    /// # Errors
+    /// What it says cannot be, a transaction that ends with it cannot come out, or the spool failed.
+    pub fn record(
+        &mut self,
+        (lsn, end_lsn): (Lsn, Lsn),
+        decoded: &Decoded<'_>,
+        resolve: &mut dyn Resolve<R>,
+    ) -> Result<(), Error> {
+        let at = At { lsn, xid: decoded.xid, origin: decoded.origin.filter(|id| *id != 0) };
+        if let Some(top) = decoded.top_level_xid {
+            self.assign(lsn, top, at.xid)?;
+        }
+        let is_foreign = self.options.local_only && at.origin.is_some();
+        match &decoded.what {
+            What::Commit(_) | What::Abort(_) | What::Prepare(_) => {
+                self.ends(at, end_lsn, is_foreign, decoded, resolve)
+            }
+            What::Assignment { top, subxacts } => {
+                subxacts.iter().try_for_each(|sub| self.assign(lsn, *top, sub))
+            }
+            What::RunningXacts(running) => self.running(lsn, running.oldest),
+            _ if is_foreign => Ok(()),
+            What::Message(message) if self.options.messages && message.database == self.options.database => {
+                self.message(at, end_lsn, message.transactional, message.prefix, message.content)
+            }
+            What::Insert(insert) => self.inserted(at, insert, resolve),
+            What::MultiInsert(insert) => self.inserted_many(at, insert, resolve),
+            What::Update(update) => self.updated(at, update, resolve),
+            What::Delete(delete) => self.deleted(at, delete, resolve),
+            What::Confirm(confirm) => match self.target(at, confirm.place, resolve) {
+                Target::Unwanted | Target::Toast => Ok(()),
+                Target::Relation(_) | Target::Unknown => self.confirm(at),
+            },
+            What::Truncate(truncate) => self.truncated(at, truncate, resolve),
+            // The rest is about catalogs and files.
+            _ => Ok(()),
+        }
+    }
+
+    /// A change of `xid` was dropped unread, because nobody wants it. `top` is what its record says of the top-level
+    /// transaction.
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::assign`].
+    pub fn passed_over(&mut self, lsn: Lsn, xid: Xid, top: Option<Xid>) -> Result<(), Error> {
+        if let Some(top) = top {
+            self.assign(lsn, top, xid)?;
+        }
+        if self.waiting == 0 { self.enter(lsn) } else { self.dropped(At { lsn, xid, origin: None }) }
+    }
+
+    fn target(&self, at: At, place: Place, resolve: &mut dyn Resolve<R>) -> Target<R> {
+        resolve.files(self.top_of(at.xid), place.locator)
+    }
+
+    fn broken<T>(&mut self, at: At, what: &'static str) -> Result<T, Error> {
+        self.noting(Err(Kind::Row { lsn: at.lsn, xid: at.xid, what }.into()))
+    }
+
+    /// A row of a relation that can be published is in its record.
+    fn whole<'a>(&mut self, at: At, tuple: &NewTuple<'a>) -> Result<RawTuple<'a>, Error> {
+        match tuple {
+            NewTuple::Whole(tuple) => Ok(*tuple),
+            NewTuple::Spliced(_) | NewTuple::InImage(_) => self.broken(at, NOT_LOGGED),
+        }
+    }
+
+    fn inserted(&mut self, at: At, insert: &Insert<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
+        // What a rewrite copies, and catalogs.
+        if !insert.is_logical {
+            return Ok(());
+        }
+        let target = self.target(at, insert.place, resolve);
+        let new = self.whole(at, &insert.tuple)?;
+        if insert.is_toast || target == Target::Toast {
+            return self.chunk_of(at, insert.place, &target, &new);
+        }
+        let change = Change::Insert { new, last_of_chunks: true, speculative: insert.is_speculative };
+        self.wanted(at, insert.place, target, &change)
+    }
+
+    fn inserted_many(
+        &mut self,
+        at: At,
+        insert: &MultiInsert<'_>,
+        resolve: &mut dyn Resolve<R>,
+    ) -> Result<(), Error> {
+        if !insert.is_logical {
+            return Ok(());
+        }
+        let count = usize::from(insert.count());
+        for (number, (place, tuple)) in insert.rows().enumerate() {
+            let target = self.target(at, place, resolve);
+            let new = self.whole(at, &tuple)?;
+            if insert.is_toast || target == Target::Toast {
+                self.chunk_of(at, place, &target, &new)?;
+                continue;
+            }
+            // The server has written the chunks of all rows before the first of them.
+            let last_of_chunks = insert.is_last && number + 1 == count;
+            let change = Change::Insert { new, last_of_chunks, speculative: false };
+            self.wanted(at, place, target, &change)?;
+        }
+        Ok(())
+    }
+
+    fn updated(&mut self, at: At, update: &Update<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
+        let target = self.target(at, update.place, resolve);
+        match target {
+            Target::Relation(_) => {}
+            // Catalogs, which the catalogs' follower knows; a row that is not there can be nobody's.
+            Target::Unknown if !update.is_logical => return Ok(()),
+            Target::Unknown => {}
+            Target::Toast | Target::Unwanted => return self.dropped(at),
+        }
+        if !update.is_logical {
+            return self.broken(at, NOT_LOGGED);
+        }
+        let new = self.whole(at, &update.tuple)?;
+        self.wanted(at, update.place, target, &Change::Update { old: update.old, new })
+    }
+
+    fn deleted(&mut self, at: At, delete: &Delete<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
+        let target = self.target(at, delete.place, resolve);
+        match target {
+            // Chunks go with their row. Those of an insertion that is taken back are gone when its own record came.
+            Target::Toast => Ok(()),
+            Target::Unwanted => self.dropped(at),
+            Target::Relation(_) | Target::Unknown if delete.is_super => self.take_back(at),
+            // A catalog's, or one without replica identity: there is nothing to tell.
+            Target::Unknown if delete.old.is_none() => Ok(()),
+            Target::Relation(_) | Target::Unknown => {
+                self.wanted(at, delete.place, target, &Change::Delete(delete.old))
+            }
+        }
+    }
+
+    fn truncated(
+        &mut self,
+        at: At,
+        truncate: &Truncate<'_>,
+        resolve: &mut dyn Resolve<R>,
+    ) -> Result<(), Error> {
+        if truncate.database != self.options.database {
+            return Ok(());
+        }
+        let top = self.top_of(at.xid);
+        let relations: Vec<_> =
+            truncate.relations.iter().map(|oid| (oid, resolve.relation(top, oid))).collect();
+        self.truncate(at, (truncate.cascade, truncate.restart_identity), relations)
+    }
+
+    fn wanted(&mut self, at: At, place: Place, target: Target<R>, change: &Change<'_>) -> Result<(), Error> {
+        match target {
+            Target::Unwanted => self.dropped(at),
+            target => self.change(at, place.locator, target, change),
+        }
+    }
+
+    /// A row of a TOAST relation: `chunk_id oid, chunk_seq int4, chunk_data bytea`, none of them ever NULL, the last
+    /// neither compressed nor out of line.
+    fn chunk_of(
+        &mut self,
+        at: At,
+        place: Place,
+        target: &Target<R>,
+        tuple: &RawTuple<'_>,
+    ) -> Result<(), Error> {
+        if *target == Target::Unwanted {
+            return Ok(());
+        }
+        let Some((value, number, data)) = chunk(tuple) else { return self.broken(at, NO_CHUNK) };
+        match types::payload(data) {
+            Ok(std::borrow::Cow::Borrowed(bytes)) => {
+                self.chunk(at, place.locator, target, (value, number, bytes))
+            }
+            _ => self.broken(at, NO_CHUNK),
+        }
+    }
+
+    fn ends(
+        &mut self,
+        at: At,
+        end_lsn: Lsn,
+        is_foreign: bool,
+        decoded: &Decoded<'_>,
+        resolve: &mut dyn Resolve<R>,
+    ) -> Result<(), Error> {
+        let mut subxacts = std::mem::take(&mut self.xids);
+        subxacts.clear();
+        let (xid, time, progress, gid, database) = match &decoded.what {
+            What::Commit(ended) | What::Abort(ended) => {
+                subxacts.extend(ended.subxacts.iter());
+                let gid = ended.is_prepared.then_some(ended.gid.unwrap_or_default());
+                (ended.xid, ended.time, ended.origin, gid, ended.database)
+            }
+            What::Prepare(prepared) => {
+                subxacts.extend(prepared.subxacts.iter());
+                (prepared.xid, prepared.time, prepared.origin, Some(prepared.gid), Some(prepared.database))
+            }
+            _ => return Ok(()),
+        };
+        let origin = at.origin.map(|id| Origin { id, lsn: progress.map_or(Lsn::INVALID, |at| at.lsn) });
+        // A prepared one has a place for it that is empty if there was none.
+        let time = progress.filter(|progress| progress.time.0 != 0).map_or(time, |progress| progress.time);
+        let end = End { xid, lsn: at.lsn, end_lsn, time, origin, subxacts: &subxacts, gid };
+        let is_ours = database.is_none_or(|database| database == self.options.database || database == Oid(0));
+        let is_skipped = is_foreign || !is_ours;
+        let done = match &decoded.what {
+            What::Commit(_) if is_skipped => self.forget(&end),
+            What::Commit(_) => self.commit(&end, resolve),
+            What::Prepare(_) if is_skipped => self.enter(at.lsn),
+            What::Prepare(_) => self.prepare(&end, resolve),
+            // What is not told of either must not be told of as rolled back.
+            _ if is_skipped => self.abort(&End { gid: None, ..end }),
+            _ => self.abort(&end),
+        };
+        self.xids = subxacts;
+        done
+    }
+}
+
+fn chunk<'a>(tuple: &RawTuple<'a>) -> Option<(Oid, u32, &'a [u8])> {
+    if tuple.null_bitmap().is_some() || tuple.attributes() != 3 {
+        return None;
+    }
+    let mut fields = Fields::new(tuple.data());
+    let (value, number) = (fields.oid()?, u32::try_from(fields.i32()?).ok()?);
+    // Behind eight bytes a header of four is aligned as one of one is.
+    Some((value, number, fields.rest()))
+}

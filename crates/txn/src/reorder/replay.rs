@@ -1,0 +1,270 @@
+//! Entries on their way out: of one transaction, or a block of it, in the order of WAL.
+//!
+//! ```text
+//!         first row found              last row          closing was taken
+//!   Start ---------------> Opening ---> Row ---> Closing ---------------> Over
+//!     |                       \------------------^
+//!     |                         there is none, and it comes out all the same
+//!     \--- there is none ------------------------------------------------^
+//! ```
+//! What an aborted subtransaction has left in a file is passed over here. Chunks are collected until their row came.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hash::Hash;
+
+use base::{Lsn, Xid};
+use rustc_hash::FxHashSet;
+
+use super::entry::{Entry, Kind, flag};
+use super::error::{Error, Kind as Failure};
+use super::event::{Action, Boundary, Event, Message, Row, Truncate};
+use super::run::Reader;
+use super::toast::Chunks;
+use super::transaction::{Names, Part};
+use crate::Spool;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Start,
+    Opening { has_row: bool },
+    Row,
+    Closing,
+    Over,
+}
+
+/// Several readers as one, by LSN. Nearly always it is one: what else there is was read before it was known whose it
+/// is.
+struct Merge<R> {
+    readers: Vec<(Reader, Names<R>)>,
+    current: usize,
+    /// Where the others are; of equal positions the main one's comes first.
+    waiting: BinaryHeap<Reverse<(Lsn, usize)>>,
+}
+
+impl<R> Merge<R> {
+    /// Starts all readers but the main one, which the first [`Merge::advance`] starts.
+    fn open(parts: Vec<Part<R>>, spool: &mut dyn Spool) -> Result<Merge<R>, Error> {
+        let mut readers = Vec::with_capacity(parts.len());
+        let mut waiting = BinaryHeap::new();
+        for (index, part) in parts.into_iter().enumerate() {
+            let mut reader = part.run.read(spool)?;
+            if index > 0 && reader.advance()? {
+                waiting.push(Reverse((reader.lsn(), index)));
+            }
+            readers.push((reader, part.names));
+        }
+        Ok(Merge { readers, current: 0, waiting })
+    }
+
+    fn advance(&mut self) -> Result<bool, Error> {
+        let reader = &mut self.readers[self.current].0;
+        let has_more = reader.advance()?;
+        if self.waiting.is_empty() {
+            return Ok(has_more);
+        }
+        if has_more {
+            self.waiting.push(Reverse((reader.lsn(), self.current)));
+        }
+        let next = self.waiting.pop();
+        self.current = next.map_or(self.current, |Reverse((_, index))| index);
+        Ok(next.is_some())
+    }
+
+    fn entry(&self) -> (Entry<'_>, &Names<R>) {
+        let (reader, names) = &self.readers[self.current];
+        (reader.entry(), names)
+    }
+
+    fn broken(&self) -> Error {
+        self.readers[self.current].0.broken()
+    }
+}
+
+/// See the module.
+pub(crate) struct Replay<R> {
+    top: Xid,
+    merge: Merge<R>,
+    aborted: FxHashSet<Xid>,
+    opening: Boundary,
+    closing: Boundary,
+    /// It comes out even if there is no row.
+    always: bool,
+    phase: Phase,
+    chunks: Chunks,
+    /// The chunks are those of the current row and of none after it.
+    chunks_end: bool,
+    /// Subtransactions of which a row came out, if it is a block.
+    streamed: Option<FxHashSet<Xid>>,
+}
+
+impl<R: Clone + Eq + Hash> Replay<R> {
+    pub(crate) fn new(
+        top: Xid,
+        parts: Vec<Part<R>>,
+        aborted: FxHashSet<Xid>,
+        (opening, closing): (Boundary, Boundary),
+        spool: &mut dyn Spool,
+    ) -> Result<Replay<R>, Error> {
+        let is_block = matches!(opening, Boundary::StreamStart { .. });
+        Ok(Replay {
+            top,
+            merge: Merge::open(parts, spool)?,
+            aborted,
+            always: matches!(opening, Boundary::BeginPrepare(_)),
+            opening,
+            closing,
+            phase: Phase::Start,
+            chunks: Chunks::default(),
+            chunks_end: false,
+            streamed: is_block.then(FxHashSet::default),
+        })
+    }
+
+    /// Goes to the next event, if there is one.
+    pub(crate) fn advance(&mut self) -> Result<bool, Error> {
+        self.phase = match self.phase {
+            Phase::Start => {
+                let has_row = self.find()?;
+                if has_row {
+                    self.open_block();
+                }
+                if has_row || self.always { Phase::Opening { has_row } } else { Phase::Over }
+            }
+            Phase::Opening { has_row: true } => Phase::Row,
+            Phase::Opening { has_row: false } => Phase::Closing,
+            Phase::Row => match self.find()? {
+                true => Phase::Row,
+                false => Phase::Closing,
+            },
+            Phase::Closing | Phase::Over => Phase::Over,
+        };
+        Ok(self.phase != Phase::Over)
+    }
+
+    /// Where [`Replay::advance`] went.
+    pub(crate) fn event(&self) -> Event<'_, R> {
+        match self.phase {
+            Phase::Opening { .. } => Event::Boundary(&self.opening),
+            Phase::Row => self.row().expect("looked at before"),
+            Phase::Start | Phase::Closing | Phase::Over => Event::Boundary(&self.closing),
+        }
+    }
+
+    /// A block has the positions of its rows.
+    fn open_block(&mut self) {
+        let head = self.merge.entry().0.head;
+        if let Boundary::StreamStart { first_lsn, origin, .. } = &mut self.opening {
+            *first_lsn = head.lsn;
+            *origin = known_origin(head.origin);
+        }
+    }
+
+    /// Goes to the next entry that is an event.
+    fn find(&mut self) -> Result<bool, Error> {
+        while self.merge.advance()? {
+            if std::mem::take(&mut self.chunks_end) {
+                self.chunks.clear();
+            }
+            let (entry, names) = self.merge.entry();
+            let head = entry.head;
+            let is_sub = head.xid != self.top;
+            if is_sub && self.aborted.contains(&head.xid) {
+                continue;
+            }
+            match head.kind {
+                Kind::Chunk => {
+                    let (value, number, bytes) = entry.chunk().ok_or_else(|| self.merge.broken())?;
+                    if !self.chunks.add(value, number, bytes) {
+                        let what = "a chunk of a large value came out of its order";
+                        return Err(Failure::Row { lsn: head.lsn, xid: head.xid, what }.into());
+                    }
+                    continue;
+                }
+                Kind::ForgetChunks => {
+                    self.chunks.clear();
+                    continue;
+                }
+                Kind::Message => {}
+                Kind::Truncate => {
+                    if !entry.subjects().any(|subject| names.relation(subject).is_some()) {
+                        continue;
+                    }
+                }
+                Kind::Insert | Kind::Update | Kind::Delete => {
+                    self.chunks_end = entry.is(flag::LAST_OF_CHUNKS);
+                    if names.relation(head.subject).is_none() {
+                        continue;
+                    }
+                }
+            }
+            if self.row().is_none() {
+                return Err(self.merge.broken());
+            }
+            if let Boundary::StreamStop { last_lsn, .. } = &mut self.closing {
+                *last_lsn = head.lsn;
+            }
+            if let Some(streamed) = self.streamed.as_mut().filter(|_| is_sub) {
+                streamed.insert(head.xid);
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// The current entry; `None` if it is cut short.
+    fn row(&self) -> Option<Event<'_, R>> {
+        let (entry, names) = self.merge.entry();
+        let head = entry.head;
+        let (lsn, xid) = (head.lsn, head.xid);
+        let action = match head.kind {
+            Kind::Insert => Action::Insert(entry.new_tuple()?),
+            Kind::Update => {
+                let (old, new) = entry.both_tuples()?;
+                Action::Update { old, new }
+            }
+            Kind::Delete => Action::Delete(entry.old_tuple()?),
+            Kind::Truncate => {
+                let relations = entry.subjects().filter_map(|subject| names.relation(subject)).collect();
+                let (cascade, restart_identity) = (entry.is(flag::CASCADE), entry.is(flag::RESTART_IDENTITY));
+                return Some(Event::Truncate(Truncate { lsn, xid, cascade, restart_identity, relations }));
+            }
+            Kind::Message => {
+                let (lsn, prefix, content) = entry.message()?;
+                return Some(Event::Message(Message { lsn, xid, transactional: true, prefix, content }));
+            }
+            Kind::Chunk | Kind::ForgetChunks => return None,
+        };
+        let (origin, relation) = (known_origin(head.origin), names.relation(head.subject)?);
+        Some(Event::Row(Row { lsn, xid, origin, relation, action, chunks: &self.chunks }))
+    }
+
+    /// Removes the files. What is left of a block, if it was one.
+    pub(crate) fn close(self, spool: &mut dyn Spool) -> Result<Option<Block<R>>, Error> {
+        let mut names = None;
+        for (reader, its) in self.merge.readers {
+            reader.close(spool)?;
+            names.get_or_insert(its);
+        }
+        let has_rows = matches!(self.closing, Boundary::StreamStop { last_lsn, .. } if last_lsn.is_valid());
+        Ok(match (self.streamed, names) {
+            (Some(subs), Some(names)) => Some(Block { top: self.top, names, subs, has_rows }),
+            _ => None,
+        })
+    }
+}
+
+/// What is left of a block that came out.
+pub(crate) struct Block<R> {
+    pub(crate) top: Xid,
+    /// Those of the main part, which go on if the transaction does.
+    pub(crate) names: Names<R>,
+    /// Subtransactions of which a row came out.
+    pub(crate) subs: FxHashSet<Xid>,
+    /// A row came out.
+    pub(crate) has_rows: bool,
+}
+
+fn known_origin(id: u16) -> Option<u16> {
+    (id != 0).then_some(id)
+}

@@ -1,0 +1,403 @@
+//! What is kept of an open transaction.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use base::{Lsn, Oid, PgTimestamp, Xid};
+use decode::RawTuple;
+use rustc_hash::FxHashMap;
+
+use super::entry::{Head, Kind, Subject, flag, tuple_head, tuple_length};
+use super::error::{Error, Kind as Failure, Unknown};
+use super::event::{Origin, Prepared};
+use super::input::{At, Change, Resolve, Target};
+use super::run::Run;
+
+/// So many relations are looked through before a map is made of them.
+const RELATIONS_WITHOUT_MAP: usize = 8;
+
+/// A top-level transaction with its subtransactions.
+#[derive(Debug)]
+pub(crate) struct Transaction<R> {
+    pub(crate) xid: Xid,
+    /// From here on it can be read again as a whole.
+    pub(crate) first_lsn: Lsn,
+    /// What it wrote, and its subtransactions.
+    pub(crate) main: Part<R>,
+    /// What subtransactions wrote before it was known whose they are.
+    pub(crate) late: Vec<Part<R>>,
+    /// Its subtransactions, as far as they are known.
+    pub(crate) children: Vec<Xid>,
+    pub(crate) waiting: Option<Waiting>,
+    pub(crate) speculative: Option<Speculative<R>>,
+    /// What cannot be if all of the transaction was seen: an error once it comes out.
+    pub(crate) broken: Option<(Lsn, &'static str)>,
+    /// A block of it came out.
+    pub(crate) streamed: bool,
+    /// It was spilled, now or before.
+    pub(crate) spilled: bool,
+    pub(crate) prepared: Option<Remembered>,
+}
+
+/// Entries, with the relations that they are about.
+#[derive(Debug)]
+pub(crate) struct Part<R> {
+    pub(crate) run: Run,
+    pub(crate) names: Names<R>,
+}
+
+/// Chunks that came, while the row to which they belong did not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waiting {
+    /// Where they begin in the run.
+    from: u64,
+    /// There are others in the run of a subtransaction.
+    also_late: bool,
+}
+
+impl Waiting {
+    /// They go when everything goes from `position` on.
+    pub(crate) fn is_after(self, position: u64) -> bool {
+        self.from >= position && !self.also_late
+    }
+}
+
+/// An insertion that is not confirmed yet. Its relation gets its number when it is: whose it is may become known
+/// between.
+#[derive(Debug)]
+pub(crate) struct Speculative<R> {
+    pub(crate) at: At,
+    object: Unknown,
+    target: Target<R>,
+    /// What goes into the run behind the head.
+    rest: Vec<u8>,
+}
+
+/// How it was prepared.
+#[derive(Debug, Clone)]
+pub(crate) struct Remembered {
+    pub(crate) lsn: Lsn,
+    pub(crate) end_lsn: Lsn,
+    pub(crate) time: PgTimestamp,
+    pub(crate) gid: Arc<[u8]>,
+    pub(crate) origin: Option<Origin>,
+    /// It came out, from here.
+    pub(crate) sent: bool,
+}
+
+impl<R: Clone + Eq + Hash> Transaction<R> {
+    pub(crate) fn new(xid: Xid, first_lsn: Lsn) -> Transaction<R> {
+        Transaction {
+            xid,
+            first_lsn,
+            main: Part { run: Run::new(xid), names: Names::default() },
+            late: Vec::new(),
+            children: Vec::new(),
+            waiting: None,
+            speculative: None,
+            broken: None,
+            streamed: false,
+            spilled: false,
+            prepared: None,
+        }
+    }
+
+    /// Bytes of memory that its changes take.
+    pub(crate) fn memory(&self) -> usize {
+        let late: usize = self.late.iter().map(|part| part.run.allocated()).sum();
+        let held = self.speculative.as_ref().map_or(0, |held| held.rest.capacity());
+        self.main.run.allocated() + late + held
+    }
+
+    /// Bytes of memory that spilling or streaming it makes free.
+    pub(crate) fn movable(&self) -> usize {
+        self.parts().map(|part| part.run.allocated()).sum()
+    }
+
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Part<R>> {
+        std::iter::once(&self.main).chain(&self.late)
+    }
+
+    pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part<R>> {
+        std::iter::once(&mut self.main).chain(&mut self.late)
+    }
+
+    /// It has left something.
+    pub(crate) fn wrote(&self) -> bool {
+        self.speculative.is_some() || self.parts().any(|part| !part.run.is_empty())
+    }
+
+    /// It ends in the middle of a row, or has a change that may be about anything: what is there cannot come out yet.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.waiting.is_some()
+            || self.speculative.is_some()
+            || self.prepared.is_some()
+            || self.parts().any(|part| !part.names.unknown.is_empty())
+    }
+
+    /// Appends a change. A speculative one is put aside.
+    pub(crate) fn change(&mut self, at: At, object: Unknown, target: Target<R>, change: &Change<'_>) {
+        if let Change::Insert { new, speculative: true, .. } = change {
+            let rest = [&tuple_head(new)[..], new.bytes].concat();
+            // One that is still waiting was given up: the server goes on to the next one only then.
+            self.speculative = Some(Speculative { at, object, target, rest });
+            return;
+        }
+        let Some(subject) = self.main.names.subject(at, object, target) else { return };
+        let mut head = Head { flags: flag::LAST_OF_CHUNKS, ..plain(Kind::Insert, at, subject) };
+        let run = &mut self.main.run;
+        match change {
+            Change::Insert { new, last_of_chunks, .. } => {
+                head.flags = if *last_of_chunks { flag::LAST_OF_CHUNKS } else { 0 };
+                run.push(&head, &[&tuple_head(new), new.bytes]);
+            }
+            Change::Update { old, new } => {
+                head.kind = Kind::Update;
+                match old {
+                    None => run.push(&head, &[&tuple_head(new), new.bytes]),
+                    Some(old) => {
+                        head.flags |= old_flags(old.key_only);
+                        let RawTuple { bytes, .. } = old.tuple;
+                        run.push(
+                            &head,
+                            &[
+                                &tuple_length(&old.tuple),
+                                &tuple_head(&old.tuple),
+                                bytes,
+                                &tuple_head(new),
+                                new.bytes,
+                            ],
+                        );
+                    }
+                }
+            }
+            Change::Delete(old) => {
+                head.kind = Kind::Delete;
+                match old {
+                    None => run.push(&head, &[]),
+                    Some(old) => {
+                        head.flags |= old_flags(old.key_only);
+                        run.push(&head, &[&tuple_head(&old.tuple), old.tuple.bytes]);
+                    }
+                }
+            }
+        }
+        if head.flags & flag::LAST_OF_CHUNKS != 0 {
+            self.waiting = None;
+        }
+    }
+
+    /// The insertion that was put aside counts.
+    pub(crate) fn confirm(&mut self, at: At) {
+        let Some(held) = self.speculative.take_if(|held| held.at.xid == at.xid) else {
+            self.broken = self.broken.or(Some((at.lsn, "was confirmed and never made")));
+            return;
+        };
+        self.waiting = None;
+        if let Some(subject) = self.main.names.subject(held.at, held.object, held.target) {
+            let head = Head { flags: flag::LAST_OF_CHUNKS, ..plain(Kind::Insert, held.at, subject) };
+            self.main.run.push(&head, &[&held.rest]);
+        }
+    }
+
+    /// The insertion that was put aside does not count.
+    pub(crate) fn take_back(&mut self, at: At) {
+        if self.speculative.take_if(|held| held.at.xid == at.xid).is_some() {
+            self.forget_chunks(at);
+        }
+    }
+
+    /// Appends a piece of a large value. What it is a piece of, the row will say.
+    pub(crate) fn chunk(&mut self, at: At, (value, number, bytes): (Oid, u32, &[u8])) {
+        let head = plain(Kind::Chunk, at, Subject::NONE);
+        self.waiting.get_or_insert(Waiting { from: self.main.run.end(), also_late: false });
+        self.main.run.push(&head, &[&value.0.to_le_bytes(), &number.to_le_bytes(), bytes]);
+    }
+
+    /// The row does not come to which the last chunks belong.
+    pub(crate) fn forget_chunks(&mut self, at: At) {
+        let Some(waiting) = self.waiting.take() else { return };
+        let run = &mut self.main.run;
+        run.remove_from(waiting.from, |head| head.kind == Kind::Chunk);
+        if waiting.also_late || waiting.from < run.memory_start() {
+            run.push(&plain(Kind::ForgetChunks, at, Subject::NONE), &[]);
+        }
+    }
+
+    pub(crate) fn truncate(&mut self, at: At, flags: u8, subjects: &[Subject]) {
+        let head = Head { flags, ..plain(Kind::Truncate, at, Subject::NONE) };
+        let numbers: Vec<u8> = subjects.iter().flat_map(|subject| subject.0.to_le_bytes()).collect();
+        self.main.run.push(&head, &[&numbers]);
+    }
+
+    pub(crate) fn message(&mut self, at: At, lsn: Lsn, prefix: &[u8], content: &[u8]) {
+        let length = u32::try_from(prefix.len()).expect("a WAL record is below 1 GiB");
+        let head = plain(Kind::Message, at, Subject::NONE);
+        let parts = [&lsn.as_u64().to_le_bytes()[..], &length.to_le_bytes(), prefix, content];
+        self.main.run.push(&head, &parts);
+    }
+
+    /// Takes over what a transaction wrote of which it is known only now that it is part of this one.
+    pub(crate) fn adopt(&mut self, sub: Transaction<R>) {
+        self.first_lsn = self.first_lsn.min(sub.first_lsn);
+        if sub.waiting.is_some() {
+            self.waiting = Some(Waiting { from: self.main.run.end(), also_late: true });
+        }
+        self.speculative = sub.speculative.or(self.speculative.take());
+        self.broken = self.broken.or(sub.broken);
+        self.late.extend(std::iter::once(sub.main).chain(sub.late).filter(|part| !part.run.is_empty()));
+    }
+
+    /// How it was prepared, for the output.
+    pub(crate) fn as_prepared(&self, how: &Remembered) -> Prepared {
+        Prepared {
+            xid: self.xid,
+            first_lsn: self.first_lsn,
+            prepare_lsn: how.lsn,
+            end_lsn: how.end_lsn,
+            prepare_time: how.time,
+            gid: Arc::clone(&how.gid),
+            origin: how.origin,
+        }
+    }
+
+    /// What is wrong with it, if all of it was seen.
+    pub(crate) fn check(&self, finished: Lsn) -> Result<(), Error> {
+        let xid = self.xid;
+        if let Some((lsn, what)) = self.broken {
+            return Err(Failure::Speculative { xid, lsn, finished, what }.into());
+        }
+        if let Some(Speculative { at: At { lsn, .. }, .. }) = self.speculative {
+            return Err(Failure::Speculative { xid, lsn, finished, what: "was never confirmed" }.into());
+        }
+        Ok(())
+    }
+}
+
+fn old_flags(key_only: bool) -> u8 {
+    flag::HAS_OLD | if key_only { flag::OLD_IS_KEY } else { 0 }
+}
+
+fn plain(kind: Kind, at: At, subject: Subject) -> Head {
+    Head { kind, flags: 0, origin: at.origin.unwrap_or(0), xid: at.xid, subject, lsn: at.lsn }
+}
+
+/// The relations that entries are about, each once, and what could not be found out.
+#[derive(Debug)]
+pub(crate) struct Names<R> {
+    pub(crate) relations: Vec<R>,
+    /// The one that was named last.
+    last: usize,
+    /// Where they are, if there are many.
+    places: FxHashMap<R, usize>,
+    pub(crate) unknown: Vec<Use>,
+    unknown_places: FxHashMap<(Unknown, Xid), usize>,
+    /// What the unknown ones turned out to be: an index into the relations, or nothing that anybody wants.
+    found: Vec<Option<usize>>,
+}
+
+/// An unknown object that a (sub)transaction changed.
+#[derive(Debug)]
+pub(crate) struct Use {
+    pub(crate) object: Unknown,
+    pub(crate) xid: Xid,
+    /// Where, for the first time.
+    pub(crate) lsn: Lsn,
+    /// The subtransaction was aborted.
+    pub(crate) void: bool,
+}
+
+impl<R> Default for Names<R> {
+    fn default() -> Self {
+        Names {
+            relations: Vec::new(),
+            last: 0,
+            places: FxHashMap::default(),
+            unknown: Vec::new(),
+            unknown_places: FxHashMap::default(),
+            found: Vec::new(),
+        }
+    }
+}
+
+impl<R: Clone + Eq + Hash> Names<R> {
+    /// The number for what `object` is; `None` if nobody wants its rows.
+    pub(crate) fn subject(&mut self, at: At, object: Unknown, target: Target<R>) -> Option<Subject> {
+        match target {
+            Target::Relation(relation) => Some(Subject::relation(self.place(relation))),
+            Target::Toast | Target::Unwanted => None,
+            Target::Unknown => Some(self.unknown(at, object)),
+        }
+    }
+
+    /// Where `relation` is among the relations.
+    fn place(&mut self, relation: R) -> usize {
+        if self.relations.get(self.last) != Some(&relation) {
+            self.last = self.find(relation);
+        }
+        self.last
+    }
+
+    fn find(&mut self, relation: R) -> usize {
+        let count = self.relations.len();
+        if count < RELATIONS_WITHOUT_MAP {
+            if let Some(place) = self.relations.iter().position(|known| *known == relation) {
+                return place;
+            }
+        } else {
+            if self.places.is_empty() {
+                let known = self.relations.iter().cloned();
+                self.places = known.enumerate().map(|(place, relation)| (relation, place)).collect();
+            }
+            let place = *self.places.entry(relation.clone()).or_insert(count);
+            if place < count {
+                return place;
+            }
+        }
+        self.relations.push(relation);
+        count
+    }
+
+    /// The number for an object of which nobody can say what it is.
+    pub(crate) fn unknown(&mut self, at: At, object: Unknown) -> Subject {
+        let At { xid, lsn, .. } = at;
+        let place = *self.unknown_places.entry((object, xid)).or_insert_with(|| {
+            self.unknown.push(Use { object, xid, lsn, void: false });
+            self.unknown.len() - 1
+        });
+        Subject::unknown(place)
+    }
+
+    /// Finds out at the end what was unknown before.
+    pub(crate) fn resolve(
+        &mut self,
+        top: Xid,
+        finished: Lsn,
+        resolve: &mut dyn Resolve<R>,
+    ) -> Result<(), Error> {
+        for index in 0..self.unknown.len() {
+            let Use { object, xid, lsn, void } = self.unknown[index];
+            let target = match object {
+                _ if void => Target::Unwanted,
+                Unknown::Files(locator) => resolve.files(top, locator),
+                Unknown::Relation(oid) => resolve.relation(top, oid),
+            };
+            let found = match target {
+                Target::Relation(relation) => Some(self.place(relation)),
+                Target::Toast | Target::Unwanted => None,
+                Target::Unknown => return Err(Failure::Unresolved { object, xid, lsn, finished }.into()),
+            };
+            self.found.push(found);
+        }
+        Ok(())
+    }
+
+    /// The relation that an entry is about; `None` if nobody wants it.
+    pub(crate) fn relation(&self, subject: Subject) -> Option<&R> {
+        let place = match subject.index() {
+            Ok(place) => place,
+            Err(unknown) => self.found.get(unknown).copied().flatten()?,
+        };
+        self.relations.get(place)
+    }
+}
