@@ -28,7 +28,7 @@ pub(crate) const HEAD: usize = 24;
 /// Length of a tuple's own header.
 const TUPLE_HEAD: usize = 5;
 
-/// What an entry is.
+/// What an entry is. [`Kind::of`] has them in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Insert = 1,
@@ -45,9 +45,8 @@ pub(crate) enum Kind {
 impl Kind {
     fn of(number: u8) -> Option<Kind> {
         use Kind::{Chunk, Delete, ForgetChunks, Insert, Message, Truncate, Update};
-        [Insert, Update, Delete, Truncate, Message, Chunk, ForgetChunks]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        const ALL: [Kind; 7] = [Insert, Update, Delete, Truncate, Message, Chunk, ForgetChunks];
+        ALL.get(usize::from(number).wrapping_sub(1)).copied()
     }
 }
 
@@ -137,17 +136,18 @@ pub(crate) struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// The entry that `bytes` begin with; `None` if they do not begin with one.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Entry<'a>> {
-        let mut fields = Fields::new(bytes);
-        let length = fields.u32()? as usize;
+        // Read several times for each change: at fixed places of an array there is one check for all.
+        let fixed: &[u8; HEAD] = bytes.first_chunk()?;
+        let u32_at = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
         let head = Head {
-            kind: Kind::of(fields.u8()?)?,
-            flags: fields.u8()?,
-            origin: fields.u16()?,
-            xid: fields.xid()?,
-            subject: Subject(fields.u32()?),
-            lsn: fields.lsn()?,
+            kind: Kind::of(fixed[4])?,
+            flags: fixed[5],
+            origin: u16::from_le_bytes([fixed[6], fixed[7]]),
+            xid: Xid(u32_at(8)),
+            subject: Subject(u32_at(12)),
+            lsn: Lsn::new(u64::from(u32_at(20)) << 32 | u64::from(u32_at(16))),
         };
-        Some(Entry { head, rest: bytes.get(HEAD..length)? })
+        Some(Entry { head, rest: bytes.get(HEAD..u32_at(0) as usize)? })
     }
 
     /// Length of all of it.
@@ -205,7 +205,8 @@ impl<'a> Entry<'a> {
 }
 
 fn tuple(bytes: &[u8]) -> Option<RawTuple<'_>> {
-    let mut fields = Fields::new(bytes);
-    let (infomask2, infomask, hoff) = (fields.u16()?, fields.u16()?, fields.u8()?);
-    Some(RawTuple { infomask2, infomask, hoff, bytes: fields.rest() })
+    let (head, bytes) = bytes.split_first_chunk::<TUPLE_HEAD>()?;
+    let [two_low, two_high, low, high, hoff] = *head;
+    let (infomask2, infomask) = (u16::from_le_bytes([two_low, two_high]), u16::from_le_bytes([low, high]));
+    Some(RawTuple { infomask2, infomask, hoff, bytes })
 }

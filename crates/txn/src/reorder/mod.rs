@@ -25,6 +25,7 @@ mod run;
 mod toast;
 mod transaction;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::hash::Hash;
 
@@ -38,6 +39,7 @@ pub use toast::Chunks;
 
 use crate::Spool;
 use replay::Replay;
+use run::Pieces;
 use transaction::Transaction;
 
 /// What was done, as `pg_stat_replication_slots` counts it.
@@ -65,6 +67,8 @@ pub struct ReorderBuffer<R> {
     subs: FxHashMap<Xid, Sub>,
     /// Of all open transactions.
     memory: usize,
+    /// Kept for them; with theirs within the limit.
+    pieces: Pieces,
     /// How many transactions have chunks that wait for their row.
     waiting: usize,
     /// Where the last record was.
@@ -74,7 +78,7 @@ pub struct ReorderBuffer<R> {
     streaming: Option<Xid>,
     /// What [`ReorderBuffer::next`] gave last.
     current: Option<Output<R>>,
-    failed: bool,
+    failed: Cell<bool>,
     counters: Counters,
     /// Room for the ids of subtransactions of one record.
     xids: Vec<Xid>,
@@ -111,12 +115,13 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             open: FxHashMap::default(),
             subs: FxHashMap::default(),
             memory: 0,
+            pieces: Pieces::default(),
             waiting: 0,
             lsn: Lsn::INVALID,
             output: VecDeque::new(),
             streaming: None,
             current: None,
-            failed: false,
+            failed: Cell::new(false),
             counters: Counters::default(),
             xids: Vec::new(),
         }
@@ -161,18 +166,25 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     pub fn next(&mut self) -> Result<Option<Event<'_, R>>, Error> {
         self.alive()?;
         let went = self.advance();
-        let went = self.noting(went)?;
-        Ok(if went { self.event() } else { None })
+        if !self.noting(went)? {
+            return Ok(None);
+        }
+        match (self.event(), &self.current) {
+            (None, Some(Output::Replay(replay))) => self.noting(Err(replay.broken())),
+            (event, _) => Ok(event),
+        }
     }
 
     /// An error is the last that happens.
-    fn noting<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
-        self.failed |= result.is_err();
+    fn noting<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if result.is_err() {
+            self.failed.set(true);
+        }
         result
     }
 
     fn alive(&self) -> Result<(), Error> {
-        if self.failed { Err(error::Kind::Over.into()) } else { Ok(()) }
+        if self.failed.get() { Err(error::Kind::Over.into()) } else { Ok(()) }
     }
 
     fn event(&self) -> Option<Event<'_, R>> {
@@ -182,7 +194,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
                 let (lsn, xid) = (*lsn, *xid);
                 Event::Message(Message { lsn, xid, transactional: false, prefix, content })
             }
-            Output::Replay(replay) => replay.event(),
+            Output::Replay(replay) => return replay.event(),
         })
     }
 
@@ -201,8 +213,11 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
                 Some(Output::Replay(_)) => {}
                 Some(_) => return Ok(true),
                 None => {
-                    let is_over = self.memory > self.options.work_mem_bytes;
-                    if !is_over || !self.make_room()? {
+                    let limit = self.options.work_mem_bytes;
+                    if self.memory + self.pieces.allocated() > limit {
+                        self.pieces.shrink(limit.saturating_sub(self.memory));
+                    }
+                    if self.memory <= limit || !self.make_room()? {
                         return Ok(false);
                     }
                 }
@@ -212,7 +227,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
 
     /// What came out needs no room any more.
     fn close(&mut self, replay: Replay<R>) -> Result<(), Error> {
-        let Some(block) = replay.close(&mut *self.spool)? else { return Ok(()) };
+        let Some(block) = replay.close(&mut self.pieces, &mut *self.spool)? else { return Ok(()) };
         self.counters.stream_count += u64::from(block.has_rows);
         if self.streaming.take() != Some(block.top) {
             // The last block of one that has ended. It may be open all the same, as a prepared one that is to be told of.
@@ -248,7 +263,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.counters.spill_count += 1;
         let before = transaction.memory();
         for part in transaction.parts_mut().filter(|part| part.run.length() > 0) {
-            self.counters.spill_bytes += part.run.spill(&mut *self.spool)? as u64;
+            self.counters.spill_bytes += part.run.spill(&mut self.pieces, &mut *self.spool)? as u64;
         }
         self.memory -= before - transaction.memory();
         Ok(true)
@@ -265,12 +280,12 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         let Some(transaction) = self.open.get_mut(&xid) else { return Ok(()) };
         let before = transaction.memory();
         let names = std::mem::take(&mut transaction.main.names);
-        let mut parts = vec![transaction::Part { run: transaction.main.run.take(), names }];
-        parts.append(&mut transaction.late);
+        let main = transaction::Part { run: transaction.main.run.take(), names };
+        let late = std::mem::take(&mut transaction.late);
         let (is_first, children) = (!transaction.streamed, &transaction.children);
         let aborted = aborted(&self.subs, children);
         self.memory -= before - transaction.memory();
-        let replay = Replay::new(xid, parts, aborted, block(xid, is_first), &mut *self.spool)?;
+        let replay = Replay::new(xid, (main, late), aborted, block(xid, is_first), &mut *self.spool)?;
         self.streaming = Some(xid);
         self.output.push_back(Output::Replay(Box::new(replay)));
         Ok(())

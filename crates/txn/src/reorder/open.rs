@@ -16,6 +16,7 @@ use super::error::{Error, Kind, Unknown};
 use super::event::{Boundary, Finished, Prepared};
 use super::input::{At, Change, End, Resolve, Target};
 use super::replay::Replay;
+use super::run::Pieces;
 use super::transaction::{Part, Remembered, Transaction};
 use super::{NO_TIME, Output, ReorderBuffer, Sub, aborted, block};
 
@@ -65,7 +66,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     }
 
     /// The transaction of a record that adds an entry, and the count of those that have chunks waiting.
-    fn grow(&mut self, at: At, add: impl FnOnce(&mut Transaction<R>)) -> Result<(), Error> {
+    fn grow(&mut self, at: At, add: impl FnOnce(&mut Transaction<R>, &mut Pieces)) -> Result<(), Error> {
         let top = match self.subs.get_mut(&at.xid) {
             None => at.xid,
             Some(Sub { aborted: true, .. }) => return Err(Kind::Ended { lsn: at.lsn, xid: at.xid }.into()),
@@ -79,7 +80,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         };
         let transaction = self.open.entry(top).or_insert_with(|| Transaction::new(top, at.lsn));
         let (before, waited) = (transaction.memory(), transaction.waiting.is_some());
-        add(transaction);
+        add(transaction, &mut self.pieces);
         self.memory = self.memory + transaction.memory() - before;
         self.waiting = self.waiting + usize::from(transaction.waiting.is_some()) - usize::from(waited);
         Ok(())
@@ -97,8 +98,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         change: &Change<'_>,
     ) -> Result<(), Error> {
         self.enter(at.lsn)?;
-        let grown =
-            self.grow(at, |transaction| transaction.change(at, Unknown::Files(files), target, change));
+        let to = (at, Unknown::Files(files), target);
+        let grown = self.grow(at, |transaction, pieces| transaction.change(pieces, to, change));
         self.noting(grown)
     }
 
@@ -108,7 +109,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     /// As [`ReorderBuffer::change`].
     pub fn confirm(&mut self, at: At) -> Result<(), Error> {
         self.enter(at.lsn)?;
-        let grown = self.grow(at, |transaction| transaction.confirm(at));
+        let grown = self.grow(at, |transaction, pieces| transaction.confirm(pieces, at));
         self.noting(grown)
     }
 
@@ -121,7 +122,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         if !self.open.contains_key(&self.top_of(at.xid)) {
             return Ok(());
         }
-        let grown = self.grow(at, |transaction| transaction.take_back(at));
+        let grown = self.grow(at, |transaction, pieces| transaction.take_back(pieces, at));
         self.noting(grown)
     }
 
@@ -140,11 +141,11 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         if *target == Target::Unwanted {
             return Ok(());
         }
-        let grown = self.grow(at, |transaction| {
+        let grown = self.grow(at, |transaction, pieces| {
             if *target == Target::Unknown {
                 transaction.main.names.unknown(at, Unknown::Files(files));
             }
-            transaction.chunk(at, piece);
+            transaction.chunk(pieces, at, piece);
         });
         self.noting(grown)
     }
@@ -159,7 +160,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         if self.waiting == 0 || self.open.get(&top).is_none_or(|transaction| transaction.waiting.is_none()) {
             return Ok(());
         }
-        let grown = self.grow(at, |transaction| transaction.forget_chunks(at));
+        let grown = self.grow(at, |transaction, pieces| transaction.forget_chunks(pieces, at));
         self.noting(grown)
     }
 
@@ -181,11 +182,11 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         }
         let flags = if cascade { flag::CASCADE } else { 0 };
         let flags = flags | if restart_identity { flag::RESTART_IDENTITY } else { 0 };
-        let grown = self.grow(at, |transaction| {
+        let grown = self.grow(at, |transaction, pieces| {
             let names = &mut transaction.main.names;
             let subject = |(oid, target)| names.subject(at, Unknown::Relation(oid), target);
             let subjects: Vec<_> = relations.filter_map(subject).collect();
-            transaction.truncate(at, flags, &subjects);
+            transaction.truncate(pieces, at, flags, &subjects);
         });
         self.noting(grown)
     }
@@ -204,7 +205,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     ) -> Result<(), Error> {
         self.enter(at.lsn)?;
         if transactional {
-            let grown = self.grow(at, |transaction| transaction.message(at, end_lsn, prefix, content));
+            let grown = self
+                .grow(at, |transaction, pieces| transaction.message(pieces, at, end_lsn, (prefix, content)));
             return self.noting(grown);
         }
         if at.lsn >= self.options.start {
@@ -244,7 +246,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             } else {
                 transaction.transaction.discard(&mut *self.spool)?;
             }
-            let told = Boundary::CommitPrepared { commit: finished, gid: how.gid };
+            let told = Boundary::CommitPrepared { commit: finished, gid: Arc::clone(&how.gid) };
             self.output.push_back(Output::Boundary(told));
             return Ok(());
         }
@@ -280,7 +282,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         if !sent {
             // It came out before we were started, or it will when it commits.
             self.open.entry(end.xid).or_insert_with(|| Transaction::new(end.xid, end.lsn)).prepared =
-                Some(how);
+                Some(Box::new(how));
             return Ok(());
         }
         let ended = match self.end(end.xid, end.subxacts)? {
@@ -291,7 +293,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.emit_prepared(ended, end.lsn, prepared, resolve)?;
         // From its record on it can be told again how it was prepared, which is all that is still needed.
         let mut rest = Transaction::new(end.xid, end.lsn);
-        rest.prepared = Some(how);
+        rest.prepared = Some(Box::new(how));
         self.open.insert(end.xid, rest);
         Ok(())
     }
@@ -326,13 +328,11 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             return Err(Kind::Undecided { xid, top: transaction.xid, finished }.into());
         }
         let top = transaction.xid;
-        let mut parts = Vec::with_capacity(1 + transaction.late.len());
-        parts.push(transaction.main);
-        parts.extend(transaction.late);
-        for part in &mut parts {
+        let (mut main, mut late) = (transaction.main, transaction.late);
+        for part in [&mut main].into_iter().chain(&mut late) {
             part.names.resolve(top, finished, resolve)?;
         }
-        let replay = Replay::new(top, parts, aborted, around, &mut *self.spool)?;
+        let replay = Replay::new(top, (main, late), aborted, around, &mut *self.spool)?;
         self.output.push_back(Output::Replay(Box::new(replay)));
         Ok(())
     }
@@ -526,14 +526,8 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         for part in void {
             part.run.discard(spool)?;
         }
-        let uses = self
-            .main
-            .names
-            .unknown
-            .iter_mut()
-            .chain(self.late.iter_mut().flat_map(|part| &mut part.names.unknown));
-        for unknown in uses {
-            unknown.void |= is_void(unknown.xid);
+        for part in self.parts_mut() {
+            part.names.forget_unknown(&is_void);
         }
         self.speculative.take_if(|held| is_void(held.at.xid));
         if self.waiting.is_some_and(|waiting| waiting.is_after(from)) {

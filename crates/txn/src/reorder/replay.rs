@@ -19,7 +19,7 @@ use rustc_hash::FxHashSet;
 use super::entry::{Entry, Kind, flag};
 use super::error::{Error, Kind as Failure};
 use super::event::{Action, Boundary, Event, Message, Row, Truncate};
-use super::run::Reader;
+use super::run::{Pieces, Reader};
 use super::toast::Chunks;
 use super::transaction::{Names, Part};
 use crate::Spool;
@@ -36,7 +36,9 @@ enum Phase {
 /// Several readers as one, by LSN. Nearly always it is one: what else there is was read before it was known whose it
 /// is.
 struct Merge<R> {
-    readers: Vec<(Reader, Names<R>)>,
+    main: (Reader, Names<R>),
+    late: Vec<(Reader, Names<R>)>,
+    /// 0 is the main one.
     current: usize,
     /// Where the others are; of equal positions the main one's comes first.
     waiting: BinaryHeap<Reverse<(Lsn, usize)>>,
@@ -44,40 +46,47 @@ struct Merge<R> {
 
 impl<R> Merge<R> {
     /// Starts all readers but the main one, which the first [`Merge::advance`] starts.
-    fn open(parts: Vec<Part<R>>, spool: &mut dyn Spool) -> Result<Merge<R>, Error> {
-        let mut readers = Vec::with_capacity(parts.len());
-        let mut waiting = BinaryHeap::new();
-        for (index, part) in parts.into_iter().enumerate() {
+    fn open((main, late): (Part<R>, Vec<Part<R>>), spool: &mut dyn Spool) -> Result<Merge<R>, Error> {
+        let main = (main.run.read(spool)?, main.names);
+        let mut merge = Merge { main, late: Vec::new(), current: 0, waiting: BinaryHeap::new() };
+        for part in late {
             let mut reader = part.run.read(spool)?;
-            if index > 0 && reader.advance()? {
-                waiting.push(Reverse((reader.lsn(), index)));
-            }
-            readers.push((reader, part.names));
+            let lsn = if reader.advance()? { Some(reader.lsn()) } else { None };
+            merge.late.push((reader, part.names));
+            merge.waiting.extend(lsn.map(|lsn| Reverse((lsn, merge.late.len()))));
         }
-        Ok(Merge { readers, current: 0, waiting })
+        Ok(merge)
     }
 
     fn advance(&mut self) -> Result<bool, Error> {
-        let reader = &mut self.readers[self.current].0;
+        let current = self.current;
+        let reader = match current {
+            0 => &mut self.main.0,
+            _ => &mut self.late[current - 1].0,
+        };
         let has_more = reader.advance()?;
         if self.waiting.is_empty() {
             return Ok(has_more);
         }
         if has_more {
-            self.waiting.push(Reverse((reader.lsn(), self.current)));
+            self.waiting.push(Reverse((reader.lsn(), current)));
         }
         let next = self.waiting.pop();
-        self.current = next.map_or(self.current, |Reverse((_, index))| index);
+        self.current = next.map_or(current, |Reverse((_, index))| index);
         Ok(next.is_some())
     }
 
+    fn current(&self) -> &(Reader, Names<R>) {
+        if self.current == 0 { &self.main } else { &self.late[self.current - 1] }
+    }
+
     fn entry(&self) -> (Entry<'_>, &Names<R>) {
-        let (reader, names) = &self.readers[self.current];
+        let (reader, names) = self.current();
         (reader.entry(), names)
     }
 
     fn broken(&self) -> Error {
-        self.readers[self.current].0.broken()
+        self.current().0.broken()
     }
 }
 
@@ -101,7 +110,7 @@ pub(crate) struct Replay<R> {
 impl<R: Clone + Eq + Hash> Replay<R> {
     pub(crate) fn new(
         top: Xid,
-        parts: Vec<Part<R>>,
+        parts: (Part<R>, Vec<Part<R>>),
         aborted: FxHashSet<Xid>,
         (opening, closing): (Boundary, Boundary),
         spool: &mut dyn Spool,
@@ -142,13 +151,18 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         Ok(self.phase != Phase::Over)
     }
 
-    /// Where [`Replay::advance`] went.
-    pub(crate) fn event(&self) -> Event<'_, R> {
+    /// Where [`Replay::advance`] went; `None` if that is cut short.
+    pub(crate) fn event(&self) -> Option<Event<'_, R>> {
         match self.phase {
-            Phase::Opening { .. } => Event::Boundary(&self.opening),
-            Phase::Row => self.row().expect("looked at before"),
-            Phase::Start | Phase::Closing | Phase::Over => Event::Boundary(&self.closing),
+            Phase::Opening { .. } => Some(Event::Boundary(&self.opening)),
+            Phase::Row => self.row(),
+            Phase::Start | Phase::Closing | Phase::Over => Some(Event::Boundary(&self.closing)),
         }
+    }
+
+    /// Why there is no event.
+    pub(crate) fn broken(&self) -> Error {
+        self.merge.broken()
     }
 
     /// A block has the positions of its rows.
@@ -198,9 +212,6 @@ impl<R: Clone + Eq + Hash> Replay<R> {
                     }
                 }
             }
-            if self.row().is_none() {
-                return Err(self.merge.broken());
-            }
             if let Boundary::StreamStop { last_lsn, .. } = &mut self.closing {
                 *last_lsn = head.lsn;
             }
@@ -212,7 +223,6 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         Ok(false)
     }
 
-    /// The current entry; `None` if it is cut short.
     fn row(&self) -> Option<Event<'_, R>> {
         let (entry, names) = self.merge.entry();
         let head = entry.head;
@@ -240,17 +250,13 @@ impl<R: Clone + Eq + Hash> Replay<R> {
     }
 
     /// Removes the files. What is left of a block, if it was one.
-    pub(crate) fn close(self, spool: &mut dyn Spool) -> Result<Option<Block<R>>, Error> {
-        let mut names = None;
-        for (reader, its) in self.merge.readers {
-            reader.close(spool)?;
-            names.get_or_insert(its);
+    pub(crate) fn close(self, pieces: &mut Pieces, spool: &mut dyn Spool) -> Result<Option<Block<R>>, Error> {
+        let Merge { main: (reader, names), late, .. } = self.merge;
+        for reader in std::iter::once(reader).chain(late.into_iter().map(|(reader, _)| reader)) {
+            reader.close(pieces, spool)?;
         }
         let has_rows = matches!(self.closing, Boundary::StreamStop { last_lsn, .. } if last_lsn.is_valid());
-        Ok(match (self.streamed, names) {
-            (Some(subs), Some(names)) => Some(Block { top: self.top, names, subs, has_rows }),
-            _ => None,
-        })
+        Ok(self.streamed.map(|subs| Block { top: self.top, names, subs, has_rows }))
     }
 }
 

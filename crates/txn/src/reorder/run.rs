@@ -29,6 +29,37 @@ const FIRST_PIECE: usize = 512;
 const BLOCK_HEAD: usize = 16;
 const BLOCK_CRC_AT: usize = 12;
 
+/// Pieces that were used and will be again: memory that is given back to the system is cleared page by page when it is
+/// taken anew, which costs more than all that is done with a change.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    spare: Vec<Vec<u8>>,
+}
+
+impl Pieces {
+    /// Bytes of memory they hold.
+    pub(crate) fn allocated(&self) -> usize {
+        self.spare.len() * PIECE
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(PIECE))
+    }
+
+    /// Takes back what has the usual size.
+    pub(crate) fn put(&mut self, mut piece: Vec<u8>) {
+        if piece.capacity() == PIECE {
+            piece.clear();
+            self.spare.push(piece);
+        }
+    }
+
+    /// Gives up what is more than so many bytes.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        self.spare.truncate(bytes / PIECE);
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -81,9 +112,9 @@ impl Run {
     }
 
     /// Appends the entry that begins with `head` and goes on with `parts`.
-    pub(crate) fn push(&mut self, head: &Head, parts: &[&[u8]]) {
+    pub(crate) fn push(&mut self, pieces: &mut Pieces, head: &Head, parts: &[&[u8]]) {
         let rest = parts.iter().map(|part| part.len()).sum();
-        let piece = self.room(HEAD + rest);
+        let piece = self.room(pieces, HEAD + rest);
         piece.extend_from_slice(&head.bytes(rest));
         for part in parts {
             piece.extend_from_slice(part);
@@ -91,12 +122,16 @@ impl Run {
     }
 
     /// A piece that `length` bytes can be added to without growing; they are counted.
-    fn room(&mut self, length: usize) -> &mut Vec<u8> {
+    fn room(&mut self, pieces: &mut Pieces, length: usize) -> &mut Vec<u8> {
         let fits = self.pieces.last().is_some_and(|piece| piece.len() + length <= PIECE);
         if !fits {
-            let usual = if self.pieces.is_empty() { FIRST_PIECE } else { PIECE };
-            self.pieces.push(Vec::with_capacity(usual.max(length)));
-            self.allocated += self.pieces.last().map_or(0, Vec::capacity);
+            let piece = match self.pieces.is_empty() {
+                true => Vec::with_capacity(FIRST_PIECE.max(length)),
+                false if length <= PIECE => pieces.take(),
+                false => Vec::with_capacity(length),
+            };
+            self.allocated += piece.capacity();
+            self.pieces.push(piece);
         }
         let piece = self.pieces.last_mut().expect("pushed if there was none");
         let before = piece.capacity();
@@ -129,13 +164,14 @@ impl Run {
     }
 
     /// Writes what is in memory to the file; how many bytes that were.
-    pub(crate) fn spill(&mut self, spool: &mut dyn Spool) -> Result<usize, Error> {
+    pub(crate) fn spill(&mut self, pieces: &mut Pieces, spool: &mut dyn Spool) -> Result<usize, Error> {
         let failed = |error| Kind::Spool { xid: self.key, error };
         for piece in self.pieces.drain(..) {
             spool.append(self.key, &block_head(self.key, self.blocks, &piece)).map_err(failed)?;
             spool.append(self.key, &piece).map_err(failed)?;
             self.blocks += 1;
             self.spilled += piece.len() as u64;
+            pieces.put(piece);
         }
         self.allocated = 0;
         Ok(std::mem::take(&mut self.length))
@@ -168,6 +204,7 @@ impl Run {
             next: 0,
             bytes_left: self.spilled,
             memory: self.pieces.into_iter(),
+            spent: Vec::new(),
             block: Vec::new(),
             at: 0,
             length: 0,
@@ -217,6 +254,8 @@ pub(crate) struct Reader {
     next: u32,
     bytes_left: u64,
     memory: std::vec::IntoIter<Vec<u8>>,
+    /// Pieces of memory that were read.
+    spent: Vec<Vec<u8>>,
     block: Vec<u8>,
     /// Where the entry is that [`Reader::entry`] gives, and its length; 0 before the first.
     at: usize,
@@ -253,8 +292,9 @@ impl Reader {
     }
 
     /// Removes the file.
-    pub(crate) fn close(self, spool: &mut dyn Spool) -> Result<(), Error> {
+    pub(crate) fn close(self, pieces: &mut Pieces, spool: &mut dyn Spool) -> Result<(), Error> {
         drop(self.input);
+        self.spent.into_iter().for_each(|piece| pieces.put(piece));
         remove_file(self.key, self.blocks, spool)
     }
 
@@ -271,9 +311,10 @@ impl Reader {
                 return Err(self.damaged("is followed by what was never written"));
             }
         }
-        match self.memory.next() {
-            Some(piece) => self.block = piece,
-            None => self.block.clear(),
+        let next = self.memory.next().unwrap_or_default();
+        let read = std::mem::replace(&mut self.block, next);
+        if read.capacity() == PIECE {
+            self.spent.push(read);
         }
         Ok(!self.block.is_empty())
     }

@@ -11,7 +11,7 @@ use super::entry::{Head, Kind, Subject, flag, tuple_head, tuple_length};
 use super::error::{Error, Kind as Failure, Unknown};
 use super::event::{Origin, Prepared};
 use super::input::{At, Change, Resolve, Target};
-use super::run::Run;
+use super::run::{Pieces, Run};
 
 /// So many relations are looked through before a map is made of them.
 const RELATIONS_WITHOUT_MAP: usize = 8;
@@ -29,14 +29,14 @@ pub(crate) struct Transaction<R> {
     /// Its subtransactions, as far as they are known.
     pub(crate) children: Vec<Xid>,
     pub(crate) waiting: Option<Waiting>,
-    pub(crate) speculative: Option<Speculative<R>>,
+    pub(crate) speculative: Option<Box<Speculative<R>>>,
     /// What cannot be if all of the transaction was seen: an error once it comes out.
     pub(crate) broken: Option<(Lsn, &'static str)>,
     /// A block of it came out.
     pub(crate) streamed: bool,
     /// It was spilled, now or before.
     pub(crate) spilled: bool,
-    pub(crate) prepared: Option<Remembered>,
+    pub(crate) prepared: Option<Box<Remembered>>,
 }
 
 /// Entries, with the relations that they are about.
@@ -132,33 +132,41 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         self.waiting.is_some()
             || self.speculative.is_some()
             || self.prepared.is_some()
-            || self.parts().any(|part| !part.names.unknown.is_empty())
+            || self.parts().any(|part| part.names.has_unknown())
     }
 
     /// Appends a change. A speculative one is put aside.
-    pub(crate) fn change(&mut self, at: At, object: Unknown, target: Target<R>, change: &Change<'_>) {
+    pub(crate) fn change(
+        &mut self,
+        pieces: &mut Pieces,
+        (at, object, target): (At, Unknown, Target<R>),
+        change: &Change<'_>,
+    ) {
         if let Change::Insert { new, speculative: true, .. } = change {
             let rest = [&tuple_head(new)[..], new.bytes].concat();
             // One that is still waiting was given up: the server goes on to the next one only then.
-            self.speculative = Some(Speculative { at, object, target, rest });
+            self.speculative = Some(Box::new(Speculative { at, object, target, rest }));
             return;
         }
-        let Some(subject) = self.main.names.subject(at, object, target) else { return };
+        let Some(subject) = self.main.names.subject(at, object, target) else {
+            return self.forget_chunks(pieces, at);
+        };
         let mut head = Head { flags: flag::LAST_OF_CHUNKS, ..plain(Kind::Insert, at, subject) };
         let run = &mut self.main.run;
         match change {
             Change::Insert { new, last_of_chunks, .. } => {
                 head.flags = if *last_of_chunks { flag::LAST_OF_CHUNKS } else { 0 };
-                run.push(&head, &[&tuple_head(new), new.bytes]);
+                run.push(pieces, &head, &[&tuple_head(new), new.bytes]);
             }
             Change::Update { old, new } => {
                 head.kind = Kind::Update;
                 match old {
-                    None => run.push(&head, &[&tuple_head(new), new.bytes]),
+                    None => run.push(pieces, &head, &[&tuple_head(new), new.bytes]),
                     Some(old) => {
                         head.flags |= old_flags(old.key_only);
                         let RawTuple { bytes, .. } = old.tuple;
                         run.push(
+                            pieces,
                             &head,
                             &[
                                 &tuple_length(&old.tuple),
@@ -174,10 +182,10 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
             Change::Delete(old) => {
                 head.kind = Kind::Delete;
                 match old {
-                    None => run.push(&head, &[]),
+                    None => run.push(pieces, &head, &[]),
                     Some(old) => {
                         head.flags |= old_flags(old.key_only);
-                        run.push(&head, &[&tuple_head(&old.tuple), old.tuple.bytes]);
+                        run.push(pieces, &head, &[&tuple_head(&old.tuple), old.tuple.bytes]);
                     }
                 }
             }
@@ -188,53 +196,60 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
     }
 
     /// The insertion that was put aside counts.
-    pub(crate) fn confirm(&mut self, at: At) {
+    pub(crate) fn confirm(&mut self, pieces: &mut Pieces, at: At) {
         let Some(held) = self.speculative.take_if(|held| held.at.xid == at.xid) else {
             self.broken = self.broken.or(Some((at.lsn, "was confirmed and never made")));
             return;
         };
         self.waiting = None;
-        if let Some(subject) = self.main.names.subject(held.at, held.object, held.target) {
-            let head = Head { flags: flag::LAST_OF_CHUNKS, ..plain(Kind::Insert, held.at, subject) };
-            self.main.run.push(&head, &[&held.rest]);
+        let Speculative { at, object, target, rest } = *held;
+        if let Some(subject) = self.main.names.subject(at, object, target) {
+            let head = Head { flags: flag::LAST_OF_CHUNKS, ..plain(Kind::Insert, at, subject) };
+            self.main.run.push(pieces, &head, &[&rest]);
         }
     }
 
     /// The insertion that was put aside does not count.
-    pub(crate) fn take_back(&mut self, at: At) {
+    pub(crate) fn take_back(&mut self, pieces: &mut Pieces, at: At) {
         if self.speculative.take_if(|held| held.at.xid == at.xid).is_some() {
-            self.forget_chunks(at);
+            self.forget_chunks(pieces, at);
         }
     }
 
     /// Appends a piece of a large value. What it is a piece of, the row will say.
-    pub(crate) fn chunk(&mut self, at: At, (value, number, bytes): (Oid, u32, &[u8])) {
+    pub(crate) fn chunk(&mut self, pieces: &mut Pieces, at: At, (value, number, bytes): (Oid, u32, &[u8])) {
         let head = plain(Kind::Chunk, at, Subject::NONE);
         self.waiting.get_or_insert(Waiting { from: self.main.run.end(), also_late: false });
-        self.main.run.push(&head, &[&value.0.to_le_bytes(), &number.to_le_bytes(), bytes]);
+        self.main.run.push(pieces, &head, &[&value.0.to_le_bytes(), &number.to_le_bytes(), bytes]);
     }
 
     /// The row does not come to which the last chunks belong.
-    pub(crate) fn forget_chunks(&mut self, at: At) {
+    pub(crate) fn forget_chunks(&mut self, pieces: &mut Pieces, at: At) {
         let Some(waiting) = self.waiting.take() else { return };
         let run = &mut self.main.run;
         run.remove_from(waiting.from, |head| head.kind == Kind::Chunk);
         if waiting.also_late || waiting.from < run.memory_start() {
-            run.push(&plain(Kind::ForgetChunks, at, Subject::NONE), &[]);
+            run.push(pieces, &plain(Kind::ForgetChunks, at, Subject::NONE), &[]);
         }
     }
 
-    pub(crate) fn truncate(&mut self, at: At, flags: u8, subjects: &[Subject]) {
+    pub(crate) fn truncate(&mut self, pieces: &mut Pieces, at: At, flags: u8, subjects: &[Subject]) {
         let head = Head { flags, ..plain(Kind::Truncate, at, Subject::NONE) };
         let numbers: Vec<u8> = subjects.iter().flat_map(|subject| subject.0.to_le_bytes()).collect();
-        self.main.run.push(&head, &[&numbers]);
+        self.main.run.push(pieces, &head, &[&numbers]);
     }
 
-    pub(crate) fn message(&mut self, at: At, lsn: Lsn, prefix: &[u8], content: &[u8]) {
+    pub(crate) fn message(
+        &mut self,
+        pieces: &mut Pieces,
+        at: At,
+        lsn: Lsn,
+        (prefix, content): (&[u8], &[u8]),
+    ) {
         let length = u32::try_from(prefix.len()).expect("a WAL record is below 1 GiB");
         let head = plain(Kind::Message, at, Subject::NONE);
-        let parts = [&lsn.as_u64().to_le_bytes()[..], &length.to_le_bytes(), prefix, content];
-        self.main.run.push(&head, &parts);
+        let rest = [&lsn.as_u64().to_le_bytes()[..], &length.to_le_bytes(), prefix, content];
+        self.main.run.push(pieces, &head, &rest);
     }
 
     /// Takes over what a transaction wrote of which it is known only now that it is part of this one.
@@ -267,7 +282,7 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         if let Some((lsn, what)) = self.broken {
             return Err(Failure::Speculative { xid, lsn, finished, what }.into());
         }
-        if let Some(Speculative { at: At { lsn, .. }, .. }) = self.speculative {
+        if let Some(At { lsn, .. }) = self.speculative.as_ref().map(|held| held.at) {
             return Err(Failure::Speculative { xid, lsn, finished, what: "was never confirmed" }.into());
         }
         Ok(())
@@ -285,12 +300,18 @@ fn plain(kind: Kind, at: At, subject: Subject) -> Head {
 /// The relations that entries are about, each once, and what could not be found out.
 #[derive(Debug)]
 pub(crate) struct Names<R> {
-    pub(crate) relations: Vec<R>,
+    relations: Vec<R>,
     /// The one that was named last.
     last: usize,
-    /// Where they are, if there are many.
+    /// What most transactions have no need of.
+    rare: Option<Box<Rare<R>>>,
+}
+
+#[derive(Debug)]
+struct Rare<R> {
+    /// Where the relations are, if there are many.
     places: FxHashMap<R, usize>,
-    pub(crate) unknown: Vec<Use>,
+    unknown: Vec<Use>,
     unknown_places: FxHashMap<(Unknown, Xid), usize>,
     /// What the unknown ones turned out to be: an index into the relations, or nothing that anybody wants.
     found: Vec<Option<usize>>,
@@ -298,20 +319,24 @@ pub(crate) struct Names<R> {
 
 /// An unknown object that a (sub)transaction changed.
 #[derive(Debug)]
-pub(crate) struct Use {
-    pub(crate) object: Unknown,
-    pub(crate) xid: Xid,
+struct Use {
+    object: Unknown,
+    xid: Xid,
     /// Where, for the first time.
-    pub(crate) lsn: Lsn,
+    lsn: Lsn,
     /// The subtransaction was aborted.
-    pub(crate) void: bool,
+    void: bool,
 }
 
 impl<R> Default for Names<R> {
     fn default() -> Self {
-        Names {
-            relations: Vec::new(),
-            last: 0,
+        Names { relations: Vec::new(), last: 0, rare: None }
+    }
+}
+
+impl<R> Default for Rare<R> {
+    fn default() -> Self {
+        Rare {
             places: FxHashMap::default(),
             unknown: Vec::new(),
             unknown_places: FxHashMap::default(),
@@ -345,11 +370,12 @@ impl<R: Clone + Eq + Hash> Names<R> {
                 return place;
             }
         } else {
-            if self.places.is_empty() {
+            let places = &mut self.rare.get_or_insert_default().places;
+            if places.is_empty() {
                 let known = self.relations.iter().cloned();
-                self.places = known.enumerate().map(|(place, relation)| (relation, place)).collect();
+                *places = known.enumerate().map(|(place, relation)| (relation, place)).collect();
             }
-            let place = *self.places.entry(relation.clone()).or_insert(count);
+            let place = *places.entry(relation.clone()).or_insert(count);
             if place < count {
                 return place;
             }
@@ -361,11 +387,24 @@ impl<R: Clone + Eq + Hash> Names<R> {
     /// The number for an object of which nobody can say what it is.
     pub(crate) fn unknown(&mut self, at: At, object: Unknown) -> Subject {
         let At { xid, lsn, .. } = at;
-        let place = *self.unknown_places.entry((object, xid)).or_insert_with(|| {
-            self.unknown.push(Use { object, xid, lsn, void: false });
-            self.unknown.len() - 1
+        let Rare { unknown, unknown_places, .. } = &mut **self.rare.get_or_insert_default();
+        let place = *unknown_places.entry((object, xid)).or_insert_with(|| {
+            unknown.push(Use { object, xid, lsn, void: false });
+            unknown.len() - 1
         });
         Subject::unknown(place)
+    }
+
+    /// Something could not be found out.
+    fn has_unknown(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| !rare.unknown.is_empty())
+    }
+
+    /// Subtransactions were aborted: what they changed need not be found out.
+    pub(crate) fn forget_unknown(&mut self, is_void: impl Fn(Xid) -> bool) {
+        for unknown in self.rare.iter_mut().flat_map(|rare| &mut rare.unknown) {
+            unknown.void |= is_void(unknown.xid);
+        }
     }
 
     /// Finds out at the end what was unknown before.
@@ -375,20 +414,23 @@ impl<R: Clone + Eq + Hash> Names<R> {
         finished: Lsn,
         resolve: &mut dyn Resolve<R>,
     ) -> Result<(), Error> {
-        for index in 0..self.unknown.len() {
-            let Use { object, xid, lsn, void } = self.unknown[index];
+        let Some(mut rare) = self.rare.take() else { return Ok(()) };
+        for &Use { object, xid, lsn, void } in &rare.unknown {
             let target = match object {
                 _ if void => Target::Unwanted,
                 Unknown::Files(locator) => resolve.files(top, locator),
                 Unknown::Relation(oid) => resolve.relation(top, oid),
             };
-            let found = match target {
-                Target::Relation(relation) => Some(self.place(relation)),
+            rare.found.push(match target {
+                Target::Relation(relation) => {
+                    self.relations.push(relation);
+                    Some(self.relations.len() - 1)
+                }
                 Target::Toast | Target::Unwanted => None,
                 Target::Unknown => return Err(Failure::Unresolved { object, xid, lsn, finished }.into()),
-            };
-            self.found.push(found);
+            });
         }
+        self.rare = Some(rare);
         Ok(())
     }
 
@@ -396,7 +438,7 @@ impl<R: Clone + Eq + Hash> Names<R> {
     pub(crate) fn relation(&self, subject: Subject) -> Option<&R> {
         let place = match subject.index() {
             Ok(place) => place,
-            Err(unknown) => self.found.get(unknown).copied().flatten()?,
+            Err(unknown) => self.rare.as_ref()?.found.get(unknown).copied().flatten()?,
         };
         self.relations.get(place)
     }

@@ -269,3 +269,49 @@ fn restart_covers_the_record_that_names_a_subtransaction() {
     assert_eq!(session.buffer.restart_lsn(Lsn::new(9_999)), first);
     assert_eq!(session.buffer.top_of(Xid(101)), TOP);
 }
+
+#[test]
+fn what_was_streamed_of_a_transaction_that_does_not_count_is_taken_back() {
+    let mut session = Session::new(|options| {
+        options.work_mem_bytes = 0;
+        options.streaming = true;
+    });
+    session.insert(TOP);
+    let end = session.end(TOP, &[]);
+    session.buffer.forget(&end).unwrap();
+    assert_eq!(session.drain().unwrap(), ["abort 100 100 true"]);
+    assert_eq!(session.buffer.open_count(), 0);
+}
+
+/// What it is about may turn out to be nothing that anybody wants: no block is cut before that is known.
+#[test]
+fn a_transaction_with_an_unknown_locator_is_not_streamed() {
+    let mut session = Session::new(|options| {
+        options.work_mem_bytes = 0;
+        options.streaming = true;
+    });
+    assert_eq!(session.insert_into(TOP, LATER + 3, Target::Unknown, false), [] as [&str; 0]);
+    assert_eq!(session.insert(TOP), [] as [&str; 0]);
+    assert_eq!(session.files.count(), 1, "it is spilled instead");
+    let lines = ["begin", "row 100 of 3 with 0", "row 100 of 1 with 0", "commit"];
+    assert_eq!(session.commit(TOP, &[]).unwrap(), lines);
+}
+
+/// One that ends in the middle of a row is passed over, however large it is.
+#[test]
+fn the_largest_transaction_that_is_whole_is_streamed() {
+    let mut session = Session::new(|options| {
+        options.work_mem_bytes = 6_000;
+        options.streaming = true;
+    });
+    for number in 0..30 {
+        session.chunk(TOP, number);
+    }
+    let mut streamed = Vec::new();
+    for _ in 0..10 {
+        streamed.extend(session.insert(Xid(200)));
+    }
+    assert!(streamed.contains(&"start 200 true".to_owned()), "{streamed:?}");
+    assert!(!streamed.iter().any(|line| line.starts_with("start 100")), "{streamed:?}");
+    assert_eq!(session.commit(TOP, &[]).unwrap(), [] as [&str; 0], "it has no row");
+}

@@ -77,8 +77,8 @@ pub(crate) fn try_drive(
             assert!(buffer.next().is_err(), "after an error there is nothing but errors");
             break;
         }
-        let held = held(step);
-        assert!(buffer.memory_bytes() <= limit.saturating_add(held), "{} bytes", buffer.memory_bytes());
+        let bytes = buffer.memory_bytes();
+        assert!(bytes <= limit.saturating_add(HELD_BYTES), "{bytes} bytes");
         let position = world.steps.get(number + 1).map_or(step.lsn(), Step::lsn);
         places.push((buffer.restart_lsn(position), position, watcher.seen.len()));
     }
@@ -93,10 +93,8 @@ pub(crate) fn try_drive(
     (driven, end)
 }
 
-/// What may be in memory beside the limit: one insertion of each session that waits to be confirmed.
-fn held(_step: &Step) -> usize {
-    5 * 600
-}
+/// What may be in memory beside the limit: an insertion of each of five sessions that waits to be confirmed.
+const HELD_BYTES: usize = 5 * 600;
 
 pub(crate) fn drain(buffer: &mut ReorderBuffer<u32>, watcher: &mut Watcher) -> Result<(), Error> {
     while let Some(event) = buffer.next()? {

@@ -10,10 +10,12 @@ mod corpus;
 use std::collections::HashMap;
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
-use corpus::{Recorded, recorded};
+use corpus::{Recorded, cases, damage, random, recorded};
 use decode::{NewTuple, RawTuple, What, decode};
+use rand::Rng;
 use txn::reorder::{Action, Boundary, Chunks, Event, Options, ReorderBuffer, Resolve, Target};
 use types::{Align, Attribute, Generated, Tuple, Value, Varlena};
+use wal::Record;
 
 use crate::spools::{Files, MemorySpool};
 
@@ -237,4 +239,53 @@ fn messages_and_prepared_transactions_of_other_databases_do_not_count() {
     assert_eq!(nothing, [] as [&str; 0]);
     let silent = Options { messages: false, ..Options::new(tables.database, Lsn::INVALID) };
     assert!(!lines(&recording, &tables, silent).iter().any(|line| line.starts_with("message")));
+}
+
+/// Records that are wrong under a right checksum: other transactions, other subtransactions, chunks of nothing, rows cut
+/// short. What comes of it is an error or other rows, and never a panic.
+#[test]
+fn damaged_records_are_errors_or_what_they_say() {
+    let (mut errors, mut whole) = (0, 0);
+    for recording in recorded() {
+        let tables = Tables::find(&recording);
+        let layout = recording.each(|record| record.layout())[0];
+        let records = recording.records();
+        for seed in 0..cases(60) {
+            let mut random = random(seed);
+            let options = Options {
+                work_mem_bytes: random.random_range(0..4_000),
+                streaming: random.random(),
+                two_phase_at: random.random::<bool>().then_some(Lsn::new(1)),
+                ..Options::new(tables.database, Lsn::INVALID)
+            };
+            let chosen: Vec<usize> =
+                (0..random.random_range(1..8)).map(|_| random.random_range(0..records.len())).collect();
+            let files = Files::default();
+            let mut tables = tables.clone();
+            let mut feed = || {
+                let spool = Box::new(MemorySpool::new(files.clone()));
+                let mut buffer = ReorderBuffer::new(options.clone(), spool);
+                for (index, record) in records.iter().enumerate() {
+                    let bytes = match chosen.contains(&index) {
+                        true => damage(&record.bytes, &mut random),
+                        false => record.bytes.clone(),
+                    };
+                    let Ok(record) = Record::read(&bytes, record.lsn, record.end, layout) else { continue };
+                    let Ok(decoded) = decode(&record) else { continue };
+                    buffer.record((record.lsn(), record.end()), &decoded, &mut tables)?;
+                    while buffer.next()?.is_some() {}
+                }
+                Ok::<(), txn::reorder::Error>(())
+            };
+            let fed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut feed));
+            match fed.unwrap_or_else(|_| panic!("{}: seed {seed}", recording.name)) {
+                Ok(()) => whole += 1,
+                Err(error) => {
+                    assert!(!error.is_disk(), "{}: seed {seed}: {error}", recording.name);
+                    errors += 1;
+                }
+            }
+        }
+    }
+    assert!(errors > 5 && whole > 100, "{errors} errors, {whole} without");
 }
