@@ -30,7 +30,7 @@ pub use server::{
     Checkpoint, DatabaseCreated, DatabaseDropped, FileCreated, FileTruncated, Message, RelationMap,
     RunningXacts,
 };
-pub use tuple::{RawTuple, page_tuple};
+pub use tuple::{PageItem, RawTuple, page_item, page_tuple};
 pub use xact::{Ended, OriginProgress, Prepared};
 
 use base::{Oid, Xid};

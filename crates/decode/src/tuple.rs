@@ -1,5 +1,6 @@
 //! Rows as they are on disk.
 
+use base::Xid;
 use wal::{Fields, PAGE_SIZE};
 
 use crate::{CUT_SHORT, Read};
@@ -74,10 +75,21 @@ pub(crate) fn before_data(hoff: u8) -> Read<usize> {
 const LINE_POINTERS: usize = 24;
 const STATE_NORMAL: u32 = 1;
 
+/// A row as a heap page has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageItem<'a> {
+    /// The transaction that inserted it.
+    pub xmin: Xid,
+    /// The transaction that deleted or locked it, or a multixact, as `t_infomask` says.
+    pub xmax: Xid,
+    /// The row.
+    pub tuple: RawTuple<'a>,
+}
+
 /// The row at line pointer `offset` (from 1) of a heap page, as restored from an image. `None` when there is no row,
 /// or the page is none.
 #[must_use]
-pub fn page_tuple(page: &[u8; PAGE_SIZE], offset: u16) -> Option<RawTuple<'_>> {
+pub fn page_item(page: &[u8; PAGE_SIZE], offset: u16) -> Option<PageItem<'_>> {
     let lower = usize::from(u16::from_le_bytes([page[12], page[13]]));
     let at = LINE_POINTERS + (usize::from(offset).checked_sub(1)?) * 4;
     if at + 4 > lower.min(PAGE_SIZE) {
@@ -90,9 +102,18 @@ pub fn page_tuple(page: &[u8; PAGE_SIZE], offset: u16) -> Option<RawTuple<'_>> {
     }
     let (start, length) = ((pointer & 0x7fff) as usize, (pointer >> 17) as usize);
     let tuple = page.get(start..start + length)?;
+    let mut ids = Fields::new(tuple);
+    let (xmin, xmax) = (ids.xid()?, ids.xid()?);
     let mut fields = Fields::new(tuple.get(18..FIXED_HEADER)?);
     let (infomask2, infomask, hoff) = header(&mut fields).ok()?;
-    RawTuple { infomask2, infomask, hoff, bytes: &tuple[FIXED_HEADER..] }.checked().ok()
+    let tuple = RawTuple { infomask2, infomask, hoff, bytes: &tuple[FIXED_HEADER..] }.checked().ok()?;
+    Some(PageItem { xmin, xmax, tuple })
+}
+
+/// As [`page_item`], without the transactions.
+#[must_use]
+pub fn page_tuple(page: &[u8; PAGE_SIZE], offset: u16) -> Option<RawTuple<'_>> {
+    page_item(page, offset).map(|item| item.tuple)
 }
 
 #[cfg(test)]

@@ -64,6 +64,30 @@ pub struct ToastPointer {
 }
 
 impl ToastPointer {
+    /// Length of [`ToastPointer::to_bytes`].
+    pub const SIZE: usize = 16;
+
+    /// As a row has it behind the tag, for whoever keeps it.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; ToastPointer::SIZE] {
+        let method = if self.compression == Some(Compression::Lz4) { 1 << 30 } else { 0 };
+        let numbers =
+            [self.raw_size.wrapping_add(4), self.stored_size | method, self.value.0, self.relation.0];
+        let mut bytes = [0; ToastPointer::SIZE];
+        for (bytes, number) in bytes.chunks_exact_mut(4).zip(numbers) {
+            bytes.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What [`ToastPointer::to_bytes`] made.
+    ///
+    /// # Errors
+    /// When it cannot be one.
+    pub fn from_bytes(bytes: &[u8]) -> Result<ToastPointer> {
+        ToastPointer::read(bytes)
+    }
+
     fn read(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes, "TOAST pointer");
         let raw_size = reader.u32()?.checked_sub(4).ok_or(Error::damaged("TOAST pointer"))?;
@@ -210,6 +234,7 @@ mod tests {
         assert_eq!((pointer.value, pointer.relation), (Oid(12345), Oid(12344)));
         assert_eq!(pointer.compression, Some(Compression::Lz4));
         assert!(external.payload().unwrap_err().is_external());
+        assert_eq!(ToastPointer::from_bytes(&pointer.to_bytes()).unwrap(), pointer);
     }
 
     #[test]

@@ -1,0 +1,99 @@
+//! What the commit of a transaction means for whoever keeps answers.
+//!
+//! | what changed | whose answers are void |
+//! | --- | --- |
+//! | a relation's row in `pg_class`, an index | the relation's |
+//! | the same of a partitioned table, or its schema | all of the database: partitions are published as their parents |
+//! | columns of a relation that was there before and after | all: other tables may have its rows as values |
+//! | publications, inheritance, a schema's name, an enum's labels, a type that stays | all |
+//! | a type, a schema that is new or gone | nobody's: no relation that stays has it |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::Oid;
+
+use crate::rows::Row;
+
+/// Answers that no longer hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Relations, each with its database.
+    pub relations: BTreeSet<(Oid, Oid)>,
+    /// Databases of which nothing holds any more.
+    pub databases: BTreeSet<Oid>,
+    /// Names of replication origins.
+    pub origins: bool,
+}
+
+impl Changes {
+    /// Whether all answers hold.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.relations.is_empty() && self.databases.is_empty() && !self.origins
+    }
+}
+
+/// Rows that came and went with one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    changes: Changes,
+    /// Schema of each relation before and after.
+    before: BTreeMap<(Oid, Oid), Oid>,
+    after: BTreeMap<(Oid, Oid), Oid>,
+    columns: BTreeSet<(Oid, Oid)>,
+    types_before: BTreeSet<(Oid, Oid)>,
+    types_after: BTreeSet<(Oid, Oid)>,
+}
+
+impl Collected {
+    /// A row of a catalog of `database` is there now, or is not any more.
+    pub(crate) fn add(&mut self, database: Oid, row: &Row, deleted: bool) {
+        match row {
+            Row::Class(row) => {
+                let side = if deleted { &mut self.before } else { &mut self.after };
+                side.insert((database, row.oid), row.namespace);
+                self.changes.relations.insert((database, row.oid));
+                if row.kind == b'p' {
+                    self.changes.databases.insert(database);
+                }
+            }
+            Row::Attribute(row) => {
+                self.columns.insert((database, row.relation));
+            }
+            Row::Index(row) => {
+                self.changes.relations.insert((database, row.relation));
+            }
+            Row::Type(row) => {
+                let side = if deleted { &mut self.types_before } else { &mut self.types_after };
+                side.insert((database, row.oid));
+            }
+            Row::Namespace(_) if !deleted => {}
+            Row::Namespace(_)
+            | Row::Inherits(_)
+            | Row::Enum(_)
+            | Row::Publication(_)
+            | Row::PublicationTable(_)
+            | Row::PublicationSchema(_) => {
+                self.changes.databases.insert(database);
+            }
+            Row::Origin(_) => self.changes.origins = true,
+            // A range's row never changes, a filter's chunks come with its own row, databases are no answers.
+            Row::Range(_) | Row::FilterChunk(_) | Row::Database(_) => {}
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> Changes {
+        let stays =
+            |relation: &(Oid, Oid)| self.before.contains_key(relation) == self.after.contains_key(relation);
+        let altered = self.columns.iter().filter(|relation| stays(relation)).map(|(database, _)| *database);
+        self.changes.databases.extend(altered);
+        let moved = self
+            .before
+            .iter()
+            .filter(|(relation, schema)| self.after.get(relation).is_some_and(|after| after != *schema));
+        self.changes.databases.extend(moved.map(|((database, _), _)| *database));
+        let types = self.types_before.intersection(&self.types_after).map(|(database, _)| *database);
+        self.changes.databases.extend(types);
+        self.changes
+    }
+}

@@ -1,0 +1,211 @@
+//! What stops the following of catalogs.
+//!
+//! Nothing is passed over: a catalog that is not known for sure decides which rows are published, and as what.
+
+use std::fmt;
+
+use base::{Lsn, Oid, RelFileLocator, Xid};
+
+/// The catalogs cannot be looked at, or not be followed further.
+#[derive(Debug)]
+pub struct Error(Box<Kind>);
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// A record that `decode` refuses.
+    Decode(decode::Error),
+    /// A record that `wal` cannot take apart.
+    Wal(wal::Error),
+    Image {
+        lsn: Lsn,
+        cause: wal::ImageError,
+    },
+    /// A record about a catalog does not fit to what is known.
+    Broken {
+        lsn: Lsn,
+        what: String,
+    },
+    /// Pages may be changed without their images.
+    FullPageWritesOff {
+        lsn: Lsn,
+    },
+    WalLevel {
+        lsn: Lsn,
+    },
+    /// A followed database has got other files.
+    Moved {
+        lsn: Lsn,
+        database: String,
+    },
+    /// A transaction committed changes to files that no relation has.
+    UnknownFiles {
+        lsn: Lsn,
+        locator: RelFileLocator,
+        xid: Xid,
+    },
+    /// The one look at the catalogs.
+    Look {
+        attempt: &'static str,
+        cause: client::Error,
+    },
+    /// The server, or a database of it, is not one whose WAL can be decoded.
+    Unfit(String),
+    /// Transactions that were running before did not end in time.
+    StillRunning {
+        xmin: String,
+        wanted: String,
+    },
+    /// A catalog was rewritten each time that it was looked at.
+    Rewritten(&'static str),
+    /// A catalog has a row that it cannot have.
+    Row {
+        catalog: &'static str,
+        what: String,
+    },
+    /// What publications say about a table contradicts itself.
+    Publication {
+        relation: Oid,
+        what: String,
+    },
+    /// A file that is not a catalog's.
+    File(String),
+    Io(std::io::Error),
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind) -> Error {
+        Error(Box::new(kind))
+    }
+
+    pub(crate) fn broken(lsn: Lsn, what: impl Into<String>) -> Error {
+        Error::new(Kind::Broken { lsn, what: what.into() })
+    }
+
+    pub(crate) fn row(catalog: &'static str, what: impl Into<String>) -> Error {
+        Error::new(Kind::Row { catalog, what: what.into() })
+    }
+
+    pub(crate) fn file(what: impl Into<String>) -> Error {
+        Error::new(Kind::File(what.into()))
+    }
+
+    /// Where in the WAL it is, if it is there.
+    #[must_use]
+    pub fn lsn(&self) -> Option<Lsn> {
+        match &*self.0 {
+            Kind::Decode(error) => Some(error.lsn()),
+            Kind::Wal(error) => Some(error.lsn()),
+            Kind::Image { lsn, .. }
+            | Kind::Broken { lsn, .. }
+            | Kind::FullPageWritesOff { lsn }
+            | Kind::WalLevel { lsn }
+            | Kind::Moved { lsn, .. }
+            | Kind::UnknownFiles { lsn, .. } => Some(*lsn),
+            _ => None,
+        }
+    }
+
+    /// A transaction committed changes to files that no relation has: they would be lost.
+    #[must_use]
+    pub fn is_unknown_files(&self) -> bool {
+        matches!(*self.0, Kind::UnknownFiles { .. })
+    }
+
+    /// Another look at the catalogs may succeed by itself.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match &*self.0 {
+            Kind::StillRunning { .. } | Kind::Rewritten(_) => true,
+            Kind::Look { cause, .. } => cause.is_connection_lost(),
+            _ => false,
+        }
+    }
+
+    /// The server or a database is not fit for it, as the message says.
+    #[must_use]
+    pub fn is_unfit(&self) -> bool {
+        matches!(*self.0, Kind::Unfit(_) | Kind::FullPageWritesOff { .. } | Kind::WalLevel { .. })
+    }
+
+    /// A catalog file that is none, or is damaged.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        matches!(*self.0, Kind::File(_))
+    }
+}
+
+impl From<decode::Error> for Error {
+    fn from(error: decode::Error) -> Error {
+        Error::new(Kind::Decode(error))
+    }
+}
+
+impl From<wal::Error> for Error {
+    fn from(error: wal::Error) -> Error {
+        Error::new(Kind::Wal(error))
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        Error::new(Kind::Io(error))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::Decode(error) => error.fmt(f),
+            Kind::Wal(error) => error.fmt(f),
+            Kind::Image { lsn, .. } => write!(f, "WAL record {lsn}: the image of a catalog's page"),
+            Kind::Broken { lsn, what } => write!(f, "WAL record {lsn}: {what}; look at the catalogs anew"),
+            Kind::FullPageWritesOff { lsn } => write!(
+                f,
+                "WAL record {lsn}: full_page_writes was switched off, so that catalogs cannot be followed; switch it \
+                 on and look at the catalogs anew"
+            ),
+            Kind::WalLevel { lsn } => write!(
+                f,
+                "WAL record {lsn}: wal_level is lower than logical, so that rows are not logged whole; set it to \
+                 logical and look at the catalogs anew"
+            ),
+            Kind::Moved { lsn, database } => write!(
+                f,
+                "WAL record {lsn}: database \"{database}\" was moved to another tablespace; look at the catalogs anew"
+            ),
+            Kind::UnknownFiles { lsn, locator, xid } => write!(
+                f,
+                "WAL record {lsn}: transaction {xid} committed changes to files {locator}, and no relation is known \
+                 that has them; nothing is passed over: look at the catalogs anew, and report this"
+            ),
+            Kind::Look { attempt, .. } => write!(f, "{attempt}"),
+            Kind::Unfit(what) => f.write_str(what),
+            Kind::StillRunning { xmin, wanted } => write!(
+                f,
+                "transaction {xmin} was running before the catalogs were looked at and has not ended, nor all before \
+                 {wanted}; end it (pg_stat_activity, pg_prepared_xacts) or wait longer"
+            ),
+            Kind::Rewritten(catalog) => {
+                write!(f, "{catalog} was rewritten whenever the catalogs were looked at; try again later")
+            }
+            Kind::Row { catalog, what } => write!(f, "{catalog}: {what}"),
+            Kind::Publication { relation, what } => write!(f, "publications of relation {relation}: {what}"),
+            Kind::File(what) => write!(f, "catalog file: {what}"),
+            Kind::Io(_) => f.write_str("reading or writing a catalog file"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            Kind::Decode(error) => std::error::Error::source(error),
+            Kind::Image { cause, .. } => Some(cause),
+            Kind::Look { cause, .. } => Some(cause),
+            Kind::Io(cause) => Some(cause),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A catalog in a file: the look that was taken, or a place that was followed to.
+//!
+//! | bytes | |
+//! | --- | --- |
+//! | 16 | `pgsluice catalog` |
+//! | 4 | the version of the format: 1 |
+//! | 8 | length of what follows, without the checksum |
+//! | | server, start, last record, databases, files with their pages and rows, open transactions |
+//! | 4 | CRC-32C of everything before it |
+//!
+//! Numbers are little-endian. A file of another version is refused by name: looking anew costs seconds.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use base::{Oid, RelFileLocator};
+use rustc_hash::FxHashMap;
+use wal::Fields;
+
+use crate::error::{Error, Result};
+use crate::field::{Field, field_struct};
+use crate::pages::Pages;
+use crate::rows::Kind;
+use crate::table::Table;
+use crate::transactions::Transactions;
+use crate::{Catalog, File, Server, Space};
+
+const MAGIC: &[u8; 16] = b"pgsluice catalog";
+const VERSION: u32 = 1;
+/// Magic, version, length.
+const HEADER: usize = 28;
+const CHECKSUM: usize = 4;
+
+field_struct!(Server { system_id, major, timeline });
+field_struct!(Space { name, tablespace, collation_is_c, snapshot, map, current });
+
+impl Field for Kind {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.oid().write(out);
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        Kind::of_oid(Oid::read(fields)?)
+    }
+}
+
+impl Field for File {
+    fn write(&self, out: &mut Vec<u8>) {
+        (self.database, self.kind, self.owner).write(out);
+        self.pages.write(out);
+        self.table.is_some().write(out);
+        if let Some(table) = &self.table {
+            table.write(out);
+        }
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let (database, kind, owner) = Field::read(fields)?;
+        let pages = Pages::read(fields)?;
+        let table = if bool::read(fields)? { Some(Table::read(kind, fields)?) } else { None };
+        Some(File { database, kind, pages, table, owner })
+    }
+}
+
+impl Catalog {
+    /// The catalog as bytes; the same catalog gives the same bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        (self.server, self.start, self.last).write(&mut body);
+        self.spaces.write(&mut body);
+        self.files.write(&mut body);
+        self.transactions.write(&mut body);
+        let mut out = Vec::with_capacity(HEADER + body.len() + CHECKSUM);
+        out.extend_from_slice(MAGIC);
+        (VERSION, body.len() as u64).write(&mut out);
+        out.append(&mut body);
+        crc32c::crc32c(&out).write(&mut out);
+        out
+    }
+
+    /// The catalog that [`Catalog::to_bytes`] made bytes of.
+    ///
+    /// # Errors
+    /// When they are not such bytes, of another version, or damaged ([`Error::is_file`]).
+    pub fn from_bytes(bytes: &[u8]) -> Result<Catalog> {
+        let mut header = Fields::new(bytes);
+        if header.take(MAGIC.len()) != Some(MAGIC) {
+            return Err(Error::file("it is none"));
+        }
+        let version = header.u32();
+        if version != Some(VERSION) {
+            let version = version.map_or("none".to_owned(), |version| version.to_string());
+            return Err(Error::file(format!(
+                "its version is {version}, and {VERSION} is known; make it anew"
+            )));
+        }
+        let whole =
+            header.u64().and_then(|length| usize::try_from(length).ok()?.checked_add(HEADER + CHECKSUM));
+        if whole != Some(bytes.len()) {
+            return Err(Error::file("it is cut short or too long"));
+        }
+        let (sealed, checksum) = bytes.split_at(bytes.len() - CHECKSUM);
+        if Fields::new(checksum).u32() != Some(crc32c::crc32c(sealed)) {
+            return Err(Error::file("it is damaged: its checksum is wrong"));
+        }
+        let mut fields = Fields::new(&sealed[HEADER..]);
+        let catalog = Catalog::read_body(&mut fields).filter(|_| fields.is_empty());
+        let mut catalog = catalog.ok_or_else(|| Error::file("it contradicts itself"))?;
+        catalog.shape().map_err(|_| Error::file("it lacks the columns of the catalogs"))?;
+        Ok(catalog)
+    }
+
+    fn read_body(fields: &mut Fields<'_>) -> Option<Catalog> {
+        let (server, start, last) = Field::read(fields)?;
+        let spaces: FxHashMap<Oid, Space> = Field::read(fields)?;
+        let files: FxHashMap<RelFileLocator, File> = Field::read(fields)?;
+        let transactions = Transactions::read(fields)?;
+        Some(Catalog { server, start, last, spaces, files, shapes: FxHashMap::default(), transactions })
+    }
+
+    /// Writes it to a file, which holds either what it held or all of this, whenever the machine goes down.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let mut name = path.file_name().ok_or_else(|| Error::file("its path names no file"))?.to_owned();
+        name.push(".new");
+        let new = path.with_file_name(name);
+        let mut file = fs::File::create(&new)?;
+        file.write_all(&self.to_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(dir)?.sync_all()?;
+        Ok(())
+    }
+
+    /// Reads it from a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or as [`Catalog::from_bytes`].
+    pub fn open(path: &Path) -> Result<Catalog> {
+        Catalog::from_bytes(&fs::read(path)?)
+    }
+}

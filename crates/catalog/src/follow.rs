@@ -1,0 +1,440 @@
+//! Records in, catalogs as they are behind them.
+//!
+//! Two layers are kept of each catalog. `pages` has bytes and needs every record that changes a page, whoever wrote it.
+//! `table` has rows, and needs only the transactions that the look at the catalogs has not seen: what it has seen is in
+//! the rows that it read.
+
+use base::{Lsn, Oid, RelFileLocator, Xid};
+use decode::{Ended, NewTuple, Place, What, decode};
+use wal::{Fork, Parts, Record, Rmgr};
+
+use crate::changes::{Changes, Collected};
+use crate::error::{Error, Kind as ErrorKind, Result};
+use crate::pages::Tid;
+use crate::rows::{Kind, Row};
+use crate::snapshot::is_before;
+use crate::table::Stamp;
+use crate::transactions::{Entry, Unknown};
+use crate::{Catalog, SHARED};
+
+/// What a record meant for answers that were given before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Followed {
+    /// Answers given to everybody that hold no longer.
+    pub changes: Changes,
+    /// Answers given to this top-level transaction hold no longer: it changed something, or took something back.
+    pub own: Option<Xid>,
+    /// Changes to files that were unknown when they were read ([`Catalog::keep_unknown`]) and are not any more, now
+    /// that their transaction commits.
+    pub resolved: Vec<(Lsn, RelFileLocator)>,
+}
+
+/// A page header at most lies between a position and the record that is the first from there on.
+const PAGE_HEADER_MAX: u64 = 40;
+
+fn tid(place: Place) -> Tid {
+    Tid { block: place.block, offset: place.offset }
+}
+
+impl Catalog {
+    /// Takes the next record; every one has to come, from [`Catalog::start`] on. Those that were followed before the
+    /// catalog was written to a file are passed over.
+    ///
+    /// # Errors
+    /// When the record does not fit to what is known, or says that catalogs cannot be followed any more. The catalog is
+    /// then of no use.
+    pub fn follow(&mut self, record: &Record<'_>) -> Result<Followed> {
+        if record.lsn() <= self.last {
+            return Ok(Followed::default());
+        }
+        self.check_chain(record)?;
+        self.last = record.lsn();
+        if let Some(top) = record.top_level_xid()? {
+            self.transactions.assign(record.xid(), top);
+        }
+        match record.rmgr() {
+            Rmgr::Heap | Rmgr::Heap2 => match record.first_locator() {
+                Some(locator) if self.files.contains_key(&locator) => self.heap(record, locator),
+                Some(_) => Ok(Followed::default()),
+                // The first block is of another fork.
+                None => {
+                    self.take_pages(record, &record.parts()?)?;
+                    Ok(Followed::default())
+                }
+            },
+            Rmgr::Xlog
+            | Rmgr::Transaction
+            | Rmgr::RelMap
+            | Rmgr::Standby
+            | Rmgr::Storage
+            | Rmgr::Database => self.server_record(record),
+            _ => Ok(Followed::default()),
+        }
+    }
+
+    fn check_chain(&self, record: &Record<'_>) -> Result<()> {
+        let lsn = record.lsn();
+        let fits = if self.last.is_valid() {
+            record.previous() == self.last
+        } else {
+            lsn >= self.start && lsn.as_u64() - self.start.as_u64() <= PAGE_HEADER_MAX
+        };
+        if fits {
+            return Ok(());
+        }
+        let wanted = if self.last.is_valid() {
+            format!("the one after {}", self.last)
+        } else {
+            format!("the first from {} on", self.start)
+        };
+        Err(Error::broken(lsn, format!("the catalogs are followed record by record, and {wanted} is next")))
+    }
+
+    /// Whether what a transaction writes is not in the rows that the look read.
+    fn counts(&self, database: Oid, top: Xid) -> bool {
+        let snapshot = self.spaces.get(&database).and_then(|space| space.snapshot.as_ref());
+        !snapshot.is_some_and(|snapshot| snapshot.sees(top))
+    }
+
+    /// Images and new pages, and that a page was changed at all.
+    fn take_pages(&mut self, record: &Record<'_>, parts: &Parts<'_>) -> Result<()> {
+        let lsn = record.lsn();
+        for block in parts.blocks().filter(|block| block.fork == Fork::Main) {
+            let Some(file) = self.files.get_mut(&block.locator) else { continue };
+            match block.image.filter(|image| image.apply) {
+                Some(image) => {
+                    let taken = file.pages.take_image(block.number, lsn, &image);
+                    taken.map_err(|cause| Error::new(ErrorKind::Image { lsn, cause }))?;
+                }
+                None if block.will_init => file.pages.renew(block.number, lsn),
+                None => file.pages.touch(block.number, lsn),
+            }
+        }
+        Ok(())
+    }
+
+    /// A record about rows of a file that is followed.
+    fn heap(&mut self, record: &Record<'_>, locator: RelFileLocator) -> Result<Followed> {
+        let decoded = decode(record)?;
+        let lsn = record.lsn();
+        self.take_pages(record, &record.parts()?)?;
+        let stamp = Stamp { xid: decoded.xid, top: self.transactions.top(decoded.xid) };
+        let at = At { lsn, stamp, locator };
+        match decoded.what {
+            What::Insert(insert) => self.new_row(&at, insert.place, insert.tuple, None)?,
+            What::MultiInsert(insert) => {
+                for (place, tuple) in insert.rows() {
+                    self.new_row(&at, place, tuple, None)?;
+                }
+            }
+            What::Update(update) => {
+                self.new_row(&at, update.place, update.tuple, Some(update.old_place))?;
+            }
+            What::Delete(delete) => self.delete(&at, delete.place)?,
+            What::InPlace(in_place) => {
+                // Bytes only: none of the columns that are kept of a row is ever overwritten.
+                if let Some(data) = in_place.data {
+                    self.overwrite(&at, in_place.place, data)?;
+                }
+                return Ok(Followed::default());
+            }
+            _ => return Ok(Followed::default()),
+        }
+        Ok(Followed { own: Some(stamp.top), ..Followed::default() })
+    }
+
+    fn new_row(&mut self, at: &At, place: Place, tuple: NewTuple<'_>, old: Option<Place>) -> Result<()> {
+        let (lsn, tid) = (at.lsn, tid(place));
+        let file = self.files.get_mut(&at.locator).expect("looked up before");
+        let kind = file.kind;
+        match tuple {
+            NewTuple::Whole(tuple) => file.pages.set(tid, lsn, &tuple),
+            // The image was taken.
+            NewTuple::InImage(_) => {}
+            NewTuple::Spliced(spliced) => {
+                let old = old.map(self::tid).and_then(|old| file.pages.get(old));
+                let bytes = old.and_then(|old| spliced.bytes(&old));
+                let unseen =
+                    || Error::broken(lsn, format!("the row of {} before it was never seen", kind.name()));
+                file.pages.set(tid, lsn, &spliced.tuple(&bytes.ok_or_else(unseen)?));
+            }
+        }
+        if !self.counts(self.files[&at.locator].database, at.stamp.top) {
+            return Ok(());
+        }
+        self.enter(at)?;
+        if let Some(old) = old {
+            self.delete_row(at, self::tid(old))?;
+        }
+        let file = self.files.get_mut(&at.locator).expect("looked up before");
+        let row = file.pages.get(tid).and_then(|tuple| self.shapes.get(&kind)?.row(&tuple));
+        let row = row.ok_or_else(|| Error::broken(lsn, format!("its row is none of {}", kind.name())))?;
+        if let Some(table) = &mut file.table {
+            table.insert(tid, row.clone(), Some(at.stamp));
+        }
+        self.log(at, tid, false);
+        self.rewritten(at, &row)
+    }
+
+    fn delete(&mut self, at: &At, place: Place) -> Result<()> {
+        if !self.counts(self.files[&at.locator].database, at.stamp.top) {
+            return Ok(());
+        }
+        self.enter(at)?;
+        self.delete_row(at, tid(place))
+    }
+
+    fn delete_row(&mut self, at: &At, tid: Tid) -> Result<()> {
+        let file = self.files.get_mut(&at.locator).expect("looked up before");
+        let kind = file.kind;
+        let found = file.table.as_mut().is_some_and(|table| table.delete(tid, at.stamp));
+        match found {
+            true => self.log(at, tid, true),
+            // Nobody reads them by SQL: only new ones are known.
+            false if kind == Kind::FilterChunk => {}
+            false => {
+                let what = format!("the row of {} that it deletes is not known", kind.name());
+                return Err(Error::broken(at.lsn, what));
+            }
+        }
+        Ok(())
+    }
+
+    fn log(&mut self, at: &At, tid: Tid, deletes: bool) {
+        let entry = Entry { locator: at.locator, tid, deletes };
+        self.transactions.log(at.stamp.xid, at.stamp.top, entry);
+    }
+
+    fn overwrite(&mut self, at: &At, place: Place, data: &[u8]) -> Result<()> {
+        let file = self.files.get_mut(&at.locator).expect("looked up before");
+        let unfit = || Error::broken(at.lsn, format!("the row of {} that it overwrites", file.kind.name()));
+        let old = file.pages.get(tid(place)).filter(|old| old.data().len() == data.len());
+        let old = old.ok_or_else(unfit)?;
+        let (infomask2, infomask, hoff) = (old.infomask2, old.infomask, old.hoff);
+        let bytes = [&old.bytes[..old.bytes.len() - data.len()], data].concat();
+        let tuple = decode::RawTuple { infomask2, infomask, hoff, bytes: &bytes };
+        file.pages.set(tid(place), at.lsn, &tuple);
+        Ok(())
+    }
+
+    /// A record about something else than rows.
+    fn server_record(&mut self, record: &Record<'_>) -> Result<Followed> {
+        let decoded = decode(record)?;
+        let lsn = record.lsn();
+        let mut followed = Followed::default();
+        match decoded.what {
+            What::PageImages => self.take_pages(record, &record.parts()?)?,
+            What::Commit(ended) => followed = self.commit(lsn, &ended)?,
+            What::Abort(ended) => followed.own = self.abort_record(&ended),
+            What::Prepare(prepared) => {
+                for sub in prepared.subxacts.iter() {
+                    self.transactions.assign(sub, prepared.xid);
+                }
+                self.transactions.open(prepared.xid).is_prepared = true;
+            }
+            What::Assignment { top, subxacts } => {
+                subxacts.iter().for_each(|sub| self.transactions.assign(sub, top));
+            }
+            What::RunningXacts(running) => {
+                self.end_lost(Some(running.oldest));
+                for space in self.spaces.values_mut() {
+                    let is_over = |xmax: Xid| !is_before(running.oldest, xmax);
+                    space.snapshot.take_if(|snapshot| is_over(snapshot.xmax));
+                }
+            }
+            What::Checkpoint(checkpoint) => {
+                if !checkpoint.full_page_writes {
+                    return Err(Error::new(ErrorKind::FullPageWritesOff { lsn }));
+                }
+                self.check_wal_level(lsn, checkpoint.wal_level)?;
+                for file in self.files.values_mut().filter(|file| file.table.is_some()) {
+                    file.pages.forget_before(checkpoint.redo);
+                }
+                if checkpoint.shutdown {
+                    self.end_lost(None);
+                }
+            }
+            What::EndOfRecovery { .. } => self.end_lost(None),
+            What::WalLevel(level) => self.check_wal_level(lsn, Some(level))?,
+            What::FullPageWrites(false) => return Err(Error::new(ErrorKind::FullPageWritesOff { lsn })),
+            What::RelationMap(map) => {
+                let top = self.transactions.top(decoded.xid);
+                if self.spaces.contains_key(&map.database) && self.counts(map.database, top) {
+                    self.map_relations(lsn, map.database, map.entries.iter())?;
+                    followed.own = Some(top);
+                }
+            }
+            What::FileTruncated(truncated) => {
+                if let Some(file) = self.files.get_mut(&truncated.locator) {
+                    file.pages.truncate(truncated.blocks);
+                }
+            }
+            What::DatabaseCreated(created) if created.copy_of.is_some() => {
+                self.check_moved(lsn, created.database)?
+            }
+            What::DatabaseDropped(dropped) => self.drop_database(dropped.database, &mut followed.changes),
+            _ => {}
+        }
+        Ok(followed)
+    }
+
+    fn check_wal_level(&self, lsn: Lsn, level: Option<decode::WalLevel>) -> Result<()> {
+        match level {
+            Some(level) if level < decode::WalLevel::Logical => Err(Error::new(ErrorKind::WalLevel { lsn })),
+            _ => Ok(()),
+        }
+    }
+
+    /// Files of a database that is there already are copied only when it moves to another tablespace.
+    fn check_moved(&self, lsn: Lsn, database: Oid) -> Result<()> {
+        match self.spaces.get(&database) {
+            Some(space) => Err(Error::new(ErrorKind::Moved { lsn, database: space.name.clone() })),
+            None => Ok(()),
+        }
+    }
+
+    fn drop_database(&mut self, database: Oid, changes: &mut Changes) {
+        if database != SHARED && self.spaces.remove(&database).is_some() {
+            self.files.retain(|_, file| file.database != database);
+            changes.databases.insert(database);
+        }
+    }
+
+    fn commit(&mut self, lsn: Lsn, ended: &Ended<'_>) -> Result<Followed> {
+        let top = ended.xid;
+        for sub in ended.subxacts.iter() {
+            self.transactions.assign(sub, top);
+        }
+        let resolved = self.resolve_unknown(top)?;
+        let mut collected = Collected::default();
+        for xid in ended.subxacts.iter().chain([top]) {
+            for entry in self.transactions.take_log(xid) {
+                self.settle(entry, xid, true, &mut collected);
+            }
+        }
+        if let Some(open) = self.transactions.take(top) {
+            // Those that are not listed have aborted.
+            for xid in &open.subs {
+                for entry in self.transactions.take_log(*xid) {
+                    self.settle(entry, *xid, false, &mut collected);
+                }
+            }
+            self.swap_files(lsn, &open.own_files)?;
+            self.sweep_files(|owner| owner.top == top);
+        }
+        let changes = collected.finish();
+        let own = (!changes.is_empty()).then_some(top);
+        Ok(Followed { changes, own, resolved })
+    }
+
+    fn abort_record(&mut self, ended: &Ended<'_>) -> Option<Xid> {
+        let gone: Vec<Xid> = ended.subxacts.iter().chain([ended.xid]).collect();
+        // A subtransaction that wrote nothing itself may be known by those below it only.
+        let top = gone.iter().map(|xid| self.transactions.top(*xid)).find(|top| !gone.contains(top));
+        match top {
+            None => self.abort(ended.xid),
+            Some(_) => {
+                for &xid in &gone {
+                    self.take_back(xid);
+                    self.transactions.drop_sub(xid);
+                }
+                self.sweep_files(|owner| gone.contains(&owner.xid));
+            }
+        }
+        Some(top.unwrap_or(ended.xid))
+    }
+
+    /// A top-level transaction aborted.
+    fn abort(&mut self, top: Xid) {
+        let Some(open) = self.transactions.take(top) else { return };
+        for xid in open.subs.into_iter().chain([top]) {
+            self.take_back(xid);
+        }
+        self.sweep_files(|owner| owner.top == top);
+    }
+
+    fn take_back(&mut self, xid: Xid) {
+        if self.files.values().any(|file| file.owner.is_some()) {
+            self.transactions.remember_aborted(xid);
+        }
+        for entry in self.transactions.take_log(xid) {
+            self.settle(entry, xid, false, &mut Collected::default());
+        }
+    }
+
+    /// Ends what a crash left open.
+    fn end_lost(&mut self, oldest: Option<Xid>) {
+        for top in self.transactions.ended_before(oldest) {
+            self.abort(top);
+        }
+    }
+
+    /// A change of a (sub)transaction that ended.
+    fn settle(&mut self, entry: Entry, xid: Xid, committed: bool, collected: &mut Collected) {
+        // Gone are files that a rewrite replaced.
+        let Some(file) = self.files.get_mut(&entry.locator) else { return };
+        let Some(table) = &mut file.table else { return };
+        let is_it = |stamp: Option<Stamp>| stamp.is_some_and(|stamp| stamp.xid == xid);
+        let Some(version) = table.get_mut(entry.tid) else { return };
+        match (entry.deletes, committed) {
+            (false, true) if is_it(version.inserter) => {
+                version.inserter = None;
+                collected.add(file.database, &version.row, false);
+            }
+            (true, false) if is_it(version.deleter) => version.deleter = None,
+            (true, true) if is_it(version.deleter) => {
+                if let Some(row) = table.remove(entry.tid) {
+                    collected.add(file.database, &row, true);
+                }
+            }
+            (false, false) if is_it(version.inserter) => drop(table.remove(entry.tid)),
+            // Another row has the place by now.
+            _ => {}
+        }
+    }
+
+    /// A change to files of which [`crate::View::files`] says that nobody has them. If they are still nobody's when
+    /// its transaction commits, following stops there; if it aborts, nothing happened.
+    pub fn keep_unknown(&mut self, record: &Record<'_>, locator: RelFileLocator) {
+        let (lsn, xid) = (record.lsn(), record.xid());
+        let top = self.transactions.top(xid);
+        self.transactions.open(top).unknown.push(Unknown { locator, lsn, xid });
+    }
+
+    fn resolve_unknown(&self, top: Xid) -> Result<Vec<(Lsn, RelFileLocator)>> {
+        let Some(open) = self.transactions.get(top) else { return Ok(Vec::new()) };
+        let mut resolved = Vec::new();
+        for &Unknown { locator, lsn, .. } in &open.unknown {
+            let view = self.view(locator.database, top);
+            if view.is_some_and(|view| view.files(locator) == crate::Files::Unknown) {
+                return Err(Error::new(ErrorKind::UnknownFiles { lsn, locator, xid: top }));
+            }
+            resolved.push((lsn, locator));
+        }
+        Ok(resolved)
+    }
+
+    /// Whether this transaction changed catalogs and has not ended: answers for it are its own.
+    #[must_use]
+    pub fn has_changes(&self, xid: Xid) -> bool {
+        self.transactions.has_changes_of(self.transactions.top(xid))
+    }
+
+    /// Whether the row makes the followed database have other files by default.
+    pub(crate) fn check_database(&self, at: &At, row: &Row) -> Result<()> {
+        let Row::Database(row) = row else { return Ok(()) };
+        match self.spaces.get(&row.oid) {
+            Some(space) if space.tablespace != row.tablespace => {
+                Err(Error::new(ErrorKind::Moved { lsn: at.lsn, database: space.name.clone() }))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Which record it is, of whom, about which file.
+pub(crate) struct At {
+    pub(crate) lsn: Lsn,
+    pub(crate) stamp: Stamp,
+    pub(crate) locator: RelFileLocator,
+}

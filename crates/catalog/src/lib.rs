@@ -1,0 +1,178 @@
+//! What relations, types and publications were at a place in the WAL, known without asking the server again.
+//!
+//! [`Catalog::look`] reads the catalogs once, with an ordinary role's rights. [`Catalog::follow`] is then handed every
+//! record from [`Catalog::start`] on and keeps them as the server changes them. [`Catalog::view`] answers, for one
+//! transaction at the place that was reached: which relation has these files, what its columns, types and replica
+//! identity are, and whether and how publications publish it. A transaction sees its own changes; others see them once
+//! it has committed (RULES W1).
+//!
+//! Promises: an answer is that of the server's own decoding at this record, or there is an [`Error`]. Nothing is
+//! guessed: a record that does not fit to what is known, and files that no relation has, stop the following. Bytes that
+//! are damaged never panic.
+//!
+//! Does not belong here: rows of tables, which transaction a change ends up in, and what becomes of it. README.md says
+//! why following is right, and what a crash leaves.
+
+mod bootstrap;
+mod cell;
+mod changes;
+mod compare;
+mod error;
+mod field;
+mod file;
+mod follow;
+mod missing;
+mod pages;
+mod publication;
+mod relation;
+mod rewrite;
+mod rows;
+mod snapshot;
+mod table;
+mod transactions;
+mod typing;
+mod view;
+
+pub use bootstrap::Look;
+pub use changes::Changes;
+pub use error::Error;
+pub use follow::Followed;
+pub use missing::Missing;
+pub use publication::{Filters, Published};
+pub use relation::{Column, Identity, Relation};
+pub use view::{Files, View};
+
+use base::{Lsn, Oid, RelFileLocator, Xid};
+use rustc_hash::FxHashMap;
+
+use crate::pages::Pages;
+use crate::rows::{Kind, Shape};
+use crate::snapshot::Snapshot;
+use crate::table::{Stamp, Table};
+use crate::transactions::Transactions;
+
+/// What is said of the database of shared catalogs.
+pub(crate) const SHARED: Oid = Oid(0);
+/// `pg_default` and `pg_global`.
+pub(crate) const GLOBAL_TABLESPACE: Oid = Oid(1664);
+
+/// The catalogs of some databases of a server, at a place in its WAL.
+#[derive(Debug, Clone)]
+pub struct Catalog {
+    pub(crate) server: Server,
+    /// The redo position of a checkpoint before the look.
+    pub(crate) start: Lsn,
+    /// The last record that was followed; invalid before the first.
+    pub(crate) last: Lsn,
+    /// By database; the shared catalogs are in one of their own.
+    pub(crate) spaces: FxHashMap<Oid, Space>,
+    pub(crate) files: FxHashMap<RelFileLocator, File>,
+    pub(crate) shapes: FxHashMap<Kind, Shape>,
+    pub(crate) transactions: Transactions,
+}
+
+/// Which server it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Server {
+    /// Of the cluster, the same on its standbys.
+    pub system_id: u64,
+    /// 15 of 15.18.
+    pub major: u32,
+    /// The timeline that the look was on.
+    pub timeline: u32,
+}
+
+/// A database, or what all share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) name: String,
+    /// Where its files are that name no other tablespace.
+    pub(crate) tablespace: Oid,
+    pub(crate) collation_is_c: bool,
+    /// What the look has seen; `None` when no transaction is left that it may have seen.
+    pub(crate) snapshot: Option<Snapshot>,
+    /// Catalogs whose files are not in `pg_class`, but in the relation map.
+    pub(crate) map: FxHashMap<Oid, u32>,
+    /// The files of the catalogs that are followed, as all but those see them that rewrite one.
+    pub(crate) current: FxHashMap<Kind, RelFileLocator>,
+}
+
+/// A file of a catalog that is followed, or that is about to become one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct File {
+    pub(crate) database: Oid,
+    pub(crate) kind: Kind,
+    pub(crate) pages: Pages,
+    /// `None` while a rewrite fills it.
+    pub(crate) table: Option<Table>,
+    /// Who made it, while that is nobody else's business.
+    pub(crate) owner: Option<Stamp>,
+}
+
+impl Catalog {
+    /// Where following has to begin: WAL from here on is needed.
+    #[must_use]
+    pub fn start(&self) -> Lsn {
+        self.start
+    }
+
+    /// The last record that was followed; invalid before the first.
+    #[must_use]
+    pub fn last(&self) -> Lsn {
+        self.last
+    }
+
+    /// Which server this is of.
+    #[must_use]
+    pub fn server(&self) -> Server {
+        self.server
+    }
+
+    /// The databases that are followed, with their names, in the order of their OIDs.
+    #[must_use]
+    pub fn databases(&self) -> Vec<(Oid, &str)> {
+        let followed = self.spaces.iter().filter(|(oid, _)| **oid != SHARED);
+        let mut databases: Vec<_> = followed.map(|(oid, space)| (*oid, space.name.as_str())).collect();
+        databases.sort_unstable();
+        databases
+    }
+
+    /// Whether the look saw this transaction (or the one that it is part of): it was over before, and what it wrote in
+    /// this database belongs to no change after the look.
+    #[must_use]
+    pub fn is_before(&self, database: Oid, xid: Xid) -> bool {
+        let top = self.transactions.top(xid);
+        let snapshot = self.spaces.get(&database).and_then(|space| space.snapshot.as_ref());
+        snapshot.is_some_and(|snapshot| snapshot.sees(top))
+    }
+
+    /// What `xid` (or the transaction that it is part of) sees of a database at the last record that was followed;
+    /// [`Xid::INVALID`] sees what has committed. `None` for a database that is not followed.
+    #[must_use]
+    pub fn view(&self, database: Oid, xid: Xid) -> Option<View<'_>> {
+        let space = self.spaces.get(&database).filter(|_| database != SHARED)?;
+        Some(View::new(self, database, space, self.transactions.top(xid)))
+    }
+
+    /// The name of a replication origin, as it is at the last record that was followed.
+    #[must_use]
+    pub fn origin_name(&self, origin: u16) -> Option<&str> {
+        let table = self.table(SHARED, Kind::Origin, Xid::INVALID)?;
+        table.find::<rows::Origin>(0, origin.into(), Xid::INVALID).find_map(|row| match &row.name {
+            cell::Text::Here(name) => Some(name.as_str()),
+            cell::Text::There(_) => None,
+        })
+    }
+
+    /// The rows of a catalog as a transaction sees them.
+    pub(crate) fn table(&self, database: Oid, kind: Kind, viewer: Xid) -> Option<&Table> {
+        let locator = self.file_of(database, kind, viewer)?;
+        self.files.get(&locator)?.table.as_ref()
+    }
+
+    /// The file of a catalog that a transaction reads and writes.
+    pub(crate) fn file_of(&self, database: Oid, kind: Kind, viewer: Xid) -> Option<RelFileLocator> {
+        let own = self.transactions.own_file(viewer, database, kind);
+        own.or_else(|| self.spaces.get(&database)?.current.get(&kind).copied())
+    }
+}

@@ -1,0 +1,227 @@
+//! Catalogs that get other files: VACUUM FULL and CLUSTER of a catalog, also inside a transaction that goes on.
+//!
+//! ```text
+//!  pg_class row with relrewrite    pages, as images      first row written        commit (pg_class), or
+//!  = the catalog                   of the new file       into it, or pg_class     the relation map's record
+//!        |                              |                names it                        |
+//!        v                              v                     v                          v
+//!   the file is known ---------> it is filled -------> the transaction's own ------> everybody's
+//!        \______________________________|_____________________|
+//!                          abort: the file is forgotten
+//! ```
+//!
+//! Logically nothing changes: the same rows get other places. But a row's place is how records name it, so that the
+//! rows of the new file are read from its pages. They say who inserted and deleted each row; that is believed as far as
+//! it is settled, and is a stamp where one of the transactions that we know to be open has done it. The copy may be older
+//! than what we know by the time we read it: who aborted in between is remembered as long as a rewrite is under way.
+//!
+//! No other transaction writes the catalog from the copy to the end of the transaction: it is locked. But others have
+//! written it before and are still open, so that their end is noted in both files.
+
+use base::{Lsn, Oid, RelFileLocator};
+use decode::MapEntry;
+
+use crate::error::{Error, Result};
+use crate::follow::At;
+use crate::pages::{Copied, Pages};
+use crate::rows::{Class, Kind, Place, Row};
+use crate::table::{Stamp, Table};
+use crate::transactions::{Entry, OwnFile};
+use crate::{Catalog, File, GLOBAL_TABLESPACE, SHARED, Space};
+
+/// Bits of `t_infomask`.
+mod bits {
+    pub(super) const XMIN_COMMITTED: u16 = 0x0100;
+    pub(super) const XMAX_COMMITTED: u16 = 0x0400;
+    pub(super) const XMAX_INVALID: u16 = 0x0800;
+    pub(super) const XMAX_IS_MULTI: u16 = 0x1000;
+    pub(super) const XMAX_LOCK_ONLY: u16 = 0x0080;
+    pub(super) const XMAX_EXCLUSIVE: u16 = 0x0040;
+    pub(super) const XMAX_SHARED: u16 = 0x0010;
+}
+
+fn is_only_locked(infomask: u16) -> bool {
+    use bits::{XMAX_EXCLUSIVE, XMAX_IS_MULTI, XMAX_LOCK_ONLY, XMAX_SHARED};
+    infomask & XMAX_LOCK_ONLY != 0
+        || infomask & (XMAX_IS_MULTI | XMAX_EXCLUSIVE | XMAX_SHARED) == XMAX_EXCLUSIVE
+}
+
+impl Space {
+    /// The files that a row of `pg_class` names; `number` where it names none.
+    fn locator(&self, database: Oid, row: &Class, number: u32) -> RelFileLocator {
+        let tablespace = match row.tablespace {
+            _ if row.is_shared => GLOBAL_TABLESPACE,
+            Oid(0) => self.tablespace,
+            tablespace => tablespace,
+        };
+        let database = if row.is_shared { SHARED } else { database };
+        RelFileLocator { tablespace, database, relfilenumber: number }
+    }
+}
+
+impl Catalog {
+    /// A transaction writes into a file: if it is one that it has filled, the file is its own from here on.
+    pub(crate) fn enter(&mut self, at: &At) -> Result<()> {
+        let file = &self.files[&at.locator];
+        if file.table.is_some() {
+            return Ok(());
+        }
+        let (database, kind) = (file.database, file.kind);
+        self.load(at.lsn, at.locator)?;
+        self.own(at, database, kind, at.locator);
+        Ok(())
+    }
+
+    fn own(&mut self, at: &At, database: Oid, kind: Kind, locator: RelFileLocator) {
+        let file = OwnFile { database, kind, locator, xid: at.stamp.xid };
+        self.transactions.open(at.stamp.top).own_files.push(file);
+    }
+
+    /// What a new row says about the files of catalogs.
+    pub(crate) fn rewritten(&mut self, at: &At, row: &Row) -> Result<()> {
+        self.check_database(at, row)?;
+        let Row::Class(row) = row else { return Ok(()) };
+        let database = self.files[&at.locator].database;
+        let Some(space) = self.spaces.get(&database) else { return Ok(()) };
+        let of = |oid: Oid| {
+            let kind = Kind::of_oid(oid)?;
+            let database = if kind.place() == Place::Shared { SHARED } else { database };
+            self.spaces.get(&database)?.current.contains_key(&kind).then_some((database, kind))
+        };
+        if let Some((owner, kind)) = of(row.rewrite) {
+            // A mapped catalog's successor is mapped too, and its files are numbered as it is.
+            let number = if row.file == 0 { row.oid.0 } else { row.file };
+            let locator = space.locator(database, row, number);
+            // TOAST is not copied as pages, but written row by row.
+            let table = (kind == Kind::FilterChunk).then(|| Table::new(kind));
+            let file = File { database: owner, kind, pages: Pages::default(), table, owner: Some(at.stamp) };
+            self.files.entry(locator).or_insert(file);
+        } else if let Some((owner, kind)) = of(row.oid).filter(|_| row.file != 0) {
+            let locator = space.locator(database, row, row.file);
+            if self.file_of(owner, kind, at.stamp.top) != Some(locator) {
+                self.load(at.lsn, locator)?;
+                self.own(at, owner, kind, locator);
+            }
+        }
+        Ok(())
+    }
+
+    /// The map of a database's mapped catalogs. It holds at once, whatever becomes of the transaction.
+    pub(crate) fn map_relations(
+        &mut self,
+        lsn: Lsn,
+        database: Oid,
+        entries: impl Iterator<Item = MapEntry>,
+    ) -> Result<()> {
+        let Some(space) = self.spaces.get_mut(&database) else { return Ok(()) };
+        space.map = entries.map(|entry| (entry.relation, entry.relfilenumber)).collect();
+        let tablespace = space.tablespace;
+        let locator = |kind: &Kind| {
+            let relfilenumber = *space.map.get(&kind.oid())?;
+            Some((*kind, RelFileLocator { tablespace, database, relfilenumber }))
+        };
+        let moved = |(kind, locator): &(Kind, RelFileLocator)| {
+            space.current.get(kind).is_some_and(|current| current != locator)
+        };
+        let moved: Vec<_> = Kind::ALL.iter().filter_map(locator).filter(moved).collect();
+        for (kind, locator) in moved {
+            self.load(lsn, locator)?;
+            self.make_current(database, kind, locator);
+        }
+        self.sweep_files(|_| false);
+        Ok(())
+    }
+
+    /// The files of a transaction that committed are everybody's.
+    pub(crate) fn swap_files(&mut self, lsn: Lsn, own: &[OwnFile]) -> Result<()> {
+        for file in own {
+            self.load(lsn, file.locator)?;
+            self.make_current(file.database, file.kind, file.locator);
+        }
+        Ok(())
+    }
+
+    fn make_current(&mut self, database: Oid, kind: Kind, locator: RelFileLocator) {
+        if let Some(space) = self.spaces.get_mut(&database) {
+            space.current.insert(kind, locator);
+        }
+        if let Some(file) = self.files.get_mut(&locator) {
+            file.owner = None;
+        }
+    }
+
+    /// Forgets files that nobody reads: those that were replaced, and those whose makers are `gone`.
+    pub(crate) fn sweep_files(&mut self, gone: impl Fn(Stamp) -> bool) {
+        let is_swept = |file: &File| file.owner.is_none_or(&gone);
+        let is_current =
+            |spaces: &rustc_hash::FxHashMap<Oid, Space>, locator: &RelFileLocator, file: &File| {
+                spaces.get(&file.database).and_then(|space| space.current.get(&file.kind)) == Some(locator)
+            };
+        let spaces = &self.spaces;
+        self.files.retain(|locator, file| is_current(spaces, locator, file) || !is_swept(file));
+        if self.files.values().all(|file| file.owner.is_none()) {
+            self.transactions.forget_aborted();
+        }
+    }
+
+    /// Reads the rows of a file that a rewrite has filled, unless that was done.
+    fn load(&mut self, lsn: Lsn, locator: RelFileLocator) -> Result<()> {
+        let unseen =
+            || Error::broken(lsn, format!("it names files {locator} of a catalog that were never seen"));
+        let file = self.files.get(&locator).ok_or_else(unseen)?;
+        if file.table.is_some() {
+            return Ok(());
+        }
+        let shape = self.shapes.get(&file.kind).ok_or_else(unseen)?;
+        let mut table = Table::new(file.kind);
+        let mut waiting = Vec::new();
+        for copied in file.pages.copied() {
+            let unfit = |what: &str| Error::broken(lsn, format!("a row of {} {what}", file.kind.name()));
+            let Some((inserter, deleter)) = self.stamps(&copied).map_err(unfit)? else { continue };
+            let row = shape.row(&copied.tuple).ok_or_else(|| unfit("cannot be read"))?;
+            table.insert(copied.tid, row, inserter);
+            if let Some(stamp) = inserter {
+                waiting.push((stamp, Entry { locator, tid: copied.tid, deletes: false }));
+            }
+            if let Some(stamp) = deleter {
+                table.delete(copied.tid, stamp);
+                waiting.push((stamp, Entry { locator, tid: copied.tid, deletes: true }));
+            }
+        }
+        for (stamp, entry) in waiting {
+            self.transactions.log(stamp.xid, stamp.top, entry);
+        }
+        self.files.get_mut(&locator).expect("looked up before").table = Some(table);
+        Ok(())
+    }
+
+    /// Who inserted and who deletes a copied row; `None` when it is none for anybody.
+    fn stamps(&self, copied: &Copied<'_>) -> Result<Option<(Option<Stamp>, Option<Stamp>)>, &'static str> {
+        let infomask = copied.tuple.infomask;
+        let open = |xid| {
+            let top = self.transactions.top(xid);
+            self.transactions.has_changes(xid).then_some(Stamp { xid, top })
+        };
+        let inserter = if infomask & bits::XMIN_COMMITTED != 0 { None } else { open(copied.xmin) };
+        if inserter.is_none()
+            && infomask & bits::XMIN_COMMITTED == 0
+            && self.transactions.has_aborted(copied.xmin)
+        {
+            return Ok(None);
+        }
+        if infomask & bits::XMAX_INVALID != 0 || !copied.xmax.is_valid() || is_only_locked(infomask) {
+            return Ok(Some((inserter, None)));
+        }
+        if infomask & bits::XMAX_COMMITTED != 0 {
+            return Ok(None);
+        }
+        if infomask & bits::XMAX_IS_MULTI != 0 {
+            return Err("was changed and locked at once when it was copied");
+        }
+        match open(copied.xmax) {
+            Some(deleter) => Ok(Some((inserter, Some(deleter)))),
+            None if self.transactions.has_aborted(copied.xmax) => Ok(Some((inserter, None))),
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Transactions that have not ended, as far as they matter here: what they changed in catalogs, which subtransactions
+//! are theirs, which catalogs they rewrote, and which files they wrote that nobody knows.
+//!
+//! A transaction that changes rows of tables only and has no subtransactions is not here at all.
+//!
+//! How one ends: by its commit or abort record; a subtransaction by its own abort record or with its top-level
+//! transaction; after a crash, by a shutdown checkpoint (which ends recovery) or a list of running transactions that are
+//! all younger. Prepared transactions survive a crash.
+
+use base::{Lsn, Oid, RelFileLocator, Xid};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::field::field_struct;
+use crate::pages::Tid;
+use crate::rows::Kind;
+use crate::snapshot::is_before;
+
+/// A change to a catalog that waits for its transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) locator: RelFileLocator,
+    pub(crate) tid: Tid,
+    pub(crate) deletes: bool,
+}
+
+field_struct!(Entry { locator, tid, deletes });
+
+/// A catalog that a transaction reads from another file than all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OwnFile {
+    pub(crate) database: Oid,
+    pub(crate) kind: Kind,
+    pub(crate) locator: RelFileLocator,
+    pub(crate) xid: Xid,
+}
+
+field_struct!(OwnFile { database, kind, locator, xid });
+
+/// A change to files that no relation is known to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    pub(crate) locator: RelFileLocator,
+    pub(crate) lsn: Lsn,
+    pub(crate) xid: Xid,
+}
+
+field_struct!(Unknown { locator, lsn, xid });
+
+/// A top-level transaction.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Open {
+    pub(crate) subs: Vec<Xid>,
+    pub(crate) own_files: Vec<OwnFile>,
+    pub(crate) unknown: Vec<Unknown>,
+    pub(crate) is_prepared: bool,
+}
+
+field_struct!(Open { subs, own_files, unknown, is_prepared });
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Transactions {
+    /// The top-level transactions of subtransactions.
+    tops: FxHashMap<Xid, Xid>,
+    open: FxHashMap<Xid, Open>,
+    logs: FxHashMap<Xid, Vec<Entry>>,
+    /// What aborted while a rewrite is under way: its copies may say that it is running.
+    aborted: FxHashSet<Xid>,
+}
+
+impl Transactions {
+    pub(crate) fn top(&self, xid: Xid) -> Xid {
+        self.tops.get(&xid).copied().unwrap_or(xid)
+    }
+
+    /// `sub` is a part of `top`.
+    pub(crate) fn assign(&mut self, sub: Xid, top: Xid) {
+        if sub != top && sub.is_valid() && top.is_valid() && self.tops.insert(sub, top) != Some(top) {
+            self.open.entry(top).or_default().subs.push(sub);
+        }
+    }
+
+    pub(crate) fn open(&mut self, top: Xid) -> &mut Open {
+        self.open.entry(top).or_default()
+    }
+
+    pub(crate) fn get(&self, top: Xid) -> Option<&Open> {
+        self.open.get(&top)
+    }
+
+    /// A change waits for `xid`, which is part of `top`.
+    pub(crate) fn log(&mut self, xid: Xid, top: Xid, entry: Entry) {
+        self.open(top);
+        self.logs.entry(xid).or_default().push(entry);
+    }
+
+    /// Whether changes of this very (sub)transaction wait for its end.
+    pub(crate) fn has_changes(&self, xid: Xid) -> bool {
+        self.logs.contains_key(&xid)
+    }
+
+    /// Whether anything of this top-level transaction waits for its end.
+    pub(crate) fn has_changes_of(&self, top: Xid) -> bool {
+        let subs = self.open.get(&top).map_or(&[][..], |open| &open.subs);
+        self.has_changes(top) || subs.iter().any(|sub| self.has_changes(*sub))
+    }
+
+    pub(crate) fn own_file(&self, top: Xid, database: Oid, kind: Kind) -> Option<RelFileLocator> {
+        let files = &self.open.get(&top)?.own_files;
+        let own = |file: &&OwnFile| file.kind == kind && file.database == database;
+        files.iter().rev().find(own).map(|file| file.locator)
+    }
+
+    /// The changes of a (sub)transaction that has ended.
+    pub(crate) fn take_log(&mut self, xid: Xid) -> Vec<Entry> {
+        self.logs.remove(&xid).unwrap_or_default()
+    }
+
+    /// A top-level transaction has ended, and all its subtransactions with it. `None` if nothing waited for that.
+    pub(crate) fn take(&mut self, top: Xid) -> Option<Open> {
+        let open = self.open.remove(&top)?;
+        for sub in &open.subs {
+            self.tops.remove(sub);
+        }
+        Some(open)
+    }
+
+    /// A subtransaction aborted by itself.
+    pub(crate) fn drop_sub(&mut self, sub: Xid) {
+        let Some(top) = self.tops.remove(&sub) else { return };
+        if let Some(open) = self.open.get_mut(&top) {
+            open.subs.retain(|other| *other != sub);
+            open.own_files.retain(|file| file.xid != sub);
+            open.unknown.retain(|unknown| unknown.xid != sub);
+        }
+    }
+
+    /// Top-level transactions that are over, as all that run are `oldest` or younger; `None` when nothing runs but what
+    /// is prepared.
+    pub(crate) fn ended_before(&self, oldest: Option<Xid>) -> Vec<Xid> {
+        let is_over = |xid: Xid, open: &Open| match oldest {
+            Some(oldest) => is_before(xid, oldest),
+            None => !open.is_prepared,
+        };
+        self.open.iter().filter(|(xid, open)| is_over(**xid, open)).map(|(xid, _)| *xid).collect()
+    }
+
+    pub(crate) fn remember_aborted(&mut self, xid: Xid) {
+        self.aborted.insert(xid);
+    }
+
+    pub(crate) fn forget_aborted(&mut self) {
+        self.aborted.clear();
+    }
+
+    pub(crate) fn has_aborted(&self, xid: Xid) -> bool {
+        self.aborted.contains(&xid)
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        use crate::field::Field;
+        self.tops.write(out);
+        self.open.write(out);
+        self.logs.write(out);
+        let mut aborted: Vec<_> = self.aborted.iter().copied().collect();
+        aborted.sort_unstable_by_key(|xid| xid.0);
+        aborted.write(out);
+    }
+
+    pub(crate) fn read(fields: &mut wal::Fields<'_>) -> Option<Transactions> {
+        use crate::field::Field;
+        let (tops, open, logs) = (Field::read(fields)?, Field::read(fields)?, Field::read(fields)?);
+        let aborted: Vec<Xid> = Field::read(fields)?;
+        Some(Transactions { tops, open, logs, aborted: aborted.into_iter().collect() })
+    }
+}

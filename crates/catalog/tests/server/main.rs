@@ -1,0 +1,10 @@
+//! Catalogs of real servers, looked at and followed through their WAL, beside what the servers say themselves.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "../../../wal/tests/live/server.rs"]
+#[allow(dead_code, reason = "the tests of `wal` use the rest")]
+mod server;
+mod stage;
+
+mod walk;

@@ -1,0 +1,265 @@
+//! A server, sessions on it, and its catalogs as they are followed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use base::{Lsn, Oid, Xid};
+use catalog::{Catalog, Error, Followed, Look, Relation, View};
+use client::ConnInfo;
+use testkit::{Builder, Cluster, Major, Rows, StopMode};
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use wal::{Reader, Record, Start};
+
+use crate::server::{bytes, position};
+
+pub(crate) const DB: &str = "postgres";
+
+pub(crate) struct Stage {
+    pub(crate) cluster: Cluster,
+    pub(crate) catalog: Catalog,
+    pub(crate) database: Oid,
+    reader: Reader,
+    runtime: tokio::runtime::Runtime,
+    /// Records followed so far.
+    pub(crate) records: usize,
+}
+
+/// A session that stays, so that it can be in a transaction.
+pub(crate) struct Talk<'a> {
+    runtime: &'a tokio::runtime::Runtime,
+    client: Client,
+}
+
+impl<'a> Talk<'a> {
+    pub(crate) fn connect(runtime: &'a tokio::runtime::Runtime, url: &str) -> Talk<'a> {
+        let client = runtime.block_on(async {
+            let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client
+        });
+        Talk { runtime, client }
+    }
+
+    pub(crate) fn try_sql(&self, sql: &str) -> Result<Rows, String> {
+        let messages =
+            self.runtime.block_on(self.client.simple_query(sql)).map_err(|error| format!("{error:?}"))?;
+        let row = |message: &SimpleQueryMessage| match message {
+            SimpleQueryMessage::Row(row) => {
+                Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect())
+            }
+            _ => None,
+        };
+        Ok(messages.iter().filter_map(row).collect())
+    }
+
+    pub(crate) fn sql(&self, sql: &str) -> Rows {
+        self.try_sql(sql).unwrap_or_else(|error| panic!("{error} in: {sql}"))
+    }
+
+    pub(crate) fn one(&self, sql: &str) -> String {
+        self.sql(sql)[0][0].clone().unwrap_or_default()
+    }
+
+    /// The transaction's id, which it gets if it has none.
+    pub(crate) fn xid(&self) -> Xid {
+        Xid(self.one("SELECT pg_current_xact_id()::xid").parse().unwrap())
+    }
+}
+
+pub(crate) fn builder(major: Major) -> Builder {
+    Cluster::builder(major).setting("wal_keep_size", "1GB").setting("autovacuum", "off")
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// A fresh look at some databases.
+pub(crate) fn try_look(
+    runtime: &tokio::runtime::Runtime,
+    cluster: &Cluster,
+    databases: &[&str],
+    wait_max: Duration,
+) -> Result<Catalog, Error> {
+    runtime.block_on(async {
+        let mut sessions = Vec::new();
+        for database in databases {
+            let info = ConnInfo::parse(&cluster.url(database)).unwrap();
+            sessions.push(client::connect(&info, "look", &[]).await.unwrap());
+        }
+        Catalog::look(&sessions, &Look { redo: None, wait_max }).await
+    })
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Stage {
+    /// A fresh server, `prepare` done on it, and a look.
+    pub(crate) fn start(major: Major, prepare: &[&str]) -> Stage {
+        let cluster = builder(major).start().unwrap();
+        for sql in prepare {
+            cluster.sql(DB, sql).unwrap();
+        }
+        Stage::look(cluster, &[DB])
+    }
+
+    pub(crate) fn look(cluster: Cluster, databases: &[&str]) -> Stage {
+        let runtime = runtime();
+        let catalog = try_look(&runtime, &cluster, databases, PATIENCE).unwrap();
+        Stage::with(cluster, runtime, catalog)
+    }
+
+    pub(crate) fn with(cluster: Cluster, runtime: tokio::runtime::Runtime, catalog: Catalog) -> Stage {
+        let database = catalog.databases()[0].0;
+        let reader = Reader::new(Start::at(catalog.start())).unwrap();
+        Stage { cluster, catalog, database, reader, runtime, records: 0 }
+    }
+
+    pub(crate) fn runtime() -> tokio::runtime::Runtime {
+        runtime()
+    }
+
+    pub(crate) fn major(&self) -> u32 {
+        self.cluster.major().number()
+    }
+
+    /// A statement of its own.
+    pub(crate) fn sql(&self, sql: &str) {
+        self.cluster.sql(DB, sql).unwrap_or_else(|error| panic!("{error:#} in: {sql}"));
+    }
+
+    pub(crate) fn talk(&self) -> Talk<'_> {
+        Talk::connect(&self.runtime, &self.cluster.url(DB))
+    }
+
+    /// Follows to where WAL ends now.
+    pub(crate) fn catch_up(&mut self) {
+        self.each(|_, _, _| {}).unwrap();
+    }
+
+    /// As `catch_up`; `see` is called with the catalog behind each record.
+    pub(crate) fn each(
+        &mut self,
+        mut see: impl FnMut(&mut Catalog, &Record<'_>, Followed),
+    ) -> Result<(), Error> {
+        let to = position(&self.cluster);
+        let from = self.reader.position();
+        if from >= to {
+            return Ok(());
+        }
+        let bytes = bytes(&self.cluster, from, to, 1);
+        let mut records = self.reader.push(from, &bytes).unwrap();
+        while let Some(record) = records.poll().unwrap() {
+            let followed = self.catalog.follow(&record)?;
+            self.records += 1;
+            see(&mut self.catalog, &record, followed);
+        }
+        Ok(())
+    }
+
+    /// The WAL from the catalog's start to `to`, record by record, for another catalog.
+    pub(crate) fn again(&self, catalog: &mut Catalog, to: Lsn) -> Result<(), Error> {
+        let mut reader = Reader::new(Start::at(catalog.start())).unwrap();
+        let bytes = bytes(&self.cluster, reader.position(), to, 1);
+        let mut records = reader.push(reader.position(), &bytes).unwrap();
+        while let Some(record) = records.poll().unwrap() {
+            catalog.follow(&record)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn position(&self) -> Lsn {
+        position(&self.cluster)
+    }
+
+    /// What `xid` sees; [`Xid::INVALID`] is everybody.
+    pub(crate) fn view(&self, xid: Xid) -> View<'_> {
+        self.catalog.view(self.database, xid).unwrap()
+    }
+
+    /// The relation of this name, as `xid` sees it.
+    pub(crate) fn relation(&self, xid: Xid, name: &str) -> Option<Relation> {
+        let view = self.view(xid);
+        let mut relations = view.relations().into_iter().map(|oid| view.relation(oid).unwrap().unwrap());
+        relations.find(|relation| relation.name == name)
+    }
+
+    /// A fresh look must see what was followed. Nothing may be going on.
+    pub(crate) fn check(&mut self, where_: &str) {
+        let names: Vec<String> =
+            self.catalog.databases().iter().map(|(_, name)| (*name).to_owned()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let fresh = try_look(&self.runtime, &self.cluster, &names, PATIENCE).unwrap();
+        self.catch_up();
+        let differences = self.catalog.differences(&fresh);
+        assert!(differences.is_empty(), "{}, {where_}: {differences:#?}", self.major());
+    }
+
+    /// What a session sees of relations and columns must be what its transaction is said to see.
+    pub(crate) fn check_view(&self, talk: &Talk<'_>, xid: Xid, where_: &str) {
+        let theirs: BTreeSet<String> =
+            talk.sql(RELATIONS).into_iter().map(|row| row[0].clone().unwrap()).collect();
+        let view = self.view(xid);
+        let mut ours = BTreeSet::new();
+        for oid in view.relations().into_iter().filter(|oid| oid.is_user_defined()) {
+            let relation = view.relation(oid).unwrap().unwrap();
+            if relation.persistence != b't' && relation.kind != b't' && relation.kind != b'i' {
+                lines(&relation, &mut ours);
+            }
+        }
+        let missing: Vec<_> = theirs.difference(&ours).collect();
+        let added: Vec<_> = ours.difference(&theirs).collect();
+        assert!(
+            missing.is_empty() && added.is_empty(),
+            "{}, {where_}, transaction {xid}: missing {missing:#?}, wrong {added:#?}",
+            self.major()
+        );
+    }
+
+    pub(crate) fn restart(&mut self, mode: StopMode) {
+        self.cluster.restart(mode).unwrap();
+    }
+}
+
+fn lines(relation: &Relation, lines: &mut BTreeSet<String>) {
+    let letter = |letter: u8| char::from(letter);
+    let yes = |is: bool| if is { 't' } else { 'f' };
+    lines.insert(format!(
+        "{} {}.{} {} {} {} {}",
+        relation.oid,
+        relation.schema,
+        relation.name,
+        letter(relation.kind),
+        letter(relation.persistence),
+        yes(relation.is_partition),
+        letter(relation.identity.letter())
+    ));
+    for column in &relation.columns {
+        lines.insert(format!(
+            "{} {} {} {} {} {} {} {} {}",
+            relation.oid,
+            column.number,
+            column.name,
+            column.stored.type_oid,
+            column.typmod,
+            yes(column.not_null),
+            yes(column.stored.dropped),
+            yes(column.in_identity),
+            yes(column.missing.is_some())
+        ));
+    }
+}
+
+/// One line a relation and one a column, as `lines` makes them.
+const RELATIONS: &str = "SELECT concat_ws(' ', c.oid, n.nspname || '.' || c.relname, c.relkind, c.relpersistence, \
+        c.relispartition, c.relreplident) \
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+    WHERE c.oid >= 16384 AND c.relpersistence <> 't' AND c.relkind NOT IN ('t', 'i') \
+    UNION ALL \
+    SELECT concat_ws(' ', c.oid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attisdropped, \
+        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL \
+            AND (c.relreplident = 'd' AND i.indisprimary OR c.relreplident = 'i' AND i.indisreplident) \
+            AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])), \
+        a.atthasmissing AND NOT a.attisdropped) \
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid \
+    WHERE c.oid >= 16384 AND c.relpersistence <> 't' AND c.relkind NOT IN ('t', 'i') AND a.attnum > 0";
