@@ -3,7 +3,7 @@
 //! ```text
 //! R: redo position of a checkpoint ---- following starts here, for the bytes of pages
 //! F0: files of the catalogs
-//! nx: next transaction id
+//! nx: a transaction id of our own, so the newest
 //!     wait until all before nx have ended
 //! S: a snapshot; under it the rows of the catalogs with their places (ctid), then F1: their files
 //!     F0 and F1 must be equal, else again from F0
@@ -80,7 +80,7 @@ impl Catalog {
         let Some(first) = sessions.first() else {
             return Err(Error::new(ErrorKind::Unfit("no database is asked for".to_owned())));
         };
-        let (server, checkpoint) = server(first).await?;
+        let (server, checkpoint, looked) = server(first).await?;
         let start = look.redo.unwrap_or(checkpoint);
         let mut databases = Vec::new();
         for session in sessions {
@@ -105,17 +105,18 @@ impl Catalog {
                 before.iter().find(|(kind, file)| read.files.get(kind) != Some(file)).map(|(kind, _)| *kind)
             };
             match reads.iter().zip(&before).find_map(moved) {
-                None => return Catalog::assemble(server, start, reads),
+                None => return Catalog::assemble(server, start, looked, reads),
                 Some(kind) => rewritten = kind,
             }
         }
         Err(Error::new(ErrorKind::Rewritten(rewritten.name())))
     }
 
-    fn assemble(server: Server, start: Lsn, reads: Vec<(Oid, Read)>) -> Result<Catalog> {
+    fn assemble(server: Server, start: Lsn, looked: Lsn, reads: Vec<(Oid, Read)>) -> Result<Catalog> {
         let mut catalog = Catalog {
             server,
             start,
+            looked,
             last: Lsn::INVALID,
             spaces: FxHashMap::default(),
             files: FxHashMap::default(),
@@ -197,15 +198,16 @@ async fn one<const N: usize>(session: &Session, attempt: &'static str, sql: &str
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T> {
-    text.parse().map_err(|_| Error::row("the server", format!("{text:?} is no number")))
+    text.parse()
+        .map_err(|_| Error::row("the server", format!("{text:?} is none of its numbers or positions")))
 }
 
-async fn server(session: &Session) -> Result<(Server, Lsn)> {
-    const SQL: &str = "SELECT s.system_identifier::text, c.timeline_id::text, c.redo_lsn::text, \
+async fn server(session: &Session) -> Result<(Server, Lsn, Lsn)> {
+    const SQL: &str = "SELECT s.system_identifier::text, c.timeline_id::text, c.redo_lsn::text, (CASE WHEN pg_catalog.pg_is_in_recovery() THEN c.redo_lsn ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text, \
             (c.full_page_writes AND current_setting('full_page_writes')::bool)::text, current_setting('wal_level'), \
             current_setting('block_size'), current_setting('wal_block_size'), pg_catalog.pg_is_in_recovery()::text \
        FROM pg_catalog.pg_control_system() s, pg_catalog.pg_control_checkpoint() c";
-    let [system_id, timeline, redo, images, level, block, wal_block, standby] =
+    let [system_id, timeline, redo, looked, images, level, block, wal_block, standby] =
         one(session, "asking for the latest checkpoint", SQL).await?;
     let major = session.version().major();
     let unfit = |what: String| Err(Error::new(ErrorKind::Unfit(what)));
@@ -232,8 +234,8 @@ async fn server(session: &Session) -> Result<(Server, Lsn)> {
                 .to_owned(),
         );
     }
-    let redo = redo.parse().map_err(|_| Error::row("the server", format!("{redo:?} is no position")))?;
-    Ok((Server { system_id: number(&system_id)?, major, timeline: number(&timeline)? }, redo))
+    let server = Server { system_id: number(&system_id)?, major, timeline: number(&timeline)? };
+    Ok((server, number(&redo)?, number(&looked)?))
 }
 
 async fn database(session: &Session, major: u32) -> Result<(Oid, Space)> {
@@ -294,13 +296,15 @@ async fn files(session: &Session, major: u32, database: Oid, space: &Space, shar
 
 /// Waits until every transaction that is running now has ended.
 async fn wait_for_others(session: &Session, deadline: Instant) -> Result<()> {
-    const SQL: &str = "SELECT pg_catalog.pg_snapshot_xmin(s)::text, pg_catalog.pg_snapshot_xmax(s)::text \
-        FROM pg_catalog.pg_current_snapshot() s";
     const ATTEMPT: &str = "waiting for transactions that are running";
-    let [_, next] = one::<2>(session, ATTEMPT, SQL).await?;
+    // An id of our own is newer than all that run. A snapshot's xmax would not do: it follows the newest id that has
+    // ended, and what runs may be newer than that.
+    const NEXT: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
+    const OLDEST: &str = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text";
+    let [next] = one(session, ATTEMPT, NEXT).await?;
     let wanted: u64 = number(&next)?;
     loop {
-        let [xmin, _] = one::<2>(session, ATTEMPT, SQL).await?;
+        let [xmin] = one(session, ATTEMPT, OLDEST).await?;
         if number::<u64>(&xmin)? >= wanted {
             return Ok(());
         }

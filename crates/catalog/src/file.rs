@@ -5,7 +5,7 @@
 //! | 16 | `pgsluice catalog` |
 //! | 4 | the version of the format: 1 |
 //! | 8 | length of what follows, without the checksum |
-//! | | server, start, last record, databases, files with their pages and rows, open transactions |
+//! | | server, start, position of the look, last record, databases, files with their pages and rows, open transactions |
 //! | 4 | CRC-32C of everything before it |
 //!
 //! Numbers are little-endian. A file of another version is refused by name: looking anew costs seconds.
@@ -68,7 +68,7 @@ impl Catalog {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut body = Vec::new();
-        (self.server, self.start, self.last).write(&mut body);
+        (self.server, self.start, self.looked, self.last).write(&mut body);
         self.spaces.write(&mut body);
         self.files.write(&mut body);
         self.transactions.write(&mut body);
@@ -113,11 +113,20 @@ impl Catalog {
     }
 
     fn read_body(fields: &mut Fields<'_>) -> Option<Catalog> {
-        let (server, start, last) = Field::read(fields)?;
+        let (server, start, looked, last) = Field::read(fields)?;
         let spaces: FxHashMap<Oid, Space> = Field::read(fields)?;
         let files: FxHashMap<RelFileLocator, File> = Field::read(fields)?;
         let transactions = Transactions::read(fields)?;
-        Some(Catalog { server, start, last, spaces, files, shapes: FxHashMap::default(), transactions })
+        Some(Catalog {
+            server,
+            start,
+            looked,
+            last,
+            spaces,
+            files,
+            shapes: FxHashMap::default(),
+            transactions,
+        })
     }
 
     /// Writes it to a file, which holds either what it held or all of this, whenever the machine goes down.

@@ -280,7 +280,10 @@ impl Catalog {
 
     fn check_wal_level(&self, lsn: Lsn, level: Option<decode::WalLevel>) -> Result<()> {
         match level {
-            Some(level) if level < decode::WalLevel::Logical => Err(Error::new(ErrorKind::WalLevel { lsn })),
+            // Before the look it may have been raised: nothing that counts was written then.
+            Some(level) if level < decode::WalLevel::Logical && lsn >= self.looked => {
+                Err(Error::new(ErrorKind::WalLevel { lsn }))
+            }
             _ => Ok(()),
         }
     }
@@ -307,18 +310,19 @@ impl Catalog {
         }
         let resolved = self.resolve_unknown(top)?;
         let mut collected = Collected::default();
-        for xid in ended.subxacts.iter().chain([top]) {
+        let open = self.transactions.take(top);
+        let committed: Vec<Xid> = ended.subxacts.iter().chain([top]).collect();
+        // Those that are not listed have aborted. They come first: what they deleted is there.
+        let subs = open.iter().flat_map(|open| &open.subs).copied();
+        for xid in subs.filter(|sub| !committed.contains(sub)).collect::<Vec<_>>() {
+            self.take_back(xid);
+        }
+        for xid in committed {
             for entry in self.transactions.take_log(xid) {
                 self.settle(entry, xid, true, &mut collected);
             }
         }
-        if let Some(open) = self.transactions.take(top) {
-            // Those that are not listed have aborted.
-            for xid in &open.subs {
-                for entry in self.transactions.take_log(*xid) {
-                    self.settle(entry, *xid, false, &mut collected);
-                }
-            }
+        if let Some(open) = open {
             self.swap_files(lsn, &open.own_files)?;
             self.sweep_files(|owner| owner.top == top);
         }
@@ -378,12 +382,19 @@ impl Catalog {
         let Some(version) = table.get_mut(entry.tid) else { return };
         match (entry.deletes, committed) {
             (false, true) if is_it(version.inserter) => {
-                version.inserter = None;
-                collected.add(file.database, &version.row, false);
+                // What the same transaction deleted again nobody else has ever seen.
+                if version
+                    .deleter
+                    .is_none_or(|deleter| Some(deleter.top) != version.inserter.map(|own| own.top))
+                {
+                    version.inserter = None;
+                    collected.add(file.database, &version.row, false);
+                }
             }
             (true, false) if is_it(version.deleter) => version.deleter = None,
             (true, true) if is_it(version.deleter) => {
-                if let Some(row) = table.remove(entry.tid) {
+                let was_there = version.inserter.is_none();
+                if let Some(row) = table.remove(entry.tid).filter(|_| was_there) {
                     collected.add(file.database, &row, true);
                 }
             }

@@ -62,6 +62,8 @@ pub struct Catalog {
     pub(crate) server: Server,
     /// The redo position of a checkpoint before the look.
     pub(crate) start: Lsn,
+    /// Where WAL ended when the look began.
+    pub(crate) looked: Lsn,
     /// The last record that was followed; invalid before the first.
     pub(crate) last: Lsn,
     /// By database; the shared catalogs are in one of their own.
@@ -114,6 +116,13 @@ impl Catalog {
     #[must_use]
     pub fn start(&self) -> Lsn {
         self.start
+    }
+
+    /// Where WAL ended when the look began. Nothing before it is new; answers hold from where this was followed to, for
+    /// transactions that the look has not seen ([`Catalog::is_before`]).
+    #[must_use]
+    pub fn looked(&self) -> Lsn {
+        self.looked
     }
 
     /// The last record that was followed; invalid before the first.

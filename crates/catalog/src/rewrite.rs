@@ -47,14 +47,14 @@ fn is_only_locked(infomask: u16) -> bool {
 }
 
 impl Space {
-    /// The files that a row of `pg_class` names; `number` where it names none.
+    /// The files that a row of `pg_class` names, whose number is `number`. A shared catalog's successor is no shared
+    /// relation, but its files are where those are.
     fn locator(&self, database: Oid, row: &Class, number: u32) -> RelFileLocator {
-        let tablespace = match row.tablespace {
-            _ if row.is_shared => GLOBAL_TABLESPACE,
-            Oid(0) => self.tablespace,
-            tablespace => tablespace,
+        let (tablespace, database) = match row.tablespace {
+            GLOBAL_TABLESPACE => (GLOBAL_TABLESPACE, SHARED),
+            Oid(0) => (self.tablespace, database),
+            tablespace => (tablespace, database),
         };
-        let database = if row.is_shared { SHARED } else { database };
         RelFileLocator { tablespace, database, relfilenumber: number }
     }
 }

@@ -132,7 +132,6 @@ catalogs! {
         file: u32 = "relfilenode",
         tablespace: Oid = "reltablespace",
         toast: Oid = "reltoastrelid",
-        is_shared: bool = "relisshared",
         persistence: u8 = "relpersistence",
         kind: u8 = "relkind",
         identity: u8 = "relreplident",

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base::{Lsn, Oid, Xid};
-use catalog::{Catalog, Error, Followed, Look, Relation, View};
+use catalog::{Catalog, Error, Files, Followed, Look, Relation, View};
 use client::ConnInfo;
 use testkit::{Builder, Cluster, Major, Rows, StopMode};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
-use wal::{Reader, Record, Start};
+use wal::{Reader, Record, Rmgr, Start};
 
-use crate::server::{bytes, position};
+use crate::server::bytes;
 
 pub(crate) const DB: &str = "postgres";
 
@@ -20,8 +20,9 @@ pub(crate) struct Stage {
     pub(crate) database: Oid,
     reader: Reader,
     runtime: tokio::runtime::Runtime,
-    /// Records followed so far.
+    /// Records followed so far, and those of them whose files were asked for.
     pub(crate) records: usize,
+    pub(crate) resolved: usize,
 }
 
 /// A session that stays, so that it can be in a transaction.
@@ -112,7 +113,7 @@ impl Stage {
     pub(crate) fn with(cluster: Cluster, runtime: tokio::runtime::Runtime, catalog: Catalog) -> Stage {
         let database = catalog.databases()[0].0;
         let reader = Reader::new(Start::at(catalog.start())).unwrap();
-        Stage { cluster, catalog, database, reader, runtime, records: 0 }
+        Stage { cluster, catalog, database, reader, runtime, records: 0, resolved: 0 }
     }
 
     pub(crate) fn runtime() -> tokio::runtime::Runtime {
@@ -132,9 +133,28 @@ impl Stage {
         Talk::connect(&self.runtime, &self.cluster.url(DB))
     }
 
-    /// Follows to where WAL ends now.
+    /// Follows to where WAL ends now. All files that transactions change must be known to them.
     pub(crate) fn catch_up(&mut self) {
-        self.each(|_, _, _| {}).unwrap();
+        self.catch_up_and(|_, _| {});
+    }
+
+    /// As `catch_up`, and `see` is called for each record.
+    pub(crate) fn catch_up_and(&mut self, mut see: impl FnMut(&mut Catalog, &Record<'_>)) {
+        let (database, mut resolved) = (self.database, 0);
+        let follow = self.each(|catalog, record, _| {
+            let locator = record.first_locator().filter(|locator| locator.database == database);
+            let is_heap = matches!(record.rmgr(), Rmgr::Heap | Rmgr::Heap2);
+            if let Some(locator) = locator.filter(|_| is_heap && record.xid().is_valid()) {
+                if !catalog.is_before(database, record.xid()) {
+                    let files = catalog.view(database, record.xid()).unwrap().files(locator);
+                    assert_ne!(files, Files::Unknown, "{locator} at {} of {}", record.lsn(), record.xid());
+                    resolved += 1;
+                }
+            }
+            see(catalog, record);
+        });
+        follow.unwrap();
+        self.resolved += resolved;
     }
 
     /// As `catch_up`; `see` is called with the catalog behind each record.
@@ -142,7 +162,7 @@ impl Stage {
         &mut self,
         mut see: impl FnMut(&mut Catalog, &Record<'_>, Followed),
     ) -> Result<(), Error> {
-        let to = position(&self.cluster);
+        let to = self.position();
         let from = self.reader.position();
         if from >= to {
             return Ok(());
@@ -168,8 +188,22 @@ impl Stage {
         Ok(())
     }
 
+    /// Where WAL ends now, on disk. Asked in another database: somebody may hold a lock on this one's catalogs.
     pub(crate) fn position(&self) -> Lsn {
-        position(&self.cluster)
+        const ASIDE: &str = "template1";
+        // A commit that waits for nothing may not be written yet.
+        let flush = "SELECT pg_logical_emit_message(true, 'test', 'flush')";
+        self.cluster.sql(ASIDE, flush).unwrap();
+        let mut lsn = None;
+        let query =
+            "SELECT pg_current_wal_insert_lsn() = pg_current_wal_flush_lsn(), pg_current_wal_flush_lsn()";
+        testkit::wait_for("all WAL on disk", PATIENCE, || {
+            let rows = self.cluster.sql(ASIDE, query)?;
+            lsn = (rows[0][0].as_deref() == Some("t")).then(|| rows[0][1].clone().unwrap().parse().unwrap());
+            Ok(lsn.is_some())
+        })
+        .unwrap();
+        lsn.unwrap()
     }
 
     /// What `xid` sees; [`Xid::INVALID`] is everybody.
@@ -197,8 +231,12 @@ impl Stage {
 
     /// What a session sees of relations and columns must be what its transaction is said to see.
     pub(crate) fn check_view(&self, talk: &Talk<'_>, xid: Xid, where_: &str) {
-        let theirs: BTreeSet<String> =
-            talk.sql(RELATIONS).into_iter().map(|row| row[0].clone().unwrap()).collect();
+        self.compare_view(&talk.sql(RELATIONS), xid, where_);
+    }
+
+    /// As `check_view`, with what the session saw: the rows of `RELATIONS`.
+    pub(crate) fn compare_view(&self, rows: &Rows, xid: Xid, where_: &str) {
+        let theirs: BTreeSet<String> = rows.iter().map(|row| row[0].clone().unwrap()).collect();
         let view = self.view(xid);
         let mut ours = BTreeSet::new();
         for oid in view.relations().into_iter().filter(|oid| oid.is_user_defined()) {
@@ -251,7 +289,7 @@ fn lines(relation: &Relation, lines: &mut BTreeSet<String>) {
 }
 
 /// One line a relation and one a column, as `lines` makes them.
-const RELATIONS: &str = "SELECT concat_ws(' ', c.oid, n.nspname || '.' || c.relname, c.relkind, c.relpersistence, \
+pub(crate) const RELATIONS: &str = "SELECT concat_ws(' ', c.oid, n.nspname || '.' || c.relname, c.relkind, c.relpersistence, \
         c.relispartition, c.relreplident) \
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
     WHERE c.oid >= 16384 AND c.relpersistence <> 't' AND c.relkind NOT IN ('t', 'i') \
