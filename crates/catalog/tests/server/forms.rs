@@ -58,7 +58,10 @@ fn theirs(talk: &Talk<'_>, major: u32) -> Lines {
     ));
     let line = |row: Vec<Option<String>>| {
         let text = |at: usize| row[at].clone().unwrap_or_default();
-        (text(0), text(1), list(&text(2)), row[3].clone())
+        let mut columns = list(&text(2));
+        // Up to 17 the server lists generated columns, and pgoutput sends none of them.
+        columns.retain(|column| major >= 18 || column != "twice");
+        (text(0), text(1), columns, row[3].clone())
     };
     rows.into_iter().map(line).collect()
 }
@@ -198,7 +201,7 @@ fn several_publications_of_one_table() {
 fn filters_that_are_out_of_line() {
     for major in Major::under_test().into_iter().filter(|major| *major >= Major::V15) {
         let filter = |seed: usize| {
-            let parts: Vec<_> = (0..90)
+            let parts: Vec<_> = (0..400)
                 .map(|n| format!("v <> '{:x}'", seed.wrapping_mul(0x9E37_79B9_7F4A_7C15 ^ (n * n * 7919))))
                 .collect();
             parts.join(" AND ")
