@@ -363,7 +363,7 @@ async fn table(session: &Session, major: u32, kind: Kind) -> Result<Table> {
     for row in query(session, "reading a catalog", &sql).await? {
         let mut texts = row.into_iter();
         let place = texts.next().flatten().and_then(|text| tid(&text));
-        let row = kind.from_sql(texts);
+        let row = kind.row_of_sql(texts);
         let (Some(tid), Some(row)) = (place, row) else {
             return Err(Error::row(kind.name(), "a row of it cannot be read"));
         };

@@ -381,15 +381,10 @@ impl Catalog {
         let is_it = |stamp: Option<Stamp>| stamp.is_some_and(|stamp| stamp.xid == xid);
         let Some(version) = table.get_mut(entry.tid) else { return };
         match (entry.deletes, committed) {
-            (false, true) if is_it(version.inserter) => {
-                // What the same transaction deleted again nobody else has ever seen.
-                if version
-                    .deleter
-                    .is_none_or(|deleter| Some(deleter.top) != version.inserter.map(|own| own.top))
-                {
-                    version.inserter = None;
-                    collected.add(file.database, &version.row, false);
-                }
+            // What the same transaction deleted again nobody else has ever seen.
+            (false, true) if is_it(version.inserter) && !version.is_only_its_makers() => {
+                version.inserter = None;
+                collected.add(file.database, &version.row, false);
             }
             (true, false) if is_it(version.deleter) => version.deleter = None,
             (true, true) if is_it(version.deleter) => {

@@ -109,7 +109,8 @@ impl<'a> View<'a> {
         let mut ancestors = Vec::new();
         let mut next = class.is_partition.then_some(class.oid);
         while let Some(child) = next {
-            let parent = self.find::<Inherits>(0, child).next().map(|row| row.parent);
+            // One that is being detached concurrently has no ancestors any more.
+            let parent = self.find::<Inherits>(0, child).find(|row| !row.is_detached).map(|row| row.parent);
             // A cycle would be a broken catalog's.
             let parent = parent.filter(|parent| !ancestors.contains(parent));
             ancestors.extend(parent);

@@ -46,6 +46,9 @@ fn is_only_locked(infomask: u16) -> bool {
         || infomask & (XMAX_IS_MULTI | XMAX_EXCLUSIVE | XMAX_SHARED) == XMAX_EXCLUSIVE
 }
 
+/// Who inserted and who deletes a row.
+type Stamps = (Option<Stamp>, Option<Stamp>);
+
 impl Space {
     /// The files that a row of `pg_class` names, whose number is `number`. A shared catalog's successor is no shared
     /// relation, but its files are where those are.
@@ -196,7 +199,7 @@ impl Catalog {
     }
 
     /// Who inserted and who deletes a copied row; `None` when it is none for anybody.
-    fn stamps(&self, copied: &Copied<'_>) -> Result<Option<(Option<Stamp>, Option<Stamp>)>, &'static str> {
+    fn stamps(&self, copied: &Copied<'_>) -> Result<Option<Stamps>, &'static str> {
         let infomask = copied.tuple.infomask;
         let open = |xid| {
             let top = self.transactions.top(xid);

@@ -76,7 +76,7 @@ macro_rules! catalogs {
             }
 
             /// A row as SQL gave it.
-            pub(crate) fn from_sql(self, mut texts: impl Iterator<Item = Option<String>>) -> Option<Row> {
+            pub(crate) fn row_of_sql(self, mut texts: impl Iterator<Item = Option<String>>) -> Option<Row> {
                 match self {
                     $(Kind::$row => Some(Row::$row($row {
                         $($field: Cell::from_sql(texts.next()?.as_deref())?),*
@@ -84,7 +84,7 @@ macro_rules! catalogs {
                 }
             }
 
-            fn from_disk<'a>(self, mut values: impl Iterator<Item = Value<'a>>) -> Option<Row> {
+            fn row_of_disk<'a>(self, mut values: impl Iterator<Item = Value<'a>>) -> Option<Row> {
                 match self {
                     $(Kind::$row => Some(Row::$row($row { $($field: Cell::from_disk(&values.next()?)?),* }))),*
                 }
@@ -191,7 +191,7 @@ catalogs! {
     Inherits = "pg_inherits", 2611, Database, since 0 {
         child: Oid = "inhrelid",
         parent: Oid = "inhparent",
-        sequence: i32 = "inhseqno",
+        is_detached: bool = "inhdetachpending",
     }
     /// Labels of enums.
     Enum = "pg_enum", 3501, Database, since 0 {
@@ -266,7 +266,7 @@ impl Kind {
 }
 
 impl Row {
-    /// What it is found by; 0 is nothing. The first is what `Table::of` asks for.
+    /// What it is found by; 0 is nothing.
     pub(crate) fn keys(&self) -> [u32; KEYS] {
         match self {
             Row::Class(row) => [row.oid.0, row.file, row.toast.0],
@@ -314,7 +314,7 @@ impl Shape {
         let mut values = Vec::new();
         tuple.deform(&self.columns, &mut values).ok()?;
         let value = |place: &Option<usize>| place.map_or(Value::Null, |place| values[place]);
-        self.kind.from_disk(self.picked.iter().map(value))
+        self.kind.row_of_disk(self.picked.iter().map(value))
     }
 }
 

@@ -43,6 +43,12 @@ pub(crate) struct Version {
 }
 
 impl Version {
+    /// Whether a transaction that has not ended inserted it and deleted it again.
+    pub(crate) fn is_only_its_makers(&self) -> bool {
+        let top = |stamp: Stamp| stamp.top;
+        self.inserter.is_some() && self.inserter.map(top) == self.deleter.map(top)
+    }
+
     fn is_visible(&self, to: Xid) -> bool {
         self.inserter.is_none_or(|stamp| stamp.top == to) && self.deleter.is_none_or(|stamp| stamp.top != to)
     }

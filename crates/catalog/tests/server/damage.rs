@@ -57,7 +57,7 @@ fn damaged_records_about_catalogs() {
         })
         .unwrap();
     println!("{errors} errors, {values} values");
-    assert!(errors > 15 && values > 15, "{errors} {values}");
+    assert!(errors > 5 && values > 15, "{errors} {values}");
 }
 
 #[test]

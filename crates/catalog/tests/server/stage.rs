@@ -144,12 +144,11 @@ impl Stage {
         let follow = self.each(|catalog, record, _| {
             let locator = record.first_locator().filter(|locator| locator.database == database);
             let is_heap = matches!(record.rmgr(), Rmgr::Heap | Rmgr::Heap2);
-            if let Some(locator) = locator.filter(|_| is_heap && record.xid().is_valid()) {
-                if !catalog.is_before(database, record.xid()) {
-                    let files = catalog.view(database, record.xid()).unwrap().files(locator);
-                    assert_ne!(files, Files::Unknown, "{locator} at {} of {}", record.lsn(), record.xid());
-                    resolved += 1;
-                }
+            let counts = record.xid().is_valid() && !catalog.is_before(database, record.xid());
+            if let Some(locator) = locator.filter(|_| is_heap && counts) {
+                let files = catalog.view(database, record.xid()).unwrap().files(locator);
+                assert_ne!(files, Files::Unknown, "{locator} at {} of {}", record.lsn(), record.xid());
+                resolved += 1;
             }
             see(catalog, record);
         });

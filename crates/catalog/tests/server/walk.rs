@@ -64,7 +64,7 @@ fn statement(rng: &mut StdRng, major: u32, serial: &mut usize) -> String {
         27 => format!("ALTER PUBLICATION {publication} SET TABLE {schema}.{table}"),
         28 => format!(
             "ALTER PUBLICATION {publication} SET (publish = 'insert', publish_via_partition_root = {})",
-            n % 2 == 0
+            n.is_multiple_of(2)
         ),
         29 => format!("DROP PUBLICATION IF EXISTS {publication}"),
         30 => format!("CREATE PUBLICATION {publication} FOR ALL TABLES"),
@@ -147,7 +147,7 @@ impl Walker<'_> {
             return;
         }
         match rng.random_range(0..10) {
-            0 => return self.end(if rng.random_bool(0.7) { "COMMIT" } else { "ROLLBACK" }),
+            0 => self.end(if rng.random_bool(0.7) { "COMMIT" } else { "ROLLBACK" }),
             1 => {
                 self.talk.sql(&format!("SAVEPOINT s{}", self.savepoints));
                 self.savepoints += 1;
