@@ -197,16 +197,16 @@ fn walk(major: Major, seed: u64, rounds: usize) {
         let where_ = format!("seed {seed}, round {round}");
         let runtime = Stage::runtime();
         let url = stage.cluster.url(DB);
+        // Connected before a walker locks a catalog: a session that begins waits for that without end. It waits at
+        // most so long for a lock that a walker holds.
+        let upkeep = Talk::connect(&runtime, &url);
+        upkeep.sql("SET lock_timeout = '40ms'");
         let mut walkers: Vec<_> = (0..SESSIONS).map(|_| Walker::new(Talk::connect(&runtime, &url))).collect();
         for step in 0..STEPS {
             let at = rng.random_range(0..walkers.len());
             walkers[at].step(&mut rng, major.number(), &mut serial);
             if rng.random_bool(0.08) {
-                let upkeep = UPKEEP.choose(&mut rng).unwrap();
-                let talk = Talk::connect(&runtime, &stage.cluster.url(DB));
-                // Waits at most so long for a lock that a walker holds.
-                talk.sql("SET lock_timeout = '40ms'");
-                let _ = talk.try_sql(upkeep);
+                let _ = upkeep.try_sql(UPKEEP.choose(&mut rng).unwrap());
             }
             if step % 9 == 8 {
                 views += check_views(&mut stage, &walkers, &where_);
@@ -216,7 +216,7 @@ fn walk(major: Major, seed: u64, rounds: usize) {
             let how = if rng.random_bool(0.5) { "COMMIT" } else { "ROLLBACK" };
             walker.end(how);
         }
-        drop(walkers);
+        drop((walkers, upkeep));
         if round % 3 == 1 {
             crash(&mut stage, &runtime, &mut serial);
         }
