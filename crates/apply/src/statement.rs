@@ -39,34 +39,18 @@ pub(crate) enum Parameters {
 }
 
 impl Statement {
-    /// Bytes of its parameters.
-    pub(crate) fn byte_len(&self) -> usize {
-        match &self.parameters {
-            Parameters::Values(values) => values.len(),
-            Parameters::Arrays(arrays) | Parameters::Rows(arrays) => arrays.byte_len(),
-        }
-    }
-
     /// Adds its execution to `pipeline`.
     pub(crate) fn execute(&self, pipeline: &mut Pipeline<'_>) {
         let name = &self.shape.name;
         match &self.parameters {
-            Parameters::Values(_) | Parameters::Arrays(_) => {
-                pipeline.execute(name, self.byte_len(), |out| self.put_parameters(out));
+            Parameters::Values(values) => pipeline.execute(name, values.len(), |out| out.put_slice(values)),
+            Parameters::Arrays(arrays) => {
+                pipeline.execute(name, arrays.byte_len(), |out| arrays.put(&self.shape, out));
             }
             Parameters::Rows(arrays) => {
                 let mut rows = CopyRows::new(arrays);
                 pipeline.execute_copy(name, |out| rows.put(out));
             }
-        }
-    }
-
-    /// Appends its parameters as in Bind.
-    fn put_parameters(&self, out: &mut BytesMut) {
-        match &self.parameters {
-            Parameters::Values(values) => out.put_slice(values),
-            Parameters::Arrays(arrays) => arrays.put(&self.shape, out),
-            Parameters::Rows(_) => out.put_u32(0),
         }
     }
 }
@@ -181,6 +165,7 @@ impl Arrays {
         Statement { shape, parameters: Parameters::Arrays(self), rows_expected }
     }
 
+    /// Appends them as parameters, as in Bind.
     fn put(&self, shape: &Shape, out: &mut BytesMut) {
         out.put_u16(1);
         out.put_u16(1);
@@ -440,13 +425,12 @@ mod tests {
         assert_eq!(arrays.push([Column::Binary(b"x")].into_iter()), Err(Misfit));
         assert_eq!(arrays.push(std::iter::empty()), Err(Misfit));
         let shape = Shapes::new().get(&fixtures::table(), false, Kind::SetDelete);
-        let statement = arrays.into_statement(shape, 2);
         let expected: &[u32] =
             &[0x0001_0001, 0x0001_0000, 0x001e_0000, 0x0001_0000, 0x0001_0000, 0x0019_0000];
         let bytes: Vec<u8> = expected.iter().flat_map(|word| word.to_be_bytes()).collect();
         let mut parameters = BytesMut::new();
-        statement.put_parameters(&mut parameters);
-        assert_eq!(parameters.len(), statement.byte_len());
+        arrays.put(&shape, &mut parameters);
+        assert_eq!(parameters.len(), arrays.byte_len());
         assert_eq!(&parameters[..bytes.len()], &bytes);
         assert_eq!(&parameters[bytes.len()..], b"\0\x02\0\0\0\x01\0\0\0\x02ab\xff\xff\xff\xff");
     }

@@ -301,7 +301,7 @@ impl Folding {
         Folding { fold, passes: passes.into(), at: 0 }
     }
 
-    /// The next statement, of at most about [`PIECE`] bytes; and whether it is one of those that are paced
+    /// The next statement, of at most about [`Writer::piece`] bytes; and whether it is one of those that are paced
     /// ([`Writing::is_paced`]).
     fn next(
         &mut self,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A 32-bit transaction id as the stream carries it. Ids wrap around: order
-/// transactions by LSN, never by this.
+/// transactions by LSN, never by this, unless a snapshot is all there is ([`Xid::precedes`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Xid(pub u32);
 
@@ -47,6 +47,13 @@ impl Xid {
     #[must_use]
     pub const fn is_valid(self) -> bool {
         self.0 != 0
+    }
+
+    /// Whether it was given out before `other`, of ids that are less than 2^31 apart (`TransactionIdPrecedes` without
+    /// its special ids).
+    #[must_use]
+    pub const fn precedes(self, other: Xid) -> bool {
+        self.0.wrapping_sub(other.0).cast_signed() < 0
     }
 }
 

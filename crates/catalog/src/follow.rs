@@ -12,7 +12,6 @@ use crate::changes::{Changes, Collected};
 use crate::error::{Error, Kind as ErrorKind, Result};
 use crate::pages::Tid;
 use crate::rows::{Kind, Row};
-use crate::snapshot::is_before;
 use crate::table::Stamp;
 use crate::transactions::{Entry, Unknown};
 use crate::{Catalog, SHARED};
@@ -92,8 +91,7 @@ impl Catalog {
 
     /// Whether what a transaction writes is not in the rows that the look read.
     fn counts(&self, database: Oid, top: Xid) -> bool {
-        let snapshot = self.spaces.get(&database).and_then(|space| space.snapshot.as_ref());
-        !snapshot.is_some_and(|snapshot| snapshot.sees(top))
+        !self.is_before(database, top)
     }
 
     /// Images and new pages, and that a page was changed at all.
@@ -238,7 +236,7 @@ impl Catalog {
             What::RunningXacts(running) => {
                 self.end_lost(Some(running.oldest));
                 for space in self.spaces.values_mut() {
-                    let is_over = |xmax: Xid| !is_before(running.oldest, xmax);
+                    let is_over = |xmax: Xid| !running.oldest.precedes(xmax);
                     space.snapshot.take_if(|snapshot| is_over(snapshot.xmax));
                 }
             }

@@ -15,11 +15,6 @@ pub(crate) struct Snapshot {
 
 field_struct!(Snapshot { xmin, xmax, running });
 
-/// Whether `a` was given out before `b`, of ids that are less than 2^31 apart.
-pub(crate) fn is_before(a: Xid, b: Xid) -> bool {
-    a.0.wrapping_sub(b.0) as i32 >> 31 != 0
-}
-
 impl Snapshot {
     /// From `xmin:xmax:xip,xip,...`.
     pub(crate) fn parse(text: &str) -> Option<Snapshot> {
@@ -33,7 +28,7 @@ impl Snapshot {
 
     /// Whether this top-level transaction had ended.
     pub(crate) fn sees(&self, top: Xid) -> bool {
-        is_before(top, self.xmin) || (is_before(top, self.xmax) && !self.running.contains(&top))
+        top.precedes(self.xmin) || (top.precedes(self.xmax) && !self.running.contains(&top))
     }
 }
 

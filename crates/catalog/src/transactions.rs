@@ -13,7 +13,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::field::field_struct;
 use crate::pages::Tid;
 use crate::rows::Kind;
-use crate::snapshot::is_before;
 
 /// A change to a catalog that waits for its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +137,7 @@ impl Transactions {
     /// is prepared.
     pub(crate) fn ended_before(&self, oldest: Option<Xid>) -> Vec<Xid> {
         let is_over = |xid: Xid, open: &Open| match oldest {
-            Some(oldest) => is_before(xid, oldest),
+            Some(oldest) => xid.precedes(oldest),
             None => !open.is_prepared,
         };
         self.open.iter().filter(|(xid, open)| is_over(**xid, open)).map(|(xid, _)| *xid).collect()

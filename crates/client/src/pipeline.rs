@@ -1,9 +1,9 @@
 //! Many statements in one round trip, by the extended protocol.
 //!
-//! Statements are prepared once under a name, then executed with parameters;
-//! everything up to [`Pipeline::run`] is sent together and ends in one Sync.
-//! The server runs them in order and passes over what follows an error, so
-//! the number of results says which statement failed.
+//! Statements are prepared once under a name, then executed with parameters, or with rows if they are a COPY;
+//! everything up to [`Pipeline::run`] ends in one Sync. The server runs them in order and passes over what follows an
+//! error, so the number of results says which statement failed. Who must know how far it is asks for the answers so far
+//! ([`Pipeline::keep_up`]).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use proto::frame::ServerError;

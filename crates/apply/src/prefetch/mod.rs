@@ -88,8 +88,8 @@ const PAGES_AHEAD: u64 = 1_024;
 const LAYOUT_AGE_MAX: Duration = Duration::from_secs(60);
 /// Fewer rows are not worth a statement, and more gain nothing.
 const STATEMENT_ROWS: std::ops::RangeInclusive<usize> = 64..=4_096;
-/// Statements that may be on their way while their pages are read ahead: one that is executed, one that waits for it,
-/// and one whose pages are being read.
+/// Statements that may be on their way while pages are read ahead, one that is executed and one that waits for it; the
+/// next is made as soon as the first of them is done.
 pub(crate) const UNFINISHED: usize = 2;
 /// After an error.
 const TROUBLE: Duration = Duration::from_secs(60);
@@ -278,7 +278,7 @@ impl Shared {
     /// for each.
     fn statement_rows(&self, lookups: usize) -> usize {
         let pages = usize::try_from(self.pages_ahead.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
-        (pages / (1 + lookups) / UNFINISHED).clamp(*STATEMENT_ROWS.start(), *STATEMENT_ROWS.end())
+        (pages / (1 + lookups) / (UNFINISHED + 1)).clamp(*STATEMENT_ROWS.start(), *STATEMENT_ROWS.end())
     }
 
     /// The look-ups of `table`, of which `rows` have come; a worker finds out about them if they are not known, or not
@@ -550,8 +550,9 @@ mod tests {
         assert_eq!(rows_max(), None, "it is not known whether it pays");
         let Lookups::Known(layout) = shared.layout(&table, 0, Instant::now()) else { panic!("it is known") };
         layout.new_row[1].gauge.note(10_000, 10_000, Instant::now());
-        // Two look-ups and the row itself, in so many pages for two statements.
-        assert_eq!(rows_max(), Some(usize::try_from(PAGES_AHEAD).unwrap() / 3 / UNFINISHED));
+        // Two look-ups and the row itself, in so many pages for three statements.
+        let each = usize::try_from(PAGES_AHEAD).unwrap() / 3 / 3;
+        assert_eq!(rows_max(), Some(each));
         assert_eq!(hand.rows_max(&table, Written::Deleted, &[0]), None, "it is not looked up");
         assert_eq!(hand.order(&table), Some(vec![1]));
         hand.set(&table, Written::Inserted, &[0, 1, 2], &set(3, 340));
@@ -567,7 +568,7 @@ mod tests {
         });
         hand.set(&table, Written::Inserted, &[0, 1, 2], &others);
         let smallest = std::iter::from_fn(|| next(&shared)).map(|(_, rows)| rows).max();
-        assert_eq!(smallest, Some(340 / 16), "each of sixteen has a part");
+        assert_eq!(smallest, Some((each * 2 / 16).max(queue::ROWS_MIN)), "each of sixteen has a part");
         assert_eq!(Prefetch::default().hand().rows_max(&table, Written::Inserted, &[0, 1, 2]), None);
     }
 

@@ -456,7 +456,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     /// The spool's.
     pub fn running(&mut self, lsn: Lsn, oldest: Xid) -> Result<(), Error> {
         self.enter(lsn)?;
-        let over = self.open.values().filter(|transaction| precedes(transaction.xid, oldest));
+        let over = self.open.values().filter(|transaction| transaction.xid.precedes(oldest));
         let mut over: Vec<_> = over.map(|transaction| (transaction.first_lsn, transaction.xid.0)).collect();
         over.sort_unstable();
         for (_, xid) in over {
@@ -540,10 +540,4 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         self.main.run.discard(spool)?;
         self.late.into_iter().try_for_each(|part| part.run.discard(spool))
     }
-}
-
-/// Ids wrap around: one half of them is before each (`TransactionIdPrecedes`). Those that are always there are before
-/// all others, and no transaction of anybody's.
-fn precedes(xid: Xid, other: Xid) -> bool {
-    xid.0.wrapping_sub(other.0).cast_signed() < 0
 }
