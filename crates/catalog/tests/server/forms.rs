@@ -153,7 +153,8 @@ fn publications_in_every_form() {
             compared += compare(&mut stage, &talk, Xid::INVALID, sql);
         }
         println!("{major}: {compared} published tables compared");
-        assert!(compared > 400, "{compared}");
+        // 14 knows fewer forms.
+        assert!(compared > if major < Major::V15 { 300 } else { 400 }, "{compared}");
         stage.check("publications");
     }
 }

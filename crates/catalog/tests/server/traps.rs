@@ -95,7 +95,8 @@ fn a_catalog_rewritten_inside_a_transaction_that_goes_on() {
 #[test]
 fn page_images_as_the_only_source_of_rows() {
     for major in Major::under_test() {
-        for compression in ["off", "pglz"] {
+        // 14 knows one method and does not name it.
+        for compression in ["off", if major < Major::V15 { "on" } else { "pglz" }] {
             let cluster = builder(major).setting("wal_compression", compression).start().unwrap();
             cluster.sql(DB, "CREATE TABLE u (id int, v text); CREATE TYPE mood AS ENUM ('ok')").unwrap();
             let mut stage = Stage::look(cluster, &[DB]);
