@@ -17,208 +17,25 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use testkit::{Major, StopMode, wait_for};
+use testkit::{Major, Sluice, StopMode, wait_for};
 
-use crate::limit::{Limit, SET_ROWS, Sets, sets_alone, walsender_alone};
-use crate::load::{self, Script, Written};
+use crate::aftermath::Aftermath;
+use crate::backlog::{self, Backlog, MARK};
+use crate::limit::{Limit, sets_alone, walsender_alone};
+use crate::load::{self, Amount, Written};
 use crate::measure::{Look, Run, finish, measure};
 use crate::probe::Probe;
 use crate::report::Case;
 use crate::rig::{DB, NAME, Rig, STEP_BOUND, first, slot};
-use crate::slow;
 use crate::{Arm, Options, Say};
 
-/// Catching up is to take at most half of native's time.
-const GOAL: f64 = 2.0;
-const TRANSACTIONS: u64 = 400_000;
-const TRANSACTIONS_QUICK: u64 = 100_000;
-const ROWS: u64 = 100_000;
-/// A million accounts: 130 MB, so that it fits in `shared_buffers`.
-const SCALE: u64 = 10;
-const ACCOUNTS_PER_SCALE: u64 = 100_000;
 const BYTES_PER_MEGABYTE: f64 = 1e6;
-
-const MARK: &str = "CREATE TABLE mark (id int PRIMARY KEY);";
-
-/// First scenario of the message on prefetching for logical replication.
-const UPDATES_SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, counter integer, \
-    filler text DEFAULT repeat('x', 1000)) WITH (fillfactor = 10);";
-
-/// What `pgbench --initialize` makes.
-const TPCB_SCHEMA: &str = "
-    CREATE TABLE pgbench_branches (bid int PRIMARY KEY, bbalance int, filler char(88)) WITH (fillfactor = 100);
-    CREATE TABLE pgbench_tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84)) WITH (fillfactor = 100);
-    CREATE TABLE pgbench_accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84)) WITH (fillfactor = 100);
-    CREATE TABLE pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22));";
-
-/// The same message's figures with 0.1 ms for each read were 7:40 against 3:10 and 10:10 against 5:50; the goals are
-/// this project's own.
-const GOAL_UPDATES_SLOW: f64 = 15.0;
-const GOAL_INSERTS_SLOW: f64 = 8.0;
-const INSERT_ROWS: u64 = 10_000_000;
-const INSERT_ROWS_QUICK: u64 = 2_000_000;
-/// The updated table has 781 MB with its free space.
-const BUFFERS_UPDATES: &str = "128MB";
-/// Five eighths of the second key's index at either size: 214 MB and 43 MB.
-const BUFFERS_INSERTS: &str = "128MB";
-const BUFFERS_INSERTS_QUICK: &str = "26MB";
-
-/// Second scenario of the message.
-const INSERTS_SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, sk integer, counter integer DEFAULT 0); \
-    CREATE INDEX t_sk ON t (sk);";
-
-/// One kind of backlog.
-pub(crate) struct Backlog {
-    pub(crate) case: &'static str,
-    what: String,
-    schema: &'static str,
-    rows: String,
-    tables: Vec<String>,
-    /// Reads through the indexes what is written to, so that no run begins with cold buffers.
-    warm_up: &'static str,
-    script: Script,
-    /// Writes as many rows as the backlog does, without replication.
-    sets: Sets,
-    transactions: u64,
-    changes_per_transaction: u64,
-    goal: f64,
-    /// On slow storage, with this much of `shared_buffers`.
-    slow: Option<&'static str>,
-}
-
-impl Backlog {
-    /// What it needs of the servers.
-    fn settings(&self, major: Major) -> Vec<(&'static str, String)> {
-        self.slow.map_or_else(Vec::new, |buffers| slow::settings(major, buffers))
-    }
-}
-
-/// The first scenario with 0.1 ms for each read.
-pub(crate) fn updates_slow(options: &Options) -> Backlog {
-    let updates = updates(options);
-    Backlog {
-        case: "updates-slow",
-        what: format!(
-            "{}, of which every page has one; shared_buffers = {BUFFERS_UPDATES}, 0.1 ms per 8 KB read",
-            updates.what
-        ),
-        goal: GOAL_UPDATES_SLOW,
-        slow: Some(BUFFERS_UPDATES),
-        ..updates
-    }
-}
-
-/// The second scenario with 0.1 ms for each read.
-pub(crate) fn inserts_slow(options: &Options) -> Backlog {
-    let rows = options.rows.unwrap_or(if options.quick { INSERT_ROWS_QUICK } else { INSERT_ROWS });
-    let transactions = options.transactions.unwrap_or(full_or_quick(options));
-    let buffers = if rows < INSERT_ROWS { BUFFERS_INSERTS_QUICK } else { BUFFERS_INSERTS };
-    Backlog {
-        case: "inserts-slow",
-        what: format!(
-            "{transactions} single-row inserts with a random second key, each a transaction, into {rows} rows; \
-             shared_buffers = {buffers}, 0.1 ms per 8 KB read"
-        ),
-        schema: INSERTS_SCHEMA,
-        rows: format!(
-            "CREATE SEQUENCE t_pk_seq; ALTER TABLE t ALTER pk SET DEFAULT nextval('t_pk_seq');
-             INSERT INTO t (sk) SELECT random() * 10000000 FROM generate_series(1, {rows})"
-        ),
-        tables: vec!["t".to_owned()],
-        warm_up: "SELECT 1",
-        script: Script::Insert,
-        sets: Sets {
-            feed: format!(
-                "SELECT i / {SET_ROWS} AS batch, {rows} + 1 + i AS pk, (random() * 10000000)::int AS sk \
-                 FROM generate_series(0, {transactions} - 1) i"
-            ),
-            statements: &["INSERT INTO t SELECT pk, sk, 0 FROM feed f WHERE f.batch = b"],
-        },
-        transactions,
-        changes_per_transaction: 1,
-        goal: GOAL_INSERTS_SLOW,
-        slow: Some(buffers),
-    }
-}
-
-fn updates(options: &Options) -> Backlog {
-    let rows = options.rows.unwrap_or(ROWS);
-    let transactions = options.transactions.unwrap_or(full_or_quick(options));
-    Backlog {
-        case: "updates",
-        what: format!("{transactions} single-row updates at random, each a transaction, {rows} rows of 1 KB"),
-        schema: UPDATES_SCHEMA,
-        rows: format!("INSERT INTO t SELECT i, 0 FROM generate_series(1, {rows}) i"),
-        tables: vec!["t".to_owned()],
-        warm_up: "SELECT sum(counter) FROM t WHERE pk > 0",
-        script: Script::Update { rows },
-        sets: Sets {
-            feed: format!(
-                "SELECT DISTINCT ON (batch, pk) * FROM (SELECT i / {SET_ROWS} AS batch, \
-                 1 + floor(random() * {rows})::int AS pk, i AS counter, repeat('x', 1000) AS filler \
-                 FROM generate_series(0, {transactions} - 1) i) f ORDER BY batch, pk"
-            ),
-            statements: &["UPDATE t SET pk = f.pk, counter = f.counter, filler = f.filler FROM feed f \
-                 WHERE f.batch = b AND t.pk = f.pk"],
-        },
-        transactions,
-        changes_per_transaction: 1,
-        goal: GOAL,
-        slow: None,
-    }
-}
-
-fn tpcb(options: &Options) -> Backlog {
-    // As many changed rows as in the other case.
-    let transactions = options.transactions.unwrap_or(full_or_quick(options)) / 4;
-    let scale = options.rows.map_or(SCALE, |rows| (rows / ACCOUNTS_PER_SCALE).max(1));
-    Backlog {
-        case: "tpcb",
-        what: format!("{transactions} transactions of pgbench TPC-B, scale {scale}, four changed rows each"),
-        schema: TPCB_SCHEMA,
-        rows: format!(
-            "INSERT INTO pgbench_branches SELECT i, 0, '' FROM generate_series(1, {scale}) i;
-             INSERT INTO pgbench_tellers SELECT i, (i - 1) / 10 + 1, 0, '' FROM generate_series(1, {scale} * 10) i;
-             INSERT INTO pgbench_accounts SELECT i, (i - 1) / {ACCOUNTS_PER_SCALE} + 1, 0, ''
-                 FROM generate_series(1, {scale} * {ACCOUNTS_PER_SCALE}) i"
-        ),
-        tables: ["branches", "tellers", "accounts", "history"].map(|name| format!("pgbench_{name}")).to_vec(),
-        warm_up: "SELECT sum(abalance) FROM pgbench_accounts WHERE aid > 0",
-        script: Script::Tpcb { scale },
-        sets: Sets {
-            feed: format!(
-                "SELECT i * 4 / {SET_ROWS} AS batch, 1 + floor(random() * {scale})::int AS bid, \
-                 1 + floor(random() * {scale} * 10)::int AS tid, \
-                 1 + floor(random() * {scale} * {ACCOUNTS_PER_SCALE})::int AS aid, \
-                 i AS delta, now()::timestamp AS mtime, ''::char(84) AS filler \
-                 FROM generate_series(0, {transactions} - 1) i"
-            ),
-            statements: &[
-                "UPDATE pgbench_accounts a SET aid = f.aid, bid = f.bid, abalance = f.delta, filler = f.filler \
-                 FROM (SELECT DISTINCT ON (aid) * FROM feed WHERE batch = b ORDER BY aid) f WHERE a.aid = f.aid",
-                "UPDATE pgbench_tellers t SET tid = f.tid, bid = f.bid, tbalance = f.delta, filler = f.filler \
-                 FROM (SELECT DISTINCT ON (tid) * FROM feed WHERE batch = b ORDER BY tid) f WHERE t.tid = f.tid",
-                "UPDATE pgbench_branches t SET bid = f.bid, bbalance = f.delta, filler = f.filler \
-                 FROM (SELECT DISTINCT ON (bid) * FROM feed WHERE batch = b ORDER BY bid) f WHERE t.bid = f.bid",
-                "INSERT INTO pgbench_history SELECT tid, bid, aid, delta, mtime, NULL FROM feed WHERE batch = b",
-            ],
-        },
-        transactions,
-        changes_per_transaction: 4,
-        goal: GOAL,
-        slow: None,
-    }
-}
-
-fn full_or_quick(options: &Options) -> u64 {
-    if options.quick { TRANSACTIONS_QUICK } else { TRANSACTIONS }
-}
 
 /// Every case on every major.
 pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for major in options.majors() {
-        for backlog in [updates(options), tpcb(options), updates_slow(options), inserts_slow(options)] {
+        for backlog in backlog::all(options) {
             if options.wants(backlog.case) {
                 let case = run_case(options, say, major, &backlog);
                 cases.push(case.with_context(|| format!("{} on {major}", backlog.case))?);
@@ -319,6 +136,17 @@ impl Ready {
 
 /// First copy by `arm`; then its slot is parked and the stopped subscriber kept as an image.
 fn synchronise(rig: &mut Rig, arm: Arm) -> Result<()> {
+    match join(rig, arm)? {
+        None => rig.disable()?,
+        sluice => finish(sluice)?,
+    }
+    rig.pair.target.sql(DB, "VACUUM ANALYZE")?;
+    rig.save(arm.name())?;
+    rig.park(arm)
+}
+
+/// First copy by `arm`, which goes on to stream; pgsluice, if that is what runs.
+pub(crate) fn join(rig: &Rig, arm: Arm) -> Result<Option<Sluice>> {
     let target = &rig.pair.target;
     match arm {
         Arm::Native => {
@@ -328,12 +156,12 @@ fn synchronise(rig: &mut Rig, arm: Arm) -> Result<()> {
                 let ready = "SELECT coalesce(bool_and(srsubstate = 'r'), false) FROM pg_subscription_rel";
                 Ok(first(target.sql(DB, ready)?) == "t")
             })?;
-            target.sql(DB, &format!("ALTER SUBSCRIPTION {NAME} DISABLE"))?;
+            Ok(None)
         }
         Arm::Ours => {
             let mut sluice = rig.run_sluice()?;
             // A row that comes by the stream: all tables have joined.
-            rig.pair.source.sql(DB, "INSERT INTO mark VALUES (0)")?;
+            rig.pair.source.sql(DB, "INSERT INTO mark VALUES (0) ON CONFLICT DO NOTHING")?;
             let streams = format!(
                 "SELECT count(*) FROM pg_stat_replication WHERE application_name LIKE '%{NAME}%stream'"
             );
@@ -346,12 +174,9 @@ fn synchronise(rig: &mut Rig, arm: Arm) -> Result<()> {
                     && first(rig.pair.source.sql(DB, &streams)?) != "0")
             });
             streamed.with_context(|| sluice.stderr())?;
-            finish(Some(sluice))?;
+            Ok(Some(sluice))
         }
     }
-    target.sql(DB, "VACUUM ANALYZE")?;
-    rig.save(arm.name())?;
-    rig.park(arm)
 }
 
 /// The backlog's place in the WAL.
@@ -373,7 +198,7 @@ fn write_backlog(rig: &Rig, backlog: &Backlog) -> Result<(Written, Window)> {
         Ok(first(source.sql(DB, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")?).parse()?)
     };
     let start = lsn()?;
-    let written = load::write(source.port(), backlog.script, backlog.transactions)?;
+    let written = load::write(source.port(), &backlog.script, Amount::Transactions(backlog.transactions))?;
     source.sql(DB, "INSERT INTO mark VALUES (1)")?;
     let end = lsn()?;
     source.sql(DB, "CHECKPOINT")?;
@@ -415,12 +240,17 @@ fn catch_up(rig: &mut Rig, backlog: &Backlog, arm: Arm, window: &Window) -> Resu
         Arm::Native => probe.row(&format!("ALTER SUBSCRIPTION {NAME} ENABLE")).map(|_| None),
         Arm::Ours => rig.run_sluice().map(Some),
     };
+    let before = Aftermath::look(rig, backlog)?;
     let (mut run, sluice) = measure(rig, start, |probe| look(probe, window))?;
     let mut tables = backlog.tables.clone();
     // Ours has seen one mark before the backlog; native gets that with it.
     tables.push("mark".to_owned());
     run.equal = rig.is_equal(&tables);
     finish(sluice)?;
+    if arm == Arm::Native {
+        rig.disable()?;
+    }
+    run.aftermath = Some(Aftermath::look(rig, backlog)?.since(before));
     rig.pair.target.stop(StopMode::Fast)?;
     rig.drop_slots()?;
     Ok(run)

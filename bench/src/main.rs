@@ -11,14 +11,17 @@
 //! to `docs/benchmarks`, those of small or partial ones to `target/benchmarks`, so that a quick look never replaces a
 //! recorded figure. Does not belong here: assertions about speed.
 
+mod ablation;
+mod aftermath;
+mod backlog;
 mod catchup;
 mod copy;
+mod lag;
 mod limit;
 mod load;
 mod machine;
 mod measure;
 mod plot;
-mod prefetch;
 mod probe;
 mod report;
 mod rig;
@@ -52,9 +55,10 @@ enum Bench {
     Catchup,
     /// Every row of both ends compared, beside counting and hashing them.
     Verify,
-    /// The same on slow storage, one transaction at a time, with and without
-    /// reading ahead.
-    Prefetch,
+    /// Each mechanism of applying by itself: reading ahead, several workers, batches.
+    Ablation,
+    /// How long after its commit a small transaction is seen on the subscriber, under a steady load.
+    Lag,
 }
 
 /// Whose replication is measured.
@@ -189,7 +193,8 @@ fn run(options: &Options) -> Result<bool> {
         Bench::Copy => ("copy", copy::run(options, &say)?),
         Bench::Catchup => ("catchup", catchup::run(options, &say)?),
         Bench::Verify => ("verify", verify::run(options, &say)?),
-        Bench::Prefetch => ("prefetch", prefetch::run(options, &say)?),
+        Bench::Ablation => ("ablation", ablation::run(options, &say)?),
+        Bench::Lag => ("lag", lag::run(options, &say)?),
     };
     anyhow::ensure!(!cases.is_empty(), "no case has that name");
     let report = Report {
@@ -197,7 +202,8 @@ fn run(options: &Options) -> Result<bool> {
         stock: match options.bench {
             Bench::Copy | Bench::Catchup => &report::NATIVE,
             Bench::Verify => &verify::STOCK,
-            Bench::Prefetch => &prefetch::STOCK,
+            Bench::Ablation => &ablation::STOCK,
+            Bench::Lag => &lag::STOCK,
         },
         cases,
         arguments: options.repeatable(),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use testkit::{Cluster, Sluice};
 
+use crate::aftermath::Aftermath;
 use crate::probe::Probe;
 use crate::rig::{DB, Rig};
 
@@ -43,6 +44,8 @@ pub(crate) struct Run {
     /// Largest resident memory of pgsluice; 0 for native.
     pub(crate) resident_bytes_max: u64,
     pub(crate) equal: bool,
+    /// What it left on the subscriber, where that is looked at.
+    pub(crate) aftermath: Option<Aftermath>,
 }
 
 /// How far it is.
@@ -51,7 +54,8 @@ pub(crate) struct Look {
     pub(crate) done: bool,
 }
 
-/// Starts replication by `start` and looks by `look` until it is done. `equal` is for the caller to fill in.
+/// Starts replication by `start` and looks by `look` until it is done. `equal` and `aftermath` are for the caller to fill
+/// in.
 ///
 /// Returns the running pgsluice too, if that is what was started.
 pub(crate) fn measure(
@@ -83,7 +87,7 @@ pub(crate) fn measure(
         pgsluice: sluice.as_ref().map_or(0.0, Sluice::cpu_seconds),
     };
     let resident_bytes_max = sluice.as_ref().map_or(0, Sluice::resident_bytes_max);
-    Ok((Run { seconds, cpu, curve, resident_bytes_max, equal: false }, sluice))
+    Ok((Run { seconds, cpu, curve, resident_bytes_max, equal: false, aftermath: None }, sluice))
 }
 
 /// Ends pgsluice, if it was that, in order.
@@ -113,7 +117,7 @@ pub(crate) fn measure_work(rig: &Rig, work: impl FnOnce() -> Result<(f64, u64, b
         subscriber: spent(subscriber, cpu_of(&rig.pair.target)),
         pgsluice,
     };
-    Ok(Run { seconds, cpu, curve: Vec::new(), resident_bytes_max, equal })
+    Ok(Run { seconds, cpu, curve: Vec::new(), resident_bytes_max, equal, aftermath: None })
 }
 
 fn cpu_of(cluster: &Cluster) -> BTreeMap<String, f64> {

@@ -8,12 +8,44 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use testkit::Major;
 
+use crate::aftermath::Aftermath;
 use crate::limit::{Alone, Limit};
 use crate::load::Written;
 use crate::measure::{Cpu, Run, median};
 use crate::{Arm, machine, plot};
 
-const UNIT: &str = "rows/s";
+/// What a case's figures are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// More is better.
+    RowsPerSecond,
+    /// Of a run's `seconds`; less is better.
+    Milliseconds,
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Unit::RowsPerSecond => "rows/s",
+            Unit::Milliseconds => "ms",
+        }
+    }
+
+    fn digits(self) -> i32 {
+        match self {
+            Unit::RowsPerSecond => 0,
+            Unit::Milliseconds => 3,
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Unit::RowsPerSecond => format!("{} {}", grouped(value), self.name()),
+            Unit::Milliseconds => format!("{value:.2} {}", self.name()),
+        }
+    }
+}
+
 /// Kinds of process with less of their server's CPU time than this are left out of the table; the JSON has them all.
 const SHOWN_SHARE_MIN: f64 = 0.03;
 
@@ -24,7 +56,8 @@ pub(crate) struct Case {
     pub(crate) version: String,
     /// In words, with its sizes.
     pub(crate) what: String,
-    goal: f64,
+    pub(crate) goal: f64,
+    pub(crate) unit: Unit,
     /// Rows that one run copies or changes.
     rows: u64,
     /// What writing the backlog took the publisher.
@@ -46,6 +79,7 @@ impl Case {
             version,
             what: String::new(),
             goal,
+            unit: Unit::RowsPerSecond,
             rows,
             publisher: None,
             limit: None,
@@ -75,22 +109,33 @@ impl Case {
     /// A progress line.
     pub(crate) fn describe(&self, arm: Arm, repeat: u32, repeats: u32, run: &Run) -> String {
         format!(
-            "{repeat}/{repeats} {:6} {:8.2} s, {:>9} {UNIT}, {:6.2} CPU s, {}",
+            "{repeat}/{repeats} {:6} {:8.3} s, {:>16}, {:6.2} CPU s, {}",
             arm.name(),
             run.seconds,
-            grouped(self.rows as f64 / run.seconds),
+            self.unit.show(self.value(run.seconds)),
             run.cpu.total(),
             if run.equal { "equal" } else { "NOT EQUAL" }
         )
     }
 
-    /// Median rows per second; `None` if that side was not measured.
-    fn rate(&self, runs: &[Run]) -> Option<f64> {
-        (!runs.is_empty()).then(|| self.rows as f64 / median(runs.iter().map(|run| run.seconds)))
+    fn value(&self, seconds: f64) -> f64 {
+        match self.unit {
+            Unit::RowsPerSecond => self.rows as f64 / seconds,
+            Unit::Milliseconds => seconds * 1e3,
+        }
+    }
+
+    /// The median, in the case's unit; `None` if that side was not measured.
+    pub(crate) fn median(&self, runs: &[Run]) -> Option<f64> {
+        (!runs.is_empty()).then(|| self.value(median(runs.iter().map(|run| run.seconds))))
     }
 
     fn ratio(&self) -> Option<f64> {
-        Some(self.rate(&self.ours)? / self.rate(&self.stock)?)
+        let (stock, ours) = (self.median(&self.stock)?, self.median(&self.ours)?);
+        Some(match self.unit {
+            Unit::RowsPerSecond => ours / stock,
+            Unit::Milliseconds => stock / ours,
+        })
     }
 
     /// Rows per second that nobody can exceed on this machine.
@@ -100,11 +145,37 @@ impl Case {
 
     /// How near ours comes to that.
     fn of_limit(&self) -> Option<f64> {
-        Some(self.rate(&self.ours)? / self.limit_rate()?)
+        Some(self.median(&self.ours)? / self.limit_rate()?)
+    }
+
+    /// How many times as long as ours took the publisher wrote.
+    fn of_publisher(&self) -> Option<f64> {
+        let ours = median(self.ours.iter().map(|run| run.seconds));
+        self.publisher.filter(|_| ours > 0.0).map(|written| written.seconds / ours)
     }
 
     fn is_equal(&self) -> bool {
         self.stock.iter().chain(&self.ours).all(|run| run.equal)
+    }
+
+    /// For each side, what its runs left.
+    fn aftermath_rows(&self) -> Vec<Vec<String>> {
+        let mut rows = Vec::new();
+        for (side, runs) in self.sides.into_iter().zip([&self.stock, &self.ours]) {
+            let Some(left) = aftermath(runs) else { continue };
+            let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
+            rows.push(vec![
+                self.name(),
+                side.to_owned(),
+                grouped(left.updates),
+                left.heap_only_share().map_or_else(dash, |share| format!("{:.0} %", share * 100.0)),
+                grouped(left.dead_rows),
+                megabytes(left.index_bytes),
+                megabytes(left.table_bytes),
+                megabytes(left.wal_bytes),
+            ]);
+        }
+        rows
     }
 
     fn json(&self) -> Value {
@@ -114,9 +185,9 @@ impl Case {
             "what": self.what,
             "server": self.version,
             "source": "logical",
-            "stock": self.rate(&self.stock).map(f64::round),
-            "ours": self.rate(&self.ours).map(f64::round),
-            "unit": UNIT,
+            "stock": self.median(&self.stock).map(|value| rounded(value, self.unit.digits())),
+            "ours": self.median(&self.ours).map(|value| rounded(value, self.unit.digits())),
+            "unit": self.unit.name(),
             "ratio": self.ratio().map(|ratio| rounded(ratio, 3)),
             "goal": self.goal,
             "equal": self.is_equal(),
@@ -134,10 +205,23 @@ impl Case {
             value["walsender_alone"] = alone(&limit.walsender);
             value["sets_alone"] = alone(&limit.sets);
         }
+        for (key, runs) in [("stock_aftermath", &self.stock), ("ours_aftermath", &self.ours)] {
+            if let Some(left) = aftermath(runs) {
+                value[key] = json!({
+                    "wal_bytes": left.wal_bytes,
+                    "index_bytes": left.index_bytes,
+                    "table_bytes": left.table_bytes,
+                    "dead_rows": left.dead_rows,
+                    "updates": left.updates,
+                    "heap_only_updates": left.heap_only_updates,
+                });
+            }
+        }
         if let Some(written) = &self.publisher {
             value["publisher_seconds"] = json!(rounded(written.seconds, 3));
             value["publisher_transactions"] = json!(written.transactions);
             value["written_by"] = json!(written.by);
+            value["publisher_ratio"] = json!(self.of_publisher().map(|ratio| rounded(ratio, 3)));
         }
         value
     }
@@ -158,7 +242,8 @@ pub(crate) const NATIVE: Stock = Stock {
               alone allow on this machine, measured in the same run: the walsender sending to a reader that throws \
               everything away, and the same number of rows written on the subscriber by set-based statements fed \
               from a table there. Both need the machine's cores, so the limit is the longer of the two, or the sum \
-              of their CPU seconds shared by the cores if that is longer.",
+              of their CPU seconds shared by the cores if that is longer. \"publisher / ours\": how many times as \
+              long as ours took the publisher needed to write the same.",
 };
 
 /// A whole benchmark.
@@ -210,22 +295,24 @@ impl Report {
             "limit",
             "of limit",
             "publisher s",
+            "publisher / ours",
         ];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for case in &self.cases {
-            let rate = |runs| case.rate(runs).map_or_else(dash, |rate| format!("{} {UNIT}", grouped(rate)));
+            let value = |runs| case.median(runs).map_or_else(dash, |value| case.unit.show(value));
             rows.push(vec![
                 case.name(),
-                rate(&case.stock),
-                rate(&case.ours),
+                value(&case.stock),
+                value(&case.ours),
                 case.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
                 format!("{:.2}", case.goal),
                 if case.is_equal() { "yes" } else { "NO" }.to_owned(),
                 seconds(&case.stock),
                 seconds(&case.ours),
-                case.limit_rate().map_or_else(dash, |limit| format!("{} {UNIT}", grouped(limit))),
+                case.limit_rate().map_or_else(dash, |limit| case.unit.show(limit)),
                 case.of_limit().map_or_else(dash, |share| format!("{share:.2}")),
                 case.publisher.map_or_else(dash, |written| format!("{:.1}", written.seconds)),
+                case.of_publisher().map_or_else(dash, |ratio| format!("{ratio:.2}")),
             ]);
         }
         let mut cpu = vec![
@@ -238,11 +325,22 @@ impl Report {
                 }
             }
         }
-        format!(
+        let mut text = format!(
             "{}\nCPU seconds by kind of process, medians (`exited`: all that ended in the run, as those that copy do):\n\n{}",
             aligned(&rows),
             aligned(&cpu)
-        )
+        );
+        let left: Vec<_> = self.cases.iter().flat_map(Case::aftermath_rows).collect();
+        if !left.is_empty() {
+            let head =
+                ["case", "side", "updates", "heap-only", "dead rows", "indexes MB", "tables MB", "WAL MB"];
+            let rows = [vec![head.map(str::to_owned).to_vec()], left].concat();
+            text.push_str(
+                "\nWhat was left on the subscriber (medians; MB are growth, autovacuum was off):\n\n",
+            );
+            text.push_str(&aligned(&rows));
+        }
+        text
     }
 
     /// Writes the document and the plots to `out`.
@@ -284,9 +382,10 @@ impl Report {
             if let Some(written) = &case.publisher {
                 writeln!(
                     text,
-                    "The publisher took {:.1} s to write it ({} transactions in ten sessions, by {}).\n",
+                    "The publisher took {:.1} s to write it ({} transactions, {} sessions, by {}).\n",
                     written.seconds,
                     grouped(written.transactions as f64),
+                    written.sessions,
                     written.by
                 )?;
             }
@@ -306,6 +405,20 @@ impl Report {
         }
         Ok(format!("{}\n", text.trim_end()))
     }
+}
+
+/// Medians of what the runs left, if that was looked at.
+fn aftermath(runs: &[Run]) -> Option<Aftermath> {
+    let left: Vec<Aftermath> = runs.iter().filter_map(|run| run.aftermath).collect();
+    let of = |pick: fn(&Aftermath) -> f64| median(left.iter().map(pick));
+    (!left.is_empty()).then(|| Aftermath {
+        wal_bytes: of(|left| left.wal_bytes),
+        index_bytes: of(|left| left.index_bytes),
+        table_bytes: of(|left| left.table_bytes),
+        dead_rows: of(|left| left.dead_rows),
+        updates: of(|left| left.updates),
+        heap_only_updates: of(|left| left.heap_only_updates),
+    })
 }
 
 fn dash() -> String {
@@ -397,7 +510,14 @@ mod tests {
     use super::*;
 
     fn run(seconds: f64) -> Run {
-        Run { seconds, cpu: Cpu::default(), curve: vec![(seconds, 0.0)], resident_bytes_max: 1, equal: true }
+        Run {
+            seconds,
+            cpu: Cpu::default(),
+            curve: vec![(seconds, 0.0)],
+            resident_bytes_max: 1,
+            equal: true,
+            aftermath: None,
+        }
     }
 
     fn case() -> Case {

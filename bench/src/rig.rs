@@ -159,6 +159,15 @@ impl Rig {
         )
     }
 
+    /// Stops native's subscription; its worker is gone when this returns.
+    pub(crate) fn disable(&self) -> Result<()> {
+        self.pair.target.sql(DB, &format!("ALTER SUBSCRIPTION {NAME} DISABLE"))?;
+        wait_for("native's worker to end", STEP_BOUND, || {
+            let running = "SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL";
+            Ok(first(self.pair.target.sql(DB, running)?) == "0")
+        })
+    }
+
     /// Starts ours.
     pub(crate) fn run_sluice(&self) -> Result<Sluice> {
         let connections = self.connections.to_string();

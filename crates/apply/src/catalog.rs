@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::error::Error;
 use crate::join::{Part, TableKey};
 use crate::state::STATE_SCHEMA;
-use crate::table::{MappingError, Table, TargetColumn, TargetTable, display_name};
+use crate::table::{MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
 
 /// The tables that take part: schema and name, and from which commit LSN on
 /// the stream applies to them (RULES C1).
@@ -154,7 +154,10 @@ impl Catalog {
             constraints: usize::try_from(row.get::<_, i64>(6)).unwrap_or(usize::MAX),
             columns: columns.iter().map(target_column).collect(),
             has_identity: keys.first().is_some_and(|row| row.get(1)),
-            unique_keys: keys.iter().map(|row| row.get(0)).collect(),
+            unique_keys: keys
+                .iter()
+                .map(|row| UniqueKey { names: row.get(0), collate: row.get(2) })
+                .collect(),
         })
     }
 }
@@ -239,14 +242,28 @@ SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1
  WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum";
 
-/// $1 the table. The replica identity first, then the primary key.
+/// $1 the table. The replica identity first, then the primary key. An index
+/// whose collation takes other values for equal than its column's does is
+/// left out: by it another row would be found than by the column.
 const UNIQUE_KEYS: &str = "
 SELECT ARRAY(SELECT a.attname::text
                FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k]
               ORDER BY k),
-       i.indisreplident OR i.indisprimary
+       i.indisreplident OR i.indisprimary,
+       ARRAY(SELECT coalesce((SELECT pg_catalog.format(' COLLATE %I.%I', n.nspname, l.collname)
+                                FROM pg_catalog.pg_collation l
+                                JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
+                               WHERE l.oid = i.indcollation[k] AND l.oid <> a.attcollation), '')
+               FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
+               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k]
+              ORDER BY k)
   FROM pg_catalog.pg_index i
  WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indisready AND i.indimmediate
    AND i.indpred IS NULL AND i.indexprs IS NULL
+   AND NOT EXISTS (SELECT FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
+                     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k]
+                     JOIN pg_catalog.pg_collation l ON l.oid = i.indcollation[k]
+                     JOIN pg_catalog.pg_collation o ON o.oid = a.attcollation
+                    WHERE l.oid <> o.oid AND NOT (l.collisdeterministic AND o.collisdeterministic))
  ORDER BY i.indisreplident DESC, i.indisprimary DESC, i.indexrelid";

@@ -36,6 +36,7 @@ use txn::{Begin, Op};
 use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
 use crate::counters::{Counters, add};
 use crate::error::{Error, Kind, is_transient};
+use crate::explain::{explain, whole_scan};
 use crate::fit::{EXACT, Fit};
 use crate::join::Join;
 use crate::plan::{PIECE, Plan};
@@ -106,8 +107,7 @@ const REPLAY_BYTES: usize = 8 * 1024 * 1024;
 pub(crate) struct Executor {
     wire: Wire,
     subscription: String,
-    /// Names of statements this session has prepared.
-    prepared: FxHashSet<String>,
+    prepared: Prepared,
     writer: Writer,
     begin: Statement,
     commit: Statement,
@@ -122,6 +122,14 @@ pub(crate) struct Executor {
     pub(crate) shared: Arc<Shared>,
     /// Counts of the parts of an open target transaction.
     open: Tally,
+}
+
+/// The statements of a session.
+#[derive(Default)]
+struct Prepared {
+    names: FxHashSet<String>,
+    /// New ones whose plans nobody has looked at, of those that are to find rows by an index.
+    unseen: Vec<Arc<Shape>>,
 }
 
 /// Why a set-based chunk was given up.
@@ -144,7 +152,7 @@ impl Executor {
         Executor {
             wire,
             subscription: identity.subscription.clone(),
-            prepared: FxHashSet::default(),
+            prepared: Prepared::default(),
             writer,
             begin: statement("begin", "BEGIN"),
             commit: statement("commit", "COMMIT"),
@@ -246,6 +254,7 @@ impl Executor {
                 match self.commit(end, digest.skipped > 0).await {
                     Ok(()) => {
                         self.committed(digest);
+                        self.look_at_plans().await?;
                         return Ok(true);
                     }
                     // A deferred constraint, found only now.
@@ -258,6 +267,28 @@ impl Executor {
         }
         self.roll_back().await?;
         Ok(false)
+    }
+
+    /// Says so if the planner does not do as the session's settings tell it to: rows are found, but slowly.
+    async fn look_at_plans(&mut self) -> Result<(), Error> {
+        for shape in std::mem::take(&mut self.prepared.unseen) {
+            match explain(&mut self.wire, &shape).await {
+                Ok(plan) => {
+                    if let (Some(scan), Some(table)) = (whole_scan(&plan), &shape.by_index) {
+                        tracing::warn!(
+                            %table,
+                            plan = scan,
+                            statement = %shape.sql,
+                            "the target's planner reads the whole table to find rows by their identity; look at the \
+                             index on it"
+                        );
+                    }
+                }
+                Err(_) if self.wire_is_alive() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Rolls back, whatever the state of the transaction.
@@ -686,14 +717,14 @@ fn origin_setup(end: &End) -> Statement {
 /// order, and their results are read together.
 struct Sending<'w> {
     pipeline: Pipeline<'w>,
-    prepared: &'w mut FxHashSet<String>,
-    fresh: Vec<String>,
+    prepared: &'w mut Prepared,
+    fresh: Vec<Arc<Shape>>,
     /// Rows each statement must report.
     expected: Vec<u64>,
 }
 
 impl<'w> Sending<'w> {
-    async fn start(wire: &'w mut Wire, prepared: &'w mut FxHashSet<String>) -> Result<Self, client::Error> {
+    async fn start(wire: &'w mut Wire, prepared: &'w mut Prepared) -> Result<Self, client::Error> {
         let pipeline = wire.pipeline().await?;
         Ok(Sending { pipeline, prepared, fresh: Vec::new(), expected: Vec::new() })
     }
@@ -701,10 +732,11 @@ impl<'w> Sending<'w> {
     fn push(&mut self, statement: &Statement) {
         let shape = &statement.shape;
         let known = !shape.name.is_empty()
-            && (self.prepared.contains(&shape.name) || self.fresh.contains(&shape.name));
+            && (self.prepared.names.contains(&shape.name)
+                || self.fresh.iter().any(|fresh| fresh.name == shape.name));
         if !known {
             self.pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
-            self.fresh.push(shape.name.clone());
+            self.fresh.push(Arc::clone(shape));
         }
         statement.execute(&mut self.pipeline);
         self.expected.push(statement.rows_expected);
@@ -726,8 +758,12 @@ impl<'w> Sending<'w> {
     async fn finish(self) -> Result<(PipelineResult, Vec<u64>), client::Error> {
         let result = self.pipeline.run().await?;
         // Preparation goes in order and is not undone by a rollback.
-        let prepared = self.fresh.into_iter().take(result.prepared);
-        self.prepared.extend(prepared.filter(|name| !name.is_empty()));
+        for shape in self.fresh.into_iter().take(result.prepared).filter(|shape| !shape.name.is_empty()) {
+            self.prepared.names.insert(shape.name.clone());
+            if shape.by_index.is_some() {
+                self.prepared.unseen.push(shape);
+            }
+        }
         if let Some(error) = &result.error
             && is_transient(&error.code)
         {
@@ -740,7 +776,7 @@ impl<'w> Sending<'w> {
 /// One round trip: prepares what is new, executes all.
 async fn run(
     wire: &mut Wire,
-    prepared: &mut FxHashSet<String>,
+    prepared: &mut Prepared,
     statements: &[&Statement],
 ) -> Result<PipelineResult, Error> {
     let mut sending = Sending::start(wire, prepared).await?;

@@ -190,7 +190,7 @@ mod tests {
     fn a2_rows_share_their_keys_and_the_values_of_other_unique_keys() {
         let plain = table(|_| ());
         let two = table(|target| {
-            target.unique_keys.push(vec!["a".to_owned()]);
+            target.unique_keys.push(fixtures::unique_key("a"));
             (target.constraints, target.sole_unique_key) = (2, false);
         });
         let shared = |table: &Arc<Table>, one: Op, other: Op| {

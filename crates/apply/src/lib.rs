@@ -20,6 +20,7 @@ mod counters;
 mod crew;
 mod error;
 mod executor;
+mod explain;
 mod fit;
 mod flusher;
 mod fold;

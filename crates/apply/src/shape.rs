@@ -34,6 +34,8 @@ pub(crate) struct Shape {
     pub(crate) parameter_types: Vec<Oid>,
     /// For arrays: the element type of each parameter.
     pub(crate) element_types: Vec<Oid>,
+    /// The table, for people, whose rows a unique index must find.
+    pub(crate) by_index: Option<String>,
 }
 
 /// Which columns an UPDATE writes: those whose value was sent.
@@ -87,7 +89,7 @@ impl Shapes {
 /// A statement without parameters, such as `BEGIN`.
 pub(crate) fn plain(name: &str, sql: &str) -> Shape {
     let (name, sql) = (name.to_owned(), sql.to_owned());
-    Shape { name, sql, parameter_types: Vec::new(), element_types: Vec::new() }
+    Shape { name, sql, parameter_types: Vec::new(), element_types: Vec::new(), by_index: None }
 }
 
 fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
@@ -114,17 +116,20 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
         Kind::RowDelete => (row_delete(table), key()),
         Kind::RowProbe => (row_probe(table), key()),
     };
+    let finds = !matches!(kind, Kind::SetInsert | Kind::Copy | Kind::RowInsert);
+    let by_index = (finds && table.lookup == Lookup::UniqueKey).then(|| table.name.clone());
     let columns = parameters.iter().map(|&position| &table.columns[position].target);
     if matches!(kind, Kind::RowInsert | Kind::RowUpdate(_) | Kind::RowDelete | Kind::RowProbe) {
         let parameter_types = columns.map(|column| column.type_oid).collect();
-        Shape { name, sql, parameter_types, element_types: Vec::new() }
+        Shape { name, sql, parameter_types, element_types: Vec::new(), by_index }
     } else if binary {
         let (parameter_types, element_types) =
             columns.map(|column| (column.array_oid, column.type_oid)).unzip();
-        Shape { name, sql, parameter_types, element_types }
+        Shape { name, sql, parameter_types, element_types, by_index }
     } else {
         let count = parameters.len();
-        Shape { name, sql, parameter_types: vec![TEXT_ARRAY; count], element_types: vec![TEXT; count] }
+        let parameter_types = vec![TEXT_ARRAY; count];
+        Shape { name, sql, parameter_types, element_types: vec![TEXT; count], by_index }
     }
 }
 
@@ -172,7 +177,7 @@ fn columns_at<'a>(table: &'a Table, positions: &[usize]) -> Vec<&'a Column> {
 fn key_matches(table: &Table) -> String {
     list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
         let column = &table.columns[position];
-        format!("t.{} {} s.c{n}", column.sql, equality(column))
+        format!("t.{}{} {} s.c{n}", column.sql, column.collate, equality(column))
     })
 }
 
@@ -242,7 +247,7 @@ fn row_insert(table: &Table) -> String {
 fn located(table: &Table, before: usize) -> String {
     let condition = list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
         let (column, n) = (&table.columns[position], before + n + 1);
-        let name = &column.sql;
+        let name = format!("{}{}", column.sql, column.collate);
         match (&column.target.equality, table.lookup) {
             // Types without equality are the same when they look the same.
             (None, _) => format!("t.{name}::pg_catalog.text IS NOT DISTINCT FROM ${n}::pg_catalog.text"),

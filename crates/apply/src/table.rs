@@ -47,9 +47,9 @@ pub(crate) struct TargetTable {
     pub(crate) root: Oid,
     pub(crate) partitioned: bool,
     pub(crate) columns: Vec<TargetColumn>,
-    /// Column names of every unique, valid, immediate, non-partial index
-    /// without expressions; the replica identity or primary key first.
-    pub(crate) unique_keys: Vec<Vec<String>>,
+    /// Of every unique, valid, immediate, non-partial index without
+    /// expressions; the replica identity or primary key first.
+    pub(crate) unique_keys: Vec<UniqueKey>,
     /// The first of them is the replica identity index or the primary key.
     pub(crate) has_identity: bool,
     /// A trigger fires for what we write.
@@ -62,6 +62,25 @@ pub(crate) struct TargetTable {
     pub(crate) constraints: usize,
 }
 
+/// The columns of a unique index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UniqueKey {
+    pub(crate) names: Vec<String>,
+    /// For each, ` COLLATE ...` if the index has another collation than the
+    /// column: without it the planner would not use the index.
+    pub(crate) collate: Vec<String>,
+}
+
+impl UniqueKey {
+    /// Where its columns are in `relation`, ascending; `None` if not all are.
+    fn positions(&self, relation: &Relation) -> Option<Vec<usize>> {
+        let position = |name: &String| relation.columns.iter().position(|column| column.name == *name);
+        let mut found: Vec<usize> = self.names.iter().map(position).collect::<Option<_>>()?;
+        found.sort_unstable();
+        Some(found)
+    }
+}
+
 /// One published column and its counterpart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Column {
@@ -69,6 +88,8 @@ pub(crate) struct Column {
     pub(crate) sql: String,
     pub(crate) target: TargetColumn,
     pub(crate) key: bool,
+    /// ` COLLATE ...`, if the index that finds rows has another than it.
+    pub(crate) collate: String,
 }
 
 /// How a row is found.
@@ -199,14 +220,18 @@ impl Table {
         if !missing.is_empty() {
             return Err(MappingError::MissingColumns { table: name, columns: missing });
         }
-        let (lookup, key) = lookup(&relation, target);
+        let (lookup, key, unique) = lookup(&relation, target);
         let columns: Vec<Column> = relation
             .columns
             .iter()
             .enumerate()
             .filter_map(|(position, column)| {
-                let target = found(&column.name)?.clone();
-                Some(Column { sql: quote_ident(&column.name), target, key: key.contains(&position) })
+                let (sql, target) = (quote_ident(&column.name), found(&column.name)?.clone());
+                let place =
+                    unique.and_then(|unique| unique.names.iter().position(|name| *name == column.name));
+                let collate =
+                    unique.zip(place).map_or_else(String::new, |(unique, at)| unique.collate[at].clone());
+                Some(Column { sql, target, key: key.contains(&position), collate })
             })
             .collect();
         if let Some(column) = columns.iter().find(|column| column.target.generated) {
@@ -246,31 +271,25 @@ impl Table {
     }
 }
 
-/// How a row is found, and by which columns.
+/// How a row is found, by which columns, and by which of the target's keys.
 ///
 /// As native apply: the target's own replica identity or primary key serves
 /// even a source with identity FULL, because the old row holds its columns.
-fn lookup(relation: &Relation, target: &TargetTable) -> (Lookup, Vec<usize>) {
-    let position = |name: &String| relation.columns.iter().position(|column| column.name == *name);
-    let positions = |names: &[String]| {
-        let mut found: Vec<usize> = names.iter().map(position).collect::<Option<_>>()?;
-        found.sort_unstable();
-        Some(found)
-    };
+fn lookup<'a>(relation: &Relation, target: &'a TargetTable) -> (Lookup, Vec<usize>, Option<&'a UniqueKey>) {
     if relation.identity == ReplicaIdentity::Full {
         let own = target.unique_keys.first().filter(|_| target.has_identity);
-        return match own.and_then(|names| positions(names)) {
-            Some(key) => (Lookup::UniqueKey, key),
-            None => (Lookup::Full, (0..relation.columns.len()).collect()),
+        return match own.and_then(|own| Some((own.positions(relation)?, own))) {
+            Some((key, own)) => (Lookup::UniqueKey, key, Some(own)),
+            None => (Lookup::Full, (0..relation.columns.len()).collect(), None),
         };
     }
     let identity: Vec<usize> =
         (0..relation.columns.len()).filter(|&position| relation.columns[position].identity).collect();
     if identity.is_empty() {
-        return (Lookup::None, identity);
+        return (Lookup::None, identity, None);
     }
-    let unique = target.unique_keys.iter().any(|names| positions(names).as_ref() == Some(&identity));
-    (if unique { Lookup::UniqueKey } else { Lookup::Key }, identity)
+    let unique = target.unique_keys.iter().find(|key| key.positions(relation).as_ref() == Some(&identity));
+    (if unique.is_some() { Lookup::UniqueKey } else { Lookup::Key }, identity, unique)
 }
 
 fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: Lookup) -> Path {
@@ -298,14 +317,9 @@ fn is_comparable(column: &Column, source: Oid) -> bool {
 }
 
 fn collisions(relation: &Relation, target: &TargetTable, columns: &[Column], key: &[usize]) -> Collisions {
-    let position = |name: &String| relation.columns.iter().position(|column| column.name == *name);
     let comparable = |&at: &usize| is_comparable(&columns[at], relation.columns[at].type_oid);
-    let shown = target.unique_keys.iter().filter_map(|names| {
-        let mut key: Vec<usize> = names.iter().map(position).collect::<Option<_>>()?;
-        key.sort_unstable();
-        key.iter().all(comparable).then_some(key)
-    });
-    let shown: Vec<Vec<usize>> = shown.collect();
+    let shown = target.unique_keys.iter().filter_map(|key| key.positions(relation));
+    let shown: Vec<Vec<usize>> = shown.filter(|key| key.iter().all(comparable)).collect();
     match target.constraints {
         0 => Collisions::None,
         constraints if constraints > shown.len() => Collisions::Unknown,
@@ -320,6 +334,10 @@ pub(crate) mod fixtures {
     use proto::pgoutput::RelationColumn;
 
     use super::*;
+
+    pub(crate) fn unique_key(name: &str) -> UniqueKey {
+        UniqueKey { names: vec![name.to_owned()], collate: vec![String::new()] }
+    }
 
     pub(crate) fn target_column(name: &str, type_oid: u32) -> TargetColumn {
         TargetColumn {
@@ -353,7 +371,7 @@ pub(crate) mod fixtures {
             root: Oid(16385),
             partitioned: false,
             columns: ["id", "a", "b", "extra"].map(|name| target_column(name, 23)).to_vec(),
-            unique_keys: vec![vec!["id".to_owned()]],
+            unique_keys: vec![unique_key("id")],
             has_identity: true,
             firing_trigger: None,
             firing_rule: None,

@@ -120,16 +120,10 @@ impl Wire {
         self.expect(State::CopyIn)?;
         frontend::copy_done(&mut self.link.outbox);
         self.state = State::Broken;
-        // The answer may have arrived by the time the last byte is sent, so
-        // what is read meanwhile is left to the loop. A write that failed
-        // shows there as well: as the server's last words or as the end.
-        let sent = self.link.send_while_reading(&[]).await;
+        self.link.send_while_reading(&[]).await?;
         let mut rows = 0;
         loop {
-            let frame = match (self.next().await, &sent) {
-                (Err(error), Err(_)) if !matches!(error.kind(), Kind::Server(_)) => return sent.map(|()| 0),
-                (frame, _) => frame?,
-            };
+            let frame = self.next().await?;
             match frame.tag {
                 b'C' => rows = copied_rows(&frame.body)?,
                 b'Z' => {
@@ -181,19 +175,9 @@ impl Wire {
     /// message by message until it is ready for a command.
     async fn send_copy(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.state = State::Broken;
-        let sent = self.link.send_while_reading(bytes).await;
-        // What the server said comes first: it explains why a write failed.
-        match self.buffered() {
-            Ok(None) => {}
-            Ok(Some(frame)) => return Err(startup::refusal(&frame, "sending a copy")),
-            Err(error) => return Err(error),
-        }
-        if let Err(error) = sent {
-            // The socket may have failed before the last words were read.
-            while self.link.fill().await.is_ok() {
-                self.buffered()?;
-            }
-            return Err(error);
+        self.link.send_while_reading(bytes).await?;
+        if let Some(frame) = self.buffered()? {
+            return Err(startup::refusal(&frame, "sending a copy"));
         }
         self.state = State::CopyIn;
         Ok(())

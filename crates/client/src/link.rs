@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
-use proto::frame::{self, Frame};
+use proto::frame::{self, Frame, ServerError};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::Error;
@@ -107,13 +107,16 @@ impl Link {
     /// Sends `outbox` and then `bytes`, taking in whatever the server says
     /// meanwhile: a server that is blocked writing to us would never read
     /// the rest. Not cancel safe.
+    ///
+    /// # Errors
+    /// A lost connection; or the server's error, if that is why it went.
     pub(crate) async fn send_while_reading(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut rest = bytes;
         poll_fn(|cx| {
             loop {
                 match self.poll_send(cx, &mut rest) {
                     Poll::Ready(result) => {
-                        result.map_err(Error::lost)?;
+                        result.map_err(|error| self.last_words(cx).unwrap_or_else(|| Error::lost(error)))?;
                         // Not waited for: an error of the server is noticed
                         // even if its buffers swallow everything we write.
                         if let Poll::Ready(read) = self.poll_fill(cx) {
@@ -129,6 +132,19 @@ impl Link {
             }
         })
         .await
+    }
+
+    /// What a server that is gone has said last, if that was an error. It is there: what had arrived before the
+    /// connection was reset can still be read.
+    fn last_words(&mut self, cx: &mut Context<'_>) -> Option<Error> {
+        while let Poll::Ready(Ok(())) = self.poll_fill(cx) {}
+        let mut said = None;
+        while let Ok(Some(frame)) = frame::next(&mut self.inbox) {
+            if frame.tag == frame::ERROR_RESPONSE {
+                said = ServerError::parse(&frame.body).ok();
+            }
+        }
+        said.map(|error| Error::new(Kind::Server(Box::new(error))))
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, rest: &mut &[u8]) -> Poll<io::Result<()>> {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with functions of their own")]
 
+use base::Oid;
+use bytes::BufMut;
 use client::{ConnInfo, Replication, Wire};
 use testkit::{Cluster, Major, assert_same_rows};
 
@@ -175,4 +177,34 @@ fn a_copy_whose_server_dies_is_a_lost_connection() {
         };
         assert!(error.is_connection_lost(), "{error}");
     });
+}
+
+/// It ends while we write and resets the connection, because it has not read everything: its last words are there.
+#[test]
+fn a_server_that_goes_while_we_write_is_heard() {
+    let cluster = Cluster::start(Major::V15).unwrap();
+    cluster.sql("postgres", "CREATE TABLE t (a int, b text)").unwrap();
+    for round in 0..20 {
+        run("last words", async {
+            let info = over_tcp(&cluster, "user=postgres");
+            let (mut killer, mut wire) = (wire(&info).await, wire(&info).await);
+            let terminate = format!("SELECT pg_terminate_backend({})", wire.pid());
+            let killing = tokio::spawn(async move { killer.query(&terminate).await });
+            let mut pipeline = wire.pipeline().await.unwrap();
+            pipeline.prepare("fill", "INSERT INTO t VALUES (1, $1)", &[Oid(25)]);
+            let value = "x".repeat(1 << 20);
+            let error = loop {
+                pipeline.execute("fill", value.len() + 16, |out| {
+                    out.put_u32(1);
+                    out.put_u32(u32::try_from(value.len()).unwrap());
+                    out.put_slice(value.as_bytes());
+                });
+                if let Err(error) = pipeline.flush().await {
+                    break error;
+                }
+            };
+            assert_eq!(error.sqlstate(), Some("57P01"), "round {round}: {error}");
+            killing.await.unwrap().unwrap();
+        });
+    }
 }

@@ -244,7 +244,7 @@ impl Making<'_> {
         };
         let name = format!("prefetch{}_{what}", self.id);
         Lookup {
-            shape: Arc::new(Shape { name, sql, parameter_types, element_types }),
+            shape: Arc::new(Shape { name, sql, parameter_types, element_types, by_index: None }),
             columns,
             indexes: Vec::new(),
             reads_row: false,

@@ -5,6 +5,7 @@ use client::Wire;
 
 use super::Mode;
 use super::layout::{Index, Indexes, KeyColumn, Layout, Lookup};
+use crate::explain::explain;
 use crate::table::Table;
 
 /// Why a table cannot be looked up.
@@ -136,22 +137,7 @@ struct Misuse {
 /// Looks at the plan of `lookup`. An error of the server is a refusal as well: the table may have been dropped, or
 /// the role may not read it.
 async fn check(wire: &mut Wire, lookup: &Lookup) -> Result<Result<(), Misuse>, Failure> {
-    let shape = &lookup.shape;
-    let types: Vec<String> = shape.parameter_types.iter().map(|oid| oid.0.to_string()).collect();
-    // A statement of the protocol cannot be explained before it was executed once: this is its twin in SQL.
-    let types = format!(
-        "SELECT pg_catalog.string_agg(pg_catalog.format_type(x.oid, NULL), ', ' ORDER BY x.n) \
-         FROM pg_catalog.unnest('{{{}}}'::pg_catalog.oid[]) WITH ORDINALITY x (oid, n)",
-        types.join(", ")
-    );
-    let named = wire.query(&types).await?;
-    let types = named.into_iter().next().and_then(|row| row.into_iter().next()).flatten().unwrap_or_default();
-    let nulls = vec!["NULL"; shape.parameter_types.len()].join(", ");
-    wire.query(&format!("PREPARE prefetch_check ({types}) AS {}", shape.sql)).await?;
-    let explained = wire.query(&format!("EXPLAIN (COSTS OFF) EXECUTE prefetch_check ({nulls})")).await;
-    wire.query("DEALLOCATE prefetch_check").await?;
-    let plan: Vec<String> =
-        explained?.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
+    let plan = explain(wire, &lookup.shape).await?;
     Ok(judge(&plan, &lookup.indexes, lookup.reads_row))
 }
 

@@ -170,7 +170,13 @@ fn a_snapshot_whose_session_ended_is_worth_another_attempt(major: Major) {
     let error = block_on(async {
         let jobs = scenario.jobs().await.unwrap();
         let (exporter, snapshot) = scenario.export().await.unwrap();
+        let session = exporter.pid();
         exporter.close().await;
+        // The snapshot goes with the backend, which may still be ending.
+        let there = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {session}");
+        let is_gone = || Ok(scenario.pair.source.one(scenario.db, &there) == "0");
+        let gone = || wait_for("the exporter's backend to end", Duration::from_secs(30), is_gone);
+        tokio::task::block_in_place(gone).unwrap();
         copy::copy_tables(scenario.attempt(snapshot), jobs, &scenario.stop).await.unwrap_err()
     });
     assert!(error.is_retryable(), "{error}");

@@ -25,6 +25,28 @@ fn identity_by_an_index_and_key_changes() {
     });
 }
 
+/// The index orders text by another collation than the column does: it finds rows only under its own.
+#[test]
+fn identity_by_an_index_of_another_collation() {
+    scenario_with(&[FOLDED, ONE_BY_ONE], |s| {
+        s.both(
+            "CREATE TABLE t (name text COLLATE \"POSIX\" NOT NULL, v int); \
+             CREATE UNIQUE INDEX t_by ON t (name COLLATE \"C\"); ALTER TABLE t REPLICA IDENTITY USING INDEX t_by",
+        );
+        s.source("INSERT INTO t SELECT 'name ' || i, i FROM generate_series(1, 2000) i");
+        s.follow();
+        s.source("UPDATE t SET v = -v");
+        s.source("UPDATE t SET name = name || '!' WHERE v % 2 = 0");
+        s.source("DELETE FROM t WHERE v % 3 = 0");
+        s.catch_up();
+        s.same();
+        for number in 0..s.followers() {
+            let log = s.log(number);
+            assert!(!log.contains("reads the whole table"), "{log}");
+        }
+    });
+}
+
 /// The source's identity is an index that the target does not have.
 #[test]
 fn identity_that_is_not_unique_on_the_target() {

@@ -1,0 +1,221 @@
+//! How long after its commit a small transaction is seen on the subscriber.
+//!
+//! A *beat* is a row of its own table, committed alone every few milliseconds. One session on the publisher notes when
+//! its COMMIT was answered, one on the subscriber asks all the time which beat is the newest. Both are on this machine
+//! and so have one clock. Both sides are looked at alike; a look every 0.2 ms bounds what can be told apart.
+//!
+//! The load is half of what goes through native replication on this machine while it is written: that is measured
+//! first, in the same run.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use testkit::{Cluster, Major, wait_for};
+
+use crate::backlog::MARK;
+use crate::catchup::join;
+use crate::load::{self, Amount, Script, Value};
+use crate::measure::{Run, finish, measure_work};
+use crate::probe::Probe;
+use crate::report::{Case, Stock, Unit};
+use crate::rig::{DB, NAME, Rig, STEP_BOUND, first};
+use crate::{Arm, Options, Say};
+
+/// What ours is measured beside.
+pub(crate) const STOCK: Stock = Stock {
+    sides: "Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`; pgsluice: its \
+            defaults. Load: single-row updates of ten sessions at half the rate that goes through native replication \
+            on this machine while it is written",
+    columns: "A figure is the time from the answer to a small transaction's COMMIT on the publisher to the first look \
+              that sees it on the subscriber. The goal is native's figure and 1 ms. \"Equal\": after every run both \
+              ends held the same rows (count and hash).",
+};
+
+const SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, counter integer) WITH (fillfactor = 50);
+    CREATE TABLE beat (id integer PRIMARY KEY);";
+const ROWS: i64 = 100_000;
+const PROBED: u64 = 200_000;
+const TIME: Duration = Duration::from_secs(30);
+const TIME_QUICK: Duration = Duration::from_secs(10);
+/// From one beat to the next.
+const PACE: Duration = Duration::from_millis(5);
+/// From one look to the next.
+const LOOK: Duration = Duration::from_micros(200);
+/// What ours may be slower by.
+const GOAL_MS: f64 = 1.0;
+
+/// Both cases on every major.
+pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for major in options.majors() {
+        if options.wants("steady") {
+            cases.extend(steady(options, say, major).with_context(|| format!("steady on {major}"))?);
+        }
+    }
+    Ok(cases)
+}
+
+fn script() -> Script {
+    let pk = Value::Random { from: 1, to: ROWS };
+    Script::one(vec![("pk", pk)], "UPDATE t SET counter = counter + 1 WHERE pk = :pk")
+}
+
+fn steady(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
+    let name = format!("lag steady-{major}");
+    let mut rig = Rig::start(major, options.connections)?;
+    rig.pair.both(DB, &format!("{MARK}{SCHEMA}"))?;
+    rig.pair.source.sql(DB, &format!("INSERT INTO t SELECT i, 0 FROM generate_series(1, {ROWS}) i"))?;
+    rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE mark, t, beat"))?;
+    rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
+    rig.save("empty")?;
+    let ceiling = ceiling(&mut rig)?;
+    say.line(&format!("{name}: {ceiling:.0} transactions a second go through native while they are written"));
+    let time = if options.quick { TIME_QUICK } else { TIME };
+    let load = Amount::Rate { per_second: ceiling / 2.0, time };
+    let mut cases = ["p50", "p99"].map(|part| {
+        let mut case = Case::new(format!("steady-{part}"), major, String::new(), 0.0, 1);
+        case.unit = Unit::Milliseconds;
+        case.what = format!("{part} of the visible lag at {:.0} transactions a second", ceiling / 2.0);
+        case
+    });
+    for repeat in 0..options.repeats {
+        for arm in options.order(repeat) {
+            let (run, lags) = under_load(&mut rig, arm, load)?;
+            for (case, part) in cases.iter_mut().zip([0.5, 0.99]) {
+                case.version = rig.version()?;
+                let run = Run { seconds: quantile(&lags, part), ..run.clone() };
+                say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+                case.add(arm, run);
+            }
+        }
+    }
+    for case in &mut cases {
+        case.goal = case.median(&case.stock).map_or(0.0, |native| native / (native + GOAL_MS));
+    }
+    Ok(cases.into())
+}
+
+/// Transactions a second that native applies while ten sessions write as fast as they can.
+fn ceiling(rig: &mut Rig) -> Result<f64> {
+    start_anew(rig)?;
+    join(rig, Arm::Native)?;
+    let started = Instant::now();
+    let written = load::write(rig.pair.source.port(), &script(), Amount::Transactions(PROBED))?;
+    rig.pair.source.sql(DB, "INSERT INTO mark VALUES (1)")?;
+    wait_for("native to apply what was written", STEP_BOUND, || {
+        Ok(first(rig.pair.target.sql(DB, "SELECT count(*) FROM mark WHERE id = 1")?) == "1")
+    })?;
+    let rate = written.transactions as f64 / started.elapsed().as_secs_f64();
+    rig.disable()?;
+    Ok(rate)
+}
+
+/// An empty subscriber, and no slot left on the publisher.
+fn start_anew(rig: &mut Rig) -> Result<()> {
+    rig.restore("empty")?;
+    rig.drop_slots()?;
+    rig.pair.source.sql(DB, "DELETE FROM beat")?;
+    rig.settle()
+}
+
+/// One run, and the lag of each beat.
+fn under_load(rig: &mut Rig, arm: Arm, load: Amount) -> Result<(Run, Vec<f64>)> {
+    start_anew(rig)?;
+    let sluice = join(rig, arm)?;
+    let mut lags = Vec::new();
+    let mut run = measure_work(rig, || {
+        let before = sluice.as_ref().map_or(0.0, testkit::Sluice::cpu_seconds);
+        lags = beats(&rig.pair.source, &rig.pair.target, || {
+            load::write(rig.pair.source.port(), &script(), load).map(drop)
+        })?;
+        let cpu = sluice.as_ref().map_or(0.0, testkit::Sluice::cpu_seconds) - before;
+        Ok((cpu, sluice.as_ref().map_or(0, testkit::Sluice::resident_bytes_max), false))
+    })?;
+    let tables = ["t", "beat"].map(str::to_owned);
+    wait_for("the ends to be level", STEP_BOUND, || {
+        let count = "SELECT (SELECT sum(counter) FROM t), (SELECT count(*) FROM beat)";
+        Ok(rig.pair.source.sql(DB, count)? == rig.pair.target.sql(DB, count)?)
+    })?;
+    run.equal = rig.is_equal(&tables);
+    finish(sluice)?;
+    if arm == Arm::Native {
+        rig.disable()?;
+    }
+    Ok((run, lags))
+}
+
+/// Beats while `load` runs; how long each took to be seen, in seconds.
+fn beats(source: &Cluster, target: &Cluster, load: impl FnOnce() -> Result<()>) -> Result<Vec<f64>> {
+    let over = AtomicBool::new(false);
+    let (sent, seen) = thread::scope(|scope| -> Result<_> {
+        let sending = scope.spawn(|| send(&source.url(DB), &over));
+        let seeing = scope.spawn(|| see(&target.url(DB), &over));
+        let loaded = load();
+        over.store(true, Ordering::Relaxed);
+        let sent = sending.join().map_err(|_| anyhow!("the session that beats panicked"))?;
+        let seen = seeing.join().map_err(|_| anyhow!("the session that looks panicked"))?;
+        loaded?;
+        Ok((sent?, seen?))
+    })?;
+    let mut lags = Vec::new();
+    let mut looks = seen.into_iter().peekable();
+    for (beat, sent) in (1..).zip(sent) {
+        while looks.next_if(|(newest, _)| *newest < beat).is_some() {}
+        // Those at the end were not waited for.
+        let Some((_, seen)) = looks.peek() else { break };
+        lags.push(seen.saturating_duration_since(sent).as_secs_f64());
+    }
+    ensure!(lags.len() > 100, "only {} small transactions were seen", lags.len());
+    Ok(lags)
+}
+
+/// When each beat's COMMIT was answered.
+fn send(url: &str, over: &AtomicBool) -> Result<Vec<Instant>> {
+    let probe = Probe::connect(url)?;
+    let mut sent = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        probe.row(&format!("INSERT INTO beat VALUES ({})", sent.len() + 1))?;
+        sent.push(Instant::now());
+        thread::sleep(PACE.saturating_sub(begun.elapsed()));
+    }
+    Ok(sent)
+}
+
+/// When the newest beat was first seen to be which.
+fn see(url: &str, over: &AtomicBool) -> Result<Vec<(usize, Instant)>> {
+    let probe = Probe::connect(url)?;
+    let mut seen: Vec<(usize, Instant)> = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let row = probe.row("SELECT id FROM beat ORDER BY id DESC LIMIT 1")?;
+        let newest = row.into_iter().next().flatten().map_or(Ok(0), |text| text.parse())?;
+        if newest > seen.last().map_or(0, |last| last.0) {
+            seen.push((newest, Instant::now()));
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(seen)
+}
+
+/// Of all values, the one that `part` of them do not exceed.
+fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let index = (values.len() as f64 * part).ceil() as usize;
+    values.get(index.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_values_there_are() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert!((quantile(&values, 0.5) - 50.0).abs() < 1e-9);
+        assert!((quantile(&values, 0.99) - 99.0).abs() < 1e-9);
+        assert!((quantile(&[3.0], 0.99) - 3.0).abs() < 1e-9);
+    }
+}

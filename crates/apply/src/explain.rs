@@ -1,0 +1,49 @@
+//! What the planner makes of a statement, looked at once.
+
+use client::Wire;
+
+use crate::shape::Shape;
+
+/// The lines of the plan that `shape` has in this session; where a transaction is open, an error aborts it.
+///
+/// # Errors
+/// The server's: the table may have been dropped, or the role may not read it.
+pub(crate) async fn explain(wire: &mut Wire, shape: &Shape) -> Result<Vec<String>, client::Error> {
+    let types: Vec<String> = shape.parameter_types.iter().map(|oid| oid.0.to_string()).collect();
+    // A statement of the protocol cannot be explained before it was executed once: this is its twin in SQL.
+    let types = format!(
+        "SELECT pg_catalog.string_agg(pg_catalog.format_type(x.oid, NULL), ', ' ORDER BY x.n) \
+         FROM pg_catalog.unnest('{{{}}}'::pg_catalog.oid[]) WITH ORDINALITY x (oid, n)",
+        types.join(", ")
+    );
+    let named = wire.query(&types).await?;
+    let types = named.into_iter().next().and_then(|row| row.into_iter().next()).flatten().unwrap_or_default();
+    let nulls = vec!["NULL"; shape.parameter_types.len()].join(", ");
+    wire.query(&format!("PREPARE plan_check ({types}) AS {}", shape.sql)).await?;
+    let explained = wire.query(&format!("EXPLAIN (COSTS OFF) EXECUTE plan_check ({nulls})")).await;
+    wire.query("DEALLOCATE plan_check").await?;
+    Ok(explained?.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect())
+}
+
+/// The line of `plan` by which it reads a whole table, as no statement may whose rows an index finds.
+pub(crate) fn whole_scan(plan: &[String]) -> Option<&str> {
+    let lines = plan.iter().map(|line| line.trim_start_matches([' ', '-', '>']));
+    lines
+        .into_iter()
+        .find(|line| line.starts_with("Seq Scan on ") || line.starts_with("Parallel Seq Scan on "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_read_whole_is_named() {
+        let plan = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let by_index = plan("Update on t\n  ->  Nested Loop\n        ->  Index Scan using t_pkey on t");
+        assert_eq!(whole_scan(&by_index), None);
+        let whole =
+            plan("Update on t\n  ->  Nested Loop\n        ->  Seq Scan on t\n              Filter: (a = b)");
+        assert_eq!(whole_scan(&whole), Some("Seq Scan on t"));
+    }
+}
