@@ -11,6 +11,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use proto::frame::{self, Frame, ServerError};
@@ -27,6 +28,9 @@ const READ_SIZE: usize = 256 << 10;
 const READ_SIZE_MIN: usize = 64 << 10;
 /// A message's claimed length is trusted with this much memory at a time.
 const RESERVE_STEP: usize = 16 << 20;
+
+/// What arrived before a reset is at hand; nobody is to wait for more.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub(crate) struct Link {
     stream: Stream,
@@ -112,11 +116,10 @@ impl Link {
     /// A lost connection; or the server's error, if that is why it went.
     pub(crate) async fn send_while_reading(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut rest = bytes;
-        poll_fn(|cx| {
+        let sent = poll_fn(|cx| {
             loop {
                 match self.poll_send(cx, &mut rest) {
-                    Poll::Ready(result) => {
-                        result.map_err(|error| self.last_words(cx).unwrap_or_else(|| Error::lost(error)))?;
+                    Poll::Ready(Ok(())) => {
                         // Not waited for: an error of the server is noticed
                         // even if its buffers swallow everything we write.
                         if let Poll::Ready(read) = self.poll_fill(cx) {
@@ -124,20 +127,24 @@ impl Link {
                         }
                         return Poll::Ready(Ok(()));
                     }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Error::lost(error))),
                     Poll::Pending => match self.poll_fill(cx) {
                         Poll::Ready(read) => read?,
                         Poll::Pending => return Poll::Pending,
                     },
                 }
             }
-        })
-        .await
+        });
+        match sent.await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.last_words().await.unwrap_or(error)),
+        }
     }
 
     /// What a server that is gone has said last, if that was an error. It is there: what had arrived before the
     /// connection was reset can still be read.
-    fn last_words(&mut self, cx: &mut Context<'_>) -> Option<Error> {
-        while let Poll::Ready(Ok(())) = self.poll_fill(cx) {}
+    async fn last_words(&mut self) -> Option<Error> {
+        while let Ok(Ok(())) = tokio::time::timeout(LAST_WORDS, self.fill()).await {}
         let mut said = None;
         while let Ok(Some(frame)) = frame::next(&mut self.inbox) {
             if frame.tag == frame::ERROR_RESPONSE {
