@@ -1,0 +1,95 @@
+//! What is decoded, and how it is written.
+
+use base::{Lsn, Oid};
+use types::Settings;
+
+/// What is decoded, and how it is written: pgoutput's options, and what a slot knows.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whose tables.
+    pub database: Oid,
+    /// Which tables, and what of them.
+    pub publications: Publications,
+    /// The protocol's version, 1 to 4; [`Options::streaming`] needs 2 (parallel: 4), [`Options::two_phase_at`] 3.
+    pub proto_version: u32,
+    /// Values in the form of their types' send functions.
+    pub binary: bool,
+    /// What becomes of transactions that are larger than the memory.
+    pub streaming: Streaming,
+    /// Prepared transactions come out when they are prepared, from this position on (the slot's `two_phase_at`).
+    pub two_phase_at: Option<Lsn>,
+    /// Messages of `pg_logical_emit_message` come out.
+    pub messages: bool,
+    /// Which changes, by where they were made.
+    pub origin: OriginFilter,
+    /// `logical_decoding_work_mem`, in bytes.
+    pub work_mem_bytes: usize,
+    /// Nothing comes out that committed (was prepared) before this position; a slot's `confirmed_flush_lsn`.
+    pub start: Lsn,
+    /// `wal_segment_size`, in bytes.
+    pub segment_size: u64,
+    /// The session that values are rendered for.
+    pub settings: Settings,
+    /// What becomes of tables that cannot be rendered or filtered.
+    pub refused: OnRefused,
+}
+
+/// Which tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Publications {
+    /// Every table that could be published, as if a publication were of all tables.
+    EveryTable,
+    /// Those that publications of these names publish, as they are at each change.
+    Named(Vec<String>),
+}
+
+/// `streaming`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Streaming {
+    /// They are spilled.
+    Off,
+    /// They come out in blocks while they are open.
+    On,
+    /// As `On`, and aborts say when and where.
+    Parallel,
+}
+
+/// `origin`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OriginFilter {
+    /// All changes.
+    Any,
+    /// Those that no origin is named for.
+    None,
+}
+
+/// What becomes of a published table that has a type that cannot be rendered, or a row filter that cannot be evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnRefused {
+    /// Its first change that would come out is an error.
+    Stop,
+    /// Its changes are left out, and [`crate::Decoder::refused`] names it.
+    LeaveOut,
+}
+
+impl Options {
+    /// Transactions that commit from `start` on, whole, as text, in protocol version 1.
+    #[must_use]
+    pub fn new(database: Oid, publications: Publications, start: Lsn, settings: Settings) -> Options {
+        Options {
+            database,
+            publications,
+            proto_version: 1,
+            binary: false,
+            streaming: Streaming::Off,
+            two_phase_at: None,
+            messages: false,
+            origin: OriginFilter::Any,
+            work_mem_bytes: 64 << 20,
+            start,
+            segment_size: 16 << 20,
+            settings,
+            refused: OnRefused::Stop,
+        }
+    }
+}
