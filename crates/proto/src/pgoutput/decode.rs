@@ -141,8 +141,8 @@ fn logical(r: &mut Reader) -> Result<Message, &'static str> {
     if r.0.len() != length {
         return Err("the content does not fit the message");
     }
-    r.0.clear();
-    Ok(Message::Logical { transactional, lsn, prefix })
+    let content = r.0.split_to(length);
+    Ok(Message::Logical { transactional, lsn, prefix, content })
 }
 
 fn stream_abort(r: &mut Reader) -> Result<Message, &'static str> {

@@ -1,6 +1,7 @@
 //! The messages of the output plugin pgoutput, protocol versions 1 to 4.
 //!
-//! Handed the data of one XLogData message, gives back one [`Message`]. Tuples
+//! Handed the data of one XLogData message, gives back one [`Message`]; [`encode`]
+//! goes the other way. Tuples
 //! stay bytes: [`Tuple`] is checked once, here, so that walking its columns
 //! later cannot fail, and no value is copied. Inside a stream block (between
 //! stream start and stream stop) most messages carry the id of their
@@ -11,11 +12,13 @@
 //! Formats" and `src/backend/replication/logical/proto.c`.
 
 mod decode;
+pub mod encode;
 mod tuple;
 
 use std::fmt;
 
 use base::{Lsn, Oid, PgTimestamp, Xid};
+use bytes::Bytes;
 
 pub use decode::decode;
 pub use tuple::{Column, Columns, Tuple, TupleBuilder};
@@ -147,8 +150,7 @@ pub enum Message {
         /// RESTART IDENTITY was said.
         restart_identity: bool,
     },
-    /// `M`: `pg_logical_emit_message`; decoded so that it can be ignored by
-    /// name.
+    /// `M`: `pg_logical_emit_message`.
     Logical {
         /// Belongs to a transaction.
         transactional: bool,
@@ -156,6 +158,8 @@ pub enum Message {
         lsn: Lsn,
         /// Who it is for.
         prefix: String,
+        /// What it says.
+        content: Bytes,
     },
     /// `S`: changes of an open transaction follow until stream stop.
     StreamStart {
