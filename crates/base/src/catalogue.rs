@@ -31,6 +31,8 @@ pub enum Doing {
     Adopting,
     /// Asking or steering a process that runs.
     Operating,
+    /// Decoding WAL from files.
+    Decoding,
     /// Keeping state on this machine's disk or on the target.
     KeepingState,
 }

@@ -1,11 +1,30 @@
-//! The wiring.
+//! The wiring: from bytes to messages.
+//!
+//! ```text
+//! bytes --> wal::Reader --> Catalog::follow --> LocatorFilterCache --> decode --> ReorderBuffer --> Writer --> Output
+//!                              |  what changed      ^ nobody wants it:              ^
+//!                              '------> Tables -----' dropped unread                '- Tables: which table, as of now
+//! ```
+//!
+//! For each record, in this order: the catalogs follow it; what they say has changed makes answers void; the filter drops
+//! it or not; the reorder buffer takes it; all that comes out is written and handed out before the next record is read.
+//! A transaction that has changed catalogs sees what others do not: its records pass by the filter, which all share.
+
+use std::sync::Arc;
 
 use base::{Lsn, Oid, Xid};
-use catalog::Catalog;
+use catalog::{Catalog, Followed};
+use decode::{Decoded, What, decode};
+use rustc_hash::FxHashMap;
 use txn::Spool;
+use txn::reorder::ReorderBuffer;
+use wal::{LocatorFilterCache, Reader, Record, Records, Rmgr, Start, Verdict};
 
-use crate::error::{Error, Refused};
+use crate::error::{Error, Kind, Refused, Result};
 use crate::options::Options;
+use crate::table::Wanted;
+use crate::tables::{Asked, Tables};
+use crate::writer::Writer;
 
 /// One message: a row of `pg_logical_slot_get_binary_changes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,13 +38,32 @@ pub struct Output<'a> {
 }
 
 /// See the crate.
-pub struct Decoder {}
+pub struct Decoder {
+    reader: Reader,
+    core: Core,
+}
+
+/// All but the reader.
+struct Core {
+    options: Arc<Options>,
+    catalog: Catalog,
+    /// Records up to here were followed before, and what they changed came out or will not.
+    followed: Lsn,
+    cache: LocatorFilterCache,
+    tables: Tables,
+    buffer: ReorderBuffer<Wanted>,
+    writer: Writer,
+    /// The first record of each transaction that runs, whatever it is about: with two phases only, where it is said.
+    first: Option<FxHashMap<Xid, Lsn>>,
+    seen_by_look: u64,
+    failed: bool,
+}
 
 /// What comes out of some bytes of WAL. Dropped before its end, the bytes that were not needed yet are handed over
 /// again: [`Decoder::position`] says from where.
 pub struct Outputs<'d, 'b> {
-    decoder: &'d mut Decoder,
-    bytes: &'b [u8],
+    records: Records<'d, 'b>,
+    core: &'d mut Core,
 }
 
 /// How much was decoded.
@@ -37,7 +75,7 @@ pub struct Counters {
     pub transactions: u64,
     /// Rows that came out.
     pub rows: u64,
-    /// Transactions that were left out because the look at the catalogs saw them.
+    /// Transactions of the database that committed and were left out because the look at the catalogs saw them.
     pub seen_by_look: u64,
 }
 
@@ -47,28 +85,60 @@ impl Decoder {
     ///
     /// # Errors
     /// When options contradict one another, or the server's major has them not.
-    pub fn new(_catalog: Catalog, _options: Options, _spool: Box<dyn Spool>) -> Result<Decoder, Error> {
-        todo!()
+    pub fn new(catalog: Catalog, options: Options, spool: Box<dyn Spool>) -> Result<Decoder, Error> {
+        let server = catalog.server();
+        options.check(server.major)?;
+        if catalog.view(options.database, Xid::INVALID).is_none() {
+            return Err(Error::options(format!("database {} is none that was looked at", options.database)));
+        }
+        let followed = catalog.last();
+        let reader = Reader::new(Start {
+            lsn: if followed.is_valid() { followed } else { catalog.start() },
+            segment_size: options.segment_size,
+            system_id: Some(server.system_id),
+            timeline: None,
+        })?;
+        let first = options.two_phase_at.map(|_| FxHashMap::default());
+        let buffer = ReorderBuffer::new(options.reorder(), spool);
+        let options = Arc::new(options);
+        let core = Core {
+            cache: LocatorFilterCache::new([options.database]),
+            tables: Tables::new(Arc::clone(&options)),
+            buffer,
+            writer: Writer::new(Arc::clone(&options)),
+            first,
+            seen_by_look: 0,
+            failed: false,
+            options,
+            catalog,
+            followed,
+        };
+        Ok(Decoder { reader, core })
     }
 
     /// Where the next bytes must begin: at first at the page of [`Catalog::start`], then where the bytes before ended.
     #[must_use]
     pub fn position(&self) -> Lsn {
-        todo!()
+        self.reader.position()
     }
 
     /// Takes bytes of WAL, any number of them, from [`Decoder::position`] on. Poll the result until it has nothing more.
     ///
     /// # Errors
     /// There was an error before.
-    pub fn push<'d, 'b>(&'d mut self, _bytes: &'b [u8]) -> Result<Outputs<'d, 'b>, Error> {
-        todo!()
+    pub fn push<'d, 'b>(&'d mut self, bytes: &'b [u8]) -> Result<Outputs<'d, 'b>, Error> {
+        if self.core.failed {
+            return Err(Error::new(Kind::Over));
+        }
+        let records = self.reader.push(self.reader.position(), bytes)?;
+        Ok(Outputs { records, core: &mut self.core })
     }
 
-    /// Where WAL ended, if it did: nothing but zeros came from there on, or pages of an earlier use of the segment.
+    /// Where WAL ended, if it did: nothing but zeros came from there on, or pages of an earlier use of the segment. The
+    /// caller must know whether it may end there.
     #[must_use]
     pub fn end_of_wal(&self) -> Option<Lsn> {
-        todo!()
+        self.reader.zeros_from()
     }
 
     /// There are no more bytes: where the next record would start. What is open then does not come out.
@@ -76,39 +146,54 @@ impl Decoder {
     /// # Errors
     /// They ended in the middle of a record, or there was an error before.
     pub fn finish(&self) -> Result<Lsn, Error> {
-        todo!()
+        if self.core.failed {
+            return Err(Error::new(Kind::Over));
+        }
+        Ok(self.reader.finish()?)
     }
 
     /// Where reading has to begin again, once all that came out is confirmed.
     #[must_use]
     pub fn restart_lsn(&self) -> Lsn {
-        todo!()
+        self.core.buffer.restart_lsn(self.position())
+    }
+
+    /// How many transactions are open and have left something that may come out.
+    #[must_use]
+    pub fn open_count(&self) -> usize {
+        self.core.buffer.open_count()
     }
 
     /// How much was decoded so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        todo!()
+        Counters {
+            reorder: self.core.buffer.counters(),
+            seen_by_look: self.core.seen_by_look,
+            ..self.core.writer.counters
+        }
     }
 
     /// What was dropped unread because nobody wants it, by relation.
     #[must_use]
     pub fn dropped(&self) -> Vec<(Oid, wal::Dropped)> {
-        todo!()
+        let dropped = self.core.cache.dropped().into_iter();
+        dropped.map(|((_, relation), dropped)| (relation, dropped)).collect()
     }
 
     /// Tables that would come out as the catalogs are now, but cannot.
     ///
     /// # Errors
     /// When the catalogs contradict themselves.
-    pub fn refused(&self) -> Result<Vec<Refused>, Error> {
-        todo!()
+    pub fn refused(&mut self) -> Result<Vec<Refused>, Error> {
+        let tables = self.core.tables.all(&self.core.catalog)?;
+        Ok(tables.iter().filter_map(|table| table.refused().cloned()).collect())
     }
 
     /// The catalogs, as they are at the last record that was read.
     #[must_use]
     pub fn catalog(&self) -> &Catalog {
-        todo!()
+        &self.core.catalog
     }
 }
 
@@ -119,7 +204,166 @@ impl Outputs<'_, '_> {
     /// Whatever is wrong, with its LSN. Nothing comes out any more.
     #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
     pub fn next(&mut self) -> Result<Option<Output<'_>>, Error> {
-        let _ = (&self.decoder, self.bytes);
-        todo!()
+        if self.core.failed {
+            return Err(Error::new(Kind::Over));
+        }
+        match self.advance() {
+            Ok(true) => Ok(self.core.writer.output()),
+            Ok(false) => Ok(None),
+            Err(error) => {
+                self.core.failed = true;
+                Err(error)
+            }
+        }
     }
+
+    fn advance(&mut self) -> Result<bool> {
+        loop {
+            if self.core.advance()? {
+                return Ok(true);
+            }
+            match self.records.poll()? {
+                Some(record) => self.core.take(&record)?,
+                None => return Ok(false),
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Goes to the next message of what has gone in, if there is one.
+    fn advance(&mut self) -> Result<bool> {
+        loop {
+            if self.writer.advance() {
+                return Ok(true);
+            }
+            let Some(event) = self.buffer.next()? else { return Ok(false) };
+            let first = |xid| self.first.as_ref()?.get(&xid).copied();
+            self.writer.event(&event, &self.catalog, first)?;
+        }
+    }
+
+    fn take(&mut self, record: &Record<'_>) -> Result<()> {
+        if record.lsn() <= self.followed {
+            return Ok(());
+        }
+        let followed = self.catalog.follow(record)?;
+        self.forget(&followed);
+        let xid = record.xid();
+        let is_seen = xid.is_valid() && self.catalog.is_before(self.options.database, xid);
+        if self.first.is_some() && xid.is_valid() && !is_seen {
+            self.note_first(record)?;
+        }
+        match record.rmgr() {
+            Rmgr::Heap | Rmgr::Heap2 if !is_seen => self.heap(record),
+            Rmgr::Transaction => self.transaction(record),
+            Rmgr::Standby => self.pass(record, &decode(record)?),
+            Rmgr::LogicalMessage => self.logical_message(record, is_seen),
+            _ if is_seen => Ok(()),
+            _ => self.assign(record),
+        }
+    }
+
+    fn forget(&mut self, followed: &Followed) {
+        if let Some(top) = followed.own {
+            self.tables.forget_own(top);
+        }
+        if !followed.changes.is_empty() {
+            self.tables.forget(&followed.changes, &mut self.cache);
+        }
+    }
+
+    /// The server's `first_lsn` is a transaction's first record, ours its first that was kept.
+    fn note_first(&mut self, record: &Record<'_>) -> Result<()> {
+        let (lsn, top) = (record.lsn(), record.top_level_xid()?);
+        if let Some(first) = &mut self.first {
+            first.entry(top.unwrap_or(record.xid())).or_insert(lsn);
+        }
+        Ok(())
+    }
+
+    /// A record that says nothing that comes out; but it may be the one that says whose a subtransaction is.
+    fn assign(&mut self, record: &Record<'_>) -> Result<()> {
+        match record.top_level_xid()? {
+            Some(top) => Ok(self.buffer.assign(record.lsn(), top, record.xid())?),
+            None => Ok(()),
+        }
+    }
+
+    fn heap(&mut self, record: &Record<'_>) -> Result<()> {
+        let (lsn, xid) = (record.lsn(), record.xid());
+        if xid.is_valid() && self.catalog.has_changes(xid) {
+            return self.pass(record, &decode(record)?);
+        }
+        match self.judge(record)? {
+            Verdict::Dropped => Ok(self.buffer.passed_over(lsn, xid, record.top_level_xid()?)?),
+            // A catalog's: it was followed.
+            Verdict::Wanted(relation) if !relation.is_user_defined() => self.assign(record),
+            Verdict::Wanted(_) | Verdict::Unknown(_) => self.pass(record, &decode(record)?),
+            Verdict::Other if is_truncate(record) => self.pass(record, &decode(record)?),
+            Verdict::Other => self.assign(record),
+        }
+    }
+
+    /// Who wants a record; unknown are files only that nobody has.
+    fn judge(&mut self, record: &Record<'_>) -> Result<Verdict> {
+        match self.cache.judge(record) {
+            Verdict::Unknown(locator) if self.tables.teach(&self.catalog, locator, &mut self.cache)? => {
+                Ok(self.cache.judge(record))
+            }
+            verdict => Ok(verdict),
+        }
+    }
+
+    /// What does not belong to its transaction comes out whatever the look has seen.
+    fn logical_message(&mut self, record: &Record<'_>, is_seen: bool) -> Result<()> {
+        let decoded = decode(record)?;
+        match &decoded.what {
+            What::Message(message) if is_seen && message.transactional => Ok(()),
+            _ if is_seen => self.pass(record, &Decoded { top_level_xid: None, ..decoded }),
+            _ => self.pass(record, &decoded),
+        }
+    }
+
+    fn transaction(&mut self, record: &Record<'_>) -> Result<()> {
+        let decoded = decode(record)?;
+        // Who ends a prepared transaction is another one, or none.
+        let database = self.options.database;
+        let (xid, committed) = match &decoded.what {
+            What::Commit(ended) => (ended.xid, ended.database.is_none_or(|of| of == database)),
+            What::Abort(ended) => (ended.xid, false),
+            What::Prepare(prepared) => (prepared.xid, false),
+            _ => (decoded.xid, false),
+        };
+        if xid.is_valid() && self.catalog.is_before(database, xid) {
+            self.seen_by_look += u64::from(committed);
+            return Ok(());
+        }
+        self.pass(record, &decoded)?;
+        if matches!(decoded.what, What::Commit(_) | What::Abort(_)) {
+            self.tables.forget_own(xid);
+        }
+        Ok(())
+    }
+
+    /// Hands a record to the reorder buffer.
+    fn pass(&mut self, record: &Record<'_>, decoded: &Decoded<'_>) -> Result<()> {
+        let mut asked = Asked { catalog: &self.catalog, tables: &mut self.tables, error: None };
+        let taken = self.buffer.record((record.lsn(), record.end()), decoded, &mut asked);
+        if let Some(error) = asked.error {
+            return Err(error);
+        }
+        taken?;
+        if let (What::RunningXacts(running), Some(first)) = (&decoded.what, &mut self.first) {
+            first.retain(|xid, _| !xid.precedes(running.oldest));
+        }
+        Ok(())
+    }
+}
+
+/// `XLOG_HEAP_TRUNCATE`: it names relations and no files.
+fn is_truncate(record: &Record<'_>) -> bool {
+    const OPERATION: u8 = 0x70;
+    const TRUNCATE: u8 = 0x30;
+    record.rmgr() == Rmgr::Heap && record.info() & OPERATION == TRUNCATE
 }

@@ -1,25 +1,140 @@
 //! What stops decoding.
+//!
+//! One opaque error, of which every stage has a kind. What a value or a filter is wrong about is named with its table;
+//! values are never shown.
 
 use std::fmt;
+
+use base::Lsn;
 
 /// Why nothing more comes out.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
 #[derive(Debug)]
 pub(crate) enum Kind {
     Options(String),
+    Wal(wal::Error),
+    Decode(decode::Error),
+    Catalog(catalog::Error),
+    Reorder(txn::reorder::Error),
+    /// A table that cannot be rendered or filtered has a change that would come out.
+    Refused {
+        lsn: Lsn,
+        refused: Refused,
+    },
+    /// What publications say, where pgoutput has an error too.
+    Publication {
+        lsn: Lsn,
+        what: String,
+    },
+    Value {
+        lsn: Lsn,
+        table: String,
+        column: Option<String>,
+        cause: types::Error,
+    },
+    Filter {
+        lsn: Lsn,
+        table: String,
+        cause: filter::Error,
+    },
+    Over,
 }
+
+impl Error {
+    pub(crate) fn new(kind: Kind) -> Error {
+        Error(Box::new(kind))
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0
+    }
+
+    pub(crate) fn options(what: impl Into<String>) -> Error {
+        Error::new(Kind::Options(what.into()))
+    }
+
+    /// Where in the WAL it is, if it is there.
+    #[must_use]
+    pub fn lsn(&self) -> Option<Lsn> {
+        match &*self.0 {
+            Kind::Wal(error) => Some(error.lsn()),
+            Kind::Decode(error) => Some(error.lsn()),
+            Kind::Catalog(error) => error.lsn(),
+            Kind::Refused { lsn, .. }
+            | Kind::Publication { lsn, .. }
+            | Kind::Value { lsn, .. }
+            | Kind::Filter { lsn, .. } => Some(*lsn),
+            Kind::Options(_) | Kind::Reorder(_) | Kind::Over => None,
+        }
+    }
+
+    /// The table that cannot be rendered or filtered, if it is that.
+    #[must_use]
+    pub fn refused(&self) -> Option<&Refused> {
+        match &*self.0 {
+            Kind::Refused { refused, .. } => Some(refused),
+            _ => None,
+        }
+    }
+
+    /// The WAL ended in the middle of a record; nothing else is wrong.
+    #[must_use]
+    pub fn is_incomplete(&self) -> bool {
+        matches!(&*self.0, Kind::Wal(error) if error.is_incomplete())
+    }
+}
+
+macro_rules! from {
+    ($($kind:ident($error:ty)),* $(,)?) => {$(
+        impl From<$error> for Error {
+            fn from(error: $error) -> Error {
+                Error::new(Kind::$kind(error))
+            }
+        }
+    )*};
+}
+
+from!(Wal(wal::Error), Decode(decode::Error), Catalog(catalog::Error), Reorder(txn::reorder::Error));
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             Kind::Options(what) => f.write_str(what),
+            Kind::Wal(error) => error.fmt(f),
+            Kind::Decode(error) => error.fmt(f),
+            Kind::Catalog(error) => error.fmt(f),
+            Kind::Reorder(error) => error.fmt(f),
+            Kind::Refused { lsn, refused } => write!(f, "WAL record {lsn}: {refused}"),
+            Kind::Publication { lsn, what } => write!(f, "WAL record {lsn}: {what}"),
+            Kind::Value { lsn, table, column: Some(column), .. } => {
+                write!(f, "WAL record {lsn}: column \"{column}\" of table {table}")
+            }
+            Kind::Value { lsn, table, column: None, .. } => {
+                write!(f, "WAL record {lsn}: a row of table {table}")
+            }
+            Kind::Filter { lsn, table, .. } => write!(f, "WAL record {lsn}: the row filter of table {table}"),
+            Kind::Over => f.write_str("nothing is decoded after an error"),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            Kind::Wal(error) => std::error::Error::source(error),
+            Kind::Decode(error) => std::error::Error::source(error),
+            Kind::Catalog(error) => std::error::Error::source(error),
+            Kind::Reorder(error) => std::error::Error::source(error),
+            Kind::Value { cause, .. } => Some(cause),
+            Kind::Filter { cause, .. } => Some(cause),
+            _ => None,
+        }
+    }
+}
 
 /// A published table whose changes cannot be rendered or filtered here, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,4 +147,15 @@ pub struct Refused {
     pub column: Option<String>,
     /// What is wrong with it.
     pub reason: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refused { schema, table, column, reason } = self;
+        write!(f, "table {schema}.{table} cannot be decoded")?;
+        if let Some(column) = column {
+            write!(f, " because of its column \"{column}\"")?;
+        }
+        write!(f, ": {reason}")
+    }
 }

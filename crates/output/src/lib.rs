@@ -10,12 +10,24 @@
 //! ```
 //!
 //! What comes out is what `pg_logical_slot_get_binary_changes` of a slot of pgoutput returns: the same messages, in the
-//! same order, with the same LSNs and transactions.
+//! same order, with the same LSNs and transactions. README.md says in what it may differ, and why the rest is the same.
+//!
+//! Promises: nothing that is published is left out in silence; what cannot be rendered, filtered or resolved is an error
+//! that names it, and after an error nothing comes out any more. Memory is bounded by what the reorder buffer and the
+//! catalogs promise, and the largest message.
+//!
+//! Does not belong here: where the bytes come from, where messages go, and what is stored for a restart.
 
+mod catalogue;
 mod decoder;
 mod error;
 mod options;
+mod row;
+mod table;
+mod tables;
+mod writer;
 
+pub use catalogue::catalogue;
 pub use decoder::{Counters, Decoder, Output, Outputs};
 pub use error::{Error, Refused};
 pub use options::{OnRefused, Options, OriginFilter, Publications, Streaming};

@@ -3,6 +3,8 @@
 use base::{Lsn, Oid};
 use types::Settings;
 
+use crate::error::{Error, Result};
+
 /// What is decoded, and how it is written: pgoutput's options, and what a slot knows.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -90,6 +92,50 @@ impl Options {
             segment_size: 16 << 20,
             settings,
             refused: OnRefused::Stop,
+        }
+    }
+
+    /// Whether pgoutput of that major would take them.
+    pub(crate) fn check(&self, major: u32) -> Result<()> {
+        let version = self.proto_version;
+        let max = self.settings.version.pgoutput_protocol_max();
+        if self.settings.version.major() != major {
+            let other = self.settings.version.major();
+            return Err(Error::options(format!(
+                "values are to be rendered as by PostgreSQL {other}, and the catalogs are of {major}"
+            )));
+        }
+        if !(1..=max).contains(&version) {
+            return Err(Error::options(format!(
+                "PostgreSQL {major} has versions 1 to {max} of the protocol, and not {version}"
+            )));
+        }
+        let needs = |what: &str, wanted: u32| {
+            Err(Error::options(format!("{what} needs version {wanted} of the protocol, and not {version}")))
+        };
+        match self.streaming {
+            Streaming::On if version < 2 => return needs("streaming", 2),
+            Streaming::Parallel if version < 4 => return needs("streaming = parallel", 4),
+            _ => {}
+        }
+        if self.two_phase_at.is_some() && version < 3 {
+            return needs("two_phase", 3);
+        }
+        if self.origin == OriginFilter::None && major < 16 {
+            return Err(Error::options(format!("PostgreSQL {major} has no option origin")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn reorder(&self) -> txn::reorder::Options {
+        txn::reorder::Options {
+            work_mem_bytes: self.work_mem_bytes,
+            streaming: self.streaming != Streaming::Off,
+            two_phase_at: self.two_phase_at,
+            start: self.start,
+            database: self.database,
+            local_only: self.origin == OriginFilter::None,
+            messages: self.messages,
         }
     }
 }

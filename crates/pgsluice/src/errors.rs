@@ -152,6 +152,7 @@ fn heading(doing: Doing) -> &'static str {
         Doing::Verifying => "Comparing both ends (`pgsluice verify`)",
         Doing::Adopting => "Adopting and releasing a native subscription",
         Doing::Operating => "Commands about a subscription",
+        Doing::Decoding => "Decoding WAL from files (`pgsluice decode`)",
         Doing::KeepingState => "State on disk and on the target",
     }
 }

@@ -1,0 +1,368 @@
+//! A relation as its changes are written: what `RelationSyncEntry` is in pgoutput, made once for a place in the WAL.
+//!
+//! Everything that is said of a relation by catalogs and publications is resolved here: which columns are sent and how
+//! each is rendered, which filters are asked, as which relation a partition is sent, and the messages that announce it.
+//! What cannot be rendered or filtered is found here, too; it is an error only if a row would come out.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use base::Oid;
+use catalog::{Column, Filters, Identity, Missing, Published, Relation, View};
+use filter::{Filter, Surroundings};
+use proto::pgoutput::{ReplicaIdentity, encode};
+use types::{Attribute, Codec, Generated, TypeInfo};
+use wal::Actions;
+
+use crate::error::{Refused, Result};
+use crate::options::{Options, Publications};
+
+/// `FirstGenbkiObjectId`: types below have the same OID on every server, so that none is announced.
+const FIRST_ANNOUNCED: Oid = Oid(10_000);
+/// The first major that only warns of a publication that is not there.
+const WARNS_SINCE: u32 = 18;
+
+/// A relation at a place in the WAL. It compares by its number.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted(pub(crate) Arc<Table>);
+
+impl PartialEq for Wanted {
+    fn eq(&self, other: &Wanted) -> bool {
+        self.0.number == other.0.number
+    }
+}
+
+impl Eq for Wanted {}
+
+impl Hash for Wanted {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.number.hash(state);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// Different for each description that was made.
+    pub(crate) number: u64,
+    pub(crate) oid: Oid,
+    /// What its changes are sent as: itself, or a partitioned table above it.
+    pub(crate) target: Oid,
+    pub(crate) schema: String,
+    pub(crate) name: String,
+    pub(crate) actions: Actions,
+    /// TRUNCATE of it is sent.
+    pub(crate) truncates: bool,
+    /// An old row is said to be the whole one.
+    pub(crate) whole_old: bool,
+    /// How its rows lie.
+    pub(crate) attributes: Vec<Attribute>,
+    /// Missing values that are known in their rendered form only, by their place in a row.
+    pub(crate) rendered: Vec<(usize, Missing)>,
+    /// What is sent, in its order.
+    pub(crate) columns: Vec<Sent>,
+    pub(crate) filters: RowFilters,
+    /// Messages for the types and relations, without a transaction.
+    pub(crate) announcements: Vec<Vec<u8>>,
+    /// Why no row of it can be sent.
+    pub(crate) failure: Option<Failure>,
+}
+
+/// A column that is sent.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// Its place in a row.
+    pub(crate) place: usize,
+    pub(crate) name: String,
+    pub(crate) codec: Codec,
+}
+
+/// By action; a row is sent if one of them keeps it. `None`: every row is.
+#[derive(Debug, Default)]
+pub(crate) struct RowFilters {
+    pub(crate) insert: Option<Vec<Filter>>,
+    pub(crate) update: Option<Vec<Filter>>,
+    pub(crate) delete: Option<Vec<Filter>>,
+    /// Where a column of the target (by its number, from 1) is in a row.
+    pub(crate) places: Vec<Option<usize>>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Here; the server could.
+    Refused(Refused),
+    /// The server could not either.
+    Publication(String),
+}
+
+impl Table {
+    pub(crate) fn full_name(&self) -> String {
+        format!("{}.{}", self.schema, self.name)
+    }
+
+    pub(crate) fn refused(&self) -> Option<&Refused> {
+        match &self.failure {
+            Some(Failure::Refused(refused)) => Some(refused),
+            _ => None,
+        }
+    }
+}
+
+/// How a relation is published, or why that cannot be said.
+enum How {
+    Not,
+    So(Published),
+    Contradictory(String),
+}
+
+fn how(view: &View<'_>, options: &Options, relation: &Relation) -> How {
+    let names = match &options.publications {
+        Publications::EveryTable => return every_table(relation),
+        Publications::Named(names) => names,
+    };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    if options.settings.version.major() < WARNS_SINCE && is_publishable(relation) {
+        let known = view.publications();
+        if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+            return How::Contradictory(format!("publication \"{name}\" does not exist"));
+        }
+    }
+    match view.published(&names, relation.oid) {
+        Ok(None) => How::Not,
+        Ok(Some(published)) => How::So(published),
+        Err(error) => How::Contradictory(error.to_string()),
+    }
+}
+
+fn is_publishable(relation: &Relation) -> bool {
+    relation.oid.is_user_defined() && matches!(relation.kind, b'r' | b'p') && relation.persistence == b'p'
+}
+
+/// As a publication of all tables publishes it.
+fn every_table(relation: &Relation) -> How {
+    if !is_publishable(relation) || relation.kind == b'p' {
+        return How::Not;
+    }
+    let columns = relation.columns.iter().filter(|column| is_ordinary(column)).map(|column| column.number);
+    How::So(Published {
+        as_relation: relation.oid,
+        actions: Actions::ALL,
+        columns: columns.collect(),
+        filters: Filters::default(),
+    })
+}
+
+fn is_ordinary(column: &Column) -> bool {
+    !column.stored.dropped && column.stored.generated == Generated::No
+}
+
+/// Describes the relation `oid`; `None` if it is not published.
+///
+/// # Errors
+/// When the catalogs contradict themselves.
+pub(crate) fn describe(view: &View<'_>, options: &Options, oid: Oid, number: u64) -> Result<Option<Table>> {
+    let Some(own) = view.relation(oid)? else { return Ok(None) };
+    let mut published = match how(view, options, &own) {
+        How::Not => return Ok(None),
+        How::So(published) => published,
+        How::Contradictory(what) => return Ok(Some(contradictory(&own, number, what))),
+    };
+    let above = if published.as_relation == oid { None } else { view.relation(published.as_relation)? };
+    let target = above.as_ref().unwrap_or(&own);
+    let has_rows = published.actions.any_of(Actions::INSERT | Actions::UPDATE | Actions::DELETE);
+    if !has_rows {
+        // Lists of columns are looked at with rows only.
+        published.columns = target.columns.iter().filter(|c| is_ordinary(c)).map(|c| c.number).collect();
+    }
+    let mut announcements = Vec::new();
+    if let Some(above) = &above {
+        announce(view, above, |column| published.columns.contains(&column.number), &mut announcements);
+    }
+    let is_sent = sent_of_own(&published, target, above.is_some());
+    announce(view, &own, is_sent, &mut announcements);
+    let mut table = Table {
+        actions: published.actions,
+        target: target.oid,
+        truncates: published.actions.any_of(Actions::TRUNCATE) && (!own.is_partition || target.oid == oid),
+        whole_old: target.identity.letter() == Identity::Full.letter(),
+        announcements,
+        ..empty(&own, number)
+    };
+    if has_rows {
+        let parts = Parts { view, options, own: &own, target, published: &published };
+        match parts.rows() {
+            Ok((columns, filters)) => (table.columns, table.filters) = (columns, filters),
+            Err(refused) => table.failure = Some(Failure::Refused(refused)),
+        }
+    }
+    Ok(Some(table))
+}
+
+fn empty(own: &Relation, number: u64) -> Table {
+    let rendered = own.columns.iter().enumerate().filter_map(|(place, column)| {
+        let missing = column.missing.as_ref().filter(|missing| missing.stored.is_none())?;
+        Some((place, missing.clone()))
+    });
+    Table {
+        number,
+        oid: own.oid,
+        target: own.oid,
+        schema: own.schema.clone(),
+        name: own.name.clone(),
+        actions: Actions::ALL,
+        truncates: true,
+        whole_old: false,
+        attributes: own.columns.iter().map(|column| column.stored.clone()).collect(),
+        rendered: rendered.collect(),
+        columns: Vec::new(),
+        filters: RowFilters::default(),
+        announcements: Vec::new(),
+        failure: None,
+    }
+}
+
+/// The server has an error for the first change of it, whatever kind it is.
+fn contradictory(own: &Relation, number: u64, what: String) -> Table {
+    Table { failure: Some(Failure::Publication(what)), ..empty(own, number) }
+}
+
+/// Which columns the message of a relation itself has. Where its rows are sent as those of a table above it, the server
+/// takes the numbers of that table's columns for its own, if there is a list of them.
+fn sent_of_own<'p>(
+    published: &'p Published,
+    target: &Relation,
+    is_below: bool,
+) -> impl Fn(&Column) -> bool + use<'p> {
+    let live = |of: &dyn Fn(&Column) -> bool| -> Vec<i16> {
+        target.columns.iter().filter(|column| of(column)).map(|column| column.number).collect()
+    };
+    let has_stored = published.columns
+        == live(&|column| !column.stored.dropped && column.stored.generated != Generated::Virtual);
+    let is_list = !has_stored && published.columns != live(&is_ordinary);
+    move |column| {
+        if !is_below || is_list {
+            return !column.stored.dropped && published.columns.contains(&column.number);
+        }
+        is_ordinary(column)
+            || has_stored && !column.stored.dropped && column.stored.generated == Generated::Stored
+    }
+}
+
+/// The messages for the types of the columns that are sent, and for the relation.
+fn announce(
+    view: &View<'_>,
+    relation: &Relation,
+    is_sent: impl Fn(&Column) -> bool,
+    announcements: &mut Vec<Vec<u8>>,
+) {
+    let columns: Vec<&Column> = relation.columns.iter().filter(|column| is_sent(column)).collect();
+    for column in columns.iter().filter(|column| column.stored.type_oid >= FIRST_ANNOUNCED) {
+        let mut message = Vec::new();
+        let name = view.type_name(column.stored.type_oid).unwrap_or_default();
+        encode::type_name(&mut message, None, column.stored.type_oid, name);
+        announcements.push(message);
+    }
+    let letter = relation.identity.letter();
+    let identity = match letter {
+        b'f' => ReplicaIdentity::Full,
+        b'i' => ReplicaIdentity::Index,
+        b'n' => ReplicaIdentity::Nothing,
+        _ => ReplicaIdentity::Default,
+    };
+    let mut message = Vec::new();
+    let name = (relation.schema.as_str(), relation.name.as_str());
+    encode::relation(&mut message, None, relation.oid, name, identity, columns.len() as u16);
+    for column in columns {
+        let in_identity = relation.identity == Identity::Full || column.in_identity;
+        let type_oid = column.stored.type_oid;
+        encode::relation_column(&mut message, in_identity, &column.name, type_oid, column.typmod);
+    }
+    announcements.push(message);
+}
+
+/// What rows are written with.
+struct Parts<'a> {
+    view: &'a View<'a>,
+    options: &'a Options,
+    own: &'a Relation,
+    target: &'a Relation,
+    published: &'a Published,
+}
+
+impl Parts<'_> {
+    fn refused(&self, column: Option<&str>, reason: impl Into<String>) -> Refused {
+        Refused {
+            schema: self.own.schema.clone(),
+            table: self.own.name.clone(),
+            column: column.map(str::to_owned),
+            reason: reason.into(),
+        }
+    }
+
+    fn rows(&self) -> Result<(Vec<Sent>, RowFilters), Refused> {
+        let sent: Vec<&Column> =
+            self.target.columns.iter().filter(|c| self.published.columns.contains(&c.number)).collect();
+        let types = self.view.types(sent.iter().map(|column| column.stored.type_oid));
+        let types = types.map_err(|error| self.refused(None, error.to_string()))?;
+        let columns = sent.into_iter().map(|column| self.sent(column, &types)).collect::<Result<_, _>>()?;
+        Ok((columns, self.filters()?))
+    }
+
+    /// Where a column of the target is in a row: they are found by their names.
+    fn place(&self, column: &Column) -> Option<usize> {
+        if self.own.oid == self.target.oid {
+            return usize::try_from(column.number - 1).ok();
+        }
+        self.own.columns.iter().position(|own| !own.stored.dropped && own.name == column.name)
+    }
+
+    fn sent(&self, column: &Column, types: &HashMap<Oid, TypeInfo>) -> Result<Sent, Refused> {
+        let refused = |reason: String| self.refused(Some(&column.name), reason);
+        let place =
+            self.place(column).ok_or_else(|| refused("the partition has no such column".to_owned()))?;
+        let codec = Codec::compile(column.stored.type_oid, types, &self.options.settings);
+        let codec = codec.map_err(|unsupported| refused(unsupported.to_string()))?;
+        Ok(Sent { place, name: column.name.clone(), codec })
+    }
+
+    fn filters(&self) -> Result<RowFilters, Refused> {
+        let Filters { insert, update, delete } = &self.published.filters;
+        if insert.is_none() && update.is_none() && delete.is_none() {
+            return Ok(RowFilters::default());
+        }
+        let compiled = |trees: &Option<Vec<String>>| {
+            let each = |trees: &Vec<String>| trees.iter().map(|tree| self.filter(tree)).collect();
+            trees.as_ref().map(each).transpose()
+        };
+        let is_there = |column: &Column| !column.stored.dropped;
+        let places = self.target.columns.iter().map(|c| self.place(c).filter(|_| is_there(c))).collect();
+        Ok(RowFilters {
+            insert: compiled(insert)?,
+            update: compiled(update)?,
+            delete: compiled(delete)?,
+            places,
+        })
+    }
+
+    fn filter(&self, tree: &str) -> Result<Filter, Refused> {
+        let surroundings = Surroundings { default_collation_is_c: self.view.default_collation_is_c() };
+        // Only the server can turn a tree into SQL.
+        let text = format!("of {}.{}", self.target.schema, self.target.name);
+        let filter = Filter::compile(tree, &text, surroundings);
+        let filter = filter.map_err(|refused| self.refused(None, refused.to_string()))?;
+        let is_virtual = |number: &i16| {
+            self.target
+                .columns
+                .iter()
+                .any(|c| c.number == *number && c.stored.generated == Generated::Virtual)
+        };
+        if filter.columns().iter().any(is_virtual) {
+            let reason = format!(
+                "the row filter {text} cannot be evaluated outside the server: it has a virtual generated column"
+            );
+            return Err(self.refused(None, reason));
+        }
+        Ok(filter)
+    }
+}

@@ -1,0 +1,8 @@
+//! What we decode from a server's WAL beside what its own pgoutput sends, message by message.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod compare;
+mod same;
+mod stage;
+mod themes;

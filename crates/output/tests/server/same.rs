@@ -1,0 +1,256 @@
+//! The same messages as the server's, for many kinds of work and options.
+
+use output::{OnRefused, OriginFilter, Publications, Streaming};
+use testkit::Major;
+
+use crate::compare::{assert_same, lines, type_names, unstreamed};
+use crate::stage::{DB, Message, Stage, decode};
+use crate::themes;
+
+/// How both sides are asked.
+struct Way {
+    name: &'static str,
+    slot: usize,
+    publications: &'static [&'static str],
+    proto_version: u32,
+    binary: bool,
+    messages: bool,
+    streaming: Streaming,
+    origin_none: bool,
+    since: u32,
+}
+
+const WAY: Way = Way {
+    name: "",
+    slot: 0,
+    publications: &["p_main"],
+    proto_version: 1,
+    binary: false,
+    messages: false,
+    streaming: Streaming::Off,
+    origin_none: false,
+    since: 15,
+};
+
+const WAYS: &[Way] = &[
+    Way { name: "text", publications: &["p_main", "p_root"], ..WAY },
+    Way {
+        name: "binary",
+        publications: &["p_main", "p_leaf", "p_schema"],
+        binary: true,
+        messages: true,
+        ..WAY
+    },
+    Way { name: "all tables", publications: &["p_all"], messages: true, ..WAY },
+    Way { name: "a filter and a list over partitions", publications: &["p_filteredroot"], ..WAY },
+    Way {
+        name: "partitions by themselves and as their root",
+        publications: &["p_leaf", "p_root", "p_schema"],
+        ..WAY
+    },
+    Way { name: "insertions", publications: &["p_insert"], ..WAY },
+    Way { name: "truncations", publications: &["p_truncate", "p_rootfilter"], ..WAY },
+    Way { name: "insertions and truncations", publications: &["p_truncate", "p_insert"], ..WAY },
+    Way {
+        name: "streaming",
+        publications: &["p_main", "p_root"],
+        proto_version: 2,
+        messages: true,
+        streaming: Streaming::On,
+        ..WAY
+    },
+    Way { name: "two phases", slot: 1, publications: &["p_all"], proto_version: 3, messages: true, ..WAY },
+    Way {
+        name: "two phases, streaming, binary",
+        slot: 1,
+        publications: &["p_main", "p_leaf"],
+        proto_version: 3,
+        binary: true,
+        streaming: Streaming::On,
+        ..WAY
+    },
+    Way {
+        name: "in parallel, without other origins",
+        publications: &["p_all"],
+        proto_version: 4,
+        messages: true,
+        streaming: Streaming::Parallel,
+        origin_none: true,
+        since: 16,
+        ..WAY
+    },
+    Way { name: "generated columns", publications: &["p_generated"], since: 18, ..WAY },
+    Way { name: "a publication that is not there", publications: &["p_nowhere", "p_main"], since: 18, ..WAY },
+];
+
+impl Way {
+    fn options_of(&self, stage: &Stage) -> output::Options {
+        let mut options = stage.options(self.slot, self.publications);
+        options.proto_version = self.proto_version;
+        options.binary = self.binary;
+        options.messages = self.messages;
+        options.streaming = self.streaming;
+        options.origin = if self.origin_none { OriginFilter::None } else { OriginFilter::Any };
+        options.work_mem_bytes = if self.streaming == Streaming::Off { 64 << 20 } else { 64 << 10 };
+        options
+    }
+
+    fn ours(&self, stage: &Stage, wal: &[u8]) -> Vec<Message> {
+        stage.ours(self.options_of(stage), wal, usize::MAX)
+    }
+
+    fn theirs(&self, stage: &Stage) -> Vec<Message> {
+        let mut options = format!(
+            "'proto_version', '{}', 'publication_names', '{}', 'binary', '{}', 'messages', '{}'",
+            self.proto_version,
+            self.publications.join(","),
+            self.binary,
+            self.messages
+        );
+        match self.streaming {
+            Streaming::Off => {}
+            Streaming::On => options.push_str(", 'streaming', 'on'"),
+            Streaming::Parallel => options.push_str(", 'streaming', 'parallel'"),
+        }
+        if self.origin_none {
+            options.push_str(", 'origin', 'none'");
+        }
+        let work_mem = if self.streaming == Streaming::Off { "64MB" } else { "64kB" };
+        stage.theirs(self.slot, &options, work_mem)
+    }
+}
+
+fn count(messages: &[Message], kind: u8) -> usize {
+    messages.iter().filter(|message| message.data[0] == kind).count()
+}
+
+fn work(stage: &Stage) {
+    let talk = stage.talk();
+    for theme in [
+        themes::ROWS,
+        themes::FILTERS,
+        themes::PARTITIONS,
+        themes::DEFINITIONS,
+        themes::TRANSACTIONS,
+        themes::TWO_PHASES,
+    ] {
+        talk.all(theme);
+    }
+    let talks = [talk, stage.talk()];
+    for (session, statement) in themes::LARGE {
+        talks[*session].sql(statement);
+    }
+}
+
+fn stage(major: Major) -> Stage {
+    let mut prepare = themes::PREPARE.to_vec();
+    if major.number() >= 18 {
+        prepare
+            .push("CREATE PUBLICATION p_generated FOR ALL TABLES WITH (publish_generated_columns = stored)");
+        prepare.push(
+            "CREATE TABLE computed (id int PRIMARY KEY, a int, v int GENERATED ALWAYS AS (a + 1) VIRTUAL)",
+        );
+    }
+    Stage::start(major, &prepare)
+}
+
+#[test]
+fn messages_are_the_servers_own() {
+    for major in Major::under_test().into_iter().filter(|major| *major > Major::V14) {
+        let stage = stage(major);
+        if major.number() >= 18 {
+            stage.talk().sql("INSERT INTO computed VALUES (1, 2)");
+        }
+        work(&stage);
+        let wal = stage.wal();
+        let mut seen = std::collections::BTreeSet::new();
+        for way in WAYS.iter().filter(|way| way.since <= major.number()) {
+            let what = format!("{major}, {}", way.name);
+            let (ours, theirs) = (way.ours(&stage, &wal), way.theirs(&stage));
+            seen.extend(ours.iter().map(|message| char::from(message.data[0])));
+            if way.streaming == Streaming::Off {
+                assert_same(&what, &lines(&ours), &lines(&theirs));
+            } else {
+                assert!(count(&ours, b'S') > 2 && count(&theirs, b'S') > 2, "{what}: nothing was streamed");
+                assert_same(&what, &unstreamed(lines(&ours)), &unstreamed(lines(&theirs)));
+            }
+            assert!(type_names(&theirs).is_subset(&type_names(&ours)), "{what}: names of types");
+            assert!(count(&ours, b'R') <= 2 * count(&theirs, b'R') + 2, "{what}: relations again and again");
+        }
+        let all = "BCORYIUDTMSEcAbPKrp";
+        let lacks: String = all.chars().filter(|kind| !seen.contains(kind)).collect();
+        assert_eq!(lacks, "", "{major}: every kind of message is there");
+    }
+}
+
+/// However the bytes come, and whatever is spilled, the same comes out.
+#[test]
+fn pieces_and_memory_change_nothing() {
+    let major = *Major::under_test().last().unwrap();
+    let stage = stage(major);
+    let talk = stage.talk();
+    talk.all(&themes::ROWS[..8]);
+    talk.all(themes::DEFINITIONS);
+    talk.all(themes::TRANSACTIONS);
+    let wal = stage.wal();
+    let options = || stage.options(0, &["p_main", "p_root"]);
+    let whole = stage.ours(options(), &wal, usize::MAX);
+    assert!(whole.len() > 100);
+    for piece in [1, 4099, 100_000] {
+        assert!(stage.ours(options(), &wal, piece) == whole, "pieces of {piece}");
+    }
+    let mut small = options();
+    small.work_mem_bytes = 1;
+    let (mut decoder, _dir) = stage.decoder(small);
+    let messages = decode(&mut decoder, &wal, usize::MAX).unwrap();
+    assert!(messages == whole, "spilled");
+    assert!(decoder.counters().reorder.spill_txns > 10);
+    let unpublished: u32 = stage.cluster.one(DB, "SELECT 'unpublished'::regclass::oid").parse().unwrap();
+    talk.sql("INSERT INTO unpublished SELECT n FROM generate_series(5001, 6000) n");
+    let (mut decoder, _dir) = stage.decoder(options());
+    decode(&mut decoder, &stage.wal(), usize::MAX).unwrap();
+    let (_, dropped) = *decoder.dropped().iter().find(|(oid, _)| oid.0 == unpublished).unwrap();
+    assert!(dropped.records >= 1000 && dropped.bytes > 50_000, "{dropped:?}");
+}
+
+/// A table that cannot be rendered is named; the others go on if that is wanted.
+#[test]
+fn what_cannot_be_rendered_is_refused_by_name() {
+    let major = *Major::under_test().last().unwrap();
+    let prepare = [
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE odd (id int PRIMARY KEY, c regclass)",
+        "CREATE TABLE asked (id int PRIMARY KEY)",
+        "CREATE PUBLICATION p FOR TABLE t, odd, asked WHERE (id + 1 > 2)",
+    ];
+    let stage = Stage::start(major, &prepare);
+    stage.talk().all(&[
+        "BEGIN; INSERT INTO odd VALUES (1, 't'); ROLLBACK",
+        "TRUNCATE odd",
+        "INSERT INTO t VALUES (1)",
+        "INSERT INTO asked VALUES (1)",
+        "INSERT INTO odd VALUES (1, 't')",
+        "INSERT INTO t VALUES (2)",
+    ]);
+    let wal = stage.wal();
+    let (mut decoder, _dir) = stage.decoder(stage.options(0, &["p"]));
+    let mut refused = decoder.refused().unwrap();
+    refused.sort_by(|left, right| left.table.cmp(&right.table));
+    assert_eq!(refused.len(), 2, "{refused:?}");
+    assert_eq!((refused[0].table.as_str(), &refused[0].column), ("asked", &None));
+    assert_eq!((refused[1].table.as_str(), refused[1].column.as_deref()), ("odd", Some("c")));
+    let error = decode(&mut decoder, &wal, usize::MAX).unwrap_err();
+    assert_eq!(error.refused(), Some(&refused[0]), "{error}");
+    assert!(decoder.push(&[]).is_err() && decoder.finish().is_err());
+    let mut options = stage.options(0, &["p"]);
+    options.refused = OnRefused::LeaveOut;
+    let messages = stage.ours(options, &wal, usize::MAX);
+    let kinds: String = messages.iter().map(|message| char::from(message.data[0])).collect();
+    assert_eq!(kinds, "BRTCBRICBIC");
+    // Without publications every table is meant, and no filter is asked.
+    let mut options = stage.options(0, &[]);
+    options.publications = Publications::EveryTable;
+    options.refused = OnRefused::LeaveOut;
+    let messages = stage.ours(options, &wal, usize::MAX);
+    assert_eq!(count(&messages, b'I'), 3);
+}
