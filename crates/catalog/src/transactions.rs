@@ -99,8 +99,15 @@ impl Transactions {
 
     /// Whether anything of this top-level transaction waits for its end.
     pub(crate) fn has_changes_of(&self, top: Xid) -> bool {
+        if self.logs.is_empty() || self.has_changes(top) {
+            return !self.logs.is_empty();
+        }
         let subs = self.open.get(&top).map_or(&[][..], |open| &open.subs);
-        self.has_changes(top) || subs.iter().any(|sub| self.has_changes(*sub))
+        // It is asked for each row, also of a transaction with very many savepoints.
+        if self.logs.len() < subs.len() {
+            return self.logs.keys().any(|xid| self.top(*xid) == top);
+        }
+        subs.iter().any(|sub| self.has_changes(*sub))
     }
 
     pub(crate) fn own_file(&self, top: Xid, database: Oid, kind: Kind) -> Option<RelFileLocator> {

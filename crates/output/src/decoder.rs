@@ -49,6 +49,8 @@ struct Core {
     catalog: Catalog,
     /// Records up to here were followed before, and what they changed came out or will not.
     followed: Lsn,
+    /// Where the last record ended.
+    end: Lsn,
     cache: LocatorFilterCache,
     tables: Tables,
     buffer: ReorderBuffer<Wanted>,
@@ -109,6 +111,7 @@ impl Decoder {
             first,
             seen_by_look: 0,
             failed: false,
+            end: reader.position(),
             options,
             catalog,
             followed,
@@ -152,10 +155,18 @@ impl Decoder {
         Ok(self.reader.finish()?)
     }
 
-    /// Where reading has to begin again, once all that came out is confirmed.
+    /// Where the last record ended that was read. What committed before it has come out, once [`Outputs::next`] has
+    /// given `None`: it is what may be confirmed, and [`Options::start`] after a restart.
+    #[must_use]
+    pub fn decoded(&self) -> Lsn {
+        self.core.end
+    }
+
+    /// Where reading has to begin again, with the catalogs as they were there, once what came out up to
+    /// [`Decoder::decoded`] is confirmed.
     #[must_use]
     pub fn restart_lsn(&self) -> Lsn {
-        self.core.buffer.restart_lsn(self.position())
+        self.core.buffer.restart_lsn(self.decoded())
     }
 
     /// How many transactions are open and have left something that may come out.
@@ -244,6 +255,7 @@ impl Core {
     }
 
     fn take(&mut self, record: &Record<'_>) -> Result<()> {
+        self.end = record.end();
         if record.lsn() <= self.followed {
             return Ok(());
         }

@@ -151,8 +151,11 @@ impl Answers {
                 Files::NoTable(oid) | Files::Rewrite(oid) => (unwanted(oid), [oid, oid]),
                 Files::Elsewhere => (unwanted(Oid(0)), [Oid(0), Oid(0)]),
             };
-            for relation in &of[..if of[0] == of[1] { 1 } else { 2 }] {
-                self.of.entry(*relation).or_default().push(locator);
+            for relation in of {
+                let locators = self.of.entry(relation).or_default();
+                if !locators.contains(&locator) {
+                    locators.push(locator);
+                }
             }
             self.files.insert(locator, answer);
         }

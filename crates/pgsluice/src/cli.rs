@@ -97,6 +97,21 @@ pub(crate) enum Command {
     /// are. Differences are named by table, key and column. The exit code is
     /// 0 if the ends are equal, 6 if they differ, 1 if that cannot be told.
     Verify(VerifyArgs),
+    /// Print what a range of WAL changed, without a slot or a server's help
+    ///
+    /// Reads segments from directories and files, plain or compressed by gzip,
+    /// lz4 or zstd, and prints what committed: every change of every table,
+    /// or what publications publish. Text has a line each with LSN,
+    /// transaction, what happened, table and columns; json an object a line
+    /// with values as text; pgoutput the messages that a slot would send,
+    /// each behind its length (4 bytes), LSN (8) and transaction (4), all
+    /// big-endian. What tables look like is taken from the source, or from
+    /// a file of `pgsluice catalog export`, and followed through the WAL from
+    /// then on: WAL is needed from the place that the export names, and
+    /// transactions that had ended before the look are left out.
+    Decode(DecodeArgs),
+    /// Keep the catalogs that decoding WAL begins with
+    Catalog(CatalogArgs),
     /// Print a manual page in roff
     Man(ManArgs),
     /// Print a completion script
@@ -230,6 +245,98 @@ pub(crate) struct VerifyArgs {
     /// target has stored them)
     #[arg(long, value_name = "NAME", help_heading = "Stream")]
     pub(crate) publication: Vec<String>,
+}
+
+/// `decode`
+#[derive(Debug, Args)]
+pub(crate) struct DecodeArgs {
+    /// Directories with segments of WAL, or segments
+    #[arg(long, value_name = "DIR|FILE", num_args = 1.., required = true)]
+    pub(crate) wal: Vec<std::path::PathBuf>,
+    /// Print what committed from this position on
+    #[arg(long, value_name = "LSN")]
+    pub(crate) from: Option<Lsn>,
+    /// Read WAL up to this position (default: as far as there is any)
+    #[arg(long, value_name = "LSN")]
+    pub(crate) to: Option<Lsn>,
+    /// Form of the output
+    #[arg(long, value_enum, default_value = "text", value_name = "FORM")]
+    pub(crate) format: DecodeFormat,
+    /// Catalogs that were exported, instead of a look at the source
+    #[arg(long, value_name = "FILE", conflicts_with = "source")]
+    pub(crate) catalog: Option<std::path::PathBuf>,
+    /// Which database of the catalogs (default: the only one)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) database: Option<String>,
+    /// Leave out tables that cannot be decoded, and name them in the end,
+    /// instead of stopping at their first change
+    #[arg(long)]
+    pub(crate) skip_refused: bool,
+    /// How long to wait for transactions that run while the source's catalogs
+    /// are looked at
+    #[arg(long, default_value = "60s", value_name = "DURATION")]
+    pub(crate) timeout: Seconds,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// Publication whose changes are meant (default: every table); may be
+    /// given more than once
+    #[arg(long, value_name = "NAME", help_heading = "Stream")]
+    pub(crate) publication: Vec<String>,
+}
+
+/// See [`DecodeArgs::format`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DecodeFormat {
+    Text,
+    Json,
+    Pgoutput,
+}
+
+/// `catalog`
+#[derive(Debug, Args)]
+pub(crate) struct CatalogArgs {
+    #[command(subcommand)]
+    pub(crate) command: CatalogCommand,
+}
+
+/// What can be done with catalogs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CatalogCommand {
+    /// Write the source's catalogs, as they are now, to a file
+    ///
+    /// For `pgsluice decode --catalog`. The role needs LOGIN and what
+    /// everybody may read; the server `wal_level = logical`. Waits until the
+    /// transactions that are running have ended. Nothing holds back the WAL
+    /// that decoding needs from then on: archive it, or let a physical slot
+    /// keep it.
+    Export(CatalogExportArgs),
+}
+
+/// `catalog export`
+#[derive(Debug, Args)]
+pub(crate) struct CatalogExportArgs {
+    /// The file; one that is there is replaced
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: std::path::PathBuf,
+    /// How long to wait for transactions that are running
+    #[arg(long, default_value = "60s", value_name = "DURATION")]
+    pub(crate) timeout: Seconds,
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+}
+
+/// One server to look at.
+#[derive(Debug, Args)]
+pub(crate) struct SourceArgs {
+    /// Configuration file, in TOML
+    #[arg(long, value_name = "FILE", help_heading = "Servers")]
+    pub(crate) config: Option<std::path::PathBuf>,
+    /// The subscription in the file whose source is meant
+    #[arg(long, value_name = "NAME", help_heading = "Servers")]
+    pub(crate) subscription: Option<String>,
+    /// Source database: a connection string or URI as libpq reads it
+    #[arg(long, value_name = "CONNINFO", help_heading = "Servers")]
+    pub(crate) source: Option<String>,
 }
 
 /// `man`

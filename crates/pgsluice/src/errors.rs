@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use base::catalogue::{Doing, Entry, HeldBy};
 use engine::{Verdict, admin, control};
 
+use crate::command::decode::{from_output, from_segments};
 use crate::command::{from_admin, from_control, from_engine, from_verify};
 use crate::exit::{Code, code_of};
 use crate::failure;
@@ -109,6 +110,14 @@ fn all() -> Vec<Told> {
     let servers = admin::catalogue().into_iter();
     all.extend(servers.map(|entry| {
         Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_admin(error))))
+    }));
+    let decoded = output::catalogue().into_iter();
+    all.extend(decoded.map(|entry| {
+        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_output(&error))))
+    }));
+    let files = source::segments_catalogue().into_iter();
+    all.extend(files.map(|entry| {
+        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_segments(&error))))
     }));
     // Stable: within a group in the order of the crates.
     all.sort_by_key(|told| told.doing);

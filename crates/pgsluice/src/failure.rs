@@ -89,6 +89,11 @@ pub(crate) enum Failure {
         name: SubscriptionName,
     },
     NoPage(String),
+    /// `decode` of a database that the catalogs do not have.
+    NoDatabase {
+        wanted: String,
+        names: Vec<String>,
+    },
     NoNative {
         native: String,
         place: String,
@@ -194,6 +199,9 @@ impl fmt::Display for Failure {
                 "no publication is set, and the target knows no subscription \"{name}\": use --publication"
             ),
             Failure::NoPage(page) => write!(f, "there is no page {page}: see pgsluice --help"),
+            Failure::NoDatabase { wanted, names } => {
+                write!(f, "the catalogs have no database \"{wanted}\"; they have {}", names.join(", "))
+            }
             Failure::NoNative { native, place } => write!(
                 f,
                 "there is no native subscription \"{native}\" in {place}: give its name with --native, and as --target \

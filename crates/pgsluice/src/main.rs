@@ -55,6 +55,7 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     let own = matches.subcommand().map_or(matches, |(_, own)| own);
+    let own = own.subcommand().map_or(own, |(_, own)| own);
     match command {
         Command::Man(args) => return command::man::man(&args),
         Command::Completions(args) => return Ok(command::completions::completions(&args)),
@@ -64,6 +65,11 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     }
     let mut config = Config::gather(own, &|name| std::env::var_os(name))?;
     let tables = config.subscriptions()?;
+    match &command {
+        Command::Decode(args) => return block_on(command::decode::decode(&only_table(tables)?, args)),
+        Command::Catalog(args) => return block_on(command::catalog::catalog(&only_table(tables)?, args)),
+        _ => {}
+    }
     let process = tables[0].process.clone();
     let subjects = tables.into_iter().map(Subject::new).collect::<anyhow::Result<Vec<_>>>()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -83,7 +89,9 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             Command::Drop(args) => command::drop::drop(&only(subjects)?, args.force).await,
             Command::Sequences(args) => command::sequences::sequences(&only(subjects)?, &args).await,
             Command::Verify(args) => command::verify::verify(&only(subjects)?, &args).await,
-            Command::Man(_)
+            Command::Decode(_)
+            | Command::Catalog(_)
+            | Command::Man(_)
             | Command::Completions(_)
             | Command::ConfigReference
             | Command::ErrorReference => {
@@ -105,6 +113,22 @@ fn only(mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
             Err(Failure::Several(names).into())
         }
     }
+}
+
+/// The same before it is known what subscription that is.
+fn only_table(mut tables: Vec<settings::Table>) -> anyhow::Result<settings::Table> {
+    match tables.len() {
+        1 => Ok(tables.swap_remove(0)),
+        _ => {
+            let names = tables.into_iter().filter_map(|table| table.which.subscription).collect();
+            Err(Failure::Several(names).into())
+        }
+    }
+}
+
+/// Runs a command that needs no subscription.
+fn block_on(command: impl Future<Output = anyhow::Result<Code>>) -> anyhow::Result<Code> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(command)
 }
 
 /// Prints what clap has to say: help on stdout, errors on stderr.

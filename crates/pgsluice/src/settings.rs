@@ -430,8 +430,12 @@ pub(crate) enum Place {
 /// in `command` and its subcommands.
 pub(crate) fn with_other_names(command: Command) -> Command {
     let table = Setting::all();
-    let annotate = |command: Command| {
-        command.mut_args(|arg| match table.iter().find(|setting| setting.key == arg.get_id().as_str()) {
+    command.mut_subcommands(|command| annotated(command, &table))
+}
+
+fn annotated(command: Command, table: &[Setting]) -> Command {
+    command
+        .mut_args(|arg| match table.iter().find(|setting| setting.key == arg.get_id().as_str()) {
             Some(setting) if arg.get_long() == Some(&setting.flag()[2..]) => {
                 let key = match setting.place() {
                     Place::Nowhere => String::new(),
@@ -441,6 +445,5 @@ pub(crate) fn with_other_names(command: Command) -> Command {
             }
             _ => arg,
         })
-    };
-    command.mut_subcommands(annotate)
+        .mut_subcommands(|command| annotated(command, table))
 }

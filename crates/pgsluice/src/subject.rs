@@ -153,7 +153,7 @@ fn prefetch(apply: &Apply) -> anyhow::Result<PrefetchMode> {
 }
 
 /// One end's connection string.
-fn end(key: &'static str, text: Option<&str>) -> anyhow::Result<ConnInfo> {
+pub(crate) fn end(key: &'static str, text: Option<&str>) -> anyhow::Result<ConnInfo> {
     let text = text.ok_or(Failure::Missing { key })?;
     Ok(ConnInfo::parse(text).map_err(|error| Failure::Conninfo { key, error })?)
 }

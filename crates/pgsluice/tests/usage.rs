@@ -63,6 +63,8 @@ fn every_command_has_help_and_a_page() {
         "sequences",
         "refresh",
         "verify",
+        "decode",
+        "catalog",
         "man",
         "completions",
     ] {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use base::catalogue::{Doing, HeldBy, entry};
 use proto::frame::ServerError;
 
-use crate::Error;
 use crate::error::Kind;
+use crate::{Error, segments};
 
 /// An error of a slot, for the catalogue of who carries it under words of its
 /// own.
@@ -17,6 +17,81 @@ pub fn slot_not_dropped() -> Error {
         ServerError::new("ERROR", "42501", "permission denied to use replication slots"),
     )
 }
+
+base::catalogue! {
+    /// Every way in which files are not the WAL that is wanted.
+    #[must_use]
+    pub fn segments_catalogue() -> segments::Error where error is error.kind() => segments::Kind;
+    segments::Kind::Io { .. } => entry(
+        Doing::Decoding,
+        "A file of WAL cannot be read",
+        segments::Error::new(segments::Kind::Io {
+            path: SEGMENT.into(),
+            error: std::io::Error::other("Permission denied (os error 13)"),
+        }),
+        "The file is not there, this user may not read it, or it is not compressed as its name says.",
+        "Correct the path in `--wal`, or the file's owner and mode.",
+        &[FILES],
+    ),
+    segments::Kind::None { .. } => entry(
+        Doing::Decoding,
+        "There is no segment of WAL",
+        segments::Error::new(segments::Kind::None { places: vec!["/archive".into()] }),
+        "A segment's name has 24 hexadecimal digits; nothing in the directory is named so.",
+        "Give `--wal` the directory with the segments, or the segments.",
+        &[FILES],
+    ),
+    segments::Kind::Name(_) => entry(
+        Doing::Decoding,
+        "A file that is no segment of WAL",
+        segments::Error::new(segments::Kind::Name("/archive/base.tar".into())),
+        "Which part of the WAL a file has is known by its name only.",
+        "Name segments, or their directory, with `--wal`.",
+        &[FILES],
+    ),
+    segments::Kind::Header(_) => entry(
+        Doing::Decoding,
+        "A segment of WAL that does not begin as one",
+        segments::Error::new(segments::Kind::Header(SEGMENT.into())),
+        "The first page of a segment says how long segments are; this one is empty, cut or damaged.",
+        "Restore the file from the archive, and name it with `--wal`.",
+        &[FILES],
+    ),
+    segments::Kind::Missing { .. } => entry(
+        Doing::Decoding,
+        "A segment of WAL is missing",
+        segments::Error::new(segments::Kind::Missing {
+            name: "0000000100000000000000A5".to_owned(),
+            lsn: base::Lsn::new(0xA500_0028),
+            place: "/archive".into(),
+        }),
+        "WAL is read without a hole, from where the catalogs begin. The server has removed the segment, or it was not \
+         archived.",
+        "Restore it, and name it or its directory with `--wal`; to begin later, `pgsluice catalog export` has to be run \
+         later, too.",
+        &[FILES, DECODE],
+    ),
+    segments::Kind::Short { .. } => entry(
+        Doing::Decoding,
+        "A segment of WAL that is cut short",
+        segments::Error::new(segments::Kind::Short { path: SEGMENT.into(), bytes: 8192, wanted: 16 << 20 }),
+        "Only the last segment may be shorter than the others.",
+        "Restore the file from the archive, and name it with `--wal`.",
+        &[FILES],
+    ),
+    segments::Kind::History(_) => entry(
+        Doing::Decoding,
+        "A timeline's history that cannot be read",
+        segments::Error::new(segments::Kind::History("/archive/00000002.history".into())),
+        "It says from which timelines the newest one came, and has lines that do not say that.",
+        "Restore the file from the archive, or give `--wal` a directory without it.",
+        &[("source", "the_newest_timeline_counts_from_where_it_begins")],
+    ),
+}
+
+const SEGMENT: &str = "/archive/0000000100000000000000A5";
+const FILES: HeldBy = ("source", "what_is_not_there_is_named");
+const DECODE: HeldBy = ("pgsluice decode", "archives_are_read_as_they_are_and_what_they_lack_is_named");
 
 const STREAM: &str = "read the replication stream of slot \"pgsluice_orders\"";
 const PUBLICATION: HeldBy =

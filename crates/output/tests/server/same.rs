@@ -205,6 +205,8 @@ fn pieces_and_memory_change_nothing() {
     let messages = decode(&mut decoder, &wal, usize::MAX).unwrap();
     assert!(messages == whole, "spilled");
     assert!(decoder.counters().reorder.spill_txns > 10);
+    // What a receiver was told before the restart it is told again.
+    assert_same("with restarts", &lines(&stage.restarted(options(), &wal)), &lines(&whole));
     let unpublished: u32 = stage.cluster.one(DB, "SELECT 'unpublished'::regclass::oid").parse().unwrap();
     talk.sql("INSERT INTO unpublished SELECT n FROM generate_series(5001, 6000) n");
     let (mut decoder, _dir) = stage.decoder(options());

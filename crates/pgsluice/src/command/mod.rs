@@ -1,9 +1,11 @@
 //! One file per command; each gives an exit code.
 
 pub(crate) mod adopt;
+pub(crate) mod catalog;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config_reference;
+pub(crate) mod decode;
 pub(crate) mod disable;
 pub(crate) mod drop;
 pub(crate) mod enable;

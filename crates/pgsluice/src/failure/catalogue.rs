@@ -191,6 +191,13 @@ base::catalogue! {
         "Look at `pgsluice --help` for the commands.",
         &[USAGE],
     ),
+    Failure::NoDatabase { .. } => configuring(
+        "The catalogs are of another database",
+        Failure::NoDatabase { wanted: "shop".to_owned(), names: vec!["stock".to_owned()] },
+        "`pgsluice catalog export` looked at another database than `--database` names.",
+        "Name one that the message lists, or leave `--database` out.",
+        &[("pgsluice decode", "ranges_of_wal_are_printed_without_a_slot")],
+    ),
     Failure::NoNative { .. } => entry(
         Doing::Adopting,
         "There is no such native subscription",

@@ -1,0 +1,47 @@
+//! `pgsluice catalog export --source URL --file FILE`.
+
+use std::time::Duration;
+
+use catalog::{Catalog, Look};
+use client::ConnInfo;
+
+use crate::cli::{CatalogArgs, CatalogCommand};
+use crate::exit::{Code, exit};
+use crate::settings::Table;
+use crate::subject::end;
+
+/// What the session is called on the source.
+const APPLICATION_NAME: &str = "pgsluice_catalog";
+
+/// Looks at the catalogs and writes them to a file.
+pub(crate) async fn catalog(table: &Table, args: &CatalogArgs) -> anyhow::Result<Code> {
+    let CatalogCommand::Export(args) = &args.command;
+    let source = end("source", table.ends.source.as_deref())?;
+    let catalog = look(&source, args.timeout.0).await?;
+    catalog.save(&args.file).map_err(|error| from_catalog(&error))?;
+    let databases: Vec<&str> = catalog.databases().into_iter().map(|(_, name)| name).collect();
+    super::say(format_args!(
+        "{}: catalogs of database {} of PostgreSQL {}, looked at at {}; decoding needs WAL from {} on",
+        args.file.display(),
+        databases.join(", "),
+        catalog.server().major,
+        catalog.looked(),
+        catalog.start()
+    ));
+    Ok(Code::Done)
+}
+
+/// The one look at the catalogs of a database, which waits so long for transactions that are running.
+pub(super) async fn look(source: &ConnInfo, wait_max: Duration) -> anyhow::Result<Catalog> {
+    let session = client::connect(source, APPLICATION_NAME, &[]).await;
+    let session = session.map_err(|error| {
+        exit(Code::Failed, format!("cannot connect to the source: {}", base::with_causes(&error)))
+    })?;
+    let look = Look { redo: None, wait_max };
+    Catalog::look(&[session], &look).await.map_err(|error| from_catalog(&error))
+}
+
+/// An error of catalogs with its exit code.
+pub(super) fn from_catalog(error: &catalog::Error) -> anyhow::Error {
+    exit(Code::Failed, base::with_causes(error))
+}

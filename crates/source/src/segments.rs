@@ -1,0 +1,571 @@
+//! WAL from files: segments of an archive or a `pg_wal`, in their order.
+//!
+//! Named are directories and files. A directory stands for the segments in it; everything else there is passed over. A
+//! file may be compressed, as `pg_receivewal` and archives do it: `.gz`, `.lz4`, `.zst`. One that is not complete yet has
+//! `.partial` in its name and is taken only where there is no complete one.
+//!
+//! Where there are several timelines, the newest one that has a segment gives it, as in recovery; a history file of the
+//! newest timeline that lies there says which older ones it came from, and from where on each has segments. Whether
+//! the pages then are what must come next is for the reader of the records to judge.
+//!
+//! Promises: bytes come in the order of their LSNs without a hole; a segment that is missing, or too short although
+//! others follow, is an error that names it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use base::Lsn;
+
+/// What a read hands over at most.
+const PIECE_BYTES: usize = 1 << 20;
+/// `XLP_LONG_HEADER`, and where a segment's first page says how long segments are.
+const LONG_HEADER: u16 = 2;
+const INFO_AT: usize = 2;
+const SEGMENT_SIZE_AT: usize = 32;
+const HEADER_BYTES: usize = 40;
+/// Hexadecimal digits: timeline, and twice eight of the segment.
+const NAME_DIGITS: usize = 24;
+
+/// Files that are not what they should be.
+#[derive(Debug)]
+pub struct Error(Box<Kind>);
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// A file or a directory cannot be read, or not be decompressed.
+    Io {
+        path: PathBuf,
+        error: io::Error,
+    },
+    /// There is nothing to read.
+    None {
+        places: Vec<PathBuf>,
+    },
+    /// A file that was named, and whose name is no segment's.
+    Name(PathBuf),
+    /// It does not begin as segments do.
+    Header(PathBuf),
+    Missing {
+        name: String,
+        lsn: Lsn,
+        place: PathBuf,
+    },
+    Short {
+        path: PathBuf,
+        bytes: u64,
+        wanted: u64,
+    },
+    /// A history file that cannot be one.
+    History(PathBuf),
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind) -> Error {
+        Error(Box::new(kind))
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.0
+    }
+
+    /// A segment is missing between or before others.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(*self.0, Kind::Missing { .. })
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::Io { path, error } => write!(f, "could not read {}: {error}", path.display()),
+            Kind::None { places } => {
+                let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
+                write!(f, "there is no WAL segment in {}", places.join(", "))
+            }
+            Kind::Name(path) => write!(
+                f,
+                "{} is not named as a WAL segment: 24 hexadecimal digits, then .partial, .gz, .lz4 or .zst if need be",
+                path.display()
+            ),
+            Kind::Header(path) => write!(f, "{} does not begin as a WAL segment does", path.display()),
+            Kind::Missing { name, lsn, place } => {
+                write!(f, "WAL is missing: segment {name}, which has {lsn}, is not in {}", place.display())
+            }
+            Kind::Short { path, bytes, wanted } => write!(
+                f,
+                "{} has {bytes} bytes of the {wanted} of a segment, and others follow it",
+                path.display()
+            ),
+            Kind::History(path) => write!(f, "{} is no history of a timeline", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            Kind::Io { error, .. } => error.source(),
+            _ => None,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, Error>;
+
+fn io_at(path: &Path) -> impl Fn(io::Error) -> Error + use<'_> {
+    |error| Error::new(Kind::Io { path: path.to_owned(), error })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compression {
+    None,
+    Gzip,
+    Lz4,
+    Zstd,
+}
+
+/// A file with a segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Segment {
+    path: PathBuf,
+    timeline: u32,
+    /// The two halves of its number, as its name has them.
+    number: (u32, u32),
+    is_partial: bool,
+    compression: Compression,
+}
+
+impl Segment {
+    /// What a file's name says; `None` if it is no segment's.
+    fn of(path: &Path) -> Option<Segment> {
+        let name = path.file_name()?.to_str()?;
+        let (digits, rest) = name.split_at_checked(NAME_DIGITS)?;
+        if !digits.bytes().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_lowercase()) {
+            return None;
+        }
+        // Compressed and then renamed, or the other way round.
+        let partial = rest.strip_suffix(".partial").or_else(|| rest.strip_prefix(".partial"));
+        let compression = match partial.unwrap_or(rest) {
+            "" => Compression::None,
+            ".gz" => Compression::Gzip,
+            ".lz4" => Compression::Lz4,
+            ".zst" => Compression::Zstd,
+            _ => return None,
+        };
+        let number = |at: usize| u32::from_str_radix(&digits[at..at + 8], 16).ok();
+        let (timeline, number) = (number(0)?, (number(8)?, number(16)?));
+        let is_partial = partial.is_some();
+        Some(Segment { path: path.to_owned(), timeline, number, is_partial, compression })
+    }
+
+    fn open(&self) -> Result<Box<dyn Read + Send>> {
+        let file = BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?);
+        Ok(match self.compression {
+            Compression::None => Box::new(file),
+            // A file may have been put together of several.
+            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+            Compression::Lz4 => Box::new(lz4_flex::frame::FrameDecoder::new(file)),
+            Compression::Zstd => {
+                let decoder = ruzstd::decoding::StreamingDecoder::new(file)
+                    .map_err(|error| io_at(&self.path)(io::Error::other(error.to_string())))?;
+                Box::new(decoder)
+            }
+        })
+    }
+
+    /// How long the segments of its cluster are.
+    fn segment_size(&self) -> Result<u64> {
+        let mut header = [0; HEADER_BYTES];
+        let read = self.open()?.read_exact(&mut header);
+        let unfit = || Error::new(Kind::Header(self.path.clone()));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(unfit()),
+            other => other.map_err(io_at(&self.path))?,
+        }
+        let info = u16::from_le_bytes([header[INFO_AT], header[INFO_AT + 1]]);
+        let size: [u8; 4] = header[SEGMENT_SIZE_AT..SEGMENT_SIZE_AT + 4].try_into().expect("four bytes");
+        let size = u32::from_le_bytes(size);
+        let is_size = size.is_power_of_two() && (1 << 20..=1 << 30).contains(&size);
+        if info & LONG_HEADER == 0 || !is_size {
+            return Err(unfit());
+        }
+        Ok(size.into())
+    }
+}
+
+/// A timeline's way through those before it, the oldest first: each with where it begins.
+#[derive(Debug, PartialEq, Eq)]
+struct History(Vec<(u32, Lsn)>);
+
+impl History {
+    /// From the lines of a history file, each with a timeline and where it was left: `1\t0/3000000\twhy`.
+    fn parse(text: &str, own: u32) -> Option<History> {
+        let (mut all, mut begins) = (Vec::new(), Lsn::INVALID);
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let mut words = line.split_whitespace();
+            all.push((words.next()?.parse().ok()?, begins));
+            begins = words.next()?.parse().ok()?;
+        }
+        all.push((own, begins));
+        Some(History(all))
+    }
+
+    /// Whether a timeline may give a segment that ends there.
+    fn has(&self, timeline: u32, segment_end: Lsn) -> bool {
+        self.0.iter().any(|(own, begins)| *own == timeline && *begins < segment_end)
+    }
+}
+
+/// The segments in some places.
+#[derive(Debug)]
+pub struct Segments {
+    /// By number: the one that counts.
+    segments: BTreeMap<u64, Segment>,
+    segment_size: u64,
+    place: PathBuf,
+}
+
+impl Segments {
+    /// Finds the segments in these directories and files.
+    ///
+    /// # Errors
+    /// A place cannot be read, a file that was named is none, or there is no segment at all.
+    pub fn find(places: &[PathBuf]) -> Result<Segments> {
+        let (mut found, mut histories) = (Vec::new(), BTreeMap::new());
+        for place in places {
+            if fs::metadata(place).map_err(io_at(place))?.is_dir() {
+                for entry in fs::read_dir(place).map_err(io_at(place))? {
+                    let path = entry.map_err(io_at(place))?.path();
+                    found.extend(Segment::of(&path));
+                    histories.extend(history_of(&path).map(|timeline| (timeline, path)));
+                }
+            } else {
+                found.push(Segment::of(place).ok_or_else(|| Error::new(Kind::Name(place.clone())))?);
+            }
+        }
+        let Some(newest) = found.iter().map(|segment| segment.timeline).max() else {
+            return Err(Error::new(Kind::None { places: places.to_vec() }));
+        };
+        let segment_size = segment_size(&mut found)?;
+        let history = histories.get(&newest).map(|path| read_history(path, newest)).transpose()?;
+        let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
+        for segment in found {
+            let number = number_of(segment.number, segment_size);
+            let end = Lsn::new((number + 1) * segment_size);
+            if history.as_ref().is_some_and(|history| !history.has(segment.timeline, end)) {
+                continue;
+            }
+            let rank = |segment: &Segment| (segment.timeline, !segment.is_partial);
+            if segments.get(&number).is_none_or(|other| rank(other) < rank(&segment)) {
+                segments.insert(number, segment);
+            }
+        }
+        let place = places.first().cloned().unwrap_or_default();
+        Ok(Segments { segments, segment_size, place })
+    }
+
+    /// `wal_segment_size`.
+    #[must_use]
+    pub fn segment_size(&self) -> u64 {
+        self.segment_size
+    }
+
+    /// Where the first of them begins and the last one ends.
+    #[must_use]
+    pub fn span(&self) -> (Lsn, Lsn) {
+        let at = |number: u64| Lsn::new(number * self.segment_size);
+        let first = self.segments.first_key_value().map_or(0, |(number, _)| *number);
+        let last = self.segments.last_key_value().map_or(0, |(number, _)| *number + 1);
+        (at(first), at(last))
+    }
+
+    /// The bytes from `from` on.
+    ///
+    /// # Errors
+    /// The segment that has `from` is missing.
+    pub fn read(&self, from: Lsn) -> Result<Bytes<'_>> {
+        let number = from.as_u64() / self.segment_size;
+        if !self.segments.contains_key(&number) {
+            return Err(self.missing(number, from));
+        }
+        Ok(Bytes { segments: self, position: from, open: None, buffer: vec![0; PIECE_BYTES] })
+    }
+
+    fn missing(&self, number: u64, lsn: Lsn) -> Error {
+        let before = self.segments.range(..number).next_back();
+        let timeline = before
+            .or_else(|| self.segments.range(number..).next())
+            .map_or(1, |(_, segment)| segment.timeline);
+        let per_file = (1 << 32) / self.segment_size;
+        let name = format!("{timeline:08X}{:08X}{:08X}", number / per_file, number % per_file);
+        Error::new(Kind::Missing { name, lsn, place: self.place.clone() })
+    }
+}
+
+/// How long all of them are, as the first one says that was ever written: a server makes some in advance.
+fn segment_size(found: &mut [Segment]) -> Result<u64> {
+    found.sort_by_key(|segment| (segment.number, segment.timeline, segment.is_partial));
+    let mut sizes = found.iter().map(Segment::segment_size);
+    let first = sizes.next().unwrap_or(Ok(0));
+    first.or_else(|error| sizes.find_map(Result::ok).ok_or(error))
+}
+
+fn number_of((high, low): (u32, u32), segment_size: u64) -> u64 {
+    u64::from(high) * ((1 << 32) / segment_size) + u64::from(low)
+}
+
+/// The timeline of which a file is the history.
+fn history_of(path: &Path) -> Option<u32> {
+    let digits = path.file_name()?.to_str()?.strip_suffix(".history")?;
+    (digits.len() == 8).then(|| u32::from_str_radix(digits, 16).ok())?
+}
+
+fn read_history(path: &Path, timeline: u32) -> Result<History> {
+    let text = fs::read_to_string(path).map_err(io_at(path))?;
+    History::parse(&text, timeline).ok_or_else(|| Error::new(Kind::History(path.to_owned())))
+}
+
+/// Bytes of segments, one after the other.
+pub struct Bytes<'a> {
+    segments: &'a Segments,
+    position: Lsn,
+    open: Option<Box<dyn Read + Send>>,
+    buffer: Vec<u8>,
+}
+
+impl Bytes<'_> {
+    /// Where the next bytes begin.
+    #[must_use]
+    pub fn position(&self) -> Lsn {
+        self.position
+    }
+
+    /// The next bytes; `None` behind the last segment, or where that ends for now.
+    ///
+    /// # Errors
+    /// A segment is missing or too short although others follow, or cannot be read.
+    #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
+    pub fn next(&mut self) -> Result<Option<&[u8]>> {
+        let all = self.segments;
+        let (segments, size) = (&all.segments, all.segment_size);
+        let number = self.position.as_u64() / size;
+        let Some(segment) = segments.get(&number) else {
+            return match segments.range(number..).next() {
+                Some(_) => Err(all.missing(number, self.position)),
+                None => Ok(None),
+            };
+        };
+        let reading = io_at(&segment.path);
+        let within = self.position.as_u64() % size;
+        let file = match &mut self.open {
+            Some(file) => file,
+            open => {
+                let mut file = segment.open()?;
+                let skipped = io::copy(&mut file.by_ref().take(within), &mut io::sink()).map_err(&reading)?;
+                if skipped < within {
+                    return Ok(None);
+                }
+                open.insert(file)
+            }
+        };
+        let wanted = usize::try_from(size - within).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        let read = fill(file, &mut self.buffer[..wanted]).map_err(&reading)?;
+        if read < wanted && segments.range(number + 1..).next().is_some() {
+            let (path, bytes) = (segment.path.clone(), within + read as u64);
+            return Err(Error::new(Kind::Short { path, bytes, wanted: size }));
+        }
+        self.position = Lsn::new(self.position.as_u64() + read as u64);
+        if self.position.as_u64().is_multiple_of(size) {
+            self.open = None;
+        }
+        Ok((read > 0).then(|| &self.buffer[..read]))
+    }
+}
+
+/// Reads until the buffer is full or nothing more comes.
+fn fill(file: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const SIZE: u64 = 1 << 20;
+
+    /// A segment whose bytes tell where they are, behind a header.
+    fn segment(number: u64) -> Vec<u8> {
+        let mut bytes: Vec<u8> =
+            (0..SIZE / 8).flat_map(|at| (number * SIZE + at * 8).to_le_bytes()).collect();
+        bytes[INFO_AT] = LONG_HEADER as u8;
+        bytes[SEGMENT_SIZE_AT..SEGMENT_SIZE_AT + 4].copy_from_slice(&(SIZE as u32).to_le_bytes());
+        bytes
+    }
+
+    fn name(timeline: u32, number: u64) -> String {
+        format!("{timeline:08X}{:08X}{:08X}", number / 4096, number % 4096)
+    }
+
+    fn all(segments: &Segments, from: u64) -> Result<Vec<u8>> {
+        let (mut bytes, mut read) = (Vec::new(), segments.read(Lsn::new(from))?);
+        while let Some(piece) = read.next()? {
+            bytes.extend_from_slice(piece);
+        }
+        Ok(bytes)
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn lz4(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+    }
+
+    #[test]
+    fn names_say_what_a_file_is() {
+        let of = |name: &str| {
+            Segment::of(Path::new(name))
+                .map(|found| (found.timeline, found.number, found.is_partial, found.compression))
+        };
+        let plain = "0000000A0000000B000000FC";
+        assert_eq!(of(plain), Some((10, (11, 0xfc), false, Compression::None)));
+        for (suffix, is_partial, compression) in [
+            (".partial", true, Compression::None),
+            (".gz", false, Compression::Gzip),
+            (".gz.partial", true, Compression::Gzip),
+            (".partial.gz", true, Compression::Gzip),
+            (".lz4", false, Compression::Lz4),
+            (".lz4.partial", true, Compression::Lz4),
+            (".zst", false, Compression::Zstd),
+        ] {
+            assert_eq!(
+                of(&format!("{plain}{suffix}")),
+                Some((10, (11, 0xfc), is_partial, compression)),
+                "{suffix}"
+            );
+        }
+        for other in [
+            "00000002.history",
+            "0000000a0000000B000000FC",
+            "0000000A0000000B000000FC.00000028.backup",
+            "x",
+            "0000000A0000000B000000FCgz",
+            "0000000A0000000B000000FC.gzip",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn segments_of_every_kind_come_in_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: String, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+        let expected: Vec<u8> = (4095..4100).flat_map(segment).collect();
+        put(name(1, 4095), &segment(4095));
+        put(format!("{}.gz", name(1, 4096)), &gzip(&segment(4096)));
+        put(format!("{}.lz4", name(1, 4097)), &lz4(&segment(4097)));
+        put(format!("{}.zst", name(1, 4098)), &zstd(&segment(4098)));
+        put(format!("{}.partial", name(1, 4099)), &segment(4099));
+        put("archive_status".to_owned(), b"");
+        let segments = Segments::find(&[dir.path().to_owned()]).unwrap();
+        assert_eq!(segments.segment_size(), SIZE);
+        assert_eq!(segments.span(), (Lsn::new(4095 * SIZE), Lsn::new(4100 * SIZE)));
+        assert!(all(&segments, 4095 * SIZE).unwrap() == expected);
+        let from = 4096 * SIZE + 3 * 8192;
+        assert!(all(&segments, from).unwrap() == expected[(from - 4095 * SIZE) as usize..]);
+        // The last may be shorter; a complete one counts more than a partial one.
+        put(format!("{}.gz.partial", name(1, 4100)), &gzip(&segment(4100)[..5000]));
+        let segments = Segments::find(&[dir.path().to_owned()]).unwrap();
+        assert_eq!(all(&segments, 4099 * SIZE).unwrap().len(), SIZE as usize + 5000);
+        put(name(1, 4100), &segment(4100));
+        let segments = Segments::find(&[dir.path().to_owned()]).unwrap();
+        assert_eq!(all(&segments, 4099 * SIZE).unwrap().len(), 2 * SIZE as usize);
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().to_owned();
+        let error = Segments::find(std::slice::from_ref(&place)).unwrap_err().to_string();
+        assert!(error.starts_with("there is no WAL segment in "), "{error}");
+        for number in [5, 6, 8] {
+            fs::write(place.join(name(3, number)), segment(number)).unwrap();
+        }
+        let segments = Segments::find(std::slice::from_ref(&place)).unwrap();
+        let error = all(&segments, 5 * SIZE).unwrap_err();
+        assert!(
+            error.is_missing() && error.to_string().contains("segment 000000030000000000000007"),
+            "{error}"
+        );
+        let error = segments.read(Lsn::new(4 * SIZE + 8)).err().unwrap().to_string();
+        assert!(error.contains("segment 000000030000000000000004, which has 0/400008"), "{error}");
+        fs::write(place.join(name(3, 7)), &segment(7)[..8192]).unwrap();
+        let segments = Segments::find(std::slice::from_ref(&place)).unwrap();
+        let error = all(&segments, 5 * SIZE).unwrap_err().to_string();
+        assert!(error.contains("has 8192 bytes of the 1048576 of a segment"), "{error}");
+        let other = place.join("00000003.txt");
+        fs::write(&other, b"").unwrap();
+        let error = Segments::find(&[other]).unwrap_err().to_string();
+        assert!(error.contains("is not named as a WAL segment"), "{error}");
+        let damaged = place.join(format!("{}.gz", name(3, 9)));
+        fs::write(&damaged, b"no gzip at all").unwrap();
+        let error = Segments::find(&[damaged]).unwrap_err().to_string();
+        assert!(error.starts_with("could not read "), "{error}");
+        let empty = place.join(name(3, 9));
+        fs::write(&empty, [0; 8192]).unwrap();
+        let error = Segments::find(&[empty]).unwrap_err().to_string();
+        assert!(error.ends_with("does not begin as a WAL segment does"), "{error}");
+    }
+
+    #[test]
+    fn the_newest_timeline_counts_from_where_it_begins() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |timeline, number, mark: u8| {
+            let mut bytes = segment(number);
+            bytes[8000] = mark;
+            fs::write(dir.path().join(name(timeline, number)), bytes).unwrap();
+        };
+        // The first was left in segment 2 for the second; the third came from the first, too, and is another's.
+        for (timeline, numbers) in [(1, 1..4), (2, 2..4), (3, 3..5), (4, 3..5)] {
+            numbers.for_each(|number| put(timeline, number, timeline as u8));
+        }
+        let history = "1\t0/280000\tno recovery target specified\n\n2\t0/300010\tas well\n";
+        fs::write(dir.path().join("00000004.history"), history).unwrap();
+        let marks = |segments: &Segments| -> Vec<u8> {
+            let bytes = all(segments, SIZE).unwrap();
+            bytes.chunks(SIZE as usize).map(|segment| segment[8000]).collect()
+        };
+        let segments = Segments::find(&[dir.path().to_owned()]).unwrap();
+        assert_eq!(marks(&segments), [1, 2, 4, 4]);
+        fs::remove_file(dir.path().join(name(4, 3))).unwrap();
+        let segments = Segments::find(&[dir.path().to_owned()]).unwrap();
+        assert_eq!(marks(&segments), [1, 2, 2, 4], "the third is none of its own");
+        fs::write(dir.path().join("00000004.history"), "what?\n").unwrap();
+        let error = Segments::find(&[dir.path().to_owned()]).unwrap_err().to_string();
+        assert!(error.ends_with("is no history of a timeline"), "{error}");
+    }
+}
