@@ -16,6 +16,7 @@ mod aftermath;
 mod backlog;
 mod catchup;
 mod copy;
+mod decode;
 mod lag;
 mod limit;
 mod load;
@@ -53,6 +54,8 @@ enum Bench {
     Copy,
     /// A backlog that was written while the subscriber was off.
     Catchup,
+    /// WAL decoded by the walsender and by ours.
+    Decode,
     /// Every row of both ends compared, beside counting and hashing them.
     Verify,
     /// Each mechanism of applying by itself: reading ahead, several workers, batches.
@@ -192,6 +195,7 @@ fn run(options: &Options) -> Result<bool> {
     let (name, cases) = match options.bench {
         Bench::Copy => ("copy", copy::run(options, &say)?),
         Bench::Catchup => ("catchup", catchup::run(options, &say)?),
+        Bench::Decode => ("decode", decode::run(options, &say)?),
         Bench::Verify => ("verify", verify::run(options, &say)?),
         Bench::Ablation => ("ablation", ablation::run(options, &say)?),
         Bench::Lag => ("lag", lag::run(options, &say)?),
@@ -203,6 +207,7 @@ fn run(options: &Options) -> Result<bool> {
             Bench::Copy | Bench::Catchup => &report::NATIVE,
             Bench::Verify => &verify::STOCK,
             Bench::Ablation => &ablation::STOCK,
+            Bench::Decode => &decode::STOCK,
             Bench::Lag => &lag::STOCK,
         },
         cases,

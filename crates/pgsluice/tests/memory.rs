@@ -2,7 +2,8 @@
 //! for a target that is busy: memory stays bounded.
 //!
 //! `PGSLUICE_MEMORY_ROWS` sets the rows: 10,000,000 is what is promised; the default is enough to exceed the limit if
-//! the transaction were held in memory.
+//! the transaction were held in memory. `PGSLUICE_MEMORY_ROW_BYTES` sets about how large each is: so many rows of the
+//! default size take 50 GB of disk with what both servers and the spool keep.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -13,14 +14,23 @@ use testkit::{Builder, Cluster, Major, Pair, Sluice, assert_same_rows, wait_for}
 
 /// What is promised.
 const RESIDENT_MAX: u64 = 256 << 20;
-/// Of each row, about; the default transaction is larger than what is promised.
+/// The default transaction is larger than what is promised.
 const ROW_BYTES: u64 = 1_000;
 const ROWS: u64 = 280_000;
 const BOUND: Duration = Duration::from_secs(3_600);
 
 fn rows() -> u64 {
-    let text = std::env::var("PGSLUICE_MEMORY_ROWS").unwrap_or_default();
-    if text.is_empty() { ROWS } else { text.parse().expect("PGSLUICE_MEMORY_ROWS is a number") }
+    asked("PGSLUICE_MEMORY_ROWS", ROWS)
+}
+
+/// Of each row, about.
+fn row_bytes() -> u64 {
+    asked("PGSLUICE_MEMORY_ROW_BYTES", ROW_BYTES)
+}
+
+fn asked(variable: &str, default: u64) -> u64 {
+    let text = std::env::var(variable).unwrap_or_default();
+    if text.is_empty() { default } else { text.parse().unwrap_or_else(|_| panic!("{variable} is a number")) }
 }
 
 /// Memory of `pgsluice` while it applies [`rows`] rows, which `write` writes: the source's session runs it with the
@@ -50,7 +60,8 @@ fn resident_of(
     let rows = rows();
     write(&pair, &|first, last| {
         format!(
-            "INSERT INTO t SELECT n, repeat('x', {ROW_BYTES} - 20) || n FROM generate_series({first}, {last}) n"
+            "INSERT INTO t SELECT n, repeat('x', {} - 20) || n FROM generate_series({first}, {last}) n",
+            row_bytes()
         )
     });
     let level = || {
@@ -67,7 +78,7 @@ fn resident_of(
 
 #[test]
 fn one_large_transaction_is_not_held_in_memory() {
-    let transaction = rows() * ROW_BYTES;
+    let transaction = rows() * row_bytes();
     assert!(transaction > RESIDENT_MAX, "a transaction of {transaction} bytes would show nothing");
     // Each major in one of the two ways: they differ here, in who keeps the open transaction.
     for (major, streaming) in Major::under_test().into_iter().zip(["on", "off"].into_iter().cycle()) {

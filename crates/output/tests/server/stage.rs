@@ -181,7 +181,8 @@ impl Stage {
 impl Stage {
     /// The same, begun again wherever nothing was open, with the catalogs as they were there.
     pub(crate) fn restarted(&self, mut options: Options, wal: &[u8]) -> Vec<Message> {
-        let (mut messages, mut restarts, begin) = (Vec::new(), 0, self.catalog.start().as_u64() / 8192 * 8192);
+        let (mut messages, mut restarts, begin) =
+            (Vec::new(), 0, self.catalog.start().as_u64() / 8192 * 8192);
         let (mut decoder, mut _dir) = self.decoder(options.clone());
         loop {
             let at = (decoder.position().as_u64() - begin) as usize;
