@@ -12,7 +12,8 @@
 //!
 //! A transaction larger than a batch is handed over in parts, of which one is
 //! executed, one waits and one grows; the target commits it when its commit
-//! has come.
+//! has come. Where others may commit before it, it stands aside in a file
+//! instead ([`crate::large`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,19 +24,24 @@ use base::{Lsn, Progress, SubscriptionName};
 use client::{Canceller, Wire};
 use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use txn::{Assembler, Begin, Block, Event, Input, Spool};
 
-use crate::batch::{Batch, Change, Chunk, End};
+use crate::batch::{Batch, Change, Chunk, Digest, End};
 use crate::catalog::Catalog;
 use crate::counters::Counters;
 use crate::crew::{Crew, Parts};
 use crate::error::{Error, Kind};
-use crate::executor::{Executor, Identity, Shared};
+use crate::executor::{Executor, Identity};
 use crate::gate::{Gate, Intake, Passed};
 use crate::join::{Asides, Join, JoinRequests, Part, Request};
+use crate::large::{Growing, Large};
 use crate::prefetch::{Options as PrefetchOptions, Prefetch};
+use crate::reach::Reached;
+use crate::schedule::Footprint;
 use crate::settled::{FILES_MAX, Room, Settled};
+use crate::shared::Shared;
 use crate::target::{Sessions, Target};
 use crate::write::Writer;
 
@@ -64,12 +70,23 @@ pub struct Options {
     pub unconverted: bool,
     /// Sessions that apply at the same time, at most.
     pub workers: usize,
+    /// Whether transactions become visible in the source's order.
+    pub commit_order: CommitOrder,
     /// The transaction to pass over, by its commit LSN.
     pub skip_lsn: Option<Lsn>,
     /// Where the stream can be held between transactions.
     pub gate: Arc<Gate>,
     /// Pages that are read ahead, if any are.
     pub prefetch: Option<PrefetchOptions>,
+}
+
+/// Whether transactions become visible on the target in the source's order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitOrder {
+    /// They do.
+    Preserve,
+    /// One that is independent of all before it may commit before them.
+    Relaxed,
 }
 
 /// What an applier is fed with.
@@ -94,11 +111,18 @@ const BATCH_ROWS: usize = 10_000;
 /// being executed, so many changes are worth another session and two more round trips: a set of fewer costs the
 /// target more than it is worth, and what waits a moment longer is folded.
 const AHEAD_ROWS: usize = 2_000;
+/// And less waits no longer than this, where it may be committed before what is being executed.
+const PATIENCE: Duration = Duration::from_millis(5);
 
 impl Options {
     fn batch_rows(&self) -> usize {
         let most = if self.keep_transactions { AHEAD_ROWS } else { BATCH_ROWS };
         (self.batch_rows_max / BATCHES).clamp(1, most)
+    }
+
+    /// Whether transactions commit out of order, with so many workers.
+    pub(crate) fn is_relaxed(&self, workers: usize) -> bool {
+        self.commit_order == CommitOrder::Relaxed && workers > 1
     }
 
     /// With so many workers.
@@ -110,6 +134,8 @@ impl Options {
 pub(crate) enum Work {
     /// The permit says that the executor is busy.
     Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
+    /// A transaction that others may pass.
+    Large(Box<Large>, Footprint),
     Join(Join),
     /// Everything before was handed over.
     CaughtUp(Lsn),
@@ -132,9 +158,12 @@ pub async fn apply(
     counters.queued_bytes.store(0, Ordering::Relaxed);
     counters.executing.store(false, Ordering::Relaxed);
     let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters);
-    let shared = Arc::new(Shared::new(Arc::clone(&counters), progress));
-    let fitting = shared.fitting();
+    let shared = Shared::new(Arc::clone(&counters), progress);
     let workers = target.sessions.wires.len();
+    let relaxed = options.is_relaxed(workers);
+    let prefix = target.reached.prefix;
+    let shared = Arc::new(if relaxed { shared.relaxed(prefix) } else { shared });
+    let fitting = shared.fitting();
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
     let mut executing = AbortOnDrop(start(target.sessions, queue, &options, shared, &prefetch));
@@ -144,6 +173,10 @@ pub async fn apply(
         catalog: target.catalog,
         batch: Batch::default(),
         settled: None,
+        growing: None,
+        relaxed,
+        handed: prefix,
+        ready_since: None,
         fitting,
         joins: feed.joins.0,
         finishing: VecDeque::new(),
@@ -152,7 +185,7 @@ pub async fn apply(
         passed: None,
         transaction: None,
         continues: false,
-        done: target.progress,
+        done: target.reached,
         workers,
         options,
         counters,
@@ -211,8 +244,18 @@ fn start(
         Some(executor) if executors.is_empty() => tokio::spawn(execute(executor, queue, shared)),
         last => {
             executors.extend(last);
-            let parts =
-                Parts { executors, cancellers, pids, lock_watch, shared, applying, binary, exact_only };
+            let relaxed = options.is_relaxed(workers).then_some(options.batch_bytes_max);
+            let parts = Parts {
+                executors,
+                cancellers,
+                pids,
+                lock_watch,
+                shared,
+                applying,
+                binary,
+                exact_only,
+                relaxed,
+            };
             tokio::spawn(Crew::new(parts).run(queue))
         }
     }
@@ -231,6 +274,8 @@ async fn execute(
                 executor.apply(*chunk).await?;
                 counters.executing.store(false, Ordering::Relaxed);
             }
+            // Only where several sessions apply.
+            Work::Large(..) => return Err(Kind::Lost.into()),
             Work::Join(join) => {
                 counters.executing.store(true, Ordering::Relaxed);
                 executor.join(join).await?;
@@ -261,14 +306,23 @@ struct Current {
     begun: bool,
 }
 
-/// Waits until so many workers are idle; one will be busy.
+/// Waits until so many workers are idle, or after `patience` only for one; one
+/// will be busy.
 async fn when_idle<'w>(
     idle: &Arc<Semaphore>,
     wanted: u32,
+    patience: Option<Instant>,
     work: &'w mpsc::Sender<Work>,
 ) -> (Option<OwnedSemaphorePermit>, Result<mpsc::Permit<'w, Work>, mpsc::error::SendError<()>>) {
+    let enough = Arc::clone(idle).acquire_many_owned(wanted);
     // Never closed.
-    let mut busy = Arc::clone(idle).acquire_many_owned(wanted).await.ok();
+    let mut busy = match patience {
+        None => enough.await.ok(),
+        Some(until) => match tokio::time::timeout_at(until, enough).await {
+            Ok(busy) => busy.ok(),
+            Err(_) => Arc::clone(idle).acquire_owned().await.ok(),
+        },
+    };
     drop(busy.as_mut().and_then(|busy| busy.split(wanted as usize - 1)));
     (busy, work.reserve().await)
 }
@@ -280,6 +334,15 @@ struct Planning {
     batch: Batch,
     /// Transactions before those of the batch.
     settled: Option<Settled>,
+    /// The transaction that is coming, or has just ended, if it stands aside.
+    growing: Option<Growing>,
+    /// Transactions commit out of order.
+    relaxed: bool,
+    /// Where what was handed over last ends.
+    handed: Lsn,
+    /// Since when a whole transaction waits to be handed over, where it may
+    /// pass what is being executed.
+    ready_since: Option<Instant>,
     /// How many transactions fit as one set; the executor's to say.
     fitting: Arc<AtomicUsize>,
     joins: mpsc::Receiver<Request>,
@@ -293,8 +356,8 @@ struct Planning {
     transaction: Option<Current>,
     /// The batch continues a transaction of which parts were handed over.
     continues: bool,
-    /// Transactions that end at or before here are on the target.
-    done: Lsn,
+    /// What is on the target.
+    done: Reached,
     /// Sessions that apply.
     workers: usize,
     options: Options,
@@ -322,24 +385,27 @@ impl Planning {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return Ok(()),
-                    () = self.finish_joins(&work) => {}
+                    finished = self.finish_joins(&work) => finished?,
                 }
             }
             // Everything at hand first: it costs little beside a round trip.
             let more = match self.absorb(&mut waiting, &mut caught_up).await {
                 Ok(more) => more,
                 Err(error) => {
-                    self.hand_over_whole(&work).await;
+                    self.hand_over_whole(&work).await?;
                     return Err(error);
                 }
             };
-            let full = self.is_full();
+            let mut full = self.is_full();
+            let aside = full && self.stand_aside()?;
+            full &= !aside;
             // Of several workers most may be idle behind a chunk that must be alone.
             let taken = idle.available_permits() == 0 || work.capacity() == 0;
             if full && taken && self.settle() {
                 continue;
             }
-            if !self.is_ready() && !full {
+            let patience = self.patience();
+            if !self.is_ready() && !full && !aside {
                 debug_assert!(!more);
                 tokio::select! {
                     biased;
@@ -360,30 +426,32 @@ impl Planning {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                room = work.reserve(), if self.is_in_parts() => {
+                room = work.reserve(), if self.is_in_parts() && !aside => {
                     let Ok(room) = room else { return Ok(()) };
-                    room.send(Work::Chunk(Box::new(self.take_chunk()), None));
+                    room.send(self.take_work(None)?);
                 }
-                (busy, room) = when_idle(&idle, self.wanted_idle(), &work), if !self.is_in_parts() => {
+                (busy, room) = when_idle(&idle, self.wanted_idle(), patience, &work), if !self.is_in_parts() => {
                     let Ok(room) = room else { return Ok(()) };
-                    room.send(Work::Chunk(Box::new(self.take_chunk()), busy));
+                    room.send(self.take_work(busy)?);
                 }
                 block = inputs.recv(), if !full && !more && !self.intake.is_full() => match block {
                     Some(block) => (waiting, _room) = (block.inputs.into_iter(), block.room),
                     None => break,
                 },
+                // Nobody is waited for while a large transaction is put aside.
+                () = tokio::task::yield_now(), if aside => {}
             }
         }
-        self.hand_over_whole(&work).await;
-        Ok(())
+        self.hand_over_whole(&work).await
     }
 
     /// Nothing more will come; what is complete is still handed over. If the
     /// executor is gone, it failed, and says so itself.
-    async fn hand_over_whole(&mut self, work: &mpsc::Sender<Work>) {
+    async fn hand_over_whole(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
         while self.is_ready() {
-            let _ = work.send(Work::Chunk(Box::new(self.take_chunk()), None)).await;
+            let _ = work.send(self.take_work(None)?).await;
         }
+        Ok(())
     }
 
     fn is_full(&self) -> bool {
@@ -401,21 +469,63 @@ impl Planning {
         u32::try_from(wanted).expect("a handful of workers")
     }
 
+    /// Until when little waits for all workers to be idle: what is being
+    /// executed keeps nobody waiting who may pass it.
+    fn patience(&mut self) -> Option<Instant> {
+        let waits = self.relaxed && self.is_ready();
+        self.ready_since = waits.then(|| self.ready_since.unwrap_or_else(Instant::now));
+        self.ready_since.map(|since| since + PATIENCE)
+    }
+
     /// Whether a whole transaction is there to hand over.
     fn is_ready(&self) -> bool {
         !self.batch.ends.is_empty() || self.settled.is_some()
     }
 
-    /// Whether what is handed over next is a part of a large transaction.
+    /// Whether what is handed over next is a part of a large transaction, or
+    /// one that stood aside.
     fn is_in_parts(&self) -> bool {
-        self.continues || !self.is_ready()
+        self.continues || !self.is_ready() || self.has_stood_aside()
+    }
+
+    /// Whether a large transaction that stood aside is handed over next.
+    fn has_stood_aside(&self) -> bool {
+        self.growing.is_some() && self.settled.is_none() && !self.batch.ends.is_empty()
+    }
+
+    /// Puts what there is of a large transaction into its file, if others may
+    /// pass it; false if it stays as it is.
+    fn stand_aside(&mut self) -> Result<bool, Error> {
+        if !self.relaxed || self.continues || !self.batch.ends.is_empty() || self.transaction.is_none() {
+            return Ok(false);
+        }
+        let growing = match &mut self.growing {
+            Some(growing) => growing,
+            None => match self.assembler.scratch() {
+                Ok(file) => self.growing.insert(Growing::new(file)),
+                Err(error) => {
+                    tracing::warn!(
+                        "a large transaction delays others: {error}; make room in the spool directory"
+                    );
+                    return Ok(false);
+                }
+            },
+        };
+        let mut part = std::mem::take(&mut self.batch);
+        part.open = self.transaction.map(|current| current.begin);
+        growing.add(&part).map_err(Kind::PutAside)?;
+        if let Some(current) = &mut self.transaction {
+            current.begun = true;
+        }
+        Ok(true)
     }
 
     /// Settles the whole transactions of the batch; false if it stays as it
     /// is. One source transaction that must remain one target transaction is
     /// not settled, nor is the end of one that was begun.
     fn settle(&mut self) -> bool {
-        if self.batch.ends.is_empty() || self.options.keep_transactions || self.continues {
+        let stays = self.options.keep_transactions || self.continues || self.growing.is_some();
+        if self.batch.ends.is_empty() || stays {
             return false;
         }
         let room = Room {
@@ -458,7 +568,9 @@ impl Planning {
                     return Ok(true);
                 }
                 // The last part of a large transaction is committed by itself.
-                if self.is_full() || self.continues && self.is_ready() {
+                let ended = self.continues && self.is_ready()
+                    || self.growing.is_some() && !self.batch.ends.is_empty();
+                if self.is_full() || ended {
                     return Ok(true);
                 }
             }
@@ -556,7 +668,7 @@ impl Planning {
 
     /// The current transaction, if its changes are to be applied.
     fn applicable(&self) -> Option<Current> {
-        self.transaction.filter(|current| !current.skipped && current.begin.final_lsn >= self.done)
+        self.transaction.filter(|current| !current.skipped && !self.done.has(current.begin.final_lsn))
     }
 
     fn push(&mut self, change: Change) {
@@ -571,7 +683,8 @@ impl Planning {
         if current.skipped {
             self.options.skip_lsn = None;
         }
-        if current.begin.final_lsn >= self.done {
+        let done = self.done.has(current.begin.final_lsn);
+        if !done {
             self.asides.end(current.begin, commit, &mut || self.assembler.scratch());
             self.passed = Some(End { changes_end: 0, begin: current.begin, commit, skipped: false });
         }
@@ -579,7 +692,7 @@ impl Planning {
         let nothing = !current.begun && self.batch.changes.len() == start && !current.skipped;
         // Nothing of it is for this target. If something waits to be
         // committed before it, progress follows with that one's successor.
-        if nothing || current.begin.final_lsn < self.done {
+        if nothing || done {
             if !self.is_ready() {
                 *caught_up = Some(commit.end_lsn);
             }
@@ -608,8 +721,8 @@ impl Planning {
 
     /// Lets tables join here, behind all that was passed. If the executor is
     /// gone, it failed, and says so itself.
-    async fn finish_joins(&mut self, work: &mpsc::Sender<Work>) {
-        self.hand_over_whole(work).await;
+    async fn finish_joins(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
+        self.hand_over_whole(work).await?;
         while let Some(Request::Finish { table, since, done }) = self.finishing.pop_front() {
             let Some(aside) = self.asides.remove(&table) else { continue };
             match aside.into_work(&mut || self.assembler.scratch()) {
@@ -623,6 +736,32 @@ impl Planning {
                     let _ = done.send(Err(why));
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// What is handed over next; `busy` says that a worker will be.
+    fn take_work(&mut self, busy: Option<OwnedSemaphorePermit>) -> Result<Work, Error> {
+        if self.has_stood_aside()
+            && let Some(mut growing) = self.growing.take()
+        {
+            growing.add(&self.batch.take_whole()).map_err(Kind::PutAside)?;
+            let large = growing.into_large(self.handed, self.options.batch_rows());
+            let (large, footprint) = large.ok_or(Kind::Lost)?;
+            self.note_handed(&large.digest);
+            return Ok(Work::Large(Box::new(large), footprint));
+        }
+        self.ready_since = None;
+        let mut chunk = self.take_chunk();
+        chunk.digest.since = self.handed;
+        self.note_handed(&chunk.digest);
+        Ok(Work::Chunk(Box::new(chunk), busy))
+    }
+
+    fn note_handed(&mut self, digest: &Digest) {
+        if let Some(end) = &digest.last {
+            self.handed = end.commit.end_lsn;
+            self.counters.set_handed(end.commit.end_lsn, end.commit.commit_time);
         }
     }
 
@@ -647,9 +786,6 @@ impl Planning {
             }
         };
         self.continues = !chunk.last;
-        if let Some(end) = &chunk.digest.last {
-            self.counters.set_handed(end.commit.end_lsn, end.commit.commit_time);
-        }
         chunk
     }
 }

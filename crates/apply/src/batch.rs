@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use base::Lsn;
 use proto::pgoutput::CommitInfo;
 use txn::{Begin, Op};
 
@@ -150,6 +151,8 @@ pub(crate) struct Digest {
     pub(crate) skipped: u64,
     /// The last of them.
     pub(crate) last: Option<End>,
+    /// Where what was handed over before it ends.
+    pub(crate) since: Lsn,
     /// Bytes of row data as they came.
     pub(crate) bytes: usize,
     pub(crate) tally: Tally,
@@ -214,7 +217,7 @@ impl Chunk {
 
 #[cfg(test)]
 mod tests {
-    use base::{Lsn, PgTimestamp, Xid};
+    use base::{PgTimestamp, Xid};
     use proto::pgoutput::Tuple;
 
     use super::*;

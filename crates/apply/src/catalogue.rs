@@ -144,11 +144,11 @@ base::catalogue! {
     ),
     Kind::PutAside(_) => entry(
         Doing::KeepingState,
-        "What was put aside on disk cannot be read back",
+        "Changes cannot be put aside on disk, or read back",
         Kind::PutAside(io::Error::other("Input/output error (os error 5)")),
-        "Changes of a batch that has not been applied wait in the spool directory, and the disk failed, or somebody \
-         removed files there.",
-        "Repair the disk, or give another place by `--state-dir`; the source sends the changes again.",
+        "Changes that have not been applied wait in the spool directory, and the disk failed or is full; with \
+         `commit_order = relaxed` each transaction that is larger than a batch waits there as a whole.",
+        "Make room or repair the disk, or give another place by `--state-dir`; the source sends the changes again.",
         &[],
     ),
     Kind::Held { .. } => entry(

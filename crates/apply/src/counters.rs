@@ -34,6 +34,9 @@ pub struct Counters {
     pub ahead: AtomicU64,
     /// Those of them that met something and were executed again.
     pub ahead_void: AtomicU64,
+    /// Target transactions that were committed before an earlier one
+    /// (`commit_order = relaxed`).
+    pub out_of_order: AtomicU64,
     /// Attempts that ended in an error.
     pub errors: AtomicU64,
     /// Conflicts by type.

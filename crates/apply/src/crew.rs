@@ -12,11 +12,12 @@
 //! and whether a COMMIT on its way arrived is asked behind the fences of the
 //! next start (RULES P2).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
+use base::Lsn;
 use client::Canceller;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
@@ -25,12 +26,14 @@ use crate::applier::{AbortOnDrop, Work};
 use crate::batch::{Chunk, Digest};
 use crate::counters::add;
 use crate::error::{Error, Kind};
-use crate::executor::{Executor, Shared};
+use crate::executor::Executor;
 use crate::join::Join;
+use crate::large::Large;
 use crate::lock_watch::{LockWatch, Wait};
 use crate::plan::Plan;
-use crate::schedule::{Action, Footprint, Schedule};
-use crate::settled::Originals;
+use crate::schedule::{Action, Either, Footprint, Manner, Relaxed, Schedule};
+use crate::settled::{FILES_MAX, Originals};
+use crate::shared::Shared;
 
 /// What a worker is told.
 enum Order {
@@ -44,8 +47,23 @@ enum Order {
         again: bool,
     },
     Chunk(Box<Chunk>),
+    Large(Box<Large>),
     Join(Join),
     Rollback,
+}
+
+impl Order {
+    /// Where its stretch of the stream begins, if it has one.
+    fn since(&self) -> Option<Lsn> {
+        match self {
+            Order::Finish(_, digest) | Order::Whole(_, digest) | Order::Replay { digest, .. } => {
+                Some(digest.since)
+            }
+            Order::Chunk(chunk) => Some(chunk.digest.since),
+            Order::Large(large) => Some(large.digest.since),
+            Order::Ahead(_) | Order::Join(_) | Order::Rollback => None,
+        }
+    }
 }
 
 /// What became of it.
@@ -72,6 +90,9 @@ struct Question {
 /// When the lock watch is asked first. Who really executes for so long can
 /// spare a question.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// Where what is independent may pass, a chunk that waits for another is taken
+/// for busy so long, so that a hot row does not make all chunks small.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// At most so long from look to look.
 const LOOKS_APART_MAX: Duration = Duration::from_millis(250);
 
@@ -110,6 +131,18 @@ impl Watched {
     }
 }
 
+impl Work {
+    /// How much it is, about. A large transaction is in a file, however large.
+    fn bytes(&self) -> Bytes {
+        let Work::Chunk(chunk, _) = self else { return Bytes::default() };
+        let plan = chunk.plan.as_ref().map_or(0, Plan::bytes);
+        match &chunk.originals {
+            Originals::Memory(batch) => Bytes { memory: plan.max(batch.bytes), files: 0 },
+            Originals::Disk(spilled) => Bytes { memory: plan, files: spilled.byte_len() },
+        }
+    }
+}
+
 type Report = (u64, Result<Answer, Error>);
 
 /// A worker's session from outside.
@@ -120,7 +153,7 @@ pub(crate) struct Lane {
     pid: i32,
 }
 
-/// What is in flight, in commit order.
+/// What is in flight.
 enum Piece {
     /// Whole transactions that can be executed as a set; its plans are taken
     /// when they are executed.
@@ -131,19 +164,26 @@ enum Piece {
         plan: Option<Plan>,
         late: Option<Plan>,
     },
+    /// A transaction in a file, which others may pass.
+    Large(Option<Box<Large>>),
     /// To be done alone.
     Alone(Option<Order>),
-    CaughtUp(base::Lsn),
+    CaughtUp(Lsn),
 }
 
 /// See the module.
 pub(crate) struct Crew {
-    schedule: Schedule,
+    schedule: Either,
     lanes: Vec<Lane>,
     /// Each with what says that a worker is busy, until it is done.
-    pieces: VecDeque<(Piece, Option<OwnedSemaphorePermit>)>,
-    /// The number of the first piece.
-    first: u64,
+    pieces: BTreeMap<u64, InFlight>,
+    /// Where order is not preserved, what is in flight has at most about so
+    /// many bytes; else the schedule takes no more than there are lanes.
+    bytes_max: Option<usize>,
+    /// Bytes of all of it, in memory and in files.
+    bytes: Bytes,
+    /// Pieces that may still wait for others then: they let go of their worker.
+    patient: VecDeque<(u64, Instant)>,
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
     questions: mpsc::UnboundedSender<Question>,
@@ -158,6 +198,18 @@ pub(crate) struct Crew {
     exact_only: bool,
 }
 
+struct InFlight {
+    piece: Piece,
+    busy: Option<OwnedSemaphorePermit>,
+    bytes: Bytes,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Bytes {
+    memory: usize,
+    files: u64,
+}
+
 /// What a crew is made of.
 pub(crate) struct Parts {
     pub(crate) executors: Vec<Executor>,
@@ -169,6 +221,9 @@ pub(crate) struct Parts {
     pub(crate) applying: Arc<AtomicI32>,
     pub(crate) binary: bool,
     pub(crate) exact_only: bool,
+    /// Independent transactions may commit before earlier ones; in flight are
+    /// then at most about so many bytes.
+    pub(crate) relaxed: Option<usize>,
 }
 
 impl Crew {
@@ -185,10 +240,15 @@ impl Crew {
         let (questions, asked) = mpsc::unbounded_channel();
         let watching = AbortOnDrop(tokio::spawn(watch(parts.lock_watch, asked, reporter.clone())));
         Crew {
-            schedule: Schedule::new(lanes.len()),
+            schedule: match parts.relaxed {
+                None => Either::Preserve(Schedule::new(lanes.len())),
+                Some(_) => Either::Relaxed(Relaxed::new(lanes.len())),
+            },
             lanes,
-            pieces: VecDeque::new(),
-            first: 1,
+            pieces: BTreeMap::new(),
+            bytes_max: parts.relaxed,
+            bytes: Bytes::default(),
+            patient: VecDeque::new(),
             reports,
             reporter,
             questions,
@@ -217,10 +277,11 @@ impl Crew {
             tokio::select! {
                 biased;
                 Some((number, answer)) = self.reports.recv() => self.take(number, answer?),
-                work = queue.recv(), if open && self.schedule.has_room() => match work {
+                work = queue.recv(), if open && self.has_room() => match work {
                     Some(work) => self.push(work),
                     None => open = false,
                 },
+                () = sleep_until(self.patient.front().map(|(_, until)| *until)) => self.lose_patience(),
                 () = tokio::time::sleep_until(question.unwrap_or_else(Instant::now)), if question.is_some() => {
                     self.ask();
                 }
@@ -236,17 +297,56 @@ impl Crew {
         Ok(())
     }
 
+    /// A piece that still waits for another keeps no worker from what may pass it.
+    fn lose_patience(&mut self) {
+        if let Some((number, _)) = self.patient.pop_front()
+            && self.schedule.is_waiting(number)
+        {
+            self.let_worker_go(number);
+        }
+    }
+
+    fn let_worker_go(&mut self, number: u64) {
+        if let Some(piece) = self.pieces.get_mut(&number) {
+            piece.busy = None;
+        }
+    }
+
+    /// What waits in files is as much as one worker may settle.
+    fn has_room(&self) -> bool {
+        let fits = |most| self.bytes.memory < most && self.bytes.files < FILES_MAX;
+        self.schedule.has_room() && (self.pieces.is_empty() || self.bytes_max.is_none_or(fits))
+    }
+
     fn push(&mut self, work: Work) {
+        let bytes = work.bytes();
         let (piece, footprint, busy) = match work {
+            // A position is no work: nothing waits for it.
+            Work::CaughtUp(lsn) if self.bytes_max.is_some() => return self.shared.caught_up(lsn),
             Work::CaughtUp(lsn) => (Piece::CaughtUp(lsn), Footprint::Everything, None),
+            Work::Large(large, footprint) => {
+                self.shared.handed(large.digest.last.map_or(large.digest.since, |end| end.commit.end_lsn));
+                (Piece::Large(Some(large)), footprint, None)
+            }
             Work::Join(join) => (Piece::Alone(Some(Order::Join(join))), Footprint::Everything, None),
             Work::Chunk(chunk, busy) => {
+                if let Some(end) = &chunk.digest.last {
+                    self.shared.handed(end.commit.end_lsn);
+                }
                 let (piece, footprint) = self.piece(chunk);
                 (piece, footprint, busy)
             }
         };
-        self.pieces.push_back((piece, busy));
-        self.schedule.push(footprint);
+        let manner = if matches!(piece, Piece::Large(_)) { Manner::Large } else { Manner::Set };
+        let number = self.schedule.push(footprint, manner);
+        // Who waits for a large transaction waits for long, and keeps nobody from being handed more.
+        let busy = busy.filter(|_| !self.schedule.is_behind_large(number));
+        self.bytes.memory += bytes.memory;
+        self.bytes.files += bytes.files;
+        if busy.is_some() && self.bytes_max.is_some() {
+            self.patient.push_back((number, Instant::now() + PATIENCE));
+        }
+        self.pieces.insert(number, InFlight { piece, busy, bytes });
     }
 
     /// Parts of a transaction, and what will not hold as one set, are alone.
@@ -284,6 +384,9 @@ impl Crew {
                 };
                 (number, lane, Order::Finish(late.take().ok_or(Kind::Lost)?, *digest))
             }
+            Action::Whole { number, lane } if matches!(self.piece_of(number), Piece::Large(_)) => {
+                (number, lane, self.large(number)?)
+            }
             Action::Whole { number, lane } => {
                 let plan = self.plan(number)?;
                 let Piece::Set { digest, .. } = self.piece_of(number) else { return Err(Kind::Lost.into()) };
@@ -304,6 +407,7 @@ impl Crew {
                     return Ok(());
                 }
                 Piece::Alone(order) => (number, lane, order.take().ok_or(Kind::Lost)?),
+                Piece::Large(_) => (number, lane, self.large(number)?),
                 // It has more keys than are remembered.
                 Piece::Set { digest, .. } => {
                     let digest = *digest;
@@ -322,8 +426,12 @@ impl Crew {
     }
 
     fn piece_of(&mut self, number: u64) -> &mut Piece {
-        let at = usize::try_from(number - self.first).expect("few are in flight");
-        &mut self.pieces[at].0
+        &mut self.pieces.get_mut(&number).expect("what is in flight").piece
+    }
+
+    fn large(&mut self, number: u64) -> Result<Order, Error> {
+        let Piece::Large(large) = self.piece_of(number) else { return Err(Kind::Lost.into()) };
+        Ok(Order::Large(large.take().ok_or(Kind::Lost)?))
     }
 
     /// The plan of a set: a new one if it was executed in vain.
@@ -350,34 +458,50 @@ impl Crew {
 
     fn take(&mut self, number: u64, answer: Answer) {
         match answer {
+            Answer::Stumbled => {
+                if self.bytes_max.is_some() {
+                    self.let_worker_go(number);
+                }
+                self.schedule.stumbled(number);
+            }
+            Answer::Committed => self.committed(number),
+            ahead => self.take_of_ahead(number, ahead),
+        }
+    }
+
+    /// What only those say that are executed before their turn.
+    fn take_of_ahead(&mut self, number: u64, answer: Answer) {
+        let Some(schedule) = self.schedule.preserve() else { return };
+        match answer {
             Answer::Executed => {
                 add(&self.shared.counters.ahead, 1);
-                self.schedule.executed(number);
+                schedule.executed(number);
             }
             Answer::Voided => {
                 add(&self.shared.counters.ahead_void, 1);
-                self.schedule.voided(number);
+                schedule.voided(number);
             }
-            Answer::Stumbled => self.schedule.stumbled(number),
-            Answer::RolledBack => self.schedule.rolled_back(number),
-            Answer::Cancelled => self.schedule.cancelled(number),
-            Answer::Committed => self.committed(number),
+            Answer::RolledBack => schedule.rolled_back(number),
+            Answer::Cancelled => schedule.cancelled(number),
             Answer::Waits(wait) => {
                 self.asking = false;
                 let watched = self.watched.as_mut().filter(|watched| watched.head == number);
                 if watched.is_some_and(|watched| watched.saw(wait, self.patience)) {
                     tracing::debug!(?wait, "a lock is waited for: what was executed ahead is rolled back");
-                    self.schedule.waits_for_lock(number);
+                    schedule.waits_for_lock(number);
                 }
             }
+            Answer::Stumbled | Answer::Committed => {}
         }
     }
 
     fn committed(&mut self, number: u64) {
-        let done = self.pieces.pop_front();
-        self.first += 1;
-        if let Some((Piece::Set { digest, .. }, _)) = &done {
-            self.shared.done(digest.bytes);
+        if let Some(InFlight { piece, bytes, .. }) = self.pieces.remove(&number) {
+            self.bytes.memory -= bytes.memory;
+            self.bytes.files -= bytes.files;
+            if let Piece::Set { digest, .. } = piece {
+                self.shared.done(digest.bytes);
+            }
         }
         self.schedule.committed(number);
     }
@@ -434,6 +558,9 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
             Answer::Stumbled
         }
     };
+    if let Some(since) = order.since() {
+        executor.begins_at(since);
+    }
     Ok(match order {
         Order::Ahead(plan) => match executor.execute_ahead(plan).await? {
             true => Answer::Executed,
@@ -465,6 +592,10 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
             executor.apply(*chunk).await?;
             Answer::Committed
         }
+        Order::Large(large) => {
+            executor.apply_large(*large).await?;
+            Answer::Committed
+        }
         Order::Join(join) => {
             executor.join(join).await?;
             Answer::Committed
@@ -474,6 +605,13 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
             Answer::RolledBack
         }
     })
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Says that a worker is no more, which only a panic leaves unsaid.

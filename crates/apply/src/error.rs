@@ -246,7 +246,7 @@ impl fmt::Display for Error {
                  sent already: pgsluice skip --lsn {finished_at}"
             ),
             Kind::PutAside(error) => {
-                write!(f, "changes that were put aside in the spool directory cannot be read back: {error}; the source sends \
+                write!(f, "changes cannot be put aside in the spool directory, or read back from it: {error}; the source sends \
                      them again")
             }
             Kind::InUse { name, holder } => write!(

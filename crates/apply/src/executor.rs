@@ -17,15 +17,15 @@
 //! precedes a conflict is kept.
 //!
 //! Invariants: every target transaction stores the end of its last source
-//! transaction as its progress; a count or an error met by a set is never
+//! transaction as its progress, or where transactions commit out of order the
+//! stretch of the stream that it holds ([`crate::reach`]); a count or an error met by a set is never
 //! reported, only what exact replay finds is; the next transaction is not sent
 //! before the last COMMIT was answered (RULES P1).
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use base::Lsn;
 use base::flight::{self, Phase};
-use base::{Lsn, Progress};
 use bytes::{BufMut, BytesMut};
 use client::{Pipeline, PipelineResult, Wire};
 use conflict::{Conflict, ConflictType, Treatment};
@@ -34,15 +34,17 @@ use rustc_hash::FxHashSet;
 use txn::{Begin, Op};
 
 use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
-use crate::counters::{Counters, add};
+use crate::counters::add;
 use crate::error::{Error, Kind, is_transient};
 use crate::explain::{explain, whole_scan};
-use crate::fit::{EXACT, Fit};
+use crate::fit::EXACT;
 use crate::join::Join;
+use crate::large::Large;
 use crate::plan::{PIECE, Plan};
 use crate::prefetch;
 use crate::settled::Originals;
 use crate::shape::{Shape, plain};
+use crate::shared::Shared;
 use crate::state::ABORT_MOVES_ORIGIN;
 use crate::statement::{Parameters, Statement, plain_statement};
 use crate::table::{Path, Table};
@@ -55,50 +57,6 @@ const TRANSIENT_RETRIES: u32 = 5;
 /// Who applies: for the statement that clears `skip_lsn`.
 pub(crate) struct Identity {
     pub(crate) subscription: String,
-}
-
-/// What the executors of one target have in common.
-pub(crate) struct Shared {
-    pub(crate) counters: Arc<Counters>,
-    progress: Arc<Progress>,
-    /// How large a set is tried.
-    fit: Mutex<Fit>,
-    /// The same, for the planner.
-    fitting: Arc<AtomicUsize>,
-    /// The position that the last target transaction stored.
-    stored: AtomicU64,
-}
-
-impl Shared {
-    pub(crate) fn new(counters: Arc<Counters>, progress: Arc<Progress>) -> Shared {
-        Shared {
-            counters,
-            progress,
-            fit: Mutex::new(Fit::new()),
-            fitting: Arc::new(AtomicUsize::new(usize::MAX)),
-            stored: AtomicU64::new(0),
-        }
-    }
-
-    /// How many transactions fit as one set, as far as experience goes.
-    pub(crate) fn fitting(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.fitting)
-    }
-
-    pub(crate) fn fit(&self) -> MutexGuard<'_, Fit> {
-        self.fit.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nothing of what came before `lsn` is for this target.
-    pub(crate) fn caught_up(&self, lsn: Lsn) {
-        self.progress.advance_applied(lsn);
-    }
-
-    /// A chunk is done.
-    pub(crate) fn done(&self, bytes: usize) {
-        self.fitting.store(self.fit().transactions(), Ordering::Relaxed);
-        self.counters.queued_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
-    }
 }
 
 /// Changes that were put aside are read back in batches of this many bytes.
@@ -119,6 +77,10 @@ pub(crate) struct Executor {
     check_deferred: Statement,
     /// Stores progress where the origin's cannot be trusted.
     write_progress: Arc<Shape>,
+    /// Stores a stretch, where transactions commit out of order.
+    write_stretch: Arc<Shape>,
+    /// Where the stretch begins that the next target transaction holds.
+    since: Lsn,
     pub(crate) shared: Arc<Shared>,
     /// Counts of the parts of an open target transaction.
     open: Tally,
@@ -149,6 +111,11 @@ impl Executor {
             format!("INSERT INTO pgsluice.progress (subscription, applied_lsn) VALUES ({subscription}, $1)");
         let mut write_progress = plain("progress", &write);
         write_progress.parameter_types = vec![PG_LSN];
+        let write = format!(
+            "INSERT INTO pgsluice.ahead (subscription, since_lsn, applied_lsn) VALUES ({subscription}, $1, $2)"
+        );
+        let mut write_stretch = plain("stretch", &write);
+        write_stretch.parameter_types = vec![PG_LSN, PG_LSN];
         Executor {
             wire,
             subscription: identity.subscription.clone(),
@@ -163,9 +130,31 @@ impl Executor {
             clear_skip: statement("clear_skip", &clear),
             check_deferred: statement("check_deferred", "SET CONSTRAINTS ALL IMMEDIATE"),
             write_progress: Arc::new(write_progress),
+            write_stretch: Arc::new(write_stretch),
+            since: Lsn::INVALID,
             shared,
             open: Tally::default(),
         }
+    }
+
+    /// What is applied next begins here; it follows what was applied last
+    /// unless it is said.
+    pub(crate) fn begins_at(&mut self, since: Lsn) {
+        self.since = since;
+    }
+
+    /// Applies a transaction part by part from its file. It is head: what it
+    /// meets may be reported.
+    pub(crate) async fn apply_large(&mut self, large: Large) -> Result<(), Error> {
+        let Large { changes, begin, digest, part } = large;
+        let mut reader = changes.read().map_err(Kind::PutAside)?;
+        let mut first = true;
+        while let Some(batch) = reader.part(begin, part, REPLAY_BYTES).map_err(Kind::PutAside)? {
+            self.apply_part(Chunk::new(batch, first, self.writer.binary())).await?;
+            first = false;
+        }
+        self.shared.done(digest.bytes);
+        Ok(())
     }
 
     /// Applies one chunk.
@@ -371,9 +360,9 @@ impl Executor {
             base::quote_literal(&table.1)
         );
         let joined = plain_statement(Arc::new(plain("", &sql)));
-        // The last target transaction may have stored the same position.
-        let moves =
-            position.filter(|end| end.commit.end_lsn.as_u64() > self.shared.stored.load(Ordering::Relaxed));
+        // The last target transaction may have stored the same position. Nothing else is under way.
+        self.since = self.shared.stored();
+        let moves = position.filter(|end| end.commit.end_lsn > self.since);
         let result = run(&mut self.wire, &mut self.prepared, &[&joined]).await?;
         if result.error.is_none() && result.rows == [1] {
             match &moves {
@@ -591,13 +580,21 @@ impl Executor {
     /// truth is a row there. The origin is told all the same: it marks the
     /// transaction for others and gives it the source's commit time.
     async fn commit(&mut self, end: &End, clear_skip: bool) -> Result<(), Error> {
-        let setup = origin_setup(end);
+        let relaxed = self.shared.is_relaxed();
+        // What the origin says is what a restart begins with, on 14 and 15: never past what is missing.
+        let told = if relaxed { self.shared.stored() } else { end.commit.end_lsn };
+        let setup = origin_setup(told, end);
         let mut statements: Vec<&Statement> = Vec::new();
         if clear_skip {
             statements.push(&self.clear_skip);
         }
-        let row = self.wire.version().major() >= ABORT_MOVES_ORIGIN;
-        let row = row.then(|| progress_row(&self.write_progress, end));
+        let row = match relaxed {
+            true => Some(row_of(&self.write_stretch, &[self.since, end.commit.end_lsn])),
+            false if self.wire.version().major() >= ABORT_MOVES_ORIGIN => {
+                Some(row_of(&self.write_progress, &[end.commit.end_lsn]))
+            }
+            false => None,
+        };
         statements.extend(row.as_ref());
         statements.extend([&self.check_deferred, &setup, &self.commit]);
         let _committing = flight::inside(Phase::Commit);
@@ -608,7 +605,8 @@ impl Executor {
                 Err(Kind::Commit { xid, finished_at, error }.into())
             }
             None => {
-                self.shared.stored.store(end.commit.end_lsn.as_u64(), Ordering::Relaxed);
+                self.shared.store(self.since, end);
+                self.since = end.commit.end_lsn;
                 Ok(())
             }
         }
@@ -627,8 +625,7 @@ impl Executor {
         add(&counters.transactions, digest.transactions as u64 - digest.skipped);
         flight::set(Phase::Unreported, true);
         if let Some(end) = &digest.last {
-            counters.set_last_commit_time(end.commit.commit_time);
-            self.shared.progress.advance_applied(end.commit.end_lsn);
+            self.shared.report(end);
         }
     }
 
@@ -684,21 +681,23 @@ fn change_error(table: String, operation: &'static str, begin: Begin, error: Ser
 
 const PG_LSN: base::Oid = base::Oid(3220);
 
-/// Writes where the transaction ended on the source; see
+/// Writes where transactions ended on the source; see
 /// [`ABORT_MOVES_ORIGIN`].
-fn progress_row(shape: &Arc<Shape>, end: &End) -> Statement {
-    let mut parameters = BytesMut::with_capacity(18);
+fn row_of(shape: &Arc<Shape>, positions: &[Lsn]) -> Statement {
+    let mut parameters = BytesMut::with_capacity(32);
     parameters.put_u16(1);
     parameters.put_u16(1);
-    parameters.put_u16(1);
-    parameters.put_u32(8);
-    parameters.put_u64(end.commit.end_lsn.as_u64());
+    parameters.put_u16(u16::try_from(positions.len()).expect("one or two"));
+    for position in positions {
+        parameters.put_u32(8);
+        parameters.put_u64(position.as_u64());
+    }
     Statement { shape: Arc::clone(shape), parameters: Parameters::Values(parameters), rows_expected: 1 }
 }
 
-/// Sets what the next COMMIT of this session records: where the transaction
-/// ended on the source, and when it committed there.
-fn origin_setup(end: &End) -> Statement {
+/// Sets what the next COMMIT of this session records: how far the origin is
+/// with it, and when the transaction committed on the source.
+fn origin_setup(position: Lsn, end: &End) -> Statement {
     const TIMESTAMPTZ: base::Oid = base::Oid(1184);
     let mut shape = plain("origin", "SELECT pg_catalog.pg_replication_origin_xact_setup($1, $2)");
     shape.parameter_types = vec![PG_LSN, TIMESTAMPTZ];
@@ -707,7 +706,7 @@ fn origin_setup(end: &End) -> Statement {
     parameters.put_u16(1);
     parameters.put_u16(2);
     parameters.put_u32(8);
-    parameters.put_u64(end.commit.end_lsn.as_u64());
+    parameters.put_u64(position.as_u64());
     parameters.put_u32(8);
     parameters.put_i64(end.commit.commit_time.0);
     Statement { shape: Arc::new(shape), parameters: Parameters::Values(parameters), rows_expected: 1 }

@@ -14,6 +14,7 @@ use base::{Lsn, Progress};
 use tokio::time::Instant;
 
 use crate::error::Error;
+use crate::reach::Reached;
 use crate::state::State;
 
 /// How often the positions are looked at; looking costs nothing.
@@ -30,6 +31,8 @@ const IDLE_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// Between two removals of rows of progress that newer ones have replaced:
 /// one for each target transaction, so some ten thousand at most.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(5);
+/// Rows of stretches that are folded before: they are read with every flush.
+const STRETCHES_MAX: usize = 1_000;
 
 /// Flushes and confirms until it is dropped or fails.
 ///
@@ -40,16 +43,19 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
     let mut idle_at = Instant::now();
     let mut idle_interval = IDLE_INTERVAL_FIRST;
     let mut origin = Lsn::INVALID;
+    let mut reached = Reached::default();
     let (mut pruned, mut pruned_at) = (Lsn::INVALID, Instant::now());
     loop {
         tokio::time::sleep(POLL).await;
         let now = progress.snapshot();
-        if now.applied <= now.flushed {
+        let behind = now.applied > now.flushed;
+        if !behind && reached.rows == 0 && !state.is_relaxed() {
             continue;
         }
-        if progress.take_flush_wanted() || idle_at.elapsed() >= idle_interval {
+        if behind && (progress.take_flush_wanted() || idle_at.elapsed() >= idle_interval) {
             let before = origin;
-            origin = flush_now(state, progress).await?;
+            reached = flush_now(state, progress).await?;
+            origin = reached.prefix;
             idle_interval = if origin == before {
                 (idle_interval * 2).min(IDLE_INTERVAL_MAX)
             } else {
@@ -57,38 +63,52 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
             };
             idle_at = Instant::now();
             flushed_at = idle_at;
-        } else if flushed_at.elapsed() >= FLUSH_INTERVAL {
-            let reached = state.flushed_progress().await?;
-            progress.advance_flushed(reached);
-            if reached != origin {
+        } else if behind && flushed_at.elapsed() >= FLUSH_INTERVAL {
+            reached = state.flushed_progress().await?;
+            progress.advance_flushed(reached.prefix);
+            if reached.prefix != origin {
                 // Commits are coming: an idle position would be passed soon.
-                origin = reached;
+                origin = reached.prefix;
                 idle_interval = IDLE_INTERVAL_FIRST;
                 idle_at = Instant::now();
             }
             flushed_at = Instant::now();
         }
-        // Whichever way it was flushed: the row of `origin` is durable.
-        if pruned_at.elapsed() >= PRUNE_INTERVAL {
-            state.prune_progress(pruned, origin).await?;
+        // Whichever way it was flushed: the row of `origin` is durable. Where there are stretches, the rows
+        // below may be the only ones that say where the first of them begins.
+        let due = pruned_at.elapsed() >= PRUNE_INTERVAL;
+        if due && state.is_relaxed() {
+            // Behind a transaction that takes its time stretches come, and nothing else is to be told.
+            reached = state.flushed_progress().await?;
+            progress.advance_flushed(reached.prefix);
+            origin = reached.prefix;
+        }
+        if due || reached.rows > STRETCHES_MAX {
+            if reached.rows == 0 {
+                state.prune_progress(pruned, origin).await?;
+            } else if reached.rows > reached.beyond.len() || pruned != origin {
+                state.fold_stretches(&reached).await?;
+            }
+            // They are read again before they are folded again.
+            reached = Reached { prefix: origin, ..Reached::default() };
             (pruned, pruned_at) = (origin, Instant::now());
         }
     }
 }
 
-/// Flushes and confirms all that is applied; returns how far the origin is.
+/// Flushes and confirms all that is applied; returns how far the target is.
 ///
 /// # Errors
 /// The control session failed.
-pub async fn flush_now(state: &State, progress: &Progress) -> Result<Lsn, Error> {
+pub async fn flush_now(state: &State, progress: &Progress) -> Result<Reached, Error> {
     // Read before the origin: every commit up to here is then in what the
     // origin says, and what it does not say held nothing for us.
     let applied = progress.snapshot().applied;
-    let origin = state.flushed_progress().await?;
-    progress.advance_flushed(origin);
-    if applied > origin {
+    let reached = state.flushed_progress().await?;
+    progress.advance_flushed(reached.prefix);
+    if applied > reached.prefix {
         state.confirm(applied).await?;
         progress.advance_flushed(applied);
     }
-    Ok(origin)
+    Ok(reached)
 }

@@ -5,15 +5,17 @@
 //! many, which costs a moment and no more.
 
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use base::Oid;
 use proto::pgoutput::{Column, Tuple};
 use rustc_hash::FxHasher;
 use txn::Op;
 
+use crate::batch::Change;
 use crate::fold::{Fold, Net};
 use crate::plan::{Plan, Stage, Step, Tables};
-use crate::schedule::{Footprint, Late, Touched, Units};
+use crate::schedule::{Filter, Footprint, Late, Touched, Units};
 use crate::table::{Collisions, Path, Table};
 
 impl Plan {
@@ -87,17 +89,7 @@ fn keys(table: &Table, others: &[Vec<usize>], steps: &[Step]) -> Option<Units> {
                     ends.push(u32::try_from(keys.len()).ok()?);
                 }
             }
-            Step::Row(op) => {
-                let (old, new) = match op {
-                    Op::Insert(new) => (None, Some(new)),
-                    Op::Update { old, new } => (old.as_ref().map(|old| &old.tuple), Some(new)),
-                    Op::Delete(old) => (Some(&old.tuple), None),
-                };
-                for row in [old, new].into_iter().flatten() {
-                    keys.push(key(table.root, 0, Fold::hash_of(table, row)?));
-                }
-                keys.extend(new.into_iter().flat_map(|row| other_keys(table, others, row)));
-            }
+            Step::Row(op) => keys_of(table, others, op, &mut |key| keys.push(key))?,
             Step::Append(_) => return None,
         }
     }
@@ -105,6 +97,85 @@ fn keys(table: &Table, others: &[Vec<usize>], steps: &[Step]) -> Option<Units> {
         ends = vec![u32::try_from(keys.len()).ok()?];
     }
     Some(Units::Keys { ends, keys })
+}
+
+/// The keys of one change; `None` if one cannot be told.
+fn keys_of(table: &Table, others: &[Vec<usize>], op: &Op, take: &mut dyn FnMut(u64)) -> Option<()> {
+    let (old, new) = match op {
+        Op::Insert(new) => (None, Some(new)),
+        Op::Update { old, new } => (old.as_ref().map(|old| &old.tuple), Some(new)),
+        Op::Delete(old) => (Some(&old.tuple), None),
+    };
+    for row in [old, new].into_iter().flatten() {
+        take(key(table.root, 0, Fold::hash_of(table, row)?));
+    }
+    new.into_iter().flat_map(|row| other_keys(table, others, row)).for_each(take);
+    Some(())
+}
+
+/// What a transaction touches that is too large for a plan, change by change.
+#[derive(Debug, Default)]
+pub(crate) struct Gathering {
+    /// In the order of their roots' first changes.
+    tables: Vec<(Oid, u64, Extent)>,
+    filter: Filter,
+    everything: bool,
+}
+
+/// How much of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Append,
+    /// The rows in the filter.
+    Rows,
+    Whole,
+}
+
+impl Gathering {
+    pub(crate) fn add(&mut self, change: &Change) {
+        match change {
+            Change::Row { table, op } if table.path != Path::RowsAlone => {
+                let extent = self.extent(table, op);
+                match self.tables.iter_mut().find(|(root, ..)| *root == table.root) {
+                    None => self.tables.push((table.root, table.id, extent)),
+                    Some((_, mapping, before)) if *mapping != table.id || *before != extent => {
+                        *before = Extent::Whole;
+                    }
+                    Some(_) => {}
+                }
+            }
+            // As in a plan: a trigger may look anywhere.
+            Change::Row { .. } | Change::Truncate { .. } => self.everything = true,
+        }
+    }
+
+    fn extent(&mut self, table: &Table, op: &Op) -> Extent {
+        match (&table.collisions, table.path) {
+            (Collisions::None, Path::Rows) if matches!(op, Op::Insert(_)) => Extent::Append,
+            (Collisions::Keys(others), Path::Fold) => {
+                let filter = &mut self.filter;
+                let told = keys_of(table, others, op, &mut |key| filter.add(key));
+                told.map_or(Extent::Whole, |()| Extent::Rows)
+            }
+            _ => Extent::Whole,
+        }
+    }
+
+    pub(crate) fn into_footprint(self) -> Footprint {
+        if self.everything || self.tables.is_empty() {
+            return Footprint::Everything;
+        }
+        let filter = Arc::new(self.filter);
+        let touched = self.tables.into_iter().map(|(root, mapping, extent)| {
+            let units = match extent {
+                Extent::Append => Units::Append,
+                Extent::Rows => Units::Filtered(Arc::clone(&filter)),
+                Extent::Whole => Units::Whole,
+            };
+            Touched { root, mapping, units }
+        });
+        Footprint::Tables(touched.collect())
+    }
 }
 
 /// The values of other unique keys, as far as the change shows them. NULLs
@@ -140,12 +211,9 @@ fn key(root: Oid, number: u32, value: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use proto::pgoutput::{OldTuple, ReplicaIdentity};
 
     use super::*;
-    use crate::batch::Change;
     use crate::table::{TargetTable, fixtures};
     use crate::write::{Writer, Writing};
 
@@ -238,6 +306,62 @@ mod tests {
             assert_eq!((early.is_empty(), late.is_empty()), (early_rows == 0, early_rows == 5));
             assert_eq!((rows_written(early), rows_written(late)), (early_rows, 5 - early_rows));
         }
+    }
+
+    /// A large transaction's footprint has no plan to be read from: it must show what a plan would.
+    #[test]
+    fn a2_a_large_transaction_shows_the_keys_that_a_plan_shows() {
+        let two = table(|target| {
+            target.unique_keys.push(vec!["a".to_owned()]);
+            (target.constraints, target.sole_unique_key) = (2, false);
+        });
+        let old = |id| OldTuple { key_only: true, tuple: tuple(id, "x") };
+        let ops = || {
+            let moved = Op::Update { old: Some(old("5")), new: tuple("6", "q") };
+            vec![Op::Insert(tuple("1", "x")), update("2", "y"), Op::Delete(old("3")), moved]
+        };
+        let mut gathering = Gathering::default();
+        for op in ops() {
+            gathering.add(&Change::Row { table: Arc::clone(&two), op });
+        }
+        let Footprint::Tables(touched) = gathering.into_footprint() else { panic!() };
+        let Units::Filtered(filter) = &touched[0].units else { panic!("{touched:?}") };
+        let planned = units(&plan(&two, ops())).1;
+        assert!(planned.len() >= 8 && planned.iter().all(|&key| filter.contains(key)), "{planned:?}");
+        assert!(!units(&plan(&two, [update("7", "z")])).1.iter().any(|&key| filter.contains(key)));
+    }
+
+    #[test]
+    fn a2_what_a_large_transaction_does_not_show_is_not_guessed() {
+        let footprint = |changes: Vec<Change>| {
+            let mut gathering = Gathering::default();
+            changes.iter().for_each(|change| gathering.add(change));
+            gathering.into_footprint()
+        };
+        let whole = |footprint: Footprint| match footprint {
+            Footprint::Tables(touched) => touched[0].units == Units::Whole,
+            Footprint::Everything => false,
+        };
+        let row = |table: &Arc<Table>, op| Change::Row { table: Arc::clone(table), op };
+        let (plain, hidden) = (table(|_| ()), table(|target| target.constraints = 2));
+        assert!(whole(footprint(vec![row(&hidden, update("1", "x"))])));
+        // Described anew in the middle.
+        let again = Arc::new(
+            Table::map(2, fixtures::relation(ReplicaIdentity::Default), &fixtures::target()).unwrap(),
+        );
+        assert!(whole(footprint(vec![row(&plain, update("1", "x")), row(&again, update("2", "x"))])));
+        let loose = table(|target| {
+            target.unique_keys.clear();
+            target.constraints = 0;
+        });
+        let inserted = || row(&loose, Op::Insert(tuple("1", "x")));
+        let Footprint::Tables(touched) = footprint(vec![inserted(), inserted()]) else { panic!() };
+        assert_eq!(touched[0].units, Units::Append);
+        assert!(whole(footprint(vec![inserted(), row(&loose, update("1", "y"))])));
+        let trigger = table(|target| target.firing_trigger = Some("t".into()));
+        assert_eq!(footprint(vec![row(&trigger, update("1", "x"))]), Footprint::Everything);
+        let truncate = Change::Truncate { tables: vec![Arc::clone(&plain)], restart_identity: false };
+        assert_eq!(footprint(vec![row(&plain, update("1", "x")), truncate]), Footprint::Everything);
     }
 
     /// The order of folds and what stands between them is kept.

@@ -31,10 +31,19 @@
 //!   waits for its turn, is let go;
 //! - a barrier is executed alone, with nothing else open.
 
+mod either;
+mod filter;
+mod relaxed;
+
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use base::Oid;
 use rustc_hash::FxHashMap;
+
+pub(crate) use either::Either;
+pub(crate) use filter::Filter;
+pub(crate) use relaxed::{Manner, Relaxed};
 
 /// Keys of all chunks in flight that are remembered; a chunk with more is a
 /// barrier. With two words each they take 16 MB.
@@ -71,6 +80,8 @@ pub(crate) enum Units {
     Append,
     /// Rows by their keys: the keys of unit n end before `ends[n]`.
     Keys { ends: Vec<u32>, keys: Vec<u64> },
+    /// Rows by their keys, of a large transaction: all of it is one unit.
+    Filtered(Arc<Filter>),
 }
 
 /// What of a table must wait for its turn.
@@ -239,7 +250,7 @@ impl Schedule {
     fn is_full(&self, touched: &[Touched]) -> bool {
         let keys = touched.iter().map(|table| match &table.units {
             Units::Keys { keys, .. } => keys.len(),
-            Units::Whole | Units::Append => 0,
+            Units::Whole | Units::Append | Units::Filtered(_) => 0,
         });
         self.keys.len() + keys.sum::<usize>() > KEYS_MAX
     }
@@ -251,7 +262,7 @@ impl Schedule {
         let any = used.map_or(0, |used| used.any);
         let whole = if comparable { used.map_or(0, |used| used.whole) } else { any };
         let (all, units, count) = match &table.units {
-            Units::Whole => (any, Vec::new(), 1),
+            Units::Whole | Units::Filtered(_) => (any, Vec::new(), 1),
             Units::Append => (whole, Vec::new(), 1),
             Units::Keys { ends, keys } => (whole, self.after_keys(ends, keys), ends.len()),
         };
@@ -274,7 +285,7 @@ impl Schedule {
     fn remember(&mut self, table: &Touched, number: u64) {
         let used = self.tables.entry(table.root).or_insert(Use { mapping: table.mapping, any: 0, whole: 0 });
         // Keys of the mapping before say nothing to those that follow.
-        if used.mapping != table.mapping || table.units == Units::Whole {
+        if used.mapping != table.mapping || matches!(table.units, Units::Whole | Units::Filtered(_)) {
             used.whole = number;
         }
         used.mapping = table.mapping;

@@ -164,6 +164,11 @@ pub(crate) struct Spilled {
 }
 
 impl Spilled {
+    /// Bytes in the file.
+    pub(crate) fn byte_len(&self) -> u64 {
+        self.length
+    }
+
     /// What is to be written for all of it; `None` where changes contradict
     /// one another. It can be read again.
     pub(crate) fn plan(&self, binary: bool) -> io::Result<Option<Plan>> {
@@ -204,6 +209,22 @@ impl Reader {
             }
         }
         Ok((!batch.ends.is_empty()).then_some(batch))
+    }
+
+    /// The next part of the one transaction that was put aside: so many changes
+    /// at most, of together about `bytes`; `None` behind its end, which is
+    /// where `open` is `None`.
+    pub(crate) fn part(&mut self, begin: Begin, changes: usize, bytes: usize) -> io::Result<Option<Batch>> {
+        let mut batch = Batch { open: Some(begin), ..Batch::default() };
+        while batch.changes.len() < changes && batch.bytes < bytes {
+            let Some(record) = self.record()? else { break };
+            self.take(&mut batch, record).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+            if !batch.ends.is_empty() {
+                batch.open = None;
+                return Ok(Some(batch));
+            }
+        }
+        Ok((!batch.changes.is_empty()).then_some(batch))
     }
 
     fn record(&mut self) -> io::Result<Option<Bytes>> {

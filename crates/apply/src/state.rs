@@ -1,9 +1,11 @@
 //! What pgsluice remembers on the target, and who may write it.
 //!
-//! Three tables in schema `pgsluice` and one replication origin per apply
+//! Four tables in schema `pgsluice` and one replication origin per apply
 //! worker. What was applied is written by the transactions that apply: to the
 //! origin (RULES P1), and from 16 on, where an abort moves the origin too, to
-//! a row of `progress`, which is then the truth. The origin also marks those
+//! a row of `progress`, which is then the truth. Where transactions commit out
+//! of order each writes a row of `ahead` instead, which says what stretch of
+//! the stream it holds ([`crate::reach`]). The origin also marks those
 //! transactions, gives them the source's commit time, and is the fence below.
 //! The other tables hold which source this is, where a table's copy stands
 //! (RULES C1), and how far an idle subscription was confirmed (P4).
@@ -17,6 +19,7 @@
 //!    will apply. A backend of a dead process may still be committing: it is
 //!    waited for, then terminated (P2). Only then is progress read.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Lsn, SubscriptionName, quote_literal};
@@ -25,6 +28,7 @@ use tokio_postgres::types::PgLsn;
 
 use crate::error::{Error, Kind};
 use crate::join::TableKey;
+use crate::reach::Reached;
 
 /// The schema that holds our state; never copied, never applied.
 pub const STATE_SCHEMA: &str = "pgsluice";
@@ -79,6 +83,10 @@ pub struct CopiedTable {
 pub struct State {
     session: Session,
     name: SubscriptionName,
+    /// There is a table of stretches: an older version made none.
+    has_ahead: AtomicBool,
+    /// Transactions commit out of order.
+    relaxed: AtomicBool,
 }
 
 /// A process id in a server's words, which may be in any language.
@@ -113,6 +121,11 @@ CREATE TABLE IF NOT EXISTS pgsluice.copied_table (
     PRIMARY KEY (subscription, schema_name, table_name));
 CREATE TABLE IF NOT EXISTS pgsluice.progress (
     subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    applied_lsn pg_lsn NOT NULL,
+    PRIMARY KEY (subscription, applied_lsn));
+CREATE TABLE IF NOT EXISTS pgsluice.ahead (
+    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    since_lsn pg_lsn NOT NULL,
     applied_lsn pg_lsn NOT NULL,
     PRIMARY KEY (subscription, applied_lsn))";
 
@@ -175,7 +188,12 @@ impl State {
             let set = session.batch_execute("SET transaction_timeout = 0").await;
             set.map_err(|error| session.error(error))?;
         }
-        let state = State { session, name: name.clone() };
+        let state = State {
+            session,
+            name: name.clone(),
+            has_ahead: AtomicBool::new(false),
+            relaxed: AtomicBool::new(false),
+        };
         state.lock(earlier).await?;
         Ok(state)
     }
@@ -244,6 +262,31 @@ impl State {
             }
             tokio::time::sleep(FENCE_POLL).await;
         }
+    }
+
+    /// Transactions will commit out of order: makes the table of stretches where
+    /// an older version made the others.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub(crate) async fn make_ahead(&self) -> Result<(), Error> {
+        self.relaxed.store(true, Ordering::Relaxed);
+        self.look_for_ahead().await?;
+        if !self.has_ahead.load(Ordering::Relaxed) {
+            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
+        }
+        Ok(())
+    }
+
+    /// Whether transactions commit out of order.
+    pub(crate) fn is_relaxed(&self) -> bool {
+        self.relaxed.load(Ordering::Relaxed)
+    }
+
+    async fn look_for_ahead(&self) -> Result<(), Error> {
+        let row = self.one("SELECT pg_catalog.to_regclass('pgsluice.ahead') IS NOT NULL").await?;
+        self.has_ahead.store(row.get(0), Ordering::Relaxed);
+        Ok(())
     }
 
     /// The subscription's row, if there is one.
@@ -410,7 +453,8 @@ impl State {
     ///
     /// # Errors
     /// An origin could not be had, or may not be used.
-    pub async fn attach_origin(&self, wire: &mut Wire) -> Result<Lsn, Error> {
+    pub async fn attach_origin(&self, wire: &mut Wire) -> Result<Reached, Error> {
+        self.look_for_ahead().await?;
         let (first, own) = (self.name.origin(0), [wire.pid()]);
         let rows = self.session.query(&format!("{ORIGINS} ORDER BY o.roname"), &[&self.name.as_str()]).await;
         let names = rows.map_err(|error| self.session.error(error))?;
@@ -507,7 +551,7 @@ impl State {
     ///
     /// # Errors
     /// As every query's.
-    pub async fn flushed_progress(&self) -> Result<Lsn, Error> {
+    pub async fn flushed_progress(&self) -> Result<Reached, Error> {
         let failed = |error| self.damaged(error);
         let last = |row: Option<tokio_postgres::Row>| {
             let lsn = row.and_then(|row| row.get::<_, Option<PgLsn>>(0));
@@ -517,20 +561,51 @@ impl State {
         // position, up to which the second query flushes.
         let sql = "SELECT applied_lsn FROM pgsluice.progress WHERE subscription = $1 \
                     ORDER BY applied_lsn DESC LIMIT 1";
-        let written = match self.aborts_move_origins() {
-            true => Some(last(self.session.query_opt(sql, &[&self.name.as_str()]).await.map_err(failed)?)),
-            false => None,
-        };
+        let name = self.name.as_str();
+        let mut stretches = Vec::new();
+        if self.has_ahead.load(Ordering::Relaxed) {
+            let sql = "SELECT since_lsn, applied_lsn FROM pgsluice.ahead WHERE subscription = $1";
+            let rows = self.session.query(sql, &[&name]).await.map_err(failed)?;
+            let position = |row: &tokio_postgres::Row, at| Lsn::new(row.get::<_, PgLsn>(at).into());
+            stretches.extend(rows.iter().map(|row| (position(row, 0), position(row, 1))));
+        }
+        // Before 16 only of stretches that were forgotten.
+        let written = last(self.session.query_opt(sql, &[&name]).await.map_err(failed)?);
         // The maximum: commits follow one another, whichever worker's they are.
         let sql = format!(
             "SELECT max(pg_catalog.pg_replication_origin_progress(o.roname, true)) FROM ({ORIGINS}) o"
         );
-        let row = self.session.query_one(&sql, &[&self.name.as_str()]).await.map_err(failed)?;
-        Ok(written.unwrap_or(last(Some(row))))
+        let told = last(Some(self.session.query_one(&sql, &[&name]).await.map_err(failed)?));
+        let prefix = if self.aborts_move_origins() { written } else { written.max(told) };
+        Ok(Reached::new(prefix, stretches))
     }
 
     fn aborts_move_origins(&self) -> bool {
         self.session.version().major() >= ABORT_MOVES_ORIGIN
+    }
+
+    /// Writes what is `reached`, as it was read, with as few rows as say it.
+    /// What was written since lies in none of its stretches, or changes nothing.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub(crate) async fn fold_stretches(&self, reached: &Reached) -> Result<(), Error> {
+        let (name, prefix) = (quote_literal(self.name.as_str()), reached.prefix);
+        let of = format!("WHERE subscription = {name} AND");
+        let mut sql = format!(
+            "INSERT INTO pgsluice.progress (subscription, applied_lsn) SELECT {name}, '{prefix}' \
+              WHERE '{prefix}'::pg_lsn > '0/0' ON CONFLICT DO NOTHING; \
+             DELETE FROM pgsluice.progress {of} applied_lsn < '{prefix}'; \
+             DELETE FROM pgsluice.ahead {of} applied_lsn <= '{prefix}'"
+        );
+        for (since, end) in &reached.beyond {
+            sql += &format!(
+                "; DELETE FROM pgsluice.ahead {of} since_lsn >= '{since}' AND applied_lsn <= '{end}'; \
+                 INSERT INTO pgsluice.ahead (subscription, since_lsn, applied_lsn) VALUES ({name}, '{since}', '{end}')"
+            );
+        }
+        // Sent as one, it is one transaction.
+        self.session.batch_execute(&sql).await.map_err(|error| self.session.error(error).into())
     }
 
     /// Removes the rows of progress from `from` up to before `to`, which must

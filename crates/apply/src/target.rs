@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64};
 
-use base::Lsn;
 use client::{ConnInfo, Wire};
 
 use crate::applier::Options;
 use crate::catalog::{Catalog, JoinedTables};
 use crate::error::{Error, Kind};
 use crate::lock_watch::LockWatch;
+use crate::reach::Reached;
 use crate::state::{State, is_without_room};
 
 /// A target that is attached and may be applied to.
@@ -18,7 +18,7 @@ pub struct Target {
     pub(crate) sessions: Sessions,
     pub(crate) catalog: Catalog,
     /// How far the target is.
-    pub(crate) progress: Lsn,
+    pub(crate) reached: Reached,
 }
 
 /// The sessions that apply; at least one.
@@ -91,7 +91,10 @@ impl Target {
         joined: JoinedTables,
     ) -> Result<Target, Error> {
         let (mut wire, replica) = session(info, options).await?;
-        let progress = state.attach_origin(&mut wire).await?;
+        if options.is_relaxed(options.workers) {
+            state.make_ahead().await?;
+        }
+        let reached = state.attach_origin(&mut wire).await?;
         let name = options.subscription.application_name("catalog");
         let settings = [("search_path", ""), ("idle_session_timeout", "0")];
         let catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
@@ -119,7 +122,7 @@ impl Target {
         let name = options.subscription.application_name("watch");
         let lock_watch = LockWatch::new(info.clone(), name, timeout.as_deref());
         let applying = Arc::new(AtomicI32::new(pids[0]));
-        Ok(Target { sessions: Sessions { wires, pids, lock_watch, applying }, catalog, progress })
+        Ok(Target { sessions: Sessions { wires, pids, lock_watch, applying }, catalog, reached })
     }
 
     /// Its backends, for who looks whether they are heard of.
@@ -132,10 +135,10 @@ impl Target {
         }
     }
 
-    /// Everything up to here is on the target and flushed.
+    /// What is on the target and flushed.
     #[must_use]
-    pub fn progress(&self) -> Lsn {
-        self.progress
+    pub fn reached(&self) -> &Reached {
+        &self.reached
     }
 }
 

@@ -25,10 +25,12 @@ mod catalogue;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use apply::Reached;
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{ConnInfo, Session};
 use serde::Serialize;
 use source::slot::{drop_slot, slot_state};
+use tokio_postgres::types::PgLsn;
 
 pub use catalogue::catalogue;
 
@@ -231,7 +233,31 @@ pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result
             tables_unfinished: row.try_get(9)?,
         })
     };
-    row.map(read).transpose().map_err(failed)
+    let mut stored = row.map(read).transpose().map_err(failed)?;
+    if let Some(stored) = &mut stored {
+        let reached = reached(target, subscription, stored.applied_lsn.as_deref()).await.map_err(failed)?;
+        stored.applied_lsn = Some(reached.to_string()).filter(|_| reached.is_valid());
+    }
+    Ok(stored)
+}
+
+/// How far the target is, where the positions of its origins lead to `applied`:
+/// what was committed out of order follows.
+async fn reached(
+    target: &Session,
+    name: &SubscriptionName,
+    applied: Option<&str>,
+) -> Result<Lsn, tokio_postgres::Error> {
+    let prefix = applied.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
+    // An older version made no such table.
+    let there = target.query_one("SELECT pg_catalog.to_regclass('pgsluice.ahead') IS NOT NULL", &[]).await?;
+    if !there.get::<_, bool>(0) {
+        return Ok(prefix);
+    }
+    let sql = "SELECT since_lsn, applied_lsn FROM pgsluice.ahead WHERE subscription = $1";
+    let rows = target.query(sql, &[&name.as_str()]).await?;
+    let lsn = |row: &tokio_postgres::Row, at| Lsn::new(row.get::<_, PgLsn>(at).into());
+    Ok(Reached::new(prefix, rows.iter().map(|row| (lsn(row, 0), lsn(row, 1))).collect()).prefix)
 }
 
 /// End of WAL as a server knows it, primary or standby.

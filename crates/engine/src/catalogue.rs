@@ -30,6 +30,7 @@ const OTHER_SOURCE: HeldBy = ("pgsluice scenarios", "another_source_is_refused_b
 const RESTORED_TARGET: HeldBy = ("pgsluice scenarios", "p4_a_restored_target_is_refused_with_the_remedy");
 const RESTORED_SOURCE: HeldBy = ("pgsluice scenarios", "a_source_restored_to_before_our_position_is_refused");
 const DISABLED: HeldBy = ("pgsluice scenarios", "disable_on_error_keeps_the_prefix_and_stays_disabled");
+const RELAXED: HeldBy = ("pgsluice scenarios", "p1_what_was_committed_ahead_is_not_released");
 const FINDINGS: HeldBy = ("pgsluice check", "every_finding_has_an_object_and_a_remedy_that_helps");
 const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_that_stalls_is_noticed");
 const COPY_AGAIN: &str =
@@ -415,6 +416,14 @@ base::catalogue! {
         "The native subscription was dropped while pgsluice had its slot.",
         "Go on with `pgsluice run`, or remove everything with `pgsluice drop`.",
         &[],
+    ),
+    Kind::Refused(Refusal::Adoption(AdoptionRefusal::CommittedAhead { .. })) => adopting(
+        "Released while transactions are committed out of order",
+        AdoptionRefusal::CommittedAhead { name: name(), at: HERE, furthest: LATER },
+        "With `commit_order = relaxed` a stop can leave an earlier transaction unapplied behind later ones; a native \
+         subscription knows one position only.",
+        "Run with `--commit-order preserve` until it is level with the source, stop it, and `pgsluice release` again.",
+        &[RELAXED],
     ),
 }
 

@@ -20,7 +20,7 @@
 //! without recovery onto a new timeline, and that wrote past our position
 //! before we looked.
 
-use apply::{State, SubscriptionRow};
+use apply::{Reached, State, SubscriptionRow};
 use base::Lsn;
 use client::{Session, Wire};
 use source::slot;
@@ -32,7 +32,8 @@ use crate::refusal::Refusal;
 /// stream, and nobody would know on which timeline the last changes were.
 const UNKNOWN: i64 = 0;
 
-/// The position to stream from, where `applied` is what the target has.
+/// The position to stream from, where `reached` is what the target has. What
+/// it has beyond a gap must be part of the source's history, too.
 ///
 /// # Errors
 /// The source's history does not contain it, with the remedy; or a server
@@ -42,7 +43,7 @@ pub(crate) async fn start_position(
     source: &Session,
     state: &State,
     row: &SubscriptionRow,
-    applied: Lsn,
+    reached: &Reached,
 ) -> Result<Lsn, Error> {
     // Again: a copy may have come since the first look.
     let identity = slot::identify_system(wire).await?;
@@ -52,7 +53,7 @@ pub(crate) async fn start_position(
     if now != before && before != UNKNOWN {
         let fork = slot::timeline_forks(wire, identity.timeline).await?;
         let fork = fork.into_iter().find(|fork| i64::from(fork.timeline) == before).map(|fork| fork.end);
-        let at = check_fork(before, now, fork, applied)?;
+        let at = check_fork(before, now, fork, reached.furthest())?;
         tracing::warn!("the source is on timeline {now} now, which left timeline {before} at {at}");
         confirmed = confirmed.min(at);
     }
@@ -60,10 +61,11 @@ pub(crate) async fn start_position(
     if remembered != before {
         state.change_timeline(remembered, confirmed).await?;
     }
-    let start = applied.max(confirmed);
+    let start = reached.prefix.max(confirmed);
+    let furthest = reached.furthest().max(start);
     // A standby that is behind will have the same WAL later.
-    if identity.xlogpos < start && !standby {
-        return Err(Error::refused(Refusal::SourceBehind { end: identity.xlogpos, start }));
+    if identity.xlogpos < furthest && !standby {
+        return Err(Error::refused(Refusal::SourceBehind { end: identity.xlogpos, start: furthest }));
     }
     Ok(start)
 }

@@ -21,7 +21,7 @@ mod statistics;
 mod status;
 mod target_schema;
 
-pub use apply::PrefetchMode;
+pub use apply::{CommitOrder, PrefetchMode};
 pub use catalogue::catalogue;
 pub use check::{End, Finding, Report, Severity};
 pub use error::Error;

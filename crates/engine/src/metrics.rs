@@ -183,6 +183,12 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_ahead_void_total", "counter", "Chunks executed too early, and then again.", |s| {
         plain(s.totals.ahead_void as f64)
     }),
+    family(
+        "pgsluice_out_of_order_total",
+        "counter",
+        "Transactions committed on the target before an earlier one.",
+        |s| plain(s.totals.out_of_order as f64),
+    ),
     family("pgsluice_replays_total", "counter", "Chunks applied again one change at a time.", |s| {
         plain(s.totals.replays as f64)
     }),

@@ -378,9 +378,10 @@ impl Attempt<'_> {
         let binary = options.binary;
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
-        let applied = target.progress();
         self.status.set_backends(target.backends());
-        let start = history::start_position(&mut ends.wire, &ends.source, &ends.state, &row, applied).await?;
+        let start =
+            history::start_position(&mut ends.wire, &ends.source, &ends.state, &row, target.reached())
+                .await?;
         let slot = slot::slot_state(&ends.source, &ends.slot_name).await?;
         if let Some(confirmed) = slot.and_then(|slot| slot.confirmed_flush)
             && confirmed > start
@@ -433,6 +434,7 @@ impl Attempt<'_> {
             allow_triggers: settings.allow_triggers,
             unconverted: unconverted(ends),
             workers: settings.max_parallel_apply_workers_per_subscription,
+            commit_order: settings.commit_order,
             skip_lsn,
             gate: Arc::clone(self.status.gate()),
             prefetch: Some(apply::PrefetchOptions {

@@ -174,6 +174,12 @@ pub(crate) enum AdoptionRefusal {
     NobodyToReleaseTo {
         name: SubscriptionName,
     },
+    /// What was committed out of order is beyond what can be handed over.
+    CommittedAhead {
+        name: SubscriptionName,
+        at: Lsn,
+        furthest: Lsn,
+    },
 }
 
 /// What comes of a source whose history is not what the target has.
@@ -413,6 +419,12 @@ impl fmt::Display for AdoptionRefusal {
                 f,
                 "the native subscription that \"{name}\" was adopted from has been dropped: there is nothing to hand \
                  back to; go on with pgsluice run, or remove everything with pgsluice drop"
+            ),
+            AdoptionRefusal::CommittedAhead { name, at, furthest } => write!(
+                f,
+                "subscription \"{name}\" was stopped with transactions up to {furthest} committed before others from \
+                 {at} on, which a native subscription would apply again; run it with --commit-order preserve until \
+                 status shows that it is level, stop it, then release again"
             ),
         }
     }

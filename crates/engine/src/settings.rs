@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use apply::PrefetchMode;
+use apply::{CommitOrder, PrefetchMode};
 use base::SubscriptionName;
 use client::ConnInfo;
 
@@ -53,6 +53,8 @@ pub struct Settings {
     pub max_parallel_prefetch_workers_per_subscription: Option<usize>,
     /// Sessions that apply at the same time; at least one.
     pub max_parallel_apply_workers_per_subscription: usize,
+    /// Whether transactions become visible in the source's order.
+    pub commit_order: CommitOrder,
     /// Apply every change by itself; for tests.
     pub exact_only: bool,
     /// Longest time between two reports to the source; zero: only on request.

@@ -248,6 +248,17 @@ pub(crate) struct Apply {
     #[arg(long, default_value = "1", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) max_parallel_apply_workers_per_subscription: u16,
 
+    /// Whether transactions become visible on the target in the source's order
+    ///
+    /// `relaxed` lets one that is independent of all before it commit before
+    /// them, so that a large one does not delay those behind it; what depends
+    /// on an earlier one still comes after it. Readers of the target may then
+    /// see states that the source was never in. It needs more than one apply
+    /// worker; a transaction larger than a batch waits whole in a file of the
+    /// spool directory.
+    #[arg(long, value_enum, default_value = "preserve", value_name = "ORDER")]
+    pub(crate) commit_order: CommitOrder,
+
     /// Run even if the target's role may not set session_replication_role
     ///
     /// Then the target's ordinary triggers and foreign keys act on replicated
@@ -316,6 +327,13 @@ pub(crate) enum Prefetch {
     Off,
     Identity,
     All,
+}
+
+/// See [`Apply::commit_order`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CommitOrder {
+    Preserve,
+    Relaxed,
 }
 
 /// See [`Process::log_format`].

@@ -11,7 +11,9 @@ use client::ConnInfo;
 use engine::{PrefetchMode, Settings};
 
 use crate::failure::Failure;
-use crate::settings::{Apply, Binary, Ends, Origin, Prefetch, SourceMode, SynchronousCommit, Table};
+use crate::settings::{
+    Apply, Binary, CommitOrder, Ends, Origin, Prefetch, SourceMode, SynchronousCommit, Table,
+};
 
 /// No setting: if it is set, every change is applied by itself, as after a
 /// batch that does not fit. For tests that compare the two paths.
@@ -120,6 +122,10 @@ impl Subject {
             max_parallel_apply_workers_per_subscription: usize::from(
                 apply.max_parallel_apply_workers_per_subscription,
             ),
+            commit_order: match apply.commit_order {
+                CommitOrder::Preserve => engine::CommitOrder::Preserve,
+                CommitOrder::Relaxed => engine::CommitOrder::Relaxed,
+            },
             exact_only: std::env::var_os(EXACT_ONLY).is_some_and(|value| !value.is_empty()),
             wal_receiver_status_interval: stream.wal_receiver_status_interval.0,
             wal_receiver_timeout: stream.wal_receiver_timeout.0,

@@ -38,7 +38,7 @@ fn asked(variable: &str, default: u64) -> u64 {
 fn resident_of(
     major: Major,
     streaming: &str,
-    workers: &str,
+    [workers, order]: [&str; 2],
     write: impl Fn(&Pair, &dyn Fn(&str, &str) -> String),
 ) -> u64 {
     let set = |builder: Builder| builder.setting("max_wal_size", "8GB").setting("synchronous_commit", "off");
@@ -46,7 +46,7 @@ fn resident_of(
     pair.both("postgres", "CREATE TABLE t (id bigint PRIMARY KEY, v text)").unwrap();
     pair.source.sql("postgres", "CREATE PUBLICATION p FOR TABLE t").unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_pgsluice"));
-    let workers = ["--max-parallel-apply-workers-per-subscription", workers];
+    let workers = ["--max-parallel-apply-workers-per-subscription", workers, "--commit-order", order];
     let args =
         [&["run", "--publication", "p", "--subscription", "s", "--streaming", streaming], &workers[..]];
     let args = args.concat();
@@ -80,14 +80,16 @@ fn resident_of(
 fn one_large_transaction_is_not_held_in_memory() {
     let transaction = rows() * row_bytes();
     assert!(transaction > RESIDENT_MAX, "a transaction of {transaction} bytes would show nothing");
-    // Each major in one of the two ways: they differ here, in who keeps the open transaction.
-    for (major, streaming) in Major::under_test().into_iter().zip(["on", "off"].into_iter().cycle()) {
-        let resident = resident_of(major, streaming, "1", |pair, insert| {
+    // Each major in one of the two ways: they differ here, in who keeps the open transaction. Out of order it stands
+    // aside besides, as a whole.
+    let ways = [("on", ["1", "preserve"]), ("off", ["2", "relaxed"])];
+    for (major, (streaming, how)) in Major::under_test().into_iter().zip(ways.into_iter().cycle()) {
+        let resident = resident_of(major, streaming, how, |pair, insert| {
             pair.source.sql("postgres", &insert("1", &rows().to_string())).unwrap();
         });
         let megabytes = resident >> 20;
         println!(
-            "PostgreSQL {major}, streaming {streaming}: {} rows, {megabytes} MiB resident at most",
+            "PostgreSQL {major}, streaming {streaming}, {how:?}: {} rows, {megabytes} MiB resident at most",
             rows()
         );
         assert!(resident < RESIDENT_MAX, "{megabytes} MiB resident");
@@ -100,13 +102,13 @@ fn one_large_transaction_is_not_held_in_memory() {
 fn a_backlog_is_not_held_in_memory() {
     // What is measured is ours and the same on each.
     let major = *Major::under_test().last().expect("a major to test");
-    for workers in ["1", "4"] {
-        backlog(major, workers);
+    for how in [["1", "preserve"], ["4", "preserve"], ["4", "relaxed"]] {
+        backlog(major, how);
     }
 }
 
-fn backlog(major: Major, workers: &str) {
-    let resident = resident_of(major, "off", workers, |pair, insert| {
+fn backlog(major: Major, how: [&str; 2]) {
+    let resident = resident_of(major, "off", how, |pair, insert| {
         let lock = "BEGIN; LOCK TABLE t IN SHARE MODE; SELECT pg_sleep(4); COMMIT";
         let url = pair.target.url("postgres");
         let locked = std::thread::spawn(move || testkit::query(&url, lock).map(drop));
@@ -125,7 +127,7 @@ fn backlog(major: Major, workers: &str) {
     });
     let megabytes = resident >> 20;
     println!(
-        "PostgreSQL {major}, {workers} workers: {} rows in transactions of 1000, {megabytes} MiB resident at most",
+        "PostgreSQL {major}, {how:?}: {} rows in transactions of 1000, {megabytes} MiB resident at most",
         rows()
     );
     assert!(resident < RESIDENT_MAX, "{megabytes} MiB resident");

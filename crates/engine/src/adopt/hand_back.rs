@@ -68,9 +68,14 @@ async fn our_position(
     let mut wire =
         Wire::connect(target, &name.application_name("fence"), Replication::Off, &[("search_path", "")])
             .await?;
-    let applied = state.attach_origin(&mut wire).await?;
+    let reached = state.attach_origin(&mut wire).await?;
     wire.close().await;
-    Ok(applied.max(row.confirmed_lsn.unwrap_or(Lsn::INVALID)))
+    let at = reached.prefix.max(row.confirmed_lsn.unwrap_or(Lsn::INVALID));
+    // A native subscription goes on from one position, and would apply again what lies beyond.
+    match reached.furthest() {
+        furthest if furthest <= at => Ok(at),
+        furthest => Err(Error::refused(Why::CommittedAhead { name: name.clone(), at, furthest })),
+    }
 }
 
 /// T3, again while a backend of ours that ends still holds the origin.

@@ -75,6 +75,9 @@ pub struct Totals {
     /// Those of them that were executed again.
     #[serde(default)]
     pub ahead_void: u64,
+    /// Target transactions that were committed before an earlier one.
+    #[serde(default)]
+    pub out_of_order: u64,
     /// Attempts that ended in an error.
     pub errors: u64,
     /// Conflicts by type, in PostgreSQL's names.
@@ -327,6 +330,7 @@ impl Status {
             replays: get(&counters.replays),
             ahead: get(&counters.ahead),
             ahead_void: get(&counters.ahead_void),
+            out_of_order: get(&counters.out_of_order),
             errors: get(&self.failures),
             conflicts: ConflictType::ALL
                 .into_iter()

@@ -18,6 +18,7 @@ mod parallel;
 mod prefetch;
 mod progress;
 mod refresh;
+mod relaxed;
 mod settled;
 #[allow(dead_code, reason = "the golden themes use other words of it")]
 mod support;

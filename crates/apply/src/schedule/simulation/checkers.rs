@@ -11,6 +11,8 @@ pub(super) enum Event {
     Pushed(u64, Footprint),
     /// Executed before its turn, but for what is late.
     Ahead(u64, Split),
+    /// Execution as a whole began; with true what it meets may be reported.
+    Began(u64, bool),
     /// Executed with so many other transactions open.
     Alone(u64, usize),
     CommitSent(u64),
@@ -19,8 +21,10 @@ pub(super) enum Event {
     Acknowledged(u64),
     /// A cancel hit something, which was early or being rolled back.
     Cancelled(bool),
-    /// Everything begins anew behind this chunk.
-    Lost(u64),
+    /// The source was told that all chunks up to this one are durable.
+    Confirmed(u64),
+    /// Everything begins anew; the target holds these chunks.
+    Lost(BTreeSet<u64>),
 }
 
 impl Event {
@@ -28,11 +32,13 @@ impl Event {
         match self {
             Event::Pushed(..) => "Pushed",
             Event::Ahead(..) => "Ahead",
+            Event::Began(..) => "Began",
             Event::Alone(..) => "Alone",
             Event::CommitSent(..) => "CommitSent",
             Event::Committed(..) => "Committed",
             Event::Acknowledged(..) => "Acknowledged",
             Event::Cancelled(..) => "Cancelled",
+            Event::Confirmed(..) => "Confirmed",
             Event::Lost(..) => "Lost",
         }
     }
@@ -52,15 +58,64 @@ pub(super) fn order(history: &[Event]) -> Result<(), String> {
             }
             Event::Committed(chunk, _) => committed = *chunk,
             Event::Acknowledged(chunk) => acknowledged = *chunk,
-            Event::Lost(chunk) if *chunk != committed => return Err(format!("begun anew behind {chunk}")),
-            Event::Lost(chunk) => acknowledged = *chunk,
+            Event::Lost(held) => {
+                let last = held.len() as u64;
+                if !held.iter().copied().eq(1..=last) || last > committed {
+                    return Err(format!("begun anew with {held:?} behind {committed}"));
+                }
+                (committed, acknowledged) = (last, last);
+            }
             _ => {}
         }
     }
     Ok(())
 }
 
-/// After each commit the target holds a state of the source.
+/// Whatever is lost, each chunk commits when the target has not got it, what
+/// was confirmed stays, and in the end nothing is missing that was acknowledged
+/// and not lost.
+pub(super) fn exactly_once(history: &[Event]) -> Result<(), String> {
+    let (mut held, mut confirmed) = (BTreeSet::new(), 0);
+    for event in history {
+        match event {
+            Event::Committed(chunk, _) if !held.insert(*chunk) => {
+                return Err(format!("{chunk} was committed twice"));
+            }
+            Event::Confirmed(chunk) => confirmed = confirmed.max(*chunk),
+            Event::Lost(left) => {
+                if let Some(chunk) = left.difference(&held).next() {
+                    return Err(format!("{chunk} came from nowhere"));
+                }
+                held.clone_from(left);
+            }
+            _ => {}
+        }
+        if let Some(chunk) = (1..=confirmed).find(|chunk| !held.contains(chunk)) {
+            return Err(format!("{chunk} was confirmed, up to {confirmed}, and is not there"));
+        }
+    }
+    Ok(())
+}
+
+/// How many chunks committed with one before them missing.
+pub(super) fn overtakings(history: &[Event]) -> usize {
+    let mut held: BTreeSet<u64> = BTreeSet::new();
+    let mut overtook = 0;
+    for event in history {
+        match event {
+            Event::Committed(chunk, _) => {
+                overtook += usize::from((held.range(..chunk).count() as u64) < chunk - 1);
+                held.insert(*chunk);
+            }
+            Event::Lost(left) => held.clone_from(left),
+            _ => {}
+        }
+    }
+    overtook
+}
+
+/// After each commit the target holds what the chunks that it has make of it,
+/// in their order: where order is kept, a state of the source.
 pub(super) fn atomicity(history: &[Event]) -> Result<(), String> {
     history.iter().try_for_each(|event| match event {
         Event::Committed(chunk, false) => {
@@ -71,7 +126,8 @@ pub(super) fn atomicity(history: &[Event]) -> Result<(), String> {
 }
 
 /// What is executed before its turn shares nothing that changes show with a
-/// chunk before it that was not acknowledged.
+/// chunk before it that was not acknowledged; what may be reported comes of
+/// what has nothing at all before it.
 pub(super) fn dependency(history: &[Event]) -> Result<(), String> {
     let mut in_flight: BTreeMap<u64, &Footprint> = BTreeMap::new();
     for event in history {
@@ -79,6 +135,27 @@ pub(super) fn dependency(history: &[Event]) -> Result<(), String> {
             Event::Pushed(chunk, footprint) => drop(in_flight.insert(*chunk, footprint)),
             Event::Acknowledged(chunk) => drop(in_flight.remove(chunk)),
             Event::Lost(_) => in_flight.clear(),
+            Event::Began(chunk, may_report) => {
+                let mine = in_flight.get(chunk).copied();
+                for (before, footprint) in in_flight.range(..chunk) {
+                    if *may_report {
+                        return Err(format!(
+                            "what {chunk} meets may be reported, and {before} is not committed"
+                        ));
+                    }
+                    let (Some(Footprint::Tables(tables)), Footprint::Tables(others)) = (mine, footprint)
+                    else {
+                        return Err(format!("{chunk} or {before} is a barrier and was passed"));
+                    };
+                    let shared = |table: &Touched| {
+                        let mut same = others.iter().filter(|other| other.root == table.root);
+                        same.any(|other| overlap(table, &Late::Nothing, other))
+                    };
+                    if tables.iter().any(shared) {
+                        return Err(format!("{chunk} was executed before {before}, which it depends on"));
+                    }
+                }
+            }
             Event::Ahead(chunk, split) => {
                 let Some(Footprint::Tables(tables)) = in_flight.get(chunk) else {
                     return Err(format!("{chunk} is a barrier and was executed ahead"));
@@ -117,6 +194,9 @@ fn overlap(table: &Touched, late: &Late, other: &Touched) -> bool {
                 early && keys[start as usize..end as usize].iter().any(|key| others.contains(key))
             })
         }
+        (Units::Keys { keys, .. }, Units::Filtered(filter)) if table.mapping == other.mapping => {
+            late.is_empty() && keys.iter().any(|&key| filter.contains(key))
+        }
         _ => true,
     }
 }
@@ -154,7 +234,29 @@ fn canaries() {
     assert!(order(&[&in_order[..2], &[Event::CommitSent(2)]].concat()).is_err(), "not acknowledged");
     assert!(order(&[Event::Committed(2, true)]).is_err(), "overtaken");
     assert!(order(&[&in_order[..3], &[Event::Committed(1, true)]].concat()).is_err(), "twice");
-    assert!(order(&[Event::Committed(1, true), Event::Lost(0)]).is_err(), "forgotten");
+    let lost = |held: &[u64]| Event::Lost(held.iter().copied().collect());
+    assert!(order(&[Event::Committed(1, true), lost(&[2])]).is_err(), "a gap");
+    assert!(order(&[Event::Committed(1, true), lost(&[])]).is_ok(), "it was not flushed");
+
+    let commit = |chunk| Event::Committed(chunk, true);
+    assert!(exactly_once(&[commit(2), commit(1), lost(&[2]), commit(1)]).is_ok());
+    assert!(exactly_once(&[commit(2), lost(&[2]), commit(2)]).is_err(), "twice");
+    assert!(exactly_once(&[commit(2), lost(&[1, 2])]).is_err(), "from nowhere");
+    assert!(exactly_once(&[commit(2), Event::Confirmed(2)]).is_err(), "past a gap");
+    assert!(exactly_once(&[commit(1), Event::Confirmed(1), lost(&[])]).is_err(), "not flushed");
+    assert_eq!(overtakings(&[commit(2), commit(1), commit(4), lost(&[1, 2]), commit(3)]), 2);
+
+    let began = |before: Footprint, mine: Footprint, may_report: bool| {
+        dependency(&[Event::Pushed(1, before), Event::Pushed(2, mine), Event::Began(2, may_report)])
+    };
+    assert!(began(on(vec![9]), on(vec![7]), false).is_ok());
+    assert!(began(on(vec![9]), on(vec![7]), true).is_err(), "reported too early");
+    assert!(began(on(vec![7]), on(vec![7]), false).is_err());
+    assert!(began(Footprint::Everything, on(vec![7]), false).is_err());
+    assert!(began(on(vec![7]), Footprint::Everything, false).is_err());
+    let large = |keys| super::filtered(on(keys));
+    assert!(began(large(vec![9]), on(vec![7]), false).is_ok());
+    assert!(began(large(vec![7]), on(vec![7]), false).is_err());
     assert!(atomicity(&[Event::Committed(1, false)]).is_err());
     assert!(solitude(&[Event::Alone(1, 1)]).is_err() && solitude(&[Event::Cancelled(false)]).is_err());
 }

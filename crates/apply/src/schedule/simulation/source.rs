@@ -75,6 +75,26 @@ impl Source {
         }
         source
     }
+
+    /// The rows after these chunks in their order, and no others.
+    pub(super) fn after(&self, chunks: &BTreeSet<u64>) -> Rows {
+        let mut rows = self.states[0].clone();
+        for &chunk in chunks {
+            let ops = self.chunks[chunk as usize - 1].0.iter();
+            write(&mut rows, &ops.map(|op| (op.key(), op.row())).collect());
+        }
+        rows
+    }
+}
+
+/// Writes rows over others.
+pub(super) fn write(rows: &mut Rows, writes: &BTreeMap<Key, Option<Row>>) {
+    for (&key, row) in writes {
+        match row {
+            Some(row) => rows.insert(key, *row),
+            None => rows.remove(&key),
+        };
+    }
 }
 
 /// What the changes show of their keys; keys of a table stand in the order of its ops.

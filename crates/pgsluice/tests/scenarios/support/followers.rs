@@ -77,8 +77,8 @@ impl Scenario {
         }
     }
 
-    /// Waits until every commit of the source so far is on the targets. Commit order is kept, so that a row that is
-    /// written last arrives last.
+    /// Waits until every commit of the source so far is on the targets. Where commit order is kept a row that is
+    /// written last arrives last; where it is not, `status` says when all before it has.
     #[track_caller]
     pub(crate) fn catch_up(&mut self) {
         let id = self.mark();
@@ -88,9 +88,10 @@ impl Scenario {
     /// Writes the row that [`Scenario::wait_for_mark`] waits for.
     #[track_caller]
     pub(crate) fn mark(&mut self) -> u32 {
-        self.marks += 1;
-        self.source(&format!("INSERT INTO mark VALUES ({})", self.marks));
-        self.marks
+        self.marks.push(self.source_position());
+        let id = u32::try_from(self.marks.len()).expect("a few");
+        self.source(&format!("INSERT INTO mark VALUES ({id})"));
+        id
     }
 
     #[track_caller]
@@ -105,7 +106,8 @@ impl Scenario {
         let reached = wait_for("the target to be level", BOUND, || {
             let there = self.at(&url, &format!("SELECT count(*) FROM mark WHERE id = {id}"));
             self.assert_running(number);
-            Ok(there.is_ok_and(|rows| rows[0][0].as_deref() == Some("1")))
+            let there = there.is_ok_and(|rows| rows[0][0].as_deref() == Some("1"));
+            Ok(there && (!self.is_relaxed(number) || self.applied(number) > self.marks[id as usize - 1]))
         });
         assert!(
             reached.is_ok(),
@@ -113,6 +115,28 @@ impl Scenario {
             self.followers[number].args,
             self.short_log(number)
         );
+    }
+
+    fn is_relaxed(&self, number: usize) -> bool {
+        self.followers[number].args.iter().any(|word| word.ends_with("relaxed"))
+    }
+
+    /// What `status` says was applied, with all before it; 0 while nobody answers.
+    pub(crate) fn applied(&self, number: usize) -> u64 {
+        self.position(number, "applied")
+    }
+
+    /// One of `status`'s positions; 0 while nobody answers.
+    pub(crate) fn position(&self, number: usize, which: &str) -> u64 {
+        let output = self.call(number, &["status", "--json"]);
+        let status: Value = serde_json::from_str(&output.stdout).unwrap_or_default();
+        status[which].as_str().map_or(0, position)
+    }
+
+    /// Where the source stands.
+    #[track_caller]
+    pub(crate) fn source_position(&self) -> u64 {
+        position(&self.source_one("SELECT pg_current_wal_lsn()"))
     }
 
     #[track_caller]
@@ -236,6 +260,13 @@ impl Scenario {
             .for_each(|number| assert_eq!(count(number), first, "{kind}, strategy {number}"));
         first
     }
+}
+
+/// `16/B374D848` as a number.
+fn position(lsn: &str) -> u64 {
+    let (high, low) = lsn.split_once('/').expect("a position");
+    let part = |text| u64::from_str_radix(text, 16).expect("hexadecimal");
+    part(high) << 32 | part(low)
 }
 
 fn program() -> &'static Path {

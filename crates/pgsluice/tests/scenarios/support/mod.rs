@@ -107,7 +107,8 @@ pub(crate) struct Scenario {
     db: String,
     followers: Vec<Follower>,
     publication: Option<String>,
-    marks: u32,
+    /// Where the source stood before each.
+    marks: Vec<u64>,
     sessions: RefCell<BTreeMap<String, Session>>,
 }
 
@@ -129,7 +130,7 @@ impl Scenario {
             db: db.clone(),
             followers: Vec::new(),
             publication: None,
-            marks: 0,
+            marks: Vec::new(),
             sessions: RefCell::default(),
         };
         let [source, target] =

@@ -1,0 +1,92 @@
+//! Which keys a large transaction touches, in bounded memory.
+//!
+//! Few keys are kept as they are; more only as bits (a Bloom filter): then a
+//! key that was never added is sometimes taken for one that was. That is a
+//! dependency too many, as when two keys have the same hash. In ten million
+//! keys it happens to one in two hundred, far beyond to all: the transaction
+//! is then passed by nobody.
+
+use rustc_hash::FxHashSet;
+
+/// More keys are bits.
+const FEW: usize = 100_000;
+/// 16 MB, of which each key takes [`BITS_PER_KEY`].
+const WORDS: usize = 1 << 21;
+const BITS_PER_KEY: u32 = 4;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Filter {
+    Few(FxHashSet<u64>),
+    Many(Vec<u64>),
+}
+
+impl Default for Filter {
+    fn default() -> Filter {
+        Filter::Few(FxHashSet::default())
+    }
+}
+
+/// Where the bits of a key are: word and bit. Keys are hashes of which nobody
+/// says that their bits are all equally good.
+fn places(key: u64) -> impl Iterator<Item = (usize, u64)> {
+    let mixed = (key ^ (key >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let (start, step) = (mixed, (mixed >> 17) | 1);
+    (0..BITS_PER_KEY).map(move |n| {
+        let place = start.wrapping_add(u64::from(n).wrapping_mul(step));
+        let place = (place ^ (place >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32;
+        ((place >> 6) as usize % WORDS, 1 << (place & 63))
+    })
+}
+
+fn set(words: &mut [u64], key: u64) {
+    places(key).for_each(|(word, bit)| words[word] |= bit);
+}
+
+impl Filter {
+    pub(crate) fn add(&mut self, key: u64) {
+        match self {
+            Filter::Few(keys) if keys.len() < FEW => drop(keys.insert(key)),
+            Filter::Few(keys) => {
+                let mut words = vec![0; WORDS];
+                keys.iter().for_each(|&key| set(&mut words, key));
+                set(&mut words, key);
+                *self = Filter::Many(words);
+            }
+            Filter::Many(words) => set(words, key),
+        }
+    }
+
+    /// Whether `key` was added, or could have been.
+    pub(crate) fn contains(&self, key: u64) -> bool {
+        match self {
+            Filter::Few(keys) => keys.contains(&key),
+            Filter::Many(words) => places(key).all(|(word, bit)| words[word] & bit != 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As keys come: numbers that a hasher has multiplied.
+    fn key(n: u64) -> u64 {
+        use std::hash::Hasher;
+        let mut hasher = rustc_hash::FxHasher::default();
+        hasher.write_u64(n);
+        hasher.finish()
+    }
+
+    #[test]
+    fn no_key_is_forgotten_and_few_are_taken_for_others() {
+        for count in [10, FEW as u64, 1_000_000] {
+            let mut filter = Filter::default();
+            (0..count).for_each(|n| filter.add(key(n)));
+            assert_eq!(matches!(filter, Filter::Many(_)), count > FEW as u64);
+            assert!((0..count).all(|n| filter.contains(key(n))));
+            let others = (count..count + 100_000).filter(|&n| filter.contains(key(n))).count();
+            assert!(others < 30, "{others} of 100,000 beside {count}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The same where independent transactions may commit before earlier ones
+//! (`commit_order = relaxed`).
+//!
+//! ```text
+//!              all that it depends on is committed, a lane is free      acknowledged
+//!   Queued -----------------------------------------------------> Running ---------> gone
+//!    ^  barrier, large: only as head                                | stumbled
+//!    |                                                              v
+//!    +--- never                                                   Failed --head, a lane is free--> Running
+//! ```
+//! Rules, which the simulation checks:
+//!
+//! - a chunk is executed when every chunk before it with which it shares a key,
+//!   as far as changes show their keys (A2), was acknowledged;
+//! - that is a hint: what a chunk met with others before it is void. It was
+//!   rolled back, and is executed again when it is head, which is what comes
+//!   first of all that is not committed (A1). Only then anything is reported;
+//! - an open transaction never waits for a turn: it ends by itself or waits for
+//!   locks, and cycles of these the server sees. So there is nothing to be let
+//!   go (A3);
+//! - a barrier begins as head, and nothing passes it. A large transaction begins
+//!   as head, so that it need not be executed twice, and what is independent
+//!   passes it while it is executed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use base::Oid;
+use rustc_hash::FxHashMap;
+
+use super::{Action, Filter, Footprint, KEYS_MAX, Touched, Units};
+
+/// Chunks in flight, those that wait for others included: so many may be
+/// behind a large transaction before what is independent has to wait too.
+const WINDOW: usize = 1_024;
+/// Large transactions in flight, of which one is executed. Each has a file, and
+/// a filter in memory.
+const LARGE_MAX: usize = 4;
+
+/// How a chunk is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// As a set.
+    Set,
+    /// From its file.
+    Large,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Queued,
+    /// `contested`: another may be the reason if it fails.
+    Running {
+        lane: usize,
+        contested: bool,
+    },
+    /// It was executed, did not hold, and waits to be head.
+    Failed {
+        again: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    barrier: bool,
+    manner: Manner,
+    /// It waits for a large transaction, or for one that does.
+    behind_large: bool,
+    /// Chunks that must be committed before.
+    after: Vec<u64>,
+    /// To forget its keys by.
+    touched: Vec<Touched>,
+    state: State,
+}
+
+/// What a chunk in flight does to a table.
+#[derive(Debug)]
+struct Use {
+    number: u64,
+    mapping: u64,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Whole,
+    Append,
+    /// They are among the keys of all.
+    Keys,
+    Filtered(Arc<Filter>),
+}
+
+impl Use {
+    /// Whether what `table` says goes after this, as far as it is not said by
+    /// the keys of all.
+    fn precedes(&self, table: &Touched) -> bool {
+        match (&self.kind, &table.units) {
+            (Kind::Append, Units::Append) => false,
+            (Kind::Keys, Units::Keys { .. }) => self.mapping != table.mapping,
+            (Kind::Filtered(filter), Units::Keys { keys, .. }) => {
+                self.mapping != table.mapping || keys.iter().any(|&key| filter.contains(key))
+            }
+            _ => true,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Relaxed {
+    /// In commit order of the source. The first is the head.
+    entries: VecDeque<Entry>,
+    /// The number of the last chunk.
+    last: u64,
+    free: Vec<usize>,
+    /// Which chunk touched a key last. One that did before was committed before.
+    keys: FxHashMap<u64, u64>,
+    tables: FxHashMap<Oid, Vec<Use>>,
+    actions: VecDeque<Action>,
+}
+
+impl Relaxed {
+    /// For so many lanes; at least two.
+    pub(crate) fn new(lanes: usize) -> Relaxed {
+        Relaxed {
+            entries: VecDeque::new(),
+            last: 0,
+            free: (0..lanes).rev().collect(),
+            keys: FxHashMap::default(),
+            tables: FxHashMap::default(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Whether another chunk may be pushed.
+    pub(crate) fn has_room(&self) -> bool {
+        let large = self.entries.iter().filter(|entry| entry.manner == Manner::Large).count();
+        self.entries.len() < WINDOW
+            && large < LARGE_MAX
+            && self.keys.len() < KEYS_MAX / 2
+            && !self.entries.iter().any(|entry| entry.barrier)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes in the next chunk in the source's order; its number.
+    pub(crate) fn push(&mut self, footprint: Footprint, manner: Manner) -> u64 {
+        let number = self.last + 1;
+        let touched = match footprint {
+            Footprint::Tables(touched) if !self.is_full(&touched) => touched,
+            _ => Vec::new(),
+        };
+        let barrier = touched.is_empty();
+        // What begins as head comes after all before it anyway.
+        let after = match manner {
+            Manner::Set if !barrier => self.after(&touched),
+            _ => Vec::new(),
+        };
+        let is_long = |entry: &Entry| entry.manner == Manner::Large || entry.behind_large;
+        let behind_large = match barrier || manner == Manner::Large {
+            true => self.entries.iter().any(is_long),
+            false => {
+                self.entries.iter().filter(|entry| after.binary_search(&entry.number).is_ok()).any(is_long)
+            }
+        };
+        touched.iter().for_each(|table| self.remember(table, number));
+        self.last = number;
+        let state = State::Queued;
+        self.entries.push_back(Entry { number, barrier, manner, behind_large, after, touched, state });
+        self.advance();
+        number
+    }
+
+    fn is_full(&self, touched: &[Touched]) -> bool {
+        let keys = touched.iter().map(|table| match &table.units {
+            Units::Keys { keys, .. } => keys.len(),
+            _ => 0,
+        });
+        self.keys.len() + keys.sum::<usize>() > KEYS_MAX
+    }
+
+    /// Which chunks it comes after, ascending.
+    fn after(&self, touched: &[Touched]) -> Vec<u64> {
+        let mut after: Vec<u64> =
+            self.entries.iter().filter(|entry| entry.barrier).map(|entry| entry.number).collect();
+        for table in touched {
+            let uses = self.tables.get(&table.root).into_iter().flatten();
+            after.extend(uses.filter(|used| used.precedes(table)).map(|used| used.number));
+            if let Units::Keys { keys, .. } = &table.units {
+                after.extend(keys.iter().filter_map(|key| self.keys.get(key)));
+            }
+        }
+        after.sort_unstable();
+        after.dedup();
+        after
+    }
+
+    fn remember(&mut self, table: &Touched, number: u64) {
+        let kind = match &table.units {
+            Units::Whole => Kind::Whole,
+            Units::Append => Kind::Append,
+            Units::Filtered(filter) => Kind::Filtered(Arc::clone(filter)),
+            Units::Keys { keys, .. } => {
+                self.keys.extend(keys.iter().map(|&key| (key, number)));
+                Kind::Keys
+            }
+        };
+        self.tables.entry(table.root).or_default().push(Use { number, mapping: table.mapping, kind });
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        for table in &entry.touched {
+            if let Units::Keys { keys, .. } = &table.units {
+                for key in keys {
+                    if self.keys.get(key) == Some(&entry.number) {
+                        self.keys.remove(key);
+                    }
+                }
+            }
+            if let Some(uses) = self.tables.get_mut(&table.root) {
+                uses.retain(|used| used.number != entry.number);
+                if uses.is_empty() {
+                    self.tables.remove(&table.root);
+                }
+            }
+        }
+    }
+
+    /// Whether it knows of nothing any more.
+    #[cfg(test)]
+    pub(super) fn remembers_nothing(&self) -> bool {
+        self.entries.is_empty() && self.keys.is_empty() && self.tables.is_empty()
+    }
+
+    /// The next thing to do; to be asked until there is none.
+    pub(crate) fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The first in the source's order that is being executed, and its lane.
+    pub(crate) fn first_running(&self) -> Option<(u64, usize)> {
+        self.entries.iter().find_map(|entry| match entry.state {
+            State::Running { lane, .. } => Some((entry.number, lane)),
+            _ => None,
+        })
+    }
+
+    /// Whether it waits for a large transaction.
+    pub(crate) fn is_behind_large(&self, number: u64) -> bool {
+        self.at(number).is_some_and(|at| self.entries[at].behind_large)
+    }
+
+    /// Whether it is in flight and not being executed.
+    pub(crate) fn is_waiting(&self, number: u64) -> bool {
+        let state = self.at(number).map(|at| self.entries[at].state);
+        matches!(state, Some(State::Queued | State::Failed { .. }))
+    }
+
+    fn at(&self, number: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&number, |entry| entry.number).ok()
+    }
+
+    /// It did not hold, or fell to a deadlock, and was rolled back.
+    pub(crate) fn stumbled(&mut self, number: u64) {
+        let at = self.at(number).expect("it is in flight");
+        let State::Running { lane, contested } = self.entries[at].state else {
+            unreachable!("stumbled in {:?}", self.entries[at].state)
+        };
+        let running = |entry: &&Entry| matches!(entry.state, State::Running { .. });
+        let others = self.entries.iter().filter(running).count() > 1;
+        self.entries[at].state = State::Failed { again: contested || others };
+        self.free.push(lane);
+        self.advance();
+    }
+
+    /// Its COMMIT was acknowledged, or the barrier is done.
+    pub(crate) fn committed(&mut self, number: u64) {
+        let at = self.at(number).expect("it is in flight");
+        let entry = self.entries.remove(at).expect("just found");
+        let State::Running { lane, .. } = entry.state else { unreachable!("committed in {:?}", entry.state) };
+        self.forget(&entry);
+        for other in &mut self.entries {
+            if let Ok(at) = other.after.binary_search(&number) {
+                other.after.remove(at);
+            }
+        }
+        self.free.push(lane);
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        for at in 0..self.entries.len() {
+            if self.free.is_empty() {
+                return;
+            }
+            let entry = &self.entries[at];
+            let (number, head) = (entry.number, at == 0);
+            let action: fn(u64, usize) -> Action = match entry.state {
+                State::Queued if entry.barrier && head => |number, lane| Action::Alone { number, lane },
+                State::Queued if entry.barrier => return,
+                State::Queued if entry.manner == Manner::Large && !head => continue,
+                State::Queued if entry.after.is_empty() => |number, lane| Action::Whole { number, lane },
+                State::Failed { again: true } if head => {
+                    |number, lane| Action::Replay { number, lane, again: true }
+                }
+                State::Failed { again: false } if head => {
+                    |number, lane| Action::Replay { number, lane, again: false }
+                }
+                _ => continue,
+            };
+            let (place, _) =
+                self.free.iter().enumerate().min_by_key(|(_, lane)| **lane).expect("one is free");
+            let lane = self.free.swap_remove(place);
+            self.entries[at].state = State::Running { lane, contested: !head };
+            self.actions.push_back(action(number, lane));
+        }
+    }
+}
