@@ -11,6 +11,7 @@ mod demo;
 mod deny;
 mod documents;
 mod fuzz;
+mod matrix;
 mod promises;
 mod suite;
 mod tidy;
@@ -74,6 +75,8 @@ enum Chore {
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
+    /// The golden suite and the crash test over all combinations of workers, batch size, prefetch and commit order.
+    Matrix(matrix::Options),
     /// Writes the documents that are generated from the code.
     Docs {
         /// Only say whether they are up to date.
@@ -106,6 +109,7 @@ fn run(chore: Chore) -> Result<bool> {
         Chore::Demo(options) => demo::run(&options).map(|()| true),
         Chore::Corpus { what } => corpus::run(what.as_deref()).map(|()| true),
         Chore::Fuzz { targets, seconds } => fuzz::run(&targets, seconds),
+        Chore::Matrix(options) => matrix::run(&options),
         Chore::Docs { check } => documents::run(check),
     }
 }

@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a2_a_large_transaction_shows_the_keys_that_a_plan_shows() {
         let two = table(|target| {
-            target.unique_keys.push(vec!["a".to_owned()]);
+            target.unique_keys.push(fixtures::unique_key("a"));
             (target.constraints, target.sole_unique_key) = (2, false);
         });
         let old = |id| OldTuple { key_only: true, tuple: tuple(id, "x") };

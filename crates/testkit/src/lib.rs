@@ -20,6 +20,7 @@
 mod cluster;
 mod identity;
 mod major;
+pub mod matrix;
 mod pair;
 mod pg_dump;
 mod process;

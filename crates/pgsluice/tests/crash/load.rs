@@ -79,13 +79,14 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn start(url: &str, seed: u64) -> Load {
+    /// `slow`: as much as fewer than ten rows at a time can follow.
+    pub(crate) fn start(url: &str, seed: u64, slow: bool) -> Load {
         let (stop, ebb) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let start = |number| {
             let (stop, ebb) = (Arc::clone(&stop), Arc::clone(&ebb));
             let random = StdRng::seed_from_u64(seed ^ (u64::from(number) + 1) << 32);
             let mut worker =
-                Worker { number, seq: 0, uncertain: true, random, conn: Conn::new(url.to_owned()) };
+                Worker { number, seq: 0, uncertain: true, slow, random, conn: Conn::new(url.to_owned()) };
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     if ebb.load(Ordering::Relaxed) {
@@ -119,6 +120,8 @@ struct Worker {
     seq: u64,
     /// What became of the last transaction is not known.
     uncertain: bool,
+    /// It pauses longer, and its large transactions are smaller.
+    slow: bool,
     random: StdRng,
     conn: Conn,
 }
@@ -160,7 +163,7 @@ impl Worker {
     }
 
     fn pause(&mut self, milliseconds: std::ops::Range<u64>) {
-        let pause = self.random.random_range(milliseconds);
+        let pause = self.random.random_range(milliseconds) * if self.slow { 6 } else { 1 };
         std::thread::sleep(Duration::from_millis(pause));
     }
 
@@ -257,7 +260,8 @@ impl Worker {
         let w = self.number;
         self.conn.run("BEGIN")?;
         for part in 0..self.random.random_range(2..5) {
-            let (from, rows) = (part * 2_000, self.random.random_range(200..900));
+            let rows = if self.slow { 60..200 } else { 200..900 };
+            let (from, rows) = (part * 2_000, self.random.random_range(rows));
             let kept = if self.random.random_ratio(1, 4) { "ROLLBACK TO s" } else { "RELEASE s" };
             self.conn.run(&format!(
                 "SAVEPOINT s; INSERT INTO bulk SELECT {w}, {seq}, {from} + i, md5(i::text) || repeat('-', i % 80) \

@@ -8,8 +8,10 @@
 //! tampered with.
 //!
 //! `PGSLUICE_CRASH_SEED` repeats a run's choices (the load and the servers
-//! keep their own time), `PGSLUICE_CRASH_ROUNDS` makes it longer,
-//! `PGSLUICE_TEST_MAJORS` chooses the servers.
+//! keep their own time), the combination of settings that each major has
+//! among them ([`testkit::matrix`]; `PGSLUICE_MATRIX` names one),
+//! `PGSLUICE_CRASH_ROUNDS` makes it longer, `PGSLUICE_TEST_MAJORS` chooses the
+//! servers.
 
 mod conn;
 mod load;
@@ -24,6 +26,7 @@ use base::flight::Phase;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::Signal;
+use testkit::matrix::{self, Combination};
 use testkit::{Cluster, Major, Pair, Proxy, Sluice, StopMode, same_rows, wait_for};
 
 use crate::conn::Conn;
@@ -42,11 +45,8 @@ const BOUND: Duration = Duration::from_secs(120);
 /// A larger backlog is worked off before the next kill: every kill costs the
 /// batch in hand, so killing fast enough would starve any program.
 const BEHIND_MAX: u64 = 1_000;
-/// A small batch, so that large transactions come in parts.
-const ARGUMENTS: &str = "run --publication p --subscription crash --copy-split-bytes 4MB --batch-rows-max 700 \
+const ARGUMENTS: &str = "run --publication p --subscription crash --copy-split-bytes 4MB \
     --wal-retrieve-retry-interval 200ms --wal-receiver-status-interval 1s";
-/// Apply workers: each major with one of these, which one the seed says, unless `PGSLUICE_TEST_WORKERS` does.
-const WORKERS: [usize; 2] = [1, 4];
 
 fn environment(name: &str) -> Option<u64> {
     std::env::var(name)
@@ -59,12 +59,14 @@ fn both_ends_end_equal_whatever_is_killed() {
     let seed = environment("PGSLUICE_CRASH_SEED").unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
     let majors = Major::under_test();
     let kills_min = KILLS_MIN.div_ceil(u32::try_from(majors.len()).expect("a handful of majors"));
-    for (number, major) in (seed as usize..).zip(majors) {
-        let workers = testkit::apply_workers().unwrap_or(WORKERS[number % WORKERS.len()]);
-        println!("PostgreSQL {major}, {workers} apply workers: PGSLUICE_CRASH_SEED={seed}");
+    for (number, major) in majors.into_iter().enumerate() {
+        let mut settings = matrix::chosen(seed, number);
+        settings.workers = testkit::apply_workers().unwrap_or(settings.workers);
+        println!("PostgreSQL {major}, {settings}: PGSLUICE_CRASH_SEED={seed}");
         let started = Instant::now();
-        let mut world = World::new(major, seed, workers);
-        let load = Load::start(&world.pair.source.url("postgres"), seed);
+        let mut world = World::new(major, seed, settings);
+        // Where each row takes a round trip, fewer of them.
+        let load = Load::start(&world.pair.source.url("postgres"), seed, settings.batch < 10);
         world.starting_rounds();
         world.copy_rounds();
         let watch = world.watch();
@@ -137,7 +139,7 @@ struct World {
     /// Between pgsluice and the target.
     link: Proxy,
     sluice: Sluice,
-    workers: usize,
+    settings: Combination,
     recorder: Recorder,
     random: StdRng,
     tally: Tally,
@@ -145,7 +147,7 @@ struct World {
 }
 
 impl World {
-    fn new(major: Major, seed: u64, workers: usize) -> World {
+    fn new(major: Major, seed: u64, settings: Combination) -> World {
         let source = Cluster::builder(major).setting("logical_decoding_work_mem", "64kB");
         // What a crash may lose is what was not written yet: as much as the
         // server allows.
@@ -156,17 +158,17 @@ impl World {
         pair.both("postgres", load::SCHEMA).expect("tables");
         pair.source.sql("postgres", &load::rows()).expect("rows");
         pair.source
-            .sql("postgres", &format!("CREATE PUBLICATION p FOR TABLE {}", TABLES.join(", ")))
+            .sql("postgres", &format!("CREATE PUBLICATION p FOR TABLE {}", tables(settings).join(", ")))
             .expect("a publication");
         let recorder = Recorder::create(&pair.state_dir().join("recorder"));
         let link = Proxy::to(pair.target.port()).expect("a proxy");
-        let sluice = start(&pair, &link, workers);
+        let sluice = start(&pair, &link, settings);
         let rounds_min = environment("PGSLUICE_CRASH_ROUNDS").map_or(0, |rounds| rounds as u32);
         World {
             pair,
             link,
             sluice,
-            workers,
+            settings,
             recorder,
             random: StdRng::seed_from_u64(seed),
             tally: Tally::default(),
@@ -198,7 +200,7 @@ impl World {
     /// A reader of the target, from where all tables have joined.
     fn watch(&mut self) -> Watch {
         self.caught_up();
-        Watch::start(self.pair.target.url("postgres"))
+        Watch::start(self.pair.target.url("postgres"), self.settings.is_relaxed())
     }
 
     fn stream_rounds(&mut self, load: &Load, watch: &Watch, kills_min: u32) {
@@ -231,19 +233,20 @@ impl World {
     /// Commits that the source has and the target has not; none while either
     /// is down or has no rows yet.
     fn behind(&self) -> u64 {
-        let clock = |cluster: &Cluster| {
-            Conn::new(cluster.url("postgres")).numbers("SELECT n FROM clock").ok()?.first().copied()
+        let committed = |cluster: &Cluster| {
+            let mut conn = Conn::new(cluster.url("postgres"));
+            conn.numbers("SELECT sum(n) FROM tally HAVING count(*) > 0").ok()?.first().copied()
         };
-        clock(&self.pair.source)
-            .zip(clock(&self.pair.target))
+        committed(&self.pair.source)
+            .zip(committed(&self.pair.target))
             .map_or(0, |(source, target)| source.abs_diff(target))
     }
 
     /// Lets the target come to where the source is now: else every kill
     /// would meet the same backlog.
     fn breathe(&mut self) {
-        let clock = self.pair.source.one("postgres", "SELECT n FROM clock");
-        let reached = format!("SELECT n >= {clock} FROM clock");
+        let committed = self.pair.source.one("postgres", "SELECT sum(n) FROM tally");
+        let reached = format!("SELECT sum(n) >= {committed} FROM tally");
         let reached = wait_for("the target to follow", BOUND, || {
             anyhow::ensure!(self.sluice.is_running(), "pgsluice ended by itself");
             let row = self.pair.target.sql("postgres", &reached).unwrap_or_default();
@@ -308,7 +311,7 @@ impl World {
             Victim::Sluice => {
                 self.sluice.kill9();
                 let phases = self.recorder.read();
-                self.sluice = start(&self.pair, &self.link, self.workers);
+                self.sluice = start(&self.pair, &self.link, self.settings);
                 phases
             }
             Victim::Target | Victim::Backend => {
@@ -358,9 +361,16 @@ impl World {
             self.pair.target.start_again().expect("the target recovers");
         }
         let mut conn = Conn::new(self.pair.target.url("postgres"));
-        let sql = "SELECT greatest(coalesce((SELECT max(applied_lsn) FROM pgsluice.progress WHERE subscription = \
-                   'crash'), (SELECT max(remote_lsn) FROM pg_replication_origin_status WHERE external_id ~ \
-                   '^pgsluice_crash_[0-9]+$')), confirmed_lsn) - '0/0' FROM pgsluice.subscription WHERE name = 'crash'";
+        // What was committed out of order counts as far as it follows without a gap.
+        let sql = "WITH RECURSIVE o (lsn) AS (SELECT max(remote_lsn) FROM pg_replication_origin_status \
+                      WHERE external_id ~ '^pgsluice_crash_[0-9]+$'), \
+                   p (lsn) AS (SELECT max(applied_lsn) FROM pgsluice.progress WHERE subscription = 'crash'), \
+                   b (lsn) AS (SELECT coalesce(CASE WHEN current_setting('server_version_num')::int < 160000 \
+                      THEN greatest(p.lsn, o.lsn) ELSE coalesce(p.lsn, o.lsn) END, '0/0') FROM o, p \
+                      UNION SELECT a.applied_lsn FROM b JOIN pgsluice.ahead a \
+                         ON a.subscription = 'crash' AND a.since_lsn <= b.lsn AND a.applied_lsn > b.lsn) \
+                   SELECT greatest((SELECT max(b.lsn) FROM b), confirmed_lsn) - '0/0' \
+                     FROM pgsluice.subscription WHERE name = 'crash'";
         let mut has = None;
         wait_for("the target to recover", BOUND, || {
             has = conn.numbers(sql).ok();
@@ -387,8 +397,8 @@ impl World {
         // Of several workers the first commits most; otherwise any may be hit.
         let earlier = match wanted {
             Phase::Copy => 0,
-            Phase::Commit => self.workers - 1,
-            _ => self.random.random_range(0..self.workers),
+            Phase::Commit => self.settings.workers - 1,
+            _ => self.random.random_range(0..self.settings.workers),
         };
         let mut conn = Conn::new(self.pair.target.url("postgres"));
         let sql = format!(
@@ -416,8 +426,8 @@ impl World {
             ("slots", &self.pair.source, slots),
             ("source", &self.pair.source, activity),
             ("target", &self.pair.target, activity),
-            ("clock of the source", &self.pair.source, "SELECT n FROM clock"),
-            ("clock of the target", &self.pair.target, "SELECT n FROM clock"),
+            ("committed on the source", &self.pair.source, "SELECT sum(n) FROM tally"),
+            ("committed on the target", &self.pair.target, "SELECT sum(n) FROM tally"),
         ] {
             for row in cluster.sql("postgres", sql).unwrap_or_default() {
                 let row: Vec<String> = row.into_iter().map(Option::unwrap_or_default).collect();
@@ -451,7 +461,7 @@ impl World {
 
     /// Every table on both ends.
     fn compare(&self) -> anyhow::Result<()> {
-        for table in TABLES {
+        for table in tables(self.settings) {
             same_rows(&self.pair.source, &self.pair.target, "postgres", table)?;
         }
         Ok(())
@@ -460,7 +470,8 @@ impl World {
     /// A row too few, a row too many, money from nowhere: each is noticed.
     fn canary(&self) {
         let target = &self.pair.target;
-        let look = || watch::look(&mut Conn::new(target.url("postgres"))).expect("a state");
+        let relaxed = self.settings.is_relaxed();
+        let look = || watch::look(&mut Conn::new(target.url("postgres")), relaxed).expect("a state");
         let again = "TRUNCATE ledger; INSERT INTO ledger SELECT * FROM kept";
         let tampered = [
             ("ledger", "DELETE FROM ledger WHERE at = 1", again, true),
@@ -492,10 +503,15 @@ impl World {
     }
 }
 
-fn start(pair: &Pair, link: &Proxy, workers: usize) -> Sluice {
-    let workers = workers.to_string();
+/// What is published: where transactions may overtake, not the clock, by which each depends on the one before it.
+fn tables(settings: Combination) -> Vec<&'static str> {
+    TABLES.into_iter().filter(|table| *table != "clock" || !settings.is_relaxed()).collect()
+}
+
+fn start(pair: &Pair, link: &Proxy, settings: Combination) -> Sluice {
+    let settings = settings.arguments();
     let mut arguments: Vec<&str> = ARGUMENTS.split_whitespace().collect();
-    arguments.extend(["--max-parallel-apply-workers-per-subscription", &workers]);
+    arguments.extend(settings.iter().map(String::as_str));
     let mut command = Sluice::command(pair, &arguments).expect("pgsluice is built");
     command.env("PGSLUICE_TARGET", link.url(&pair.target.url("postgres")));
     command.env("PGSLUICE_FLIGHT_RECORDER", pair.state_dir().join("recorder"));

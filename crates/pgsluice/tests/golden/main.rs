@@ -4,8 +4,8 @@
 //! own. One runs all the time and meets every transaction by itself. The others are stopped while the source is
 //! written, and meet it all as one backlog: folded, replayed one change at a time, in parts of three rows, as text
 //! in parts of 500.
-//! Those that meet a backlog do so with one apply worker or with four, as a printed seed says; `PGSLUICE_GOLDEN_SEED`
-//! repeats it, and `PGSLUICE_TEST_WORKERS` overrules it.
+//! Those that meet a backlog do so with a combination of settings each ([`testkit::matrix`]), as a printed seed says;
+//! `PGSLUICE_GOLDEN_SEED` repeats it, `PGSLUICE_TEST_WORKERS` overrules it, `PGSLUICE_MATRIX` names one for all.
 //! The source decodes with little memory, so that larger transactions are streamed while they are open, except to the
 //! last strategy. What a target must hold comes from its source, never from us. See [`theme`] for the headings.
 
@@ -20,8 +20,7 @@ mod unknown_encoding;
 
 use std::sync::LazyLock;
 
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::Rng;
 use support::{Scenario, scenario_in};
 use theme::{Paragraph, Section, Theme, What};
 
@@ -29,12 +28,11 @@ use theme::{Paragraph, Section, Theme, What};
 const LIVE: usize = 0;
 const BEHIND: usize = 1;
 const EXACT: usize = 2;
-const ROWS_OF_PARTS: &str = "3";
 const STRATEGIES: &[&[&str]] = &[
     &[],
     &[],
     &["PGSLUICE_EXACT_ONLY=1"],
-    &["--batch-rows-max", ROWS_OF_PARTS],
+    &["--batch-rows-max", "3"],
     &["--binary", "off", "--streaming", "off", "--batch-rows-max", "500"],
 ];
 
@@ -87,25 +85,26 @@ themes! {
     wide,
 }
 
-/// [`STRATEGIES`] with numbers of apply workers, which differ from theme to theme and from run to run.
-fn strategies(name: &str) -> Vec<Vec<&'static str>> {
+/// [`STRATEGIES`], with a combination of settings for each that meets a backlog, which differ from theme to theme and
+/// from run to run. What a strategy is for stays: the size of its batches, and in which order changes are replayed.
+fn strategies(name: &str) -> Vec<Vec<String>> {
     static SEED: LazyLock<u64> = LazyLock::new(|| {
         let seed = std::env::var("PGSLUICE_GOLDEN_SEED").ok().map(|seed| seed.parse().expect("a number"));
         seed.unwrap_or_else(|| rand::rng().random_range(0..1_000_000))
     });
     let name: u64 = name.bytes().map(u64::from).sum();
-    let mut random = StdRng::seed_from_u64(*SEED + name);
-    let mut strategies: Vec<Vec<&str>> = STRATEGIES.iter().map(|words| words.to_vec()).collect();
-    for strategy in &mut strategies[BEHIND..] {
-        let mut workers = if random.random_bool(0.5) { 4 } else { 1 };
-        match testkit::apply_workers() {
-            Some(told) => workers = told,
-            None if workers > 1 => strategy.extend(["--max-parallel-apply-workers-per-subscription", "4"]),
-            None => {}
-        }
-        if workers > 1 {
-            // Parts of transactions are applied alone: several workers need chunks of whole ones.
-            strategy.iter_mut().filter(|word| **word == ROWS_OF_PARTS).for_each(|word| *word = "16");
+    let mut strategies: Vec<Vec<String>> =
+        STRATEGIES.iter().map(|words| words.iter().map(|&word| word.to_owned()).collect()).collect();
+    for (number, strategy) in strategies.iter_mut().enumerate().skip(BEHIND) {
+        let mut combination = testkit::matrix::chosen(*SEED + name, number);
+        combination.workers = testkit::apply_workers().unwrap_or(combination.workers);
+        let [workers, batch, prefetch, order] = combination.arguments();
+        strategy.extend([workers, prefetch, order]);
+        let own = strategy.iter().position(|word| word == "--batch-rows-max");
+        match (own, testkit::matrix::forced()) {
+            (Some(_), None) => {}
+            (Some(at), Some(_)) => drop(strategy.splice(at..at + 2, [batch])),
+            (None, _) => strategy.push(batch),
         }
     }
     println!("PGSLUICE_GOLDEN_SEED={}: {strategies:?}", *SEED);
@@ -116,6 +115,8 @@ fn tell(name: &str) {
     let theme = Theme::read(name);
     let [source, target] = &theme.databases;
     let strategies = strategies(name);
+    let strategies: Vec<Vec<&str>> =
+        strategies.iter().map(|words| words.iter().map(String::as_str).collect()).collect();
     let strategies: Vec<&[&str]> = strategies.iter().map(Vec::as_slice).collect();
     scenario_in(source, target, &strategies, |s| {
         if s.major() < theme.since {
