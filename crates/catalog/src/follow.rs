@@ -26,6 +26,8 @@ pub struct Followed {
     /// Changes to files that were unknown when they were read ([`Catalog::keep_unknown`]) and are not any more, now
     /// that their transaction commits.
     pub resolved: Vec<(Lsn, RelFileLocator)>,
+    /// What the record says of its top-level transaction ([`Record::top_level_xid`]).
+    pub top_level_xid: Option<Xid>,
 }
 
 /// A page header at most lies between a position and the record that is the first from there on.
@@ -48,9 +50,15 @@ impl Catalog {
         }
         self.check_chain(record)?;
         self.last = record.lsn();
-        if let Some(top) = record.top_level_xid()? {
+        let top_level_xid = record.top_level_xid()?;
+        if let Some(top) = top_level_xid {
             self.transactions.assign(record.xid(), top);
         }
+        let followed = self.follow_next(record)?;
+        Ok(Followed { top_level_xid, ..followed })
+    }
+
+    fn follow_next(&mut self, record: &Record<'_>) -> Result<Followed> {
         match record.rmgr() {
             Rmgr::Heap | Rmgr::Heap2 => match record.first_locator() {
                 Some(locator) if self.files.contains_key(&locator) => self.heap(record, locator),
@@ -326,7 +334,7 @@ impl Catalog {
         }
         let changes = collected.finish();
         let own = (!changes.is_empty()).then_some(top);
-        Ok(Followed { changes, own, resolved })
+        Ok(Followed { changes, own, resolved, top_level_xid: None })
     }
 
     fn abort_record(&mut self, ended: &Ended<'_>) -> Option<Xid> {
@@ -421,7 +429,7 @@ impl Catalog {
     /// Whether this transaction changed catalogs and has not ended: answers for it are its own.
     #[must_use]
     pub fn has_changes(&self, xid: Xid) -> bool {
-        self.transactions.has_changes_of(self.transactions.top(xid))
+        self.transactions.have_changes() && self.transactions.has_changes_of(self.transactions.top(xid))
     }
 
     /// Whether the row makes the followed database have other files by default.

@@ -150,9 +150,8 @@ impl Catalog {
     /// this database belongs to no change after the look.
     #[must_use]
     pub fn is_before(&self, database: Oid, xid: Xid) -> bool {
-        let top = self.transactions.top(xid);
         let snapshot = self.spaces.get(&database).and_then(|space| space.snapshot.as_ref());
-        snapshot.is_some_and(|snapshot| snapshot.sees(top))
+        snapshot.is_some_and(|snapshot| snapshot.sees(self.transactions.top(xid)))
     }
 
     /// What `xid` (or the transaction that it is part of) sees of a database at the last record that was followed;

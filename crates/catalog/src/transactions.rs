@@ -97,10 +97,15 @@ impl Transactions {
         self.logs.contains_key(&xid)
     }
 
+    /// Whether changes of anybody wait for an end. Most of the time there are none.
+    pub(crate) fn have_changes(&self) -> bool {
+        !self.logs.is_empty()
+    }
+
     /// Whether anything of this top-level transaction waits for its end.
     pub(crate) fn has_changes_of(&self, top: Xid) -> bool {
-        if self.logs.is_empty() || self.has_changes(top) {
-            return !self.logs.is_empty();
+        if self.has_changes(top) {
+            return true;
         }
         let subs = self.open.get(&top).map_or(&[][..], |open| &open.subs);
         // It is asked for each row, also of a transaction with very many savepoints.

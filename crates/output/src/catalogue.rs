@@ -9,7 +9,7 @@ use txn::reorder::{At, Options, ReorderBuffer};
 
 use crate::error::{Error, Kind, Refused};
 
-const SERVER: HeldBy = ("output server", "messages_are_the_servers_own");
+const MISSING: HeldBy = ("output server", "a_publication_that_is_missing_stops_both_sides");
 const DAMAGED: HeldBy = ("pgsluice decode", "archives_are_read_as_they_are_and_what_they_lack_is_named");
 const REFUSED: HeldBy = ("pgsluice decode", "ranges_of_wal_are_printed_without_a_slot");
 const AT: Lsn = Lsn::new(0x1A0_0028);
@@ -75,7 +75,7 @@ base::catalogue! {
         "At this place of the WAL there was no such publication, or two of them published different columns of a table; \
          the server stops there, too.",
         "Name publications with `--publication` that were there, or begin later with `--from`.",
-        &[SERVER],
+        &[MISSING],
     ),
     Kind::Value { .. } => decoding(
         "A value that is damaged",

@@ -264,15 +264,16 @@ impl Core {
         let xid = record.xid();
         let is_seen = xid.is_valid() && self.catalog.is_before(self.options.database, xid);
         if self.first.is_some() && xid.is_valid() && !is_seen {
-            self.note_first(record)?;
+            self.note_first(record, followed.top_level_xid);
         }
+        let top = followed.top_level_xid;
         match record.rmgr() {
-            Rmgr::Heap | Rmgr::Heap2 if !is_seen => self.heap(record),
+            Rmgr::Heap | Rmgr::Heap2 if !is_seen => self.heap(record, top),
             Rmgr::Transaction => self.transaction(record),
             Rmgr::Standby => self.pass(record, &decode(record)?),
             Rmgr::LogicalMessage => self.logical_message(record, is_seen),
             _ if is_seen => Ok(()),
-            _ => self.assign(record),
+            _ => self.assign(record, top),
         }
     }
 
@@ -286,34 +287,32 @@ impl Core {
     }
 
     /// The server's `first_lsn` is a transaction's first record, ours its first that was kept.
-    fn note_first(&mut self, record: &Record<'_>) -> Result<()> {
-        let (lsn, top) = (record.lsn(), record.top_level_xid()?);
+    fn note_first(&mut self, record: &Record<'_>, top: Option<Xid>) {
         if let Some(first) = &mut self.first {
-            first.entry(top.unwrap_or(record.xid())).or_insert(lsn);
+            first.entry(top.unwrap_or(record.xid())).or_insert(record.lsn());
         }
-        Ok(())
     }
 
     /// A record that says nothing that comes out; but it may be the one that says whose a subtransaction is.
-    fn assign(&mut self, record: &Record<'_>) -> Result<()> {
-        match record.top_level_xid()? {
+    fn assign(&mut self, record: &Record<'_>, top: Option<Xid>) -> Result<()> {
+        match top {
             Some(top) => Ok(self.buffer.assign(record.lsn(), top, record.xid())?),
             None => Ok(()),
         }
     }
 
-    fn heap(&mut self, record: &Record<'_>) -> Result<()> {
+    fn heap(&mut self, record: &Record<'_>, top: Option<Xid>) -> Result<()> {
         let (lsn, xid) = (record.lsn(), record.xid());
         if xid.is_valid() && self.catalog.has_changes(xid) {
             return self.pass(record, &decode(record)?);
         }
         match self.judge(record)? {
-            Verdict::Dropped => Ok(self.buffer.passed_over(lsn, xid, record.top_level_xid()?)?),
+            Verdict::Dropped => Ok(self.buffer.passed_over(lsn, xid, top)?),
             // A catalog's: it was followed.
-            Verdict::Wanted(relation) if !relation.is_user_defined() => self.assign(record),
+            Verdict::Wanted(relation) if !relation.is_user_defined() => self.assign(record, top),
             Verdict::Wanted(_) | Verdict::Unknown(_) => self.pass(record, &decode(record)?),
             Verdict::Other if is_truncate(record) => self.pass(record, &decode(record)?),
-            Verdict::Other => self.assign(record),
+            Verdict::Other => self.assign(record, top),
         }
     }
 
@@ -372,6 +371,12 @@ impl Core {
         Ok(())
     }
 }
+
+/// A source of changes lives in a task of its own.
+const _: () = {
+    const fn may_be_sent<T: Send>() {}
+    may_be_sent::<Decoder>();
+};
 
 /// `XLOG_HEAP_TRUNCATE`: it names relations and no files.
 fn is_truncate(record: &Record<'_>) -> bool {

@@ -260,7 +260,7 @@ impl Worker {
         let w = self.number;
         self.conn.run("BEGIN")?;
         for part in 0..self.random.random_range(2..5) {
-            let rows = if self.slow { 60..200 } else { 200..900 };
+            let rows = if self.slow { 100..300 } else { 200..900 };
             let (from, rows) = (part * 2_000, self.random.random_range(rows));
             let kept = if self.random.random_ratio(1, 4) { "ROLLBACK TO s" } else { "RELEASE s" };
             self.conn.run(&format!(
@@ -277,7 +277,8 @@ impl Worker {
         let commits = !self.random.random_ratio(1, 4);
         let end = if commits { self.transfer() + &self.end(seq) } else { "ROLLBACK".to_owned() };
         self.conn.run(&end)?;
-        self.pause(100..500);
+        // Often enough that some are open at any time.
+        self.pause(if self.slow { 40..200 } else { 100..500 });
         Ok(commits)
     }
 }
