@@ -199,7 +199,8 @@ pub(crate) fn prepare<'a>(input: &Input<'a>) -> Read<What<'a>> {
     }
     let invalidations = padded_items(&mut main, invalidations as usize)?;
     // What is left are records of lock manager, statistics and the like: no meaning outside the server.
-    let origin = origin.lsn.is_valid().then_some(origin);
+    // There is one if either is said: nobody has to say where a transaction was.
+    let origin = (origin.lsn.is_valid() || origin.time.0 != 0).then_some(origin);
     Ok(What::Prepare(Prepared { xid, database, time, gid, subxacts, files, invalidations, origin }))
 }
 
