@@ -222,8 +222,11 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             _ => return Ok(()),
         };
         let origin = at.origin.map(|id| Origin { id, lsn: progress.map_or(Lsn::INVALID, |at| at.lsn) });
-        // A prepared one has a place for it that is empty if there was none.
-        let time = progress.filter(|progress| progress.time.0 != 0).map_or(time, |progress| progress.time);
+        // What was prepared has a place for it that is empty if there was none. The end of a transaction has none then:
+        // the first commit of a session that nobody told a time has the time zero.
+        let is_prepare = matches!(decoded.what, What::Prepare(_));
+        let progress_time = progress.map(|progress| progress.time).filter(|time| time.0 != 0 || !is_prepare);
+        let time = progress_time.unwrap_or(time);
         let end = End { xid, lsn: at.lsn, end_lsn, time, origin, subxacts: &subxacts, gid };
         let is_ours = database.is_none_or(|database| database == self.options.database || database == Oid(0));
         let is_skipped = is_foreign || !is_ours;
