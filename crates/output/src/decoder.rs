@@ -346,6 +346,12 @@ impl Core {
             What::Prepare(prepared) => (prepared.xid, false),
             _ => (decoded.xid, false),
         };
+        // One that has changed nothing is unknown to the server: it says neither that it is prepared nor how it ends. Of one
+        // that was prepared before the start this may be the first record that is read, and it came out before.
+        let is_first = self.first.as_ref().is_some_and(|first| first.get(&xid) == Some(&record.lsn()));
+        if is_first && matches!(decoded.what, What::Prepare(_)) && record.lsn() >= self.options.start {
+            return Ok(());
+        }
         if xid.is_valid() && self.catalog.is_before(database, xid) {
             self.seen_by_look += u64::from(committed);
             return Ok(());
