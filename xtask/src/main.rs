@@ -6,6 +6,7 @@
 mod arrows;
 mod cargo;
 mod check;
+mod conformance;
 mod corpus;
 mod demo;
 mod deny;
@@ -67,6 +68,8 @@ enum Chore {
         /// streams or wal; both unless named.
         what: Option<String>,
     },
+    /// Decodes WAL of random walks beside the server, and compares message by message.
+    Conformance(conformance::Options),
     /// Fuzzes what reads bytes from outside, with libFuzzer; needs the nightly toolchain.
     Fuzz {
         /// frames, pgoutput, tuples, transactions, conninfo, store, wal, records or values; all of them unless named.
@@ -108,6 +111,7 @@ fn run(chore: Chore) -> Result<bool> {
         Chore::Bench { arguments } => bench(&arguments),
         Chore::Demo(options) => demo::run(&options).map(|()| true),
         Chore::Corpus { what } => corpus::run(what.as_deref()).map(|()| true),
+        Chore::Conformance(options) => conformance::run(&options),
         Chore::Fuzz { targets, seconds } => fuzz::run(&targets, seconds),
         Chore::Matrix(options) => matrix::run(&options),
         Chore::Docs { check } => documents::run(check),

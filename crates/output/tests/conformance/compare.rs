@@ -1,0 +1,583 @@
+//! Two outputs of the same WAL, message by message.
+//!
+//! What may differ, and nothing else:
+//! - how often Relation and Type messages come. Where both sides send one between the same two changes it must say the
+//!   same, and each change must stand behind a Relation that describes its relation as the other side's does;
+//! - keepalives, which are no messages here;
+//! - where a streamed transaction is cut into blocks, up to not at all: blocks are put together until the transaction
+//!   ends, without what its subtransactions took back. So a block with nothing in it, and a streamed transaction of
+//!   which nothing is left or which aborts, say nothing. Logical messages name the transaction there and not the
+//!   subtransaction, so that one of a subtransaction that was taken back may be left;
+//! - which comes first of a logical message and the record behind it, in another subtransaction. The message's position is
+//!   the end of its record, which is where the other begins, and the server's merge of subtransactions knows no more;
+//! - what is left of a prepared transaction that was rolled back before the server was asked: it stops at the first look
+//!   at a catalog that tells it so. What it sends until then must be ours, in our order. For the same reason 18 may say
+//!   that a stream aborts that never began.
+//!
+//! All that remains is compared, with the LSN and the transaction id that each message is sent with.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
+
+use crate::message::{At, End, Message, Prepared, Relation, Sent, read};
+
+/// A change with what is known of its relations at its place.
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    pub(crate) lsn: At,
+    pub(crate) xid: u32,
+    /// Only in blocks of a stream.
+    pub(crate) sub: Option<u32>,
+    pub(crate) message: Message,
+    relations: Vec<Rc<Relation>>,
+    /// What was said since the change before: relations and types by their ids.
+    said: Vec<Said>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Said {
+    Relation(Rc<Relation>),
+    Type { id: u32, schema: String, name: String },
+}
+
+impl Said {
+    fn key(&self) -> (bool, u32) {
+        match self {
+            Said::Relation(relation) => (true, relation.id),
+            Said::Type { id, .. } => (false, *id),
+        }
+    }
+}
+
+/// How a transaction ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Commit(End),
+    Prepare(u8, Prepared),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Transaction {
+    pub(crate) xid: u32,
+    /// Its first message with what it was sent with; a streamed one has none.
+    begin: Option<(At, u32, Message)>,
+    origin: Option<(At, String)>,
+    pub(crate) changes: Vec<Change>,
+    /// A subtransaction was taken back after it was streamed.
+    is_cut: bool,
+    ended: Ended,
+    sent: (At, u32),
+}
+
+impl Transaction {
+    pub(crate) fn is_streamed(&self) -> bool {
+        self.begin.is_none()
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Item {
+    Transaction(Transaction),
+    /// What is in no transaction: messages that wait for none, and the ends of prepared transactions.
+    Alone(At, u32, Message),
+}
+
+/// What a session that reads one of the outputs knows.
+#[derive(Default, Debug)]
+pub(crate) struct Side {
+    /// Some oddities are the server's alone.
+    is_server: bool,
+    relations: HashMap<u32, Rc<Relation>>,
+    types: HashMap<u32, (String, String)>,
+    /// Streamed transactions that go on, by their ids.
+    streams: HashMap<u32, Stream>,
+    /// The block that goes on.
+    block: Option<u32>,
+    /// The transaction that goes on.
+    building: Option<Building>,
+    /// Streamed aborts with their position and time, as far as they are said.
+    pub(crate) aborts: BTreeMap<(u32, u32), Option<(At, i64)>>,
+    /// Relations that were described since the items were taken last.
+    said: HashSet<u32>,
+    items: Vec<Item>,
+    /// The relations as they were described when the items were taken last.
+    known: HashMap<u32, Rc<Relation>>,
+}
+
+/// What came in a stretch, and what was known of relations before it.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) items: Vec<Item>,
+    known: HashMap<u32, Rc<Relation>>,
+}
+
+#[derive(Default, Debug)]
+struct Stream {
+    origin: Option<(At, String)>,
+    steps: Vec<Step>,
+    /// A subtransaction was taken back.
+    is_cut: bool,
+}
+
+#[derive(Debug)]
+struct Step {
+    lsn: At,
+    xid: u32,
+    sub: Option<u32>,
+    message: Message,
+}
+
+#[derive(Default, Debug)]
+struct Building {
+    begin: Option<(At, u32, Message)>,
+    origin: Option<(At, String)>,
+    changes: Vec<Change>,
+    said: Vec<Said>,
+    /// Types that were described for the relation that comes next.
+    types: Vec<u32>,
+    /// The subtransaction that described something for the change that comes next.
+    sub: Option<u32>,
+    is_cut: bool,
+}
+
+/// Types from here on are not the same on every server; pgoutput describes them (`FirstGenbkiObjectId`).
+const DESCRIBED_TYPES: u32 = 10_000;
+
+impl Side {
+    pub(crate) fn server() -> Side {
+        Side { is_server: true, ..Side::default() }
+    }
+
+    /// Reads on. Where what comes is not pgoutput, or not in an order that pgoutput has, says so.
+    pub(crate) fn read(&mut self, messages: &[Sent]) -> Result<(), String> {
+        messages.iter().try_for_each(|sent| {
+            self.one(sent).map_err(|error| format!("{error}, at {:?} of {}", At(sent.lsn), sent.xid))
+        })
+    }
+
+    /// What came since this was asked last.
+    pub(crate) fn take(&mut self) -> Told {
+        let known = std::mem::replace(&mut self.known, self.relations.clone());
+        Told { known, items: std::mem::take(&mut self.items) }
+    }
+
+    fn one(&mut self, sent: &Sent) -> Result<(), String> {
+        let (lsn, xid) = (At(sent.lsn), sent.xid);
+        let (sub, message) = read(&sent.data, self.block.is_some())?;
+        if let Some(top) = self.block {
+            return self.in_block(top, Step { lsn, xid, sub, message });
+        }
+        if self.building.is_some() {
+            return self.in_transaction(Step { lsn, xid, sub, message });
+        }
+        match message {
+            Message::Begin { .. } | Message::BeginPrepare(_) => {
+                self.building = Some(Building { begin: Some((lsn, xid, message)), ..Building::default() });
+            }
+            Message::StreamStart { xid: top, first } => {
+                let is_new = !self.streams.contains_key(&top);
+                if (first == 1) != is_new || first > 1 {
+                    return Err(format!("block of {top} says first = {first}, it is {is_new}"));
+                }
+                self.streams.entry(top).or_default();
+                self.block = Some(top);
+            }
+            Message::StreamAbort { xid: top, sub, at } => self.stream_abort(top, sub, at)?,
+            Message::StreamCommit { xid: top, end } => self.replay(top, Ended::Commit(end), (lsn, xid))?,
+            Message::StreamPrepare { flags, prepared } => {
+                self.replay(prepared.xid, Ended::Prepare(flags, prepared), (lsn, xid))?;
+            }
+            Message::Logical { flags: 0, .. }
+            | Message::CommitPrepared { .. }
+            | Message::RollbackPrepared { .. } => self.items.push(Item::Alone(lsn, xid, message)),
+            _ => return Err(format!("outside of a transaction: {message:?}")),
+        }
+        Ok(())
+    }
+
+    fn in_block(&mut self, top: u32, step: Step) -> Result<(), String> {
+        let stream = self.streams.get_mut(&top).ok_or("a block of no stream")?;
+        match step.message {
+            Message::StreamStop => self.block = None,
+            Message::Origin { lsn, name } if stream.origin.is_none() && stream.steps.is_empty() => {
+                stream.origin = Some((lsn, name));
+            }
+            _ if step.sub.is_some() => stream.steps.push(step),
+            _ => return Err(format!("inside of a block: {:?}", step.message)),
+        }
+        Ok(())
+    }
+
+    fn stream_abort(&mut self, top: u32, sub: u32, at: Option<(At, i64)>) -> Result<(), String> {
+        let Some(stream) = self.streams.get_mut(&top) else {
+            return if self.is_server { Ok(()) } else { Err(format!("{top} is no stream, and aborts")) };
+        };
+        if self.aborts.insert((top, sub), at).is_some() {
+            return Err(format!("{sub} of {top} aborts twice"));
+        }
+        if sub == top {
+            self.streams.remove(&top);
+        } else {
+            stream.is_cut = true;
+            // A session does one thing after the other: what came since is of those below it.
+            if let Some(first) = stream.steps.iter().position(|step| step.sub == Some(sub)) {
+                let behind = stream.steps.split_off(first);
+                let lsn = behind[0].lsn;
+                let is_before =
+                    |step: &Step| step.lsn == lsn && matches!(step.message, Message::Logical { .. });
+                stream.steps.extend(behind.into_iter().filter(is_before));
+            }
+        }
+        Ok(())
+    }
+
+    /// A streamed transaction is over: to the session it is one that happens now.
+    fn replay(&mut self, top: u32, ended: Ended, sent: (At, u32)) -> Result<(), String> {
+        let stream = self.streams.remove(&top).ok_or_else(|| format!("{top} is no stream, and ends"))?;
+        let Stream { origin, steps, is_cut } = stream;
+        let mut building = Building { origin, is_cut, ..Building::default() };
+        for step in steps {
+            self.change(&mut building, step)?;
+        }
+        self.finish(building, top, ended, sent);
+        Ok(())
+    }
+
+    fn in_transaction(&mut self, step: Step) -> Result<(), String> {
+        let mut building = self.building.take().ok_or("no transaction")?;
+        let sent = (step.lsn, step.xid);
+        match (step.message, &building.begin) {
+            (Message::Commit(end), Some((_, _, Message::Begin { final_lsn, time, xid }))) => {
+                if (*final_lsn, *time) != (end.lsn, end.time) {
+                    return Err(format!("{xid} begins with {final_lsn:?} and {time}, and ends with {end:?}"));
+                }
+                let xid = *xid;
+                self.finish(building, xid, Ended::Commit(end), sent);
+            }
+            (Message::Prepare { flags, prepared }, Some((_, _, Message::BeginPrepare(begun)))) => {
+                if prepared != *begun {
+                    return Err(format!("begun as {begun:?}, prepared as {prepared:?}"));
+                }
+                self.finish(building, prepared.xid, Ended::Prepare(flags, prepared), sent);
+            }
+            (Message::Origin { lsn, name }, _)
+                if building.origin.is_none() && building.changes.is_empty() && building.said.is_empty() =>
+            {
+                building.origin = Some((lsn, name));
+                self.building = Some(building);
+            }
+            (message, _) => {
+                self.change(&mut building, Step { message, ..step })?;
+                self.building = Some(building);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, building: Building, xid: u32, ended: Ended, sent: (At, u32)) {
+        let Building { begin, origin, mut changes, is_cut, .. } = building;
+        // A stable sort of what is sorted: only messages go before others of the same position.
+        for same in changes.chunk_by_mut(|one, next| one.lsn == next.lsn) {
+            same.sort_by_key(|change| !matches!(change.message, Message::Logical { .. }));
+        }
+        self.items.push(Item::Transaction(Transaction { xid, begin, origin, changes, is_cut, ended, sent }));
+    }
+
+    fn change(&mut self, building: &mut Building, step: Step) -> Result<(), String> {
+        let Step { lsn, xid, sub, message } = step;
+        if !building.said.is_empty() && building.sub != sub {
+            return Err(format!("{:?} described for {sub:?}: {message:?}", building.sub));
+        }
+        building.sub = sub;
+        match message {
+            Message::Relation(relation) => {
+                for column in relation.columns.iter().filter(|column| column.type_oid >= DESCRIBED_TYPES) {
+                    if !self.types.contains_key(&column.type_oid) {
+                        return Err(format!(
+                            "{} of {} has a type that was not described",
+                            column.name, relation.name
+                        ));
+                    }
+                }
+                let is_of = |id: &u32| relation.columns.iter().any(|column| column.type_oid == *id);
+                if !std::mem::take(&mut building.types).iter().all(is_of) {
+                    return Err(format!("a type was described that no column of {} has", relation.name));
+                }
+                let relation = Rc::new(relation);
+                self.said.insert(relation.id);
+                self.relations.insert(relation.id, Rc::clone(&relation));
+                building.said.push(Said::Relation(relation));
+            }
+            Message::Type { id, schema, name } => {
+                self.types.insert(id, (schema.clone(), name.clone()));
+                building.types.push(id);
+                building.said.push(Said::Type { id, schema, name });
+            }
+            Message::Insert { .. }
+            | Message::Update { .. }
+            | Message::Delete { .. }
+            | Message::Truncate { .. }
+            | Message::Logical { flags: 1, .. } => {
+                if !building.types.is_empty() {
+                    return Err(format!("types were described without a relation, before {message:?}"));
+                }
+                let described = |id| {
+                    let relation = self.relations.get(&id).map(Rc::clone);
+                    relation.ok_or_else(|| format!("no Relation came before {message:?}"))
+                };
+                let relations = message.relations().into_iter().map(described).collect::<Result<_, _>>()?;
+                let said = std::mem::take(&mut building.said);
+                building.changes.push(Change { lsn, xid, sub, message, relations, said });
+            }
+            _ => return Err(format!("inside of a transaction: {message:?}")),
+        }
+        Ok(())
+    }
+}
+
+/// What was compared and found equal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) transactions: u64,
+    pub(crate) rows: u64,
+    /// Truncations and logical messages.
+    pub(crate) others: u64,
+    /// Transactions of which at least one side was streamed.
+    pub(crate) streamed: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.transactions += other.transactions;
+        self.rows += other.rows;
+        self.others += other.others;
+        self.streamed += other.streamed;
+    }
+}
+
+/// The first difference, told for people.
+pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Tally, String> {
+    let mut described = Described([ours.known.clone(), theirs.known.clone()]);
+    let (ours, theirs): (Vec<_>, Vec<_>) = (telling(&ours.items), telling(&theirs.items));
+    let rolled_back: HashSet<u32> = theirs.iter().filter_map(|item| rolled_back(item)).collect();
+    let mut tally = Tally::default();
+    for at in 0..ours.len().max(theirs.len()) {
+        let pair = (ours.get(at), theirs.get(at));
+        let compared = match pair {
+            (Some(Item::Transaction(ours)), Some(Item::Transaction(theirs)))
+                if rolled_back.contains(&ours.xid) && matches!(ours.ended, Ended::Prepare(..)) =>
+            {
+                beginning(ours, theirs)
+            }
+            (Some(ours), Some(theirs)) => item(ours, theirs, &mut described),
+            (Some(ours), None) => Err(format!("only we have it\n   ours: {}", head(ours))),
+            (None, Some(theirs)) => Err(format!("only the server has it\n theirs: {}", head(theirs))),
+            (None, None) => Ok(Tally::default()),
+        };
+        match compared {
+            Ok(one) => tally += one,
+            Err(difference) => {
+                let before = at.checked_sub(1).and_then(|at| theirs.get(at));
+                let before = before.map_or_else(|| "nothing".to_owned(), |item| head(item));
+                return Err(format!("item {at} (after {before}): {difference}"));
+            }
+        }
+    }
+    Ok(tally)
+}
+
+fn rolled_back(item: &Item) -> Option<u32> {
+    match item {
+        Item::Alone(_, _, Message::RollbackPrepared { xid, .. }) => Some(*xid),
+        _ => None,
+    }
+}
+
+/// A prepared transaction that is known to be rolled back: each of the server's changes is one of ours, in our order.
+fn beginning(ours: &Transaction, theirs: &Transaction) -> Result<Tally, String> {
+    let mut rest = ours.changes.iter();
+    for change in &theirs.changes {
+        if !rest.any(|ours| self::change(ours, change).is_ok()) {
+            return Err(pair(&format!("{ours:?}"), &row(change)));
+        }
+    }
+    if (ours.xid, &ours.ended, ours.sent) != (theirs.xid, &theirs.ended, theirs.sent) {
+        return Err(pair(&format!("{ours:?}"), &format!("{theirs:?}")));
+    }
+    Ok(Tally { transactions: 1, rows: theirs.changes.len() as u64, ..Tally::default() })
+}
+
+/// How relations are described to either side at a place.
+struct Described([HashMap<u32, Rc<Relation>>; 2]);
+
+impl Described {
+    /// Whoever describes a relation says what the other side knows of it.
+    fn follow(&mut self, ours: &Change, theirs: &Change) -> Result<(), String> {
+        let mut ids = Vec::new();
+        for (known, change) in self.0.iter_mut().zip([ours, theirs]) {
+            for said in &change.said {
+                if let Said::Relation(relation) = said {
+                    known.insert(relation.id, Rc::clone(relation));
+                    ids.push(relation.id);
+                }
+            }
+        }
+        for id in ids {
+            let [ours, theirs] = [self.0[0].get(&id), self.0[1].get(&id)];
+            if ours.is_some() && theirs.is_some() && ours != theirs {
+                return Err(format!("described as{}", pair(&format!("{ours:?}"), &format!("{theirs:?}"))));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is said of no place in particular: positions and times of aborts that both sides tell, and that no side describes
+/// a relation that the other knows nothing about. How many aborts were compared.
+pub(crate) fn compare_sides(ours: &mut Side, theirs: &mut Side) -> Result<u64, String> {
+    let mut both = 0;
+    for (key, theirs) in &theirs.aborts {
+        if let Some(ours) = ours.aborts.get(key) {
+            both += 1;
+            if ours != theirs {
+                return Err(format!("abort of {key:?}\n   ours: {ours:?}\n theirs: {theirs:?}"));
+            }
+        }
+    }
+    for (who, said, other) in [("we", &ours.said, &*theirs), ("the server", &theirs.said, &*ours)] {
+        if let Some(id) = said.iter().find(|id| !other.relations.contains_key(id)) {
+            return Err(format!("only {who} describes relation {id}"));
+        }
+    }
+    ours.said.clear();
+    theirs.said.clear();
+    Ok(both)
+}
+
+/// Without streamed transactions of which nothing is left.
+fn telling(items: &[Item]) -> Vec<&Item> {
+    let tells = |item: &&Item| match item {
+        Item::Transaction(transaction) => {
+            let is_commit = matches!(transaction.ended, Ended::Commit(_));
+            !(is_commit && transaction.is_streamed() && transaction.changes.is_empty())
+        }
+        Item::Alone(..) => true,
+    };
+    items.iter().filter(tells).collect()
+}
+
+fn head(item: &Item) -> String {
+    match item {
+        Item::Alone(lsn, xid, message) => format!("{lsn:?} {xid} {message:?}"),
+        Item::Transaction(transaction) => {
+            let Transaction { xid, changes, ended, .. } = transaction;
+            let form = if transaction.is_streamed() { "streamed" } else { "whole" };
+            let first = changes.first().map(|change| format!("{:?} {:?}", change.lsn, change.message));
+            format!("transaction {xid}, {form}, {ended:?}, {} changes, first {first:?}", changes.len())
+        }
+    }
+}
+
+fn item(ours: &Item, theirs: &Item, described: &mut Described) -> Result<Tally, String> {
+    match (ours, theirs) {
+        (Item::Transaction(ours), Item::Transaction(theirs)) => transaction(ours, theirs, described),
+        (Item::Alone(lsn, xid, message), Item::Alone(their_lsn, their_xid, their_message))
+            if (lsn, xid, message) == (their_lsn, their_xid, their_message) =>
+        {
+            Ok(Tally { others: 1, ..Tally::default() })
+        }
+        _ => Err(pair(&head(ours), &head(theirs))),
+    }
+}
+
+fn pair(ours: &str, theirs: &str) -> String {
+    format!("\n   ours: {ours}\n theirs: {theirs}")
+}
+
+fn transaction(ours: &Transaction, theirs: &Transaction, described: &mut Described) -> Result<Tally, String> {
+    let told = |transaction: &Transaction| {
+        format!(
+            "transaction {}, {:?}, sent at {:?}, origin {:?}, begin {:?}, {} changes",
+            transaction.xid,
+            transaction.ended,
+            transaction.sent,
+            transaction.origin,
+            transaction.begin,
+            transaction.changes.len()
+        )
+    };
+    let one_is_streamed = ours.is_streamed() || theirs.is_streamed();
+    let ends = (ours.xid, &ours.ended, ours.sent) == (theirs.xid, &theirs.ended, theirs.sent);
+    let begins = one_is_streamed || ours.begin == theirs.begin;
+    let origins = match (&ours.origin, &theirs.origin) {
+        // In blocks the position is not known yet.
+        (Some((_, ours)), Some((_, theirs))) if one_is_streamed => ours == theirs,
+        (ours, theirs) => ours == theirs,
+    };
+    if ours.xid != theirs.xid {
+        return Err(pair(&told(ours), &told(theirs)));
+    }
+    let (our_changes, their_changes) = (counting(ours, theirs), counting(theirs, ours));
+    for (at, change) in their_changes.iter().enumerate() {
+        let Some(our_change) = our_changes.get(at) else {
+            let theirs = format!("{}, of {}", row(change), told(theirs));
+            return Err(format!("change {at} is missing{}", pair(&told(ours), &theirs)));
+        };
+        self::change(our_change, change)
+            .and_then(|()| described.follow(our_change, change))
+            .map_err(|difference| format!("transaction {}, change {at}: {difference}", theirs.xid))?;
+    }
+    if let Some(change) = our_changes.get(their_changes.len()) {
+        return Err(format!("transaction {}: only we have{}", theirs.xid, pair(&row(change), "-")));
+    }
+    if !(ends && begins && origins) {
+        return Err(pair(&told(ours), &told(theirs)));
+    }
+    let rows = their_changes.iter().filter(|change| change.message.is_row()).count() as u64;
+    let others = their_changes.len() as u64 - rows;
+    Ok(Tally { transactions: 1, rows, others, streamed: u64::from(one_is_streamed) })
+}
+
+/// The changes of one side, without messages that a subtransaction may have left which was taken back.
+fn counting<'a>(one: &'a Transaction, other: &Transaction) -> Vec<&'a Change> {
+    let is_left = |change: &Change| {
+        let is_message = matches!(change.message, Message::Logical { .. });
+        one.is_cut && is_message && !other.changes.iter().any(|other| other.lsn == change.lsn)
+    };
+    one.changes.iter().filter(|change| !is_left(change)).collect()
+}
+
+fn row(change: &Change) -> String {
+    let names: Vec<_> =
+        change.relations.iter().map(|relation| format!("{}.{}", relation.schema, relation.name)).collect();
+    format!("{:?} xid {} sub {:?} {names:?} {:?}", change.lsn, change.xid, change.sub, change.message)
+}
+
+fn change(ours: &Change, theirs: &Change) -> Result<(), String> {
+    let subs = match (ours.sub, theirs.sub) {
+        (Some(ours), Some(theirs)) => ours == theirs,
+        _ => true,
+    };
+    if !subs || (ours.lsn, ours.xid, &ours.message) != (theirs.lsn, theirs.xid, &theirs.message) {
+        return Err(pair(&row(ours), &row(theirs)));
+    }
+    if ours.relations != theirs.relations {
+        let described = pair(&format!("{:?}", ours.relations), &format!("{:?}", theirs.relations));
+        return Err(format!("{} is described otherwise{described}", row(theirs)));
+    }
+    // The last that each said of something counts.
+    let last = |change: &Change| -> HashMap<_, _> {
+        change.said.iter().map(|said| (said.key(), said.clone())).collect()
+    };
+    let (ours_said, theirs_said) = (last(ours), last(theirs));
+    for (key, theirs_said) in &theirs_said {
+        match ours_said.get(key) {
+            Some(ours_said) if ours_said != theirs_said => {
+                let both = pair(&format!("{ours_said:?}"), &format!("{theirs_said:?}"));
+                return Err(format!("before {}{both}", row(theirs)));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,406 @@
+//! A server with its slots, the same WAL decoded by it and by us, and both compared.
+
+use std::time::Duration;
+
+use base::{Lsn, Oid, PgVersion, Xid};
+use catalog::{Catalog, Look};
+use client::ConnInfo;
+use output::{Decoder, Options, OriginFilter, Publications, Streaming};
+use testkit::{Builder, Cluster, Major, StopMode};
+use tokio_postgres::{Client, NoTls};
+use txn::DirSpool;
+use types::Settings;
+
+use crate::compare::{Item, Side, Tally, Told, compare, compare_sides};
+use crate::message::{Message, Sent};
+use crate::server::bytes;
+
+pub(crate) const DB: &str = "postgres";
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A slot that knows nothing of two-phase, and one that does.
+pub(crate) const PLAIN: &str = "plain";
+pub(crate) const TWO_PHASE: &str = "two_phase";
+
+/// How a stretch of WAL is decoded: pgoutput's options, and how much memory each side has.
+#[derive(Clone, Debug)]
+pub(crate) struct Form {
+    pub(crate) name: &'static str,
+    pub(crate) slot: &'static str,
+    pub(crate) proto: u32,
+    pub(crate) streaming: Streaming,
+    pub(crate) binary: bool,
+    pub(crate) publications: Vec<String>,
+    pub(crate) messages: bool,
+    pub(crate) origin_none: bool,
+    /// `logical_decoding_work_mem` of the server, which has 64 kB at least, and ours.
+    pub(crate) their_memory_kb: u32,
+    pub(crate) our_memory: usize,
+}
+
+impl Form {
+    pub(crate) fn new(name: &'static str, slot: &'static str, proto: u32, publications: &[&str]) -> Form {
+        Form {
+            name,
+            slot,
+            proto,
+            streaming: Streaming::Off,
+            binary: false,
+            publications: publications.iter().map(|name| (*name).to_owned()).collect(),
+            messages: false,
+            origin_none: false,
+            their_memory_kb: 64 << 10,
+            our_memory: 64 << 20,
+        }
+    }
+
+    pub(crate) fn binary(self) -> Form {
+        Form { binary: true, ..self }
+    }
+
+    pub(crate) fn messages(self) -> Form {
+        Form { messages: true, ..self }
+    }
+
+    /// As little memory as the server may have, and so many bytes for us.
+    pub(crate) fn memory(self, our_memory: usize) -> Form {
+        Form { their_memory_kb: 64, our_memory, ..self }
+    }
+
+    pub(crate) fn streaming(self, streaming: Streaming) -> Form {
+        Form { streaming, ..self }
+    }
+
+    pub(crate) fn origin_none(self, origin_none: bool) -> Form {
+        Form { origin_none, ..self }
+    }
+
+    /// As the server is asked.
+    fn arguments(&self, major: u32) -> String {
+        let names: Vec<_> = self.publications.iter().map(|name| base::quote_ident(name)).collect();
+        let mut arguments = vec![
+            ("proto_version", self.proto.to_string()),
+            ("publication_names", names.join(",")),
+            ("binary", self.binary.to_string()),
+            ("messages", self.messages.to_string()),
+        ];
+        match self.streaming {
+            Streaming::Off => {}
+            Streaming::On => arguments.push(("streaming", "on".to_owned())),
+            Streaming::Parallel => arguments.push(("streaming", "parallel".to_owned())),
+        }
+        if major >= 16 {
+            arguments.push(("origin", if self.origin_none { "none" } else { "any" }.to_owned()));
+        }
+        let pair = |(name, value): &(&str, String)| format!("'{name}', {}", base::quote_literal(value));
+        arguments.iter().map(pair).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A decoder of ours that reads all WAL as it comes, and what a reader of its output knows.
+pub(crate) struct Ours {
+    pub(crate) form: Form,
+    pub(crate) decoder: Decoder,
+    pub(crate) side: Side,
+    /// What came out since it was compared last.
+    pub(crate) sent: Vec<Sent>,
+    /// What was compared last.
+    pub(crate) kept: Vec<Sent>,
+    _spool: tempfile::TempDir,
+}
+
+impl Ours {
+    /// From where `catalog` was looked at; what ended before `start` does not come out.
+    pub(crate) fn new(form: &Form, catalog: Catalog, start: Lsn, two_phase_at: Option<Lsn>) -> Ours {
+        let (database, major) = (catalog.databases()[0].0, catalog.server().major);
+        let spool = tempfile::tempdir().unwrap();
+        let settings = Settings::new(PgVersion::from_num(major * 10_000));
+        let publications = Publications::Named(form.publications.clone());
+        let mut options = Options::new(database, publications, start, settings);
+        options.proto_version = form.proto;
+        options.binary = form.binary;
+        options.streaming = form.streaming;
+        options.two_phase_at = two_phase_at;
+        options.messages = form.messages;
+        options.origin = if form.origin_none { OriginFilter::None } else { OriginFilter::Any };
+        options.work_mem_bytes = form.our_memory;
+        let dir = DirSpool::open(spool.path().to_owned()).unwrap();
+        let decoder = Decoder::new(catalog, options, Box::new(dir)).unwrap();
+        Ours {
+            form: form.clone(),
+            decoder,
+            side: Side::default(),
+            sent: Vec::new(),
+            kept: Vec::new(),
+            _spool: spool,
+        }
+    }
+
+    /// Hands over all WAL that has come, in pieces of `piece` bytes.
+    pub(crate) fn read(&mut self, cluster: &Cluster, to: Lsn, piece: usize) -> Result<(), String> {
+        let from = self.decoder.position();
+        if from >= to {
+            return Ok(());
+        }
+        let bytes = bytes(cluster, from, to, 1);
+        self.push(&bytes, piece).map_err(|error| format!("{}: we refuse: {error}", self.form.name))
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8], piece: usize) -> Result<(), String> {
+        let told = |error: output::Error| base::with_causes(&error);
+        for piece in bytes.chunks(piece) {
+            let mut outputs = self.decoder.push(piece).map_err(told)?;
+            while let Some(output) = outputs.next().map_err(told)? {
+                let (lsn, xid, data) = (output.lsn.as_u64(), output.xid.0, output.data.to_vec());
+                self.sent.push(Sent { lsn, xid, data });
+            }
+        }
+        Ok(())
+    }
+
+    /// What came since this was asked last, put together.
+    pub(crate) fn items(&mut self) -> Result<Told, String> {
+        self.kept = std::mem::take(&mut self.sent);
+        self.side.read(&self.kept).map_err(|error| format!("what we send: {error}"))?;
+        Ok(self.side.take())
+    }
+}
+
+impl Ours {
+    /// What came since this was asked last beside what the server says of it; and how many aborts were compared.
+    fn compare(&mut self, theirs: &[Sent]) -> Result<(Tally, u64), String> {
+        let ours = self.items()?;
+        let mut side = Side::server();
+        side.read(theirs).map_err(|error| format!("what the server sends: {error}"))?;
+        let tally = compare(&ours, &side.take())?;
+        Ok((tally, compare_sides(&mut self.side, &mut side)?))
+    }
+}
+
+/// A session that stays.
+pub(crate) struct Talk {
+    runtime: std::sync::Arc<tokio::runtime::Runtime>,
+    pub(crate) client: Client,
+}
+
+impl Talk {
+    pub(crate) fn try_sql(&self, sql: &str) -> Result<(), String> {
+        let done = self.runtime.block_on(self.client.simple_query(sql));
+        done.map(drop).map_err(|error| match error.as_db_error() {
+            Some(error) => format!("{} {}", error.code().code(), error.message()),
+            None => error.to_string(),
+        })
+    }
+
+    pub(crate) fn sql(&self, sql: &str) {
+        self.try_sql(sql).unwrap_or_else(|error| panic!("{error} in: {sql}"));
+    }
+}
+
+pub(crate) struct Stage {
+    pub(crate) cluster: Cluster,
+    pub(crate) runtime: std::sync::Arc<tokio::runtime::Runtime>,
+    pub(crate) database: Oid,
+    /// Where both slots begin.
+    pub(crate) start: Lsn,
+    /// How each slot is decoded.
+    pub(crate) ours: Vec<Ours>,
+    /// Of the server, for the counts of traps and for canaries: by form, since they were compared last.
+    pub(crate) theirs: Vec<Vec<Sent>>,
+    pub(crate) aborts_compared: u64,
+    /// What both sides sent where they differed.
+    pub(crate) differing: Option<[Vec<Sent>; 2]>,
+}
+
+pub(crate) fn builder(major: Major) -> Builder {
+    Cluster::builder(major)
+        .setting("wal_keep_size", "2GB")
+        .setting("autovacuum", "off")
+        .setting("max_prepared_transactions", "50")
+        .setting("synchronous_commit", "off")
+        .setting("max_wal_size", "4GB")
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// What a look is called in `pg_stat_activity`.
+pub(crate) const LOOK: &str = "look";
+
+/// A look at the catalogs at `url`.
+pub(crate) fn look(url: &str) -> Result<Catalog, String> {
+    runtime().block_on(async {
+        let info = ConnInfo::parse(url).unwrap();
+        let session = client::connect(&info, LOOK, &[]).await.map_err(|error| error.to_string())?;
+        let look = Look { redo: None, wait_max: PATIENCE };
+        Catalog::look(&[session], &look).await.map_err(|error| base::with_causes(&error))
+    })
+}
+
+impl Stage {
+    /// On a server that is prepared: a look, the slots, and a decoder for each form.
+    pub(crate) fn new(cluster: Cluster, forms: &[Form]) -> Stage {
+        cluster.sql(DB, "CHECKPOINT").unwrap();
+        let catalog = look(&cluster.url(DB)).unwrap();
+        for (slot, two_phase) in [(PLAIN, false), (TWO_PHASE, true)] {
+            let create = format!(
+                "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, {two_phase})"
+            );
+            cluster.sql(DB, &create).unwrap();
+        }
+        let confirmed = "SELECT max(confirmed_flush_lsn) FROM pg_replication_slots";
+        let start: Lsn = cluster.one(DB, confirmed).parse().unwrap();
+        let database = catalog.databases()[0].0;
+        let mut stage = Stage {
+            cluster,
+            runtime: std::sync::Arc::new(runtime()),
+            database,
+            start,
+            ours: Vec::new(),
+            theirs: Vec::new(),
+            aborts_compared: 0,
+            differing: None,
+        };
+        stage.ours = forms.iter().map(|form| stage.decoder(form, catalog.clone(), start)).collect();
+        stage
+    }
+
+    /// Forgets what was decoded, looks at the catalogs as they are, and decodes these forms from here on. Nothing may be
+    /// going on, and everything before must be confirmed.
+    pub(crate) fn begin(&mut self, forms: &[Form]) -> Catalog {
+        let start = self.position();
+        let catalog = look(&self.cluster.url(DB)).unwrap();
+        self.ours = forms.iter().map(|form| self.decoder(form, catalog.clone(), start)).collect();
+        catalog
+    }
+
+    /// Of `form`, from a look; `start` as in [`Ours::new`].
+    pub(crate) fn decoder(&self, form: &Form, catalog: Catalog, start: Lsn) -> Ours {
+        Ours::new(form, catalog, start, (form.slot == TWO_PHASE).then_some(self.start))
+    }
+
+    pub(crate) fn talk(&self) -> Talk {
+        let client = self.runtime.block_on(async {
+            let (client, connection) = tokio_postgres::connect(&self.cluster.url(DB), NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client
+        });
+        Talk { runtime: std::sync::Arc::clone(&self.runtime), client }
+    }
+
+    /// Where WAL ends now, on disk. Asked in another database: somebody may hold a lock on this one's catalogs.
+    pub(crate) fn position(&self) -> Lsn {
+        const ASIDE: &str = "template1";
+        // A commit that waits for nothing may not be written yet.
+        let flush = "SET synchronous_commit = on; SELECT pg_logical_emit_message(true, 'test', 'flush')";
+        self.cluster.sql(ASIDE, flush).unwrap();
+        let mut lsn = None;
+        let query =
+            "SELECT pg_current_wal_insert_lsn() = pg_current_wal_flush_lsn(), pg_current_wal_flush_lsn()";
+        testkit::wait_for("all WAL on disk", PATIENCE, || {
+            let rows = self.cluster.sql(ASIDE, query)?;
+            lsn = (rows[0][0].as_deref() == Some("t")).then(|| rows[0][1].clone().unwrap().parse().unwrap());
+            Ok(lsn.is_some())
+        })
+        .unwrap();
+        lsn.unwrap()
+    }
+
+    /// What the server makes of all that was not confirmed.
+    pub(crate) fn peek(&self, form: &Form) -> Result<Vec<Sent>, String> {
+        let query = format!(
+            "SELECT (lsn - '0/0'::pg_lsn)::int8, xid::text::int8, data \
+             FROM pg_logical_slot_peek_binary_changes('{}', NULL, NULL, {})",
+            form.slot,
+            form.arguments(self.cluster.major().number())
+        );
+        let talk = self.talk();
+        talk.sql(&format!("SET logical_decoding_work_mem = '{}kB'", form.their_memory_kb));
+        let rows = self.runtime.block_on(talk.client.query(&query, &[]));
+        let rows = rows.map_err(|error| {
+            let words = error.as_db_error().map_or_else(|| error.to_string(), |error| format!("{error:?}"));
+            format!("{}: the server refuses: {words}", form.name)
+        })?;
+        let sent = |row: &tokio_postgres::Row| Sent {
+            lsn: row.get::<_, i64>(0).cast_unsigned(),
+            xid: u32::try_from(row.get::<_, i64>(1)).unwrap(),
+            data: row.get(2),
+        };
+        Ok(rows.iter().map(sent).collect())
+    }
+
+    /// All forms of what came since the last time, to where WAL ends now. Nothing may be going on but what was prepared.
+    pub(crate) fn compare(&mut self, piece: usize) -> Result<(Lsn, Tally), String> {
+        let to = self.position();
+        let mut tally = Tally::default();
+        self.theirs.clear();
+        for at in 0..self.ours.len() {
+            let theirs = self.peek(&self.ours[at].form)?;
+            let ours = &mut self.ours[at];
+            ours.read(&self.cluster, to, piece)?;
+            match ours.compare(&theirs) {
+                Ok((one, aborts)) => {
+                    tally += one;
+                    self.aborts_compared += aborts;
+                }
+                Err(difference) => {
+                    let difference = format!("{}: {difference}", ours.form.name);
+                    self.differing = Some([std::mem::take(&mut ours.kept), theirs]);
+                    return Err(difference);
+                }
+            }
+            self.theirs.push(theirs);
+        }
+        Ok((to, tally))
+    }
+
+    /// A decoder that begins with a look in the midst of the stretch that was compared last gives what the server gave of
+    /// the transactions that the look did not see.
+    pub(crate) fn compare_from(
+        &self,
+        form: &Form,
+        catalog: &Catalog,
+        to: Lsn,
+        piece: usize,
+    ) -> Result<Tally, String> {
+        let at = self.ours.iter().position(|ours| ours.form.name == form.name).unwrap();
+        let mut ours = self.decoder(form, catalog.clone(), catalog.looked());
+        let told = |difference: String| {
+            format!(
+                "{}, begun at {} with {} bytes, in pieces of {piece}: {difference}",
+                form.name,
+                catalog.looked(),
+                form.our_memory
+            )
+        };
+        ours.read(&self.cluster, to, piece).map_err(told)?;
+        let our_items = ours.items().map_err(told)?;
+        let mut side = Side::server();
+        side.read(&self.theirs[at])?;
+        let mut items = side.take();
+        let database = catalog.databases()[0].0;
+        let is_new = |xid: u32| !catalog.is_before(database, Xid(xid));
+        items.items.retain(|item| match item {
+            Item::Transaction(transaction) => is_new(transaction.xid),
+            Item::Alone(lsn, _, Message::Logical { .. }) => lsn.0 > catalog.looked().as_u64(),
+            Item::Alone(_, _, Message::CommitPrepared { prepared, .. }) => is_new(prepared.xid),
+            Item::Alone(_, _, Message::RollbackPrepared { xid, .. }) => is_new(*xid),
+            Item::Alone(..) => true,
+        });
+        compare(&our_items, &items).map_err(told)
+    }
+
+    /// What was compared does not come again, not even after a crash.
+    pub(crate) fn confirm(&self, to: Lsn) {
+        for slot in [PLAIN, TWO_PHASE] {
+            self.cluster.sql(DB, &format!("SELECT pg_replication_slot_advance('{slot}', '{to}')")).unwrap();
+        }
+        self.cluster.sql(DB, "CHECKPOINT").unwrap();
+    }
+
+    /// An immediate stop, and recovery.
+    pub(crate) fn crash(&mut self) {
+        self.cluster.restart(StopMode::Immediate).unwrap();
+    }
+}

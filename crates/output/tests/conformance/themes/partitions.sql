@@ -1,0 +1,31 @@
+-- Partitions as themselves: rows that move, attach and detach, columns in another order.
+CREATE TABLE p (id int, v text, n int, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+CREATE TABLE p0 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p1 (gone int, n int, id int NOT NULL, v text) PARTITION BY RANGE (id);
+ALTER TABLE p1 DROP gone;
+CREATE TABLE p10 PARTITION OF p1 FOR VALUES FROM (10) TO (15);
+CREATE TABLE p11 (v text, id int NOT NULL, n int);
+ALTER TABLE p1 ATTACH PARTITION p11 FOR VALUES FROM (15) TO (20);
+ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (10) TO (20);
+CREATE TABLE p2 (id int NOT NULL, v text, n int);
+CREATE PUBLICATION partitions FOR TABLE p;
+CREATE PUBLICATION a_leaf FOR TABLE p11;
+--! publications partitions, a_leaf
+--! range
+INSERT INTO p SELECT n, 'v' || n, n FROM generate_series(0, 19) n;
+DELETE FROM p WHERE id = 12;
+UPDATE p SET id = 12 WHERE id = 2;
+DELETE FROM p WHERE id = 16;
+UPDATE p SET id = 16 WHERE id = 4;
+INSERT INTO p2 VALUES (25, 'alone', 1);
+BEGIN; ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (20) TO (30); INSERT INTO p VALUES (26, 'attached', 2); UPDATE p SET id = 27 WHERE id = 5; COMMIT;
+DELETE FROM p WHERE id = 25;
+BEGIN; ALTER TABLE p1 DETACH PARTITION p11; INSERT INTO p11 VALUES ('detached', 99, 9); COMMIT;
+UPDATE p11 SET v = 'alone' WHERE id = 99;
+ALTER TABLE p DETACH PARTITION p2 CONCURRENTLY;
+INSERT INTO p2 VALUES (29, 'not published', 1);
+ALTER TABLE p ADD m int DEFAULT 4;
+INSERT INTO p VALUES (6, 'with', 6, 6) ON CONFLICT (id) DO UPDATE SET m = 7;
+UPDATE p SET v = 'all';
+ALTER TABLE p DROP n;
+UPDATE p SET v = 'fewer';

@@ -1,0 +1,31 @@
+-- Large values: compressed, out of line, both, unchanged in updates, in a key, and in rows of the old kind.
+CREATE FUNCTION hard(seed int, bytes int) RETURNS text LANGUAGE sql AS $$ SELECT left(string_agg(md5(seed || ' ' || n), ''), bytes) FROM generate_series(0, bytes / 32) n $$;
+CREATE TABLE t (id int PRIMARY KEY, a text, b text, n int);
+CREATE TABLE f (id int PRIMARY KEY, a text, b text, n int);
+ALTER TABLE f REPLICA IDENTITY FULL;
+CREATE TABLE k (key text PRIMARY KEY, v int, w text);
+ALTER TABLE k ALTER key SET STORAGE EXTERNAL;
+CREATE TABLE j (id int PRIMARY KEY, d jsonb, l text[]);
+ALTER TABLE t ALTER b SET STORAGE EXTERNAL;
+CREATE PUBLICATION toast FOR TABLE t, f, k, j;
+--! range
+INSERT INTO t VALUES (1, repeat('short when compressed ', 300), hard(1, 5000), 1), (2, hard(2, 9000), repeat('x', 3000), 2), (3, hard(3, 2500) || repeat('y', 4000), NULL, 3);
+INSERT INTO f SELECT * FROM t;
+UPDATE t SET n = n + 1;
+UPDATE f SET n = n + 1;
+UPDATE f SET a = hard(9, 3000) WHERE id = 1;
+UPDATE t SET id = id + 10;
+DELETE FROM t WHERE id = 11;
+DELETE FROM f WHERE id = 2;
+INSERT INTO k VALUES (hard(4, 2300), 1, 'w'), ('small', 2, hard(5, 4000));
+UPDATE k SET v = v + 1;
+UPDATE k SET w = 'changed' WHERE v = 2;
+UPDATE k SET key = hard(6, 2200) WHERE key = hard(4, 2300);
+DELETE FROM k;
+INSERT INTO j SELECT 1, jsonb_agg(md5(n::text)), array_agg(md5(n::text)) FROM generate_series(1, 300) n;
+UPDATE j SET l = l || 'more'::text;
+BEGIN; INSERT INTO t VALUES (20, hard(7, 4000), hard(8, 4000), 1); SAVEPOINT a; UPDATE t SET b = hard(9, 6000) WHERE id = 20; ROLLBACK TO a; UPDATE t SET n = 5 WHERE id = 20; COMMIT;
+ALTER TABLE f ALTER a SET COMPRESSION pglz;
+INSERT INTO f VALUES (7, repeat('p', 5000), hard(1, 2100), 1);
+VACUUM FULL t;
+UPDATE t SET n = -1;
