@@ -305,7 +305,7 @@ impl Walk {
                 let end = if self.statements.chance(80) { "COMMIT" } else { "ROLLBACK" };
                 self.say(at, &format!("BEGIN; {sql}; {end}"));
             }
-            95..98 => self.from_origin(at),
+            95..98 => self.as_if_from_origin(at),
             _ => {
                 let sql = self.statements.race();
                 self.say(at, &sql);
@@ -459,7 +459,7 @@ impl Walk {
         }
     }
 
-    fn from_origin(&mut self, at: usize) {
+    fn as_if_from_origin(&mut self, at: usize) {
         let n = self.statements.serial();
         if !self.say(at, "SELECT pg_replication_origin_session_setup('elsewhere')") {
             return;
