@@ -124,6 +124,13 @@ fn ranges_of_wal_are_printed_without_a_slot() {
         assert_eq!(what(&lines(&published)), expected);
         let summary = String::from_utf8_lossy(&published.stderr).into_owned();
         assert!(summary.contains("3 rows in 5 transactions"), "{summary}");
+        if major.number() >= 18 {
+            let nothing = decode(&["--publication", "nowhere"]);
+            // Messages are of no table.
+            assert_eq!(what(&lines(&nothing)), expected[12..]);
+            let said = String::from_utf8_lossy(&nothing.stderr).into_owned();
+            assert!(said.contains("publication \"nowhere\" does not exist"), "{said}");
+        }
         // Every table: one of them cannot be rendered.
         let error = failure(&decode(&[]));
         assert!(error.contains("table public.Odd cannot be decoded because of its column \"c\""), "{error}");

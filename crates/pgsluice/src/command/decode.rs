@@ -7,7 +7,7 @@ mod render;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use base::{Lsn, PgVersion};
+use base::{Lsn, Oid, PgVersion, Xid};
 use catalog::Catalog;
 use output::{Decoder, OnRefused, Options, Publications};
 use source::segments::{self, Segments};
@@ -31,6 +31,7 @@ pub(crate) async fn decode(table: &Table, args: &DecodeArgs) -> anyhow::Result<C
     };
     let segments = Segments::find(&args.wal).map_err(|error| from_segments(&error))?;
     let options = options(&catalog, &segments, table, args)?;
+    let database = options.database;
     let spool = SpoolDir::new();
     let out = io::BufWriter::new(io::stdout().lock());
     let mut renderer = Renderer::new(args.format, &options.settings, out);
@@ -40,7 +41,17 @@ pub(crate) async fn decode(table: &Table, args: &DecodeArgs) -> anyhow::Result<C
         Decoder::new(catalog, options, Box::new(opened)).map_err(|error| from_output(&error))?;
     let end = read(&mut decoder, &segments, args, &mut renderer)?;
     renderer.flush()?;
+    warn_of_missing(&decoder, database, &table.stream.publication);
     tell(&mut decoder, args, end)
+}
+
+/// From 18 on a server leaves out publications that there are not, with a warning.
+fn warn_of_missing(decoder: &Decoder, database: Oid, publications: &[String]) {
+    let view = decoder.catalog().view(database, Xid::INVALID);
+    let known = view.map(|view| view.publications()).unwrap_or_default();
+    for name in publications.iter().filter(|name| !known.contains(&name.as_str())) {
+        eprintln!("pgsluice: publication \"{name}\" does not exist where this WAL ends");
+    }
 }
 
 fn options(
