@@ -437,16 +437,21 @@ impl World {
         text
     }
 
-    /// Waits until every commit of the source so far is confirmed.
+    /// Waits until every commit of the source so far is confirmed. Tables are copied under snapshots of their own: before
+    /// the stream has passed the last of these they are not at the same commit.
     fn caught_up(&mut self) {
-        let lsn = self.pair.source.one("postgres", "SELECT pg_current_wal_lsn() - '0/0'");
-        let lsn: i64 = lsn.parse().expect("a position");
+        let mut lsn: Option<i64> = None;
         let copied =
             "SELECT count(*) FILTER (WHERE NOT finished) FROM pgsluice.copied_table HAVING count(*) > 0";
         let reached = wait_for("the slot to pass every commit", BOUND, || {
             anyhow::ensure!(self.sluice.is_running(), "pgsluice ended by itself");
             let open = self.pair.target.sql("postgres", copied).unwrap_or_default();
-            Ok(open == [[Some("0".to_owned())]] && self.confirmed() >= lsn)
+            if open != [[Some("0".to_owned())]] {
+                return Ok(false);
+            }
+            let now = || self.pair.source.one("postgres", "SELECT pg_current_wal_lsn() - '0/0'");
+            let lsn = *lsn.get_or_insert_with(|| now().parse().expect("a position"));
+            Ok(self.confirmed() >= lsn)
         });
         reached.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
     }
