@@ -155,6 +155,11 @@ impl Side {
         })
     }
 
+    /// What came since is compared with nothing.
+    pub(crate) fn skip(&mut self) {
+        self.said.clear();
+    }
+
     /// What came since this was asked last.
     pub(crate) fn take(&mut self) -> Told {
         let known = std::mem::replace(&mut self.known, self.relations.clone());
