@@ -17,7 +17,7 @@ use catalog::{Catalog, Followed};
 use decode::{Decoded, What, decode};
 use rustc_hash::FxHashMap;
 use txn::Spool;
-use txn::reorder::ReorderBuffer;
+use txn::reorder::{Boundary, Event, ReorderBuffer};
 use wal::{LocatorFilterCache, Reader, Record, Records, Rmgr, Start, Verdict};
 
 use crate::error::{Error, Kind, Refused, Result};
@@ -55,10 +55,19 @@ struct Core {
     tables: Tables,
     buffer: ReorderBuffer<Wanted>,
     writer: Writer,
-    /// The first record of each transaction that runs, whatever it is about: with two phases only, where it is said.
-    first: Option<FxHashMap<Xid, Lsn>>,
+    /// Of each transaction that runs: with two phases only, where it is said.
+    first: Option<FxHashMap<Xid, First>>,
     seen_by_look: u64,
     failed: bool,
+}
+
+/// What the server knows of a transaction.
+#[derive(Debug, Clone, Copy)]
+struct First {
+    /// Its first record, whatever that is about.
+    lsn: Lsn,
+    /// One of its records had the server make a snapshot; without one it has nothing to say that it was prepared.
+    has_snapshot: bool,
 }
 
 /// What comes out of some bytes of WAL. Dropped before its end, the bytes that were not needed yet are handed over
@@ -250,7 +259,12 @@ impl Core {
             }
             let Some(event) = self.buffer.next()? else { return Ok(false) };
             let first = |xid| self.first.as_ref()?.get(&xid).copied();
-            self.writer.event(&event, &self.catalog, first)?;
+            if let Event::Boundary(Boundary::BeginPrepare(prepared) | Boundary::Prepare(prepared)) = &event
+                && first(prepared.xid).is_some_and(|first| !first.has_snapshot)
+            {
+                continue;
+            }
+            self.writer.event(&event, &self.catalog, |xid| first(xid).map(|first| first.lsn))?;
         }
     }
 
@@ -289,7 +303,10 @@ impl Core {
     /// The server's `first_lsn` is a transaction's first record, ours its first that was kept.
     fn note_first(&mut self, record: &Record<'_>, top: Option<Xid>) {
         if let Some(first) = &mut self.first {
-            first.entry(top.unwrap_or(record.xid())).or_insert(record.lsn());
+            let new = First { lsn: record.lsn(), has_snapshot: false };
+            let top = top.unwrap_or_else(|| self.buffer.top_of(record.xid()));
+            let first = first.entry(top).or_insert(new);
+            first.has_snapshot |= makes_snapshot(record);
         }
     }
 
@@ -348,7 +365,10 @@ impl Core {
         };
         // One that has changed nothing is unknown to the server: it says neither that it is prepared nor how it ends. Of one
         // that was prepared before the start this may be the first record that is read, and it came out before.
-        let is_first = self.first.as_ref().is_some_and(|first| first.get(&xid) == Some(&record.lsn()));
+        let is_first = self
+            .first
+            .as_ref()
+            .is_some_and(|first| first.get(&xid).is_some_and(|first| first.lsn == record.lsn()));
         if is_first && matches!(decoded.what, What::Prepare(_)) && record.lsn() >= self.options.start {
             return Ok(());
         }
@@ -383,6 +403,20 @@ const _: () = {
     const fn may_be_sent<T: Send>() {}
     may_be_sent::<Decoder>();
 };
+
+/// Whether the server makes a snapshot for a record's transaction (`SnapBuildProcessChange`): for changes of rows and for
+/// messages, not for locks.
+fn makes_snapshot(record: &Record<'_>) -> bool {
+    const OPERATION: u8 = 0x70;
+    const LOCK: u8 = 0x60;
+    const MULTI_INSERT: u8 = 0x50;
+    match record.rmgr() {
+        Rmgr::Heap => record.info() & OPERATION != LOCK,
+        Rmgr::Heap2 => record.info() & OPERATION == MULTI_INSERT,
+        Rmgr::LogicalMessage => true,
+        _ => false,
+    }
+}
 
 /// `XLOG_HEAP_TRUNCATE`: it names relations and no files.
 fn is_truncate(record: &Record<'_>) -> bool {

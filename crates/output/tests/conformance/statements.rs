@@ -281,9 +281,7 @@ impl Statements {
             45 => format!(
                 "CREATE SEQUENCE IF NOT EXISTS seq{n}; SELECT nextval('seq{n}'); COMMENT ON TABLE {table} IS '{n}'"
             ),
-            46 => format!(
-                "ALTER TABLE un SET LOGGED; INSERT INTO un VALUES ({n}, 'logged'); ALTER TABLE un SET UNLOGGED"
-            ),
+            46 => format!("ALTER TABLE un SET LOGGED; INSERT INTO un VALUES ({n}, 'logged')"),
             _ => format!(
                 "CREATE TABLE like{n} AS SELECT * FROM {table}; ALTER TABLE like{n} ADD PRIMARY KEY (id); \
                 UPDATE like{n} SET a = 'l'; DROP TABLE like{n}"
