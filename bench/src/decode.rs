@@ -114,10 +114,10 @@ fn jobs(options: &Options) -> Vec<Job> {
         streaming,
         ..job(
             case,
-            format!("one transaction of {wide} rows of 2.5 KB that nobody subscribed to"),
+            format!("one transaction of {wide} rows of 1.9 KB that nobody subscribed to"),
             "FOR TABLE mark",
             Work::Sql(vec![format!(
-                "INSERT INTO t SELECT i, i, repeat(md5(i::text), 78) FROM generate_series(1, {wide}) i"
+                "INSERT INTO t SELECT i, i, repeat(md5(i::text), 60) FROM generate_series(1, {wide}) i"
             )]),
             wide,
             goal,

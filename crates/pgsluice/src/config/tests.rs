@@ -167,6 +167,7 @@ fn every_setting_can_be_set_everywhere() {
         "source_mode" => "wal",
         "binary" => "off",
         "origin" => "none",
+        "commit_order" => "relaxed",
         "synchronous_commit" => "remote_apply",
         "log_format" => "json",
         "metrics" => "127.0.0.1:1",
