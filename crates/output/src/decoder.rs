@@ -404,23 +404,27 @@ const _: () = {
     may_be_sent::<Decoder>();
 };
 
+/// Kinds of record of `Heap` and `Heap2`, `xl_info & XLOG_HEAP_OPMASK`.
+mod op {
+    pub(super) const MASK: u8 = 0x70;
+    pub(super) const TRUNCATE: u8 = 0x30;
+    pub(super) const LOCK: u8 = 0x60;
+    /// Of `Heap2`.
+    pub(super) const MULTI_INSERT: u8 = 0x50;
+}
+
 /// Whether the server makes a snapshot for a record's transaction (`SnapBuildProcessChange`): for changes of rows and for
 /// messages, not for locks.
 fn makes_snapshot(record: &Record<'_>) -> bool {
-    const OPERATION: u8 = 0x70;
-    const LOCK: u8 = 0x60;
-    const MULTI_INSERT: u8 = 0x50;
     match record.rmgr() {
-        Rmgr::Heap => record.info() & OPERATION != LOCK,
-        Rmgr::Heap2 => record.info() & OPERATION == MULTI_INSERT,
+        Rmgr::Heap => record.info() & op::MASK != op::LOCK,
+        Rmgr::Heap2 => record.info() & op::MASK == op::MULTI_INSERT,
         Rmgr::LogicalMessage => true,
         _ => false,
     }
 }
 
-/// `XLOG_HEAP_TRUNCATE`: it names relations and no files.
+/// It names relations and no files.
 fn is_truncate(record: &Record<'_>) -> bool {
-    const OPERATION: u8 = 0x70;
-    const TRUNCATE: u8 = 0x30;
-    record.rmgr() == Rmgr::Heap && record.info() & OPERATION == TRUNCATE
+    record.rmgr() == Rmgr::Heap && record.info() & op::MASK == op::TRUNCATE
 }
