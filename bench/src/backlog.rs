@@ -8,7 +8,11 @@ use crate::load::{Script, Value};
 use crate::slow;
 
 const TRANSACTIONS: u64 = 400_000;
+/// Of rows that are soon written: the second that a start takes must not be what is measured.
+const TRANSACTIONS_NARROW: u64 = 1_000_000;
+const TRANSACTIONS_TPCB: u64 = 300_000;
 const TRANSACTIONS_QUICK: u64 = 100_000;
+const TRANSACTIONS_TPCB_QUICK: u64 = 25_000;
 const ROWS: u64 = 100_000;
 /// A million accounts: 130 MB, so that it fits in `shared_buffers`.
 const SCALE: u64 = 10;
@@ -104,6 +108,10 @@ fn transactions(options: &Options) -> u64 {
     options.transactions.unwrap_or(if options.quick { TRANSACTIONS_QUICK } else { TRANSACTIONS })
 }
 
+fn narrow_transactions(options: &Options) -> u64 {
+    options.transactions.unwrap_or(if options.quick { TRANSACTIONS_QUICK } else { TRANSACTIONS_NARROW })
+}
+
 fn one_table() -> Vec<String> {
     vec!["t".to_owned()]
 }
@@ -131,7 +139,7 @@ pub(crate) fn updates(options: &Options) -> Backlog {
                  FROM generate_series(0, {transactions} - 1) i) f ORDER BY batch, pk"
             ),
             statements: &["UPDATE t SET pk = f.pk, counter = f.counter, filler = f.filler FROM feed f \
-                 WHERE f.batch = b AND t.pk = f.pk"],
+                 WHERE f.batch = this_batch AND t.pk = f.pk"],
         },
         transactions,
         changes_per_transaction: 1,
@@ -178,7 +186,7 @@ pub(crate) fn inserts(options: &Options) -> Backlog {
                 "SELECT i / {SET_ROWS} AS batch, {rows} + 1 + i AS pk, (random() * 10000000)::int AS sk \
                  FROM generate_series(0, {transactions} - 1) i"
             ),
-            statements: &["INSERT INTO t SELECT pk, sk, 0 FROM feed f WHERE f.batch = b"],
+            statements: &["INSERT INTO t SELECT pk, sk, 0 FROM feed f WHERE f.batch = this_batch"],
         },
         transactions,
         changes_per_transaction: 1,
@@ -203,8 +211,8 @@ pub(crate) fn inserts_slow(options: &Options) -> Backlog {
 }
 
 fn tpcb(options: &Options, case: &'static str, scale: u64) -> Backlog {
-    // As many changed rows as in the other cases.
-    let transactions = transactions(options) / 4;
+    let whole = if options.quick { TRANSACTIONS_TPCB_QUICK } else { TRANSACTIONS_TPCB };
+    let transactions = options.transactions.unwrap_or(whole);
     let scale = options.rows.map_or(scale, |rows| (rows / ACCOUNTS_PER_SCALE).max(1));
     Backlog {
         case,
@@ -229,12 +237,12 @@ fn tpcb(options: &Options, case: &'static str, scale: u64) -> Backlog {
             ),
             statements: &[
                 "UPDATE pgbench_accounts a SET aid = f.aid, bid = f.bid, abalance = f.delta, filler = f.filler \
-                 FROM (SELECT DISTINCT ON (aid) * FROM feed WHERE batch = b ORDER BY aid) f WHERE a.aid = f.aid",
+                 FROM (SELECT DISTINCT ON (aid) * FROM feed WHERE batch = this_batch ORDER BY aid) f WHERE a.aid = f.aid",
                 "UPDATE pgbench_tellers t SET tid = f.tid, bid = f.bid, tbalance = f.delta, filler = f.filler \
-                 FROM (SELECT DISTINCT ON (tid) * FROM feed WHERE batch = b ORDER BY tid) f WHERE t.tid = f.tid",
+                 FROM (SELECT DISTINCT ON (tid) * FROM feed WHERE batch = this_batch ORDER BY tid) f WHERE t.tid = f.tid",
                 "UPDATE pgbench_branches t SET bid = f.bid, bbalance = f.delta, filler = f.filler \
-                 FROM (SELECT DISTINCT ON (bid) * FROM feed WHERE batch = b ORDER BY bid) f WHERE t.bid = f.bid",
-                "INSERT INTO pgbench_history SELECT tid, bid, aid, delta, mtime, NULL FROM feed WHERE batch = b",
+                 FROM (SELECT DISTINCT ON (bid) * FROM feed WHERE batch = this_batch ORDER BY bid) f WHERE t.bid = f.bid",
+                "INSERT INTO pgbench_history SELECT tid, bid, aid, delta, mtime, NULL FROM feed WHERE batch = this_batch",
             ],
         },
         transactions,
@@ -267,7 +275,7 @@ fn narrow(
                  i AS counter FROM generate_series(0, {transactions} - 1) i) f ORDER BY batch, pk"
             ),
             statements: &[
-                "UPDATE t SET pk = f.pk, counter = f.counter FROM feed f WHERE f.batch = b AND t.pk = f.pk",
+                "UPDATE t SET pk = f.pk, counter = f.counter FROM feed f WHERE f.batch = this_batch AND t.pk = f.pk",
             ],
         },
         transactions,
@@ -278,7 +286,7 @@ fn narrow(
 }
 
 fn hot_rows(options: &Options) -> Backlog {
-    let transactions = transactions(options);
+    let transactions = narrow_transactions(options);
     let script =
         Script::one(vec![("pk", up_to(HOT_ROWS))], "UPDATE t SET counter = counter + 1 WHERE pk = :pk");
     let what = format!("{transactions} single-row updates of {HOT_ROWS} hot rows, each a transaction");
@@ -286,7 +294,7 @@ fn hot_rows(options: &Options) -> Backlog {
 }
 
 fn independent_rows(options: &Options) -> Backlog {
-    let transactions = transactions(options);
+    let transactions = narrow_transactions(options);
     let script =
         Script::one(vec![("pk", Value::Next("picked"))], "UPDATE t SET counter = counter + 1 WHERE pk = :pk");
     let what = format!("{transactions} single-row updates, each a transaction and of a row of its own");
@@ -334,7 +342,7 @@ fn indexed(options: &Options) -> Backlog {
             ),
             statements: &[
                 "UPDATE t SET pk = f.pk, a = t.a + 1, b = t.b + 7, c = t.c + 11, d = t.d - 13, e = t.e - 17 \
-                 FROM feed f WHERE f.batch = b AND t.pk = f.pk",
+                 FROM feed f WHERE f.batch = this_batch AND t.pk = f.pk",
             ],
         },
         transactions,
@@ -367,7 +375,7 @@ fn large_insert(options: &Options) -> Backlog {
         },
         sets: Sets {
             feed: format!("SELECT i / {SET_ROWS} AS batch, i AS pk FROM generate_series(1, {rows}) i"),
-            statements: &["INSERT INTO t SELECT pk, pk FROM feed f WHERE f.batch = b"],
+            statements: &["INSERT INTO t SELECT pk, pk FROM feed f WHERE f.batch = this_batch"],
         },
         transactions: 1,
         changes_per_transaction: rows,

@@ -27,6 +27,7 @@ use crate::measure::{Look, Run, finish, measure};
 use crate::probe::Probe;
 use crate::report::Case;
 use crate::rig::{DB, NAME, Rig, STEP_BOUND, first, slot};
+use crate::slow;
 use crate::{Arm, Options, Say};
 
 const BYTES_PER_MEGABYTE: f64 = 1e6;
@@ -61,8 +62,7 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
             // What its users on slow storage are told to set.
-            let words =
-                backlog.slow.map_or_else(Vec::new, |_| ["--prefetch", "all"].map(str::to_owned).to_vec());
+            let words = if backlog.slow.is_some() { slow::words() } else { Vec::new() };
             let run = ready.catch_up(backlog, arm, &words)?;
             say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
             case.add(arm, run);

@@ -2,7 +2,7 @@
 //!
 //! A *beat* is a row of its own table, committed alone every few milliseconds. One session on the publisher notes when
 //! its COMMIT was answered, one on the subscriber asks all the time which beat is the newest. Both are on this machine
-//! and so have one clock. Both sides are looked at alike; a look every 0.2 ms bounds what can be told apart.
+//! and so have one clock. A beat is flushed when its COMMIT is answered, whatever the load does. Both sides are looked at alike; a look every 0.2 ms bounds what can be told apart.
 //!
 //! The load is half of what goes through native replication on this machine while it is written: that is measured
 //! first, in the same run.
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use testkit::{Cluster, Major, wait_for};
+use testkit::{Cluster, Major, Sluice, wait_for};
 
 use crate::backlog::MARK;
 use crate::catchup::join;
@@ -29,8 +29,9 @@ pub(crate) const STOCK: Stock = Stock {
             defaults. Load: single-row updates of ten sessions at half the rate that goes through native replication \
             on this machine while it is written",
     columns: "A figure is the time from the answer to a small transaction's COMMIT on the publisher to the first look \
-              that sees it on the subscriber. The goal is native's figure and 1 ms. \"Equal\": after every run both \
-              ends held the same rows (count and hash).",
+              that sees it on the subscriber. Steady: the goal is native's figure and 1 ms. Large among small: both \
+              sides are pgsluice, with `--commit-order preserve` and `relaxed`. \"Equal\": after every run both ends \
+              held the same rows (count and hash).",
 };
 
 const SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, counter integer) WITH (fillfactor = 50);
@@ -46,12 +47,26 @@ const LOOK: Duration = Duration::from_micros(200);
 /// What ours may be slower by.
 const GOAL_MS: f64 = 1.0;
 
+/// Rows of the one large transaction.
+const LARGE: i64 = 1_000_000;
+const LARGE_QUICK: i64 = 200_000;
+const LARGE_SCHEMA: &str = "CREATE TABLE large (pk integer PRIMARY KEY, counter integer) WITH (fillfactor = 50);";
+/// Small ones that go on beside it; much less than either side can apply.
+const SMALL_PER_SECOND: f64 = 500.0;
+/// The large one begins when the small ones have gone on for so long.
+const BEFORE_LARGE: Duration = Duration::from_secs(2);
+const GOAL_RELAXED: f64 = 5.0;
+
 /// Both cases on every major.
 pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for major in options.majors() {
         if options.wants("steady") {
             cases.extend(steady(options, say, major).with_context(|| format!("steady on {major}"))?);
+        }
+        if options.wants("large-among-small") {
+            let measured = large_among_small(options, say, major);
+            cases.extend(measured.with_context(|| format!("large-among-small on {major}"))?);
         }
     }
     Ok(cases)
@@ -82,7 +97,14 @@ fn steady(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
     });
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
-            let (run, lags) = under_load(&mut rig, arm, load)?;
+            start_anew(&mut rig)?;
+            let sluice = join(&rig, arm)?;
+            let write = |source: &Cluster| load::write(source.port(), &script(), load).map(drop);
+            let (run, lags) = under_load(&rig, sluice.as_ref(), &["t", "beat"], write)?;
+            finish(sluice)?;
+            if arm == Arm::Native {
+                rig.disable()?;
+            }
             for (case, part) in cases.iter_mut().zip([0.5, 0.99]) {
                 case.version = rig.version()?;
                 let run = Run { seconds: quantile(&lags, part), ..run.clone() };
@@ -116,33 +138,80 @@ fn ceiling(rig: &mut Rig) -> Result<f64> {
 fn start_anew(rig: &mut Rig) -> Result<()> {
     rig.restore("empty")?;
     rig.drop_slots()?;
-    rig.pair.source.sql(DB, "DELETE FROM beat")?;
+    rig.pair.source.sql(DB, "TRUNCATE beat; DELETE FROM mark")?;
     rig.settle()
 }
 
-/// One run, and the lag of each beat.
-fn under_load(rig: &mut Rig, arm: Arm, load: Amount) -> Result<(Run, Vec<f64>)> {
-    start_anew(rig)?;
-    let sluice = join(rig, arm)?;
+/// How long small transactions wait for a large one that has nothing to do with them, in both orders of commit.
+fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
+    let name = format!("lag large-among-small-{major}");
+    let rows = options.rows.map_or(if options.quick { LARGE_QUICK } else { LARGE }, |rows| rows as i64);
+    let mut rig = Rig::start(major, options.connections)?;
+    rig.pair.both(DB, &format!("{MARK}{SCHEMA}{LARGE_SCHEMA}"))?;
+    let fill = |table: &str, rows| format!("INSERT INTO {table} SELECT i, 0 FROM generate_series(1, {rows}) i");
+    rig.pair.source.sql(DB, &format!("{}; {}", fill("t", ROWS), fill("large", rows)))?;
+    rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE mark, t, large, beat"))?;
+    rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
+    rig.save("empty")?;
+    let time = if options.quick { TIME_QUICK } else { TIME };
+    let load = Amount::Rate { per_second: SMALL_PER_SECOND, time };
+    let mut case = Case::new("large-among-small-p99".to_owned(), major, rig.version()?, GOAL_RELAXED, 1);
+    case.unit = Unit::Milliseconds;
+    case.sides = ["preserve", "relaxed"];
+    case.what = format!(
+        "p99 of the visible lag at {SMALL_PER_SECOND:.0} transactions a second for {} s, in which one transaction \
+         updates {rows} rows of another table",
+        time.as_secs()
+    );
+    for repeat in 0..options.repeats {
+        for arm in options.order(repeat) {
+            let order = case.sides[usize::from(arm == Arm::Ours)];
+            rig.words = ["--commit-order", order].map(str::to_owned).to_vec();
+            start_anew(&mut rig)?;
+            let sluice = join(&rig, Arm::Ours)?;
+            let write = |source: &Cluster| {
+                thread::scope(|scope| {
+                    let large = scope.spawn(|| {
+                        thread::sleep(BEFORE_LARGE);
+                        source.sql(DB, "UPDATE large SET counter = counter + 1")
+                    });
+                    load::write(source.port(), &script(), load)?;
+                    large.join().map_err(|_| anyhow!("the session with the large transaction panicked"))??;
+                    Ok(())
+                })
+            };
+            let (run, lags) = under_load(&rig, sluice.as_ref(), &["t", "beat", "large"], write)?;
+            finish(sluice)?;
+            let run = Run { seconds: quantile(&lags, 0.99), ..run };
+            say.line(&format!("{name}: {order}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+            case.add(arm, run);
+        }
+    }
+    Ok(vec![case])
+}
+
+/// One run of what replicates already, and the lag of each beat. `tables` are compared after it.
+fn under_load(
+    rig: &Rig,
+    sluice: Option<&Sluice>,
+    tables: &[&str],
+    load: impl FnOnce(&Cluster) -> Result<()>,
+) -> Result<(Run, Vec<f64>)> {
+    let (source, target) = (&rig.pair.source, &rig.pair.target);
     let mut lags = Vec::new();
     let mut run = measure_work(rig, || {
-        let before = sluice.as_ref().map_or(0.0, testkit::Sluice::cpu_seconds);
-        lags = beats(&rig.pair.source, &rig.pair.target, || {
-            load::write(rig.pair.source.port(), &script(), load).map(drop)
-        })?;
-        let cpu = sluice.as_ref().map_or(0.0, testkit::Sluice::cpu_seconds) - before;
-        Ok((cpu, sluice.as_ref().map_or(0, testkit::Sluice::resident_bytes_max), false))
+        let before = sluice.map_or(0.0, Sluice::cpu_seconds);
+        lags = beats(source, target, || load(source))?;
+        let cpu = sluice.map_or(0.0, Sluice::cpu_seconds) - before;
+        Ok((cpu, sluice.map_or(0, Sluice::resident_bytes_max), false))
     })?;
-    let tables = ["t", "beat"].map(str::to_owned);
-    wait_for("the ends to be level", STEP_BOUND, || {
-        let count = "SELECT (SELECT sum(counter) FROM t), (SELECT count(*) FROM beat)";
-        Ok(rig.pair.source.sql(DB, count)? == rig.pair.target.sql(DB, count)?)
-    })?;
-    run.equal = rig.is_equal(&tables);
-    finish(sluice)?;
-    if arm == Arm::Native {
-        rig.disable()?;
+    // A mark would not do: it may overtake.
+    for table in tables {
+        let rows = format!("SELECT count(*), sum(hashtext(t::text)) FROM {table} t");
+        let source = source.sql(DB, &rows)?;
+        wait_for("the ends to be level", STEP_BOUND, || Ok(target.sql(DB, &rows)? == source))?;
     }
+    run.equal = rig.is_equal(&tables.iter().map(|table| (*table).to_owned()).collect::<Vec<_>>());
     Ok((run, lags))
 }
 
@@ -174,6 +243,8 @@ fn beats(source: &Cluster, target: &Cluster, load: impl FnOnce() -> Result<()>) 
 /// When each beat's COMMIT was answered.
 fn send(url: &str, over: &AtomicBool) -> Result<Vec<Instant>> {
     let probe = Probe::connect(url)?;
+    // Only what is flushed is sent: without this a figure would be that of the publisher's WAL writer.
+    probe.row("SET synchronous_commit = on")?;
     let mut sent = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let begun = Instant::now();

@@ -52,7 +52,7 @@ impl Limit {
 pub(crate) struct Sets {
     /// Makes the table `feed`, with a column `batch` that counts from 0.
     pub(crate) feed: String,
-    /// Each takes the rows of `batch = b` from `feed`.
+    /// Each takes the rows of `batch = this_batch` from `feed`.
     pub(crate) statements: &'static [&'static str],
 }
 
@@ -64,10 +64,10 @@ pub(crate) fn sets_alone(target: &Cluster, sets: &Sets) -> Result<Alone> {
     target.sql(DB, "CHECKPOINT")?;
     // One statement: a block that commits may not be part of a larger transaction.
     let work = format!(
-        "DO $$ DECLARE b int; BEGIN \
+        "DO $$ DECLARE this_batch int; BEGIN \
          PERFORM set_config('session_replication_role', 'replica', false); \
          PERFORM set_config('enable_' || plan, 'off', false) FROM unnest(ARRAY['hashjoin', 'mergejoin', 'seqscan']) plan; \
-         FOR b IN SELECT generate_series(0, (SELECT max(batch) FROM feed)) LOOP {}; COMMIT; END LOOP; END $$",
+         FOR this_batch IN SELECT generate_series(0, (SELECT max(batch) FROM feed)) LOOP {}; COMMIT; END LOOP; END $$",
         sets.statements.join("; ")
     );
     let (alone, done) = timed(target, || target.sql(DB, &work));
