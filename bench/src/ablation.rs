@@ -129,7 +129,7 @@ fn measure(
     for setup in &group.setups {
         let case = format!("{}-{}-{}", group.name, backlog.case, setup.name);
         let mut case = ready.case(backlog, case, (setup.goal)(backlog.case));
-        case.sides = ["plain", "set"];
+        case.sides = ["plain", "set"].map(Into::into);
         case.what = format!("{}; `{}` beside `{}`", case.what, setup.words.join(" "), group.plain.join(" "));
         cases.push(case);
     }

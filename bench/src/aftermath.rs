@@ -2,12 +2,13 @@
 //! in memory and send on. Autovacuum is off while this is measured.
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 use crate::backlog::Backlog;
 use crate::rig::{DB, Rig};
 
 /// Of the backlog's tables; what counts is the difference of two.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Aftermath {
     pub(crate) wal_bytes: f64,
     pub(crate) index_bytes: f64,

@@ -122,8 +122,8 @@ impl Ready {
         let changes = self.written.transactions * backlog.changes_per_transaction;
         let mut case = Case::new(name, self.rig.major(), self.version.clone(), goal, changes);
         case.what.clone_from(&backlog.what);
-        case.publisher = Some(self.written);
-        case.curve_label = "MB of WAL not applied yet";
+        case.publisher = Some(self.written.clone());
+        case.curve_label = "MB of WAL not applied yet".into();
         case
     }
 

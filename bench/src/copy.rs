@@ -87,7 +87,7 @@ fn run_case(options: &Options, say: &Say, major: Major, shape: &Shape) -> Result
     say.line(&format!("{name}: {tables} x {each} rows are on the publisher"));
     let mut case = Case::new(shape.case, major, rig.version()?, GOAL, each * tables);
     case.what = format!("{tables} x {each} rows of about 150 bytes, {} connections", options.connections);
-    case.curve_label = "MB of table on the subscriber";
+    case.curve_label = "MB of table on the subscriber".into();
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
             let run = copy(&mut rig, shape, arm)?;

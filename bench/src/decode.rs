@@ -215,7 +215,7 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
     let version = first(&stage.cluster, "SELECT split_part(version(), ' ', 2)")?;
     let mut case = Case::new(job.case, major, version, job.goal, job.rows);
     case.what = format!("{}; {:.0} MB of WAL", job.what, stage.wal_bytes() / 1e6);
-    case.sides = ["walsender", "pgsluice"];
+    case.sides = ["walsender", "pgsluice"].map(Into::into);
     say.line(&format!("{name}: {}", case.what));
     for repeat in 0..options.repeats {
         let mut counts = Vec::new();

@@ -50,7 +50,8 @@ const GOAL_MS: f64 = 1.0;
 /// Rows of the one large transaction.
 const LARGE: i64 = 1_000_000;
 const LARGE_QUICK: i64 = 200_000;
-const LARGE_SCHEMA: &str = "CREATE TABLE large (pk integer PRIMARY KEY, counter integer) WITH (fillfactor = 50);";
+const LARGE_SCHEMA: &str =
+    "CREATE TABLE large (pk integer PRIMARY KEY, counter integer) WITH (fillfactor = 50);";
 /// Small ones that go on beside it; much less than either side can apply.
 const SMALL_PER_SECOND: f64 = 500.0;
 /// The large one begins when the small ones have gone on for so long.
@@ -148,16 +149,17 @@ fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<C
     let rows = options.rows.map_or(if options.quick { LARGE_QUICK } else { LARGE }, |rows| rows as i64);
     let mut rig = Rig::start(major, options.connections)?;
     rig.pair.both(DB, &format!("{MARK}{SCHEMA}{LARGE_SCHEMA}"))?;
-    let fill = |table: &str, rows| format!("INSERT INTO {table} SELECT i, 0 FROM generate_series(1, {rows}) i");
+    let fill =
+        |table: &str, rows| format!("INSERT INTO {table} SELECT i, 0 FROM generate_series(1, {rows}) i");
     rig.pair.source.sql(DB, &format!("{}; {}", fill("t", ROWS), fill("large", rows)))?;
     rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE mark, t, large, beat"))?;
     rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
     rig.save("empty")?;
     let time = if options.quick { TIME_QUICK } else { TIME };
     let load = Amount::Rate { per_second: SMALL_PER_SECOND, time };
-    let mut case = Case::new("large-among-small-p99".to_owned(), major, rig.version()?, GOAL_RELAXED, 1);
+    let mut case = Case::new("large-among-small-p99", major, rig.version()?, GOAL_RELAXED, 1);
     case.unit = Unit::Milliseconds;
-    case.sides = ["preserve", "relaxed"];
+    case.sides = ["preserve", "relaxed"].map(Into::into);
     case.what = format!(
         "p99 of the visible lag at {SMALL_PER_SECOND:.0} transactions a second for {} s, in which one transaction \
          updates {rows} rows of another table",
@@ -165,8 +167,8 @@ fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<C
     );
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
-            let order = case.sides[usize::from(arm == Arm::Ours)];
-            rig.words = ["--commit-order", order].map(str::to_owned).to_vec();
+            let order = case.sides[usize::from(arm == Arm::Ours)].clone();
+            rig.words = ["--commit-order", &order].map(str::to_owned).to_vec();
             start_anew(&mut rig)?;
             let sluice = join(&rig, Arm::Ours)?;
             let write = |source: &Cluster| {
@@ -176,7 +178,9 @@ fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<C
                         source.sql(DB, "UPDATE large SET counter = counter + 1")
                     });
                     load::write(source.port(), &script(), load)?;
-                    large.join().map_err(|_| anyhow!("the session with the large transaction panicked"))??;
+                    large
+                        .join()
+                        .map_err(|_| anyhow!("the session with the large transaction panicked"))??;
                     Ok(())
                 })
             };

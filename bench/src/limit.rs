@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use client::{ConnInfo, Replication, Wire};
+use serde::{Deserialize, Serialize};
 use testkit::Cluster;
 
 use crate::measure::cpu_between;
@@ -26,14 +27,14 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 pub(crate) const SET_ROWS: u64 = 100_000;
 
 /// What one of the two took alone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Alone {
     pub(crate) seconds: f64,
     pub(crate) cpu: f64,
 }
 
 /// What the servers need in any case.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Limit {
     pub(crate) walsender: Alone,
     pub(crate) sets: Alone,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rand::Rng;
+use serde::{Deserialize, Serialize};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls};
 
@@ -88,12 +89,12 @@ impl Script {
 }
 
 /// What writing the backlog took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Written {
     pub(crate) transactions: u64,
     pub(crate) sessions: u64,
     pub(crate) seconds: f64,
-    pub(crate) by: &'static str,
+    pub(crate) by: String,
 }
 
 /// How much is written, and how fast.
@@ -118,7 +119,12 @@ pub(crate) fn write(port: u16, script: &Script, amount: Amount) -> Result<Writte
     } else {
         ("own sessions", run_sessions(port, script, amount)?)
     };
-    Ok(Written { transactions, sessions: script.sessions, seconds: started.elapsed().as_secs_f64(), by })
+    Ok(Written {
+        transactions,
+        sessions: script.sessions,
+        seconds: started.elapsed().as_secs_f64(),
+        by: by.to_owned(),
+    })
 }
 
 /// For one session.

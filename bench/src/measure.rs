@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
 use testkit::{Cluster, Sluice};
 
 use crate::aftermath::Aftermath;
@@ -21,7 +22,7 @@ const RUN_BOUND: Duration = Duration::from_secs(3600);
 const STOP_BOUND: Duration = Duration::from_secs(10);
 
 /// CPU seconds by kind of process. `exited` sums up all server processes that ended during the run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Cpu {
     pub(crate) publisher: BTreeMap<String, f64>,
     pub(crate) subscriber: BTreeMap<String, f64>,
@@ -35,11 +36,12 @@ impl Cpu {
 }
 
 /// What one run showed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) seconds: f64,
     pub(crate) cpu: Cpu,
-    /// Seconds since the start, and the quantity the case's plot shows.
+    /// Seconds since the start, and the quantity the case's plot shows; not kept, the plot is.
+    #[serde(skip)]
     pub(crate) curve: Vec<(f64, f64)>,
     /// Largest resident memory of pgsluice; 0 for native.
     pub(crate) resident_bytes_max: u64,

@@ -38,10 +38,10 @@ fn draw(path: &Path, case: &Case) -> Result<(), Box<dyn std::error::Error>> {
         .light_line_style(TRANSPARENT)
         .bold_line_style(BLACK.mix(0.1))
         .x_desc("seconds")
-        .y_desc(case.curve_label)
+        .y_desc(case.curve_label.as_ref())
         .label_style((FONT, 13))
         .draw()?;
-    let [stock, ours] = case.sides;
+    let [stock, ours] = &case.sides;
     let sides: [(&str, RGBColor, &[Run]); 2] = [(stock, NATIVE, &case.stock), (ours, OURS, &case.ours)];
     for (name, color, runs) in sides {
         for (index, run) in runs.iter().enumerate() {

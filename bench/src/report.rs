@@ -1,10 +1,12 @@
 //! What a benchmark leaves: a table to read, a document, a plot per case, and one JSON object.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use testkit::Major;
 
@@ -15,7 +17,7 @@ use crate::measure::{Cpu, Run, median};
 use crate::{Arm, machine, plot};
 
 /// What a case's figures are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
     /// More is better.
     RowsPerSecond,
@@ -50,9 +52,16 @@ impl Unit {
 const SHOWN_SHARE_MIN: f64 = 0.03;
 
 /// One case on one major.
+#[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Case {
+    /// The case and its major, as its plot is named.
     name: String,
-    major: Major,
+    /// When, by what and where it was measured.
+    date: String,
+    /// What measured it, after `cargo x bench`.
+    pub(crate) arguments: String,
+    pgsluice: String,
+    machine: String,
     pub(crate) version: String,
     /// In words, with its sizes.
     pub(crate) what: String,
@@ -64,18 +73,21 @@ pub(crate) struct Case {
     pub(crate) publisher: Option<Written>,
     /// What the machine sets.
     pub(crate) limit: Option<Limit>,
-    pub(crate) curve_label: &'static str,
+    pub(crate) curve_label: Cow<'static, str>,
     /// What the two sides are called.
-    pub(crate) sides: [&'static str; 2],
+    pub(crate) sides: [Cow<'static, str>; 2],
     pub(crate) stock: Vec<Run>,
     pub(crate) ours: Vec<Run>,
 }
 
 impl Case {
-    pub(crate) fn new(name: impl Into<String>, major: Major, version: String, goal: f64, rows: u64) -> Case {
+    pub(crate) fn new(name: impl AsRef<str>, major: Major, version: String, goal: f64, rows: u64) -> Case {
         Case {
-            name: name.into(),
-            major,
+            name: format!("{}-{major}", name.as_ref()),
+            date: machine::date(),
+            arguments: String::new(),
+            pgsluice: machine::pgsluice_version(),
+            machine: machine::machine(),
             version,
             what: String::new(),
             goal,
@@ -83,16 +95,11 @@ impl Case {
             rows,
             publisher: None,
             limit: None,
-            curve_label: "",
-            sides: [Arm::Native.name(), "pgsluice"],
+            curve_label: "".into(),
+            sides: [Arm::Native.name().into(), "pgsluice".into()],
             stock: Vec::new(),
             ours: Vec::new(),
         }
-    }
-
-    /// The case and its major, as its plot is named.
-    fn name(&self) -> String {
-        format!("{}-{}", self.name, self.major)
     }
 
     fn has_curve(&self) -> bool {
@@ -151,7 +158,7 @@ impl Case {
     /// How many times as long as ours took the publisher wrote.
     fn of_publisher(&self) -> Option<f64> {
         let ours = median(self.ours.iter().map(|run| run.seconds));
-        self.publisher.filter(|_| ours > 0.0).map(|written| written.seconds / ours)
+        self.publisher.as_ref().filter(|_| ours > 0.0).map(|written| written.seconds / ours)
     }
 
     fn is_equal(&self) -> bool {
@@ -161,12 +168,12 @@ impl Case {
     /// For each side, what its runs left.
     fn aftermath_rows(&self) -> Vec<Vec<String>> {
         let mut rows = Vec::new();
-        for (side, runs) in self.sides.into_iter().zip([&self.stock, &self.ours]) {
+        for (side, runs) in self.sides.iter().zip([&self.stock, &self.ours]) {
             let Some(left) = aftermath(runs) else { continue };
             let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
             rows.push(vec![
-                self.name(),
-                side.to_owned(),
+                self.name.clone(),
+                side.to_string(),
                 grouped(left.updates),
                 left.heap_only_share().map_or_else(dash, |share| format!("{:.0} %", share * 100.0)),
                 grouped(left.dead_rows),
@@ -181,7 +188,7 @@ impl Case {
     fn json(&self) -> Value {
         let seconds = |runs: &[Run]| runs.iter().map(|run| rounded(run.seconds, 3)).collect::<Vec<_>>();
         let mut value = json!({
-            "case": self.name(),
+            "case": self.name,
             "what": self.what,
             "server": self.version,
             "source": "logical",
@@ -251,8 +258,6 @@ pub(crate) struct Report {
     pub(crate) bench: &'static str,
     pub(crate) stock: &'static Stock,
     pub(crate) cases: Vec<Case>,
-    /// The command line after `cargo x bench`.
-    pub(crate) arguments: String,
     pub(crate) settings: Vec<(&'static str, String)>,
 }
 
@@ -274,19 +279,17 @@ impl Report {
     }
 
     fn versions(&self) -> Vec<&str> {
-        let mut versions: Vec<&str> = self.cases.iter().map(|case| case.version.as_str()).collect();
-        versions.dedup();
-        versions
+        distinct(self.cases.iter().map(|case| case.version.as_str()))
     }
 
     /// The result as an aligned Markdown table.
     pub(crate) fn table(&self) -> String {
-        let [stock, ours] = self.cases.first().map_or(["", ""], |case| case.sides);
+        let [stock, ours] = self.cases.first().map_or_else(Default::default, |case| case.sides.clone());
         let (stock_seconds, ours_seconds) = (format!("{stock} s"), format!("{ours} s"));
         let head = [
             "case",
-            stock,
-            ours,
+            &stock,
+            &ours,
             "ratio",
             "goal",
             "equal",
@@ -301,7 +304,7 @@ impl Report {
         for case in &self.cases {
             let value = |runs| case.median(runs).map_or_else(dash, |value| case.unit.show(value));
             rows.push(vec![
-                case.name(),
+                case.name.clone(),
                 value(&case.stock),
                 value(&case.ours),
                 case.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
@@ -311,7 +314,7 @@ impl Report {
                 seconds(&case.ours),
                 case.limit_rate().map_or_else(dash, |limit| case.unit.show(limit)),
                 case.of_limit().map_or_else(dash, |share| format!("{share:.2}")),
-                case.publisher.map_or_else(dash, |written| format!("{:.1}", written.seconds)),
+                case.publisher.as_ref().map_or_else(dash, |written| format!("{:.1}", written.seconds)),
                 case.of_publisher().map_or_else(dash, |ratio| format!("{ratio:.2}")),
             ]);
         }
@@ -319,7 +322,7 @@ impl Report {
             ["case", "side", "publisher", "subscriber", "pgsluice", "CPU s"].map(str::to_owned).to_vec(),
         ];
         for case in &self.cases {
-            for (side, runs) in case.sides.into_iter().zip([&case.stock, &case.ours]) {
+            for (side, runs) in case.sides.iter().zip([&case.stock, &case.ours]) {
                 if !runs.is_empty() {
                     cpu.push(cpu_row(case, side, runs));
                 }
@@ -343,30 +346,37 @@ impl Report {
         text
     }
 
-    /// Writes the document and the plots to `out`.
-    pub(crate) fn write(&self, out: &Path) -> Result<()> {
+    /// Writes the plots to `out`, and the document of these cases and of those that were measured there before.
+    pub(crate) fn write(mut self, out: &Path) -> Result<()> {
         std::fs::create_dir_all(out)?;
         for case in self.cases.iter().filter(|case| case.has_curve()) {
             plot::write(&out.join(self.plot_name(case)), case)?;
         }
+        let records = out.join(format!("{}.jsonl", self.bench));
+        self.cases = with_earlier(&records, self.cases)?;
+        let lines: Result<Vec<String>, _> = self.cases.iter().map(serde_json::to_string).collect();
+        std::fs::write(&records, format!("{}\n", lines?.join("\n")))?;
         std::fs::write(out.join(format!("{}.md", self.bench)), self.document()?)?;
         Ok(())
     }
 
     fn plot_name(&self, case: &Case) -> String {
-        format!("{}-{}.svg", self.bench, case.name())
+        format!("{}-{}.svg", self.bench, case.name)
     }
 
     fn document(&self) -> Result<String> {
         let mut text = format!("# Benchmark: {}\n\n", self.bench);
-        writeln!(text, "Generated by `cargo x bench {}`; do not edit.\n", self.arguments)?;
-        writeln!(text, "- Date: {}", machine::date())?;
+        writeln!(
+            text,
+            "Generated by `cargo x bench {}`, all at once or case by case; do not edit.\n",
+            self.bench
+        )?;
         writeln!(
             text,
             "- Machine: {}, shared by publisher, subscriber and what replicates between them",
-            machine::machine()
+            distinct(self.cases.iter().map(|case| case.machine.as_str())).join("; ")
         )?;
-        writeln!(text, "- PostgreSQL {}; {}", self.versions().join(" and "), machine::pgsluice_version())?;
+        writeln!(text, "- PostgreSQL {}", self.versions().join(" and "))?;
         let settings: Vec<String> =
             self.settings.iter().map(|(name, value)| format!("`{name} = {value}`")).collect();
         writeln!(text, "- Both servers: {}", settings.join(", "))?;
@@ -378,7 +388,12 @@ impl Report {
         )?;
         writeln!(text, "{}", self.table())?;
         for case in &self.cases {
-            writeln!(text, "## {}\n\n{}.\n", case.name(), case.what)?;
+            writeln!(text, "## {}\n\n{}.\n", case.name, case.what)?;
+            writeln!(
+                text,
+                "Measured on {} with {} on PostgreSQL {} by `cargo x bench {}`.\n",
+                case.date, case.pgsluice, case.version, case.arguments
+            )?;
             if let Some(written) = &case.publisher {
                 writeln!(
                     text,
@@ -405,6 +420,31 @@ impl Report {
         }
         Ok(format!("{}\n", text.trim_end()))
     }
+}
+
+/// What was measured before and what was measured now, each case once: its later figures replace its earlier ones.
+fn with_earlier(records: &Path, measured: Vec<Case>) -> Result<Vec<Case>> {
+    let earlier = if records.exists() { std::fs::read_to_string(records)? } else { String::new() };
+    let earlier: Result<Vec<Case>, _> = earlier.lines().map(serde_json::from_str).collect();
+    let mut cases = earlier.with_context(|| format!("reading {}", records.display()))?;
+    for case in measured {
+        match cases.iter_mut().find(|earlier| earlier.name == case.name) {
+            Some(earlier) => *earlier = case,
+            None => cases.push(case),
+        }
+    }
+    Ok(cases)
+}
+
+/// In the order of their first appearance.
+fn distinct<'t>(texts: impl Iterator<Item = &'t str>) -> Vec<&'t str> {
+    let mut distinct = Vec::new();
+    for text in texts {
+        if !distinct.contains(&text) {
+            distinct.push(text);
+        }
+    }
+    distinct
 }
 
 /// Medians of what the runs left, if that was looked at.
@@ -478,7 +518,7 @@ fn cpu_row(case: &Case, side: &str, runs: &[Run]) -> Vec<String> {
         shown.map(|(kind, seconds)| format!("{kind} {seconds:.2}")).collect::<Vec<_>>().join(", ")
     };
     vec![
-        case.name(),
+        case.name.clone(),
         side.to_owned(),
         words(|cpu| &cpu.publisher),
         words(|cpu| &cpu.subscriber),
@@ -548,6 +588,23 @@ mod tests {
         let mut case = case();
         case.ours[1].equal = false;
         assert_eq!(case.json()["equal"], false);
+    }
+
+    #[test]
+    fn a_case_that_is_measured_again_replaces_its_earlier_figures_only() {
+        let place = std::env::temp_dir().join(format!("pgsluice-bench-report-{}", std::process::id()));
+        let report = |cases| Report { bench: "test", stock: &NATIVE, cases, settings: Vec::new() };
+        let mut other = case();
+        other.name = "inserts-15".to_owned();
+        report(vec![case(), other]).write(&place).unwrap();
+        let mut again = case();
+        again.ours = vec![run(0.5)];
+        report(vec![again]).write(&place).unwrap();
+        let document = std::fs::read_to_string(place.join("test.md")).unwrap();
+        std::fs::remove_dir_all(&place).unwrap();
+        let line = |name: &str| document.lines().find(|line| line.contains(name)).unwrap().to_owned();
+        assert!(line("| updates-15").contains("| 6.00  |"), "{document}");
+        assert!(line("| inserts-15").contains("| 3.00  |"), "{document}");
     }
 
     #[test]

@@ -53,7 +53,9 @@ impl Drop for SlowReads {
 /// What pgsluice is told there: pages are read ahead, and batches are larger, so that a page that many changes need is
 /// read for fewer of them.
 pub(crate) fn words() -> Vec<String> {
-    ["--prefetch", "all", "--batch-rows-max", "1000000", "--batch-bytes-max", "256MB"].map(str::to_owned).to_vec()
+    ["--prefetch", "all", "--batch-rows-max", "1000000", "--batch-bytes-max", "256MB"]
+        .map(str::to_owned)
+        .to_vec()
 }
 
 /// Settings of both servers that go with it.

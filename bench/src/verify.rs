@@ -56,7 +56,7 @@ fn run_case(options: &Options, say: &Say, major: Major, shape: &Shape) -> Result
     say.line(&format!("{name}: {tables} x {each} rows are on both ends"));
     let mut case = Case::new(shape.case, major, rig.version()?, GOAL, each * tables);
     case.what = format!("{tables} x {each} rows of about 150 bytes");
-    case.sides = ["hashtext", "pgsluice"];
+    case.sides = ["hashtext", "pgsluice"].map(Into::into);
     for arm in options.order(0) {
         compare(&rig, shape, arm, &sluice)?;
     }
