@@ -13,7 +13,8 @@
 //! A transaction larger than a batch is handed over in parts, of which one is
 //! executed, one waits and one grows; the target commits it when its commit
 //! has come. Where others may commit before it, it stands aside in a file
-//! instead ([`crate::large`]).
+//! instead ([`crate::large`]). One that the source streams while it is open is
+//! executed while it comes ([`crate::early`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,12 +27,13 @@ use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use txn::{Assembler, Begin, Block, Event, Input, Spool};
+use txn::{Assembler, Begin, Block, Event, Input, Notice, Spool};
 
 use crate::batch::{Batch, Change, Chunk, Digest, End};
 use crate::catalog::Catalog;
 use crate::counters::Counters;
 use crate::crew::{Crew, Parts};
+use crate::early::{Ended, Mapped, Start, Told};
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity};
 use crate::gate::{Gate, Intake, Passed};
@@ -136,6 +138,8 @@ pub(crate) enum Work {
     Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
     /// A transaction that others may pass.
     Large(Box<Large>, Footprint),
+    /// The end of one that is executed early.
+    Early(Box<Ended>),
     Join(Join),
     /// Everything before was handed over.
     CaughtUp(Lsn),
@@ -166,7 +170,8 @@ pub async fn apply(
     let fitting = shared.fitting();
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
-    let mut executing = AbortOnDrop(start(target.sessions, queue, &options, shared, &prefetch));
+    let (starts, early) = mpsc::unbounded_channel();
+    let mut executing = AbortOnDrop(start(target.sessions, (queue, early), &options, shared, &prefetch));
     let mut planning = Planning {
         assembler: Assembler::new(feed.spool).with_binary(options.binary),
         intake: Intake::new(Arc::clone(&options.gate)),
@@ -175,6 +180,10 @@ pub async fn apply(
         settled: None,
         growing: None,
         relaxed,
+        early: None,
+        starts,
+        ended: None,
+        taken: Lsn::INVALID,
         handed: prefix,
         ready_since: None,
         fitting,
@@ -226,7 +235,7 @@ async fn cancel(cancellers: &[Canceller], mut executing: AbortOnDrop) -> Result<
 /// Executes what comes, on one session or on several.
 fn start(
     sessions: Sessions,
-    queue: mpsc::Receiver<Work>,
+    (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<Start>),
     options: &Options,
     shared: Arc<Shared>,
     prefetch: &Prefetch,
@@ -255,6 +264,7 @@ fn start(
                 binary,
                 exact_only,
                 relaxed,
+                starts,
             };
             tokio::spawn(Crew::new(parts).run(queue))
         }
@@ -275,7 +285,7 @@ async fn execute(
                 counters.executing.store(false, Ordering::Relaxed);
             }
             // Only where several sessions apply.
-            Work::Large(..) => return Err(Kind::Lost.into()),
+            Work::Large(..) | Work::Early(_) => return Err(Kind::Lost.into()),
             Work::Join(join) => {
                 counters.executing.store(true, Ordering::Relaxed);
                 executor.join(join).await?;
@@ -338,6 +348,13 @@ struct Planning {
     growing: Option<Growing>,
     /// Transactions commit out of order.
     relaxed: bool,
+    /// The streamed transaction that is executed while it comes.
+    early: Option<Told>,
+    starts: mpsc::UnboundedSender<Start>,
+    /// Its end, to be handed over behind everything before it.
+    ended: Option<Box<Ended>>,
+    /// Where the last transaction ended that is for this target.
+    taken: Lsn,
     /// Where what was handed over last ends.
     handed: Lsn,
     /// Since when a whole transaction waits to be handed over, where it may
@@ -388,6 +405,13 @@ impl Planning {
                     finished = self.finish_joins(&work) => finished?,
                 }
             }
+            if self.ended.is_some() {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    handed = self.hand_over_ended(&work) => handed?,
+                }
+            }
             // Everything at hand first: it costs little beside a round trip.
             let more = match self.absorb(&mut waiting, &mut caught_up).await {
                 Ok(more) => more,
@@ -396,6 +420,9 @@ impl Planning {
                     return Err(error);
                 }
             };
+            if self.ended.is_some() {
+                continue;
+            }
             let mut full = self.is_full();
             let aside = full && self.stand_aside()?;
             full &= !aside;
@@ -564,6 +591,9 @@ impl Planning {
             while let Some(event) = self.next_event(caught_up)? {
                 *caught_up = None;
                 self.take(event, caught_up).await?;
+                if self.ended.is_some() {
+                    return Ok(true);
+                }
                 if self.transaction.is_none() && !self.finishing.is_empty() {
                     return Ok(true);
                 }
@@ -577,7 +607,12 @@ impl Planning {
             // What is put aside has a limit: the rest waits in the queue.
             let input = if self.intake.is_full() { None } else { waiting.next() };
             match input {
-                Some(Input::Message(data)) => self.assembler.push(data)?,
+                Some(Input::Message(data)) => {
+                    self.assembler.push(data)?;
+                    if let Some(notice) = self.assembler.notice() {
+                        self.heed(notice).await?;
+                    }
+                }
                 // In the middle of a transaction the position may lie behind
                 // that transaction's commit, which is not applied yet.
                 Some(Input::CaughtUp(lsn)) if self.transaction.is_none() => {
@@ -613,6 +648,7 @@ impl Planning {
 
     async fn take(&mut self, event: Event, caught_up: &mut Option<Lsn>) -> Result<(), Error> {
         match event {
+            Event::Begin(begin) if self.ends_early(begin).await? => {}
             Event::Begin(begin) => {
                 let skipped = self.options.skip_lsn == Some(begin.final_lsn);
                 if skipped {
@@ -698,13 +734,100 @@ impl Planning {
             }
             return;
         }
+        self.taken = commit.end_lsn;
         self.intake.handed(commit.end_lsn);
         self.batch.end(current.begin, commit, current.skipped);
+    }
+
+    /// Lets a worker execute what has come of a streamed transaction.
+    async fn heed(&mut self, notice: Notice) -> Result<(), Error> {
+        let (xid, bytes, relations) = match notice {
+            Notice::Grown { xid, bytes, relations } => (xid, bytes, relations),
+            Notice::Aborted(xid) => {
+                self.early.take_if(|early| early.xid == xid);
+                return Ok(());
+            }
+        };
+        // What is put aside comes before it and has not been taken.
+        let may = self.workers > 1 && !self.relaxed && !self.options.exact_only && self.intake.is_empty();
+        if !may || self.early.as_ref().is_some_and(|early| early.xid != xid) {
+            return Ok(());
+        }
+        let known = self.early.as_ref().map_or(0, |early| early.tables.len());
+        let mut tables: Vec<Mapped> = Vec::new();
+        for relation in relations.into_iter().skip(known) {
+            // It will commit behind everything there is. Whether this holds then is looked at then.
+            match self.catalog.resolve(&relation, Lsn::new(u64::MAX)).await {
+                Ok(Part::Joined(table)) => tables.push((relation, Some(table))),
+                Ok(Part::None) => tables.push((relation, None)),
+                Ok(Part::Joining(..)) => {
+                    self.early = None;
+                    return Ok(());
+                }
+                Err(error) if error.is_data() => {
+                    self.early = None;
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if self.early.is_none() {
+            let Ok(streamed) = self.assembler.streamed(xid) else { return Ok(()) };
+            let (told, start) = Told::new(streamed);
+            if self.starts.send(start).is_ok() {
+                self.early = Some(told);
+            }
+        }
+        if let Some(early) = &mut self.early {
+            early.grown(bytes, self.taken, tables);
+        }
+        Ok(())
+    }
+
+    /// Whether a transaction that has committed was executed early and gets its turn; if not, it goes as others do.
+    async fn ends_early(&mut self, begin: Begin) -> Result<bool, Error> {
+        let Some(early) = self.early.take_if(|early| early.xid == begin.xid) else { return Ok(false) };
+        let applies = self.options.skip_lsn != Some(begin.final_lsn) && !self.done.has(begin.final_lsn);
+        if !applies || !self.intake.is_empty() {
+            return Ok(false);
+        }
+        for (relation, then) in &early.tables {
+            let same = match (self.catalog.resolve(relation, begin.final_lsn).await, then) {
+                (Ok(Part::Joined(now)), Some(then)) => now.is_as(then),
+                (Ok(Part::None), None) => true,
+                _ => false,
+            };
+            if !same {
+                return Ok(false);
+            }
+        }
+        let Some(taken) = self.assembler.take_over()? else { return Ok(false) };
+        let ended = Box::new(early.ended(begin, taken).ok_or(Kind::Lost)?);
+        let commit = ended.commit;
+        self.asides.end(begin, commit, &mut || self.assembler.scratch());
+        self.passed = Some(ended.end());
+        self.taken = commit.end_lsn;
+        let _ = self.intake.admit(Event::Commit(commit));
+        self.intake.handed(commit.end_lsn);
+        self.ended = Some(ended);
+        Ok(true)
+    }
+
+    /// Hands over the end of a transaction that was executed early, behind everything before it.
+    async fn hand_over_ended(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
+        self.hand_over_whole(work).await?;
+        if let Some(ended) = self.ended.take() {
+            self.note_handed(&Digest::of_ends(&[ended.end()]));
+            // If the executor is gone, it failed, and says so itself.
+            let _ = work.send(Work::Early(ended)).await;
+        }
+        Ok(())
     }
 
     fn take_request(&mut self, request: Request) {
         match request {
             Request::Begin { tables, done } => {
+                self.early = None;
                 for table in tables {
                     self.catalog.begin_join(table.clone());
                     self.asides.begin(table);
@@ -712,6 +835,7 @@ impl Planning {
                 let _ = done.send(());
             }
             Request::Forget { table } => {
+                self.early = None;
                 self.catalog.forget(&table);
                 self.asides.remove(&table);
             }

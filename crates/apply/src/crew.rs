@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use crate::applier::{AbortOnDrop, Work};
 use crate::batch::{Chunk, Digest};
 use crate::counters::add;
+use crate::early::{self, Ended, Outcome, Start, Tell};
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
 use crate::join::Join;
@@ -48,6 +49,8 @@ enum Order {
     },
     Chunk(Box<Chunk>),
     Large(Box<Large>),
+    /// Until it had its turn or is abandoned.
+    Early(Start),
     Join(Join),
     Rollback,
 }
@@ -61,7 +64,7 @@ impl Order {
             }
             Order::Chunk(chunk) => Some(chunk.digest.since),
             Order::Large(large) => Some(large.digest.since),
-            Order::Ahead(_) | Order::Join(_) | Order::Rollback => None,
+            Order::Ahead(_) | Order::Early(_) | Order::Join(_) | Order::Rollback => None,
         }
     }
 }
@@ -78,6 +81,10 @@ enum Answer {
     Cancelled,
     /// What the session waits for.
     Waits(Wait),
+    /// What was executed early was rolled back, as it was told.
+    LetGo,
+    /// Who executed early is free again.
+    Left,
 }
 
 /// To the lock watch: what the head's backend waits for, if for one of ours.
@@ -166,9 +173,28 @@ enum Piece {
     },
     /// A transaction in a file, which others may pass.
     Large(Option<Box<Large>>),
+    /// The end of one that a worker executes early.
+    Early(Option<Box<Ended>>),
     /// To be done alone.
     Alone(Option<Order>),
     CaughtUp(Lsn),
+}
+
+/// The worker that executes a streamed transaction early.
+struct EarlyLane {
+    lane: usize,
+    tell: mpsc::UnboundedSender<Tell>,
+    /// Nothing of it may be in anybody's way.
+    hold: Hold,
+    /// The head that did not hold, and goes on when it is let go.
+    stumbled: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Holds,
+    LettingGo,
+    LetGo,
 }
 
 /// See the module.
@@ -184,6 +210,13 @@ pub(crate) struct Crew {
     bytes: Bytes,
     /// Pieces that may still wait for others then: they let go of their worker.
     patient: VecDeque<(u64, Instant)>,
+    /// Streamed transactions that may be executed early.
+    starts: mpsc::UnboundedReceiver<Start>,
+    /// One for which no worker was free.
+    waiting: Option<Start>,
+    early: Option<EarlyLane>,
+    /// What is head and waits to be told so: another worker may have to leave before.
+    turn: Option<(u64, Box<Ended>)>,
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
     questions: mpsc::UnboundedSender<Question>,
@@ -224,6 +257,7 @@ pub(crate) struct Parts {
     /// Independent transactions may commit before earlier ones; in flight are
     /// then at most about so many bytes.
     pub(crate) relaxed: Option<usize>,
+    pub(crate) starts: mpsc::UnboundedReceiver<Start>,
 }
 
 impl Crew {
@@ -249,6 +283,10 @@ impl Crew {
             bytes_max: parts.relaxed,
             bytes: Bytes::default(),
             patient: VecDeque::new(),
+            starts: parts.starts,
+            waiting: None,
+            early: None,
+            turn: None,
             reports,
             reporter,
             questions,
@@ -270,7 +308,8 @@ impl Crew {
             while let Some(action) = self.schedule.poll() {
                 self.act(action)?;
             }
-            if let Some((_, lane, _)) = self.schedule.head() {
+            self.begin_early();
+            if let Some((_, lane, _)) = self.head() {
                 self.applying.store(self.lanes[lane].pid, Ordering::Relaxed);
             }
             let question = self.next_question();
@@ -281,12 +320,16 @@ impl Crew {
                     Some(work) => self.push(work),
                     None => open = false,
                 },
+                Some(start) = self.starts.recv(), if self.waiting.is_none() => self.waiting = Some(start),
                 () = sleep_until(self.patient.front().map(|(_, until)| *until)) => self.lose_patience(),
                 () = tokio::time::sleep_until(question.unwrap_or_else(Instant::now)), if question.is_some() => {
                     self.ask();
                 }
             }
             self.shared.counters.executing.store(!self.schedule.is_empty(), Ordering::Relaxed);
+        }
+        if let Some(early) = self.early.take() {
+            let _ = early.tell.send(Tell::Abandon);
         }
         for lane in self.lanes {
             drop(lane.orders);
@@ -329,6 +372,7 @@ impl Crew {
                 (Piece::Large(Some(large)), footprint, None)
             }
             Work::Join(join) => (Piece::Alone(Some(Order::Join(join))), Footprint::Everything, None),
+            Work::Early(ended) => (Piece::Early(Some(ended)), Footprint::Everything, None),
             Work::Chunk(chunk, busy) => {
                 if let Some(end) = &chunk.digest.last {
                     self.shared.handed(end.commit.end_lsn);
@@ -408,6 +452,10 @@ impl Crew {
                 }
                 Piece::Alone(order) => (number, lane, order.take().ok_or(Kind::Lost)?),
                 Piece::Large(_) => (number, lane, self.large(number)?),
+                Piece::Early(ended) => {
+                    self.turn = Some((number, ended.take().ok_or(Kind::Lost)?));
+                    return Ok(());
+                }
                 // It has more keys than are remembered.
                 Piece::Set { digest, .. } => {
                     let digest = *digest;
@@ -462,9 +510,16 @@ impl Crew {
                 if self.bytes_max.is_some() {
                     self.let_worker_go(number);
                 }
-                self.schedule.stumbled(number);
+                match &mut self.early {
+                    Some(early) if early.hold != Hold::LetGo => {
+                        early.stumbled = Some(number);
+                        self.let_early_go();
+                    }
+                    _ => self.schedule.stumbled(number),
+                }
             }
             Answer::Committed => self.committed(number),
+            Answer::LetGo | Answer::Left => self.early_is_let_go(answer),
             ahead => self.take_of_ahead(number, ahead),
         }
     }
@@ -489,9 +544,10 @@ impl Crew {
                 if watched.is_some_and(|watched| watched.saw(wait, self.patience)) {
                     tracing::debug!(?wait, "a lock is waited for: what was executed ahead is rolled back");
                     schedule.waits_for_lock(number);
+                    self.let_early_go();
                 }
             }
-            Answer::Stumbled | Answer::Committed => {}
+            Answer::Stumbled | Answer::Committed | Answer::LetGo | Answer::Left => {}
         }
     }
 
@@ -499,8 +555,10 @@ impl Crew {
         if let Some(InFlight { piece, bytes, .. }) = self.pieces.remove(&number) {
             self.bytes.memory -= bytes.memory;
             self.bytes.files -= bytes.files;
-            if let Piece::Set { digest, .. } = piece {
-                self.shared.done(digest.bytes);
+            match piece {
+                Piece::Set { digest, .. } => self.shared.done(digest.bytes),
+                Piece::Early(_) => self.take_lane_back(),
+                Piece::Large(_) | Piece::Alone(_) | Piece::CaughtUp(_) => {}
             }
         }
         self.schedule.committed(number);
@@ -508,7 +566,7 @@ impl Crew {
 
     /// When the lock watch is to be asked about the head, if others are open.
     fn next_question(&mut self) -> Option<Instant> {
-        let (number, _, others) = self.schedule.head()?;
+        let (number, _, others) = self.head()?;
         let watched = match self.watched.take() {
             Some(watched) if watched.head == number => watched,
             _ => Watched::new(number),
@@ -518,10 +576,77 @@ impl Crew {
     }
 
     fn ask(&mut self) {
-        if let Some((head, lane, _)) = self.schedule.head() {
+        if let Some((head, lane, _)) = self.head() {
             let pid = self.lanes[lane].pid;
             let ours = self.lanes.iter().map(|lane| lane.pid).filter(|&own| own != pid).collect();
             self.asking = self.questions.send(Question { head, pid, ours }).is_ok();
+        }
+    }
+
+    /// The head that is being executed, its lane, and whether letting others go could help it.
+    fn head(&self) -> Option<(u64, usize, bool)> {
+        let (number, lane, others) = self.schedule.head()?;
+        let Some(early) = &self.early else { return Some((number, lane, others)) };
+        match self.pieces.get(&number) {
+            Some(InFlight { piece: Piece::Early(_), .. }) => Some((number, early.lane, false)),
+            _ => Some((number, lane, others || early.hold == Hold::Holds)),
+        }
+    }
+
+    /// Has a worker execute what may be executed early, if one can be spared, and says when its turn has come.
+    fn begin_early(&mut self) {
+        if let (None, Some(schedule)) = (&self.early, self.schedule.preserve())
+            // What is head was sent before its end was.
+            && let Some(start) = self.waiting.take().or_else(|| self.starts.try_recv().ok())
+        {
+            match schedule.lend() {
+                Some(lane) => {
+                    let tell = start.tell.clone();
+                    self.early = Some(EarlyLane { lane, tell, hold: Hold::Holds, stumbled: None });
+                    let _ = self.lanes[lane].orders.try_send((0, Order::Early(start)));
+                }
+                None => self.waiting = Some(start),
+            }
+        }
+        if let Some(early) = &self.early
+            && let Some((number, ended)) = self.turn.take_if(|(_, ended)| ended.is_of(&early.tell))
+        {
+            let _ = early.tell.send(Tell::Turn(number, ended));
+        }
+    }
+
+    /// Somebody may wait for what was executed early (RULES A3).
+    fn let_early_go(&mut self) {
+        let Some(early) = self.early.as_mut().filter(|early| early.hold == Hold::Holds) else { return };
+        early.hold = Hold::LettingGo;
+        let tell = early.tell.clone();
+        let _ = tell.send(Tell::LetGo);
+        let (canceller, reporter) = (self.lanes[early.lane].canceller.clone(), self.reporter.clone());
+        tokio::spawn(async move {
+            match canceller.cancel().await {
+                Ok(()) => {
+                    let _ = tell.send(Tell::Cancelled);
+                }
+                Err(error) => {
+                    let _ = reporter.send((0, Err(error.into())));
+                }
+            }
+        });
+    }
+
+    fn early_is_let_go(&mut self, answer: Answer) {
+        let Some(early) = &mut self.early else { return };
+        early.hold = Hold::LetGo;
+        let stumbled = early.stumbled.take();
+        if matches!(answer, Answer::Left) {
+            self.take_lane_back();
+        }
+        stumbled.into_iter().for_each(|number| self.schedule.stumbled(number));
+    }
+
+    fn take_lane_back(&mut self) {
+        if let (Some(early), Some(schedule)) = (self.early.take(), self.schedule.preserve()) {
+            schedule.take_back(early.lane);
         }
     }
 
@@ -542,8 +667,18 @@ async fn work(
 ) -> Result<(), Error> {
     let _farewell = Farewell(reporter.clone());
     while let Some((number, order)) = orders.recv().await {
-        let answer = carry_out(&mut executor, order).await;
-        let _ = reporter.send((number, answer));
+        let report = match order {
+            Order::Early(start) => {
+                let let_go = || drop(reporter.send((0, Ok(Answer::LetGo))));
+                match early::apply(&mut executor, start, let_go).await {
+                    Ok(Outcome::Committed(number)) => (number, Ok(Answer::Committed)),
+                    Ok(Outcome::Left) => (0, Ok(Answer::Left)),
+                    Err(error) => (number, Err(error)),
+                }
+            }
+            order => (number, carry_out(&mut executor, order).await),
+        };
+        let _ = reporter.send(report);
     }
     executor.close().await;
     Ok(())
@@ -562,7 +697,7 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
         executor.begins_at(since);
     }
     Ok(match order {
-        Order::Ahead(plan) => match executor.execute_ahead(plan).await? {
+        Order::Ahead(plan) => match executor.execute_ahead(plan, true).await? {
             true => Answer::Executed,
             false => Answer::Voided,
         },
@@ -596,6 +731,8 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
             executor.apply_large(*large).await?;
             Answer::Committed
         }
+        // Not one answer: the worker's own.
+        Order::Early(_) => return Err(Kind::Lost.into()),
         Order::Join(join) => {
             executor.join(join).await?;
             Answer::Committed

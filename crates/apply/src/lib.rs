@@ -18,6 +18,7 @@ mod catalog;
 mod catalogue;
 mod counters;
 mod crew;
+mod early;
 mod error;
 mod executor;
 mod explain;
