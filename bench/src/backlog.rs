@@ -77,7 +77,15 @@ pub(crate) struct Backlog {
     pub(crate) goal: f64,
     /// On slow storage, with this much of `shared_buffers`.
     pub(crate) slow: Option<&'static str>,
+    /// What its users are told to set; native has its best settings everywhere.
+    pub(crate) words: &'static [&'static str],
 }
+
+/// Pages are read ahead, and batches are larger, so that a page that many changes need is read for fewer of them.
+const SLOW_WORDS: &[&str] =
+    &["--prefetch", "all", "--batch-rows-max", "1000000", "--batch-bytes-max", "256MB"];
+/// A large transaction is executed while it comes, as by native's `streaming = parallel`.
+const LARGE_WORDS: &[&str] = &["--max-parallel-apply-workers-per-subscription", "2"];
 
 impl Backlog {
     /// What it needs of the servers.
@@ -145,6 +153,7 @@ pub(crate) fn updates(options: &Options) -> Backlog {
         changes_per_transaction: 1,
         goal: 3.0,
         slow: None,
+        words: &[],
     }
 }
 
@@ -160,6 +169,7 @@ pub(crate) fn updates_slow(options: &Options) -> Backlog {
         ),
         goal: 15.0,
         slow: Some(BUFFERS_UPDATES),
+        words: SLOW_WORDS,
         ..updates
     }
 }
@@ -192,6 +202,7 @@ pub(crate) fn inserts(options: &Options) -> Backlog {
         changes_per_transaction: 1,
         goal: 2.5,
         slow: None,
+        words: &[],
     }
 }
 
@@ -206,6 +217,7 @@ pub(crate) fn inserts_slow(options: &Options) -> Backlog {
         warm_up: "SELECT 1",
         goal: 8.0,
         slow: Some(buffers),
+        words: SLOW_WORDS,
         ..inserts
     }
 }
@@ -249,6 +261,7 @@ fn tpcb(options: &Options, case: &'static str, scale: u64) -> Backlog {
         changes_per_transaction: 4,
         goal: 3.0,
         slow: None,
+        words: &[],
     }
 }
 
@@ -282,6 +295,7 @@ fn narrow(
         changes_per_transaction: 1,
         goal: 3.0,
         slow: None,
+        words: &[],
     }
 }
 
@@ -349,6 +363,7 @@ fn indexed(options: &Options) -> Backlog {
         changes_per_transaction: 1,
         goal: 3.0,
         slow: None,
+        words: &[],
     }
 }
 
@@ -381,6 +396,7 @@ fn large_insert(options: &Options) -> Backlog {
         changes_per_transaction: rows,
         goal: 2.0,
         slow: None,
+        words: LARGE_WORDS,
     }
 }
 
@@ -397,5 +413,5 @@ fn large_update(options: &Options) -> Backlog {
         script,
         "1 + i",
     );
-    Backlog { transactions: 1, changes_per_transaction: rows, goal: 2.0, ..narrow }
+    Backlog { transactions: 1, changes_per_transaction: rows, goal: 2.0, words: LARGE_WORDS, ..narrow }
 }

@@ -27,7 +27,6 @@ use crate::measure::{Look, Run, finish, measure};
 use crate::probe::Probe;
 use crate::report::Case;
 use crate::rig::{DB, NAME, Rig, STEP_BOUND, first, slot};
-use crate::slow;
 use crate::{Arm, Options, Say};
 
 const BYTES_PER_MEGABYTE: f64 = 1e6;
@@ -50,6 +49,9 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     let name = format!("catchup {}-{major}", backlog.case);
     let mut ready = prepare(options, say, &name, major, backlog, &[])?;
     let mut case = ready.case(backlog, backlog.case.to_owned(), backlog.goal);
+    if !backlog.words.is_empty() {
+        case.what.push_str(&format!("; pgsluice with `{}`", backlog.words.join(" ")));
+    }
     if backlog.slow.is_none() {
         // Slow storage has no limit of this kind: who reads ahead waits less than one session that writes sets.
         let limit = limit(&mut ready.rig, options.order(0)[0], backlog, ready.written.transactions)?;
@@ -62,7 +64,7 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
             // What its users on slow storage are told to set.
-            let words = if backlog.slow.is_some() { slow::words() } else { Vec::new() };
+            let words: Vec<String> = backlog.words.iter().map(|word| (*word).to_owned()).collect();
             let run = ready.catch_up(backlog, arm, &words)?;
             say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
             case.add(arm, run);

@@ -50,14 +50,6 @@ impl Drop for SlowReads {
     }
 }
 
-/// What pgsluice is told there: pages are read ahead, and batches are larger, so that a page that many changes need is
-/// read for fewer of them.
-pub(crate) fn words() -> Vec<String> {
-    ["--prefetch", "all", "--batch-rows-max", "1000000", "--batch-bytes-max", "256MB"]
-        .map(str::to_owned)
-        .to_vec()
-}
-
 /// Settings of both servers that go with it.
 pub(crate) fn settings(major: Major, shared_buffers: &str) -> Vec<(&'static str, String)> {
     let mut settings = vec![("shared_buffers", shared_buffers.to_owned())];

@@ -18,6 +18,7 @@ use std::time::Duration;
 use base::{Lsn, PgTimestamp, Xid};
 use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
 use txn::{AssemblyError, Begin, Event, Streamed};
 
 use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
@@ -141,7 +142,7 @@ enum Standing {
 
 struct Worker<'e> {
     executor: &'e mut Executor,
-    reader: Reader,
+    parts: Parts,
     standing: Standing,
     tally: Tally,
 }
@@ -154,8 +155,8 @@ pub(crate) async fn apply(
 ) -> Result<Outcome, Error> {
     let Start { streamed, mut told, tell } = start;
     drop(tell);
-    let reader = Reader { streamed, tables: Vec::new(), last: None };
-    let mut worker = Worker { executor, reader, standing: Standing::Nothing, tally: Tally::default() };
+    let parts = Parts::new(streamed, executor.binary());
+    let mut worker = Worker { executor, parts, standing: Standing::Nothing, tally: Tally::default() };
     let (mut bytes, mut after, mut is_more) = (0, Lsn::INVALID, false);
     let mut cancelling = false;
     let mut turn: Option<(u64, Box<Ended>)> = None;
@@ -176,7 +177,7 @@ pub(crate) async fn apply(
         match tell {
             Some(Tell::Grown { bytes: more, after: before, tables }) => {
                 (bytes, after, is_more) = (more, before, true);
-                worker.reader.tables.extend(tables);
+                worker.parts.tables.extend(tables);
             }
             Some(Tell::Turn(number, ended)) => turn = Some((number, ended)),
             Some(Tell::LetGo) => cancelling = true,
@@ -198,26 +199,26 @@ pub(crate) async fn apply(
 impl Worker<'_> {
     /// Executes the next part of what the first `bytes` have; whether there is more.
     async fn execute(&mut self, bytes: u64) -> Result<bool, Error> {
-        let batch = match self.reader.part(bytes, BEGIN) {
-            Ok((batch, _)) if batch.changes.is_empty() => return Ok(false),
-            Ok((batch, _)) => batch,
+        let (chunk, is_last) = match self.parts.next(bytes, BEGIN).await {
+            Ok(part) => part,
             // Whatever it is, it is met again in its turn.
             Err(_) => return self.void().await.map(|()| false),
         };
+        if chunk.digest.tally.is_nothing() {
+            return Ok(!is_last);
+        }
         let is_first = self.standing == Standing::Nothing;
-        let Chunk { plan, digest, .. } = Chunk::new(batch, is_first, self.executor.binary());
-        let plan = plan.filter(Plan::is_sets);
         // What was begun is rolled back by who finds that it does not hold.
         self.standing = Standing::Void;
-        let holds = match plan {
+        let holds = match chunk.plan.filter(Plan::is_sets) {
             Some(plan) => self.executor.execute_ahead(plan, is_first).await?,
             None => self.executor.roll_back().await.map(|()| false)?,
         };
         if holds {
             self.standing = Standing::Open;
-            self.tally += digest.tally;
+            self.tally += chunk.digest.tally;
         }
-        Ok(holds)
+        Ok(holds && !is_last)
     }
 
     async fn void(&mut self) -> Result<(), Error> {
@@ -244,18 +245,21 @@ impl Worker<'_> {
     /// All of it, from the start, whatever it takes.
     async fn apply_all(&mut self, ended: Ended) -> Result<(), Error> {
         let (begin, end) = (ended.begin, ended.end());
-        self.reader.streamed = ended.streamed;
+        let tables = std::mem::take(&mut self.parts.tables);
+        self.parts = Parts { tables, ..Parts::new(ended.streamed, self.executor.binary()) };
         let mut is_first = true;
         loop {
-            let (mut batch, is_last) = self.reader.part(u64::MAX, begin).map_err(|cause| match cause {
+            let part = self.parts.next(u64::MAX, begin).await;
+            let (mut chunk, is_last) = part.map_err(|cause| match cause {
                 Unread::Stream(error) => Kind::Assembly(error),
-                Unread::Unmapped => Kind::Lost,
+                Unread::Unmapped | Unread::Gone => Kind::Lost,
             })?;
+            (chunk.first, chunk.last) = (is_first, is_last);
             if is_last {
-                batch.open = None;
-                batch.end(begin, end.commit, false);
+                let tally = chunk.digest.tally;
+                chunk.digest = Digest { tally, ..Digest::of_ends(&[end]) };
             }
-            self.executor.apply_part(Chunk::new(batch, is_first, self.executor.binary())).await?;
+            self.executor.apply_part(chunk).await?;
             is_first = false;
             if is_last {
                 return Ok(());
@@ -272,11 +276,60 @@ enum Unread {
     Stream(AssemblyError),
     /// A relation that the planner has not told.
     Unmapped,
+    /// Who read it ended.
+    Gone,
 }
 
 impl From<AssemblyError> for Unread {
     fn from(error: AssemblyError) -> Unread {
         Unread::Stream(error)
+    }
+}
+
+/// Parts, of which the next is read and planned while one is executed.
+struct Parts {
+    /// `None` while the next is read.
+    reader: Option<Reader>,
+    next: Option<JoinHandle<(Reader, Part)>>,
+    tables: Vec<Mapped>,
+    binary: bool,
+}
+
+/// As far as it may be read; what is there of it, and whether that is all.
+type Part = (u64, Result<(Chunk, bool), Unread>);
+
+impl Parts {
+    fn new(streamed: Streamed, binary: bool) -> Parts {
+        let reader = Some(Reader { streamed, tables: Vec::new(), last: None });
+        Parts { reader, next: None, tables: Vec::new(), binary }
+    }
+
+    /// The next changes of what the first `bytes` have, as if they were the only ones, and whether there are no more.
+    async fn next(&mut self, bytes: u64, begin: Begin) -> Result<(Chunk, bool), Unread> {
+        if self.next.is_none() {
+            self.read_on(bytes, begin);
+        }
+        let next = self.next.take().ok_or(Unread::Gone)?;
+        let (reader, (of, part)) = next.await.map_err(|_| Unread::Gone)?;
+        self.reader = Some(reader);
+        let (chunk, is_last) = part?;
+        // More may have come since it was read.
+        let is_last = is_last && of == bytes;
+        if !is_last {
+            self.read_on(bytes, begin);
+        }
+        Ok((chunk, is_last))
+    }
+
+    fn read_on(&mut self, bytes: u64, begin: Begin) {
+        let Some(mut reader) = self.reader.take() else { return };
+        reader.tables.extend_from_slice(&self.tables[reader.tables.len()..]);
+        let binary = self.binary;
+        self.next = Some(tokio::task::spawn_blocking(move || {
+            let part = reader.part(bytes, begin);
+            let part = part.map(|(batch, is_last)| (Chunk::new(batch, false, binary), is_last));
+            (reader, (bytes, part))
+        }));
     }
 }
 
