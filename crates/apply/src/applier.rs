@@ -16,6 +16,9 @@
 //! instead ([`crate::large`]). One that the source streams while it is open is
 //! executed while it comes ([`crate::early`]).
 
+mod joining;
+mod streamed;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,13 +30,13 @@ use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use txn::{Assembler, Begin, Block, Event, Input, Notice, Spool};
+use txn::{Assembler, Begin, Block, Event, Input, Spool};
 
 use crate::batch::{Batch, Change, Chunk, Digest, End};
 use crate::catalog::Catalog;
 use crate::counters::Counters;
 use crate::crew::{Crew, Parts};
-use crate::early::{Ended, Mapped, Start, Told};
+use crate::early::{Ended, Start, Told};
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity};
 use crate::gate::{Gate, Intake, Passed};
@@ -737,131 +740,6 @@ impl Planning {
         self.taken = commit.end_lsn;
         self.intake.handed(commit.end_lsn);
         self.batch.end(current.begin, commit, current.skipped);
-    }
-
-    /// Lets a worker execute what has come of a streamed transaction.
-    async fn heed(&mut self, notice: Notice) -> Result<(), Error> {
-        let (xid, bytes, relations) = match notice {
-            Notice::Grown { xid, bytes, relations } => (xid, bytes, relations),
-            Notice::Aborted(xid) => {
-                self.early.take_if(|early| early.xid == xid);
-                return Ok(());
-            }
-        };
-        // What is put aside comes before it and has not been taken.
-        let may = self.workers > 1 && !self.relaxed && !self.options.exact_only && self.intake.is_empty();
-        if !may || self.early.as_ref().is_some_and(|early| early.xid != xid) {
-            return Ok(());
-        }
-        let known = self.early.as_ref().map_or(0, |early| early.tables.len());
-        let mut tables: Vec<Mapped> = Vec::new();
-        for relation in relations.into_iter().skip(known) {
-            // It will commit behind everything there is. Whether this holds then is looked at then.
-            match self.catalog.resolve(&relation, Lsn::new(u64::MAX)).await {
-                Ok(Part::Joined(table)) => tables.push((relation, Some(table))),
-                Ok(Part::None) => tables.push((relation, None)),
-                Ok(Part::Joining(..)) => {
-                    self.early = None;
-                    return Ok(());
-                }
-                Err(error) if error.is_data() => {
-                    self.early = None;
-                    return Ok(());
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        if self.early.is_none() {
-            let Ok(streamed) = self.assembler.streamed(xid) else { return Ok(()) };
-            let (told, start) = Told::new(streamed);
-            if self.starts.send(start).is_ok() {
-                self.early = Some(told);
-            }
-        }
-        if let Some(early) = &mut self.early {
-            early.grown(bytes, self.taken, tables);
-        }
-        Ok(())
-    }
-
-    /// Whether a transaction that has committed was executed early and gets its turn; if not, it goes as others do.
-    async fn ends_early(&mut self, begin: Begin) -> Result<bool, Error> {
-        let Some(early) = self.early.take_if(|early| early.xid == begin.xid) else { return Ok(false) };
-        let applies = self.options.skip_lsn != Some(begin.final_lsn) && !self.done.has(begin.final_lsn);
-        if !applies || !self.intake.is_empty() {
-            return Ok(false);
-        }
-        for (relation, then) in &early.tables {
-            let same = match (self.catalog.resolve(relation, begin.final_lsn).await, then) {
-                (Ok(Part::Joined(now)), Some(then)) => now.is_as(then),
-                (Ok(Part::None), None) => true,
-                _ => false,
-            };
-            if !same {
-                return Ok(false);
-            }
-        }
-        let Some(taken) = self.assembler.take_over()? else { return Ok(false) };
-        let ended = Box::new(early.ended(begin, taken).ok_or(Kind::Lost)?);
-        let commit = ended.commit;
-        self.asides.end(begin, commit, &mut || self.assembler.scratch());
-        self.passed = Some(ended.end());
-        self.taken = commit.end_lsn;
-        let _ = self.intake.admit(Event::Commit(commit));
-        self.intake.handed(commit.end_lsn);
-        self.ended = Some(ended);
-        Ok(true)
-    }
-
-    /// Hands over the end of a transaction that was executed early, behind everything before it.
-    async fn hand_over_ended(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
-        self.hand_over_whole(work).await?;
-        if let Some(ended) = self.ended.take() {
-            self.note_handed(&Digest::of_ends(&[ended.end()]));
-            // If the executor is gone, it failed, and says so itself.
-            let _ = work.send(Work::Early(ended)).await;
-        }
-        Ok(())
-    }
-
-    fn take_request(&mut self, request: Request) {
-        match request {
-            Request::Begin { tables, done } => {
-                self.early = None;
-                for table in tables {
-                    self.catalog.begin_join(table.clone());
-                    self.asides.begin(table);
-                }
-                let _ = done.send(());
-            }
-            Request::Forget { table } => {
-                self.early = None;
-                self.catalog.forget(&table);
-                self.asides.remove(&table);
-            }
-            Request::Finish { .. } => self.finishing.push_back(request),
-        }
-    }
-
-    /// Lets tables join here, behind all that was passed. If the executor is
-    /// gone, it failed, and says so itself.
-    async fn finish_joins(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
-        self.hand_over_whole(work).await?;
-        while let Some(Request::Finish { table, since, done }) = self.finishing.pop_front() {
-            let Some(aside) = self.asides.remove(&table) else { continue };
-            match aside.into_work(&mut || self.assembler.scratch()) {
-                Ok(changes) => {
-                    self.catalog.join(table.clone(), since);
-                    let join = Join { table, since, changes, position: self.passed, done };
-                    let _ = work.send(Work::Join(join)).await;
-                }
-                Err(why) => {
-                    self.catalog.forget(&table);
-                    let _ = done.send(Err(why));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// What is handed over next; `busy` says that a worker will be.
