@@ -32,7 +32,7 @@ use crate::table::Table;
 const PART_ROWS: usize = 10_000;
 const PART_BYTES: usize = 8 * 1024 * 1024;
 /// Between two looks whether what comes before a part is on the target.
-const PACE: Duration = Duration::from_millis(1);
+const PACE: Duration = Duration::from_millis(5);
 
 /// A relation of the stream and its table; `None` if its changes are not for this target.
 pub(crate) type Mapped = (Arc<Relation>, Option<Arc<Table>>);

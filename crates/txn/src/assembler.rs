@@ -513,9 +513,10 @@ impl Assembler {
     /// Appends one message, behind its length, to the open transaction.
     fn spool_message(&mut self, xid: Xid, data: &[u8]) -> Result<(), AssemblyError> {
         let open = self.open.entry(xid).or_default();
+        // One that cannot be read is an error when it is read again, unless it is aborted.
         if data.first() == Some(&b'R')
-            && let (Some(by), Message::Relation(relation)) =
-                pgoutput::decode(Bytes::copy_from_slice(data), true)?
+            && let Ok((Some(by), Message::Relation(relation))) =
+                pgoutput::decode(Bytes::copy_from_slice(data), true)
         {
             open.described.push((by, self.rows.shared(relation)));
         }
