@@ -401,18 +401,19 @@ impl Planning {
             while let Ok(request) = self.joins.try_recv() {
                 self.take_request(request);
             }
-            if self.transaction.is_none() && !self.finishing.is_empty() {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return Ok(()),
-                    finished = self.finish_joins(&work) => finished?,
-                }
-            }
+            // Before tables join: they join behind it.
             if self.ended.is_some() {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return Ok(()),
                     handed = self.hand_over_ended(&work) => handed?,
+                }
+            }
+            if self.transaction.is_none() && !self.finishing.is_empty() {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    finished = self.finish_joins(&work) => finished?,
                 }
             }
             // Everything at hand first: it costs little beside a round trip.

@@ -81,6 +81,8 @@ enum Answer {
     Cancelled,
     /// What the session waits for.
     Waits(Wait),
+    /// The server knows that it shall cancel what is executed early.
+    EarlyCancelled,
     /// What was executed early was rolled back, as it was told.
     LetGo,
     /// Who executed early is free again.
@@ -188,6 +190,10 @@ struct EarlyLane {
     hold: Hold,
     /// The head that did not hold, and goes on when it is let go.
     stumbled: Option<u64>,
+    /// The server knows of the cancel.
+    cancelled: bool,
+    /// Its worker does nothing more.
+    left: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -328,6 +334,8 @@ impl Crew {
             }
             self.shared.counters.executing.store(!self.schedule.is_empty(), Ordering::Relaxed);
         }
+        // What it waits for may take long.
+        self.let_early_go();
         if let Some(early) = self.early.take() {
             let _ = early.tell.send(Tell::Abandon);
         }
@@ -519,7 +527,9 @@ impl Crew {
                 }
             }
             Answer::Committed => self.committed(number),
-            Answer::LetGo | Answer::Left => self.early_is_let_go(answer),
+            Answer::LetGo | Answer::Left | Answer::EarlyCancelled => self.take_of_early(answer),
+            // No chunk has this number.
+            Answer::RolledBack if number == 0 => self.early_has_left(),
             ahead => self.take_of_ahead(number, ahead),
         }
     }
@@ -547,7 +557,7 @@ impl Crew {
                     self.let_early_go();
                 }
             }
-            Answer::Stumbled | Answer::Committed | Answer::LetGo | Answer::Left => {}
+            Answer::Stumbled | Answer::Committed | Answer::EarlyCancelled | Answer::LetGo | Answer::Left => {}
         }
     }
 
@@ -602,7 +612,14 @@ impl Crew {
             match schedule.lend() {
                 Some(lane) => {
                     let tell = start.tell.clone();
-                    self.early = Some(EarlyLane { lane, tell, hold: Hold::Holds, stumbled: None });
+                    self.early = Some(EarlyLane {
+                        lane,
+                        tell,
+                        hold: Hold::Holds,
+                        stumbled: None,
+                        cancelled: false,
+                        left: false,
+                    });
                     let _ = self.lanes[lane].orders.try_send((0, Order::Early(start)));
                 }
                 None => self.waiting = Some(start),
@@ -612,6 +629,10 @@ impl Crew {
             && let Some((number, ended)) = self.turn.take_if(|(_, ended)| ended.is_of(&early.tell))
         {
             let _ = early.tell.send(Tell::Turn(number, ended));
+        }
+        // One that is void is in its way.
+        if self.turn.is_some() && self.early.is_some() {
+            self.let_early_go();
         }
     }
 
@@ -623,25 +644,47 @@ impl Crew {
         let _ = tell.send(Tell::LetGo);
         let (canceller, reporter) = (self.lanes[early.lane].canceller.clone(), self.reporter.clone());
         tokio::spawn(async move {
-            match canceller.cancel().await {
-                Ok(()) => {
-                    let _ = tell.send(Tell::Cancelled);
-                }
-                Err(error) => {
-                    let _ = reporter.send((0, Err(error.into())));
-                }
-            }
+            let told = canceller.cancel().await;
+            let _ = reporter.send((0, told.map(|()| Answer::EarlyCancelled).map_err(Error::from)));
+            let _ = tell.send(Tell::Cancelled);
         });
     }
 
-    fn early_is_let_go(&mut self, answer: Answer) {
+    fn take_of_early(&mut self, answer: Answer) {
         let Some(early) = &mut self.early else { return };
-        early.hold = Hold::LetGo;
-        let stumbled = early.stumbled.take();
-        if matches!(answer, Answer::Left) {
-            self.take_lane_back();
+        match answer {
+            Answer::EarlyCancelled => early.cancelled = true,
+            Answer::LetGo => {
+                early.hold = Hold::LetGo;
+                self.go_on_stumbled();
+                return;
+            }
+            Answer::Left => early.left = true,
+            _ => return,
         }
-        stumbled.into_iter().for_each(|number| self.schedule.stumbled(number));
+        match (early.left, early.hold) {
+            (true, Hold::LettingGo) if early.cancelled => {
+                // It may have left before it was told: the cancel must not meet what the session does next.
+                let lane = early.lane;
+                let _ = self.lanes[lane].orders.try_send((0, Order::Rollback));
+            }
+            (true, Hold::Holds | Hold::LetGo) => self.early_has_left(),
+            _ => {}
+        }
+    }
+
+    fn early_has_left(&mut self) {
+        self.go_on_stumbled();
+        self.take_lane_back();
+    }
+
+    /// The head that did not hold beside what was executed early.
+    fn go_on_stumbled(&mut self) {
+        if let Some(number) = self.early.as_mut().and_then(|early| early.stumbled.take())
+            && let Some(schedule) = self.schedule.preserve()
+        {
+            schedule.stumbled_beside(number, true);
+        }
     }
 
     fn take_lane_back(&mut self) {

@@ -12,6 +12,7 @@
 //!
 //! It is begun again by nobody: one attempt for each transaction, one transaction at a time.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,16 +158,26 @@ pub(crate) async fn apply(
     drop(tell);
     let parts = Parts::new(streamed, executor.binary());
     let mut worker = Worker { executor, parts, standing: Standing::Nothing, tally: Tally::default() };
-    let (mut bytes, mut after, mut is_more) = (0, Lsn::INVALID, false);
-    let mut cancelling = false;
+    // How far it may be read, behind what.
+    let mut grown: VecDeque<(u64, Lsn)> = VecDeque::new();
+    let (mut cancelling, mut abandoned) = (false, false);
     let mut turn: Option<(u64, Box<Ended>)> = None;
     loop {
         if !cancelling && let Some((number, ended)) = turn.take() {
             worker.finish(*ended).await?;
             return Ok(Outcome::Committed(number));
         }
-        let works = is_more && !cancelling && worker.standing != Standing::Void;
-        let waits = works && worker.executor.shared.stored() < after;
+        if !cancelling && abandoned {
+            worker.void().await?;
+            return Ok(Outcome::Left);
+        }
+        let stored = worker.executor.shared.stored();
+        while grown.get(1).is_some_and(|(_, after)| *after <= stored) {
+            grown.pop_front();
+        }
+        let (bytes, after) = grown.front().copied().unwrap_or_default();
+        let works = !grown.is_empty() && !cancelling && worker.standing != Standing::Void;
+        let waits = works && stored < after;
         let tell = match works && !waits {
             true => told.try_recv().ok(),
             false => tokio::select! {
@@ -175,8 +186,8 @@ pub(crate) async fn apply(
             },
         };
         match tell {
-            Some(Tell::Grown { bytes: more, after: before, tables }) => {
-                (bytes, after, is_more) = (more, before, true);
+            Some(Tell::Grown { bytes, after, tables }) => {
+                grown.push_back((bytes, after));
                 worker.parts.tables.extend(tables);
             }
             Some(Tell::Turn(number, ended)) => turn = Some((number, ended)),
@@ -186,12 +197,13 @@ pub(crate) async fn apply(
                 worker.void().await?;
                 let_go();
             }
-            Some(Tell::Abandon) => {
-                worker.void().await?;
-                return Ok(Outcome::Left);
-            }
+            Some(Tell::Abandon) => abandoned = true,
             None if waits => {}
-            None => is_more = worker.execute(bytes).await?,
+            None => {
+                if !worker.execute(bytes).await? {
+                    grown.pop_front();
+                }
+            }
         }
     }
 }

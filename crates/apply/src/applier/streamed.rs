@@ -22,7 +22,12 @@ impl Planning {
         };
         // What is put aside comes before it and has not been taken.
         let may = self.workers > 1 && !self.relaxed && !self.options.exact_only && self.intake.is_empty();
-        if !may || self.early.as_ref().is_some_and(|early| early.xid != xid) {
+        if !may {
+            // What it describes here is not known then.
+            self.early.take_if(|early| early.xid == xid);
+            return Ok(());
+        }
+        if self.early.as_ref().is_some_and(|early| early.xid != xid) {
             return Ok(());
         }
         let known = self.early.as_ref().map_or(0, |early| early.tables.len());
