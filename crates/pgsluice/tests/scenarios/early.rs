@@ -250,3 +250,34 @@ fn what_is_stopped_ends_in_time() {
         s.same();
     });
 }
+
+/// What the source has taken back waits for a session of the target; the next large one needs its worker.
+#[test]
+fn what_was_abandoned_keeps_nobody_waiting() {
+    scenario_with(ONE_FOLLOWER, |s| {
+        s.both("CREATE TABLE u (id int PRIMARY KEY, n int, filler text)");
+        s.source("INSERT INTO u SELECT i, 0, repeat('x', 200) FROM generate_series(1, 2000) i");
+        follow(s);
+        let mut holder = Session::to(&s.target_url(0));
+        holder.run("BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE");
+        s.source_in("large", "BEGIN");
+        s.source_in("large", "UPDATE t SET n = 1");
+        let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
+                     AND application_name LIKE '%apply' AND wait_event_type = 'Lock'";
+        let waiting = wait_for("it to wait for the lock", BOUND, || {
+            s.source("UPDATE small SET n = n + 1 WHERE id = 20");
+            Ok(s.target_one(waits) == "t")
+        });
+        waiting.unwrap();
+        s.source_in("large", "ROLLBACK");
+        s.source_in("large", "BEGIN");
+        s.source_in("large", "UPDATE u SET n = 1");
+        s.source_in("large", "UPDATE u SET n = n + 1");
+        s.source_in("large", "COMMIT");
+        s.catch_up();
+        s.same_table("u");
+        holder.run("COMMIT");
+        s.same();
+        assert_eq!(total(s, 0, "errors"), 0);
+    });
+}
