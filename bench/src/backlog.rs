@@ -84,8 +84,6 @@ pub(crate) struct Backlog {
 /// Pages are read ahead, and batches are larger, so that a page that many changes need is read for fewer of them.
 const SLOW_WORDS: &[&str] =
     &["--prefetch", "all", "--batch-rows-max", "1000000", "--batch-bytes-max", "256MB"];
-/// A large transaction is executed while it comes, as by native's `streaming = parallel`.
-const LARGE_WORDS: &[&str] = &["--max-parallel-apply-workers-per-subscription", "2"];
 
 impl Backlog {
     /// What it needs of the servers.
@@ -396,7 +394,7 @@ fn large_insert(options: &Options) -> Backlog {
         changes_per_transaction: rows,
         goal: 2.0,
         slow: None,
-        words: LARGE_WORDS,
+        words: &[],
     }
 }
 
@@ -413,5 +411,5 @@ fn large_update(options: &Options) -> Backlog {
         script,
         "1 + i",
     );
-    Backlog { transactions: 1, changes_per_transaction: rows, goal: 2.0, words: LARGE_WORDS, ..narrow }
+    Backlog { transactions: 1, changes_per_transaction: rows, goal: 2.0, ..narrow }
 }

@@ -13,11 +13,7 @@
 //! A transaction larger than a batch is handed over in parts, of which one is
 //! executed, one waits and one grows; the target commits it when its commit
 //! has come. Where others may commit before it, it stands aside in a file
-//! instead ([`crate::large`]). One that the source streams while it is open is
-//! executed while it comes ([`crate::early`]).
-
-mod joining;
-mod streamed;
+//! instead ([`crate::large`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +32,6 @@ use crate::batch::{Batch, Change, Chunk, Digest, End};
 use crate::catalog::Catalog;
 use crate::counters::Counters;
 use crate::crew::{Crew, Parts};
-use crate::early::{Ended, Start, Told};
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity};
 use crate::gate::{Gate, Intake, Passed};
@@ -141,8 +136,6 @@ pub(crate) enum Work {
     Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
     /// A transaction that others may pass.
     Large(Box<Large>, Footprint),
-    /// The end of one that is executed early.
-    Early(Box<Ended>),
     Join(Join),
     /// Everything before was handed over.
     CaughtUp(Lsn),
@@ -173,8 +166,7 @@ pub async fn apply(
     let fitting = shared.fitting();
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
-    let (starts, early) = mpsc::unbounded_channel();
-    let mut executing = AbortOnDrop(start(target.sessions, (queue, early), &options, shared, &prefetch));
+    let mut executing = AbortOnDrop(start(target.sessions, queue, &options, shared, &prefetch));
     let mut planning = Planning {
         assembler: Assembler::new(feed.spool).with_binary(options.binary),
         intake: Intake::new(Arc::clone(&options.gate)),
@@ -183,10 +175,6 @@ pub async fn apply(
         settled: None,
         growing: None,
         relaxed,
-        early: None,
-        starts,
-        ended: None,
-        taken: Lsn::INVALID,
         handed: prefix,
         ready_since: None,
         fitting,
@@ -238,7 +226,7 @@ async fn cancel(cancellers: &[Canceller], mut executing: AbortOnDrop) -> Result<
 /// Executes what comes, on one session or on several.
 fn start(
     sessions: Sessions,
-    (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<Start>),
+    queue: mpsc::Receiver<Work>,
     options: &Options,
     shared: Arc<Shared>,
     prefetch: &Prefetch,
@@ -267,7 +255,6 @@ fn start(
                 binary,
                 exact_only,
                 relaxed,
-                starts,
             };
             tokio::spawn(Crew::new(parts).run(queue))
         }
@@ -288,7 +275,7 @@ async fn execute(
                 counters.executing.store(false, Ordering::Relaxed);
             }
             // Only where several sessions apply.
-            Work::Large(..) | Work::Early(_) => return Err(Kind::Lost.into()),
+            Work::Large(..) => return Err(Kind::Lost.into()),
             Work::Join(join) => {
                 counters.executing.store(true, Ordering::Relaxed);
                 executor.join(join).await?;
@@ -351,13 +338,6 @@ struct Planning {
     growing: Option<Growing>,
     /// Transactions commit out of order.
     relaxed: bool,
-    /// The streamed transaction that is executed while it comes.
-    early: Option<Told>,
-    starts: mpsc::UnboundedSender<Start>,
-    /// Its end, to be handed over behind everything before it.
-    ended: Option<Box<Ended>>,
-    /// Where the last transaction ended that is for this target.
-    taken: Lsn,
     /// Where what was handed over last ends.
     handed: Lsn,
     /// Since when a whole transaction waits to be handed over, where it may
@@ -401,14 +381,6 @@ impl Planning {
             while let Ok(request) = self.joins.try_recv() {
                 self.take_request(request);
             }
-            // Before tables join: they join behind it.
-            if self.ended.is_some() {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return Ok(()),
-                    handed = self.hand_over_ended(&work) => handed?,
-                }
-            }
             if self.transaction.is_none() && !self.finishing.is_empty() {
                 tokio::select! {
                     biased;
@@ -424,9 +396,6 @@ impl Planning {
                     return Err(error);
                 }
             };
-            if self.ended.is_some() {
-                continue;
-            }
             let mut full = self.is_full();
             let aside = full && self.stand_aside()?;
             full &= !aside;
@@ -595,9 +564,6 @@ impl Planning {
             while let Some(event) = self.next_event(caught_up)? {
                 *caught_up = None;
                 self.take(event, caught_up).await?;
-                if self.ended.is_some() {
-                    return Ok(true);
-                }
                 if self.transaction.is_none() && !self.finishing.is_empty() {
                     return Ok(true);
                 }
@@ -611,12 +577,7 @@ impl Planning {
             // What is put aside has a limit: the rest waits in the queue.
             let input = if self.intake.is_full() { None } else { waiting.next() };
             match input {
-                Some(Input::Message(data)) => {
-                    self.assembler.push(data)?;
-                    if let Some(notice) = self.assembler.notice() {
-                        self.heed(notice).await?;
-                    }
-                }
+                Some(Input::Message(data)) => self.assembler.push(data)?,
                 // In the middle of a transaction the position may lie behind
                 // that transaction's commit, which is not applied yet.
                 Some(Input::CaughtUp(lsn)) if self.transaction.is_none() => {
@@ -652,7 +613,6 @@ impl Planning {
 
     async fn take(&mut self, event: Event, caught_up: &mut Option<Lsn>) -> Result<(), Error> {
         match event {
-            Event::Begin(begin) if self.ends_early(begin).await? => {}
             Event::Begin(begin) => {
                 let skipped = self.options.skip_lsn == Some(begin.final_lsn);
                 if skipped {
@@ -738,9 +698,46 @@ impl Planning {
             }
             return;
         }
-        self.taken = commit.end_lsn;
         self.intake.handed(commit.end_lsn);
         self.batch.end(current.begin, commit, current.skipped);
+    }
+
+    fn take_request(&mut self, request: Request) {
+        match request {
+            Request::Begin { tables, done } => {
+                for table in tables {
+                    self.catalog.begin_join(table.clone());
+                    self.asides.begin(table);
+                }
+                let _ = done.send(());
+            }
+            Request::Forget { table } => {
+                self.catalog.forget(&table);
+                self.asides.remove(&table);
+            }
+            Request::Finish { .. } => self.finishing.push_back(request),
+        }
+    }
+
+    /// Lets tables join here, behind all that was passed. If the executor is
+    /// gone, it failed, and says so itself.
+    async fn finish_joins(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
+        self.hand_over_whole(work).await?;
+        while let Some(Request::Finish { table, since, done }) = self.finishing.pop_front() {
+            let Some(aside) = self.asides.remove(&table) else { continue };
+            match aside.into_work(&mut || self.assembler.scratch()) {
+                Ok(changes) => {
+                    self.catalog.join(table.clone(), since);
+                    let join = Join { table, since, changes, position: self.passed, done };
+                    let _ = work.send(Work::Join(join)).await;
+                }
+                Err(why) => {
+                    self.catalog.forget(&table);
+                    let _ = done.send(Err(why));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What is handed over next; `busy` says that a worker will be.

@@ -25,7 +25,6 @@ use tokio::time::Instant;
 use crate::applier::{AbortOnDrop, Work};
 use crate::batch::{Chunk, Digest};
 use crate::counters::add;
-use crate::early::{self, Ended, Outcome, Start, Tell};
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
 use crate::join::Join;
@@ -49,8 +48,6 @@ enum Order {
     },
     Chunk(Box<Chunk>),
     Large(Box<Large>),
-    /// Until it had its turn or is abandoned.
-    Early(Start),
     Join(Join),
     Rollback,
 }
@@ -64,7 +61,7 @@ impl Order {
             }
             Order::Chunk(chunk) => Some(chunk.digest.since),
             Order::Large(large) => Some(large.digest.since),
-            Order::Ahead(_) | Order::Early(_) | Order::Join(_) | Order::Rollback => None,
+            Order::Ahead(_) | Order::Join(_) | Order::Rollback => None,
         }
     }
 }
@@ -81,12 +78,6 @@ enum Answer {
     Cancelled,
     /// What the session waits for.
     Waits(Wait),
-    /// The server knows that it shall cancel what is executed early.
-    EarlyCancelled,
-    /// What was executed early was rolled back, as it was told.
-    LetGo,
-    /// Who executed early is free again.
-    Left,
 }
 
 /// To the lock watch: what the head's backend waits for, if for one of ours.
@@ -175,32 +166,9 @@ enum Piece {
     },
     /// A transaction in a file, which others may pass.
     Large(Option<Box<Large>>),
-    /// The end of one that a worker executes early.
-    Early(Option<Box<Ended>>),
     /// To be done alone.
     Alone(Option<Order>),
     CaughtUp(Lsn),
-}
-
-/// The worker that executes a streamed transaction early.
-struct EarlyLane {
-    lane: usize,
-    tell: mpsc::UnboundedSender<Tell>,
-    /// Nothing of it may be in anybody's way.
-    hold: Hold,
-    /// The head that did not hold, and goes on when it is let go.
-    stumbled: Option<u64>,
-    /// The server knows of the cancel.
-    cancelled: bool,
-    /// Its worker does nothing more.
-    left: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Hold {
-    Holds,
-    LettingGo,
-    LetGo,
 }
 
 /// See the module.
@@ -216,13 +184,6 @@ pub(crate) struct Crew {
     bytes: Bytes,
     /// Pieces that may still wait for others then: they let go of their worker.
     patient: VecDeque<(u64, Instant)>,
-    /// Streamed transactions that may be executed early.
-    starts: mpsc::UnboundedReceiver<Start>,
-    /// One for which no worker was free.
-    waiting: Option<Start>,
-    early: Option<EarlyLane>,
-    /// What is head and waits to be told so: another worker may have to leave before.
-    turn: Option<(u64, Box<Ended>)>,
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
     questions: mpsc::UnboundedSender<Question>,
@@ -263,7 +224,6 @@ pub(crate) struct Parts {
     /// Independent transactions may commit before earlier ones; in flight are
     /// then at most about so many bytes.
     pub(crate) relaxed: Option<usize>,
-    pub(crate) starts: mpsc::UnboundedReceiver<Start>,
 }
 
 impl Crew {
@@ -289,10 +249,6 @@ impl Crew {
             bytes_max: parts.relaxed,
             bytes: Bytes::default(),
             patient: VecDeque::new(),
-            starts: parts.starts,
-            waiting: None,
-            early: None,
-            turn: None,
             reports,
             reporter,
             questions,
@@ -314,8 +270,7 @@ impl Crew {
             while let Some(action) = self.schedule.poll() {
                 self.act(action)?;
             }
-            self.begin_early();
-            if let Some((_, lane, _)) = self.head() {
+            if let Some((_, lane, _)) = self.schedule.head() {
                 self.applying.store(self.lanes[lane].pid, Ordering::Relaxed);
             }
             let question = self.next_question();
@@ -326,18 +281,12 @@ impl Crew {
                     Some(work) => self.push(work),
                     None => open = false,
                 },
-                Some(start) = self.starts.recv(), if self.waiting.is_none() => self.waiting = Some(start),
                 () = sleep_until(self.patient.front().map(|(_, until)| *until)) => self.lose_patience(),
                 () = tokio::time::sleep_until(question.unwrap_or_else(Instant::now)), if question.is_some() => {
                     self.ask();
                 }
             }
             self.shared.counters.executing.store(!self.schedule.is_empty(), Ordering::Relaxed);
-        }
-        // What it waits for may take long.
-        self.let_early_go();
-        if let Some(early) = self.early.take() {
-            let _ = early.tell.send(Tell::Abandon);
         }
         for lane in self.lanes {
             drop(lane.orders);
@@ -380,7 +329,6 @@ impl Crew {
                 (Piece::Large(Some(large)), footprint, None)
             }
             Work::Join(join) => (Piece::Alone(Some(Order::Join(join))), Footprint::Everything, None),
-            Work::Early(ended) => (Piece::Early(Some(ended)), Footprint::Everything, None),
             Work::Chunk(chunk, busy) => {
                 if let Some(end) = &chunk.digest.last {
                     self.shared.handed(end.commit.end_lsn);
@@ -460,10 +408,6 @@ impl Crew {
                 }
                 Piece::Alone(order) => (number, lane, order.take().ok_or(Kind::Lost)?),
                 Piece::Large(_) => (number, lane, self.large(number)?),
-                Piece::Early(ended) => {
-                    self.turn = Some((number, ended.take().ok_or(Kind::Lost)?));
-                    return Ok(());
-                }
                 // It has more keys than are remembered.
                 Piece::Set { digest, .. } => {
                     let digest = *digest;
@@ -518,18 +462,9 @@ impl Crew {
                 if self.bytes_max.is_some() {
                     self.let_worker_go(number);
                 }
-                match &mut self.early {
-                    Some(early) if early.hold != Hold::LetGo => {
-                        early.stumbled = Some(number);
-                        self.let_early_go();
-                    }
-                    _ => self.schedule.stumbled(number),
-                }
+                self.schedule.stumbled(number);
             }
             Answer::Committed => self.committed(number),
-            Answer::LetGo | Answer::Left | Answer::EarlyCancelled => self.take_of_early(answer),
-            // No chunk has this number.
-            Answer::RolledBack if number == 0 => self.early_has_left(),
             ahead => self.take_of_ahead(number, ahead),
         }
     }
@@ -554,10 +489,9 @@ impl Crew {
                 if watched.is_some_and(|watched| watched.saw(wait, self.patience)) {
                     tracing::debug!(?wait, "a lock is waited for: what was executed ahead is rolled back");
                     schedule.waits_for_lock(number);
-                    self.let_early_go();
                 }
             }
-            Answer::Stumbled | Answer::Committed | Answer::EarlyCancelled | Answer::LetGo | Answer::Left => {}
+            Answer::Stumbled | Answer::Committed => {}
         }
     }
 
@@ -565,10 +499,8 @@ impl Crew {
         if let Some(InFlight { piece, bytes, .. }) = self.pieces.remove(&number) {
             self.bytes.memory -= bytes.memory;
             self.bytes.files -= bytes.files;
-            match piece {
-                Piece::Set { digest, .. } => self.shared.done(digest.bytes),
-                Piece::Early(_) => self.take_lane_back(),
-                Piece::Large(_) | Piece::Alone(_) | Piece::CaughtUp(_) => {}
+            if let Piece::Set { digest, .. } = piece {
+                self.shared.done(digest.bytes);
             }
         }
         self.schedule.committed(number);
@@ -576,7 +508,7 @@ impl Crew {
 
     /// When the lock watch is to be asked about the head, if others are open.
     fn next_question(&mut self) -> Option<Instant> {
-        let (number, _, others) = self.head()?;
+        let (number, _, others) = self.schedule.head()?;
         let watched = match self.watched.take() {
             Some(watched) if watched.head == number => watched,
             _ => Watched::new(number),
@@ -586,110 +518,10 @@ impl Crew {
     }
 
     fn ask(&mut self) {
-        if let Some((head, lane, _)) = self.head() {
+        if let Some((head, lane, _)) = self.schedule.head() {
             let pid = self.lanes[lane].pid;
             let ours = self.lanes.iter().map(|lane| lane.pid).filter(|&own| own != pid).collect();
             self.asking = self.questions.send(Question { head, pid, ours }).is_ok();
-        }
-    }
-
-    /// The head that is being executed, its lane, and whether letting others go could help it.
-    fn head(&self) -> Option<(u64, usize, bool)> {
-        let (number, lane, others) = self.schedule.head()?;
-        let Some(early) = &self.early else { return Some((number, lane, others)) };
-        match self.pieces.get(&number) {
-            Some(InFlight { piece: Piece::Early(_), .. }) => Some((number, early.lane, false)),
-            _ => Some((number, lane, others || early.hold == Hold::Holds)),
-        }
-    }
-
-    /// Has a worker execute what may be executed early, if one can be spared, and says when its turn has come.
-    fn begin_early(&mut self) {
-        if let (None, Some(schedule)) = (&self.early, self.schedule.preserve())
-            // What is head was sent before its end was.
-            && let Some(start) = self.waiting.take().or_else(|| self.starts.try_recv().ok())
-        {
-            match schedule.lend() {
-                Some(lane) => {
-                    let tell = start.tell.clone();
-                    self.early = Some(EarlyLane {
-                        lane,
-                        tell,
-                        hold: Hold::Holds,
-                        stumbled: None,
-                        cancelled: false,
-                        left: false,
-                    });
-                    let _ = self.lanes[lane].orders.try_send((0, Order::Early(start)));
-                }
-                None => self.waiting = Some(start),
-            }
-        }
-        if let Some(early) = &self.early
-            && let Some((number, ended)) = self.turn.take_if(|(_, ended)| ended.is_of(&early.tell))
-        {
-            let _ = early.tell.send(Tell::Turn(number, ended));
-        }
-        // One that is void is in its way.
-        if self.turn.is_some() && self.early.is_some() {
-            self.let_early_go();
-        }
-    }
-
-    /// Somebody may wait for what was executed early (RULES A3).
-    fn let_early_go(&mut self) {
-        let Some(early) = self.early.as_mut().filter(|early| early.hold == Hold::Holds) else { return };
-        early.hold = Hold::LettingGo;
-        let tell = early.tell.clone();
-        let _ = tell.send(Tell::LetGo);
-        let (canceller, reporter) = (self.lanes[early.lane].canceller.clone(), self.reporter.clone());
-        tokio::spawn(async move {
-            let told = canceller.cancel().await;
-            let _ = reporter.send((0, told.map(|()| Answer::EarlyCancelled).map_err(Error::from)));
-            let _ = tell.send(Tell::Cancelled);
-        });
-    }
-
-    fn take_of_early(&mut self, answer: Answer) {
-        let Some(early) = &mut self.early else { return };
-        match answer {
-            Answer::EarlyCancelled => early.cancelled = true,
-            Answer::LetGo => {
-                early.hold = Hold::LetGo;
-                self.go_on_stumbled();
-                return;
-            }
-            Answer::Left => early.left = true,
-            _ => return,
-        }
-        match (early.left, early.hold) {
-            (true, Hold::LettingGo) if early.cancelled => {
-                // It may have left before it was told: the cancel must not meet what the session does next.
-                let lane = early.lane;
-                let _ = self.lanes[lane].orders.try_send((0, Order::Rollback));
-            }
-            (true, Hold::Holds | Hold::LetGo) => self.early_has_left(),
-            _ => {}
-        }
-    }
-
-    fn early_has_left(&mut self) {
-        self.go_on_stumbled();
-        self.take_lane_back();
-    }
-
-    /// The head that did not hold beside what was executed early.
-    fn go_on_stumbled(&mut self) {
-        if let Some(number) = self.early.as_mut().and_then(|early| early.stumbled.take())
-            && let Some(schedule) = self.schedule.preserve()
-        {
-            schedule.stumbled_beside(number, true);
-        }
-    }
-
-    fn take_lane_back(&mut self) {
-        if let (Some(early), Some(schedule)) = (self.early.take(), self.schedule.preserve()) {
-            schedule.take_back(early.lane);
         }
     }
 
@@ -710,18 +542,8 @@ async fn work(
 ) -> Result<(), Error> {
     let _farewell = Farewell(reporter.clone());
     while let Some((number, order)) = orders.recv().await {
-        let report = match order {
-            Order::Early(start) => {
-                let let_go = || drop(reporter.send((0, Ok(Answer::LetGo))));
-                match early::apply(&mut executor, start, let_go).await {
-                    Ok(Outcome::Committed(number)) => (number, Ok(Answer::Committed)),
-                    Ok(Outcome::Left) => (0, Ok(Answer::Left)),
-                    Err(error) => (number, Err(error)),
-                }
-            }
-            order => (number, carry_out(&mut executor, order).await),
-        };
-        let _ = reporter.send(report);
+        let answer = carry_out(&mut executor, order).await;
+        let _ = reporter.send((number, answer));
     }
     executor.close().await;
     Ok(())
@@ -740,7 +562,7 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
         executor.begins_at(since);
     }
     Ok(match order {
-        Order::Ahead(plan) => match executor.execute_ahead(plan, true).await? {
+        Order::Ahead(plan) => match executor.execute_ahead(plan).await? {
             true => Answer::Executed,
             false => Answer::Voided,
         },
@@ -774,8 +596,6 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
             executor.apply_large(*large).await?;
             Answer::Committed
         }
-        // Not one answer: the worker's own.
-        Order::Early(_) => return Err(Kind::Lost.into()),
         Order::Join(join) => {
             executor.join(join).await?;
             Answer::Committed

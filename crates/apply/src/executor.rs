@@ -199,7 +199,7 @@ impl Executor {
     }
 
     /// Applies a part of a transaction that is too large for one chunk.
-    pub(crate) async fn apply_part(&mut self, chunk: Chunk) -> Result<(), Error> {
+    async fn apply_part(&mut self, chunk: Chunk) -> Result<(), Error> {
         // Parts are never put aside: they are handed over as soon as they are full.
         let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
         let mut tally = chunk.digest.tally;
@@ -293,12 +293,11 @@ impl Executor {
     }
 
     /// Executes a part of a plan in a transaction that stays open, before its
-    /// turn to commit; `first` begins it. False if something was met, and
-    /// nothing of it was done.
-    pub(crate) async fn execute_ahead(&mut self, plan: Plan, first: bool) -> Result<bool, Error> {
-        match self.apply_set(Some(plan), first, true).await {
+    /// turn to commit; false if something was met, and nothing was done.
+    pub(crate) async fn execute_ahead(&mut self, plan: Plan) -> Result<bool, Error> {
+        match self.apply_set(Some(plan), true, true).await {
             Ok(written) => {
-                self.open.written += written;
+                self.open.written = written;
                 Ok(true)
             }
             Err(Setback::Broken(error)) if !self.wire_is_alive() => Err(error),

@@ -58,11 +58,6 @@ impl Plan {
         (self, later)
     }
 
-    /// No row must be written by itself, and nothing is truncated.
-    pub(crate) fn is_sets(&self) -> bool {
-        self.stages.iter().all(|stage| matches!(stage, Stage::Tables(_)))
-    }
-
     /// Nothing is to be written.
     pub(crate) fn is_empty(&self) -> bool {
         self.stages.iter().all(|stage| matches!(stage, Stage::Tables(tables) if tables.tables.is_empty()))

@@ -18,7 +18,6 @@ mod catalog;
 mod catalogue;
 mod counters;
 mod crew;
-mod early;
 mod error;
 mod executor;
 mod explain;

@@ -227,23 +227,6 @@ impl Schedule {
         self.entries.is_empty()
     }
 
-    /// A lane for something else, until it is taken back; `None` if all of
-    /// them are needed.
-    pub(crate) fn lend(&mut self) -> Option<usize> {
-        // So that there is one for each chunk in flight, and one is left.
-        let spare = self.lanes > 1 && self.entries.len() < self.lanes;
-        let (at, _) = self.free.iter().enumerate().filter(|_| spare).max_by_key(|(_, lane)| **lane)?;
-        self.lanes -= 1;
-        Some(self.free.swap_remove(at))
-    }
-
-    /// What was lent is free again.
-    pub(crate) fn take_back(&mut self, lane: usize) {
-        self.free.push(lane);
-        self.lanes += 1;
-        self.advance();
-    }
-
     /// Takes in the next chunk in commit order; its number.
     pub(crate) fn push(&mut self, footprint: Footprint) -> u64 {
         let number = self.last + 1;
@@ -402,12 +385,7 @@ impl Schedule {
 
     /// The head did not hold, or fell to a deadlock, and was rolled back.
     pub(crate) fn stumbled(&mut self, number: u64) {
-        self.stumbled_beside(number, false);
-    }
-
-    /// The same; `others` if something was open that is none of the chunks.
-    pub(crate) fn stumbled_beside(&mut self, number: u64, others: bool) {
-        let others = others || self.head().is_some_and(|(_, _, others)| others);
+        let others = self.head().is_some_and(|(_, _, others)| others);
         let entry = self.entry(number);
         let State::Turn { contested } = entry.state else { unreachable!("stumbled in {:?}", entry.state) };
         entry.state = State::Waiting { again: contested || others };

@@ -204,11 +204,6 @@ pub(crate) fn display_name(relation: &Relation) -> String {
 }
 
 impl Table {
-    /// Whether both mappings lead to the same table in the same way.
-    pub(crate) fn is_as(&self, other: &Table) -> bool {
-        self.id == other.id || (self.sql == other.sql && self.path == other.path && self.key == other.key)
-    }
-
     /// Maps `relation` onto `target`.
     pub(crate) fn map(id: u64, relation: Arc<Relation>, target: &TargetTable) -> Result<Table, MappingError> {
         let name = display_name(&relation);

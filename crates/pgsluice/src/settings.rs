@@ -241,8 +241,7 @@ pub(crate) struct Apply {
     /// More than one helps where the target waits for its storage or has
     /// cores to spare, and only while it is behind: what is independent of all
     /// before it is executed early, what is not waits, and commits keep the
-    /// source's order. With more than one, a transaction that the source
-    /// streams while it is open is executed as it comes. Each has a replication origin of its own, which takes
+    /// source's order. Each has a replication origin of its own, which takes
     /// one of the target's `max_replication_slots` (from 18 on
     /// `max_active_replication_origins`) until the subscription is dropped.
     /// If the target has no room for all, fewer apply.

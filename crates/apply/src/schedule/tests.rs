@@ -40,23 +40,6 @@ fn what_is_independent_is_executed_ahead_and_the_rest_in_its_turn() {
 }
 
 #[test]
-fn a_lane_is_lent_only_while_there_is_one_for_each_chunk_and_another() {
-    let mut schedule = Schedule::new(2);
-    assert_eq!(schedule.lend(), Some(1));
-    assert_eq!(schedule.lend(), None);
-    schedule.push(keys(&[1]));
-    assert!(!schedule.has_room(), "one lane is left");
-    assert_eq!(polled(&mut schedule), [Action::Whole { number: 1, lane: 0 }]);
-    schedule.take_back(1);
-    schedule.push(keys(&[2]));
-    assert_eq!(polled(&mut schedule), [ahead(2, 1, Late::Nothing)]);
-    assert_eq!(schedule.lend(), None);
-    schedule.committed(1);
-    assert_eq!((schedule.lend(), schedule.has_room()), (Some(0), false));
-    assert_eq!(Schedule::new(1).lend(), None);
-}
-
-#[test]
 fn a2_tables_whose_rows_cannot_be_told_apart_are_serialised() {
     let start = |first: Units, second: Units, mapping: u64| {
         let mut schedule = Schedule::new(2);
