@@ -42,7 +42,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Seconds that nobody can undercut on this machine.
+    /// Seconds that nobody who writes every change can undercut on this machine; who folds the changes of a row may.
     pub(crate) fn seconds(&self) -> f64 {
         let shared = (self.walsender.cpu + self.sets.cpu) / self.cores as f64;
         shared.max(self.walsender.seconds).max(self.sets.seconds)

@@ -244,12 +244,13 @@ pub(crate) struct Stock {
 /// Native logical replication.
 pub(crate) const NATIVE: Stock = Stock {
     sides: "Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`; \
-            pgsluice: its defaults; `max_sync_workers_per_subscription` alike",
+            pgsluice: its defaults unless its section says otherwise; `max_sync_workers_per_subscription` alike",
     columns: "\"Equal\": after every run both ends held the same rows (count and hash). \"Limit\": what the servers \
               alone allow on this machine, measured in the same run: the walsender sending to a reader that throws \
               everything away, and the same number of rows written on the subscriber by set-based statements fed \
               from a table there. Both need the machine's cores, so the limit is the longer of the two, or the sum \
-              of their CPU seconds shared by the cores if that is longer. \"publisher / ours\": how many times as \
+              of their CPU seconds shared by the cores if that is longer; who writes only the last of several \
+              versions of a row may be faster than it. \"publisher / ours\": how many times as \
               long as ours took the publisher needed to write the same.",
 };
 
@@ -426,7 +427,10 @@ impl Report {
 fn with_earlier(records: &Path, measured: Vec<Case>) -> Result<Vec<Case>> {
     let earlier = if records.exists() { std::fs::read_to_string(records)? } else { String::new() };
     let earlier: Result<Vec<Case>, _> = earlier.lines().map(serde_json::from_str).collect();
-    let mut cases = earlier.with_context(|| format!("reading {}", records.display()))?;
+    let mut cases = earlier.with_context(|| {
+        let records = records.display();
+        format!("{records} cannot be read, perhaps as records of an earlier format: delete it and measure all cases again")
+    })?;
     for case in measured {
         match cases.iter_mut().find(|earlier| earlier.name == case.name) {
             Some(earlier) => *earlier = case,

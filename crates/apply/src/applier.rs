@@ -13,14 +13,18 @@
 //! A transaction larger than a batch is handed over in parts, of which one is
 //! executed, one waits and one grows; the target commits it when its commit
 //! has come. Where others may commit before it, it stands aside in a file
-//! instead ([`crate::large`]).
+//! instead ([`crate::large`]). One that the source streams while it is open is
+//! executed while it comes ([`crate::early`]).
+
+mod joining;
+mod streamed;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base::{Lsn, Progress, SubscriptionName};
+use base::{Lsn, Progress, SubscriptionName, Xid};
 use client::{Canceller, Wire};
 use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -32,6 +36,7 @@ use crate::batch::{Batch, Change, Chunk, Digest, End};
 use crate::catalog::Catalog;
 use crate::counters::Counters;
 use crate::crew::{Crew, Parts};
+use crate::early::{Ended, Start, Told};
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity};
 use crate::gate::{Gate, Intake, Passed};
@@ -72,6 +77,9 @@ pub struct Options {
     pub workers: usize,
     /// Whether transactions become visible in the source's order.
     pub commit_order: CommitOrder,
+    /// The stream may bring transactions while they are open: where order is preserved, they are then executed while
+    /// they come, on a session besides.
+    pub streaming: bool,
     /// The transaction to pass over, by its commit LSN.
     pub skip_lsn: Option<Lsn>,
     /// Where the stream can be held between transactions.
@@ -114,6 +122,13 @@ const AHEAD_ROWS: usize = 2_000;
 /// And less waits no longer than this, where it may be committed before what is being executed.
 const PATIENCE: Duration = Duration::from_millis(5);
 
+/// Sessions that apply, if there is room for them on the target: one for each of `workers`, and where order is preserved
+/// and the stream brings transactions while they are open (`streaming`), one that executes these while they come.
+#[must_use]
+pub fn sessions(workers: usize, order: CommitOrder, streaming: bool) -> usize {
+    workers + usize::from(streaming && (order == CommitOrder::Preserve || workers == 1))
+}
+
 impl Options {
     fn batch_rows(&self) -> usize {
         let most = if self.keep_transactions { AHEAD_ROWS } else { BATCH_ROWS };
@@ -123,6 +138,10 @@ impl Options {
     /// Whether transactions commit out of order, with so many workers.
     pub(crate) fn is_relaxed(&self, workers: usize) -> bool {
         self.commit_order == CommitOrder::Relaxed && workers > 1
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        sessions(self.workers, self.commit_order, self.streaming && !self.exact_only)
     }
 
     /// With so many workers.
@@ -136,6 +155,8 @@ pub(crate) enum Work {
     Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
     /// A transaction that others may pass.
     Large(Box<Large>, Footprint),
+    /// The end of one that is executed early.
+    Early(Box<Ended>),
     Join(Join),
     /// Everything before was handed over.
     CaughtUp(Lsn),
@@ -159,14 +180,16 @@ pub async fn apply(
     counters.executing.store(false, Ordering::Relaxed);
     let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters);
     let shared = Shared::new(Arc::clone(&counters), progress);
-    let workers = target.sessions.wires.len();
+    let sessions = target.sessions.wires.len();
+    let workers = sessions.min(options.workers);
     let relaxed = options.is_relaxed(workers);
     let prefix = target.reached.prefix;
     let shared = Arc::new(if relaxed { shared.relaxed(prefix) } else { shared });
     let fitting = shared.fitting();
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
-    let mut executing = AbortOnDrop(start(target.sessions, queue, &options, shared, &prefetch));
+    let (starts, early) = mpsc::unbounded_channel();
+    let mut executing = AbortOnDrop(start(target.sessions, (queue, early), &options, shared, &prefetch));
     let mut planning = Planning {
         assembler: Assembler::new(feed.spool).with_binary(options.binary),
         intake: Intake::new(Arc::clone(&options.gate)),
@@ -175,6 +198,11 @@ pub async fn apply(
         settled: None,
         growing: None,
         relaxed,
+        early: None,
+        given_up: None,
+        starts: (sessions > workers).then_some(starts),
+        ended: None,
+        taken: Lsn::INVALID,
         handed: prefix,
         ready_since: None,
         fitting,
@@ -226,13 +254,14 @@ async fn cancel(cancellers: &[Canceller], mut executing: AbortOnDrop) -> Result<
 /// Executes what comes, on one session or on several.
 fn start(
     sessions: Sessions,
-    queue: mpsc::Receiver<Work>,
+    (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<Start>),
     options: &Options,
     shared: Arc<Shared>,
     prefetch: &Prefetch,
 ) -> tokio::task::JoinHandle<Result<(), Error>> {
     let Sessions { wires, pids, lock_watch, applying } = sessions;
-    let (workers, binary, exact_only) = (wires.len(), options.binary, options.exact_only);
+    let (workers, binary, exact_only) =
+        (wires.len().min(options.workers), options.binary, options.exact_only);
     let identity = Identity { subscription: options.subscription.to_string() };
     let cancellers = wires.iter().map(Wire::canceller).collect();
     let executor = |wire| {
@@ -249,12 +278,14 @@ fn start(
                 executors,
                 cancellers,
                 pids,
+                workers,
                 lock_watch,
                 shared,
                 applying,
                 binary,
                 exact_only,
                 relaxed,
+                starts,
             };
             tokio::spawn(Crew::new(parts).run(queue))
         }
@@ -275,7 +306,7 @@ async fn execute(
                 counters.executing.store(false, Ordering::Relaxed);
             }
             // Only where several sessions apply.
-            Work::Large(..) => return Err(Kind::Lost.into()),
+            Work::Large(..) | Work::Early(_) => return Err(Kind::Lost.into()),
             Work::Join(join) => {
                 counters.executing.store(true, Ordering::Relaxed);
                 executor.join(join).await?;
@@ -338,6 +369,16 @@ struct Planning {
     growing: Option<Growing>,
     /// Transactions commit out of order.
     relaxed: bool,
+    /// The streamed transaction that is executed while it comes.
+    early: Option<Told>,
+    /// One that is not executed early any more.
+    given_up: Option<Xid>,
+    /// `None` where there is no session for it.
+    starts: Option<mpsc::UnboundedSender<Start>>,
+    /// Its end, to be handed over behind everything before it.
+    ended: Option<Box<Ended>>,
+    /// Where the last transaction ended that is for this target.
+    taken: Lsn,
     /// Where what was handed over last ends.
     handed: Lsn,
     /// Since when a whole transaction waits to be handed over, where it may
@@ -381,6 +422,14 @@ impl Planning {
             while let Ok(request) = self.joins.try_recv() {
                 self.take_request(request);
             }
+            // Before tables join: they join behind it.
+            if self.ended.is_some() {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    handed = self.hand_over_ended(&work) => handed?,
+                }
+            }
             if self.transaction.is_none() && !self.finishing.is_empty() {
                 tokio::select! {
                     biased;
@@ -396,6 +445,9 @@ impl Planning {
                     return Err(error);
                 }
             };
+            if self.ended.is_some() {
+                continue;
+            }
             let mut full = self.is_full();
             let aside = full && self.stand_aside()?;
             full &= !aside;
@@ -564,6 +616,9 @@ impl Planning {
             while let Some(event) = self.next_event(caught_up)? {
                 *caught_up = None;
                 self.take(event, caught_up).await?;
+                if self.ended.is_some() {
+                    return Ok(true);
+                }
                 if self.transaction.is_none() && !self.finishing.is_empty() {
                     return Ok(true);
                 }
@@ -577,7 +632,12 @@ impl Planning {
             // What is put aside has a limit: the rest waits in the queue.
             let input = if self.intake.is_full() { None } else { waiting.next() };
             match input {
-                Some(Input::Message(data)) => self.assembler.push(data)?,
+                Some(Input::Message(data)) => {
+                    self.assembler.push(data)?;
+                    if let Some(notice) = self.assembler.notice() {
+                        self.heed(notice).await?;
+                    }
+                }
                 // In the middle of a transaction the position may lie behind
                 // that transaction's commit, which is not applied yet.
                 Some(Input::CaughtUp(lsn)) if self.transaction.is_none() => {
@@ -613,6 +673,7 @@ impl Planning {
 
     async fn take(&mut self, event: Event, caught_up: &mut Option<Lsn>) -> Result<(), Error> {
         match event {
+            Event::Begin(begin) if self.ends_early(begin).await? => {}
             Event::Begin(begin) => {
                 let skipped = self.options.skip_lsn == Some(begin.final_lsn);
                 if skipped {
@@ -698,46 +759,9 @@ impl Planning {
             }
             return;
         }
+        self.taken = commit.end_lsn;
         self.intake.handed(commit.end_lsn);
         self.batch.end(current.begin, commit, current.skipped);
-    }
-
-    fn take_request(&mut self, request: Request) {
-        match request {
-            Request::Begin { tables, done } => {
-                for table in tables {
-                    self.catalog.begin_join(table.clone());
-                    self.asides.begin(table);
-                }
-                let _ = done.send(());
-            }
-            Request::Forget { table } => {
-                self.catalog.forget(&table);
-                self.asides.remove(&table);
-            }
-            Request::Finish { .. } => self.finishing.push_back(request),
-        }
-    }
-
-    /// Lets tables join here, behind all that was passed. If the executor is
-    /// gone, it failed, and says so itself.
-    async fn finish_joins(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
-        self.hand_over_whole(work).await?;
-        while let Some(Request::Finish { table, since, done }) = self.finishing.pop_front() {
-            let Some(aside) = self.asides.remove(&table) else { continue };
-            match aside.into_work(&mut || self.assembler.scratch()) {
-                Ok(changes) => {
-                    self.catalog.join(table.clone(), since);
-                    let join = Join { table, since, changes, position: self.passed, done };
-                    let _ = work.send(Work::Join(join)).await;
-                }
-                Err(why) => {
-                    self.catalog.forget(&table);
-                    let _ = done.send(Err(why));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// What is handed over next; `busy` says that a worker will be.
