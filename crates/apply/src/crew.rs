@@ -12,6 +12,8 @@
 //! and whether a COMMIT on its way arrived is asked behind the fences of the
 //! next start (RULES P2).
 
+mod early;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -22,10 +24,11 @@ use client::Canceller;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
+use self::early::Early;
 use crate::applier::{AbortOnDrop, Work};
 use crate::batch::{Chunk, Digest};
 use crate::counters::add;
-use crate::early::{self, Ended, Outcome, Start, Tell};
+use crate::early::{self as streamed, Ended, Outcome, Start};
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
 use crate::join::Join;
@@ -107,8 +110,6 @@ const FIRST_LOOK: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_millis(100);
 /// At most so long from look to look.
 const LOOKS_APART_MAX: Duration = Duration::from_millis(250);
-/// Between two looks whether somebody waits for what was executed early.
-const EARLY_LOOKS_APART: Duration = Duration::from_millis(500);
 
 /// The head, as the lock watch saw it.
 struct Watched {
@@ -185,21 +186,6 @@ enum Piece {
     /// To be done alone.
     Alone(Option<Order>),
     CaughtUp(Lsn),
-}
-
-/// A streamed transaction that is executed early.
-struct Early {
-    tell: mpsc::UnboundedSender<Tell>,
-    /// It was told that it is in somebody's way.
-    lets_go: bool,
-    /// The head that did not hold beside it, and goes on when it has left.
-    stumbled: Option<u64>,
-    /// What it is as a piece, and the lane of that, once it was told that its turn has come.
-    turn: Option<(u64, usize)>,
-    /// When it is looked at next; `None` while an answer is awaited.
-    look: Option<Instant>,
-    /// Since when somebody was seen waiting for it.
-    waited_for_since: Option<Instant>,
 }
 
 /// See the module.
@@ -612,95 +598,6 @@ impl Crew {
         })
     }
 
-    /// Has executed early what may be.
-    fn begin_early(&mut self) {
-        if let (None, Some(lane)) = (&self.early, self.early_lane)
-            && let Some(start) = self.waiting.take().or_else(|| self.starts.try_recv().ok())
-        {
-            let tell = start.tell.clone();
-            let look = Some(Instant::now() + EARLY_LOOKS_APART);
-            let early =
-                Early { tell, lets_go: false, stumbled: None, turn: None, look, waited_for_since: None };
-            self.early = Some(early);
-            let _ = self.lanes[lane].orders.try_send((0, Order::Early(start)));
-        }
-    }
-
-    /// Tells who executes this piece early that its turn has come; false if nobody does, or will any more.
-    fn give_turn(&mut self, number: u64, lane: usize) -> bool {
-        let Some(InFlight { piece: Piece::Early(Some(ended)), .. }) = self.pieces.get(&number) else {
-            return false;
-        };
-        let tell = match self.early.as_mut().filter(|early| ended.is_of(&early.tell)) {
-            Some(early) => {
-                early.turn = Some((number, lane));
-                Tell::Turn(number, ended.end())
-            }
-            None => {
-                self.waiting.take_if(|start| ended.is_of(&start.tell));
-                Tell::Abandon
-            }
-        };
-        let has_turn = matches!(tell, Tell::Turn(..));
-        // Who has left is heard of soon.
-        let _ = ended.tell.send(tell);
-        has_turn
-    }
-
-    /// Somebody may wait for what was executed early (RULES A3).
-    fn let_early_go(&mut self) {
-        if let Some(early) = &mut self.early
-            && !std::mem::replace(&mut early.lets_go, true)
-        {
-            let _ = early.tell.send(Tell::LetGo);
-        }
-    }
-
-    /// When it is to be asked whether somebody waits for what was executed early, which its turn may have to wait for.
-    fn early_look(&self) -> Option<Instant> {
-        self.early.as_ref().filter(|early| early.turn.is_none() && !early.lets_go)?.look
-    }
-
-    fn look_at_early(&mut self) {
-        if let (Some(early), Some(lane)) = (&mut self.early, self.early_lane)
-            && self.questions.send(Question::Early { pid: self.lanes[lane].pid }).is_ok()
-        {
-            early.look = None;
-        }
-    }
-
-    fn early_is_waited_for(&mut self, wait: Wait) {
-        let patience = self.patience;
-        // An answer about the one before it does no harm.
-        let Some(early) = &mut self.early else { return };
-        let now = Instant::now();
-        early.look = Some(now + EARLY_LOOKS_APART);
-        match wait {
-            Wait::Ours | Wait::Others => {
-                let until = *early.waited_for_since.get_or_insert(now) + patience;
-                early.look = Some(until.min(now + EARLY_LOOKS_APART));
-                if now >= until {
-                    tracing::debug!("what was executed while it is open is waited for: it is rolled back");
-                    self.let_early_go();
-                }
-            }
-            Wait::None => early.waited_for_since = None,
-            Wait::Unknown => {}
-        }
-    }
-
-    fn early_has_left(&mut self) -> Result<(), Error> {
-        let Some(early) = self.early.take() else { return Ok(()) };
-        if let (Some(number), Some(schedule)) = (early.stumbled, self.schedule.preserve()) {
-            schedule.stumbled_beside(number, true);
-        }
-        if let Some((number, lane)) = early.turn {
-            let order = self.ended(number)?;
-            let _ = self.lanes[lane].orders.try_send((number, order));
-        }
-        Ok(())
-    }
-
     fn cancel(&self, number: u64, lane: usize) {
         let (canceller, reporter) = (self.lanes[lane].canceller.clone(), self.reporter.clone());
         tokio::spawn(async move {
@@ -720,7 +617,7 @@ async fn work(
     let _farewell = Farewell(reporter.clone());
     while let Some((number, order)) = orders.recv().await {
         let report = match order {
-            Order::Early(start) => match early::apply(&mut executor, &canceller, start).await {
+            Order::Early(start) => match streamed::apply(&mut executor, &canceller, start).await {
                 Ok(Outcome::Committed(number)) => (number, Ok(Answer::Committed)),
                 Ok(Outcome::Left) => (0, Ok(Answer::Left)),
                 Ok(Outcome::Lost(error)) => {
@@ -785,7 +682,7 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
             Answer::Committed
         }
         Order::Ended(ended) => {
-            early::apply_ended(executor, *ended).await?;
+            streamed::apply_ended(executor, *ended).await?;
             Answer::Committed
         }
         // Not one answer: the worker's own.

@@ -32,6 +32,10 @@ fn follow(s: &mut Scenario) {
 const OPEN: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
                     AND application_name LIKE '%apply' AND state = 'idle in transaction' AND backend_xid IS NOT NULL";
 
+/// Whether a session that applies waits for a lock.
+const BLOCKED: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
+                       AND application_name LIKE '%apply' AND wait_event_type = 'Lock'";
+
 #[track_caller]
 fn wait_for_targets(s: &Scenario, what: &str, sql: &str) {
     for number in 0..s.followers() {
@@ -48,13 +52,18 @@ fn open(s: &Scenario) {
     wait_until_open(s);
 }
 
-/// A walsender thinks of streaming only when something comes, and not before the position where it began.
 #[track_caller]
 fn wait_until_open(s: &Scenario) {
+    wait_until(s, "the transaction to be executed early", OPEN);
+}
+
+/// A walsender thinks of streaming only when something comes, and not before the position where it began.
+#[track_caller]
+fn wait_until(s: &Scenario, what: &str, sql: &str) {
     for number in 0..s.followers() {
-        let seen = wait_for("the transaction to be executed early", BOUND, || {
+        let seen = wait_for(what, BOUND, || {
             s.source("UPDATE small SET n = n + 1 WHERE id = 20");
-            Ok(s.target_one_of(number, OPEN) == "t")
+            Ok(s.target_one_of(number, sql) == "t")
         });
         seen.unwrap_or_else(|error| panic!("{error:#}, follower {number}\n{}", s.log(number)));
     }
@@ -183,12 +192,7 @@ fn a3_who_waits_for_what_was_written_early_is_let_go() {
         let mut holder = Session::to(&s.target_url(0));
         holder.run("BEGIN; SELECT FROM small WHERE id = 1 FOR UPDATE");
         s.source("UPDATE small SET n = 5 WHERE id = 1");
-        wait_for_targets(
-            s,
-            "the head to wait",
-            "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
-             AND application_name LIKE '%apply' AND wait_event_type = 'Lock'",
-        );
+        wait_for_targets(s, "the head to wait", BLOCKED);
         // Waits for what was written early; then lets the head's go.
         holder.run("SELECT FROM t WHERE id = 1 FOR UPDATE; COMMIT");
         s.catch_up();
@@ -262,13 +266,7 @@ fn what_was_abandoned_keeps_nobody_waiting() {
         holder.run("BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE");
         s.source_in("large", "BEGIN");
         s.source_in("large", "UPDATE t SET n = 1");
-        let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
-                     AND application_name LIKE '%apply' AND wait_event_type = 'Lock'";
-        let waiting = wait_for("it to wait for the lock", BOUND, || {
-            s.source("UPDATE small SET n = n + 1 WHERE id = 20");
-            Ok(s.target_one(waits) == "t")
-        });
-        waiting.unwrap();
+        wait_until(s, "it to wait for the lock", BLOCKED);
         s.source_in("large", "ROLLBACK");
         s.source_in("large", "BEGIN");
         s.source_in("large", "UPDATE u SET n = 1");
@@ -293,16 +291,10 @@ fn a3_what_was_abandoned_lets_go_of_its_locks() {
         s.source_in("large", "UPDATE t SET n = 1 WHERE id < 2000");
         wait_until_open(s);
         s.source_in("large", "UPDATE t SET n = 2");
-        let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
-                     AND application_name LIKE '%apply' AND wait_event_type = 'Lock'";
-        let waiting = wait_for("it to wait for the lock", BOUND, || {
-            s.source("UPDATE small SET n = n + 1 WHERE id = 20");
-            Ok(s.target_one(waits) == "t")
-        });
-        waiting.unwrap();
+        wait_until(s, "it to wait for the lock", BLOCKED);
         s.source_in("large", "ROLLBACK");
         s.source("UPDATE small SET n = 0");
-        wait_for_targets(s, "it to be rolled back", &format!("SELECT NOT ({waits})"));
+        wait_for_targets(s, "it to be rolled back", &format!("SELECT NOT ({BLOCKED})"));
         s.target("BEGIN; SET LOCAL lock_timeout = '5s'; UPDATE t SET n = 0 WHERE id = 1; COMMIT");
         holder.run("COMMIT");
         s.catch_up();
