@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use testkit::Major;
@@ -355,6 +355,7 @@ impl Report {
         }
         let records = out.join(format!("{}.jsonl", self.bench));
         self.cases = with_earlier(&records, self.cases)?;
+        ensure!(!self.cases.is_empty(), "nothing is recorded in {}: measure first", records.display());
         let lines: Result<Vec<String>, _> = self.cases.iter().map(serde_json::to_string).collect();
         std::fs::write(&records, format!("{}\n", lines?.join("\n")))?;
         std::fs::write(out.join(format!("{}.md", self.bench)), self.document()?)?;
@@ -608,6 +609,9 @@ mod tests {
         again.ours = vec![run(0.5)];
         report(vec![again]).write(&place).unwrap();
         let document = std::fs::read_to_string(place.join("test.md")).unwrap();
+        report(Vec::new()).write(&place).unwrap();
+        assert_eq!(std::fs::read_to_string(place.join("test.md")).unwrap(), document);
+        assert!(report(Vec::new()).write(&place.join("nothing")).is_err());
         std::fs::remove_dir_all(&place).unwrap();
         let line = |name: &str| document.lines().find(|line| line.contains(name)).unwrap().to_owned();
         assert!(line("| updates-15").contains("| 6.00  |"), "{document}");
