@@ -18,7 +18,6 @@ mod catalog;
 mod catalogue;
 mod counters;
 mod crew;
-mod early;
 mod error;
 mod executor;
 mod explain;
@@ -44,7 +43,7 @@ mod table;
 mod target;
 mod write;
 
-pub use applier::{CommitOrder, Feed, Options, apply, sessions};
+pub use applier::{CommitOrder, Feed, Options, apply};
 pub use catalog::JoinedTables;
 pub use catalogue::catalogue;
 pub use counters::Counters;

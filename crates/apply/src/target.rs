@@ -100,8 +100,7 @@ impl Target {
         let catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
         let mut pids = vec![backend(&mut wire).await?];
         let mut wires = vec![wire];
-        let wanted = options.sessions();
-        while wires.len() < wanted {
+        while wires.len() < options.workers {
             match worker(info, state, options, &pids).await {
                 Ok((wire, pid)) => {
                     wires.push(wire);
@@ -109,8 +108,9 @@ impl Target {
                 }
                 Err(error) if is_without_room(&error) => {
                     tracing::warn!(
-                        "{} of {wanted} sessions that apply, because the target has no room for more: {error}",
-                        wires.len()
+                        "{} of {} apply workers, because the target has no room for more: {error}",
+                        wires.len(),
+                        options.workers
                     );
                     break;
                 }

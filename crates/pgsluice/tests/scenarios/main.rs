@@ -9,7 +9,6 @@
 mod adopt;
 mod conflicts;
 mod create_schema;
-mod early;
 mod errors;
 mod failures;
 mod faults;
