@@ -8,7 +8,7 @@ use crate::load::{Script, Value};
 use crate::slow;
 
 const TRANSACTIONS: u64 = 400_000;
-/// Of rows that are soon written: the second that a start takes must not be what is measured.
+/// Of rows that are soon written: what a start takes, some 0.3 s, must not be what is measured.
 const TRANSACTIONS_NARROW: u64 = 1_000_000;
 const TRANSACTIONS_TPCB: u64 = 300_000;
 const TRANSACTIONS_QUICK: u64 = 100_000;

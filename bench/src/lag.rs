@@ -2,7 +2,8 @@
 //!
 //! A *beat* is a row of its own table, committed alone every few milliseconds. One session on the publisher notes when
 //! its COMMIT was answered, one on the subscriber asks all the time which beat is the newest. Both are on this machine
-//! and so have one clock. A beat is flushed when its COMMIT is answered, whatever the load does. Both sides are looked at alike; a look every 0.2 ms bounds what can be told apart.
+//! and so have one clock. A beat is flushed when its COMMIT is answered, whatever the load does. Both sides are looked
+//! at alike; a look every 0.2 ms bounds what can be told apart.
 //!
 //! The load is half of what goes through native replication on this machine while it is written: that is measured
 //! first, in the same run.
@@ -78,14 +79,25 @@ fn script() -> Script {
     Script::one(vec![("pk", pk)], "UPDATE t SET counter = counter + 1 WHERE pk = :pk")
 }
 
-fn steady(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
-    let name = format!("lag steady-{major}");
+/// Two servers with these tables, filled, and published beside beats; saved as `empty`.
+fn rig_with(options: &Options, major: Major, schema: &str, tables: &[(&str, i64)]) -> Result<Rig> {
     let mut rig = Rig::start(major, options.connections)?;
-    rig.pair.both(DB, &format!("{MARK}{SCHEMA}"))?;
-    rig.pair.source.sql(DB, &format!("INSERT INTO t SELECT i, 0 FROM generate_series(1, {ROWS}) i"))?;
-    rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE mark, t, beat"))?;
+    rig.pair.both(DB, &format!("{MARK}{schema}"))?;
+    let mut publication = format!("CREATE PUBLICATION {NAME} FOR TABLE mark, beat");
+    for (table, rows) in tables {
+        let fill = format!("INSERT INTO {table} SELECT i, 0 FROM generate_series(1, {rows}) i");
+        rig.pair.source.sql(DB, &fill)?;
+        publication += &format!(", {table}");
+    }
+    rig.pair.source.sql(DB, &publication)?;
     rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
     rig.save("empty")?;
+    Ok(rig)
+}
+
+fn steady(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
+    let name = format!("lag steady-{major}");
+    let mut rig = rig_with(options, major, SCHEMA, &[("t", ROWS)])?;
     let ceiling = ceiling(&mut rig)?;
     say.line(&format!("{name}: {ceiling:.0} transactions a second go through native while they are written"));
     let time = if options.quick { TIME_QUICK } else { TIME };
@@ -147,14 +159,8 @@ fn start_anew(rig: &mut Rig) -> Result<()> {
 fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
     let name = format!("lag large-among-small-{major}");
     let rows = options.rows.map_or(if options.quick { LARGE_QUICK } else { LARGE }, |rows| rows as i64);
-    let mut rig = Rig::start(major, options.connections)?;
-    rig.pair.both(DB, &format!("{MARK}{SCHEMA}{LARGE_SCHEMA}"))?;
-    let fill =
-        |table: &str, rows| format!("INSERT INTO {table} SELECT i, 0 FROM generate_series(1, {rows}) i");
-    rig.pair.source.sql(DB, &format!("{}; {}", fill("t", ROWS), fill("large", rows)))?;
-    rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE mark, t, large, beat"))?;
-    rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
-    rig.save("empty")?;
+    let tables = [("t", ROWS), ("large", rows)];
+    let mut rig = rig_with(options, major, &format!("{SCHEMA}{LARGE_SCHEMA}"), &tables)?;
     let time = if options.quick { TIME_QUICK } else { TIME };
     let load = Amount::Rate { per_second: SMALL_PER_SECOND, time };
     let mut case = Case::new("large-among-small-p99", major, rig.version()?, GOAL_RELAXED, 1);

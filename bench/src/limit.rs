@@ -19,8 +19,8 @@ use crate::rig::{DB, NAME, Rig};
 /// `XLogData`, and the bytes of its header: its tag and three 8-byte numbers.
 const XLOG_DATA: u8 = b'w';
 const XLOG_DATA_HEADER: usize = 25;
-/// pgoutput's Commit.
-const COMMIT: u8 = b'C';
+/// pgoutput's Commit, and Stream Commit.
+const COMMITS: [u8; 2] = [b'C', b'c'];
 /// A reader that hears nothing for this long counts on something that was not sent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Rows of one set: the default of `batch_rows_max`.
@@ -42,7 +42,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Seconds that nobody can undercut on this machine.
+    /// Seconds that nobody who writes every change can undercut on this machine; who folds the changes of a row may.
     pub(crate) fn seconds(&self) -> f64 {
         let shared = (self.walsender.cpu + self.sets.cpu) / self.cores as f64;
         shared.max(self.walsender.seconds).max(self.sets.seconds)
@@ -96,7 +96,7 @@ fn timed<T>(server: &Cluster, work: impl FnOnce() -> T) -> (Alone, T) {
 async fn read(url: &str, slot: &str, commits: u64) -> Result<()> {
     let mut wire = Wire::connect(&ConnInfo::parse(url)?, "bench limit", Replication::Database, &[]).await?;
     let command = format!(
-        "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '2', publication_names '{NAME}', binary 'true')"
+        "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '2', publication_names '{NAME}', binary 'true', streaming 'on')"
     );
     let mut pauses = wire.read_in_bulk().await?;
     wire.copy_both(&command).await?;
@@ -116,7 +116,8 @@ async fn read(url: &str, slot: &str, commits: u64) -> Result<()> {
         };
         taken += frame.body.len();
         let is_data = frame.body.first() == Some(&XLOG_DATA);
-        seen += u64::from(is_data && frame.body.get(XLOG_DATA_HEADER) == Some(&COMMIT));
+        let kind = frame.body.get(XLOG_DATA_HEADER).filter(|_| is_data);
+        seen += u64::from(kind.is_some_and(|kind| COMMITS.contains(kind)));
     }
     // The walsender is told nothing; it ends with the connection, and the slot is dropped then.
     drop(wire);

@@ -27,10 +27,16 @@ fn field(path: &str, name: &str) -> Option<String> {
 /// The program's own word, and the commit it was built from if git knows.
 pub(crate) fn pgsluice_version() -> String {
     let version = pgsluice_path().ok().and_then(|path| output(Command::new(path).arg("--version")));
-    let mut describe = Command::new("git");
-    describe.args(["describe", "--always", "--dirty"]).current_dir(testkit::workspace_dir());
-    let commit = output(&mut describe).map(|commit| format!(" ({commit})"));
+    let commit = git(&["describe", "--always"]).map(|commit| {
+        // What was measured before is written while the next is: it is no part of the program.
+        let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"]);
+        format!(" ({commit}{})", if changes.is_none_or(|changes| changes.is_empty()) { "" } else { "-dirty" })
+    });
     format!("{}{}", version.unwrap_or_else(|| "pgsluice".to_owned()), commit.unwrap_or_default())
+}
+
+fn git(words: &[&str]) -> Option<String> {
+    output(Command::new("git").args(words).current_dir(testkit::workspace_dir()))
 }
 
 /// Today, in UTC.

@@ -38,7 +38,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use testkit::{Major, workspace_dir};
 
-use report::Report;
+use report::{Case, Report};
 
 /// Leaves the clusters' directories behind; read by testkit.
 const KEEP_VARIABLE: &str = "PGSLUICE_TEST_KEEP";
@@ -110,6 +110,9 @@ struct Options {
     /// Measure one side alone; there is no ratio then.
     #[arg(long, value_name = "SIDE")]
     only: Option<Arm>,
+    /// Measure nothing: write the document again from what was recorded.
+    #[arg(long)]
+    document: bool,
     /// Leave the clusters' directories behind.
     #[arg(long)]
     keep: bool,
@@ -191,29 +194,23 @@ fn run(options: &Options) -> Result<bool> {
         return Err(again.args(std::env::args_os().skip(1)).env(KEEP_VARIABLE, "1").exec().into());
     }
     let say = Say { started: Instant::now() };
-    let (name, mut cases) = match options.bench {
-        Bench::Copy => ("copy", copy::run(options, &say)?),
-        Bench::Catchup => ("catchup", catchup::run(options, &say)?),
-        Bench::Decode => ("decode", decode::run(options, &say)?),
-        Bench::Verify => ("verify", verify::run(options, &say)?),
-        Bench::Ablation => ("ablation", ablation::run(options, &say)?),
-        Bench::Lag => ("lag", lag::run(options, &say)?),
+    let (bench, stock, measure): (_, _, fn(&Options, &Say) -> Result<Vec<Case>>) = match options.bench {
+        Bench::Copy => ("copy", &report::NATIVE, copy::run),
+        Bench::Catchup => ("catchup", &report::NATIVE, catchup::run),
+        Bench::Decode => ("decode", &decode::STOCK, decode::run),
+        Bench::Verify => ("verify", &verify::STOCK, verify::run),
+        Bench::Ablation => ("ablation", &ablation::STOCK, ablation::run),
+        Bench::Lag => ("lag", &lag::STOCK, lag::run),
     };
+    let report = |cases| Report { bench, stock, cases, settings: rig::settings(options.connections) };
+    let out = options.out();
+    if options.document {
+        return report(Vec::new()).write(&out).map(|()| true);
+    }
+    let mut cases = measure(options, &say)?;
     anyhow::ensure!(!cases.is_empty(), "no case has that name");
     cases.iter_mut().for_each(|case| case.arguments = options.repeatable());
-    let report = Report {
-        bench: name,
-        stock: match options.bench {
-            Bench::Copy | Bench::Catchup => &report::NATIVE,
-            Bench::Verify => &verify::STOCK,
-            Bench::Ablation => &ablation::STOCK,
-            Bench::Decode => &decode::STOCK,
-            Bench::Lag => &lag::STOCK,
-        },
-        cases,
-        settings: rig::settings(options.connections),
-    };
-    let out = options.out();
+    let report = report(cases);
     println!("\n{}", report.table());
     println!("plots and table: {}", out.display());
     println!("{}", report.json());

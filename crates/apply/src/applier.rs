@@ -13,14 +13,19 @@
 //! A transaction larger than a batch is handed over in parts, of which one is
 //! executed, one waits and one grows; the target commits it when its commit
 //! has come. Where others may commit before it, it stands aside in a file
-//! instead ([`crate::large`]).
+//! instead ([`crate::large`]). One that the source streams while it is open is
+//! executed while it comes ([`crate::early`]).
+
+mod joining;
+mod options;
+mod streamed;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base::{Lsn, Progress, SubscriptionName};
+use base::{Lsn, Progress, Xid};
 use client::{Canceller, Wire};
 use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -28,66 +33,25 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use txn::{Assembler, Begin, Block, Event, Input, Spool};
 
+use self::options::AHEAD_ROWS;
+pub use self::options::{CommitOrder, Options, sessions};
 use crate::batch::{Batch, Change, Chunk, Digest, End};
 use crate::catalog::Catalog;
 use crate::counters::Counters;
 use crate::crew::{Crew, Parts};
+use crate::early::{Ended, Start, Told};
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity};
-use crate::gate::{Gate, Intake, Passed};
+use crate::gate::{Intake, Passed};
 use crate::join::{Asides, Join, JoinRequests, Part, Request};
 use crate::large::{Growing, Large};
-use crate::prefetch::{Options as PrefetchOptions, Prefetch};
+use crate::prefetch::Prefetch;
 use crate::reach::Reached;
 use crate::schedule::Footprint;
 use crate::settled::{FILES_MAX, Room, Settled};
 use crate::shared::Shared;
 use crate::target::{Sessions, Target};
 use crate::write::Writer;
-
-/// How an applier works.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Names sessions and origin.
-    pub subscription: SubscriptionName,
-    /// The stream's values are in binary form where types have one.
-    pub binary: bool,
-    /// `synchronous_commit` of the sessions that apply.
-    pub synchronous_commit: String,
-    /// Rows that are written as one batch, at most.
-    pub batch_rows_max: usize,
-    /// Bytes of them.
-    pub batch_bytes_max: usize,
-    /// One source transaction is one target transaction (RULES F3).
-    pub keep_transactions: bool,
-    /// Every change is applied by itself, as after a batch that does not fit:
-    /// for tests of that path.
-    pub exact_only: bool,
-    /// Go on where `session_replication_role` may not be set.
-    pub allow_triggers: bool,
-    /// Both databases are in SQL_ASCII: their bytes pass as they are, and the
-    /// stream was asked not to convert them either.
-    pub unconverted: bool,
-    /// Sessions that apply at the same time, at most.
-    pub workers: usize,
-    /// Whether transactions become visible in the source's order.
-    pub commit_order: CommitOrder,
-    /// The transaction to pass over, by its commit LSN.
-    pub skip_lsn: Option<Lsn>,
-    /// Where the stream can be held between transactions.
-    pub gate: Arc<Gate>,
-    /// Pages that are read ahead, if any are.
-    pub prefetch: Option<PrefetchOptions>,
-}
-
-/// Whether transactions become visible on the target in the source's order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CommitOrder {
-    /// They do.
-    Preserve,
-    /// One that is independent of all before it may commit before them.
-    Relaxed,
-}
 
 /// What an applier is fed with.
 pub struct Feed {
@@ -102,40 +66,16 @@ pub struct Feed {
 /// On stop, how long the chunk in hand may take before it is cancelled.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A batch is full at this share of what is written at once: the rest is for
-/// what is settled. It is also how large a part of a large transaction is.
-const BATCHES: usize = 4;
-/// A batch of more rows is not worth waiting for.
-const BATCH_ROWS: usize = 10_000;
-/// Where each transaction goes by itself, so many rows wait behind it, for who reads ahead. And while something is
-/// being executed, so many changes are worth another session and two more round trips: a set of fewer costs the
-/// target more than it is worth, and what waits a moment longer is folded.
-const AHEAD_ROWS: usize = 2_000;
-/// And less waits no longer than this, where it may be committed before what is being executed.
+/// What is less than [`AHEAD_ROWS`] waits no longer than this, where it may be committed before what is being executed.
 const PATIENCE: Duration = Duration::from_millis(5);
-
-impl Options {
-    fn batch_rows(&self) -> usize {
-        let most = if self.keep_transactions { AHEAD_ROWS } else { BATCH_ROWS };
-        (self.batch_rows_max / BATCHES).clamp(1, most)
-    }
-
-    /// Whether transactions commit out of order, with so many workers.
-    pub(crate) fn is_relaxed(&self, workers: usize) -> bool {
-        self.commit_order == CommitOrder::Relaxed && workers > 1
-    }
-
-    /// With so many workers.
-    fn batch_bytes(&self, workers: usize) -> usize {
-        self.batch_bytes_max / workers.max(BATCHES)
-    }
-}
 
 pub(crate) enum Work {
     /// The permit says that the executor is busy.
     Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
     /// A transaction that others may pass.
     Large(Box<Large>, Footprint),
+    /// The end of one that is executed early.
+    Early(Box<Ended>),
     Join(Join),
     /// Everything before was handed over.
     CaughtUp(Lsn),
@@ -159,14 +99,16 @@ pub async fn apply(
     counters.executing.store(false, Ordering::Relaxed);
     let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters);
     let shared = Shared::new(Arc::clone(&counters), progress);
-    let workers = target.sessions.wires.len();
+    let sessions = target.sessions.wires.len();
+    let workers = sessions.min(options.workers);
     let relaxed = options.is_relaxed(workers);
     let prefix = target.reached.prefix;
     let shared = Arc::new(if relaxed { shared.relaxed(prefix) } else { shared });
     let fitting = shared.fitting();
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
-    let mut executing = AbortOnDrop(start(target.sessions, queue, &options, shared, &prefetch));
+    let (starts, early) = mpsc::unbounded_channel();
+    let mut executing = AbortOnDrop(start(target.sessions, (queue, early), &options, shared, &prefetch));
     let mut planning = Planning {
         assembler: Assembler::new(feed.spool).with_binary(options.binary),
         intake: Intake::new(Arc::clone(&options.gate)),
@@ -175,6 +117,11 @@ pub async fn apply(
         settled: None,
         growing: None,
         relaxed,
+        early: None,
+        given_up: None,
+        starts: (sessions > workers).then_some(starts),
+        ended: None,
+        taken: Lsn::INVALID,
         handed: prefix,
         ready_since: None,
         fitting,
@@ -226,13 +173,14 @@ async fn cancel(cancellers: &[Canceller], mut executing: AbortOnDrop) -> Result<
 /// Executes what comes, on one session or on several.
 fn start(
     sessions: Sessions,
-    queue: mpsc::Receiver<Work>,
+    (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<Start>),
     options: &Options,
     shared: Arc<Shared>,
     prefetch: &Prefetch,
 ) -> tokio::task::JoinHandle<Result<(), Error>> {
     let Sessions { wires, pids, lock_watch, applying } = sessions;
-    let (workers, binary, exact_only) = (wires.len(), options.binary, options.exact_only);
+    let (workers, binary, exact_only) =
+        (wires.len().min(options.workers), options.binary, options.exact_only);
     let identity = Identity { subscription: options.subscription.to_string() };
     let cancellers = wires.iter().map(Wire::canceller).collect();
     let executor = |wire| {
@@ -249,12 +197,14 @@ fn start(
                 executors,
                 cancellers,
                 pids,
+                workers,
                 lock_watch,
                 shared,
                 applying,
                 binary,
                 exact_only,
                 relaxed,
+                starts,
             };
             tokio::spawn(Crew::new(parts).run(queue))
         }
@@ -275,7 +225,7 @@ async fn execute(
                 counters.executing.store(false, Ordering::Relaxed);
             }
             // Only where several sessions apply.
-            Work::Large(..) => return Err(Kind::Lost.into()),
+            Work::Large(..) | Work::Early(_) => return Err(Kind::Lost.into()),
             Work::Join(join) => {
                 counters.executing.store(true, Ordering::Relaxed);
                 executor.join(join).await?;
@@ -338,6 +288,16 @@ struct Planning {
     growing: Option<Growing>,
     /// Transactions commit out of order.
     relaxed: bool,
+    /// The streamed transaction that is executed while it comes.
+    early: Option<Told>,
+    /// One that is not executed early any more.
+    given_up: Option<Xid>,
+    /// `None` where there is no session for it.
+    starts: Option<mpsc::UnboundedSender<Start>>,
+    /// Its end, to be handed over behind everything before it.
+    ended: Option<Box<Ended>>,
+    /// Where the last transaction ended that is for this target.
+    taken: Lsn,
     /// Where what was handed over last ends.
     handed: Lsn,
     /// Since when a whole transaction waits to be handed over, where it may
@@ -381,6 +341,14 @@ impl Planning {
             while let Ok(request) = self.joins.try_recv() {
                 self.take_request(request);
             }
+            // Before tables join: they join behind it.
+            if self.ended.is_some() {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    handed = self.hand_over_ended(&work) => handed?,
+                }
+            }
             if self.transaction.is_none() && !self.finishing.is_empty() {
                 tokio::select! {
                     biased;
@@ -396,6 +364,9 @@ impl Planning {
                     return Err(error);
                 }
             };
+            if self.ended.is_some() {
+                continue;
+            }
             let mut full = self.is_full();
             let aside = full && self.stand_aside()?;
             full &= !aside;
@@ -564,6 +535,9 @@ impl Planning {
             while let Some(event) = self.next_event(caught_up)? {
                 *caught_up = None;
                 self.take(event, caught_up).await?;
+                if self.ended.is_some() {
+                    return Ok(true);
+                }
                 if self.transaction.is_none() && !self.finishing.is_empty() {
                     return Ok(true);
                 }
@@ -577,7 +551,12 @@ impl Planning {
             // What is put aside has a limit: the rest waits in the queue.
             let input = if self.intake.is_full() { None } else { waiting.next() };
             match input {
-                Some(Input::Message(data)) => self.assembler.push(data)?,
+                Some(Input::Message(data)) => {
+                    self.assembler.push(data)?;
+                    if let Some(notice) = self.assembler.notice() {
+                        self.heed(notice).await?;
+                    }
+                }
                 // In the middle of a transaction the position may lie behind
                 // that transaction's commit, which is not applied yet.
                 Some(Input::CaughtUp(lsn)) if self.transaction.is_none() => {
@@ -613,6 +592,7 @@ impl Planning {
 
     async fn take(&mut self, event: Event, caught_up: &mut Option<Lsn>) -> Result<(), Error> {
         match event {
+            Event::Begin(begin) if self.ends_early(begin).await? => {}
             Event::Begin(begin) => {
                 let skipped = self.options.skip_lsn == Some(begin.final_lsn);
                 if skipped {
@@ -698,46 +678,9 @@ impl Planning {
             }
             return;
         }
+        self.taken = commit.end_lsn;
         self.intake.handed(commit.end_lsn);
         self.batch.end(current.begin, commit, current.skipped);
-    }
-
-    fn take_request(&mut self, request: Request) {
-        match request {
-            Request::Begin { tables, done } => {
-                for table in tables {
-                    self.catalog.begin_join(table.clone());
-                    self.asides.begin(table);
-                }
-                let _ = done.send(());
-            }
-            Request::Forget { table } => {
-                self.catalog.forget(&table);
-                self.asides.remove(&table);
-            }
-            Request::Finish { .. } => self.finishing.push_back(request),
-        }
-    }
-
-    /// Lets tables join here, behind all that was passed. If the executor is
-    /// gone, it failed, and says so itself.
-    async fn finish_joins(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
-        self.hand_over_whole(work).await?;
-        while let Some(Request::Finish { table, since, done }) = self.finishing.pop_front() {
-            let Some(aside) = self.asides.remove(&table) else { continue };
-            match aside.into_work(&mut || self.assembler.scratch()) {
-                Ok(changes) => {
-                    self.catalog.join(table.clone(), since);
-                    let join = Join { table, since, changes, position: self.passed, done };
-                    let _ = work.send(Work::Join(join)).await;
-                }
-                Err(why) => {
-                    self.catalog.forget(&table);
-                    let _ = done.send(Err(why));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// What is handed over next; `busy` says that a worker will be.

@@ -119,6 +119,11 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// Nothing changed.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.inserts + self.updates + self.deletes + self.truncates == 0
+    }
+
     pub(crate) fn of(changes: &[Change]) -> Tally {
         let mut tally = Tally::default();
         for change in changes {

@@ -12,6 +12,8 @@
 //! and whether a COMMIT on its way arrived is asked behind the fences of the
 //! next start (RULES P2).
 
+mod early;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -22,9 +24,11 @@ use client::Canceller;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
+use self::early::Early;
 use crate::applier::{AbortOnDrop, Work};
 use crate::batch::{Chunk, Digest};
 use crate::counters::add;
+use crate::early::{self as streamed, Ended, Outcome, Start};
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
 use crate::join::Join;
@@ -48,6 +52,10 @@ enum Order {
     },
     Chunk(Box<Chunk>),
     Large(Box<Large>),
+    /// Until it had its turn or must leave.
+    Early(Start),
+    /// All of one that nobody has open.
+    Ended(Box<Ended>),
     Join(Join),
     Rollback,
 }
@@ -61,7 +69,7 @@ impl Order {
             }
             Order::Chunk(chunk) => Some(chunk.digest.since),
             Order::Large(large) => Some(large.digest.since),
-            Order::Ahead(_) | Order::Join(_) | Order::Rollback => None,
+            Order::Ahead(_) | Order::Early(_) | Order::Ended(_) | Order::Join(_) | Order::Rollback => None,
         }
     }
 }
@@ -78,13 +86,20 @@ enum Answer {
     Cancelled,
     /// What the session waits for.
     Waits(Wait),
+    /// What was executed early was rolled back, and its worker is free again.
+    Left,
+    /// The session that executed early is no more.
+    Lost,
+    /// Whether a session of the target's waits for what was executed early.
+    EarlyWait(Wait),
 }
 
-/// To the lock watch: what the head's backend waits for, if for one of ours.
-struct Question {
-    head: u64,
-    pid: i32,
-    ours: Vec<i32>,
+/// To the lock watch.
+enum Question {
+    /// What the head's backend waits for, if for one of ours.
+    Head { head: u64, pid: i32, ours: Vec<i32> },
+    /// Whether anybody waits for this one, which executes early.
+    Early { pid: i32 },
 }
 
 /// When the lock watch is asked first. Who really executes for so long can
@@ -166,6 +181,8 @@ enum Piece {
     },
     /// A transaction in a file, which others may pass.
     Large(Option<Box<Large>>),
+    /// The end of one that a worker executes early.
+    Early(Option<Box<Ended>>),
     /// To be done alone.
     Alone(Option<Order>),
     CaughtUp(Lsn),
@@ -174,6 +191,8 @@ enum Piece {
 /// See the module.
 pub(crate) struct Crew {
     schedule: Either,
+    /// Of the schedule.
+    workers: usize,
     lanes: Vec<Lane>,
     /// Each with what says that a worker is busy, until it is done.
     pieces: BTreeMap<u64, InFlight>,
@@ -184,6 +203,13 @@ pub(crate) struct Crew {
     bytes: Bytes,
     /// Pieces that may still wait for others then: they let go of their worker.
     patient: VecDeque<(u64, Instant)>,
+    /// Streamed transactions that may be executed early.
+    starts: mpsc::UnboundedReceiver<Start>,
+    /// One that waits until there is none before it.
+    waiting: Option<Start>,
+    early: Option<Early>,
+    /// Its session, after those of the schedule; none where nothing is executed early.
+    early_lane: Option<usize>,
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
     questions: mpsc::UnboundedSender<Question>,
@@ -212,9 +238,11 @@ struct Bytes {
 
 /// What a crew is made of.
 pub(crate) struct Parts {
+    /// As many as workers, and one more if streamed transactions are executed early.
     pub(crate) executors: Vec<Executor>,
     pub(crate) cancellers: Vec<Canceller>,
     pub(crate) pids: Vec<i32>,
+    pub(crate) workers: usize,
     pub(crate) lock_watch: LockWatch,
     pub(crate) shared: Arc<Shared>,
     /// Told whose answer is waited for.
@@ -224,15 +252,16 @@ pub(crate) struct Parts {
     /// Independent transactions may commit before earlier ones; in flight are
     /// then at most about so many bytes.
     pub(crate) relaxed: Option<usize>,
+    pub(crate) starts: mpsc::UnboundedReceiver<Start>,
 }
 
 impl Crew {
     pub(crate) fn new(parts: Parts) -> Crew {
         let (reporter, reports) = mpsc::unbounded_channel();
         let sessions = parts.executors.into_iter().zip(parts.cancellers).zip(parts.pids);
-        let lane = |((executor, canceller), pid)| {
+        let lane = |((executor, canceller), pid): ((Executor, Canceller), i32)| {
             let (orders, queue) = mpsc::channel(1);
-            let task = AbortOnDrop(tokio::spawn(work(executor, queue, reporter.clone())));
+            let task = AbortOnDrop(tokio::spawn(work(executor, canceller.clone(), queue, reporter.clone())));
             Lane { orders, task, canceller, pid }
         };
         let lanes: Vec<Lane> = sessions.map(lane).collect();
@@ -241,14 +270,19 @@ impl Crew {
         let watching = AbortOnDrop(tokio::spawn(watch(parts.lock_watch, asked, reporter.clone())));
         Crew {
             schedule: match parts.relaxed {
-                None => Either::Preserve(Schedule::new(lanes.len())),
-                Some(_) => Either::Relaxed(Relaxed::new(lanes.len())),
+                None => Either::Preserve(Schedule::new(parts.workers)),
+                Some(_) => Either::Relaxed(Relaxed::new(parts.workers)),
             },
+            workers: parts.workers,
+            early_lane: (lanes.len() > parts.workers).then_some(parts.workers),
             lanes,
             pieces: BTreeMap::new(),
             bytes_max: parts.relaxed,
             bytes: Bytes::default(),
             patient: VecDeque::new(),
+            starts: parts.starts,
+            waiting: None,
+            early: None,
             reports,
             reporter,
             questions,
@@ -270,24 +304,30 @@ impl Crew {
             while let Some(action) = self.schedule.poll() {
                 self.act(action)?;
             }
-            if let Some((_, lane, _)) = self.schedule.head() {
+            self.begin_early();
+            if let Some((_, lane, _)) = self.head() {
                 self.applying.store(self.lanes[lane].pid, Ordering::Relaxed);
             }
-            let question = self.next_question();
+            let (question, look) = (self.next_question(), self.early_look());
             tokio::select! {
                 biased;
-                Some((number, answer)) = self.reports.recv() => self.take(number, answer?),
+                Some((number, answer)) = self.reports.recv() => self.take(number, answer?)?,
                 work = queue.recv(), if open && self.has_room() => match work {
                     Some(work) => self.push(work),
                     None => open = false,
                 },
+                Some(start) = self.starts.recv(), if self.waiting.is_none() => self.waiting = Some(start),
                 () = sleep_until(self.patient.front().map(|(_, until)| *until)) => self.lose_patience(),
+                () = sleep_until(look) => self.look_at_early(),
                 () = tokio::time::sleep_until(question.unwrap_or_else(Instant::now)), if question.is_some() => {
                     self.ask();
                 }
             }
             self.shared.counters.executing.store(!self.schedule.is_empty(), Ordering::Relaxed);
         }
+        // What it waits for may take long, and what was not begun need not be.
+        self.let_early_go();
+        self.starts.close();
         for lane in self.lanes {
             drop(lane.orders);
             let mut task = lane.task;
@@ -329,6 +369,7 @@ impl Crew {
                 (Piece::Large(Some(large)), footprint, None)
             }
             Work::Join(join) => (Piece::Alone(Some(Order::Join(join))), Footprint::Everything, None),
+            Work::Early(ended) => (Piece::Early(Some(ended)), Footprint::Everything, None),
             Work::Chunk(chunk, busy) => {
                 if let Some(end) = &chunk.digest.last {
                     self.shared.handed(end.commit.end_lsn);
@@ -350,23 +391,19 @@ impl Crew {
     }
 
     /// Parts of a transaction, and what will not hold as one set, are alone.
-    fn piece(&self, mut chunk: Box<Chunk>) -> (Piece, Footprint) {
+    fn piece(&self, chunk: Box<Chunk>) -> (Piece, Footprint) {
         let fits = chunk.digest.transactions <= self.shared.fit().transactions();
         let alone = !(chunk.first && chunk.last && fits) || self.exact_only;
-        let footprint = match &chunk.plan {
-            Some(plan) if !alone => plan.footprint(),
+        if alone || !chunk.plan.as_ref().is_some_and(Plan::is_set) {
+            return (Piece::Alone(Some(Order::Chunk(chunk))), Footprint::Everything);
+        }
+        let Chunk { plan, originals, digest, .. } = *chunk;
+        // One worker has nothing beside it that could depend on it.
+        let footprint = match &plan {
+            Some(plan) if self.workers > 1 => plan.footprint(),
             _ => Footprint::Everything,
         };
-        match (&footprint, chunk.plan.take()) {
-            (Footprint::Tables(_), plan) => {
-                let Chunk { originals, digest, .. } = *chunk;
-                (Piece::Set { originals: Some(originals), digest, plan, late: None }, footprint)
-            }
-            (Footprint::Everything, plan) => {
-                chunk.plan = plan;
-                (Piece::Alone(Some(Order::Chunk(chunk))), footprint)
-            }
-        }
+        (Piece::Set { originals: Some(originals), digest, plan, late: None }, footprint)
     }
 
     fn act(&mut self, action: Action) -> Result<(), Error> {
@@ -408,6 +445,10 @@ impl Crew {
                 }
                 Piece::Alone(order) => (number, lane, order.take().ok_or(Kind::Lost)?),
                 Piece::Large(_) => (number, lane, self.large(number)?),
+                Piece::Early(_) => match self.give_turn(number, lane) {
+                    true => return Ok(()),
+                    false => (number, lane, self.ended(number)?),
+                },
                 // It has more keys than are remembered.
                 Piece::Set { digest, .. } => {
                     let digest = *digest;
@@ -434,6 +475,11 @@ impl Crew {
         Ok(Order::Large(large.take().ok_or(Kind::Lost)?))
     }
 
+    fn ended(&mut self, number: u64) -> Result<Order, Error> {
+        let Piece::Early(ended) = self.piece_of(number) else { return Err(Kind::Lost.into()) };
+        Ok(Order::Ended(ended.take().ok_or(Kind::Lost)?))
+    }
+
     /// The plan of a set: a new one if it was executed in vain.
     fn plan(&mut self, number: u64) -> Result<Plan, Error> {
         let binary = self.binary;
@@ -456,17 +502,30 @@ impl Crew {
         planned.ok_or_else(|| Kind::Lost.into())
     }
 
-    fn take(&mut self, number: u64, answer: Answer) {
+    fn take(&mut self, number: u64, answer: Answer) -> Result<(), Error> {
         match answer {
             Answer::Stumbled => {
                 if self.bytes_max.is_some() {
                     self.let_worker_go(number);
                 }
-                self.schedule.stumbled(number);
+                match &mut self.early {
+                    Some(early) => {
+                        early.stumbled = Some(number);
+                        self.let_early_go();
+                    }
+                    None => self.schedule.stumbled(number),
+                }
             }
             Answer::Committed => self.committed(number),
+            Answer::Left => return self.early_has_left(),
+            Answer::Lost => {
+                self.early_lane = None;
+                return self.early_has_left();
+            }
+            Answer::EarlyWait(wait) => self.early_is_waited_for(wait),
             ahead => self.take_of_ahead(number, ahead),
         }
+        Ok(())
     }
 
     /// What only those say that are executed before their turn.
@@ -489,9 +548,10 @@ impl Crew {
                 if watched.is_some_and(|watched| watched.saw(wait, self.patience)) {
                     tracing::debug!(?wait, "a lock is waited for: what was executed ahead is rolled back");
                     schedule.waits_for_lock(number);
+                    self.let_early_go();
                 }
             }
-            Answer::Stumbled | Answer::Committed => {}
+            Answer::Stumbled | Answer::Committed | Answer::Left | Answer::Lost | Answer::EarlyWait(_) => {}
         }
     }
 
@@ -499,8 +559,11 @@ impl Crew {
         if let Some(InFlight { piece, bytes, .. }) = self.pieces.remove(&number) {
             self.bytes.memory -= bytes.memory;
             self.bytes.files -= bytes.files;
-            if let Piece::Set { digest, .. } = piece {
-                self.shared.done(digest.bytes);
+            match piece {
+                Piece::Set { digest, .. } => self.shared.done(digest.bytes),
+                // Another may have been begun since this one was left to others.
+                Piece::Early(_) => drop(self.early.take_if(|early| early.turn.is_some())),
+                Piece::Large(_) | Piece::Alone(_) | Piece::CaughtUp(_) => {}
             }
         }
         self.schedule.committed(number);
@@ -508,7 +571,7 @@ impl Crew {
 
     /// When the lock watch is to be asked about the head, if others are open.
     fn next_question(&mut self) -> Option<Instant> {
-        let (number, _, others) = self.schedule.head()?;
+        let (number, _, others) = self.head()?;
         let watched = match self.watched.take() {
             Some(watched) if watched.head == number => watched,
             _ => Watched::new(number),
@@ -518,11 +581,21 @@ impl Crew {
     }
 
     fn ask(&mut self) {
-        if let Some((head, lane, _)) = self.schedule.head() {
+        if let Some((head, lane, _)) = self.head() {
             let pid = self.lanes[lane].pid;
             let ours = self.lanes.iter().map(|lane| lane.pid).filter(|&own| own != pid).collect();
-            self.asking = self.questions.send(Question { head, pid, ours }).is_ok();
+            self.asking = self.questions.send(Question::Head { head, pid, ours }).is_ok();
         }
+    }
+
+    /// The head that is being executed, its lane, and whether letting others go could help it.
+    fn head(&self) -> Option<(u64, usize, bool)> {
+        let (number, lane, others) = self.schedule.head()?;
+        Some(match &self.early {
+            Some(Early { turn: Some(_), .. }) => (number, self.early_lane.unwrap_or(lane), false),
+            Some(early) => (number, lane, others || !early.lets_go),
+            None => (number, lane, others),
+        })
     }
 
     fn cancel(&self, number: u64, lane: usize) {
@@ -537,13 +610,25 @@ impl Crew {
 /// A worker: one order after another, until there are no more.
 async fn work(
     mut executor: Executor,
+    canceller: Canceller,
     mut orders: mpsc::Receiver<(u64, Order)>,
     reporter: mpsc::UnboundedSender<Report>,
 ) -> Result<(), Error> {
     let _farewell = Farewell(reporter.clone());
     while let Some((number, order)) = orders.recv().await {
-        let answer = carry_out(&mut executor, order).await;
-        let _ = reporter.send((number, answer));
+        let report = match order {
+            Order::Early(start) => match streamed::apply(&mut executor, &canceller, start).await {
+                Ok(Outcome::Committed(number)) => (number, Ok(Answer::Committed)),
+                Ok(Outcome::Left) => (0, Ok(Answer::Left)),
+                Ok(Outcome::Lost(error)) => {
+                    tracing::warn!("large transactions wait for their commit from now on: {error}");
+                    (0, Ok(Answer::Lost))
+                }
+                Err(error) => (number, Err(error)),
+            },
+            order => (number, carry_out(&mut executor, order).await),
+        };
+        let _ = reporter.send(report);
     }
     executor.close().await;
     Ok(())
@@ -562,7 +647,7 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
         executor.begins_at(since);
     }
     Ok(match order {
-        Order::Ahead(plan) => match executor.execute_ahead(plan).await? {
+        Order::Ahead(plan) => match executor.execute_ahead(plan, true).await? {
             true => Answer::Executed,
             false => Answer::Voided,
         },
@@ -596,6 +681,12 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
             executor.apply_large(*large).await?;
             Answer::Committed
         }
+        Order::Ended(ended) => {
+            streamed::apply_ended(executor, *ended).await?;
+            Answer::Committed
+        }
+        // Not one answer: the worker's own.
+        Order::Early(_) => return Err(Kind::Lost.into()),
         Order::Join(join) => {
             executor.join(join).await?;
             Answer::Committed
@@ -630,9 +721,12 @@ async fn watch(
     mut questions: mpsc::UnboundedReceiver<Question>,
     reporter: mpsc::UnboundedSender<Report>,
 ) -> Result<(), Error> {
-    while let Some(Question { head, pid, ours }) = questions.recv().await {
-        let wait = locks.look(pid, &ours).await;
-        let _ = reporter.send((head, Ok(Answer::Waits(wait))));
+    while let Some(question) = questions.recv().await {
+        let report = match question {
+            Question::Head { head, pid, ours } => (head, Answer::Waits(locks.look(pid, &ours).await)),
+            Question::Early { pid } => (0, Answer::EarlyWait(locks.waits_for(pid).await)),
+        };
+        let _ = reporter.send((report.0, Ok(report.1)));
     }
     Ok(())
 }

@@ -199,7 +199,7 @@ impl Executor {
     }
 
     /// Applies a part of a transaction that is too large for one chunk.
-    async fn apply_part(&mut self, chunk: Chunk) -> Result<(), Error> {
+    pub(crate) async fn apply_part(&mut self, chunk: Chunk) -> Result<(), Error> {
         // Parts are never put aside: they are handed over as soon as they are full.
         let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
         let mut tally = chunk.digest.tally;
@@ -283,21 +283,22 @@ impl Executor {
     /// Rolls back, whatever the state of the transaction.
     pub(crate) async fn roll_back(&mut self) -> Result<(), Error> {
         self.open = Tally::default();
-        match self.one(&[&Which::Rollback]).await {
-            // query_canceled: a cancel that came late for what it was meant for.
-            Err(error) if error.sqlstate() == Some("57014") && self.wire_is_alive() => {
-                self.one(&[&Which::Rollback]).await
+        loop {
+            match self.one(&[&Which::Rollback]).await {
+                // query_canceled: a cancel that came late for what it was meant for.
+                Err(error) if error.sqlstate() == Some("57014") && self.wire_is_alive() => {}
+                ended => return ended,
             }
-            ended => ended,
         }
     }
 
     /// Executes a part of a plan in a transaction that stays open, before its
-    /// turn to commit; false if something was met, and nothing was done.
-    pub(crate) async fn execute_ahead(&mut self, plan: Plan) -> Result<bool, Error> {
-        match self.apply_set(Some(plan), true, true).await {
+    /// turn to commit; `first` begins it. False if something was met, and
+    /// nothing of it was done.
+    pub(crate) async fn execute_ahead(&mut self, plan: Plan, first: bool) -> Result<bool, Error> {
+        match self.apply_set(Some(plan), first, true).await {
             Ok(written) => {
-                self.open.written = written;
+                self.open.written += written;
                 Ok(true)
             }
             Err(Setback::Broken(error)) if !self.wire_is_alive() => Err(error),
@@ -386,7 +387,7 @@ impl Executor {
         Err(error)
     }
 
-    fn wire_is_alive(&self) -> bool {
+    pub(crate) fn wire_is_alive(&self) -> bool {
         !self.wire.is_broken()
     }
 

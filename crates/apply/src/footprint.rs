@@ -58,6 +58,16 @@ impl Plan {
         (self, later)
     }
 
+    /// It is one set, of which something may be early and something late.
+    pub(crate) fn is_set(&self) -> bool {
+        matches!(self.stages.as_slice(), [Stage::Tables(_)])
+    }
+
+    /// No row must be written by itself, and nothing is truncated.
+    pub(crate) fn is_sets(&self) -> bool {
+        self.stages.iter().all(|stage| matches!(stage, Stage::Tables(_)))
+    }
+
     /// Nothing is to be written.
     pub(crate) fn is_empty(&self) -> bool {
         self.stages.iter().all(|stage| matches!(stage, Stage::Tables(tables) if tables.tables.is_empty()))

@@ -369,6 +369,11 @@ impl Intake {
         None
     }
 
+    /// Nothing is put aside.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// Nothing more may be put aside: nothing is to be asked of the stream.
     pub(crate) fn is_full(&self) -> bool {
         self.held_bytes > HELD_BYTES_MAX

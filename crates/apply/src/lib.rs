@@ -18,6 +18,7 @@ mod catalog;
 mod catalogue;
 mod counters;
 mod crew;
+mod early;
 mod error;
 mod executor;
 mod explain;
@@ -43,7 +44,7 @@ mod table;
 mod target;
 mod write;
 
-pub use applier::{CommitOrder, Feed, Options, apply};
+pub use applier::{CommitOrder, Feed, Options, apply, sessions};
 pub use catalog::JoinedTables;
 pub use catalogue::catalogue;
 pub use counters::Counters;

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use client::{ConnInfo, Session};
+use tokio_postgres::types::ToSql;
 
 /// The longest an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,34 +49,56 @@ impl LockWatch {
 
     /// What the backend `pid` waits for, if for one of `ours` in the end.
     pub(crate) async fn look(&mut self, pid: i32, ours: &[i32]) -> Wait {
-        match tokio::time::timeout(ANSWER_TIMEOUT, self.ask(pid, ours)).await {
-            Ok(Ok(wait)) => wait,
+        match self.answer(BLOCKING, &[&pid, &ours]).await {
+            None => Wait::Unknown,
+            Some((false, _)) => Wait::None,
+            Some((true, true)) => Wait::Ours,
+            Some((true, false)) => Wait::Others,
+        }
+    }
+
+    /// Whether anybody waits for the backend `pid`: [`Wait::Others`] or [`Wait::None`].
+    pub(crate) async fn waits_for(&mut self, pid: i32) -> Wait {
+        match self.answer(BLOCKED, &[&pid]).await {
+            None => Wait::Unknown,
+            Some((true, _)) => Wait::Others,
+            Some((false, _)) => Wait::None,
+        }
+    }
+
+    async fn answer(&mut self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Option<(bool, bool)> {
+        match tokio::time::timeout(ANSWER_TIMEOUT, self.ask(sql, parameters)).await {
+            Ok(Ok(answer)) => Some(answer),
             Ok(Err(error)) => {
                 tracing::debug!("could not ask the target for locks: {error}");
                 self.session = None;
-                Wait::Unknown
+                None
             }
             Err(_) => {
                 self.session = None;
-                Wait::Unknown
+                None
             }
         }
     }
 
-    async fn ask(&mut self, pid: i32, ours: &[i32]) -> Result<Wait, client::Error> {
+    async fn ask(
+        &mut self,
+        sql: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<(bool, bool), client::Error> {
         if self.session.is_none() {
             let settings = [("search_path", ""), ("statement_timeout", "5s"), ("idle_session_timeout", "0")];
             self.session = Some(client::connect(&self.info, &self.application_name, &settings).await?);
         }
         let session = self.session.as_ref().expect("just connected");
-        let row = session.query_one(BLOCKING, &[&pid, &ours]).await.map_err(|error| session.error(error))?;
-        Ok(match (row.get(0), row.get(1)) {
-            (false, _) => Wait::None,
-            (true, true) => Wait::Ours,
-            (true, false) => Wait::Others,
-        })
+        let row = session.query_one(sql, parameters).await.map_err(|error| session.error(error))?;
+        Ok((row.get(0), row.get(1)))
     }
 }
+
+/// $1 who may be waited for.
+const BLOCKED: &str = "SELECT pg_catalog.count(*) > 0, false FROM pg_catalog.pg_locks l \
+     WHERE NOT l.granted AND $1 = ANY (pg_catalog.pg_blocking_pids(l.pid))";
 
 /// $1 who waits, $2 ours. Whoever waits behind another in a lock's queue is
 /// among those who are blocked by it.

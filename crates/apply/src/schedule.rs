@@ -385,7 +385,12 @@ impl Schedule {
 
     /// The head did not hold, or fell to a deadlock, and was rolled back.
     pub(crate) fn stumbled(&mut self, number: u64) {
-        let others = self.head().is_some_and(|(_, _, others)| others);
+        self.stumbled_beside(number, false);
+    }
+
+    /// The same; `others` if something was open that is none of the chunks.
+    pub(crate) fn stumbled_beside(&mut self, number: u64, others: bool) {
+        let others = others || self.head().is_some_and(|(_, _, others)| others);
         let entry = self.entry(number);
         let State::Turn { contested } = entry.state else { unreachable!("stumbled in {:?}", entry.state) };
         entry.state = State::Waiting { again: contested || others };

@@ -204,6 +204,16 @@ pub(crate) fn display_name(relation: &Relation) -> String {
 }
 
 impl Table {
+    /// Whether both mappings lead to the same table in the same way.
+    pub(crate) fn is_as(&self, other: &Table) -> bool {
+        let same_place = self.sql == other.sql && self.path == other.path;
+        let same_columns = self.columns == other.columns && self.extras == other.extras;
+        let same_rows = self.key == other.key
+            && self.lookup == other.lookup
+            && self.sole_unique_key == other.sole_unique_key;
+        self.id == other.id || same_place && same_columns && same_rows
+    }
+
     /// Maps `relation` onto `target`.
     pub(crate) fn map(id: u64, relation: Arc<Relation>, target: &TargetTable) -> Result<Table, MappingError> {
         let name = display_name(&relation);

@@ -100,7 +100,8 @@ impl Target {
         let catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
         let mut pids = vec![backend(&mut wire).await?];
         let mut wires = vec![wire];
-        while wires.len() < options.workers {
+        let wanted = options.sessions();
+        while wires.len() < wanted {
             match worker(info, state, options, &pids).await {
                 Ok((wire, pid)) => {
                     wires.push(wire);
@@ -108,9 +109,8 @@ impl Target {
                 }
                 Err(error) if is_without_room(&error) => {
                     tracing::warn!(
-                        "{} of {} apply workers, because the target has no room for more: {error}",
-                        wires.len(),
-                        options.workers
+                        "{} of {wanted} sessions that apply, because the target has no room for more: {error}",
+                        wires.len()
                     );
                     break;
                 }

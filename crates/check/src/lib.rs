@@ -58,7 +58,7 @@ pub struct Wanted {
     /// Connections that copy at the same time.
     pub copy_connections: usize,
     /// Sessions that apply.
-    pub apply_workers: usize,
+    pub apply_sessions: usize,
     /// Go on where `session_replication_role` may not be set.
     pub allow_triggers: bool,
     /// Only changes that did not come to the source by replication.

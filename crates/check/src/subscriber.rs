@@ -346,7 +346,7 @@ impl Subscriber {
             .await?
             .unwrap_or_default();
         let forbidden: Vec<Name> =
-            reader.rows("replication origin functions", FUNCTIONS, &[&(wanted.apply_workers > 1)]).await?;
+            reader.rows("replication origin functions", FUNCTIONS, &[&(wanted.apply_sessions > 1)]).await?;
         let replica = may_be_replica(reader).await;
         let described = match publication::target_tables(reader.session, names).await {
             Ok(described) => Some(described),

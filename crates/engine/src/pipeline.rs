@@ -435,6 +435,7 @@ impl Attempt<'_> {
             unconverted: unconverted(ends),
             workers: settings.max_parallel_apply_workers_per_subscription,
             commit_order: settings.commit_order,
+            streaming: settings.streaming,
             skip_lsn,
             gate: Arc::clone(self.status.gate()),
             prefetch: Some(apply::PrefetchOptions {

@@ -73,7 +73,11 @@ fn wanted(settings: &Settings) -> Wanted {
         copy_data: settings.copy_data,
         create_schema: settings.create_schema.then(|| NewSchema { pg_dump: settings.pg_dump.clone() }),
         copy_connections: settings.max_sync_workers_per_subscription,
-        apply_workers: settings.max_parallel_apply_workers_per_subscription,
+        apply_sessions: apply::sessions(
+            settings.max_parallel_apply_workers_per_subscription,
+            settings.commit_order,
+            settings.streaming,
+        ),
         allow_triggers: settings.allow_triggers,
         origin_none: settings.origin == Origin::None,
         synchronous_commit: settings.synchronous_commit.as_str(),

@@ -22,18 +22,23 @@
 //! eight bytes for each aborted subtransaction of an open transaction.
 
 pub(crate) mod catalogue;
+mod rows;
+mod streamed;
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 
 use base::flight::{self, Inside, Phase};
 use base::{Lsn, Oid, PgTimestamp, Xid};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use proto::pgoutput::{self, CommitInfo, DecodeError, Message, OldTuple, Relation, Tuple};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::spool::Spool;
+use rows::Rows;
+use streamed::Messages;
+pub use streamed::Streamed;
 
 /// What is written to and read from the spool at once: large enough that
 /// system calls vanish beside the copying, small against the memory limit.
@@ -269,8 +274,26 @@ struct Open {
     /// Written to the spool when it reaches [`BLOCK`] and when the block ends.
     buffer: BytesMut,
     aborted: FxHashSet<Xid>,
-    /// Something was appended to the spool.
-    spooled: bool,
+    /// Bytes that were appended to the spool.
+    spooled: u64,
+    /// The relations that it described, in order, by which (sub)transaction.
+    described: Vec<(Xid, Arc<Relation>)>,
+}
+
+/// What became of a streamed transaction that has not committed yet.
+#[derive(Debug, Clone)]
+pub enum Notice {
+    /// Another block of it has ended.
+    Grown {
+        /// Its id on the source.
+        xid: Xid,
+        /// Bytes of it in the spool.
+        bytes: u64,
+        /// All relations that it has described so far, in order.
+        relations: Vec<Arc<Relation>>,
+    },
+    /// It, or a subtransaction of it, was aborted.
+    Aborted(Xid),
 }
 
 /// A committed streamed transaction being read back.
@@ -278,19 +301,18 @@ struct Replay {
     xid: Xid,
     commit: CommitInfo,
     aborted: FxHashSet<Xid>,
-    input: Option<Box<dyn Read + Send>>,
-    buffer: BytesMut,
+    described: Vec<(Xid, Arc<Relation>)>,
+    messages: Messages,
 }
 
 /// See the module.
 pub struct Assembler {
     spool: Box<dyn Spool>,
     state: State,
-    relations: FxHashMap<Oid, Arc<Relation>>,
+    rows: Rows,
     open: FxHashMap<Xid, Open>,
     pending: Option<Event>,
-    /// Values may come in binary form.
-    binary: bool,
+    notice: Option<Notice>,
     /// While in a block.
     spooling: Option<Inside>,
 }
@@ -302,10 +324,10 @@ impl Assembler {
         Assembler {
             spool,
             state: State::Outside,
-            relations: FxHashMap::default(),
+            rows: Rows::new(true),
             open: FxHashMap::default(),
             pending: None,
-            binary: true,
+            notice: None,
             spooling: None,
         }
     }
@@ -313,8 +335,9 @@ impl Assembler {
     /// Whether values were asked for in binary form; if not, one that comes is
     /// an error.
     #[must_use]
-    pub fn with_binary(self, binary: bool) -> Self {
-        Assembler { binary, ..self }
+    pub fn with_binary(mut self, binary: bool) -> Self {
+        self.rows.set_binary(binary);
+        self
     }
 
     /// Whether the stream stands between transactions and blocks, so that
@@ -330,6 +353,40 @@ impl Assembler {
     /// The disk's.
     pub fn scratch(&mut self) -> io::Result<std::fs::File> {
         self.spool.scratch()
+    }
+
+    /// What became of a streamed transaction by what was pushed last.
+    pub fn notice(&mut self) -> Option<Notice> {
+        self.notice.take()
+    }
+
+    /// What has come of an open transaction, to be read while more comes. Nothing of it was aborted.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn streamed(&mut self, xid: Xid) -> io::Result<Streamed> {
+        Ok(Streamed::new(xid, Some(self.spool.read(xid)?), self.rows.anew()))
+    }
+
+    /// Leaves a streamed transaction whose [`Event::Begin`] was the last event to the caller: its changes from the
+    /// start, and its commit, which is no event then. `None` if that was not the last event, or a part of it was aborted.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn take_over(&mut self) -> Result<Option<(Streamed, CommitInfo)>, AssemblyError> {
+        let is_whole = |replay: &Replay| replay.aborted.is_empty() && replay.messages.is_at_start();
+        let replay = match std::mem::replace(&mut self.state, State::Outside) {
+            State::Replaying(replay) if self.pending.is_none() && is_whole(&replay) => replay,
+            state => {
+                self.state = state;
+                return Ok(None);
+            }
+        };
+        let Replay { xid, commit, described, messages, .. } = replay;
+        let taken = Streamed::of(xid, messages, self.rows.anew());
+        described.into_iter().for_each(|(_, relation)| self.rows.learn(relation));
+        self.spool.remove(xid).map_err(|error| Kind::Spool { xid, error })?;
+        Ok(Some((taken, commit)))
     }
 
     /// How many transactions wait in the spool.
@@ -372,7 +429,7 @@ impl Assembler {
         while let State::Replaying(replay) = &mut self.state {
             let begin = replay.begin();
             let xid = begin.xid;
-            let message = replay.read().map_err(|error| Kind::Spool { xid, error })?;
+            let message = replay.messages.next(u64::MAX).map_err(|error| Kind::Spool { xid, error })?;
             let Some(data) = message else {
                 let commit = replay.commit;
                 self.state = State::Outside;
@@ -385,7 +442,9 @@ impl Assembler {
             if subxid.is_some_and(|subxid| replay.aborted.contains(&subxid)) {
                 continue;
             }
-            if let Some(event) = self.row(message).map_err(|error| AssemblyError(error.0, Some(begin)))? {
+            if let Some(event) =
+                self.rows.event(message).map_err(|error| AssemblyError(error.0, Some(begin)))?
+            {
                 return Ok(Some(event));
             }
         }
@@ -424,6 +483,15 @@ impl Assembler {
                 self.state = State::Outside;
                 self.flush(xid)?;
                 self.spooling = None;
+                self.notice = self
+                    .open
+                    .get(&xid)
+                    .filter(|open| open.spooled > 0 && open.aborted.is_empty())
+                    .map(|open| Notice::Grown {
+                        xid,
+                        bytes: open.spooled,
+                        relations: open.described.iter().map(|(_, relation)| Arc::clone(relation)).collect(),
+                    });
                 Ok(None)
             }
             (State::Outside, Message::StreamAbort { xid, subxid }) => self.abort(xid, subxid).map(|()| None),
@@ -434,68 +502,28 @@ impl Assembler {
             // by an application.
             (_, Message::Origin { .. } | Message::Type { .. } | Message::Logical { .. }) => Ok(None),
             // A relation may be described before the first change.
-            (_, message @ Message::Relation(_)) => self.row(message),
-            (State::InTransaction(_), message) => self.row(message),
+            (_, message @ Message::Relation(_)) => self.rows.event(message),
+            (State::InTransaction(_), message) => self.rows.event(message),
             (state, message) => {
                 Err(Kind::OutOfPlace { message: name(&message), state: state.describe() }.into())
             }
         }
     }
 
-    /// What one message inside a transaction means.
-    fn row(&mut self, message: Message) -> Result<Option<Event>, AssemblyError> {
-        match message {
-            Message::Insert { relation, new } => self.change(relation, Op::Insert(new)),
-            Message::Update { relation, old, new } => self.change(relation, Op::Update { old, new }),
-            Message::Delete { relation, old } => self.change(relation, Op::Delete(old)),
-            Message::Truncate { relations, restart_identity, cascade: _ } => {
-                // CASCADE is not repeated: the list names every table that
-                // was truncated and is published, as in native apply.
-                let relations =
-                    relations.into_iter().map(|id| self.relation(id)).collect::<Result<_, _>>()?;
-                Ok(Some(Event::Truncate(TruncateChange { relations, restart_identity })))
-            }
-            Message::Relation(relation) => {
-                // Sent again after every invalidation: only a change makes a
-                // new relation, so that plans are kept.
-                let known = self.relations.get(&relation.id);
-                if known.is_none_or(|known| **known != relation) {
-                    self.relations.insert(relation.id, Arc::new(relation));
-                }
-                Ok(None)
-            }
-            Message::Origin { .. } | Message::Type { .. } | Message::Logical { .. } => Ok(None),
-            other => Err(Kind::OutOfPlace { message: name(&other), state: "inside a transaction" }.into()),
-        }
-    }
-
-    fn relation(&self, id: Oid) -> Result<Arc<Relation>, AssemblyError> {
-        self.relations.get(&id).cloned().ok_or(Kind::UnknownRelation(id).into())
-    }
-
-    fn change(&self, relation: Oid, op: Op) -> Result<Option<Event>, AssemblyError> {
-        let relation = self.relation(relation)?;
-        let (one, other) = match &op {
-            Op::Insert(new) => (new, None),
-            Op::Update { old, new } => (new, old.as_ref().map(|old| &old.tuple)),
-            Op::Delete(old) => (&old.tuple, None),
-        };
-        for tuple in std::iter::once(one).chain(other) {
-            let name = || format!("{}.{}", relation.namespace, relation.name);
-            let (values, columns) = (tuple.len(), relation.columns.len());
-            if values != columns {
-                return Err(Kind::Columns { relation: name(), values, columns }.into());
-            }
-            if tuple.has_binary() && !self.binary {
-                return Err(Kind::Binary { relation: name() }.into());
-            }
-        }
-        Ok(Some(Event::Change(Change { relation, op })))
-    }
-
     /// Appends one message, behind its length, to the open transaction.
     fn spool_message(&mut self, xid: Xid, data: &[u8]) -> Result<(), AssemblyError> {
         let open = self.open.entry(xid).or_default();
+        // One that cannot be read is an error when it is read again, unless it is aborted.
+        if data.first() == Some(&b'R')
+            && let Ok((Some(by), Message::Relation(relation))) =
+                pgoutput::decode(Bytes::copy_from_slice(data), true)
+        {
+            let last = open.described.iter().rev().find(|(_, other)| other.id == relation.id);
+            // It is sent again after every invalidation.
+            if last.is_none_or(|(of, other)| *of != by || **other != relation) {
+                open.described.push((by, self.rows.shared(relation)));
+            }
+        }
         let length = u32::try_from(data.len()).expect("a protocol message is below 2 GiB");
         open.buffer.extend_from_slice(&length.to_be_bytes());
         open.buffer.extend_from_slice(data);
@@ -507,7 +535,7 @@ impl Assembler {
         if !open.buffer.is_empty() {
             let appended = self.spool.append(xid, &open.buffer);
             appended.map_err(|error| Kind::Spool { xid, error })?;
-            open.spooled = true;
+            open.spooled += open.buffer.len() as u64;
         }
         // Not kept: many transactions may be open, each with a buffer.
         open.buffer = BytesMut::new();
@@ -515,6 +543,7 @@ impl Assembler {
     }
 
     fn abort(&mut self, xid: Xid, subxid: Xid) -> Result<(), AssemblyError> {
+        self.notice = Some(Notice::Aborted(xid));
         if xid == subxid {
             self.open.remove(&xid);
             return self.spool.remove(xid).map_err(|error| Kind::Spool { xid, error }.into());
@@ -532,12 +561,13 @@ impl Assembler {
             let (message, state) = ("stream commit", "for a transaction that was never streamed");
             return Err(Kind::OutOfPlace { message, state }.into());
         };
-        let input = if open.spooled {
+        let input = if open.spooled > 0 {
             Some(self.spool.read(xid).map_err(|error| Kind::Spool { xid, error })?)
         } else {
             None
         };
-        let replay = Replay { xid, commit, aborted: open.aborted, input, buffer: BytesMut::new() };
+        let Open { aborted, described, .. } = open;
+        let replay = Replay { xid, commit, aborted, described, messages: Messages::new(input) };
         let begin = replay.begin();
         self.state = State::Replaying(replay);
         Ok(Event::Begin(begin))
@@ -547,38 +577,6 @@ impl Assembler {
 impl Replay {
     fn begin(&self) -> Begin {
         Begin { xid: self.xid, final_lsn: self.commit.commit_lsn, commit_time: self.commit.commit_time }
-    }
-
-    /// The next message, `None` at the end.
-    fn read(&mut self) -> io::Result<Option<Bytes>> {
-        loop {
-            let mut wanted = 4;
-            if let Some(length) = self.buffer.first_chunk::<4>() {
-                wanted += u32::from_be_bytes(*length) as usize;
-                if self.buffer.len() >= wanted {
-                    let mut message = self.buffer.split_to(wanted);
-                    message.advance(4);
-                    return Ok(Some(message.freeze()));
-                }
-            }
-            if !self.fill(wanted)? {
-                let cut = || io::Error::new(io::ErrorKind::UnexpectedEof, "the spool file was cut short");
-                return if self.buffer.is_empty() { Ok(None) } else { Err(cut()) };
-            }
-        }
-    }
-
-    /// Reads one block, or as much as a longer message needs; false at the end.
-    fn fill(&mut self, wanted: usize) -> io::Result<bool> {
-        let Some(input) = &mut self.input else { return Ok(false) };
-        let have = self.buffer.len();
-        // A fresh block each time: the messages handed out share the old one.
-        let mut block = BytesMut::zeroed(have + BLOCK.max(wanted.saturating_sub(have)));
-        block[..have].copy_from_slice(&self.buffer);
-        let read = input.read(&mut block[have..])?;
-        block.truncate(have + read);
-        self.buffer = block;
-        Ok(read > 0)
     }
 }
 

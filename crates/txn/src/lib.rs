@@ -18,7 +18,7 @@ pub mod reorder;
 mod spool;
 
 pub use assembler::catalogue::catalogue;
-pub use assembler::{Assembler, AssemblyError, Begin, Change, Event, Op, TruncateChange};
+pub use assembler::{Assembler, AssemblyError, Begin, Change, Event, Notice, Op, Streamed, TruncateChange};
 pub use spool::{DirSpool, Spool};
 
 /// What a source hands over, in the order of the stream.

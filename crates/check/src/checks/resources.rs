@@ -77,8 +77,8 @@ pub(super) fn origins(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let setting =
         if server.major() >= 18 { "max_active_replication_origins" } else { "max_replication_slots" };
     let Some(max) = server.number(setting) else { return Vec::new() };
-    // One per apply worker.
-    let needed = (wanted.apply_workers as i64 - target.origins.own).max(0);
+    // One for each.
+    let needed = (wanted.apply_sessions as i64 - target.origins.own).max(0);
     let (used, known) = match target.origins_active {
         Some(active) => (active, true),
         None => (target.origins.named, false),
@@ -93,7 +93,7 @@ pub(super) fn origins(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
     // Those that are named but hold no state take nothing.
     let finding = match known && left == 0 && !target.origins.ours {
         true => Finding::cannot(End::Target, setting, what).refusing(Refuses::New),
-        false if known => Finding::warning(End::Target, setting, format!("{what}: fewer workers apply")),
+        false if known => Finding::warning(End::Target, setting, format!("{what}: fewer sessions apply")),
         false => Finding::warning(End::Target, setting, format!("{what}, if all of them hold state")),
     };
     vec![finding.remedy(remedy).sql(sql)]
@@ -110,7 +110,7 @@ pub(super) fn source_connections(wanted: &Wanted, source: &Publisher, target: &S
 pub(super) fn target_connections(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = target.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
     let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
-    let applying = if wanted.apply_workers > 1 { wanted.apply_workers as i64 } else { 0 };
+    let applying = if wanted.apply_sessions > 1 { wanted.apply_sessions as i64 } else { 0 };
     let most = (TARGET_SESSIONS + applying).max(TARGET_SESSIONS_COPYING + copying);
     connections(End::Target, server, [TARGET_SESSIONS, most], 0)
 }

@@ -9,6 +9,7 @@
 mod adopt;
 mod conflicts;
 mod create_schema;
+mod early;
 mod errors;
 mod failures;
 mod faults;

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use testkit::wait_for;
-
-use std::time::Duration;
 
 use crate::support::{BOUND, Scenario, Session, scenario_alone, scenario_with};
 
@@ -426,7 +425,7 @@ fn p2_fewer_workers_take_over_from_more() {
             s.same();
         }
         let origins = "SELECT count(*) FROM pg_replication_origin WHERE roname LIKE 'pgsluice\\_' || current_database() || '\\_%'";
-        assert_eq!(s.target_one(origins), "4");
+        assert_eq!(s.target_one(origins), "5");
         s.stop();
         s.call(0, &["drop"]).expect_success();
         assert_eq!(s.left_behind(), Vec::<String>::new());
@@ -447,7 +446,7 @@ fn a_target_without_room_for_all_workers_has_fewer() {
         let mut s = Scenario::alone(pair.unwrap(), FOUR);
         s.both("CREATE TABLE t (id int PRIMARY KEY)");
         s.follow();
-        s.wait_for_log("2 of 4 apply workers");
+        s.wait_for_log("2 of 5 sessions that apply");
         s.source("DO $$ BEGIN FOR i IN 1 .. 300 LOOP INSERT INTO t VALUES (i); COMMIT; END LOOP; END $$");
         s.catch_up();
         s.same();

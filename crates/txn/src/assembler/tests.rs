@@ -1,5 +1,7 @@
 //! Messages written by hand, in every order the walsender may choose.
 
+use std::io::Read;
+
 use super::*;
 use crate::DirSpool;
 
@@ -106,6 +108,72 @@ fn blocks_of_open_transactions_come_out_whole_at_their_commit() {
     assert!(assembler.is_outside());
     assert_eq!(assembler.open_transactions(), 0);
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0, "spool files are left");
+}
+
+fn grown(assembler: &mut Assembler) -> (u64, usize) {
+    match assembler.notice() {
+        Some(Notice::Grown { xid: Xid(7), bytes, relations }) => (bytes, relations.len()),
+        notice => panic!("{notice:?}"),
+    }
+}
+
+fn values(streamed: &mut Streamed, end: u64) -> Vec<String> {
+    let mut seen = Vec::new();
+    while let Some(event) = streamed.next(end).unwrap() {
+        let Event::Change(Change { op: Op::Insert(new), .. }) = event else { panic!("{event:?}") };
+        let Some(pgoutput::Column::Text(value)) = new.columns().next() else { panic!("no value") };
+        seen.push(String::from_utf8(value.to_vec()).unwrap());
+    }
+    seen
+}
+
+#[test]
+fn an_open_transaction_is_read_as_far_as_it_has_come_and_taken_over_at_its_end() {
+    let (mut assembler, dir) = assembler();
+    let stop = || Bytes::from_static(b"E");
+    drive(&mut assembler, [stream(b'S', 7, b"\x01"), relation(Some(7)), insert(Some(7), "a"), stop()]);
+    let (first, described) = grown(&mut assembler);
+    assert_eq!(described, 1);
+    let mut early = assembler.streamed(Xid(7)).unwrap();
+    assert_eq!(values(&mut early, first), ["a"]);
+    drive(&mut assembler, [stream(b'S', 7, b"\0"), insert(Some(7), "b"), insert(Some(8), "c"), stop()]);
+    // Not beyond what was said to be there.
+    assert_eq!(values(&mut early, first), [""; 0]);
+    let (second, _) = grown(&mut assembler);
+    assert_eq!(values(&mut early, second), ["b", "c"]);
+
+    assembler.push(stream(b'c', 7, &lsn_time(0x200))).unwrap();
+    assert!(assembler.take_over().unwrap().is_none(), "its begin was not seen");
+    assert!(matches!(assembler.next(), Ok(Some(Event::Begin(_)))));
+    let (mut whole, ended) = assembler.take_over().unwrap().unwrap();
+    assert_eq!(ended.end_lsn, Lsn::new(0x208));
+    assert!(assembler.is_outside() && assembler.next().unwrap().is_none());
+    assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0);
+    assert_eq!(values(&mut whole, u64::MAX), ["a", "b", "c"]);
+    // What it described holds for all now.
+    let seen = drive(&mut assembler, [begin(0x300, 9), insert(None, "d"), commit(0x300)]);
+    assert_eq!(seen, ["begin 9", "d", "commit 0/308"]);
+}
+
+#[test]
+fn of_what_was_aborted_in_part_nothing_is_taken_over() {
+    let (mut assembler, _dir) = assembler();
+    let stop = || Bytes::from_static(b"E");
+    drive(&mut assembler, [stream(b'S', 7, b"\x01"), relation(Some(7)), insert(Some(8), "a"), stop()]);
+    grown(&mut assembler);
+    drive(&mut assembler, [stream(b'A', 7, &8_u32.to_be_bytes())]);
+    assert!(matches!(assembler.notice(), Some(Notice::Aborted(Xid(7)))));
+    drive(&mut assembler, [stream(b'S', 7, b"\0"), insert(Some(7), "b"), stop()]);
+    assert!(assembler.notice().is_none());
+    assembler.push(stream(b'c', 7, &lsn_time(0x200))).unwrap();
+    assert!(matches!(assembler.next(), Ok(Some(Event::Begin(_)))));
+    assert!(assembler.take_over().unwrap().is_none());
+    assert_eq!(drive(&mut assembler, []), [""; 0]);
+    let mut rest = Vec::new();
+    while let Some(event) = assembler.next().unwrap() {
+        rest.push(matches!(event, Event::Commit(_)));
+    }
+    assert_eq!(rest, [false, true]);
 }
 
 #[test]

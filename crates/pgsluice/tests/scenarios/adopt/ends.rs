@@ -27,12 +27,9 @@ const OWNER: &str = "keeper";
 
 /// What such an owner needs besides: in the words of `check`, and for the way back.
 fn rights(db: &str) -> [String; 3] {
-    let mut functions = "pg_replication_origin_create(text), pg_replication_origin_drop(text), pg_replication_origin_session_setup(text), \
-                         pg_replication_origin_xact_setup(pg_lsn, timestamptz), pg_replication_origin_progress(text, boolean)"
-        .to_owned();
-    if testkit::apply_workers().is_some_and(|workers| workers > 1) {
-        functions += ", pg_replication_origin_session_reset()";
-    }
+    let functions = "pg_replication_origin_create(text), pg_replication_origin_drop(text), pg_replication_origin_session_setup(text), \
+                     pg_replication_origin_xact_setup(pg_lsn, timestamptz), pg_replication_origin_progress(text, boolean), \
+                     pg_replication_origin_session_reset()";
     [
         format!("GRANT CREATE ON DATABASE {db} TO {OWNER}"),
         format!("GRANT SET ON PARAMETER session_replication_role TO {OWNER}"),

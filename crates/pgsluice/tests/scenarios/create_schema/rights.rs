@@ -47,11 +47,8 @@ fn rights_that_are_missing_are_named_and_nothing_is_left() {
         s.target(&format!(
             "GRANT EXECUTE ON FUNCTION pg_replication_origin_create(text), pg_replication_origin_drop(text),
                pg_replication_origin_session_setup(text), pg_replication_origin_xact_setup(pg_lsn, timestamptz),
-               pg_replication_origin_progress(text, boolean) TO {role}"
+               pg_replication_origin_session_reset(), pg_replication_origin_progress(text, boolean) TO {role}"
         ));
-        if testkit::apply_workers().is_some_and(|workers| workers > 1) {
-            s.target(&format!("GRANT EXECUTE ON FUNCTION pg_replication_origin_session_reset() TO {role}"));
-        }
         s.run_with(|command| {
             command.args(["--target", &target]).args(&flags[2..]);
         });

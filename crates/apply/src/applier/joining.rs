@@ -1,0 +1,49 @@
+//! What the planner does for tables that are to join the stream.
+
+use tokio::sync::mpsc;
+
+use super::{Planning, Work};
+use crate::error::Error;
+use crate::join::{Join, Request};
+
+impl Planning {
+    pub(super) fn take_request(&mut self, request: Request) {
+        match request {
+            Request::Begin { tables, done } => {
+                self.early = None;
+                for table in tables {
+                    self.catalog.begin_join(table.clone());
+                    self.asides.begin(table);
+                }
+                let _ = done.send(());
+            }
+            Request::Forget { table } => {
+                self.early = None;
+                self.catalog.forget(&table);
+                self.asides.remove(&table);
+            }
+            Request::Finish { .. } => self.finishing.push_back(request),
+        }
+    }
+
+    /// Lets tables join here, behind all that was passed. If the executor is
+    /// gone, it failed, and says so itself.
+    pub(super) async fn finish_joins(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
+        self.hand_over_whole(work).await?;
+        while let Some(Request::Finish { table, since, done }) = self.finishing.pop_front() {
+            let Some(aside) = self.asides.remove(&table) else { continue };
+            match aside.into_work(&mut || self.assembler.scratch()) {
+                Ok(changes) => {
+                    self.catalog.join(table.clone(), since);
+                    let join = Join { table, since, changes, position: self.passed, done };
+                    let _ = work.send(Work::Join(join)).await;
+                }
+                Err(why) => {
+                    self.catalog.forget(&table);
+                    let _ = done.send(Err(why));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! What the planner does for a transaction that is executed while it comes ([`crate::early`]).
+
+use base::{Lsn, Xid};
+use tokio::sync::mpsc;
+use txn::{Begin, Event, Notice};
+
+use super::{Planning, Work};
+use crate::batch::Digest;
+use crate::early::{Mapped, Told};
+use crate::error::{Error, Kind};
+use crate::join::Part;
+
+impl Planning {
+    /// Lets a worker execute what has come of a streamed transaction.
+    pub(super) async fn heed(&mut self, notice: Notice) -> Result<(), Error> {
+        let (xid, bytes, relations) = match notice {
+            Notice::Grown { xid, bytes, relations } => (xid, bytes, relations),
+            Notice::Aborted(xid) => {
+                self.early.take_if(|early| early.xid == xid);
+                return Ok(());
+            }
+        };
+        let Some(starts) = &self.starts else { return Ok(()) };
+        if self.given_up == Some(xid) || self.early.as_ref().is_some_and(|early| early.xid != xid) {
+            return Ok(());
+        }
+        // What is put aside comes before it and has not been taken.
+        if !self.intake.is_empty() {
+            self.give_up(xid);
+            return Ok(());
+        }
+        let described = relations.len();
+        let (told, known) = match &self.early {
+            Some(early) => (early.tables.as_slice(), early.described),
+            None => (&[][..], 0),
+        };
+        let mut tables: Vec<Mapped> = Vec::new();
+        for relation in relations.into_iter().skip(known) {
+            // Which description a change of it goes by would have to be found out by its place in the stream.
+            let same_relation = |(other, _): &&Mapped| other.id == relation.id;
+            match told.iter().chain(&tables).find(same_relation) {
+                None => {}
+                Some((other, _)) if *other == relation => continue,
+                Some(_) => {
+                    self.give_up(xid);
+                    return Ok(());
+                }
+            }
+            // It will commit behind everything there is. Whether this holds then is looked at then.
+            match self.catalog.resolve(&relation, Lsn::new(u64::MAX)).await {
+                Ok(Part::Joined(table)) => tables.push((relation, Some(table))),
+                Ok(Part::None) => tables.push((relation, None)),
+                Ok(Part::Joining(..)) => {
+                    self.give_up(xid);
+                    return Ok(());
+                }
+                Err(error) if error.is_data() => {
+                    self.give_up(xid);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if self.early.is_none() {
+            let Ok(streamed) = self.assembler.streamed(xid) else { return Ok(()) };
+            let (told, start) = Told::new(streamed);
+            if starts.send(start).is_ok() {
+                self.early = Some(told);
+            }
+        }
+        if let Some(early) = &mut self.early {
+            early.grown(bytes, self.taken, tables, described);
+        }
+        Ok(())
+    }
+
+    /// It goes as those do that are not streamed.
+    fn give_up(&mut self, xid: Xid) {
+        self.early.take_if(|early| early.xid == xid);
+        self.given_up = Some(xid);
+    }
+
+    /// Whether a transaction that has committed was executed early and gets its turn; if not, it goes as others do.
+    pub(super) async fn ends_early(&mut self, begin: Begin) -> Result<bool, Error> {
+        let Some(early) = self.early.take_if(|early| early.xid == begin.xid) else { return Ok(false) };
+        let applies = self.options.skip_lsn != Some(begin.final_lsn) && !self.done.has(begin.final_lsn);
+        if !applies || !self.intake.is_empty() {
+            return Ok(false);
+        }
+        for (relation, then) in &early.tables {
+            let same = match (self.catalog.resolve(relation, begin.final_lsn).await, then) {
+                (Ok(Part::Joined(now)), Some(then)) => now.is_as(then),
+                (Ok(Part::None), None) => true,
+                _ => false,
+            };
+            if !same {
+                return Ok(false);
+            }
+        }
+        let Some(taken) = self.assembler.take_over()? else { return Ok(false) };
+        let ended = Box::new(early.ended(begin, taken).ok_or(Kind::Lost)?);
+        let commit = ended.commit;
+        self.asides.end(begin, commit, &mut || self.assembler.scratch());
+        self.passed = Some(ended.end());
+        self.taken = commit.end_lsn;
+        let _ = self.intake.admit(Event::Commit(commit));
+        self.intake.handed(commit.end_lsn);
+        self.ended = Some(ended);
+        Ok(true)
+    }
+
+    /// Hands over the end of a transaction that was executed early, behind everything before it.
+    pub(super) async fn hand_over_ended(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
+        self.hand_over_whole(work).await?;
+        if let Some(ended) = self.ended.take() {
+            self.note_handed(&Digest::of_ends(&[ended.end()]));
+            // If the executor is gone, it failed, and says so itself.
+            let _ = work.send(Work::Early(ended)).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,455 @@
+//! A streamed transaction, executed before its end has come (`commit_order = preserve`, on a session of its own).
+//!
+//! ```text
+//!   planner --Grown, Grown--> worker: executes what has come, part by part, in a transaction that stays open
+//!      \--Ended--> crew --Turn--> worker: executes the rest and commits
+//! ```
+//! The worker reads what the spool has at its own pace, so nobody waits for it, and a part is executed only when
+//! everything that the stream had before it is on the target. What others change after that, and commit before its turn,
+//! the source has kept apart from it by its own locks; should something of the target's own make them meet, it is let go
+//! (RULES A3). Whatever it meets is void (RULES A1): it is rolled back, the next may be begun, and when its turn
+//! has come all of it is applied from the spool, as without this.
+//!
+//! It is begun again by nobody: one attempt for each transaction, one transaction at a time.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Lsn, PgTimestamp, Xid};
+use client::Canceller;
+use proto::pgoutput::{CommitInfo, Relation};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use txn::{AssemblyError, Begin, Event, Streamed};
+
+use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
+use crate::counters::add;
+use crate::error::{Error, Kind};
+use crate::executor::Executor;
+use crate::plan::Plan;
+use crate::settled::Originals;
+use crate::table::Table;
+
+/// Changes of one part, and bytes of them.
+const PART_ROWS: usize = 10_000;
+const PART_BYTES: usize = 8 * 1024 * 1024;
+/// Between two looks whether what comes before a part is on the target.
+const PACE: Duration = Duration::from_millis(5);
+/// Between two cancels.
+const CANCEL_AGAIN: Duration = Duration::from_millis(50);
+
+/// A relation of the stream and its table; `None` if its changes are not for this target.
+pub(crate) type Mapped = (Arc<Relation>, Option<Arc<Table>>);
+
+/// What the worker is told, in any order.
+pub(crate) enum Tell {
+    /// So many bytes may be read, and executed when the target has everything before `after`.
+    Grown { bytes: u64, after: Lsn, tables: Vec<Mapped> },
+    /// It has ended, everything before it is on the target, and nothing else is open.
+    Turn(u64, End),
+    /// Somebody may wait for it.
+    LetGo,
+    /// It will not get a turn.
+    Abandon,
+}
+
+/// What the worker begins with.
+pub(crate) struct Start {
+    streamed: Streamed,
+    told: UnboundedReceiver<Tell>,
+    /// To tell it something.
+    pub(crate) tell: UnboundedSender<Tell>,
+}
+
+/// A transaction whose commit has come.
+pub(crate) struct Ended {
+    /// All of it, from the start.
+    streamed: Streamed,
+    tables: Vec<Mapped>,
+    begin: Begin,
+    pub(crate) commit: CommitInfo,
+    /// To tell who executes it early.
+    pub(crate) tell: UnboundedSender<Tell>,
+}
+
+impl Ended {
+    /// Whether this is its worker.
+    pub(crate) fn is_of(&self, tell: &UnboundedSender<Tell>) -> bool {
+        self.tell.same_channel(tell)
+    }
+
+    pub(crate) fn end(&self) -> End {
+        End { changes_end: 0, begin: self.begin, commit: self.commit, skipped: false }
+    }
+}
+
+/// The planner's side.
+pub(crate) struct Told {
+    pub(crate) xid: Xid,
+    /// One for each relation: no relation was described in two ways.
+    pub(crate) tables: Vec<Mapped>,
+    /// How many descriptions there were.
+    pub(crate) described: usize,
+    /// `None`: its end was handed over.
+    tell: Option<UnboundedSender<Tell>>,
+}
+
+impl Told {
+    /// For a transaction of which something has come.
+    pub(crate) fn new(streamed: Streamed) -> (Told, Start) {
+        let (tell, told) = unbounded_channel();
+        let early = Told { xid: streamed.xid(), tables: Vec::new(), described: 0, tell: Some(tell.clone()) };
+        (early, Start { streamed, told, tell })
+    }
+
+    /// More has come; `tables` are new, and so many were `described` in all.
+    pub(crate) fn grown(&mut self, bytes: u64, after: Lsn, tables: Vec<Mapped>, described: usize) {
+        self.described = described;
+        self.tables.extend(tables.iter().cloned());
+        self.say(Tell::Grown { bytes, after, tables });
+    }
+
+    /// Its end, which is to be handed over, so that it gets its turn. `streamed` is all of it, from the start.
+    pub(crate) fn ended(mut self, begin: Begin, (streamed, commit): (Streamed, CommitInfo)) -> Option<Ended> {
+        let tables = std::mem::take(&mut self.tables);
+        Some(Ended { streamed, tables, begin, commit, tell: self.tell.take()? })
+    }
+
+    fn say(&self, tell: Tell) {
+        if let Some(to) = &self.tell {
+            // A worker that is gone has said why.
+            let _ = to.send(tell);
+        }
+    }
+}
+
+/// It gets no turn unless its end is handed over.
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.say(Tell::Abandon);
+    }
+}
+
+/// How it ended.
+pub(crate) enum Outcome {
+    /// As this piece.
+    Committed(u64),
+    /// Nothing of it is on the target.
+    Left,
+    /// The same, and the session is lost.
+    Lost(Error),
+}
+
+/// What there is of it on the target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Nothing,
+    /// An open transaction.
+    Open,
+    /// It was in vain.
+    Void,
+}
+
+/// What is told, of which some is put off.
+struct Inbox {
+    told: UnboundedReceiver<Tell>,
+    put_off: VecDeque<Tell>,
+}
+
+impl Inbox {
+    /// What is at hand.
+    fn at_hand(&mut self) -> Option<Tell> {
+        self.put_off.pop_front().or_else(|| self.told.try_recv().ok())
+    }
+
+    async fn next(&mut self) -> Tell {
+        match self.put_off.pop_front() {
+            Some(tell) => tell,
+            None => self.told.recv().await.unwrap_or(Tell::Abandon),
+        }
+    }
+
+    /// Returns when nothing of it is to stay.
+    async fn let_go(&mut self) {
+        loop {
+            match self.told.recv().await {
+                Some(Tell::LetGo | Tell::Abandon) => return,
+                Some(tell) => self.put_off.push_back(tell),
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+struct Worker<'e> {
+    executor: &'e mut Executor,
+    canceller: &'e Canceller,
+    inbox: Inbox,
+    parts: Parts,
+    standing: Standing,
+    tally: Tally,
+}
+
+/// Applies what comes until it has had its turn, is told to let go or abandoned, or meets something.
+pub(crate) async fn apply(
+    executor: &mut Executor,
+    canceller: &Canceller,
+    start: Start,
+) -> Result<Outcome, Error> {
+    let Start { streamed, told, tell } = start;
+    drop(tell);
+    let parts = Parts::new(streamed, Vec::new(), executor.binary());
+    let inbox = Inbox { told, put_off: VecDeque::new() };
+    let (standing, tally) = (Standing::Nothing, Tally::default());
+    let mut worker = Worker { executor, canceller, inbox, parts, standing, tally };
+    // How far it may be read, behind what.
+    let mut grown: VecDeque<(u64, Lsn)> = VecDeque::new();
+    while worker.standing != Standing::Void {
+        let stored = worker.executor.shared.stored();
+        while grown.get(1).is_some_and(|(_, after)| *after <= stored) {
+            grown.pop_front();
+        }
+        let (bytes, after) = grown.front().copied().unwrap_or_default();
+        let waits = !grown.is_empty() && stored < after;
+        let tell = match grown.is_empty() || waits {
+            false => worker.inbox.at_hand(),
+            true => tokio::select! {
+                tell = worker.inbox.next() => Some(tell),
+                () = tokio::time::sleep(PACE), if waits => None,
+            },
+        };
+        match tell {
+            Some(Tell::Grown { bytes, after, tables }) => {
+                grown.push_back((bytes, after));
+                worker.parts.tables.extend(tables);
+            }
+            Some(Tell::Turn(number, end)) => match worker.finish(end).await? {
+                true => return Ok(Outcome::Committed(number)),
+                false => break,
+            },
+            Some(Tell::LetGo | Tell::Abandon) => break,
+            None if waits => {}
+            None => match worker.execute(bytes).await {
+                Ok(true) => {}
+                Ok(false) => drop(grown.pop_front()),
+                Err(error) => return worker.lost(error),
+            },
+        }
+    }
+    match worker.leave().await {
+        Ok(()) => Ok(Outcome::Left),
+        Err(error) => worker.lost(error),
+    }
+}
+
+impl Worker<'_> {
+    /// Executes the next part of what the first `bytes` have; whether there is more.
+    async fn execute(&mut self, bytes: u64) -> Result<bool, Error> {
+        // Whatever it is that cannot be read, it is met again in its turn.
+        let Ok((chunk, is_last)) = self.parts.next(bytes, BEGIN).await else {
+            self.standing = Standing::Void;
+            return Ok(false);
+        };
+        if chunk.digest.tally.is_nothing() {
+            return Ok(!is_last);
+        }
+        let is_first = self.standing == Standing::Nothing;
+        self.standing = Standing::Void;
+        let Some(plan) = chunk.plan.filter(Plan::is_sets) else { return Ok(false) };
+        let mut executing = pin!(self.executor.execute_ahead(plan, is_first));
+        let holds = tokio::select! {
+            biased;
+            holds = &mut executing => holds?,
+            () = self.inbox.let_go() => {
+                // A cancel that finds nothing to cancel has no effect: one is not enough. But none may be under way
+                // when this returns.
+                let cancelled = loop {
+                    if let Err(error) = self.canceller.cancel().await {
+                        tracing::warn!("the running statement could not be cancelled: {error}");
+                    }
+                    if let Ok(holds) = tokio::time::timeout(CANCEL_AGAIN, &mut executing).await {
+                        break holds;
+                    }
+                };
+                cancelled.map(|_| false)?
+            }
+        };
+        if holds {
+            self.standing = Standing::Open;
+            self.tally += chunk.digest.tally;
+        }
+        Ok(holds && !is_last)
+    }
+
+    /// The rest, and commits; false if it does not hold.
+    async fn finish(&mut self, end: End) -> Result<bool, Error> {
+        while self.standing != Standing::Void && self.execute(u64::MAX).await? {}
+        if self.standing != Standing::Open {
+            return Ok(false);
+        }
+        self.standing = Standing::Void;
+        let digest = Digest { tally: self.tally, ..Digest::of_ends(&[end]) };
+        let empty = Plan::new(self.executor.binary());
+        let holds = self.executor.complete(Some(empty), false, &digest).await?;
+        add(&self.executor.shared.counters.ahead, u64::from(holds));
+        Ok(holds)
+    }
+
+    /// It had no turn: with its session nothing of it is on the target.
+    fn lost(&self, error: Error) -> Result<Outcome, Error> {
+        match self.executor.wire_is_alive() {
+            true => Err(error),
+            false => Ok(Outcome::Lost(error)),
+        }
+    }
+
+    /// Nothing of it stays.
+    async fn leave(&mut self) -> Result<(), Error> {
+        add(&self.executor.shared.counters.ahead_void, u64::from(self.standing != Standing::Nothing));
+        // Also where nothing is open: a cancel may have come late.
+        self.executor.roll_back().await
+    }
+}
+
+/// Applies all of one that has ended, whatever it takes.
+pub(crate) async fn apply_ended(executor: &mut Executor, ended: Ended) -> Result<(), Error> {
+    let (begin, end) = (ended.begin, ended.end());
+    let mut parts = Parts::new(ended.streamed, ended.tables, executor.binary());
+    let mut is_first = true;
+    loop {
+        let part = parts.next(u64::MAX, begin).await;
+        let (mut chunk, is_last) = part.map_err(|cause| match cause {
+            Unread::Stream(error) => Kind::Assembly(error),
+            Unread::Unmapped | Unread::Gone => Kind::Lost,
+        })?;
+        if is_first && is_last {
+            let Originals::Memory(mut batch) = chunk.originals else { return Err(Kind::Lost.into()) };
+            batch.open = None;
+            batch.end(begin, ended.commit, false);
+            return executor.apply_transactions(Chunk::whole(batch, executor.binary())).await;
+        }
+        (chunk.first, chunk.last) = (is_first, is_last);
+        if is_last {
+            let tally = chunk.digest.tally;
+            chunk.digest = Digest { tally, ..Digest::of_ends(&[end]) };
+        }
+        executor.apply_part(chunk).await?;
+        is_first = false;
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Until its commit has come; who is executed early names no transaction in what it says.
+const BEGIN: Begin = Begin { xid: Xid::INVALID, final_lsn: Lsn::INVALID, commit_time: PgTimestamp(0) };
+
+/// Why a part could not be read.
+enum Unread {
+    Stream(AssemblyError),
+    /// A relation that the planner has not told.
+    Unmapped,
+    /// Who read it ended.
+    Gone,
+}
+
+impl From<AssemblyError> for Unread {
+    fn from(error: AssemblyError) -> Unread {
+        Unread::Stream(error)
+    }
+}
+
+/// Parts, of which the next is read and planned while one is executed.
+struct Parts {
+    /// `None` while the next is read.
+    reader: Option<Reader>,
+    next: Option<JoinHandle<(Reader, Part)>>,
+    tables: Vec<Mapped>,
+    binary: bool,
+}
+
+/// As far as it may be read; what is there of it, and whether that is all.
+type Part = (u64, Result<(Chunk, bool), Unread>);
+
+impl Parts {
+    fn new(streamed: Streamed, tables: Vec<Mapped>, binary: bool) -> Parts {
+        let reader = Some(Reader { streamed, tables: Vec::new(), last: None });
+        Parts { reader, next: None, tables, binary }
+    }
+
+    /// The next changes of what the first `bytes` have, as if they were the only ones, and whether there are no more.
+    async fn next(&mut self, bytes: u64, begin: Begin) -> Result<(Chunk, bool), Unread> {
+        if self.next.is_none() {
+            self.read_on(bytes, begin);
+        }
+        let next = self.next.take().ok_or(Unread::Gone)?;
+        let (reader, (of, part)) = next.await.map_err(|_| Unread::Gone)?;
+        self.reader = Some(reader);
+        let (chunk, is_last) = part?;
+        // More may have come since it was read.
+        let is_last = is_last && of == bytes;
+        if !is_last {
+            self.read_on(bytes, begin);
+        }
+        Ok((chunk, is_last))
+    }
+
+    fn read_on(&mut self, bytes: u64, begin: Begin) {
+        let Some(mut reader) = self.reader.take() else { return };
+        reader.tables.extend_from_slice(&self.tables[reader.tables.len()..]);
+        let binary = self.binary;
+        self.next = Some(tokio::task::spawn_blocking(move || {
+            let part = reader.part(bytes, begin);
+            let part = part.map(|(batch, is_last)| (Chunk::new(batch, false, binary), is_last));
+            (reader, (bytes, part))
+        }));
+    }
+}
+
+/// Changes, mapped onto the target.
+struct Reader {
+    streamed: Streamed,
+    tables: Vec<Mapped>,
+    /// What was looked up last.
+    last: Option<Mapped>,
+}
+
+impl Reader {
+    /// The next changes of what the first `bytes` have, and whether there are no more.
+    fn part(&mut self, bytes: u64, begin: Begin) -> Result<(Batch, bool), Unread> {
+        let mut batch = Batch { open: Some(begin), ..Batch::default() };
+        while batch.changes.len() < PART_ROWS && batch.bytes < PART_BYTES {
+            match self.streamed.next(bytes)? {
+                None => return Ok((batch, true)),
+                Some(Event::Change(change)) => {
+                    if let Some(table) = self.table(&change.relation)? {
+                        batch.push(Change::Row { table, op: change.op });
+                    }
+                }
+                Some(Event::Truncate(truncate)) => {
+                    let tables: Result<Vec<_>, _> =
+                        truncate.relations.iter().map(|relation| self.table(relation)).collect();
+                    let tables: Vec<_> = tables?.into_iter().flatten().collect();
+                    if !tables.is_empty() {
+                        batch.push(Change::Truncate { tables, restart_identity: truncate.restart_identity });
+                    }
+                }
+                // Rows only: where it begins and ends is not in the spool.
+                Some(Event::Begin(_) | Event::Commit(_)) => {}
+            }
+        }
+        Ok((batch, false))
+    }
+
+    fn table(&mut self, relation: &Arc<Relation>) -> Result<Option<Arc<Table>>, Unread> {
+        if let Some((_, table)) = self.last.as_ref().filter(|(last, _)| Arc::ptr_eq(last, relation)) {
+            return Ok(table.clone());
+        }
+        let found = self.tables.iter().find(|(told, _)| **told == **relation);
+        let table = found.ok_or(Unread::Unmapped)?.1.clone();
+        self.last = Some((Arc::clone(relation), table.clone()));
+        Ok(table)
+    }
+}
