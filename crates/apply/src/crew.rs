@@ -108,6 +108,9 @@ const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// Where what is independent may pass, a chunk that waits for another is taken
 /// for busy so long, so that a hot row does not make all chunks small.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// What the sessions of a target that crashed say of it is heard so long: they
+/// end within milliseconds of one another.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 /// At most so long from look to look.
 const LOOKS_APART_MAX: Duration = Duration::from_millis(250);
 
@@ -311,7 +314,10 @@ impl Crew {
             let (question, look) = (self.next_question(), self.early_look());
             tokio::select! {
                 biased;
-                Some((number, answer)) = self.reports.recv() => self.take(number, answer?)?,
+                Some((number, answer)) = self.reports.recv() => match answer {
+                    Ok(answer) => self.take(number, answer)?,
+                    Err(error) => return Err(self.reason(error).await),
+                },
                 work = queue.recv(), if open && self.has_room() => match work {
                     Some(work) => self.push(work),
                     None => open = false,
@@ -335,6 +341,24 @@ impl Crew {
             let _ = (&mut task.0).await;
         }
         Ok(())
+    }
+
+    /// A crash of the target ends all sessions, and only to one of them the server says why.
+    async fn reason(&mut self, lost: Error) -> Error {
+        if !lost.is_unexplained() {
+            return lost;
+        }
+        let explained = async {
+            while let Some((_, answer)) = self.reports.recv().await {
+                if let Err(error) = answer
+                    && !error.is_unexplained()
+                {
+                    return Some(error);
+                }
+            }
+            None
+        };
+        tokio::time::timeout(LAST_WORDS, explained).await.ok().flatten().unwrap_or(lost)
     }
 
     /// A piece that still waits for another keeps no worker from what may pass it.

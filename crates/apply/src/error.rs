@@ -111,6 +111,12 @@ impl Error {
         matches!(&*self.0, Kind::Client(error) if error.is_connection_lost())
     }
 
+    /// The connection to the target was lost, and the server did not say why.
+    #[must_use]
+    pub fn is_unexplained(&self) -> bool {
+        self.is_connection_lost() && self.sqlstate().is_none()
+    }
+
     /// A deadlock, a serialization failure or a lock that was not to be had:
     /// the same work may succeed at once.
     #[must_use]

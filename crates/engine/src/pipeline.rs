@@ -52,6 +52,9 @@ pub(crate) const SOURCE_SETTINGS: [(&str, &str); 8] = [
 /// How often figures that the stages do not push are carried to the status.
 const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
+/// How long the applier may take to say why the target went, once the control session was lost.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// After a stop, how long the source may take to hear the last report.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -539,7 +542,10 @@ impl Flow {
                 return Err(applier_end((&mut self.applying.0).await));
             }
             ended = &mut self.applying.0 => return Err(applier_end(ended)),
-            failed = apply::flush_continuously(&self.state, &self.progress) => return Ok(failed?),
+            failed = apply::flush_continuously(&self.state, &self.progress) => {
+                let Err(error) = failed else { return Ok(()) };
+                return Err(self.reason(error).await);
+            }
             silence = attempt.status.target_silent() => return Err(Kind::Silent(silence).into()),
             () = carry_figures(attempt.status, &heard) => {}
             () = attempt.stop.cancelled() => {}
@@ -559,6 +565,17 @@ impl Flow {
         // The source may be gone; it will be told next time.
         let _ = tokio::time::timeout(FAREWELL, self.stream.finish(&self.progress)).await;
         Ok(())
+    }
+
+    /// A crash of the target ends all sessions, and only to who met the reason the server says it: mostly
+    /// who writes.
+    async fn reason(&mut self, lost: apply::Error) -> Error {
+        if lost.is_unexplained()
+            && let Ok(ended) = tokio::time::timeout(LAST_WORDS, &mut self.applying.0).await
+        {
+            return applier_end(ended);
+        }
+        lost.into()
     }
 }
 

@@ -40,8 +40,10 @@ const KILLS_MIN: u32 = 60;
 const HITS_MIN: u32 = 3;
 /// Rounds after which a phase that was not hit often enough fails the test.
 const ROUNDS_MAX: u32 = 90;
-/// Nothing takes this long on a machine that is not overloaded.
+/// Nothing stands still for so long, however busy the machine.
 const BOUND: Duration = Duration::from_secs(120);
+/// Nor does anything take so long that moves on.
+const MOVING_BOUND: Duration = Duration::from_secs(600);
 /// A larger backlog is worked off before the next kill: every kill costs the
 /// batch in hand, so killing fast enough would starve any program.
 const BEHIND_MAX: u64 = 1_000;
@@ -246,13 +248,30 @@ impl World {
     /// would meet the same backlog.
     fn breathe(&mut self) {
         let committed = self.pair.source.one("postgres", "SELECT sum(n) FROM tally");
-        let reached = format!("SELECT sum(n) >= {committed} FROM tally");
-        let reached = wait_for("the target to follow", BOUND, || {
-            anyhow::ensure!(self.sluice.is_running(), "pgsluice ended by itself");
-            let row = self.pair.target.sql("postgres", &reached).unwrap_or_default();
-            Ok(row == [[Some("t".to_owned())]])
+        let committed: i64 = committed.parse().expect("a count");
+        self.wait_to_follow("the target to follow", committed, |world| {
+            let row = world.pair.target.sql("postgres", "SELECT sum(n) FROM tally").unwrap_or_default();
+            row.first().and_then(|row| row.first()?.as_deref()?.parse().ok())
         });
-        reached.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
+    }
+
+    /// Waits until what `reads` reads has reached `goal`, as long as it moves.
+    fn wait_to_follow(&mut self, what: &str, goal: i64, reads: impl Fn(&World) -> Option<i64>) {
+        let began = Instant::now();
+        let (mut reached, mut moved) = (None, began);
+        let followed = wait_for(what, MOVING_BOUND, || {
+            anyhow::ensure!(self.sluice.is_running(), "pgsluice ended by itself");
+            let now = reads(self);
+            if now > reached {
+                (reached, moved) = (now, Instant::now());
+            }
+            anyhow::ensure!(moved.elapsed() < BOUND, "waited {BOUND:?} for {what}, which stands still");
+            Ok(reached >= Some(goal))
+        });
+        followed.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
+        if began.elapsed() > BOUND {
+            println!("waited {:.0} s for {what}: a slow machine", began.elapsed().as_secs_f64());
+        }
     }
 
     /// Whom to end in `wanted`: pgsluice and the target before anybody again, in
@@ -440,20 +459,17 @@ impl World {
     /// Waits until every commit of the source so far is confirmed. Tables are copied under snapshots of their own: before
     /// the stream has passed the last of these they are not at the same commit.
     fn caught_up(&mut self) {
-        let mut lsn: Option<i64> = None;
         let copied =
             "SELECT count(*) FILTER (WHERE NOT finished) FROM pgsluice.copied_table HAVING count(*) > 0";
-        let reached = wait_for("the slot to pass every commit", BOUND, || {
+        let joined = wait_for("all tables to be copied", BOUND, || {
             anyhow::ensure!(self.sluice.is_running(), "pgsluice ended by itself");
             let open = self.pair.target.sql("postgres", copied).unwrap_or_default();
-            if open != [[Some("0".to_owned())]] {
-                return Ok(false);
-            }
-            let now = || self.pair.source.one("postgres", "SELECT pg_current_wal_lsn() - '0/0'");
-            let lsn = *lsn.get_or_insert_with(|| now().parse().expect("a position"));
-            Ok(self.confirmed() >= lsn)
+            Ok(open == [[Some("0".to_owned())]])
         });
-        reached.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
+        joined.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
+        let lsn = self.pair.source.one("postgres", "SELECT pg_current_wal_lsn() - '0/0'");
+        let lsn = lsn.parse().expect("a position");
+        self.wait_to_follow("the slot to pass every commit", lsn, |world| Some(world.confirmed()));
     }
 
     /// After the load: what was tampered with goes, the rest arrives.

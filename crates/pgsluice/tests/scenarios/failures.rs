@@ -23,11 +23,12 @@ fn load(s: &Scenario) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<u
                 id * 7 % 100,
                 id * 13 % 100
             );
+            let began = Instant::now();
             match session.query(&sql) {
                 Ok(_) => {
                     id += 1;
-                    // Slow enough for the slowest strategy.
-                    std::thread::sleep(Duration::from_millis(5));
+                    // Slow enough for the slowest strategy, on a busy machine as well.
+                    std::thread::sleep(Duration::from_millis(5).max(began.elapsed() * 10));
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
