@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -23,6 +23,12 @@ const SMALL: u32 = 3;
 const LARGE: u32 = 2;
 const VICTIM: u32 = SMALL + LARGE;
 const WORKERS: u32 = VICTIM + 1;
+
+/// A small transaction takes so long only on a machine that has more to do than it can.
+const BUSY: Duration = Duration::from_millis(20);
+/// How much longer than its last transaction a writer then pauses: what follows it has to do as much, twice.
+const YIELD: u32 = 5;
+const YIELD_MAX: Duration = Duration::from_secs(2);
 
 /// Every published table.
 pub(crate) const TABLES: [&str; 14] = [
@@ -162,6 +168,17 @@ impl Worker {
         }
     }
 
+    /// Runs `sql`, and leaves the machine to others as long as that says that it is busy.
+    fn run(&mut self, sql: &str) -> anyhow::Result<()> {
+        let began = Instant::now();
+        self.conn.run(sql)?;
+        let took = began.elapsed();
+        if took > BUSY {
+            std::thread::sleep((took * YIELD).min(YIELD_MAX));
+        }
+        Ok(())
+    }
+
     fn pause(&mut self, milliseconds: std::ops::Range<u64>) {
         let pause = self.random.random_range(milliseconds) * if self.slow { 6 } else { 1 };
         std::thread::sleep(Duration::from_millis(pause));
@@ -195,7 +212,7 @@ impl Worker {
             sql.push_str(&more);
         }
         sql.push_str(&self.end(seq));
-        self.conn.run(&sql)?;
+        self.run(&sql)?;
         self.pause(5..25);
         Ok(true)
     }
@@ -246,7 +263,7 @@ impl Worker {
     fn victim(&mut self, seq: u64) -> anyhow::Result<bool> {
         let n = seq * 20;
         let end = self.end(seq);
-        self.conn.run(&format!(
+        self.run(&format!(
             "BEGIN; INSERT INTO victim SELECT i, 0 FROM generate_series({n}, {n} + 19) i; \
              UPDATE victim SET v = v + 1 WHERE id BETWEEN {n} - 40 AND {n} - 1; \
              DELETE FROM victim WHERE id < {n} - 40; {end}"

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::conn::Conn;
 use crate::load::{MONEY, OPENING};
@@ -77,6 +77,11 @@ pub(crate) fn look(conn: &mut Conn, relaxed: bool) -> anyhow::Result<Result<u64,
     )))
 }
 
+/// Between two looks, at least.
+const PAUSE: Duration = Duration::from_millis(25);
+/// How much longer than a look its pause is: the reader is not what the machine is busy with.
+const SHARE: u32 = 3;
+
 /// What a [`Watch`] saw.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -119,10 +124,14 @@ impl Watch {
 
 fn watch(conn: &mut Conn, relaxed: bool, stop: &AtomicBool, seen: &Mutex<Seen>) {
     let (mut clock_before, mut cut_off) = (0_u64, false);
+    let mut pause = PAUSE;
     while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(Duration::from_millis(25));
+        std::thread::sleep(pause);
+        let began = Instant::now();
+        let looked = look(conn, relaxed);
+        pause = PAUSE.max(began.elapsed() * SHARE);
         // A server that is down is no state.
-        let Ok(state) = look(conn, relaxed) else {
+        let Ok(state) = looked else {
             cut_off = true;
             continue;
         };
