@@ -187,6 +187,9 @@ fn main() -> ExitCode {
 }
 
 /// Whether both ends were equal in every run.
+/// Measures what the options name.
+type Measure = fn(&Options, &Say) -> Result<Vec<Case>>;
+
 fn run(options: &Options) -> Result<bool> {
     if options.keep && std::env::var_os(KEEP_VARIABLE).is_none() {
         // A process cannot safely change its own environment.
@@ -194,7 +197,7 @@ fn run(options: &Options) -> Result<bool> {
         return Err(again.args(std::env::args_os().skip(1)).env(KEEP_VARIABLE, "1").exec().into());
     }
     let say = Say { started: Instant::now() };
-    let (bench, stock, measure): (_, _, fn(&Options, &Say) -> Result<Vec<Case>>) = match options.bench {
+    let (bench, stock, measure): (_, _, Measure) = match options.bench {
         Bench::Copy => ("copy", &report::NATIVE, copy::run),
         Bench::Catchup => ("catchup", &report::NATIVE, catchup::run),
         Bench::Decode => ("decode", &decode::STOCK, decode::run),
