@@ -186,10 +186,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether both ends were equal in every run.
-/// Measures what the options name.
+/// Measures the cases that the options name.
 type Measure = fn(&Options, &Say) -> Result<Vec<Case>>;
 
+/// Whether both ends were equal in every run.
 fn run(options: &Options) -> Result<bool> {
     if options.keep && std::env::var_os(KEEP_VARIABLE).is_none() {
         // A process cannot safely change its own environment.

@@ -1,7 +1,8 @@
 //! `cargo x matrix`: the golden suite and the crash test over the whole product of settings, and a record of it.
 //!
 //! What CI runs takes a few combinations of the product, by a seed. This runs all of them, one after another, and adds
-//! a line to the record for each as it ends; what the record has of this commit is not run again.
+//! a line to the record for each as it ends. What the record has of this commit is not run again; what it does not have
+//! at all comes first, then what it has of the oldest commit, so that a few runs after each change get through all.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -50,6 +51,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             suites.iter().filter(|suite| missing(suite, &combination)).map(|suite| (*suite, combination)),
         );
     }
+    let last = |(suite, combination): &(&str, Combination)| {
+        done.iter().rposition(|row| row.suite == *suite && row.combination == *combination)
+    };
+    runs.sort_by_key(last);
     let count = options.runs.unwrap_or(runs.len()).min(runs.len());
     println!("matrix: {count} of {} runs that the record has not of {commit}", runs.len());
     let program = build_pgsluice(Profile::Dev, &[])?;

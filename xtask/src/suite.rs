@@ -1,6 +1,7 @@
 //! `cargo x test`: one command from a fresh checkout to one line that says how it went.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
@@ -10,6 +11,11 @@ use crate::cargo::{Profile, build_pgsluice, cargo};
 
 /// Tests mostly wait for servers, so more than cores; each may hold a pair of clusters, so not many more.
 const THREADS_MAX: usize = 8;
+
+/// A file system in memory.
+const IN_MEMORY: &str = "/dev/shm";
+/// Clusters in memory want so much of it free: three times what they were seen to take at any time.
+const ROOM: u64 = 8 << 30;
 
 /// What all test binaries reported.
 #[derive(Debug, Default, PartialEq)]
@@ -69,6 +75,12 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--"]);
     command.args(filter).arg(format!("--test-threads={threads}"));
     command.env("PGSLUICE_TEST_MAJORS", majors).env("PGSLUICE_BIN", program);
+    // Clusters come and go by the hundred, thousands of files each: ext4 looks for the inode of a new file among all
+    // that were deleted within the last minutes, which took a fifth of all processors.
+    if std::env::var_os("TMPDIR").is_none() && room(Path::new(IN_MEMORY)) >= ROOM {
+        println!("test: temporary files in {IN_MEMORY}; TMPDIR names another place");
+        command.env("TMPDIR", IN_MEMORY);
+    }
     let mut child = command.stdout(Stdio::piped()).spawn().context("running cargo test")?;
     let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
     let mut ours = std::io::stdout().lock();
@@ -81,9 +93,32 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
     Ok(child.wait()?.success())
 }
 
+/// Bytes that may be written there without the machine's running out of memory; 0 if it is no place in memory.
+fn room(place: &Path) -> u64 {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = memory.lines().find_map(|line| {
+        let kib = line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?;
+        kib.parse::<u64>().ok()
+    });
+    match rustix::fs::statfs(place) {
+        Ok(found) if found.f_type == TMPFS_MAGIC => {
+            let free = found.f_bavail.saturating_mul(found.f_bsize.unsigned_abs());
+            free.min(available.unwrap_or_default() << 10)
+        }
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_file_system_in_memory_has_room_in_memory() {
+        assert_eq!(room(Path::new("/proc")), 0);
+        assert_eq!(room(Path::new("/there/is/none")), 0);
+    }
 
     #[test]
     fn results_of_all_binaries_are_summed_up() {
