@@ -41,7 +41,7 @@ use crate::counters::Counters;
 use crate::crew::{Crew, Parts};
 use crate::early::{Ended, Start, Told};
 use crate::error::{Error, Kind};
-use crate::executor::{Executor, Identity};
+use crate::executor::{Executor, Identity, pipelined};
 use crate::gate::{Intake, Passed};
 use crate::join::{Asides, Join, JoinRequests, Part, Request};
 use crate::large::{Growing, Large};
@@ -708,7 +708,7 @@ impl Planning {
         }
     }
 
-    /// What is handed over next: all whole transactions, or the first of them
+    /// What is handed over next: all whole transactions, or the first few of them
     /// if each is to stay one, or a part of one that is larger than a batch. What follows stays.
     fn take_chunk(&mut self) -> Chunk {
         if self.settled.is_some() {
@@ -723,12 +723,27 @@ impl Planning {
                 Chunk::new(batch, !self.continues, self.options.binary)
             }
             (None, _) => {
-                let one = self.options.keep_transactions;
-                let batch = if one { self.batch.take_first() } else { self.batch.take_whole() };
-                Chunk::new(batch, !self.continues, self.options.binary)
+                let batch = match self.options.keep_transactions {
+                    true => self.batch.take_first(self.kept_at_a_time()),
+                    false => self.batch.take_whole(),
+                };
+                match self.options.keep_transactions && batch.ends.len() > 1 {
+                    true => Chunk::each(batch),
+                    false => Chunk::new(batch, !self.continues, self.options.binary),
+                }
             }
         };
         self.continues = !chunk.last;
         chunk
+    }
+
+    /// How many transactions that stay one each are handed over together: as many as go without waiting for one
+    /// another. Of several workers each has its own.
+    fn kept_at_a_time(&self) -> usize {
+        if self.workers > 1 || self.continues || self.options.exact_only {
+            return 1;
+        }
+        let few = self.batch.ends.iter().take(pipelined::TRANSACTIONS_MAX);
+        few.take_while(|end| end.changes_end <= pipelined::CHANGES_MAX).count().max(1)
     }
 }

@@ -67,6 +67,8 @@ impl Batch {
         let middle = self.ends.last().map_or(0, |end| end.changes_end);
         later.changes = self.changes.split_off(middle);
         later.ends.iter_mut().for_each(|end| end.changes_end -= middle);
+        later.bytes = later.changes.iter().map(Change::cost).sum();
+        self.bytes = self.bytes.saturating_sub(later.bytes);
         (self, later)
     }
 
@@ -74,10 +76,10 @@ impl Batch {
         self.ends.push(End { changes_end: self.changes.len(), begin, commit, skipped });
     }
 
-    /// Takes out the first of the transactions that end here.
-    pub(crate) fn take_first(&mut self) -> Batch {
-        let ends: Vec<End> = self.ends.drain(..self.ends.len().min(1)).collect();
-        let end = ends.first().map_or(0, |end| end.changes_end);
+    /// Takes out the first `transactions` of those that end here.
+    pub(crate) fn take_first(&mut self, transactions: usize) -> Batch {
+        let ends: Vec<End> = self.ends.drain(..self.ends.len().min(transactions)).collect();
+        let end = ends.last().map_or(0, |end| end.changes_end);
         self.ends.iter_mut().for_each(|later| later.changes_end -= end);
         let changes: Vec<Change> = self.changes.drain(..end).collect();
         let bytes = changes.iter().map(Change::cost).sum();
@@ -198,12 +200,20 @@ pub(crate) struct Chunk {
     pub(crate) first: bool,
     /// Its target transaction ends here.
     pub(crate) last: bool,
+    /// Each of its transactions becomes one of the target; then there is no plan for all of them.
+    pub(crate) each: bool,
 }
 
 impl Chunk {
     /// Whole transactions that are a target transaction by themselves.
     pub(crate) fn whole(batch: Batch, binary: bool) -> Chunk {
         Chunk::new(batch, true, binary)
+    }
+
+    /// Whole transactions that stay as many.
+    pub(crate) fn each(batch: Batch) -> Chunk {
+        let digest = Digest::of(&batch);
+        Chunk { digest, plan: None, first: true, last: true, each: true, originals: Originals::Memory(batch) }
     }
 
     /// Whole transactions, or a part of one.
@@ -215,6 +225,7 @@ impl Chunk {
             plan: fits.then_some(plan),
             first,
             last: batch.open.is_none(),
+            each: false,
             originals: Originals::Memory(batch),
         }
     }
@@ -252,6 +263,7 @@ mod tests {
         };
         assert_eq!((ends(&earlier), earlier.changes.len()), (vec![(0, 3), (1, 3)], 3));
         assert_eq!((ends(&later), later.changes.len()), (vec![(2, 2), (3, 3), (4, 7)], 7));
+        assert_eq!((earlier.bytes, later.bytes), (3 * CHANGE_OVERHEAD, 7 * CHANGE_OVERHEAD));
     }
 
     #[test]
@@ -259,7 +271,7 @@ mod tests {
         let mut growing = batch(&[3, 0, 2]);
         let all = growing.bytes;
         growing.push(Change::Row { table: fixtures::table(), op: Op::Insert(Tuple::from_iter([])) });
-        let taken: Vec<Batch> = (0..4).map(|_| growing.take_first()).collect();
+        let taken: Vec<Batch> = (0..4).map(|_| growing.take_first(1)).collect();
         let sizes: Vec<_> = taken.iter().map(|one| (one.changes.len(), one.ends.len())).collect();
         assert_eq!(sizes, [(3, 1), (0, 1), (2, 1), (0, 0)]);
         assert_eq!(taken.iter().map(|one| one.bytes).sum::<usize>(), all);

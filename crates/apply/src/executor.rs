@@ -20,7 +20,9 @@
 //! transaction as its progress, or where transactions commit out of order the
 //! stretch of the stream that it holds ([`crate::reach`]); a count or an error met by a set is never
 //! reported, only what exact replay finds is; the next transaction is not sent
-//! before the last COMMIT was answered (RULES P1).
+//! before the last COMMIT was answered (RULES P1), or goes to the same session behind it ([`pipelined`]).
+
+pub(crate) mod pipelined;
 
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ use bytes::{BufMut, BytesMut};
 use client::{Pipeline, PipelineResult, Wire};
 use conflict::{Conflict, ConflictType, Treatment};
 use proto::frame::ServerError;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use txn::{Begin, Op};
 
 use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
@@ -84,6 +86,9 @@ pub(crate) struct Executor {
     pub(crate) shared: Arc<Shared>,
     /// Counts of the parts of an open target transaction.
     open: Tally,
+    insisting: pipelined::Insisting,
+    /// Transactions that are sent without waiting for one another.
+    on_their_way: usize,
 }
 
 /// The statements of a session.
@@ -134,6 +139,8 @@ impl Executor {
             since: Lsn::INVALID,
             shared,
             open: Tally::default(),
+            insisting: pipelined::Insisting::default(),
+            on_their_way: pipelined::TRANSACTIONS_MAX,
         }
     }
 
@@ -160,7 +167,10 @@ impl Executor {
     /// Applies one chunk.
     pub(crate) async fn apply(&mut self, chunk: Chunk) -> Result<(), Error> {
         let bytes = chunk.digest.bytes;
-        if chunk.first && chunk.last {
+        if let (true, Originals::Memory(_)) = (chunk.each, &chunk.originals) {
+            let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
+            self.apply_each(batch).await?;
+        } else if chunk.first && chunk.last {
             self.apply_transactions(chunk).await?;
         } else {
             self.apply_part(chunk).await?;

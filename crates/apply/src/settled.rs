@@ -107,7 +107,7 @@ impl Settled {
     pub(crate) fn into_chunk(self) -> Chunk {
         let Settled { spill, plan, digest, .. } = self;
         let originals = Originals::Disk(spill.into_spilled());
-        Chunk { originals, digest, plan, first: true, last: true }
+        Chunk { originals, digest, plan, first: true, last: true, each: false }
     }
 }
 

@@ -38,6 +38,40 @@ pub(crate) struct Shape {
     pub(crate) by_index: Option<String>,
 }
 
+impl Shape {
+    /// The same statement, which fails if it meets other rows than it must: all that it is given, and a probe none. It
+    /// reports one row. `None` where SQL does not say how; what fails by itself already stays as it is.
+    pub(crate) fn insisting(&self) -> Option<Shape> {
+        let (first_word, _) = self.sql.split_once(' ')?;
+        let (returning, must) = match first_word {
+            "COPY" => return Some(self.twin(self.name.clone(), self.sql.clone())),
+            "SELECT" => ("", "0"),
+            "INSERT" | "UPDATE" | "DELETE" if self.element_types.is_empty() => (" RETURNING 1", "1"),
+            "INSERT" | "UPDATE" | "DELETE" => (" RETURNING 1", "pg_catalog.cardinality($1)"),
+            _ => return None,
+        };
+        // The text is not known before the rows are, so that planning it is no error.
+        let sql = format!(
+            "WITH met AS ({}{returning}) SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) {must} THEN 1 \
+             ELSE pg_catalog.concat('pgsluice: ', pg_catalog.count(*), ' rows instead of ', {must}, \
+             ', now looked at one at a time')::pg_catalog.int4 END FROM met",
+            self.sql
+        );
+        Some(self.twin(format!("{}_met", self.name), sql))
+    }
+
+    /// Another statement for the same parameters.
+    fn twin(&self, name: String, sql: String) -> Shape {
+        Shape {
+            name,
+            sql,
+            parameter_types: self.parameter_types.clone(),
+            element_types: self.element_types.clone(),
+            by_index: self.by_index.clone(),
+        }
+    }
+}
+
 /// Which columns an UPDATE writes: those whose value was sent.
 pub(crate) type Present = Vec<bool>;
 
@@ -347,6 +381,26 @@ mod tests {
             sql(false, Kind::RowUpdate(vec![true, false, true])),
             "UPDATE ONLY \"s\".\"t\" AS t SET \"id\" = $1, \"b\" = $2 WHERE t.\"id\" OPERATOR(pg_catalog.=) $3"
         );
+    }
+
+    #[test]
+    fn a_statement_insists_on_its_rows() {
+        let insisting = |kind| make("p".into(), &fixtures::table(), true, &kind).insisting();
+        let begins_with = |kind, wanted: &str| insisting(kind).unwrap().sql.contains(wanted);
+        assert!(begins_with(
+            Kind::SetDelete,
+            "RETURNING 1) SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) pg_catalog.cardinality($1) "
+        ));
+        assert!(begins_with(
+            Kind::SetProbe,
+            "LIMIT 1) SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 0 "
+        ));
+        assert!(begins_with(
+            Kind::RowDelete,
+            "RETURNING 1) SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 "
+        ));
+        assert!(begins_with(Kind::Copy, "COPY "));
+        assert!(plain("t", "TRUNCATE t").insisting().is_none());
     }
 
     #[test]

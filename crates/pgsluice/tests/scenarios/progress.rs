@@ -209,6 +209,78 @@ fn f3_commit_timestamps_are_the_sources() {
     });
 }
 
+/// Transactions that stay one each go many at a time: one that meets other rows than the source had costs none of the
+/// others, and is applied as it would be alone.
+#[test]
+fn f3_what_one_of_many_meets_costs_the_others_nothing() {
+    let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
+    scenario_alone(&[FOLDED], track, track, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int, u int UNIQUE); CREATE TABLE nokey (v int)");
+        s.both("CREATE TABLE whole (a int, b text); ALTER TABLE whole REPLICA IDENTITY FULL; CREATE TABLE gone (id int)");
+        s.source("INSERT INTO t SELECT i, 0, i FROM generate_series(1, 1000) i");
+        s.follow();
+        s.stop();
+        s.target("DELETE FROM t WHERE id % 50 = 0");
+        // Every kind of statement: sets, rows one at a time, COPY, TRUNCATE, keys that move, keys that change places.
+        let backlog: Vec<String> = (1..=1000)
+            .map(|id| match id % 10 {
+                1 => format!("INSERT INTO nokey VALUES ({id}); UPDATE t SET n = n + 1 WHERE id = {id}"),
+                2 => format!("INSERT INTO whole VALUES ({id}, 'x'); UPDATE whole SET b = 'y' WHERE a = {id}"),
+                3 => format!("INSERT INTO t SELECT i, {id}, i FROM generate_series({id}0000, {id}0059) i"),
+                4 => format!("INSERT INTO gone VALUES ({id}); TRUNCATE gone"),
+                5 => format!("UPDATE t SET id = -id WHERE id = {id}; UPDATE t SET n = 5 WHERE id = -{id}"),
+                6 => format!("DELETE FROM t WHERE id = {id}; INSERT INTO t VALUES ({id}, 6, {id})"),
+                7 => format!("UPDATE t SET u = -u WHERE id IN ({id}, {id} + 1); \
+                              UPDATE t SET u = CASE id WHEN {id} THEN {id} + 1 ELSE {id} END WHERE id IN ({id}, {id} + 1)"),
+                _ => format!("UPDATE t SET n = n + 1 WHERE id = {id}"),
+            })
+            .map(|sql| format!("BEGIN; {sql}; COMMIT"))
+            .collect();
+        backlog.iter().for_each(|sql| s.source(sql));
+        s.run();
+        s.catch_up();
+        assert_eq!(s.conflicts("update_missing"), 20, "{}", s.log(0));
+        s.source("DELETE FROM t WHERE id % 50 = 0 AND id > 0 AND id <= 1000");
+        s.catch_up();
+        assert_eq!(s.conflicts("delete_missing"), 20, "{}", s.log(0));
+        s.same();
+        let times =
+            "SELECT string_agg(pg_xact_commit_timestamp(xmin)::text, ' ' ORDER BY id) FROM t WHERE n > 0";
+        assert_eq!(s.target_one(times), s.source_one(times));
+        let transactions = "SELECT count(DISTINCT xmin::text) FROM t WHERE n > 0";
+        assert_eq!(s.target_one(transactions), s.source_one(transactions));
+        let log = s.pair().target.log();
+        let said =
+            log.lines().filter(|line| line.contains("ERROR") && line.contains("rows instead of")).count();
+        assert!((1..=21).contains(&said), "{said} errors in the target's log");
+    });
+}
+
+/// The backend is ended while many are on their way: each is there once.
+#[test]
+fn f3_terminated_backends_lose_no_transaction_that_stays_one() {
+    let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
+    scenario_alone(&[FOLDED], track, track, |s| {
+        s.both("CREATE TABLE log (id serial, v int)");
+        s.follow();
+        let terminate = format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'pgsluice {} apply'",
+            s.name(0)
+        );
+        for round in 1..=8 {
+            s.source(
+                "DO $$ BEGIN FOR i IN 1..1500 LOOP INSERT INTO log (v) VALUES (i); COMMIT; END LOOP; END $$",
+            );
+            s.target_one(&terminate);
+            s.catch_up();
+            assert_eq!(s.target_one("SELECT count(*) FROM log"), format!("{}", round * 1500));
+        }
+        s.same();
+        let transactions = "SELECT count(DISTINCT xmin::text) FROM log";
+        assert_eq!(s.target_one(transactions), s.source_one(transactions));
+    });
+}
+
 /// Two databases that follow each other: what came from the other side does not go back.
 #[test]
 fn origin_none_keeps_two_way_replication_from_looping() {
