@@ -413,16 +413,20 @@ impl World {
     /// The backend that copies or applies, of the process that runs now.
     fn backend(&mut self, wanted: Phase) -> u32 {
         let role = if wanted == Phase::Copy { "copy" } else { "apply" };
-        // Of several workers the first commits most; otherwise any may be hit.
-        let earlier = match wanted {
+        // The newest is the one that executes streamed transactions early, if there is one; before it the workers, of
+        // whom the first commits most; otherwise any may be hit.
+        let early = usize::from(!self.settings.is_relaxed());
+        let later = match wanted {
             Phase::Copy => 0,
-            Phase::Commit => self.settings.workers - 1,
-            _ => self.random.random_range(0..self.settings.workers),
+            Phase::Commit => early + self.settings.workers - 1,
+            _ => early + self.random.random_range(0..self.settings.workers),
         };
         let mut conn = Conn::new(self.pair.target.url("postgres"));
+        // Who was ended while he had nothing to do is not missed before he has.
         let sql = format!(
-            "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgsluice crash {role}' \
-             ORDER BY backend_start DESC OFFSET {earlier} LIMIT 1"
+            "WITH a AS (SELECT pid, backend_start FROM pg_stat_activity WHERE application_name = 'pgsluice crash {role}') \
+             SELECT pid FROM a ORDER BY backend_start DESC \
+             OFFSET (SELECT least({later}, greatest(count(*) - 1, 0)) FROM a) LIMIT 1"
         );
         let mut pid = 0;
         let found = wait_for("a backend of pgsluice", BOUND, || {
