@@ -49,7 +49,7 @@ use crate::prefetch::Prefetch;
 use crate::reach::Reached;
 use crate::schedule::Footprint;
 use crate::settled::{FILES_MAX, Room, Settled};
-use crate::shared::Shared;
+use crate::shared::{Kept, Shared};
 use crate::target::{Sessions, Target};
 use crate::write::Writer;
 
@@ -68,6 +68,9 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is less than [`AHEAD_ROWS`] waits no longer than this, where it may be committed before what is being executed.
 const PATIENCE: Duration = Duration::from_millis(5);
+
+/// Where several sessions have transactions that stay one each, it is found out after so many whether one would do.
+const KEPT_APART: u64 = 1_000;
 
 pub(crate) enum Work {
     /// The permit says that the executor is busy.
@@ -105,6 +108,7 @@ pub async fn apply(
     let prefix = target.reached.prefix;
     let shared = Arc::new(if relaxed { shared.relaxed(prefix) } else { shared });
     let fitting = shared.fitting();
+    let kept = Arc::clone(&shared.kept);
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
     let (starts, early) = mpsc::unbounded_channel();
@@ -125,6 +129,8 @@ pub async fn apply(
         handed: prefix,
         ready_since: None,
         fitting,
+        kept,
+        kept_apart: 0,
         joins: feed.joins.0,
         finishing: VecDeque::new(),
         asides: Asides::default(),
@@ -305,6 +311,9 @@ struct Planning {
     ready_since: Option<Instant>,
     /// How many transactions fit as one set; the executor's to say.
     fitting: Arc<AtomicUsize>,
+    /// What transactions cost that each stay one; and how many went to several sessions because of it.
+    kept: Arc<Kept>,
+    kept_apart: u64,
     joins: mpsc::Receiver<Request>,
     /// Tables to join between two transactions.
     finishing: VecDeque<Request>,
@@ -724,7 +733,10 @@ impl Planning {
             }
             (None, _) => {
                 let batch = match self.options.keep_transactions {
-                    true => self.batch.take_first(self.kept_at_a_time()),
+                    true => {
+                        let count = self.kept_at_a_time();
+                        self.batch.take_first(count)
+                    }
                     false => self.batch.take_whole(),
                 };
                 match self.options.keep_transactions && batch.ends.len() > 1 {
@@ -738,12 +750,23 @@ impl Planning {
     }
 
     /// How many transactions that stay one each are handed over together: as many as go without waiting for one
-    /// another. Of several workers each has its own.
-    fn kept_at_a_time(&self) -> usize {
-        if self.workers > 1 || self.continues || self.options.exact_only {
+    /// another. Several sessions get one each where that is faster.
+    fn kept_at_a_time(&mut self) -> usize {
+        if self.relaxed || self.continues || self.options.exact_only {
             return 1;
         }
-        let few = self.batch.ends.iter().take(pipelined::TRANSACTIONS_MAX);
-        few.take_while(|end| end.changes_end <= pipelined::CHANGES_MAX).count().max(1)
+        if self.workers > 1 && self.kept.is_slow() && self.kept_apart < KEPT_APART {
+            self.kept_apart += 1;
+            return 1;
+        }
+        let count = self.batch.count_within(
+            pipelined::TRANSACTIONS_MAX,
+            pipelined::CHANGES_MAX,
+            pipelined::BYTES_MAX,
+        );
+        if count > 1 {
+            self.kept_apart = 0;
+        }
+        count
     }
 }

@@ -76,6 +76,18 @@ impl Batch {
         self.ends.push(End { changes_end: self.changes.len(), begin, commit, skipped });
     }
 
+    /// How many transactions there are, at least one, of no more than so many, with so many changes and bytes.
+    pub(crate) fn count_within(&self, transactions: usize, changes: usize, bytes: usize) -> usize {
+        let mut cost = 0;
+        let mut start = 0;
+        let fits = |end: &&End| {
+            cost += self.changes[start..end.changes_end].iter().map(Change::cost).sum::<usize>();
+            start = end.changes_end;
+            start <= changes && cost <= bytes
+        };
+        self.ends.iter().take(transactions).take_while(fits).count().max(1)
+    }
+
     /// Takes out the first `transactions` of those that end here.
     pub(crate) fn take_first(&mut self, transactions: usize) -> Batch {
         let ends: Vec<End> = self.ends.drain(..self.ends.len().min(transactions)).collect();
@@ -276,6 +288,16 @@ mod tests {
         assert_eq!(sizes, [(3, 1), (0, 1), (2, 1), (0, 0)]);
         assert_eq!(taken.iter().map(|one| one.bytes).sum::<usize>(), all);
         assert_eq!((growing.changes.len(), growing.bytes), (1, CHANGE_OVERHEAD));
+    }
+
+    #[test]
+    fn transactions_are_counted_within_bounds() {
+        let batch = batch(&[3, 0, 2, 1]);
+        let count =
+            |transactions, changes, rows| batch.count_within(transactions, changes, rows * CHANGE_OVERHEAD);
+        assert_eq!(count(9, 9, 9), 4);
+        assert_eq!((count(3, 9, 9), count(9, 5, 9), count(9, 9, 5)), (3, 3, 3));
+        assert_eq!((count(9, 2, 9), count(9, 9, 2)), (1, 1), "one goes, however large");
     }
 
     #[test]

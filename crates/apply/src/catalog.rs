@@ -174,6 +174,7 @@ fn target_column(row: &tokio_postgres::Row) -> TargetColumn {
         equality: row.get(7),
         bytewise: row.get(8),
         is_enum: row.get(9),
+        declared: row.get(10),
     }
 }
 
@@ -229,7 +230,8 @@ SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1
          OR b.oid IN (1700, 1042) AND a.atttypmod >= 0
          OR b.oid IN (25, 1043) AND coalesce((SELECT l.collisdeterministic FROM pg_catalog.pg_collation l
                                                WHERE l.oid = a.attcollation), false),
-       b.typtype = 'e'
+       b.typtype = 'e',
+       pg_catalog.format_type(a.atttypid, -1)
   FROM pg_catalog.pg_attribute a
   JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
   CROSS JOIN LATERAL (

@@ -23,6 +23,7 @@
 //! before the last COMMIT was answered (RULES P1), or goes to the same session behind it ([`pipelined`]).
 
 pub(crate) mod pipelined;
+mod procedure;
 
 use std::sync::Arc;
 
@@ -87,8 +88,8 @@ pub(crate) struct Executor {
     /// Counts of the parts of an open target transaction.
     open: Tally,
     insisting: pipelined::Insisting,
-    /// Transactions that are sent without waiting for one another.
-    on_their_way: usize,
+    span: pipelined::Span,
+    procedure: procedure::Procedure,
 }
 
 /// The statements of a session.
@@ -140,7 +141,8 @@ impl Executor {
             shared,
             open: Tally::default(),
             insisting: pipelined::Insisting::default(),
-            on_their_way: pipelined::TRANSACTIONS_MAX,
+            span: pipelined::Span::default(),
+            procedure: procedure::Procedure::default(),
         }
     }
 
@@ -425,7 +427,7 @@ impl Executor {
                 Ok(Some(statement)) => {
                     sending.push_and_flush(&statement).await.map_err(broken)?;
                     self.writer.reuse(statement);
-                    if writing.is_paced() && !sending.keep_up().await.map_err(broken)? {
+                    if writing.is_paced() && !sending.keep_up(|_| ()).await.map_err(broken)? {
                         break;
                     }
                 }
@@ -624,20 +626,7 @@ impl Executor {
     }
 
     fn committed(&mut self, digest: &Digest) {
-        let tally = std::mem::take(&mut self.open);
-        let counters = &self.shared.counters;
-        add(&counters.inserts, tally.inserts);
-        add(&counters.updates, tally.updates);
-        add(&counters.deletes, tally.deletes);
-        add(&counters.truncates, tally.truncates);
-        add(&counters.rows_written, tally.written);
-        add(&counters.batches, 1);
-        add(&counters.skipped_transactions, digest.skipped);
-        add(&counters.transactions, digest.transactions as u64 - digest.skipped);
-        flight::set(Phase::Unreported, true);
-        if let Some(end) = &digest.last {
-            self.shared.report(end);
-        }
+        self.shared.committed(std::mem::take(&mut self.open), digest);
     }
 
     /// Runs statements of ours that must succeed.
@@ -761,12 +750,20 @@ impl<'w> Sending<'w> {
 
     /// Waits until only so many statements are on their way that what is read ahead for them is still in memory
     /// when they come to it; false after an error.
-    async fn keep_up(&mut self) -> Result<bool, client::Error> {
-        self.pipeline.keep_up(prefetch::UNFINISHED).await
+    async fn keep_up(&mut self, watch: impl FnMut(&PipelineResult)) -> Result<bool, client::Error> {
+        self.pipeline.keep_up(prefetch::UNFINISHED, watch).await
     }
 
     async fn finish(self) -> Result<(PipelineResult, Vec<u64>), client::Error> {
-        let result = self.pipeline.run().await?;
+        self.finish_watched(|_| ()).await
+    }
+
+    /// The same, and shows `watch` what is known so far, as answers come.
+    async fn finish_watched(
+        self,
+        watch: impl FnMut(&PipelineResult),
+    ) -> Result<(PipelineResult, Vec<u64>), client::Error> {
+        let result = self.pipeline.run_watched(watch).await?;
         // Preparation goes in order and is not undone by a rollback.
         for shape in self.fresh.into_iter().take(result.prepared).filter(|shape| !shape.name.is_empty()) {
             self.prepared.names.insert(shape.name.clone());

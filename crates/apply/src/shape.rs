@@ -142,13 +142,10 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
             let written = non_key(table, &vec![true; table.columns.len()]);
             (set_update(table, binary, &written, &table.extras), [key(), written].concat())
         }
-        Kind::RowInsert => (row_insert(table), all),
-        Kind::RowUpdate(present) => {
-            let written: Vec<usize> = all.into_iter().filter(|&position| present[position]).collect();
-            (row_update(table, &written), [written, key()].concat())
+        Kind::RowInsert | Kind::RowUpdate(_) | Kind::RowDelete | Kind::RowProbe => {
+            let positions = row_parameters(table, kind);
+            (row_sql(table, kind, &|n| format!("${}", n + 1)), positions)
         }
-        Kind::RowDelete => (row_delete(table), key()),
-        Kind::RowProbe => (row_probe(table), key()),
     };
     let finds = !matches!(kind, Kind::SetInsert | Kind::Copy | Kind::RowInsert);
     let by_index = (finds && table.lookup == Lookup::UniqueKey).then(|| table.name.clone());
@@ -269,26 +266,57 @@ fn set_update(table: &Table, binary: bool, written: &[usize], defaults: &[String
     format!("UPDATE {only}{sql} AS t SET {assignments} FROM {arrays} WHERE {}", key_matches(table))
 }
 
-fn row_insert(table: &Table) -> String {
+/// The statement of one change, without a name.
+pub(crate) fn of_one_change(table: &Table, kind: &Kind) -> Shape {
+    make(String::new(), table, true, kind)
+}
+
+/// The columns whose values a statement of one change takes, in its order.
+pub(crate) fn row_parameters(table: &Table, kind: &Kind) -> Vec<usize> {
+    let all = 0..table.columns.len();
+    match kind {
+        Kind::RowInsert => all.collect(),
+        Kind::RowUpdate(present) => all.filter(|&at| present[at]).chain(table.key.iter().copied()).collect(),
+        _ => table.key.clone(),
+    }
+}
+
+/// What stands for the parameter of this number, from 0.
+type Put<'p> = &'p dyn Fn(usize) -> String;
+
+/// The statement of one change.
+pub(crate) fn row_sql(table: &Table, kind: &Kind, put: Put<'_>) -> String {
+    match kind {
+        Kind::RowInsert => row_insert(table, put),
+        Kind::RowUpdate(present) => {
+            let written: Vec<usize> = (0..table.columns.len()).filter(|&at| present[at]).collect();
+            row_update(table, &written, put)
+        }
+        Kind::RowDelete => row_delete(table, put),
+        _ => row_probe(table, put),
+    }
+}
+
+fn row_insert(table: &Table, put: Put<'_>) -> String {
     if table.columns.is_empty() {
         return format!("INSERT INTO {} DEFAULT VALUES", table.sql);
     }
-    let values = list(1..=table.columns.len(), ", ", |n| format!("${n}"));
+    let values = list(0..table.columns.len(), ", ", put);
     format!("{} VALUES ({values})", insert_into(table))
 }
 
 /// The condition that finds the row; its parameters start behind `before`.
-fn located(table: &Table, before: usize) -> String {
+fn located(table: &Table, before: usize, put: Put<'_>) -> String {
     let condition = list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
-        let (column, n) = (&table.columns[position], before + n + 1);
+        let (column, value) = (&table.columns[position], put(before + n));
         let name = format!("{}{}", column.sql, column.collate);
         match (&column.target.equality, table.lookup) {
             // Types without equality are the same when they look the same.
-            (None, _) => format!("t.{name}::pg_catalog.text IS NOT DISTINCT FROM ${n}::pg_catalog.text"),
+            (None, _) => format!("t.{name}::pg_catalog.text IS NOT DISTINCT FROM {value}::pg_catalog.text"),
             (Some(operator), Lookup::Full) => {
-                format!("(t.{name} {operator} ${n} OR t.{name} IS NULL AND ${n} IS NULL)")
+                format!("(t.{name} {operator} {value} OR t.{name} IS NULL AND {value} IS NULL)")
             }
-            (Some(operator), _) => format!("t.{name} {operator} ${n}"),
+            (Some(operator), _) => format!("t.{name} {operator} {value}"),
         }
     });
     let sql = &table.sql;
@@ -303,22 +331,22 @@ fn located(table: &Table, before: usize) -> String {
     }
 }
 
-fn row_delete(table: &Table) -> String {
-    format!("DELETE FROM {}{} AS t WHERE {}", table.only(), table.sql, located(table, 0))
+fn row_delete(table: &Table, put: Put<'_>) -> String {
+    format!("DELETE FROM {}{} AS t WHERE {}", table.only(), table.sql, located(table, 0, put))
 }
 
-fn row_probe(table: &Table) -> String {
-    format!("SELECT FROM {}{} AS t WHERE {}", table.only(), table.sql, located(table, 0))
+fn row_probe(table: &Table, put: Put<'_>) -> String {
+    format!("SELECT FROM {}{} AS t WHERE {}", table.only(), table.sql, located(table, 0, put))
 }
 
-fn row_update(table: &Table, written: &[usize]) -> String {
+fn row_update(table: &Table, written: &[usize], put: Put<'_>) -> String {
     let always = written.iter().any(|&at| table.columns[at].target.identity_always);
     if always {
-        return row_update_identity(table, written);
+        return row_update_identity(table, written, put);
     }
-    let condition = located(table, written.len());
+    let condition = located(table, written.len(), put);
     let mut assignments =
-        list(written.iter().enumerate(), ", ", |(n, &at)| format!("{} = ${}", table.columns[at].sql, n + 1));
+        list(written.iter().enumerate(), ", ", |(n, &at)| format!("{} = {}", table.columns[at].sql, put(n)));
     if assignments.is_empty() {
         let key = &table.columns[0].sql;
         assignments = format!("{key} = t.{key}");
@@ -329,8 +357,8 @@ fn row_update(table: &Table, written: &[usize]) -> String {
 /// An UPDATE may not give a value to an identity column GENERATED ALWAYS, an
 /// INSERT may: the row is deleted and inserted in one statement, with what
 /// the source did not send taken from the deleted row.
-fn row_update_identity(table: &Table, written: &[usize]) -> String {
-    let condition = located(table, written.len());
+fn row_update_identity(table: &Table, written: &[usize], put: Put<'_>) -> String {
+    let condition = located(table, written.len(), put);
     let kept: Vec<&String> = (0..table.columns.len())
         .filter(|at| !written.contains(at))
         .map(|at| &table.columns[at].sql)
@@ -341,7 +369,7 @@ fn row_update_identity(table: &Table, written: &[usize]) -> String {
         ", ",
         String::clone,
     );
-    let values = list(1..=written.len(), ", ", |n| format!("${n}"));
+    let values = list(0..written.len(), ", ", put);
     let kept = list(kept, "", |name| format!(", d.{name}"));
     let (only, sql) = (table.only(), &table.sql);
     format!(

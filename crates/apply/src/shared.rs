@@ -3,10 +3,12 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use base::flight::{self, Phase};
 use base::{Lsn, Progress};
 
-use crate::batch::End;
+use crate::batch::{Digest, End, Tally};
 use crate::counters::{Counters, add};
 use crate::fit::Fit;
 use crate::reach::Reach;
@@ -21,8 +23,44 @@ pub(crate) struct Shared {
     fitting: Arc<AtomicUsize>,
     /// The position that the last target transaction stored.
     stored: AtomicU64,
+    /// What one costs of the transactions that each stay one.
+    pub(crate) kept: Arc<Kept>,
     /// How far the target is, where transactions commit out of order.
     reach: Option<Mutex<Reach>>,
+}
+
+/// What a transaction costs that stays one, when many are sent to one session behind one another.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// Nanoseconds each, when it was last known.
+    each: AtomicU64,
+    /// Those that came since.
+    since: Mutex<(usize, Duration)>,
+}
+
+/// One that takes longer waits for the target's storage or locks more than for us: several sessions, for each of which
+/// it takes about as much more, are faster than one.
+const KEPT_SLOW: Duration = Duration::from_micros(500);
+
+/// Of fewer it is not known what one of them costs.
+const KEPT_MEASURED: usize = 16;
+
+impl Kept {
+    /// So many took so long.
+    pub(crate) fn took(&self, transactions: usize, time: Duration) {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = (since.0 + transactions, since.1 + time);
+        if since.0 >= KEPT_MEASURED {
+            let (transactions, time) = std::mem::take(&mut *since);
+            let each = time.as_nanos() / transactions as u128;
+            self.each.store(u64::try_from(each).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether they are so slow that several sessions had better execute them.
+    pub(crate) fn is_slow(&self) -> bool {
+        Duration::from_nanos(self.each.load(Ordering::Relaxed)) > KEPT_SLOW
+    }
 }
 
 impl Shared {
@@ -33,6 +71,7 @@ impl Shared {
             fit: Mutex::new(Fit::new()),
             fitting: Arc::new(AtomicUsize::new(usize::MAX)),
             stored: AtomicU64::new(0),
+            kept: Arc::default(),
             reach: None,
         }
     }
@@ -87,6 +126,23 @@ impl Shared {
         self.progress.advance_applied(applied);
     }
 
+    /// Counts and reports what was committed, of which `tally` says what it did.
+    pub(crate) fn committed(&self, tally: Tally, digest: &Digest) {
+        let counters = &self.counters;
+        add(&counters.inserts, tally.inserts);
+        add(&counters.updates, tally.updates);
+        add(&counters.deletes, tally.deletes);
+        add(&counters.truncates, tally.truncates);
+        add(&counters.rows_written, tally.written);
+        add(&counters.batches, 1);
+        add(&counters.skipped_transactions, digest.skipped);
+        add(&counters.transactions, digest.transactions as u64 - digest.skipped);
+        flight::set(Phase::Unreported, true);
+        if let Some(end) = &digest.last {
+            self.report(end);
+        }
+    }
+
     /// How many transactions fit as one set, as far as experience goes.
     pub(crate) fn fitting(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.fitting)
@@ -109,5 +165,26 @@ impl Shared {
     pub(crate) fn done(&self, bytes: usize) {
         self.fitting.store(self.fit().transactions(), Ordering::Relaxed);
         self.counters.queued_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_slow_by_what_many_took() {
+        let kept = Kept::default();
+        assert!(!kept.is_slow(), "nothing is known");
+        kept.took(KEPT_MEASURED - 1, Duration::from_secs(1));
+        assert!(!kept.is_slow(), "too few");
+        kept.took(1, Duration::ZERO);
+        assert!(kept.is_slow(), "together they are enough");
+        kept.took(100, Duration::from_millis(49));
+        assert!(!kept.is_slow());
+        kept.took(100, Duration::from_millis(51));
+        assert!(kept.is_slow());
+        kept.took(100, Duration::from_millis(49));
+        assert!(!kept.is_slow());
     }
 }

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use base::Oid;
 use bytes::{BufMut, BytesMut};
 use client::Pipeline;
 use proto::pgoutput::Column;
@@ -72,6 +73,20 @@ pub(crate) struct Arrays {
 struct Array {
     elements: Vec<u8>,
     has_null: bool,
+}
+
+impl Array {
+    /// Appends it as `array_recv` takes it.
+    fn put(&self, element_type: Oid, elements: u32, out: &mut BytesMut) {
+        let length = u32::try_from(self.elements.len() + 20).expect("a statement is far below 4 GiB");
+        out.put_u32(length);
+        out.put_u32(1);
+        out.put_u32(u32::from(self.has_null));
+        out.put_u32(element_type.0);
+        out.put_u32(elements);
+        out.put_u32(1);
+        out.put_slice(&self.elements);
+    }
 }
 
 impl Arrays {
@@ -171,15 +186,20 @@ impl Arrays {
         out.put_u16(1);
         out.put_u16(count(self.columns.len()));
         for (array, element_type) in self.columns.iter().zip(&shape.element_types) {
-            let length = u32::try_from(array.elements.len() + 20).expect("a statement is far below 4 GiB");
-            out.put_u32(length);
-            out.put_u32(1);
-            out.put_u32(u32::from(array.has_null));
-            out.put_u32(element_type.0);
-            out.put_u32(self.rows);
-            out.put_u32(1);
-            out.put_slice(&array.elements);
+            array.put(*element_type, self.rows, out);
         }
+    }
+
+    /// Parameters, as in Bind, of arrays that are of one column each and of their own lengths.
+    pub(crate) fn parameters(each: &[(Oid, Arrays)]) -> Parameters {
+        let mut out = BytesMut::with_capacity(each.iter().map(|(_, arrays)| arrays.byte_len()).sum());
+        out.put_u16(1);
+        out.put_u16(1);
+        out.put_u16(count(each.len()));
+        for (element_type, arrays) in each {
+            arrays.columns.iter().for_each(|array| array.put(*element_type, arrays.rows, &mut out));
+        }
+        Parameters::Values(out)
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct TargetColumn {
     /// Equal values have equal bytes in both wire forms.
     pub(crate) bytewise: bool,
     pub(crate) is_enum: bool,
+    /// Its own type as SQL, without its modifier.
+    pub(crate) declared: String,
 }
 
 /// A target table as its catalogs describe it.
@@ -361,6 +363,7 @@ pub(crate) mod fixtures {
             equality: Some("OPERATOR(pg_catalog.=)".to_owned()),
             bytewise: true,
             is_enum: false,
+            declared: "integer".to_owned(),
         }
     }
 

@@ -16,7 +16,7 @@ use txn::Op;
 
 use crate::fold::{Fold, Net};
 use crate::plan::{PIECE, Plan, Stage, Step};
-use crate::prefetch::{Hand, Prefetch, Written};
+use crate::prefetch::{Hand, Prefetch, ROWS_MIN, Written};
 use crate::shape::{Kind, Present, Shape, Shapes, non_key, plain};
 use crate::statement::{Arrays, Misfit, Parameters, Statement, plain_statement, row_statement};
 use crate::table::{Lookup, Table};
@@ -140,7 +140,7 @@ impl Writer {
                         writing.tables.push_front((table, pieces.collect()));
                         continue;
                     }
-                    writing.paced = pace.is_some();
+                    writing.paced = pace.is_some() && rows >= ROWS_MIN as u64;
                     hand.set(&table, Written::Inserted, &all, &arrays);
                     return Ok(Some(self.insert(&table, arrays)));
                 }
@@ -179,27 +179,9 @@ impl Writer {
 
     /// The statement of one change by itself.
     pub(crate) fn row(&mut self, table: &Table, op: &Op) -> Result<Statement, Misfit> {
-        if table.lookup == Lookup::None && !matches!(op, Op::Insert(_)) {
-            return Err(Misfit);
-        }
-        let key_of = |tuple: &Tuple| Key(table, tuple.clone());
-        match op {
-            Op::Insert(new) => {
-                let shape = self.shapes.get(table, self.binary, Kind::RowInsert);
-                row_statement(shape, new.columns())
-            }
-            Op::Update { old, new } => {
-                let present: Present = new.columns().map(|column| column != Column::Unchanged).collect();
-                let shape = self.shapes.get(table, self.binary, Kind::RowUpdate(present));
-                let key = key_of(old.as_ref().map_or(new, |old| &old.tuple));
-                let written = new.columns().filter(|column| *column != Column::Unchanged);
-                row_statement(shape, written.chain(key.columns()))
-            }
-            Op::Delete(old) => {
-                let shape = self.shapes.get(table, self.binary, Kind::RowDelete);
-                row_statement(shape, key_of(&old.tuple).columns())
-            }
-        }
+        let mut values = Vec::new();
+        let kind = one_change(table, op, &mut values)?;
+        row_statement(self.shapes.get(table, self.binary, kind), values.into_iter())
     }
 
     /// The statement that finds the row which an UPDATE or DELETE is for.
@@ -212,6 +194,36 @@ impl Writer {
         let shape = self.shapes.get(table, self.binary, Kind::RowProbe);
         row_statement(shape, Key(table, old.clone()).columns())
     }
+}
+
+/// The kind of statement that one change is by itself; adds what it takes to `values`.
+pub(crate) fn one_change<'o>(
+    table: &Table,
+    op: &'o Op,
+    values: &mut Vec<Column<'o>>,
+) -> Result<Kind, Misfit> {
+    if table.lookup == Lookup::None && !matches!(op, Op::Insert(_)) {
+        return Err(Misfit);
+    }
+    let of_key = |tuple: &'o Tuple| {
+        let columns = tuple.columns().zip(&table.key_mask);
+        columns.filter(|(_, key)| **key).map(|(value, _)| value)
+    };
+    Ok(match op {
+        Op::Insert(new) => {
+            values.extend(new.columns());
+            Kind::RowInsert
+        }
+        Op::Update { old, new } => {
+            values.extend(new.columns().filter(|column| is_sent(*column)));
+            values.extend(of_key(old.as_ref().map_or(new, |old| &old.tuple)));
+            Kind::RowUpdate(new.columns().map(is_sent).collect())
+        }
+        Op::Delete(old) => {
+            values.extend(of_key(&old.tuple));
+            Kind::RowDelete
+        }
+    })
 }
 
 /// A fold that is being written: its entries are gone through once for each
@@ -352,12 +364,13 @@ impl Folding {
                 if let Some(written) = written {
                     hand.set(table, written, &columns, &arrays);
                 }
+                let paced = pace.is_some() && arrays.rows() >= ROWS_MIN as u64;
                 let statement = if kind == Kind::SetInsert {
                     writer.insert(table, arrays)
                 } else {
                     arrays.into_statement(writer.shapes.get(table, writer.binary, kind), rows)
                 };
-                return Ok(Some((statement, pace.is_some())));
+                return Ok(Some((statement, paced)));
             }
         }
         Ok(None)

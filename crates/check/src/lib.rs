@@ -63,6 +63,8 @@ pub struct Wanted {
     pub allow_triggers: bool,
     /// Only changes that did not come to the source by replication.
     pub origin_none: bool,
+    /// Whether each source transaction stays one; `None`: where the target keeps commit timestamps.
+    pub keep_commit_timestamps: Option<bool>,
     /// `synchronous_commit` of the sessions that apply.
     pub synchronous_commit: &'static str,
 }

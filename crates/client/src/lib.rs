@@ -41,7 +41,7 @@ pub use catalogue::{catalogue, misread_catalogue};
 pub use conninfo::{ConnInfo, Libpq};
 pub use copy::CopyBlock;
 pub use error::Error;
-pub use pipeline::{Pipeline, PipelineResult};
+pub use pipeline::{Pipeline, PipelineResult, SAYS_HOW_FAR};
 pub use session::{Session, connect};
 pub use startup::Replication;
 pub use wire::Wire;

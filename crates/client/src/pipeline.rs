@@ -10,7 +10,7 @@ use proto::frame::ServerError;
 
 use base::Oid;
 
-use crate::wire::{State, Wire, text_row};
+use crate::wire::{State, Taken, Wire, text_row};
 use crate::{Error, startup};
 
 /// Statements that will be sent together.
@@ -24,6 +24,9 @@ pub struct Pipeline<'w> {
     last_row: Option<Bytes>,
 }
 
+/// The SQLSTATE of an INFO by which a statement says how far it is; its text is a number.
+pub const SAYS_HOW_FAR: &str = "PGS01";
+
 /// What became of a [`Pipeline`].
 #[derive(Debug, Default)]
 pub struct PipelineResult {
@@ -32,6 +35,8 @@ pub struct PipelineResult {
     pub rows: Vec<u64>,
     /// How many statements were prepared.
     pub prepared: usize,
+    /// How far the statement is that is being executed, as it says itself ([`SAYS_HOW_FAR`]).
+    pub how_far: usize,
     /// The last row of each completed statement, as it came.
     last_rows: Vec<Option<Bytes>>,
     /// The error that ended it; the statement behind the last of `rows` (or
@@ -130,20 +135,31 @@ impl Pipeline<'_> {
     }
 
     /// Sends what was gathered so far, and waits until all but `unfinished` of the statements have been completed;
-    /// true if there was no error, after which nothing more is run. Not cancel safe, as [`Pipeline::flush`].
+    /// true if there was no error, after which nothing more is run. Shows `watch` what is known so far, as answers
+    /// come. Not cancel safe, as [`Pipeline::flush`].
     ///
     /// # Errors
     /// A lost connection, or an error that ends it.
-    pub async fn keep_up(&mut self, unfinished: usize) -> Result<bool, Error> {
-        // Without it the server keeps its answers until Sync.
-        message(&mut self.wire.link.outbox, b'H', |_| ());
+    pub async fn keep_up(
+        &mut self,
+        unfinished: usize,
+        mut watch: impl FnMut(&PipelineResult),
+    ) -> Result<bool, Error> {
+        self.ask_for_answers();
         self.wire.state = State::Broken;
         let enough = |result: &PipelineResult, executed| {
+            watch(result);
             result.error.is_some() || result.rows.len() + unfinished >= executed
         };
         let done = self.read_until(enough).await;
         self.wire.placed(done)?;
         Ok(self.result.error.is_none())
+    }
+
+    /// Asks the server to send its answers to what precedes as soon as it has them. Without it they may wait until
+    /// there are many, or for the end.
+    pub fn ask_for_answers(&mut self) {
+        message(&mut self.wire.link.outbox, b'H', |_| ());
     }
 
     /// Sends everything and reads every result. Not cancel safe: given up
@@ -152,21 +168,54 @@ impl Pipeline<'_> {
     /// # Errors
     /// A lost connection, or an error that ends it; an error of a statement
     /// is part of the result.
-    pub async fn run(mut self) -> Result<PipelineResult, Error> {
+    pub async fn run(self) -> Result<PipelineResult, Error> {
+        self.run_watched(|_| ()).await
+    }
+
+    /// The same, and shows `watch` what is known so far, as answers come.
+    ///
+    /// # Errors
+    /// As [`Pipeline::run`].
+    pub async fn run_watched(
+        mut self,
+        mut watch: impl FnMut(&PipelineResult),
+    ) -> Result<PipelineResult, Error> {
         message(&mut self.wire.link.outbox, b'S', |_| ());
         self.wire.state = State::Broken;
-        let done = self.read_until(|_, _| false).await;
+        let on = |result: &PipelineResult, _| {
+            watch(result);
+            false
+        };
+        let done = self.read_until(on).await;
         self.wire.placed(done)?;
         self.wire.state = State::Idle;
         Ok(self.result)
     }
 
     /// Sends what was gathered, and reads results until they are `enough` or the Sync is answered.
-    async fn read_until(&mut self, enough: impl Fn(&PipelineResult, usize) -> bool) -> Result<(), Error> {
+    async fn read_until(
+        &mut self,
+        mut enough: impl FnMut(&PipelineResult, usize) -> bool,
+    ) -> Result<(), Error> {
         let Pipeline { wire, executed, result, last_row } = self;
         wire.link.send_while_reading(&[]).await?;
         while !enough(result, *executed) {
-            match wire.next().await {
+            let frame = match wire.take() {
+                Ok(Taken::Frame(frame)) => Ok(frame),
+                Ok(Taken::Handled) => {
+                    let said = wire.take_info().filter(|info| info.code == SAYS_HOW_FAR);
+                    if let Some(far) = said.and_then(|info| info.message.parse().ok()) {
+                        result.how_far = far;
+                    }
+                    continue;
+                }
+                Ok(Taken::Nothing) => match wire.fill().await {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            };
+            match frame {
                 Ok(frame) => match frame.tag {
                     b'C' => {
                         result.rows.push(reported_rows(&frame.body));

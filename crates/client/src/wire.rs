@@ -49,6 +49,8 @@ pub struct Wire {
     canceller: Canceller,
     place: String,
     warning: Option<ServerError>,
+    /// The last INFO, which a statement sends by itself.
+    info: Option<ServerError>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +106,7 @@ impl Wire {
             canceller: Canceller::new(info.clone(), endpoint, encryption, ready.pid, ready.secret),
             place,
             warning: None,
+            info: None,
         })
     }
 
@@ -135,6 +138,10 @@ impl Wire {
     /// that was read last.
     pub fn take_warning(&mut self) -> Option<ServerError> {
         self.warning.take()
+    }
+
+    pub(crate) fn take_info(&mut self) -> Option<ServerError> {
+        self.info.take()
     }
 
     /// Counts the bytes sent and received, for who looks whether they move.
@@ -355,8 +362,10 @@ impl Wire {
             frame::NOTICE_RESPONSE => {
                 let notice = ServerError::parse(&frame.body)?;
                 tracing::debug!(server = %self.place, code = %notice.code, "{}", notice.message);
-                if notice.severity == "WARNING" {
-                    self.warning = Some(notice);
+                match notice.severity.as_str() {
+                    "WARNING" => self.warning = Some(notice),
+                    "INFO" => self.info = Some(notice),
+                    _ => {}
                 }
                 Ok(Taken::Handled)
             }

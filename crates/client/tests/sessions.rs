@@ -346,15 +346,18 @@ fn a_pipeline_can_be_followed_before_it_ends() {
             pipeline.prepare("lock", "SELECT pg_advisory_lock(1)", &[]);
             pipeline.prepare("fail", "SELECT 1 / (current_setting('port')::int * 0)", &[]);
             pipeline.execute("lock", 4, no_parameters);
-            assert!(pipeline.keep_up(0).await.unwrap());
+            assert!(pipeline.keep_up(0, |_| ()).await.unwrap());
             let free = cluster.sql("postgres", "SELECT pg_try_advisory_lock(1)").unwrap();
             assert_eq!(free[0][0].as_deref(), Some("f"), "{major}: the statement has been run");
             pipeline.execute("lock", 4, no_parameters);
-            assert!(pipeline.keep_up(1).await.unwrap(), "{major}: one may be unfinished");
+            assert!(pipeline.keep_up(1, |_| ()).await.unwrap(), "{major}: one may be unfinished");
             pipeline.execute("fail", 4, no_parameters);
-            assert!(!pipeline.keep_up(0).await.unwrap());
+            assert!(!pipeline.keep_up(0, |_| ()).await.unwrap());
             pipeline.execute("lock", 4, no_parameters);
-            assert!(!pipeline.keep_up(0).await.unwrap(), "{major}: what follows an error is not waited for");
+            assert!(
+                !pipeline.keep_up(0, |_| ()).await.unwrap(),
+                "{major}: what follows an error is not waited for"
+            );
             let result = pipeline.run().await.unwrap();
             assert_eq!((result.rows.as_slice(), result.prepared), (&[1, 1][..], 2), "{major}");
             assert_eq!(result.error.unwrap().code, "22012");

@@ -432,7 +432,10 @@ impl Attempt<'_> {
             batch_rows_max: settings.batch_rows_max,
             batch_bytes_max: settings.batch_bytes_max,
             // RULES F3: a commit timestamp belongs to one source transaction.
-            keep_transactions: ends.state.tracks_commit_timestamps().await?,
+            keep_transactions: match settings.keep_commit_timestamps {
+                Some(keep) => keep,
+                None => ends.state.tracks_commit_timestamps().await?,
+            },
             exact_only: settings.exact_only,
             allow_triggers: settings.allow_triggers,
             unconverted: unconverted(ends),

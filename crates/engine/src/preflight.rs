@@ -80,6 +80,7 @@ fn wanted(settings: &Settings) -> Wanted {
         ),
         allow_triggers: settings.allow_triggers,
         origin_none: settings.origin == Origin::None,
+        keep_commit_timestamps: settings.keep_commit_timestamps,
         synchronous_commit: settings.synchronous_commit.as_str(),
     }
 }

@@ -55,6 +55,9 @@ pub struct Settings {
     pub max_parallel_apply_workers_per_subscription: usize,
     /// Whether transactions become visible in the source's order.
     pub commit_order: CommitOrder,
+    /// Whether one source transaction is one target transaction, with its commit time; `None`: where the target keeps
+    /// those times.
+    pub keep_commit_timestamps: Option<bool>,
     /// Apply every change by itself; for tests.
     pub exact_only: bool,
     /// Longest time between two reports to the source; zero: only on request.

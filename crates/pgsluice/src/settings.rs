@@ -259,6 +259,15 @@ pub(crate) struct Apply {
     #[arg(long, value_enum, default_value = "preserve", value_name = "ORDER")]
     pub(crate) commit_order: CommitOrder,
 
+    /// Keep the commit time of each transaction on the target, for which each
+    /// of the source becomes one of the target
+    ///
+    /// `auto` does so while the target has `track_commit_timestamp = on`.
+    /// Without it transactions that wait are written as one, which is several
+    /// times as fast; their rows then have the commit time of the last.
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
+    pub(crate) keep_commit_timestamps: KeepCommitTimestamps,
+
     /// Run even if the target's role may not set session_replication_role
     ///
     /// Then the target's ordinary triggers and foreign keys act on replicated
@@ -319,6 +328,14 @@ pub(crate) enum SynchronousCommit {
     RemoteWrite,
     On,
     RemoteApply,
+}
+
+/// See [`Apply::keep_commit_timestamps`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KeepCommitTimestamps {
+    Auto,
+    On,
+    Off,
 }
 
 /// See [`Apply::prefetch`].

@@ -12,7 +12,8 @@ use engine::{PrefetchMode, Settings};
 
 use crate::failure::Failure;
 use crate::settings::{
-    Apply, Binary, CommitOrder, Ends, Origin, Prefetch, SourceMode, SynchronousCommit, Table,
+    Apply, Binary, CommitOrder, Ends, KeepCommitTimestamps, Origin, Prefetch, SourceMode, SynchronousCommit,
+    Table,
 };
 
 /// No setting: if it is set, every change is applied by itself, as after a
@@ -125,6 +126,11 @@ impl Subject {
             commit_order: match apply.commit_order {
                 CommitOrder::Preserve => engine::CommitOrder::Preserve,
                 CommitOrder::Relaxed => engine::CommitOrder::Relaxed,
+            },
+            keep_commit_timestamps: match apply.keep_commit_timestamps {
+                KeepCommitTimestamps::Auto => None,
+                KeepCommitTimestamps::On => Some(true),
+                KeepCommitTimestamps::Off => Some(false),
             },
             exact_only: std::env::var_os(EXACT_ONLY).is_some_and(|value| !value.is_empty()),
             wal_receiver_status_interval: stream.wal_receiver_status_interval.0,

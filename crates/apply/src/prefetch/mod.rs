@@ -38,6 +38,7 @@ use crate::statement::Arrays;
 use crate::table::Table;
 pub use figures::PrefetchFigures;
 use layout::{Layout, Need};
+pub(crate) use queue::ROWS_MIN;
 use queue::{Bounds, Group, Queue, Row, Taken, Whose};
 
 /// What is read ahead.
@@ -216,7 +217,7 @@ impl Hand {
     /// `rows` of `table` are about to be written; their columns are those at `columns` of the source's tuple.
     pub(crate) fn set(&self, table: &Arc<Table>, written: Written, columns: &[usize], rows: &Arrays) {
         if let Some(shared) = &self.shared
-            && rows.rows() >= queue::ROWS_MIN as u64
+            && rows.rows() >= ROWS_MIN as u64
         {
             shared.in_hand(table, written, columns, rows, self.number);
         }
@@ -286,7 +287,7 @@ impl Shared {
     fn layout(&self, table: &Arc<Table>, rows: usize, now: Instant) -> Lookups {
         let mut known = table.prefetch.known();
         known.rows = known.rows.saturating_add(rows);
-        if known.until.is_none_or(|until| until <= now) && known.rows >= queue::ROWS_MIN {
+        if known.until.is_none_or(|until| until <= now) && known.rows >= ROWS_MIN {
             known.until = Some(now + LAYOUT_AGE_MAX);
             known.asked = true;
             self.queue().unknown.push_back(Arc::clone(table));
@@ -378,7 +379,7 @@ impl Shared {
         if self.is_in_trouble(now) {
             return;
         }
-        let Lookups::Known(layout) = self.layout(table, queue::ROWS_MIN, now) else { return };
+        let Lookups::Known(layout) = self.layout(table, ROWS_MIN, now) else { return };
         let need = layout.need(written, columns);
         let lookups = layout.lookups(need);
         if !lookups.iter().any(|lookup| lookup.gauge.is_awake(now)) {
@@ -390,7 +391,7 @@ impl Shared {
         // Each of the sessions is to have some of it.
         let workers = self.workers.load(Ordering::Relaxed).max(1);
         let share = self.statement_rows(lookups.len()) * UNFINISHED / workers;
-        let bounds = Bounds { rows_max: bounds.rows_max.min(share.max(queue::ROWS_MIN)), ..bounds };
+        let bounds = Bounds { rows_max: bounds.rows_max.min(share.max(ROWS_MIN)), ..bounds };
         let (mut taken, whose) = (0, Whose::Hand(hand));
         while walk.next(columns, &mut values) {
             let row =
@@ -568,7 +569,7 @@ mod tests {
         });
         hand.set(&table, Written::Inserted, &[0, 1, 2], &others);
         let smallest = std::iter::from_fn(|| next(&shared)).map(|(_, rows)| rows).max();
-        assert_eq!(smallest, Some((each * 2 / 16).max(queue::ROWS_MIN)), "each of sixteen has a part");
+        assert_eq!(smallest, Some((each * 2 / 16).max(ROWS_MIN)), "each of sixteen has a part");
         assert_eq!(Prefetch::default().hand().rows_max(&table, Written::Inserted, &[0, 1, 2]), None);
     }
 
@@ -578,10 +579,10 @@ mod tests {
         let key = |id| OldTuple { key_only: true, tuple: tuple(id, Column::Null) };
         let a = Column::Text(b"5");
         let looked_up = |op: &dyn Fn(usize) -> Op| {
-            (0..queue::ROWS_MIN).for_each(|id| prefetch.coming(&table, &op(id), Lsn::new(10)));
+            (0..ROWS_MIN).for_each(|id| prefetch.coming(&table, &op(id), Lsn::new(10)));
             next(&shared)
         };
-        let group = |need| Some((need, queue::ROWS_MIN));
+        let group = |need| Some((need, ROWS_MIN));
         assert_eq!(looked_up(&|id| Op::Insert(tuple(id, a))), group(Need::NewRow));
         let update = |id: usize| Op::Update { old: None, new: tuple(1_000 + id, a) };
         assert_eq!(looked_up(&update), group(Need::NewVersion));
@@ -612,7 +613,7 @@ mod tests {
         let mut asked = 0;
         for id in 0..40 {
             prefetch.coming(&table, &Op::Insert(tuple(id, Column::Null)), Lsn::new(10));
-            if id + 1 < queue::ROWS_MIN {
+            if id + 1 < ROWS_MIN {
                 assert!(shared.take(0).is_none(), "after {id}");
             } else if shared.take(0).is_some() {
                 asked += 1;

@@ -28,7 +28,7 @@ pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Changes of tables that are just met, in bytes; that takes milliseconds.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
 /// A smaller group is not worth a round trip: the applier is as quick.
-pub(super) const ROWS_MIN: usize = 16;
+pub(crate) const ROWS_MIN: usize = 16;
 
 /// Whose rows these are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

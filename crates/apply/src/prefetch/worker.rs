@@ -29,7 +29,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// the applier does not overtake them and TRUNCATE does not wait for them, enough that a round trip is nothing.
 const GROUP_LONG: Duration = Duration::from_millis(40);
 const GROUP_SHORT: Duration = Duration::from_millis(10);
-const GROUP_ROWS: std::ops::RangeInclusive<usize> = super::queue::ROWS_MIN..=256;
+const GROUP_ROWS: std::ops::RangeInclusive<usize> = super::ROWS_MIN..=256;
 
 /// Nothing is written, no lock is waited for, and nothing takes long. Plans are made once, by their indexes, as
 /// those of the applier's sets are.
@@ -147,7 +147,7 @@ async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::
     if let Some(buffers) = number(0) {
         // The applier's own pages and everybody else's stay in the other three quarters.
         let pages = u64::try_from(buffers / 4).unwrap_or(0);
-        shared.pages_ahead.store(pages.max(super::queue::ROWS_MIN as u64 * 4), Ordering::Relaxed);
+        shared.pages_ahead.store(pages.max(super::ROWS_MIN as u64 * 4), Ordering::Relaxed);
     }
     if let (None, Some(left)) = (shared.options.workers, number(1)) {
         let most = shared.workers.load(Ordering::Relaxed);

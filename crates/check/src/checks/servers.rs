@@ -118,7 +118,8 @@ pub(super) fn walsender_timeout(_: &Wanted, source: &Publisher) -> Vec<Finding> 
 pub(super) fn commit_settings(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = &target.server else { return Vec::new() };
     let mut findings = Vec::new();
-    if server.setting("track_commit_timestamp") == "on" {
+    let keeps = wanted.keep_commit_timestamps != Some(false);
+    if keeps && server.setting("track_commit_timestamp") == "on" {
         let what = "is on: one source transaction stays one target transaction, so that each keeps its time, \
                     which costs a commit for each";
         findings.push(Finding::note(End::Target, "track_commit_timestamp", what));

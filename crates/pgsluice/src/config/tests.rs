@@ -165,7 +165,7 @@ fn every_setting_can_be_set_everywhere() {
     // A value that each accepts and that is not its default.
     let value = |setting: &Setting| match setting.key.as_str() {
         "source_mode" => "wal",
-        "binary" => "off",
+        "binary" | "keep_commit_timestamps" => "off",
         "origin" => "none",
         "commit_order" => "relaxed",
         "synchronous_commit" => "remote_apply",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use testkit::{Cluster, StopMode, wait_for};
 
-use crate::support::{BOUND, FOLDED, ONE_BY_ONE, Scenario, scenario, scenario_alone, scenario_with};
+use crate::support::{BOUND, FOLDED, ONE_BY_ONE, Scenario, Session, scenario, scenario_alone, scenario_with};
 
 /// Where the slot of follower 0 stands.
 fn confirmed(s: &Scenario) -> String {
@@ -253,6 +253,118 @@ fn f3_what_one_of_many_meets_costs_the_others_nothing() {
         let said =
             log.lines().filter(|line| line.contains("ERROR") && line.contains("rows instead of")).count();
         assert!((1..=21).contains(&said), "{said} errors in the target's log");
+    });
+}
+
+/// The kinds of values and of changes that the temporary procedure takes, in both forms; and the same without it.
+#[test]
+fn f3_transactions_that_stay_one_keep_every_value() {
+    let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
+    scenario_alone(&[&["--binary", "auto"]], track, track, |s| {
+        keeps_every_value(s, ["even", "mood", "pair", "int[]"])
+    });
+    // Arrays and types of one's own have no binary form that another server reads.
+    scenario_alone(&[&["--binary", "on"]], track, track, |s| {
+        keeps_every_value(s, ["int", "text", "text", "text"])
+    });
+}
+
+fn keeps_every_value(s: &mut Scenario, [even, mood, pair, list]: [&str; 4]) {
+    s.both(&format!(
+        r#"CREATE DOMAIN even AS int CHECK (VALUE % 2 = 0); CREATE TYPE mood AS ENUM ('sad', 'it''s \ "fine"');
+           CREATE TYPE pair AS (a int, b text);
+           CREATE TABLE t (id bigint PRIMARY KEY, "a$1 ""b""" text, e {even}, m {mood}, p {pair}, n numeric(9, 3), v varchar(5), c char(4),
+               o "char", l {list}, j jsonb, b bytea, f float8, ts timestamptz, i interval, always int GENERATED ALWAYS AS IDENTITY);
+           CREATE TABLE whole (a int, b text); ALTER TABLE whole REPLICA IDENTITY FULL;
+           CREATE TABLE wide (id int PRIMARY KEY, big text, n int); ALTER TABLE wide ALTER big SET STORAGE EXTERNAL;
+           CREATE TABLE pgsluice_rows (pgsluice_rows int PRIMARY KEY, pgsluice_end int)"#
+    ));
+    s.follow();
+    let round = |from: u32| {
+        let changes: Vec<String> = (from..from + 60)
+            .map(|i| match i % 6 {
+                0 | 1 => format!(
+                    "INSERT INTO t VALUES ({i}, CASE WHEN {i} % 4 > 0 THEN E'x\\y''{i}' END, {i} * 2, 'it''s \\ \"fine\"', \
+                     '({i},\"a,b\")', {i} / 7.0, 'abc', 'ab', 'o', '{{{i},NULL,3}}', '{{\"a\": [1, null]}}', '\\x00ff', {i} / 3.0, \
+                     now(), '1 mon 2 days'); INSERT INTO pgsluice_rows VALUES ({i}, {i})"
+                ),
+                2 => format!("UPDATE t SET \"a$1 \"\"b\"\"\" = 'u', e = NULL, id = id + 100000 WHERE id = {i} - 2"),
+                3 => format!("INSERT INTO whole VALUES ({i}, NULL), ({i}, 'b'); UPDATE whole SET b = 'c' WHERE a = {i} AND b IS NULL"),
+                4 => format!("INSERT INTO wide VALUES ({i}, repeat(md5('{i}'), 100), 0); UPDATE wide SET n = 1 WHERE id = {i}"),
+                _ => format!("DELETE FROM t WHERE id = {i} - 4; DELETE FROM whole WHERE a = {i} - 2 AND b = 'b'; \
+                              UPDATE pgsluice_rows SET pgsluice_end = -1 WHERE pgsluice_rows = {i} - 4"),
+            })
+            .map(|sql| format!("BEGIN; {sql}; COMMIT"))
+            .collect();
+        changes
+    };
+    let write = |s: &mut Scenario, from| {
+        s.backlog(&round(from).iter().map(String::as_str).collect::<Vec<_>>());
+        s.same();
+    };
+    write(s, 6);
+    let made = "SELECT count(*) > 0 FROM pg_proc WHERE proname LIKE 'pgsluice_each%'";
+    for number in 0..s.followers() {
+        assert_eq!(s.target_one_of(number, made), "t", "{}", s.log(number));
+    }
+    s.stop();
+    // It goes with its session.
+    wait_for("it to be gone", BOUND, || Ok(s.target_one(made) == "f")).unwrap();
+    s.target("DROP EXTENSION plpgsql");
+    write(s, 600);
+    for number in 0..s.followers() {
+        assert_eq!(s.target_one_of(number, made), "f", "{}", s.log(number));
+        assert!(s.log(number).contains("by statements, not by a temporary procedure"), "{}", s.log(number));
+    }
+    let transactions = "SELECT count(DISTINCT xmin::text) FROM wide";
+    assert_eq!(s.target_one(transactions), s.source_one(transactions));
+}
+
+/// What is committed is reported while the transaction behind it waits for a lock, though both were sent together.
+#[test]
+fn f3_what_waits_for_a_lock_keeps_nothing_before_it_unreported() {
+    let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
+    scenario_alone(&[FOLDED], track, track, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int, wide text)");
+        s.source("INSERT INTO t SELECT i, 0 FROM generate_series(1, 200) i");
+        s.follow();
+        s.stop();
+        // Those behind it are more than what waits in sockets.
+        s.source(
+            "DO $$ BEGIN FOR i IN 1..200 LOOP UPDATE t SET n = i, wide = CASE WHEN i > 101 THEN repeat(md5(i::text), 1000) END \
+             WHERE id = i; COMMIT; END LOOP; END $$",
+        );
+        let mut lock = Session::to(&s.target_url(0));
+        lock.run("BEGIN; SELECT FROM t WHERE id = 101 FOR UPDATE");
+        s.run();
+        let reported = || s.status(0)["totals"]["transactions"].as_u64();
+        // The server is asked behind each eighth; what it has without being asked is more than that.
+        wait_for("a hundred transactions", BOUND, || Ok(reported() > Some(92))).unwrap();
+        assert_eq!(s.target_one("SELECT count(*) FROM t WHERE n > 0"), "100");
+        lock.run("ROLLBACK");
+        s.catch_up();
+        s.same();
+    });
+}
+
+/// Whether each transaction stays one may be said, whatever the target keeps.
+#[test]
+fn f3_commit_timestamps_are_kept_where_it_is_said() {
+    let of_the_sources = |s: &Scenario| s.target_one("SELECT count(DISTINCT xmin::text) FROM t") == "300";
+    let backlog = |s: &mut Scenario| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.follow();
+        s.backlog(&["DO $$ BEGIN FOR i IN 1..300 LOOP INSERT INTO t VALUES (i); COMMIT; END LOOP; END $$"]);
+        s.same();
+    };
+    scenario_with(&[&["--keep-commit-timestamps", "on"]], |s| {
+        backlog(s);
+        assert!(of_the_sources(s), "{}", s.status(0));
+    });
+    let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
+    scenario_alone(&[&["--keep-commit-timestamps", "off"]], track, track, |s| {
+        backlog(s);
+        assert!(!of_the_sources(s), "{}", s.status(0));
     });
 }
 

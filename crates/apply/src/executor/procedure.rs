@@ -1,0 +1,437 @@
+//! Transactions that stay one each, by a procedure that commits each of them.
+//!
+//! A small transaction as statements of its own ([`pipelined`]) costs the target's backend some 130 us, of which the
+//! protocol, the portals and the snapshots of half a dozen statements are most. One CALL takes many transactions as
+//! arrays, and goes through them in the server:
+//!
+//! ```text
+//!   $1  2        2        0        3        0        0    ...    which change, or 0: a transaction ends
+//!   $2                    LSN               LSN                  where on the source
+//!   $3                    time              time                 when
+//!   $4  1 'a'    2 'b'             7                             what the changes take, an array for each type
+//! ```
+//! The procedure is one of the session's own temporary schema, made for the changes that have come so far, each a branch
+//! with its statement. A change that writes another number of rows than one, as any error, ends it: what precedes is
+//! committed, and how far that goes is asked ([`Executor::reached`]). The transaction that failed is applied by itself.
+//! Every few transactions it says how far it is by an INFO, which the server sends at once.
+//!
+//! What does not fit (a TRUNCATE, many changes in one transaction, tables with triggers, types without an array) goes as
+//! statements; so does everything where the role may not make the procedure.
+//!
+//! Deferred constraints are judged by its COMMIT: where an abort moves the origin, progress is a row besides.
+
+use std::fmt::Write;
+
+use base::Oid;
+use proto::pgoutput::Column;
+use txn::Op;
+
+use super::pipelined::{ASK_EACH, ASK_OF_FEW, Sent, Way};
+use super::*;
+use crate::batch::Change;
+use crate::shape::{self, row_parameters, row_sql};
+use crate::statement::Arrays;
+use crate::table::Lookup;
+use crate::write::one_change;
+
+/// Then it is made anew, with what is in use.
+const BRANCHES_MAX: usize = 64;
+/// Arrays of values: a procedure has at most 100 arguments.
+const SLOTS_MAX: usize = 90;
+/// The number of the first of them.
+const FIRST_SLOT: usize = 4;
+/// A transaction of more changes is as quick as statements.
+const CHANGES_MAX: usize = 16;
+
+const TEXT: (Oid, Oid) = (Oid(25), Oid(1009));
+const INT4: (Oid, Oid) = (Oid(23), Oid(1007));
+const LSN: (Oid, Oid) = (PG_LSN, Oid(3221));
+const TIMESTAMPTZ: (Oid, Oid) = (Oid(1184), Oid(1185));
+
+/// Values of one type, one after another.
+struct Slot {
+    element: Oid,
+    array: Oid,
+    declared: String,
+}
+
+/// What the procedure can carry out, and whether there is one.
+#[derive(Default)]
+pub(super) struct Procedure {
+    known: FxHashMap<(u64, shape::Kind), usize>,
+    /// The part of its text for each kind of change, and where its values are.
+    branches: Vec<(String, Vec<usize>)>,
+    slots: Vec<Slot>,
+    /// Statements whose plans nobody has looked at.
+    unseen: Vec<Arc<Shape>>,
+    /// The CALL, and how many branches it has.
+    made: Option<(Arc<Shape>, usize)>,
+    /// How many were made.
+    number: u32,
+    /// The role may not, or what was made does not run.
+    refused: bool,
+    /// There was no room for a branch.
+    is_full: bool,
+}
+
+/// Transactions as the procedure takes them.
+struct Gathered {
+    which: Arrays,
+    ends: Arrays,
+    times: Arrays,
+    values: Vec<Arrays>,
+    sent: Vec<Sent>,
+}
+
+fn int(array: &mut Arrays, bytes: &[u8]) {
+    array.push(std::iter::once(Column::Binary(bytes))).expect("a value in binary form");
+}
+
+impl Procedure {
+    /// The branch for a change, which may be new; `None` if it cannot be one.
+    fn branch(&mut self, table: &Table, kind: shape::Kind, binary: bool) -> Option<usize> {
+        let key = (table.id, kind);
+        if let Some(&number) = self.known.get(&key) {
+            return Some(number);
+        }
+        let positions = row_parameters(table, &key.1);
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(positions.len());
+        for &position in &positions {
+            let target = &table.columns[position].target;
+            let (element, array) = if binary { (target.type_oid, target.array_oid) } else { TEXT };
+            if array == Oid(0) {
+                return None;
+            }
+            let slot = self.slots.iter().position(|slot| slot.element == element).unwrap_or_else(|| {
+                let declared = if binary { target.declared.as_str() } else { "pg_catalog.text" };
+                self.slots.push(Slot { element, array, declared: format!("{declared}[]") });
+                self.slots.len() - 1
+            });
+            let offset = 1 + places.iter().filter(|(other, _)| *other == slot).count();
+            places.push((slot, offset));
+        }
+        if self.branches.len() >= BRANCHES_MAX || self.slots.len() > SLOTS_MAX {
+            self.is_full = true;
+            return None;
+        }
+        let sql = row_sql(table, &key.1, &|n| {
+            let (slot, offset) = places[n];
+            let value = format!("(${})[pgsluice_at{slot} + {offset}]", FIRST_SLOT + slot);
+            let target = &table.columns[positions[n]].target;
+            if binary { value } else { format!("{value}::{}", target.type_name) }
+        });
+        let mut used: Vec<usize> = places.iter().map(|(slot, _)| *slot).collect();
+        let mut moves = String::new();
+        for slot in 0..self.slots.len() {
+            let count = used.iter().filter(|used| **used == slot).count();
+            if count > 0 {
+                write!(moves, " pgsluice_at{slot} := pgsluice_at{slot} + {count};")
+                    .expect("a string takes it");
+            }
+        }
+        used.shrink_to_fit();
+        let text = format!(
+            "{sql}; GET DIAGNOSTICS pgsluice_rows = ROW_COUNT; IF pgsluice_rows <> 1 THEN RAISE EXCEPTION \
+             'pgsluice: % rows instead of 1, now looked at one at a time', pgsluice_rows; END IF;{moves}"
+        );
+        self.branches.push((text, used));
+        self.known.insert(key, self.branches.len());
+        Some(self.branches.len())
+    }
+
+    /// As many of the first `count` transactions as fit; `None` if these are less than two.
+    fn gather(&mut self, batch: &Batch, count: usize, binary: bool) -> Option<Gathered> {
+        if self.refused {
+            return None;
+        }
+        if std::mem::take(&mut self.is_full) {
+            *self = Procedure { number: self.number, made: self.made.take(), ..Procedure::default() };
+            self.made = self.made.take().map(|(shape, _)| (shape, 0));
+        }
+        let one = |binary| Arrays::new(1, binary);
+        let (which, ends, times) = (one(true), one(true), one(true));
+        let mut all = Gathered { which, ends, times, values: Vec::new(), sent: Vec::with_capacity(count) };
+        let (mut branches, mut values) = (Vec::new(), Vec::new());
+        for end in &batch.ends[..count] {
+            let from = all.sent.last().map_or(0, |sent| sent.changes.end);
+            let changes = from..end.changes_end;
+            branches.clear();
+            values.clear();
+            let fits = !end.skipped
+                && changes.len() <= CHANGES_MAX
+                && batch.changes[changes.clone()].iter().all(|change| {
+                    let branch = self.fitting(change, binary, &mut values);
+                    branches.extend(branch);
+                    branch.is_some()
+                });
+            if !fits {
+                break;
+            }
+            all.values.resize_with(self.slots.len(), || one(binary));
+            let mut rest = values.iter();
+            for &branch in &branches {
+                int(&mut all.which, &i32::try_from(branch).expect("a few").to_be_bytes());
+                for (&slot, value) in self.branches[branch - 1].1.iter().zip(&mut rest) {
+                    all.values[slot].push(std::iter::once(*value)).ok()?;
+                }
+            }
+            int(&mut all.which, &0_i32.to_be_bytes());
+            int(&mut all.ends, &end.commit.end_lsn.as_u64().to_be_bytes());
+            int(&mut all.times, &end.commit.commit_time.0.to_be_bytes());
+            let statements = all.sent.len() + 1;
+            all.sent.push(Sent { statements, written: changes.len() as u64, changes });
+        }
+        all.values.resize_with(self.slots.len(), || one(binary));
+        (all.sent.len() > 1).then_some(all)
+    }
+
+    /// The branch of one change, if it fits; its values are added.
+    fn fitting<'c>(
+        &mut self,
+        change: &'c Change,
+        binary: bool,
+        values: &mut Vec<Column<'c>>,
+    ) -> Option<usize> {
+        let Change::Row { table, op } = change else { return None };
+        if table.path == Path::RowsAlone {
+            return None;
+        }
+        let start = values.len();
+        let kind = one_change(table, op, values).ok()?;
+        let fits = |value: &Column<'_>| match value {
+            Column::Null => true,
+            Column::Binary(_) => binary,
+            Column::Text(_) => !binary,
+            Column::Unchanged => false,
+        };
+        let known = self.branches.len();
+        let branch = values[start..].iter().all(fits).then(|| self.branch(table, kind.clone(), binary))?;
+        if self.branches.len() > known && table.lookup == Lookup::UniqueKey && !matches!(op, Op::Insert(_)) {
+            self.unseen.push(Arc::new(shape::of_one_change(table, &kind)));
+        }
+        branch
+    }
+
+    /// Whether it has a branch for all that came.
+    fn is_made(&self) -> bool {
+        self.made.as_ref().is_some_and(|(_, branches)| *branches == self.branches.len())
+    }
+
+    fn name(&self) -> String {
+        format!("pgsluice_each{}", self.number)
+    }
+
+    /// `write_progress` stores where a transaction ended.
+    fn text(&self, write_progress: Option<&str>) -> String {
+        let mut arguments = String::from("pg_catalog.int4[], pg_catalog.pg_lsn[], pg_catalog.timestamptz[]");
+        let mut places = String::new();
+        for (number, slot) in self.slots.iter().enumerate() {
+            write!(arguments, ", {}", slot.declared).expect("a string takes it");
+            write!(places, " pgsluice_at{number} pg_catalog.int4 := 0;").expect("a string takes it");
+        }
+        let mut branches = String::new();
+        for (number, (text, _)) in self.branches.iter().enumerate() {
+            write!(branches, " WHEN {} THEN {text}", number + 1).expect("a string takes it");
+        }
+        let progress = write_progress.map_or_else(String::new, |sql| format!("{sql};"));
+        // A function of no value is no row to be looked at, but is called.
+        let body = format!(
+            "DECLARE pgsluice_end pg_catalog.int4 := 0; pgsluice_rows pg_catalog.int8; pgsluice_next pg_catalog.int4;{places} \
+             BEGIN FOR pgsluice_next IN 1 .. pg_catalog.cardinality($1) LOOP CASE ($1)[pgsluice_next] \
+             WHEN 0 THEN pgsluice_end := pgsluice_end + 1; {progress} \
+             PERFORM pg_catalog.pg_replication_origin_xact_setup(($2)[pgsluice_end], ($3)[pgsluice_end]); COMMIT; \
+             IF pgsluice_end % {ASK_EACH} = 0 OR pg_catalog.cardinality($2) <= {ASK_OF_FEW} THEN \
+             RAISE INFO USING ERRCODE = '{}', MESSAGE = pgsluice_end; END IF;{branches} END CASE; END LOOP; END",
+            client::SAYS_HOW_FAR
+        );
+        format!(
+            "CREATE PROCEDURE pg_temp.{}({arguments}) LANGUAGE plpgsql AS {}",
+            self.name(),
+            base::quote_literal(&body)
+        )
+    }
+
+    /// The CALL of the one that was made now.
+    fn call(&self) -> Shape {
+        let mut call = plain(&self.name(), "");
+        let fixed = [INT4, LSN, TIMESTAMPTZ];
+        let types = fixed.into_iter().chain(self.slots.iter().map(|slot| (slot.element, slot.array)));
+        (call.element_types, call.parameter_types) = types.unzip();
+        let numbers: Vec<String> = (1..=call.parameter_types.len()).map(|n| format!("${n}")).collect();
+        call.sql = format!("CALL pg_temp.{}({})", self.name(), numbers.join(", "));
+        call
+    }
+}
+
+impl Executor {
+    /// Has the procedure apply as many of the first `count` as it can; how many these are, and how many were committed.
+    pub(super) async fn call(&mut self, batch: &Batch, count: usize) -> Result<(usize, usize), Error> {
+        let batching = flight::inside(Phase::Batch);
+        let Some(gathered) = self.procedure.gather(batch, count, self.writer.binary()) else {
+            return Ok((0, 0));
+        };
+        if !self.procedure.is_made() && !self.make_procedure().await? {
+            return Ok((0, 0));
+        }
+        let Some((shape, _)) = &self.procedure.made else { return Ok((0, 0)) };
+        let Gathered { which, ends, times, values, sent } = gathered;
+        let arrays: Vec<(Oid, Arrays)> =
+            shape.element_types.iter().copied().zip([which, ends, times].into_iter().chain(values)).collect();
+        let parameters = Arrays::parameters(&arrays);
+        let statement = Statement { shape: Arc::clone(shape), parameters, rows_expected: 0 };
+        let called = sent.len();
+        let mut way = Way::new(batch, &self.shared, self.since, sent);
+        let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await?;
+        sending.push(&statement);
+        drop(batching);
+        let result = {
+            let _committing = flight::inside(Phase::Commit);
+            sending.finish_watched(|result| way.completed(result.how_far)).await?.0
+        };
+        match &result.error {
+            None => way.completed(called),
+            Some(error) => {
+                tracing::debug!(code = %error.code, "one of many failed: {}", error.message);
+                // Not what it met, but what it is.
+                self.procedure.refused |= ["2D", "42"].contains(&&error.code[..2]);
+                let reached = self.reached().await?;
+                way.completed(batch.ends[..called].partition_point(|end| end.commit.end_lsn <= reached));
+            }
+        }
+        let committed = way.finish(&mut self.since);
+        self.look_at_plans().await?;
+        Ok((called, committed))
+    }
+
+    /// Makes it anew, with a branch for all that came; false if that cannot be.
+    async fn make_procedure(&mut self) -> Result<bool, Error> {
+        let old = self.procedure.made.take().map(|_| self.procedure.name());
+        self.procedure.number += 1;
+        let stores = self.wire.version().major() >= ABORT_MOVES_ORIGIN;
+        let progress = stores.then(|| {
+            format!(
+                "INSERT INTO pgsluice.progress (subscription, applied_lsn) VALUES ({}, ($2)[pgsluice_end])",
+                base::quote_literal(&self.subscription)
+            )
+        });
+        let create = plain("", &self.procedure.text(progress.as_deref()));
+        let mut statements = vec![plain_statement(Arc::new(create))];
+        if let Some(old) = old {
+            statements.push(plain_statement(Arc::new(plain("", &format!("DROP PROCEDURE pg_temp.{old}")))));
+        }
+        let statements: Vec<&Statement> = statements.iter().collect();
+        if let Some(error) = run(&mut self.wire, &mut self.prepared, &statements).await?.error {
+            tracing::info!(
+                code = %error.code,
+                "transactions that stay one each are applied by statements, not by a temporary procedure, which is \
+                 faster: {}",
+                error.message
+            );
+            self.procedure.refused = true;
+            return Ok(false);
+        }
+        self.prepared.unseen.append(&mut self.procedure.unseen);
+        self.procedure.made = Some((Arc::new(self.procedure.call()), self.procedure.branches.len()));
+        Ok(true)
+    }
+
+    /// Where on the source the last transaction ended that this session has committed.
+    async fn reached(&mut self) -> Result<Lsn, Error> {
+        let sql = if self.wire.version().major() >= ABORT_MOVES_ORIGIN {
+            let subscription = base::quote_literal(&self.subscription);
+            format!(
+                "SELECT applied_lsn FROM pgsluice.progress WHERE subscription = {subscription} \
+                 ORDER BY applied_lsn DESC LIMIT 1"
+            )
+        } else {
+            "SELECT pg_catalog.pg_replication_origin_session_progress(false)".to_owned()
+        };
+        let statement = plain_statement(Arc::new(plain("reached", &sql)));
+        let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
+        if let Some(error) = result.error {
+            return Err(Kind::Statement { what: "reading progress", error }.into());
+        }
+        let reached = result.last_row(0).into_iter().next().flatten();
+        Ok(reached.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::pgoutput::Tuple;
+
+    use super::*;
+    use crate::table::fixtures;
+
+    fn tuple(values: [Column<'_>; 3]) -> Tuple {
+        values.into_iter().collect()
+    }
+
+    fn batch(transactions: Vec<Vec<Op>>) -> Batch {
+        batch_of(&fixtures::table(), transactions)
+    }
+
+    fn batch_of(table: &Arc<Table>, transactions: Vec<Vec<Op>>) -> Batch {
+        let mut batch = Batch::default();
+        for (number, ops) in transactions.into_iter().enumerate() {
+            ops.into_iter().for_each(|op| batch.push(Change::Row { table: Arc::clone(table), op }));
+            let lsn = Lsn::new(number as u64 + 1);
+            let time = base::PgTimestamp(0);
+            let begin = Begin { xid: base::Xid(1), final_lsn: lsn, commit_time: time };
+            let commit = proto::pgoutput::CommitInfo { commit_lsn: lsn, end_lsn: lsn, commit_time: time };
+            batch.end(begin, commit, false);
+        }
+        batch
+    }
+
+    fn update(id: &'static [u8], a: Option<&'static [u8]>) -> Op {
+        let a = a.map_or(Column::Unchanged, Column::Text);
+        Op::Update { old: None, new: tuple([Column::Text(id), a, Column::Null]) }
+    }
+
+    #[test]
+    fn each_kind_of_change_is_one_branch() {
+        let mut procedure = Procedure::default();
+        let insert = || Op::Insert(tuple([Column::Text(b"1"), Column::Null, Column::Null]));
+        let two = batch(vec![vec![insert(), update(b"1", None)], vec![update(b"2", None), insert()]]);
+        let gathered = procedure.gather(&two, 2, false).unwrap();
+        assert_eq!((procedure.branches.len(), procedure.slots.len()), (2, 1), "all text");
+        assert_eq!((gathered.which.rows(), gathered.ends.rows()), (6, 2));
+        // An INSERT takes three values; an UPDATE that keeps one column the other two and the key.
+        assert_eq!(gathered.values[0].rows(), 12);
+        assert_eq!(
+            procedure.branches[1].0.split(';').next().unwrap(),
+            "UPDATE ONLY \"s\".\"t\" AS t SET \"id\" = ($4)[pgsluice_at0 + 1]::integer, \
+             \"b\" = ($4)[pgsluice_at0 + 2]::integer WHERE t.\"id\" OPERATOR(pg_catalog.=) ($4)[pgsluice_at0 + 3]::integer"
+        );
+        assert!(!procedure.is_made());
+        assert!(procedure.text(None).contains(" WHEN 2 THEN UPDATE "));
+    }
+
+    #[test]
+    fn what_does_not_fit_ends_what_is_gathered() {
+        let many = (0..=CHANGES_MAX).map(|_| update(b"1", Some(b"2"))).collect();
+        let small = || vec![update(b"1", Some(b"2"))];
+        let transactions = vec![small(), small(), small(), many, small()];
+        let gathered = Procedure::default().gather(&batch(transactions), 5, false).unwrap();
+        assert_eq!(gathered.sent.len(), 3);
+        let other_form = batch(vec![small(), small()]);
+        assert!(Procedure::default().gather(&other_form, 2, true).is_none());
+        assert!(Procedure::default().gather(&other_form, 1, false).is_none(), "one goes by itself");
+    }
+
+    #[test]
+    fn it_begins_anew_when_it_is_full() {
+        let mut procedure = Procedure::default();
+        let relation = fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
+        let mut gather = |number| {
+            let table = Arc::new(Table::map(number, Arc::clone(&relation), &fixtures::target()).unwrap());
+            let two = batch_of(&table, vec![vec![update(b"1", None)], vec![update(b"1", Some(b"2"))]]);
+            procedure.gather(&two, 2, false).map(|_| procedure.branches.len())
+        };
+        let room = BRANCHES_MAX as u64 / 2;
+        assert!((0..room).all(|number| gather(number) == Some(2 * (number as usize + 1))));
+        assert_eq!(gather(room), None, "there is no room for its branches");
+        assert_eq!(gather(room), Some(2));
+    }
+}
