@@ -24,7 +24,7 @@ pub struct Pipeline<'w> {
     last_row: Option<Bytes>,
 }
 
-/// The SQLSTATE of an INFO by which a statement says how far it is; its text is a number.
+/// The SQLSTATE of an INFO by which a statement says how far it is, in words that its sender and its reader agree on.
 pub const SAYS_HOW_FAR: &str = "PGS01";
 
 /// What became of a [`Pipeline`].
@@ -35,8 +35,8 @@ pub struct PipelineResult {
     pub rows: Vec<u64>,
     /// How many statements were prepared.
     pub prepared: usize,
-    /// How far the statement is that is being executed, as it says itself ([`SAYS_HOW_FAR`]).
-    pub how_far: usize,
+    /// How far the statement is that is being executed, as it said itself last ([`SAYS_HOW_FAR`]).
+    pub how_far: Option<String>,
     /// The last row of each completed statement, as it came.
     last_rows: Vec<Option<Bytes>>,
     /// The error that ended it; the statement behind the last of `rows` (or
@@ -204,9 +204,7 @@ impl Pipeline<'_> {
                 Ok(Taken::Frame(frame)) => Ok(frame),
                 Ok(Taken::Handled) => {
                     let said = wire.take_info().filter(|info| info.code == SAYS_HOW_FAR);
-                    if let Some(far) = said.and_then(|info| info.message.parse().ok()) {
-                        result.how_far = far;
-                    }
+                    result.how_far = said.map(|info| info.message).or(result.how_far.take());
                     continue;
                 }
                 Ok(Taken::Nothing) => match wire.fill().await {

@@ -18,9 +18,16 @@
 //! What does not fit (a TRUNCATE, many changes in one transaction, tables with triggers, types without an array) goes as
 //! statements; so does everything where the role may not make the procedure.
 //!
-//! Deferred constraints are judged by its COMMIT: where an abort moves the origin, progress is a row besides.
+//! Deferred constraints are judged by its COMMIT: where an abort moves the origin, progress is a row besides. Where none
+//! does, on 14 and 15, there is no procedure: a session that has made something temporary drops it in a transaction of its
+//! own when it ends, which would move the origin past a transaction that was given up between telling the origin and
+//! COMMIT.
+//!
+//! Invariants: its name is another one only when its arguments are, or the server would keep what it made of each; and it
+//! only grows, for the same reason. What runs within it, as a default of the user's, cannot forge how far it is.
 
 use std::fmt::Write;
+use std::hash::{BuildHasher, Hasher};
 
 use base::Oid;
 use proto::pgoutput::Column;
@@ -34,7 +41,7 @@ use crate::statement::Arrays;
 use crate::table::Lookup;
 use crate::write::one_change;
 
-/// Then it is made anew, with what is in use.
+/// What is of another kind goes as statements then.
 const BRANCHES_MAX: usize = 64;
 /// Arrays of values: a procedure has at most 100 arguments.
 const SLOTS_MAX: usize = 90;
@@ -47,6 +54,10 @@ const TEXT: (Oid, Oid) = (Oid(25), Oid(1009));
 const INT4: (Oid, Oid) = (Oid(23), Oid(1007));
 const LSN: (Oid, Oid) = (PG_LSN, Oid(3221));
 const TIMESTAMPTZ: (Oid, Oid) = (Oid(1184), Oid(1185));
+/// A value of this type among the arguments would give its collation to all others, and no index would be found by them.
+const NAME: Oid = Oid(19);
+/// So many in a row that commit nothing say that it does not run here.
+const VAIN_MAX: u32 = 8;
 
 /// Values of one type, one after another.
 struct Slot {
@@ -66,12 +77,15 @@ pub(super) struct Procedure {
     unseen: Vec<Arc<Shape>>,
     /// The CALL, and how many branches it has.
     made: Option<(Arc<Shape>, usize)>,
-    /// How many were made.
+    /// How many names there were, and for how many slots the last one is.
     number: u32,
+    named: Option<usize>,
+    /// What it says how far it is with.
+    word: String,
     /// The role may not, or what was made does not run.
     refused: bool,
-    /// There was no room for a branch.
-    is_full: bool,
+    /// Calls since one that committed something.
+    vain: u32,
 }
 
 /// Transactions as the procedure takes them.
@@ -81,6 +95,12 @@ struct Gathered {
     times: Arrays,
     values: Vec<Arrays>,
     sent: Vec<Sent>,
+}
+
+/// Whether an error is not of what the procedure meets, but of what it is: what it calls or names is not there, or may not
+/// be used; or a COMMIT may not stand where it does.
+fn is_of_itself(code: &str) -> bool {
+    ["0A", "2D", "42"].iter().any(|class| code.starts_with(class))
 }
 
 fn int(array: &mut Arrays, bytes: &[u8]) {
@@ -94,12 +114,17 @@ impl Procedure {
         if let Some(&number) = self.known.get(&key) {
             return Some(number);
         }
+        if self.branches.len() == BRANCHES_MAX {
+            return None;
+        }
         let positions = row_parameters(table, &key.1);
+        let slots_before = self.slots.len();
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(positions.len());
         for &position in &positions {
             let target = &table.columns[position].target;
             let (element, array) = if binary { (target.type_oid, target.array_oid) } else { TEXT };
-            if array == Oid(0) {
+            if array == Oid(0) || element == NAME || self.slots.len() > SLOTS_MAX {
+                self.slots.truncate(slots_before);
                 return None;
             }
             let slot = self.slots.iter().position(|slot| slot.element == element).unwrap_or_else(|| {
@@ -110,17 +135,13 @@ impl Procedure {
             let offset = 1 + places.iter().filter(|(other, _)| *other == slot).count();
             places.push((slot, offset));
         }
-        if self.branches.len() >= BRANCHES_MAX || self.slots.len() > SLOTS_MAX {
-            self.is_full = true;
-            return None;
-        }
         let sql = row_sql(table, &key.1, &|n| {
             let (slot, offset) = places[n];
             let value = format!("(${})[pgsluice_at{slot} + {offset}]", FIRST_SLOT + slot);
             let target = &table.columns[positions[n]].target;
             if binary { value } else { format!("{value}::{}", target.type_name) }
         });
-        let mut used: Vec<usize> = places.iter().map(|(slot, _)| *slot).collect();
+        let used: Vec<usize> = places.iter().map(|(slot, _)| *slot).collect();
         let mut moves = String::new();
         for slot in 0..self.slots.len() {
             let count = used.iter().filter(|used| **used == slot).count();
@@ -129,7 +150,6 @@ impl Procedure {
                     .expect("a string takes it");
             }
         }
-        used.shrink_to_fit();
         let text = format!(
             "{sql}; GET DIAGNOSTICS pgsluice_rows = ROW_COUNT; IF pgsluice_rows <> 1 THEN RAISE EXCEPTION \
              'pgsluice: % rows instead of 1, now looked at one at a time', pgsluice_rows; END IF;{moves}"
@@ -143,10 +163,6 @@ impl Procedure {
     fn gather(&mut self, batch: &Batch, count: usize, binary: bool) -> Option<Gathered> {
         if self.refused {
             return None;
-        }
-        if std::mem::take(&mut self.is_full) {
-            *self = Procedure { number: self.number, made: self.made.take(), ..Procedure::default() };
-            self.made = self.made.take().map(|(shape, _)| (shape, 0));
         }
         let one = |binary| Arrays::new(1, binary);
         let (which, ends, times) = (one(true), one(true), one(true));
@@ -193,7 +209,12 @@ impl Procedure {
         values: &mut Vec<Column<'c>>,
     ) -> Option<usize> {
         let Change::Row { table, op } = change else { return None };
-        if table.path == Path::RowsAlone {
+        // A generated key is given to no UPDATE, which would have to be a DELETE and an INSERT.
+        let generated = |op: &Op| {
+            matches!(op, Op::Update { .. })
+                && table.columns.iter().any(|column| column.target.identity_always)
+        };
+        if table.path == Path::RowsAlone || generated(op) {
             return None;
         }
         let start = values.len();
@@ -221,8 +242,30 @@ impl Procedure {
         format!("pgsluice_each{}", self.number)
     }
 
-    /// `write_progress` stores where a transaction ended.
-    fn text(&self, write_progress: Option<&str>) -> String {
+    /// Gives it another name if the one it has is for other arguments; the former name.
+    fn rename(&mut self) -> Option<String> {
+        if self.named == Some(self.slots.len()) {
+            return None;
+        }
+        let old = self.named.map(|_| self.name());
+        self.number += 1;
+        self.named = Some(self.slots.len());
+        let random = std::hash::RandomState::new().build_hasher().finish();
+        self.word = format!("{random:016x} ");
+        old
+    }
+
+    fn refuse(&mut self, why: &ServerError) {
+        tracing::info!(
+            code = %why.code,
+            "transactions that stay one each are applied by statements, not by a temporary procedure, which is faster: {}",
+            why.message
+        );
+        self.refused = true;
+    }
+
+    /// `progress` stores where a transaction ended.
+    fn text(&self, progress: &str) -> String {
         let mut arguments = String::from("pg_catalog.int4[], pg_catalog.pg_lsn[], pg_catalog.timestamptz[]");
         let mut places = String::new();
         for (number, slot) in self.slots.iter().enumerate() {
@@ -233,19 +276,19 @@ impl Procedure {
         for (number, (text, _)) in self.branches.iter().enumerate() {
             write!(branches, " WHEN {} THEN {text}", number + 1).expect("a string takes it");
         }
-        let progress = write_progress.map_or_else(String::new, |sql| format!("{sql};"));
-        // A function of no value is no row to be looked at, but is called.
         let body = format!(
-            "DECLARE pgsluice_end pg_catalog.int4 := 0; pgsluice_rows pg_catalog.int8; pgsluice_next pg_catalog.int4;{places} \
+            "#variable_conflict use_variable\n\
+             DECLARE pgsluice_end pg_catalog.int4 := 0; pgsluice_rows pg_catalog.int8;{places} \
              BEGIN FOR pgsluice_next IN 1 .. pg_catalog.cardinality($1) LOOP CASE ($1)[pgsluice_next] \
-             WHEN 0 THEN pgsluice_end := pgsluice_end + 1; {progress} \
+             WHEN 0 THEN pgsluice_end := pgsluice_end + 1; {progress}; \
              PERFORM pg_catalog.pg_replication_origin_xact_setup(($2)[pgsluice_end], ($3)[pgsluice_end]); COMMIT; \
              IF pgsluice_end % {ASK_EACH} = 0 OR pg_catalog.cardinality($2) <= {ASK_OF_FEW} THEN \
-             RAISE INFO USING ERRCODE = '{}', MESSAGE = pgsluice_end; END IF;{branches} END CASE; END LOOP; END",
-            client::SAYS_HOW_FAR
+             RAISE INFO USING ERRCODE = '{}', MESSAGE = '{}' || pgsluice_end; END IF;{branches} END CASE; END LOOP; END",
+            client::SAYS_HOW_FAR,
+            self.word
         );
         format!(
-            "CREATE PROCEDURE pg_temp.{}({arguments}) LANGUAGE plpgsql AS {}",
+            "CREATE OR REPLACE PROCEDURE pg_temp.{}({arguments}) LANGUAGE plpgsql AS {}",
             self.name(),
             base::quote_literal(&body)
         )
@@ -266,6 +309,9 @@ impl Procedure {
 impl Executor {
     /// Has the procedure apply as many of the first `count` as it can; how many these are, and how many were committed.
     pub(super) async fn call(&mut self, batch: &Batch, count: usize) -> Result<(usize, usize), Error> {
+        if self.wire.version().major() < ABORT_MOVES_ORIGIN {
+            return Ok((0, 0));
+        }
         let batching = flight::inside(Phase::Batch);
         let Some(gathered) = self.procedure.gather(batch, count, self.writer.binary()) else {
             return Ok((0, 0));
@@ -286,48 +332,51 @@ impl Executor {
         drop(batching);
         let result = {
             let _committing = flight::inside(Phase::Commit);
-            sending.finish_watched(|result| way.completed(result.how_far)).await?.0
+            let word = &self.procedure.word;
+            let watch = |result: &PipelineResult| {
+                let said = result.how_far.as_ref().and_then(|said| said.strip_prefix(word.as_str()));
+                if let Some(far) = said.and_then(|far| far.parse().ok()) {
+                    way.completed(far);
+                }
+            };
+            sending.finish_watched(watch).await?.0
         };
         match &result.error {
             None => way.completed(called),
             Some(error) => {
                 tracing::debug!(code = %error.code, "one of many failed: {}", error.message);
-                // Not what it met, but what it is.
-                self.procedure.refused |= ["2D", "42"].contains(&&error.code[..2]);
                 let reached = self.reached().await?;
                 way.completed(batch.ends[..called].partition_point(|end| end.commit.end_lsn <= reached));
             }
         }
         let committed = way.finish(&mut self.since);
+        self.procedure.vain = if committed > 0 { 0 } else { self.procedure.vain + 1 };
+        if let Some(error) = &result.error
+            && (self.procedure.vain == VAIN_MAX || is_of_itself(&error.code))
+        {
+            self.procedure.refuse(error);
+        }
         self.look_at_plans().await?;
         Ok((called, committed))
     }
 
     /// Makes it anew, with a branch for all that came; false if that cannot be.
     async fn make_procedure(&mut self) -> Result<bool, Error> {
-        let old = self.procedure.made.take().map(|_| self.procedure.name());
-        self.procedure.number += 1;
-        let stores = self.wire.version().major() >= ABORT_MOVES_ORIGIN;
-        let progress = stores.then(|| {
-            format!(
-                "INSERT INTO pgsluice.progress (subscription, applied_lsn) VALUES ({}, ($2)[pgsluice_end])",
-                base::quote_literal(&self.subscription)
-            )
-        });
-        let create = plain("", &self.procedure.text(progress.as_deref()));
-        let mut statements = vec![plain_statement(Arc::new(create))];
-        if let Some(old) = old {
-            statements.push(plain_statement(Arc::new(plain("", &format!("DROP PROCEDURE pg_temp.{old}")))));
-        }
+        self.procedure.made = None;
+        let progress = format!(
+            "INSERT INTO pgsluice.progress (subscription, applied_lsn) VALUES ({}, ($2)[pgsluice_end])",
+            base::quote_literal(&self.subscription)
+        );
+        let old = self.procedure.rename();
+        let create = plain("", &self.procedure.text(&progress));
+        let drop = old.map(|old| plain("", &format!("DROP PROCEDURE IF EXISTS pg_temp.{old}")));
+        let statements: Vec<Statement> =
+            std::iter::once(create).chain(drop).map(|shape| plain_statement(Arc::new(shape))).collect();
         let statements: Vec<&Statement> = statements.iter().collect();
         if let Some(error) = run(&mut self.wire, &mut self.prepared, &statements).await?.error {
-            tracing::info!(
-                code = %error.code,
-                "transactions that stay one each are applied by statements, not by a temporary procedure, which is \
-                 faster: {}",
-                error.message
-            );
-            self.procedure.refused = true;
+            if is_of_itself(&error.code) {
+                self.procedure.refuse(&error);
+            }
             return Ok(false);
         }
         self.prepared.unseen.append(&mut self.procedure.unseen);
@@ -337,15 +386,11 @@ impl Executor {
 
     /// Where on the source the last transaction ended that this session has committed.
     async fn reached(&mut self) -> Result<Lsn, Error> {
-        let sql = if self.wire.version().major() >= ABORT_MOVES_ORIGIN {
-            let subscription = base::quote_literal(&self.subscription);
-            format!(
-                "SELECT applied_lsn FROM pgsluice.progress WHERE subscription = {subscription} \
-                 ORDER BY applied_lsn DESC LIMIT 1"
-            )
-        } else {
-            "SELECT pg_catalog.pg_replication_origin_session_progress(false)".to_owned()
-        };
+        let subscription = base::quote_literal(&self.subscription);
+        let sql = format!(
+            "SELECT applied_lsn FROM pgsluice.progress WHERE subscription = {subscription} \
+             ORDER BY applied_lsn DESC LIMIT 1"
+        );
         let statement = plain_statement(Arc::new(plain("reached", &sql)));
         let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
         if let Some(error) = result.error {
@@ -405,7 +450,7 @@ mod tests {
              \"b\" = ($4)[pgsluice_at0 + 2]::integer WHERE t.\"id\" OPERATOR(pg_catalog.=) ($4)[pgsluice_at0 + 3]::integer"
         );
         assert!(!procedure.is_made());
-        assert!(procedure.text(None).contains(" WHEN 2 THEN UPDATE "));
+        assert!(procedure.text("").contains(" WHEN 2 THEN UPDATE "));
     }
 
     #[test]
@@ -421,17 +466,39 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_anew_when_it_is_full() {
+    fn it_grows_until_it_is_full_and_is_named_by_its_arguments() {
         let mut procedure = Procedure::default();
         let relation = fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
-        let mut gather = |number| {
+        let gather = |procedure: &mut Procedure, number| {
             let table = Arc::new(Table::map(number, Arc::clone(&relation), &fixtures::target()).unwrap());
             let two = batch_of(&table, vec![vec![update(b"1", None)], vec![update(b"1", Some(b"2"))]]);
-            procedure.gather(&two, 2, false).map(|_| procedure.branches.len())
+            let gathered = procedure.gather(&two, 2, false).is_some();
+            (gathered, procedure.branches.len(), procedure.rename().is_some(), procedure.number)
         };
         let room = BRANCHES_MAX as u64 / 2;
-        assert!((0..room).all(|number| gather(number) == Some(2 * (number as usize + 1))));
-        assert_eq!(gather(room), None, "there is no room for its branches");
-        assert_eq!(gather(room), Some(2));
+        for number in 0..room {
+            assert_eq!(gather(&mut procedure, number), (true, 2 * (number as usize + 1), false, 1));
+        }
+        assert_eq!(
+            gather(&mut procedure, room),
+            (false, BRANCHES_MAX, false, 1),
+            "there is no room for its branches"
+        );
+        assert_eq!(gather(&mut procedure, 0), (true, BRANCHES_MAX, false, 1));
+        procedure.slots.push(Slot { element: Oid(1), array: Oid(2), declared: "x[]".to_owned() });
+        assert_eq!(procedure.rename().as_deref(), Some("pgsluice_each1"));
+        assert_eq!(procedure.name(), "pgsluice_each2");
+    }
+
+    #[test]
+    fn a_table_that_does_not_fit_leaves_no_slots() {
+        let relation = fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
+        let mut target = fixtures::target();
+        target.columns[2].type_oid = NAME;
+        let table = Table::map(1, relation, &target).unwrap();
+        let mut procedure = Procedure::default();
+        assert_eq!(procedure.branch(&table, shape::Kind::RowInsert, true), None);
+        assert!(procedure.slots.is_empty());
+        assert_eq!(procedure.branch(&table, shape::Kind::RowDelete, true), Some(1), "its key is an integer");
     }
 }
