@@ -323,12 +323,6 @@ impl Stage {
         );
         let talk = self.talk();
         talk.sql(&format!("SET logical_decoding_work_mem = '{}kB'", form.their_memory_kb));
-        if self.cluster.major() >= Major::V18 {
-            // Whenever 18 must free memory it throws away what has been rolled back by then, which is known only to whoever
-            // looks at the same moment. Where it is told to stream each change, it sends all.
-            let when = if form.streaming == Streaming::Off { "buffered" } else { "immediate" };
-            talk.sql(&format!("SET debug_logical_replication_streaming = {when}"));
-        }
         let rows = self.runtime.block_on(talk.client.query(&query, &[]));
         let rows = rows.map_err(|error| {
             let words = error.as_db_error().map_or_else(|| error.to_string(), |error| format!("{error:?}"));
