@@ -1,9 +1,10 @@
 //! What each mechanism does by itself: reading ahead, several apply workers, batches.
 //!
 //! Both sides are pgsluice, which differs in one setting; the plain side is measured once for all cases of a group, and
-//! the order of all runs turns with each repeat. Where batches are not what is measured, the subscriber keeps commit
-//! timestamps, so that each transaction is applied as one (RULES F3) and there is no batch whose folding or order would
-//! help.
+//! the order of all runs turns with each repeat. For prefetch the subscriber keeps commit timestamps, so that each
+//! transaction is applied as one (RULES F3), no batch folds or orders anything, and what follows is at hand all the same.
+//! Where several workers are measured, batches are of one row instead: transactions that must stay one go to one session
+//! while that is quick.
 
 use anyhow::{Context, Result};
 use testkit::Major;
@@ -16,7 +17,7 @@ use crate::{Arm, Options, Say};
 /// What each setting is measured beside.
 pub(crate) const STOCK: Stock = Stock {
     sides: "both are pgsluice. Group `prefetch`: one apply worker, batches of one transaction; plain is `--prefetch off`. \
-            Group `workers`: no prefetch, batches of one transaction; plain is one apply worker. Group `batch`: no \
+            Group `workers`: no prefetch, batches of one row, that is of one transaction; plain is one apply worker. Group `batch`: no \
             prefetch, one apply worker; plain are batches of one row, that is of one transaction",
     columns: "\"Equal\": after every run both ends held the same rows (count and hash).",
 };
@@ -74,7 +75,11 @@ fn groups() -> Vec<Group> {
     };
     let workers = APPLY_WORKERS.map(|count| {
         let setting = ["--max-parallel-apply-workers-per-subscription", &count.to_string()];
-        Setup { name: format!("{count}"), words: words(&[off, setting].concat()), goal: |_| NO_GOAL }
+        Setup {
+            name: format!("{count}"),
+            words: words(&[one_row.as_slice(), &setting].concat()),
+            goal: |_| NO_GOAL,
+        }
     });
     let batches = BATCH_ROWS.map(|rows| {
         let setting = ["--batch-rows-max", &rows.to_string()];
@@ -87,7 +92,7 @@ fn groups() -> Vec<Group> {
             plain: words(&off),
             setups: prefetch("identity").into_iter().chain(prefetch("all")).collect(),
         },
-        Group { name: "workers", stamped: true, plain: words(&off), setups: workers.into() },
+        Group { name: "workers", stamped: false, plain: words(&one_row), setups: workers.into() },
         Group { name: "batch", stamped: false, plain: words(&one_row), setups: batches.into() },
     ]
 }
