@@ -92,6 +92,8 @@ const STATEMENT_ROWS: std::ops::RangeInclusive<usize> = 64..=4_096;
 /// Statements that may be on their way while pages are read ahead, one that is executed and one that waits for it; the
 /// next is made as soon as the first of them is done.
 pub(crate) const UNFINISHED: usize = 2;
+/// What is too far ahead is looked at again after this; the applier writes some hundred rows meanwhile.
+const NEARER: Duration = Duration::from_millis(5);
 /// After an error.
 const TROUBLE: Duration = Duration::from_secs(60);
 
@@ -360,11 +362,8 @@ impl Shared {
             let row = Row { table, layout, need: *need, whose, values: &values, binary: self.options.binary };
             let pages = 1 + layout.lookups(*need).len() as u64;
             let mut queue = self.queue();
-            let taken = if queue.come(commit, pages, applied, bounds) {
-                queue.push(&row, bounds, now)
-            } else {
-                Taken::No
-            };
+            queue.come(commit, pages, applied);
+            let taken = queue.push(&row, bounds, now);
             ready |= taken == Taken::Ready;
             dropped += u64::from(taken == Taken::No);
         }
@@ -416,27 +415,34 @@ impl Shared {
             let ready = self.ready.notified();
             tokio::pin!(ready);
             ready.as_mut().enable();
-            if let Some(job) = self.take(number) {
+            let (job, waits_for_applier) = self.take(number);
+            if let Some(job) = job {
                 return job;
             }
-            ready.await;
+            if waits_for_applier {
+                let _ = tokio::time::timeout(NEARER, ready).await;
+            } else {
+                ready.await;
+            }
         }
     }
 
-    fn take(&self, number: usize) -> Option<Job> {
+    /// Otherwise, whether there is something that is too far ahead yet.
+    fn take(&self, number: usize) -> (Option<Job>, bool) {
         if number >= self.workers.load(Ordering::Relaxed) {
-            return None;
+            return (None, false);
         }
         let mut queue = self.queue();
         if number == 0
             && let Some(table) = queue.unknown.pop_front()
         {
-            return Some(Job::Learn(table));
+            return (Some(Job::Learn(table)), false);
         }
         let applied = self.progress.snapshot().applied;
-        let (group, dropped) = queue.take(applied, |group| number == 0 || group.is_on());
+        let bounds = self.bounds();
+        let (group, dropped) = queue.take(applied, bounds, |group| number == 0 || group.is_on());
         add(&self.counters.prefetch.dropped, dropped as u64);
-        group.map(Job::LookUp)
+        (group.map(Job::LookUp), queue.waits_for_applier(bounds))
     }
 
     fn is_in_trouble(&self, now: Instant) -> bool {
@@ -518,7 +524,7 @@ mod tests {
     }
 
     fn next(shared: &Shared) -> Option<(Need, usize)> {
-        match shared.take(0)? {
+        match shared.take(0).0? {
             Job::LookUp(group) => Some((group.need, group.rows)),
             Job::Learn(_) => panic!("it is known"),
         }
@@ -598,12 +604,12 @@ mod tests {
         let (prefetch, shared, table) = world();
         let hand = prefetch.hand();
         hand.set(&table, Written::Deleted, &[0], &set(1, 200));
-        assert!(shared.take(1).is_none());
-        assert!(shared.take(0).is_some());
+        assert!(shared.take(1).0.is_none());
+        assert!(shared.take(0).0.is_some());
         let Lookups::Known(layout) = shared.layout(&table, 0, Instant::now()) else { panic!("it is known") };
         layout.row.as_ref().unwrap().gauge.note(10_000, 10_000, Instant::now());
-        assert!(shared.take(1).is_some());
-        assert!(shared.take(2).is_none(), "there are two");
+        assert!(shared.take(1).0.is_some());
+        assert!(shared.take(2).0.is_none(), "there are two");
     }
 
     #[test]
@@ -614,8 +620,8 @@ mod tests {
         for id in 0..40 {
             prefetch.coming(&table, &Op::Insert(tuple(id, Column::Null)), Lsn::new(10));
             if id + 1 < ROWS_MIN {
-                assert!(shared.take(0).is_none(), "after {id}");
-            } else if shared.take(0).is_some() {
+                assert!(shared.take(0).0.is_none(), "after {id}");
+            } else if shared.take(0).0.is_some() {
                 asked += 1;
             }
         }
@@ -629,10 +635,10 @@ mod tests {
         let hand = prefetch.hand();
         hand.set(&table, Written::Deleted, &[0], &set(1, 200));
         shared.fail("no connection".to_owned());
-        assert!(shared.take(0).is_none(), "what waited is dropped");
+        assert!(shared.take(0).0.is_none(), "what waited is dropped");
         hand.set(&table, Written::Deleted, &[0], &set(1, 200));
         prefetch.coming(&table, &Op::Insert(tuple(1, Column::Null)), Lsn::new(10));
-        assert!(shared.take(0).is_none());
+        assert!(shared.take(0).0.is_none());
         assert_eq!(shared.counters.prefetch.trouble().as_deref(), Some("no connection"));
     }
 }

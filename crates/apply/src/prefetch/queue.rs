@@ -4,9 +4,10 @@
 //! executor comes behind, and what is left when its chunk is done is dropped. *Ahead*: changes as they enter the
 //! batch, by the commit that they belong to; what is applied meanwhile is dropped. The first goes first.
 //!
-//! Bounds: [`BYTES_MAX`] of values in both lines together, whatever the batch is; and ahead no further than so many
-//! pages before what is applied, so that nothing is read that is thrown out of the buffers before it is used. Keys
-//! that were taken in of late are not taken in again.
+//! Bounds: [`BYTES_MAX`] of values in both lines together, whatever the batch is. A batch may hold more transactions
+//! than pages fit into the buffers, so a group ahead waits until it is no further than so many pages before what is
+//! applied: nothing is read that is thrown out again before it is used. Keys that were taken in of late are not taken
+//! in again.
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
@@ -23,7 +24,8 @@ use crate::batch::CHANGE_OVERHEAD;
 use crate::statement::Arrays;
 use crate::table::Table;
 
-/// Values that wait, in bytes: as much as one statement of a set.
+/// Values that wait, in bytes. A batch takes 16 MB by default, at [`CHANGE_OVERHEAD`] and as much again of values for
+/// each small change: 50,000 keys, each of 80 bytes at most.
 pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Changes of tables that are just met, in bytes; that takes milliseconds.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
@@ -50,6 +52,8 @@ pub(super) struct Group {
     pub(super) rows: usize,
     bytes: usize,
     whose: Whose,
+    /// Pages that had come with its first row.
+    from: u64,
 }
 
 impl Group {
@@ -202,12 +206,10 @@ impl Queue {
         taken
     }
 
-    /// Takes in a change that has come, whose transaction's commit record is at `commit`; `pages` is what it will
-    /// need. False if it is too far ahead.
-    pub(super) fn come(&mut self, commit: Lsn, pages: u64, applied: Lsn, bounds: Bounds) -> bool {
-        let ahead = self.distance.pages(applied);
+    /// A change has come whose transaction's commit record is at `commit` and which needs so many pages.
+    pub(super) fn come(&mut self, commit: Lsn, pages: u64, applied: Lsn) {
+        self.distance.pages(applied);
         self.distance.come(commit, pages);
-        ahead < bounds.pages_max
     }
 
     pub(super) fn push(&mut self, row: &Row<'_>, bounds: Bounds, now: Instant) -> Taken {
@@ -256,6 +258,7 @@ impl Queue {
                     rows: 0,
                     bytes: 0,
                     whose: row.whose,
+                    from: self.distance.come,
                 });
                 line.len() - 1
             }
@@ -275,8 +278,15 @@ impl Queue {
     }
 
     /// The next group that `may` be taken; and how many rows were dropped because they are applied.
-    pub(super) fn take(&mut self, applied: Lsn, may: impl Fn(&Group) -> bool) -> (Option<Group>, usize) {
+    pub(super) fn take(
+        &mut self,
+        applied: Lsn,
+        bounds: Bounds,
+        may: impl Fn(&Group) -> bool,
+    ) -> (Option<Group>, usize) {
         let mut dropped = 0;
+        self.distance.pages(applied);
+        let near = self.distance.applied.saturating_add(bounds.pages_max);
         if self.hand.front().is_some_and(&may)
             && let Some(group) = self.hand.pop_front()
         {
@@ -284,7 +294,7 @@ impl Queue {
             return (Some(group), dropped);
         }
         let mut at = 0;
-        while let Some(group) = self.ahead.get(at) {
+        while let Some(group) = self.ahead.get(at).filter(|group| group.from <= near) {
             let stale = matches!(group.whose, Whose::Commit(commit) if commit < applied);
             let ready = group.rows >= ROWS_MIN && may(group);
             if !stale && !ready {
@@ -299,6 +309,12 @@ impl Queue {
             dropped += group.rows;
         }
         (None, dropped)
+    }
+
+    /// Whether what is applied has to come closer before anything can be taken.
+    pub(super) fn waits_for_applier(&self, bounds: Bounds) -> bool {
+        let near = self.distance.applied.saturating_add(bounds.pages_max);
+        self.ahead.back().is_some_and(|group| group.from > near)
     }
 
     /// The chunk is done; how many of its rows nobody needs any more.
@@ -387,7 +403,7 @@ mod tests {
         }
 
         fn take(&mut self, applied: u64) -> Option<usize> {
-            self.queue.take(Lsn::new(applied), |_| true).0.map(|group| group.rows)
+            self.queue.take(Lsn::new(applied), BOUNDS, |_| true).0.map(|group| group.rows)
         }
     }
 
@@ -426,23 +442,32 @@ mod tests {
         let mut world = World::new();
         world.fill(0..32, commit(10));
         world.fill(32..64, commit(20));
-        let (group, dropped) = world.queue.take(Lsn::new(15), |_| true);
+        let (group, dropped) = world.queue.take(Lsn::new(15), BOUNDS, |_| true);
         assert_eq!((group.map(|group| group.rows), dropped), (Some(32), 32));
         assert_eq!(world.queue.bytes, 0);
     }
 
     #[test]
-    fn the_way_ahead_is_bounded_and_shrinks_as_transactions_are_applied() {
-        let mut queue = Queue::default();
-        let admitted = |queue: &mut Queue, applied: u64| {
-            (0..3_000_u64).filter(|n| queue.come(Lsn::new(n + 1), 1, Lsn::new(applied), BOUNDS)).count()
-        };
-        assert_eq!(admitted(&mut queue, 0), 1_000);
-        // 3,000 have come; all but about 500 of them are applied.
-        let more =
-            (0..3_000_u64).filter(|n| queue.come(Lsn::new(3_001 + n), 1, Lsn::new(2_501), BOUNDS)).count();
-        assert!((400..=500).contains(&more), "{more}");
-        assert!(queue.distance.marks.len() < 100, "{}", queue.distance.marks.len());
+    fn what_is_too_far_ahead_waits_until_the_applier_is_nearer() {
+        let mut world = World::new();
+        // Each by a transaction of its own that needs two pages.
+        for id in 0..3_000_u64 {
+            world.queue.come(Lsn::new(id + 1), 2, Lsn::INVALID);
+            assert_ne!(world.push(id as usize, Need::Row, commit(id + 1)), Taken::No);
+        }
+        let taken = |world: &mut World, applied| std::iter::from_fn(|| world.take(applied)).sum::<usize>();
+        let first = taken(&mut world, 0);
+        assert!((500..=532).contains(&first), "{first}");
+        assert!(world.queue.waits_for_applier(BOUNDS));
+        assert_eq!(taken(&mut world, 1), 0);
+        // All before this is applied: nothing that was taken, and as far again.
+        let more = taken(&mut world, first as u64);
+        assert!((460..=532).contains(&more), "{more}");
+        // The applier overtakes what it came too near to; the rest is within reach.
+        let rest = taken(&mut world, 2_601);
+        assert!((399..=431).contains(&rest), "{rest}");
+        assert!(!world.queue.waits_for_applier(BOUNDS));
+        assert!(world.queue.distance.marks.len() < 100, "{}", world.queue.distance.marks.len());
     }
 
     #[test]
