@@ -17,6 +17,7 @@ use testkit::{Cluster, Major, Sluice, wait_for};
 
 use crate::backlog::MARK;
 use crate::catchup::join;
+use crate::limit::Reader;
 use crate::load::{self, Amount, Script, Value};
 use crate::measure::{Run, finish, measure_work};
 use crate::probe::Probe;
@@ -171,33 +172,75 @@ fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<C
          updates {rows} rows of another table",
         time.as_secs()
     );
+    let mut alone = Vec::new();
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
             let order = case.sides[usize::from(arm == Arm::Ours)].clone();
             rig.words = ["--commit-order", &order].map(str::to_owned).to_vec();
             start_anew(&mut rig)?;
             let sluice = join(&rig, Arm::Ours)?;
-            let write = |source: &Cluster| {
-                thread::scope(|scope| {
-                    let large = scope.spawn(|| {
-                        thread::sleep(BEFORE_LARGE);
-                        source.sql(DB, "UPDATE large SET counter = counter + 1")
-                    });
-                    load::write(source.port(), &script(), load)?;
-                    large
-                        .join()
-                        .map_err(|_| anyhow!("the session with the large transaction panicked"))??;
-                    Ok(())
-                })
-            };
+            let write = |source: &Cluster| write_both(source, load);
             let (run, lags) = under_load(&rig, sluice.as_ref(), &["t", "beat", "large"], write)?;
             finish(sluice)?;
             let run = Run { seconds: quantile(&lags, 0.99), ..run };
             say.line(&format!("{name}: {order}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
             case.add(arm, run);
         }
+        start_anew(&mut rig)?;
+        let lags = sent_by_walsender(&rig, |source| write_both(source, load))?;
+        alone.push(quantile(&lags, 0.99));
+        say.line(&format!(
+            "{name}: the walsender alone: {:.2} ms",
+            alone.last().map_or(0.0, |last| last * 1e3)
+        ));
     }
+    case.what += &format!(
+        "; a reader that throws away what the walsender sends has them after {:.0} ms (p99, median)",
+        quantile(&alone, 0.5) * 1e3
+    );
     Ok(vec![case])
+}
+
+/// Small transactions, and the large one in their midst.
+fn write_both(source: &Cluster, load: Amount) -> Result<()> {
+    thread::scope(|scope| {
+        let large = scope.spawn(|| {
+            thread::sleep(BEFORE_LARGE);
+            source.sql(DB, "UPDATE large SET counter = counter + 1")
+        });
+        load::write(source.port(), &script(), load)?;
+        large.join().map_err(|_| anyhow!("the session with the large transaction panicked"))??;
+        Ok(())
+    })
+}
+
+/// The lag of each beat where nothing is applied: how long after its COMMIT the walsender has sent it.
+fn sent_by_walsender(rig: &Rig, load: impl FnOnce(&Cluster) -> Result<()>) -> Result<Vec<f64>> {
+    const SLOT: &str = "alone";
+    let source = &rig.pair.source;
+    source.sql(DB, &format!("SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')"))?;
+    let beat: u32 = first(source.sql(DB, "SELECT 'beat'::regclass::oid")?).parse()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let url = source.url(DB);
+    beats(source, |over| runtime.block_on(receive(&url, SLOT, beat, over)), || load(source))
+}
+
+/// When each beat was received, which are the rows that are inserted into the table `beat`.
+async fn receive(url: &str, slot: &str, beat: u32, over: &AtomicBool) -> Result<Vec<(usize, Instant)>> {
+    /// How often it is seen that it is over.
+    const LOOK_UP: Duration = Duration::from_millis(100);
+    let mut reader = Reader::start(url, slot, false).await?;
+    let mut seen = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let Ok(message) = tokio::time::timeout(LOOK_UP, reader.message()).await else { continue };
+        let message = message?;
+        // Insert: its tag, the relation, `N`, the number of columns; a tag, the length and the text of the first one.
+        if message.first() == Some(&b'I') && message.get(1..5) == Some(&beat.to_be_bytes()) {
+            let id = message.get(13..).context("an Insert that is too short")?;
+            seen.push((std::str::from_utf8(id)?.parse()?, Instant::now()));
+        }
+    }
+    Ok(seen)
 }
 
 /// One run of what replicates already, and the lag of each beat. `tables` are compared after it.
@@ -211,7 +254,8 @@ fn under_load(
     let mut lags = Vec::new();
     let mut run = measure_work(rig, || {
         let before = sluice.map_or(0.0, Sluice::cpu_seconds);
-        lags = beats(source, target, || load(source))?;
+        let url = target.url(DB);
+        lags = beats(source, |over| see(&url, over), || load(source))?;
         let cpu = sluice.map_or(0.0, Sluice::cpu_seconds) - before;
         Ok((cpu, sluice.map_or(0, Sluice::resident_bytes_max), false))
     })?;
@@ -225,12 +269,16 @@ fn under_load(
     Ok((run, lags))
 }
 
-/// Beats while `load` runs; how long each took to be seen, in seconds.
-fn beats(source: &Cluster, target: &Cluster, load: impl FnOnce() -> Result<()>) -> Result<Vec<f64>> {
+/// Beats while `load` runs; how long each took to be seen by `see`, in seconds.
+fn beats(
+    source: &Cluster,
+    see: impl FnOnce(&AtomicBool) -> Result<Vec<(usize, Instant)>> + Send,
+    load: impl FnOnce() -> Result<()>,
+) -> Result<Vec<f64>> {
     let over = AtomicBool::new(false);
     let (sent, seen) = thread::scope(|scope| -> Result<_> {
         let sending = scope.spawn(|| send(&source.url(DB), &over));
-        let seeing = scope.spawn(|| see(&target.url(DB), &over));
+        let seeing = scope.spawn(|| see(&over));
         let loaded = load();
         over.store(true, Ordering::Relaxed);
         let sent = sending.join().map_err(|_| anyhow!("the session that beats panicked"))?;

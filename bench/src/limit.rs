@@ -9,7 +9,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use client::{ConnInfo, Replication, Wire};
+use bytes::Bytes;
+use client::{ConnInfo, Pauses, Replication, Wire};
 use serde::{Deserialize, Serialize};
 use testkit::Cluster;
 
@@ -94,32 +95,57 @@ fn timed<T>(server: &Cluster, work: impl FnOnce() -> T) -> (Alone, T) {
 }
 
 async fn read(url: &str, slot: &str, commits: u64) -> Result<()> {
-    let mut wire = Wire::connect(&ConnInfo::parse(url)?, "bench limit", Replication::Database, &[]).await?;
-    let command = format!(
-        "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '2', publication_names '{NAME}', binary 'true', streaming 'on')"
-    );
-    let mut pauses = wire.read_in_bulk().await?;
-    wire.copy_both(&command).await?;
-    let (mut seen, mut taken) = (0, 0);
+    let mut reader = Reader::start(url, slot, true).await?;
+    let mut seen = 0;
     while seen < commits {
-        let frame = match wire.buffered_frame()? {
-            Some(frame) => frame,
-            None => {
-                // The walsender is fastest while nobody listens.
-                let taken = std::mem::take(&mut taken);
-                if let Some(pause) = pauses.as_mut().and_then(|pauses| pauses.after(taken)) {
-                    tokio::time::sleep(pause).await;
-                }
-                let frame = tokio::time::timeout(SILENCE_MAX, wire.read_frame()).await;
-                frame.with_context(|| format!("only {seen} of {commits} transactions came"))??
-            }
-        };
-        taken += frame.body.len();
-        let is_data = frame.body.first() == Some(&XLOG_DATA);
-        let kind = frame.body.get(XLOG_DATA_HEADER).filter(|_| is_data);
-        seen += u64::from(kind.is_some_and(|kind| COMMITS.contains(kind)));
+        let message = tokio::time::timeout(SILENCE_MAX, reader.message()).await;
+        let message = message.with_context(|| format!("only {seen} of {commits} transactions came"))??;
+        seen += u64::from(message.first().is_some_and(|kind| COMMITS.contains(kind)));
     }
     // The walsender is told nothing; it ends with the connection, and the slot is dropped then.
-    drop(wire);
+    drop(reader);
     Ok(())
+}
+
+/// Reads what a slot has and confirms nothing.
+pub(crate) struct Reader {
+    wire: Wire,
+    pauses: Option<Pauses>,
+    taken: usize,
+}
+
+impl Reader {
+    /// Values come as text unless `binary`; large transactions come while they are open.
+    pub(crate) async fn start(url: &str, slot: &str, binary: bool) -> Result<Reader> {
+        let mut wire =
+            Wire::connect(&ConnInfo::parse(url)?, "bench limit", Replication::Database, &[]).await?;
+        let command = format!(
+            "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '2', publication_names '{NAME}', \
+             binary '{binary}', streaming 'on')"
+        );
+        let pauses = wire.read_in_bulk().await?;
+        wire.copy_both(&command).await?;
+        Ok(Reader { wire, pauses, taken: 0 })
+    }
+
+    /// The next message of pgoutput.
+    pub(crate) async fn message(&mut self) -> Result<Bytes> {
+        loop {
+            let frame = match self.wire.buffered_frame()? {
+                Some(frame) => frame,
+                None => {
+                    // The walsender is fastest while nobody listens.
+                    let taken = std::mem::take(&mut self.taken);
+                    if let Some(pause) = self.pauses.as_mut().and_then(|pauses| pauses.after(taken)) {
+                        tokio::time::sleep(pause).await;
+                    }
+                    self.wire.read_frame().await?
+                }
+            };
+            self.taken += frame.body.len();
+            if frame.body.first() == Some(&XLOG_DATA) && frame.body.len() >= XLOG_DATA_HEADER {
+                return Ok(frame.body.slice(XLOG_DATA_HEADER..));
+            }
+        }
+    }
 }

@@ -215,7 +215,7 @@ impl Executor {
         // Parts are never put aside: they are handed over as soon as they are full.
         let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
         let mut tally = chunk.digest.tally;
-        match self.apply_set(chunk.plan, chunk.first, false).await {
+        match self.apply_set(chunk.plan, None, chunk.first, false).await {
             Ok(written) => tally.written = written,
             Err(Setback::Broken(error)) => return Err(error),
             Err(Setback::Unexpected) => {
@@ -248,7 +248,7 @@ impl Executor {
         digest: &Digest,
     ) -> Result<bool, Error> {
         let Some(end) = &digest.last else { return Ok(true) };
-        match self.apply_set(plan, first, true).await {
+        match self.apply_set(plan, Some(end.commit.commit_lsn), first, true).await {
             Ok(written) => {
                 self.open += digest.tally;
                 self.open.written += written;
@@ -308,7 +308,7 @@ impl Executor {
     /// turn to commit; `first` begins it. False if something was met, and
     /// nothing of it was done.
     pub(crate) async fn execute_ahead(&mut self, plan: Plan, first: bool) -> Result<bool, Error> {
-        match self.apply_set(Some(plan), first, true).await {
+        match self.apply_set(Some(plan), None, first, true).await {
             Ok(written) => {
                 self.open.written += written;
                 Ok(true)
@@ -405,8 +405,15 @@ impl Executor {
 
     /// Sends the plan's sets, and checks what they report: so many rows were
     /// written. `first` begins the transaction; what is not `alone` stands
-    /// behind a savepoint.
-    async fn apply_set(&mut self, plan: Option<Plan>, first: bool, alone: bool) -> Result<u64, Setback> {
+    /// behind a savepoint. It is all that there is up to the commit record at
+    /// `up_to`, if that is told.
+    async fn apply_set(
+        &mut self,
+        plan: Option<Plan>,
+        up_to: Option<Lsn>,
+        first: bool,
+        alone: bool,
+    ) -> Result<u64, Setback> {
         if !first && alone && plan.as_ref().is_some_and(Plan::is_empty) {
             return Ok(0);
         }
@@ -421,7 +428,7 @@ impl Executor {
         }
         let prologue = sending.expected.len();
         let mut fits = plan.is_some();
-        let mut writing = plan.map(Writing::new);
+        let mut writing = plan.map(|plan| Writing::new(plan).up_to(up_to));
         while let Some(writing) = &mut writing {
             match self.writer.next(writing) {
                 Ok(Some(statement)) => {

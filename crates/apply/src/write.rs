@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use base::Lsn;
 use proto::pgoutput::{Column, Tuple};
 use txn::Op;
 
@@ -46,6 +47,8 @@ pub(crate) struct Writing {
     fold: Option<(Arc<Table>, Folding)>,
     /// Its rows, for who reads their pages ahead; given up when it is written.
     hand: Option<Arc<Hand>>,
+    /// See [`Writing::up_to`].
+    up_to: Option<Lsn>,
     /// The statement made last has rows whose pages are being read ahead.
     paced: bool,
 }
@@ -53,7 +56,12 @@ pub(crate) struct Writing {
 impl Writing {
     pub(crate) fn new(plan: Plan) -> Writing {
         let (stages, tables) = (plan.stages.into(), VecDeque::new());
-        Writing { stages, tables, fold: None, hand: None, paced: false }
+        Writing { stages, tables, fold: None, hand: None, up_to: None, paced: false }
+    }
+
+    /// All that comes up to this commit record is in the plan, or written already.
+    pub(crate) fn up_to(self, up_to: Option<Lsn>) -> Writing {
+        Writing { up_to, ..self }
     }
 
     /// Whether the statement made last is one of many small ones whose pages are read ahead: no more than
@@ -111,7 +119,8 @@ impl Writer {
         if self.exact_only {
             return Err(Misfit);
         }
-        let hand = Arc::clone(writing.hand.get_or_insert_with(|| Arc::new(self.prefetch.hand())));
+        let hand =
+            Arc::clone(writing.hand.get_or_insert_with(|| Arc::new(self.prefetch.hand(writing.up_to))));
         writing.paced = false;
         loop {
             if let Some((table, folding)) = &mut writing.fold {

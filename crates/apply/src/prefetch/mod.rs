@@ -177,10 +177,11 @@ impl Prefetch {
         }
     }
 
-    /// A chunk is being written, until what is returned is dropped.
-    pub(crate) fn hand(&self) -> Hand {
+    /// A chunk is being written, until what is returned is dropped. It has all that comes up to the commit record at
+    /// `up_to`, if that is told.
+    pub(crate) fn hand(&self, up_to: Option<Lsn>) -> Hand {
         let number = self.0.as_ref().map_or(0, |shared| shared.hands.fetch_add(1, Ordering::Relaxed));
-        Hand { shared: self.0.clone(), number }
+        Hand { shared: self.0.clone(), number, up_to }
     }
 }
 
@@ -188,6 +189,7 @@ impl Prefetch {
 pub(crate) struct Hand {
     shared: Option<Arc<Shared>>,
     number: u64,
+    up_to: Option<Lsn>,
 }
 
 /// What a set does to its rows.
@@ -221,7 +223,7 @@ impl Hand {
         if let Some(shared) = &self.shared
             && rows.rows() >= ROWS_MIN as u64
         {
-            shared.in_hand(table, written, columns, rows, self.number);
+            shared.in_hand(table, written, columns, rows, self);
         }
     }
 }
@@ -373,7 +375,7 @@ impl Shared {
         }
     }
 
-    fn in_hand(&self, table: &Arc<Table>, written: Written, columns: &[usize], rows: &Arrays, hand: u64) {
+    fn in_hand(&self, table: &Arc<Table>, written: Written, columns: &[usize], rows: &Arrays, hand: &Hand) {
         let now = Instant::now();
         if self.is_in_trouble(now) {
             return;
@@ -391,7 +393,10 @@ impl Shared {
         let workers = self.workers.load(Ordering::Relaxed).max(1);
         let share = self.statement_rows(lookups.len()) * UNFINISHED / workers;
         let bounds = Bounds { rows_max: bounds.rows_max.min(share.max(ROWS_MIN)), ..bounds };
-        let (mut taken, whose) = (0, Whose::Hand(hand));
+        let (mut taken, whose) = (0, Whose::Hand(hand.number));
+        if let Some(up_to) = hand.up_to {
+            self.queue().overtake(&layout, up_to);
+        }
         while walk.next(columns, &mut values) {
             let row =
                 Row { table, layout: &layout, need, whose, values: &values, binary: self.options.binary };
@@ -540,7 +545,7 @@ mod tests {
             (Written::Deleted, &[0], Need::Row),
         ] {
             let (prefetch, shared, table) = world();
-            let hand = prefetch.hand();
+            let hand = prefetch.hand(None);
             hand.set(&table, written, columns, &set(columns.len(), 80));
             assert_eq!(next(&shared), Some((need, GROUP_ROWS)), "{written:?}");
             drop(hand);
@@ -552,7 +557,7 @@ mod tests {
     #[test]
     fn statements_are_small_while_their_pages_are_read_ahead() {
         let (prefetch, shared, table) = world();
-        let hand = prefetch.hand();
+        let hand = prefetch.hand(None);
         let rows_max = || hand.rows_max(&table, Written::Inserted, &[0, 1, 2]);
         assert_eq!(rows_max(), None, "it is not known whether it pays");
         let Lookups::Known(layout) = shared.layout(&table, 0, Instant::now()) else { panic!("it is known") };
@@ -567,7 +572,7 @@ mod tests {
         assert_eq!(of_two_workers.iter().sum::<usize>(), 340);
         assert!(of_two_workers.iter().all(|rows| *rows <= GROUP_ROWS));
         shared.workers.store(16, Ordering::Relaxed);
-        let hand = prefetch.hand();
+        let hand = prefetch.hand(None);
         let mut others = set(3, 340);
         (340..680).for_each(|row| {
             let text = row.to_string();
@@ -576,7 +581,7 @@ mod tests {
         hand.set(&table, Written::Inserted, &[0, 1, 2], &others);
         let smallest = std::iter::from_fn(|| next(&shared)).map(|(_, rows)| rows).max();
         assert_eq!(smallest, Some((each * 2 / 16).max(ROWS_MIN)), "each of sixteen has a part");
-        assert_eq!(Prefetch::default().hand().rows_max(&table, Written::Inserted, &[0, 1, 2]), None);
+        assert_eq!(Prefetch::default().hand(None).rows_max(&table, Written::Inserted, &[0, 1, 2]), None);
     }
 
     #[test]
@@ -602,7 +607,7 @@ mod tests {
     #[test]
     fn only_the_first_session_looks_while_it_is_not_known_to_pay() {
         let (prefetch, shared, table) = world();
-        let hand = prefetch.hand();
+        let hand = prefetch.hand(None);
         hand.set(&table, Written::Deleted, &[0], &set(1, 200));
         assert!(shared.take(1).0.is_none());
         assert!(shared.take(0).0.is_some());
@@ -632,7 +637,7 @@ mod tests {
     #[test]
     fn in_trouble_nothing_is_taken_in() {
         let (prefetch, shared, table) = world();
-        let hand = prefetch.hand();
+        let hand = prefetch.hand(None);
         hand.set(&table, Written::Deleted, &[0], &set(1, 200));
         shared.fail("no connection".to_owned());
         assert!(shared.take(0).0.is_none(), "what waited is dropped");

@@ -2,12 +2,13 @@
 //!
 //! Two lines. *In hand*: the rows of sets that the executor is sending, in the order in which it writes them; the
 //! executor comes behind, and what is left when its chunk is done is dropped. *Ahead*: changes as they enter the
-//! batch, by the commit that they belong to; what is applied meanwhile is dropped. The first goes first.
+//! batch, by the commit that they belong to; what is applied meanwhile is dropped, and so are rows of a table that the
+//! executor begins to send in sets, for their order is another one. The first goes first.
 //!
 //! Bounds: [`BYTES_MAX`] of values in both lines together, whatever the batch is. A batch may hold more transactions
 //! than pages fit into the buffers, so a group ahead waits until it is no further than so many pages before what is
-//! applied: nothing is read that is thrown out again before it is used. Keys that were taken in of late are not taken
-//! in again.
+//! applied: nothing is read that is thrown out again before it is used. Keys that were looked up of late, or wait in
+//! the same line, are not taken in again.
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
@@ -27,6 +28,8 @@ use crate::table::Table;
 /// Values that wait, in bytes. A batch takes 16 MB by default, at [`CHANGE_OVERHEAD`] and as much again of values for
 /// each small change: 50,000 keys, each of 80 bytes at most.
 pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
+/// How many of them those ahead may take, so that there is room for what is in hand.
+const AHEAD_BYTES_MAX: usize = BYTES_MAX / 4 * 3;
 /// Changes of tables that are just met, in bytes; that takes milliseconds.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
 /// A smaller group is not worth a round trip: the applier is as quick.
@@ -54,6 +57,8 @@ pub(super) struct Group {
     whose: Whose,
     /// Pages that had come with its first row.
     from: u64,
+    /// Hashes of its rows, of a group ahead.
+    hashes: Vec<u64>,
 }
 
 impl Group {
@@ -109,7 +114,7 @@ impl Distance {
     }
 }
 
-/// Keys taken in of late, by their hashes: the last one to two times `keep`.
+/// Keys looked up of late, by their hashes: the last one to two times `keep`.
 #[derive(Debug, Default)]
 struct Recent {
     new: FxHashSet<u64>,
@@ -117,6 +122,10 @@ struct Recent {
 }
 
 impl Recent {
+    fn has(&self, hash: u64) -> bool {
+        self.old.contains(&hash) || self.new.contains(&hash)
+    }
+
     /// False if it was there.
     fn add(&mut self, hash: u64, keep: usize) -> bool {
         if self.old.contains(&hash) || !self.new.insert(hash) {
@@ -137,6 +146,8 @@ pub(super) struct Queue {
     bytes: usize,
     distance: Distance,
     recent: Recent,
+    /// What is in the line ahead, or was of late.
+    asked: Recent,
     /// Tables whose look-ups are not known yet.
     pub(super) unknown: VecDeque<Arc<Table>>,
     /// Changes of them, and how many bytes these are.
@@ -213,7 +224,11 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, row: &Row<'_>, bounds: Bounds, now: Instant) -> Taken {
-        if self.bytes >= BYTES_MAX {
+        let bytes_max = match row.whose {
+            Whose::Hand(_) => BYTES_MAX,
+            Whose::Commit(_) => AHEAD_BYTES_MAX,
+        };
+        if self.bytes >= bytes_max {
             return Taken::No;
         }
         let lookups = row.layout.lookups(row.need);
@@ -227,13 +242,14 @@ impl Queue {
             return Taken::Yes;
         }
         let keep = usize::try_from(bounds.pages_max).unwrap_or(usize::MAX);
-        if !self.recent.add(hash(row), keep) {
+        let hash = hash(row);
+        let (line, is_new) = match row.whose {
+            Whose::Hand(_) => (&mut self.hand, self.recent.add(hash, keep)),
+            Whose::Commit(_) => (&mut self.ahead, !self.recent.has(hash) && self.asked.add(hash, keep)),
+        };
+        if !is_new {
             return Taken::Yes;
         }
-        let line = match row.whose {
-            Whose::Hand(_) => &mut self.hand,
-            Whose::Commit(_) => &mut self.ahead,
-        };
         // Transactions touch few tables in turn.
         let open = line
             .iter_mut()
@@ -259,6 +275,7 @@ impl Queue {
                     bytes: 0,
                     whose: row.whose,
                     from: self.distance.come,
+                    hashes: Vec::new(),
                 });
                 line.len() - 1
             }
@@ -271,6 +288,10 @@ impl Queue {
             set.push(columns.iter().map(|&position| row.values[position])).expect("each is a value");
             group.bytes += set.byte_len();
         }
+        if matches!(row.whose, Whose::Commit(_)) {
+            group.hashes.push(hash);
+        }
+        group.bytes += size_of_val(group.hashes.as_slice());
         self.bytes += group.bytes - before;
         group.rows += 1;
         group.whose = row.whose;
@@ -304,11 +325,28 @@ impl Queue {
             let Some(group) = self.ahead.remove(at) else { break };
             self.bytes -= group.bytes;
             if !stale {
+                let keep = usize::try_from(bounds.pages_max).unwrap_or(usize::MAX);
+                for hash in &group.hashes {
+                    self.recent.add(*hash, keep);
+                }
                 return (Some(group), dropped);
             }
             dropped += group.rows;
         }
         (None, dropped)
+    }
+
+    /// Rows that wait ahead of the commit record at `up_to` come in hand now, in the order in which they are written.
+    pub(super) fn overtake(&mut self, layout: &Arc<Layout>, up_to: Lsn) {
+        let Queue { ahead, bytes, .. } = self;
+        ahead.retain(|group| {
+            let over = group.layout.id == layout.id
+                && matches!(group.whose, Whose::Commit(commit) if commit <= up_to);
+            if over {
+                *bytes -= group.bytes;
+            }
+            !over
+        });
     }
 
     /// Whether what is applied has to come closer before anything can be taken.
@@ -445,6 +483,32 @@ mod tests {
         let (group, dropped) = world.queue.take(Lsn::new(15), BOUNDS, |_| true);
         assert_eq!((group.map(|group| group.rows), dropped), (Some(32), 32));
         assert_eq!(world.queue.bytes, 0);
+    }
+
+    #[test]
+    fn what_waits_ahead_of_a_set_in_hand_is_looked_up_in_its_order() {
+        let mut world = World::new();
+        world.fill(0..40, commit(10));
+        world.fill(40..80, commit(20));
+        world.fill(80..120, commit(30));
+        assert_eq!(world.take(0), Some(32), "of the first transaction");
+        let layout = Arc::clone(&world.layout);
+        world.queue.overtake(&layout, Lsn::new(20));
+        // The group that has the last rows of the second has some of the third.
+        assert_eq!(world.queue.waiting(), (0, 56));
+        world.fill(0..80, Whose::Hand(1));
+        assert_eq!(world.queue.waiting(), (48, 56), "not again those that were taken");
+        world.queue.close_hand(1);
+        while world.take(21).is_some() {}
+        assert_eq!((world.queue.waiting(), world.queue.bytes > 0), ((0, 0), false));
+    }
+
+    #[test]
+    fn a_full_line_ahead_leaves_room_for_what_is_in_hand() {
+        let mut world = World::new();
+        let full = (0..1_000_000).position(|id| world.push(id, Need::Row, commit(10)) == Taken::No);
+        assert!(full.is_some());
+        assert_eq!(world.push(2_000_000, Need::Row, Whose::Hand(1)), Taken::Yes);
     }
 
     #[test]
