@@ -46,6 +46,13 @@ pub struct Look {
     pub wait_max: Duration,
 }
 
+/// What becomes of the transaction that the look was taken in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    End,
+    Stay,
+}
+
 /// A rewrite of a catalog takes seconds, and nobody does it all day.
 const ATTEMPTS_MAX: usize = 10;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -77,6 +84,24 @@ impl Catalog {
     /// When a server or database is not fit for it ([`Error::is_unfit`]), when transactions that are running do not
     /// end in time or catalogs keep being rewritten ([`Error::is_passing`]), or a session is lost.
     pub async fn look(sessions: &[Session], look: &Look) -> Result<Catalog> {
+        Catalog::look_then(sessions, look, Then::End).await
+    }
+
+    /// [`Catalog::look`] at the database of one session, and the name of the snapshot that it was taken under, for `SET
+    /// TRANSACTION SNAPSHOT` elsewhere: rows that are read under it and changes of the transactions that it does not see
+    /// ([`Catalog::is_before`]) are all there is, and nothing twice. The snapshot lives as long as the session's
+    /// transaction, which is left open.
+    ///
+    /// # Errors
+    /// As [`Catalog::look`].
+    pub async fn look_and_export(session: &Session, look: &Look) -> Result<(Catalog, String)> {
+        const EXPORT: &str = "SELECT pg_catalog.pg_export_snapshot()";
+        let catalog = Catalog::look_then(std::slice::from_ref(session), look, Then::Stay).await?;
+        let [snapshot] = one(session, "exporting the snapshot of the look at the catalogs", EXPORT).await?;
+        Ok((catalog, snapshot))
+    }
+
+    async fn look_then(sessions: &[Session], look: &Look, then: Then) -> Result<Catalog> {
         let Some(first) = sessions.first() else {
             return Err(Error::new(ErrorKind::Unfit("no database is asked for".to_owned())));
         };
@@ -99,7 +124,7 @@ impl Catalog {
             let mut reads = Vec::new();
             for (index, session) in sessions.iter().enumerate() {
                 let (oid, space) = databases[index].clone();
-                reads.push((oid, read(session, server.major, oid, space, index == 0).await?));
+                reads.push((oid, read(session, server.major, (oid, space), index == 0, then).await?));
             }
             let moved = |((_, read), before): (&(Oid, Read), &FilesOf)| {
                 before.iter().find(|(kind, file)| read.files.get(kind) != Some(file)).map(|(kind, _)| *kind)
@@ -107,6 +132,11 @@ impl Catalog {
             match reads.iter().zip(&before).find_map(moved) {
                 None => return Catalog::assemble(server, start, looked, reads),
                 Some(kind) => rewritten = kind,
+            }
+            if then == Then::Stay {
+                for session in sessions {
+                    query(session, "looking at the catalogs again", "ROLLBACK").await?;
+                }
             }
         }
         Err(Error::new(ErrorKind::Rewritten(rewritten.name())))
@@ -316,10 +346,19 @@ async fn wait_for_others(session: &Session, deadline: Instant) -> Result<()> {
 }
 
 /// Reads the catalogs of a database under one snapshot.
-async fn read(session: &Session, major: u32, oid: Oid, space: Space, shared: bool) -> Result<Read> {
+async fn read(
+    session: &Session,
+    major: u32,
+    (oid, space): (Oid, Space),
+    shared: bool,
+    then: Then,
+) -> Result<Read> {
     const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
     query(session, "beginning to look at the catalogs", BEGIN).await?;
     let read = read_inside(session, major, oid, space, shared).await;
+    if then == Then::Stay && read.is_ok() {
+        return read;
+    }
     // A session whose transaction has failed is the caller's again all the same.
     let end = query(session, "ending the look at the catalogs", "ROLLBACK").await;
     let read = read?;

@@ -67,6 +67,8 @@ pub struct Wanted {
     pub keep_commit_timestamps: Option<bool>,
     /// `synchronous_commit` of the sessions that apply.
     pub synchronous_commit: &'static str,
+    /// The slot is a physical one: WAL is decoded outside the server.
+    pub physical_slot: bool,
 }
 
 /// How a schema is to be brought over.

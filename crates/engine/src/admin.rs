@@ -348,7 +348,8 @@ pub async fn drop_source(
         let Some(state) = state else { return Ok(()) };
         let row = source.query_one("SELECT pg_catalog.current_database()::text", &[]).await;
         let here: String = row.map_err(|e| Error::query(source, "ask for the source's database", e))?.get(0);
-        if !force && state.database.as_deref() != Some(&here) {
+        // A physical slot is of no database; by its name it is ours.
+        if !force && !state.is_physical() && state.database.as_deref() != Some(&here) {
             let database = state.database.unwrap_or_else(|| "none".to_owned());
             return Err(Error(Kind::Foreign {
                 what,

@@ -31,6 +31,8 @@ const RESTORED_TARGET: HeldBy = ("pgsluice scenarios", "p4_a_restored_target_is_
 const RESTORED_SOURCE: HeldBy = ("pgsluice scenarios", "a_source_restored_to_before_our_position_is_refused");
 const DISABLED: HeldBy = ("pgsluice scenarios", "disable_on_error_keeps_the_prefix_and_stays_disabled");
 const RELAXED: HeldBy = ("pgsluice scenarios", "p1_what_was_committed_ahead_is_not_released");
+const WAL_STATE: HeldBy = ("pgsluice scenarios", "without_what_was_kept_nothing_is_decoded");
+const WAL_REFUSED: HeldBy = ("pgsluice scenarios", "what_cannot_be_decoded_outside_is_refused_at_the_start");
 const FINDINGS: HeldBy = ("pgsluice check", "every_finding_has_an_object_and_a_remedy_that_helps");
 const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_that_stalls_is_noticed");
 const COPY_AGAIN: &str =
@@ -84,12 +86,54 @@ base::catalogue! {
          `pgsluice run`.",
         &[DISABLED],
     ),
-    Kind::Refused(Refusal::NoWal) => starting(
-        "Decoding physical WAL is not there yet",
-        Refusal::NoWal,
-        "`source_mode = wal` was asked for.",
-        "Give `--source-mode logical`, which is the default.",
-        &[],
+    Kind::Decode(_) => entry(
+        Doing::Decoding,
+        "The WAL of a source cannot be decoded",
+        damaged(),
+        "With `source_mode = wal`: what stands behind the colon has an entry of its own. Nothing of the transaction that it \
+         is met in, and nothing behind that, has been applied.",
+        "Do what that entry says. If the WAL itself is in order and only our decoding is not, `pgsluice drop`, empty the \
+         tables, and `pgsluice run --source-mode logical` copies them again.",
+        &[WAL_REFUSED],
+    ),
+    Kind::Refused(Refusal::NoRestart { .. }) => starting(
+        "What the catalogs were is not known",
+        Refusal::NoRestart {
+            path: "/var/lib/pgsluice/orders.wal".into(),
+            why: "there is no such file".to_owned(),
+        },
+        "With `source_mode = wal`, the catalogs as they were where WAL is needed from are kept in the state directory; \
+         the file is gone, damaged or not the slot's.",
+        "Start it where it ran before, with the same `state_dir`. Otherwise run `pgsluice drop`, empty the tables on \
+         the target, and `pgsluice run` copies them again.",
+        &[WAL_STATE],
+    ),
+    Kind::Refused(Refusal::Undecodable(_)) => starting(
+        "Published tables cannot be decoded outside the server",
+        Refusal::Undecodable(vec![
+            "table public.places cannot be decoded because of its column \"at\": type public.geometry".to_owned(),
+        ]),
+        "`source_mode = wal` renders values and evaluates row filters without the server's code; an extension's type \
+         or another function it does not know.",
+        "Give `--source-mode logical`, or leave the tables to another subscription.",
+        &[WAL_REFUSED],
+    ),
+    Kind::Refused(Refusal::OtherMode { .. }) => starting(
+        "The subscription was begun in the other source mode",
+        Refusal::OtherMode { name: name(), made_for: "logical" },
+        "Its slot is a logical one, perhaps adopted from a native subscription, and `source_mode = wal` needs a physical \
+         one; or the other way round.",
+        "Give the mode it was begun with. To change it, run `pgsluice drop`, empty the tables on the target, and \
+         `pgsluice run` copies them again.",
+        &[WAL_STATE],
+    ),
+    Kind::Refused(Refusal::OtherTimeline { .. }) => starting(
+        "The source's WAL goes on on another timeline",
+        Refusal::OtherTimeline { before: 1, now: 2 },
+        "The source was restored or a standby was promoted; a physical stream may have shown WAL that the new timeline \
+         does not have.",
+        COPY_AGAIN,
+        &[WAL_STATE],
     ),
     Kind::Refused(Refusal::Check(_)) => starting(
         "These servers cannot replicate as they are",
@@ -439,6 +483,11 @@ fn table() -> TableName {
 fn unfit() -> Error {
     let mut all = apply::catalogue().into_iter().map(|entry| entry.error);
     all.find(apply::Error::is_data).expect("applying has such errors").into()
+}
+
+fn damaged() -> Error {
+    let mut all = output::catalogue().into_iter().map(|entry| entry.error);
+    all.find(|error| error.lsn().is_some()).expect("decoding has such errors").into()
 }
 
 fn refused(why: Refusal) -> Error {

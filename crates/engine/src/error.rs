@@ -18,6 +18,7 @@ pub(crate) enum Kind {
     Schema(schema::Error),
     Apply(apply::Error),
     Client(client::Error),
+    Decode(output::Error),
     Spool(std::io::Error),
     /// The target's backend and we waited for one another.
     Silent(Silence),
@@ -81,6 +82,12 @@ impl fmt::Display for Error {
             Kind::Schema(error) => error.fmt(f),
             Kind::Apply(error) => error.fmt(f),
             Kind::Client(error) => error.fmt(f),
+            Kind::Decode(error) if error.is_publication() => write!(
+                f,
+                "cannot decode the source's WAL: {error}: it was dropped or altered, and perhaps made again since; what \
+                 was written meanwhile cannot be decoded; drop the subscription and copy again"
+            ),
+            Kind::Decode(error) => write!(f, "cannot decode the source's WAL: {error}"),
             Kind::Spool(error) => {
                 write!(f, "{error}; make room there, or give another --state-dir")
             }
@@ -114,6 +121,7 @@ impl std::error::Error for Error {
             Kind::Schema(error) => error.source(),
             Kind::Apply(error) => error.source(),
             Kind::Client(error) => error.source(),
+            Kind::Decode(error) => error.source(),
             Kind::Spool(_)
             | Kind::Silent(_)
             | Kind::Refused(_)
@@ -150,6 +158,12 @@ impl From<schema::Error> for Error {
 impl From<apply::Error> for Error {
     fn from(error: apply::Error) -> Self {
         Kind::Apply(error).into()
+    }
+}
+
+impl From<output::Error> for Error {
+    fn from(error: output::Error) -> Self {
+        Kind::Decode(error).into()
     }
 }
 

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod adopt;
 mod catalogue;
 pub mod control;
+mod decoding;
 mod error;
 mod history;
 pub mod metrics;
@@ -28,7 +29,9 @@ pub use error::Error;
 pub use pipeline::run;
 pub use preflight::check;
 pub use retry::Verdict;
-pub use settings::{Binary, Origin, Settings, SourceMode, SynchronousCommit, spool_dir};
+pub use settings::{
+    Binary, Origin, Settings, SourceMode, SynchronousCommit, decoding_dir, restart_file, spool_dir,
+};
 pub use status::{
     Blocked, BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh,
     SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,

@@ -8,7 +8,7 @@
 use check::{NewSchema, Refuses, Report, Severity, Wanted};
 
 use crate::refusal::Refusal;
-use crate::{Error, Origin, Settings, adopt};
+use crate::{Error, Origin, Settings, SourceMode, adopt};
 
 /// Warnings told at a start; `pgsluice check` tells all.
 const WARNINGS_SHOWN_MAX: usize = 10;
@@ -82,6 +82,7 @@ fn wanted(settings: &Settings) -> Wanted {
         origin_none: settings.origin == Origin::None,
         keep_commit_timestamps: settings.keep_commit_timestamps,
         synchronous_commit: settings.synchronous_commit.as_str(),
+        physical_slot: settings.source_mode == SourceMode::Wal,
     }
 }
 

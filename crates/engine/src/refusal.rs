@@ -5,6 +5,7 @@
 //! anything is changed.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use base::{Lsn, PgVersion, SubscriptionName, quote_ident};
 use source::publication::{BinaryRefusal, TableName};
@@ -12,8 +13,23 @@ use source::publication::{BinaryRefusal, TableName};
 /// Why it was refused.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// `source_mode = wal`.
-    NoWal,
+    /// Without it nobody knows what the catalogs were where WAL is needed from.
+    NoRestart {
+        path: PathBuf,
+        why: String,
+    },
+    /// What cannot be decoded outside the server, table by table.
+    Undecodable(Vec<String>),
+    /// A subscription keeps the source mode that its slot was made for.
+    OtherMode {
+        name: SubscriptionName,
+        made_for: &'static str,
+    },
+    /// A physical stream is followed on one timeline.
+    OtherTimeline {
+        before: u32,
+        now: u32,
+    },
     /// `check` found what refuses the start; a finding each.
     Check(Vec<String>),
     /// `origin = none` of a publisher that cannot.
@@ -207,7 +223,27 @@ fn shown(all: &[String]) -> String {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NoWal => f.write_str("--source-mode wal is not available yet; use logical"),
+            Refusal::NoRestart { path, why } => write!(
+                f,
+                "{} does not say what the catalogs were where decoding has to go on: {why}; WAL alone does not tell; \
+                 put the file back, give the --state-dir that it is in, or drop the subscription and copy again",
+                path.display()
+            ),
+            Refusal::Undecodable(reasons) => {
+                f.write_str("published tables cannot be decoded outside the server; ")?;
+                f.write_str("use --source-mode logical, or do not publish them:")?;
+                reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}"))
+            }
+            Refusal::OtherMode { name, made_for } => write!(
+                f,
+                "subscription \"{name}\" has a slot for --source-mode {made_for}, and goes on in that mode only; \
+                 give it, or drop the subscription and copy again"
+            ),
+            Refusal::OtherTimeline { before, now } => write!(
+                f,
+                "the source is on timeline {now}, and its WAL was read on timeline {before}: what was received of \
+                 that may not be part of it; {COPY_AGAIN}"
+            ),
             Refusal::Check(reasons) => {
                 let count = match reasons.len() {
                     1 => "1 reason".to_owned(),

@@ -5,8 +5,8 @@
 //! | a connection: lost, refused, server starting or stopping | again at once, then after 0.2 s, 0.4 s ... up to `wal_retrieve_retry_interval` |
 //! | a deadlock, a serialization failure                      | as above |
 //! | a change that does not fit the target (a conflict that is an error, a missing column) | after the interval; with `disable_on_error` the subscription is disabled instead |
-//! | the spool's disk, another error of a server              | after the interval |
-//! | settings, rights, a password, a certificate, a schema that the target does not take, a slot that is not what the target remembers, the name in use | stop: only a person can help |
+//! | the spool's disk, another error of a server, catalogs that are being rewritten, the disk of what is decoded | after the interval |
+//! | settings, rights, a password, a certificate, a schema that the target does not take, a slot that is not what the target remembers, WAL that cannot be decoded, the name in use | stop: only a person can help |
 //!
 //! The interval is also cut short by `skip --lsn`.
 
@@ -52,7 +52,10 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
             Verdict::Stop
         }
         Kind::Client(error) if is_missing_right(error.sqlstate()) => Verdict::Stop,
-        Kind::Source(_) | Kind::Apply(_) | Kind::Client(_) | Kind::Spool(_) => Verdict::Later,
+        Kind::Decode(error) if !error.is_passing() => Verdict::Stop,
+        Kind::Decode(_) | Kind::Source(_) | Kind::Apply(_) | Kind::Client(_) | Kind::Spool(_) => {
+            Verdict::Later
+        }
     }
 }
 

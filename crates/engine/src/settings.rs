@@ -141,6 +141,30 @@ impl Settings {
     pub fn spool_dir(&self) -> PathBuf {
         spool_dir(&self.state_dir, &self.subscription)
     }
+
+    /// As [`Settings::spool_dir`], of transactions that are decoded here.
+    #[must_use]
+    pub fn decoding_dir(&self) -> PathBuf {
+        decoding_dir(&self.state_dir, &self.subscription)
+    }
+
+    /// The file in which the catalogs of the source are kept for a restart, where WAL is decoded here.
+    #[must_use]
+    pub fn restart_file(&self) -> PathBuf {
+        restart_file(&self.state_dir, &self.subscription)
+    }
+}
+
+/// See [`Settings::decoding_dir`].
+#[must_use]
+pub fn decoding_dir(state_dir: &std::path::Path, subscription: &SubscriptionName) -> PathBuf {
+    state_dir.join(format!("{subscription}.decoding"))
+}
+
+/// See [`Settings::restart_file`].
+#[must_use]
+pub fn restart_file(state_dir: &std::path::Path, subscription: &SubscriptionName) -> PathBuf {
+    state_dir.join(format!("{subscription}.wal"))
 }
 
 /// See [`Settings::spool_dir`]; for commands that have no other settings.

@@ -58,7 +58,19 @@ struct Core {
     /// Of each transaction that runs: with two phases only, where it is said.
     first: Option<FxHashMap<Xid, First>>,
     seen_by_look: u64,
+    /// The newest transaction that a record was of.
+    newest: Xid,
+    running: Option<Running>,
     failed: bool,
+}
+
+/// What the server last said of transactions that are running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Running {
+    /// Where it said so.
+    pub lsn: Lsn,
+    /// All that are older than this one have ended, and how they did was read.
+    pub oldest: Xid,
 }
 
 /// What the server knows of a transaction.
@@ -119,6 +131,8 @@ impl Decoder {
             writer: Writer::new(Arc::clone(&options)),
             first,
             seen_by_look: 0,
+            newest: Xid::INVALID,
+            running: None,
             failed: false,
             end: reader.position(),
             options,
@@ -176,6 +190,19 @@ impl Decoder {
     #[must_use]
     pub fn restart_lsn(&self) -> Lsn {
         self.core.buffer.restart_lsn(self.decoded())
+    }
+
+    /// The newest transaction that a record was of, subtransactions among them; invalid before the first.
+    #[must_use]
+    pub fn newest_xid(&self) -> Xid {
+        self.core.newest
+    }
+
+    /// What the server last said of transactions that are running: it does so at each checkpoint, and every fifteen
+    /// seconds in which something was written.
+    #[must_use]
+    pub fn running(&self) -> Option<Running> {
+        self.core.running
     }
 
     /// How many transactions are open and have left something that may come out.
@@ -276,6 +303,9 @@ impl Core {
         let followed = self.catalog.follow(record)?;
         self.forget(&followed);
         let xid = record.xid();
+        if xid.is_valid() && (!self.newest.is_valid() || self.newest.precedes(xid)) {
+            self.newest = xid;
+        }
         let is_seen = xid.is_valid() && self.catalog.is_before(self.options.database, xid);
         if self.first.is_some() && xid.is_valid() && !is_seen {
             self.note_first(record, followed.top_level_xid);
@@ -284,7 +314,13 @@ impl Core {
         match record.rmgr() {
             Rmgr::Heap | Rmgr::Heap2 if !is_seen => self.heap(record, top),
             Rmgr::Transaction => self.transaction(record),
-            Rmgr::Standby => self.pass(record, &decode(record)?),
+            Rmgr::Standby => {
+                let decoded = decode(record)?;
+                if let What::RunningXacts(running) = &decoded.what {
+                    self.running = Some(Running { lsn: record.lsn(), oldest: running.oldest });
+                }
+                self.pass(record, &decoded)
+            }
             Rmgr::LogicalMessage => self.logical_message(record, is_seen),
             _ if is_seen => Ok(()),
             _ => self.assign(record, top),
@@ -372,7 +408,10 @@ impl Core {
         if is_first && matches!(decoded.what, What::Prepare(_)) && record.lsn() >= self.options.start {
             return Ok(());
         }
-        if xid.is_valid() && self.catalog.is_before(database, xid) {
+        // A subtransaction that has aborted is not known to the catalogs any more, nor whose it was: the buffer knows, and
+        // has nothing of those that the look has seen.
+        let has_aborted = matches!(decoded.what, What::Abort(_));
+        if xid.is_valid() && !has_aborted && self.catalog.is_before(database, xid) {
             self.seen_by_look += u64::from(committed);
             return Ok(());
         }

@@ -81,6 +81,23 @@ impl Error {
         }
     }
 
+    /// The publications at a place in the WAL do not say what is published: one is not there, or they contradict one
+    /// another.
+    #[must_use]
+    pub fn is_publication(&self) -> bool {
+        matches!(&*self.0, Kind::Publication { .. })
+    }
+
+    /// Another look at the catalogs may succeed by itself, or the spool's disk may have room again.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match &*self.0 {
+            Kind::Catalog(error) => error.is_passing(),
+            Kind::Reorder(error) => error.is_disk(),
+            _ => false,
+        }
+    }
+
     /// The WAL ended in the middle of a record; nothing else is wrong.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {

@@ -28,6 +28,6 @@ mod tables;
 mod writer;
 
 pub use catalogue::catalogue;
-pub use decoder::{Counters, Decoder, Output, Outputs};
+pub use decoder::{Counters, Decoder, Output, Outputs, Running};
 pub use error::{Error, Refused};
 pub use options::{OnRefused, Options, OriginFilter, Publications, Streaming};

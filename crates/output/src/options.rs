@@ -34,6 +34,9 @@ pub struct Options {
     pub settings: Settings,
     /// What becomes of tables that cannot be rendered or filtered.
     pub refused: OnRefused,
+    /// A change while one of the publications is not there is an error on every major. Servers from 18 on only warn, and
+    /// leave out what the publication might have published.
+    pub all_publications: bool,
 }
 
 /// Which tables.
@@ -92,6 +95,7 @@ impl Options {
             segment_size: 16 << 20,
             settings,
             refused: OnRefused::Stop,
+            all_publications: false,
         }
     }
 

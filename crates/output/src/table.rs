@@ -122,7 +122,8 @@ fn how(view: &View<'_>, options: &Options, relation: &Relation) -> How {
         Publications::Named(names) => names,
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    if options.settings.version.major() < WARNS_SINCE && is_publishable(relation) {
+    let wants_all = options.all_publications || options.settings.version.major() < WARNS_SINCE;
+    if wants_all && is_publishable(relation) {
         let known = view.publications();
         if let Some(name) = names.iter().find(|name| !known.contains(name)) {
             return How::Contradictory(format!("publication \"{name}\" does not exist"));

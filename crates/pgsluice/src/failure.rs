@@ -81,7 +81,6 @@ pub(crate) enum Failure {
         key: &'static str,
         error: client::Error,
     },
-    NoWal,
     NoStateDir,
     /// A command for one, and several are configured.
     Several(Vec<String>),
@@ -191,7 +190,6 @@ impl fmt::Display for Failure {
                  which only superusers may: use --source",
             ),
             Failure::Conninfo { key, error } => write!(f, "{key}: {}", base::with_causes(error)),
-            Failure::NoWal => f.write_str("source_mode = wal is not available yet: use logical"),
             Failure::NoStateDir => f.write_str("neither HOME nor XDG_STATE_HOME is set: use --state-dir"),
             Failure::Several(names) => write!(f, "name one of {} with --subscription", names.join(", ")),
             Failure::NoPublications { name } => write!(

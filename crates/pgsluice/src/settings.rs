@@ -97,7 +97,11 @@ pub(crate) struct Stream {
     pub(crate) publication: Vec<String>,
 
     /// How changes are read: `logical` from a slot with pgoutput, `wal` by
-    /// decoding physical WAL (not available yet)
+    /// decoding physical WAL
+    ///
+    /// With `wal` the source only ships bytes, of all databases, from a physical
+    /// slot; it needs a primary, full_page_writes and a database in UTF8, and
+    /// keeps what the catalogs were in the state directory, which must not get lost.
     #[arg(long, value_enum, default_value = "logical", value_name = "MODE")]
     pub(crate) source_mode: SourceMode,
 

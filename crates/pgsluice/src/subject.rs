@@ -78,9 +78,6 @@ impl Subject {
         if stream.publication.is_empty() {
             return Err(Failure::Missing { key: "publication" }.into());
         }
-        if stream.source_mode == SourceMode::Wal {
-            return Err(Failure::NoWal.into());
-        }
         Ok(Settings {
             subscription: self.name.clone(),
             source: self.source()?,

@@ -84,7 +84,6 @@ fn a_wrong_command_line_ends_with_code_2_and_names_the_remedy() {
         (&["run"], &["--publication", "PGSLUICE_PUBLICATION"]),
         (&["run", "--publication", "p"], &["no source is set", "--source", "PGSLUICE_SOURCE"]),
         (&["run", "--publication", "Upper"], &["\"Upper\" cannot name a subscription"]),
-        (&["run", "--publication", "p", "--source-mode", "wal"], &["not available yet"]),
         (&["run", "--batch-rows-max", "x"], &["--batch-rows-max"]),
         (&["run", "--bach-rows-max", "1"], &["--batch-rows-max"]),
         (&["check", "--publication", "p"], &["no source is set"]),

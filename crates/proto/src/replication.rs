@@ -150,6 +150,13 @@ impl PgoutputOptions {
     }
 }
 
+/// The command that starts streaming WAL as it stands from `slot` at `start`,
+/// which must be on `timeline`.
+#[must_use]
+pub fn start_physical(slot: &str, start: Lsn, timeline: u32) -> String {
+    format!("START_REPLICATION SLOT {} PHYSICAL {start} TIMELINE {timeline}", quote_ident(slot))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -157,6 +157,20 @@ pub async fn create_logical_slot(wire: &mut Wire, slot: &NewSlot<'_>) -> Result<
     }
 }
 
+/// Makes a physical slot, which keeps WAL from the latest checkpoint on: the
+/// position.
+///
+/// # Errors
+/// A slot of that name exists (SQLSTATE 42710), none is free (53400), or the
+/// session fails.
+pub async fn create_physical_slot(session: &Session, name: &str) -> Result<Lsn, Error> {
+    const SQL: &str = "SELECT lsn::text FROM pg_catalog.pg_create_physical_replication_slot($1, true)";
+    let attempt = || format!("create physical replication slot \"{name}\" on the source");
+    let row = session.query_one(SQL, &[&name]).await.map_err(|error| Error::client(attempt(), error))?;
+    let lsn = row.try_get::<_, Option<&str>>(0).ok().flatten().and_then(|text| text.parse().ok());
+    lsn.ok_or_else(|| Error::reply(attempt(), "it has no position"))
+}
+
 /// Drops a slot. False if there was none.
 ///
 /// # Errors
@@ -201,6 +215,12 @@ impl SlotState {
     #[must_use]
     pub fn is_pgoutput_of(&self, database: Option<&str>) -> bool {
         self.plugin.as_deref() == Some("pgoutput") && self.database.as_deref() == database
+    }
+
+    /// Whether it ships WAL as it stands.
+    #[must_use]
+    pub fn is_physical(&self) -> bool {
+        self.plugin.is_none() && self.database.is_none()
     }
 
     /// It can never be streamed from again.

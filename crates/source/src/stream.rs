@@ -1,14 +1,23 @@
-//! The live stream of a logical slot, and what is said back.
+//! The live stream of a slot, and what is said back.
 //!
 //! Handed a connection in replication mode; hands over blocks of
-//! [`txn::Input`] into a bounded queue, in order. Promises that feedback is
+//! [`txn::Input`] into a bounded queue, in order: pgoutput's messages of a
+//! logical slot, WAL as it stands of a physical one ([`What`]). Promises that feedback is
 //! sent whatever the queue does: while the applier is busy the socket is not
 //! read, so the walsender waits, but it hears from us at least every status
 //! interval and so never takes us for dead.
 //!
-//! What is confirmed is [`Progress`]'s `flushed` and nothing else (RULES P3,
-//! P4). Positions come from commits and keepalives only: those of changes do
-//! not say that anything is complete.
+//! What is confirmed of a logical slot is [`Progress`]'s `flushed` and nothing
+//! else (RULES P3, P4). Positions come from commits and keepalives only: those
+//! of changes do not say that anything is complete.
+//!
+//! A physical slot is moved to [`Kept`], from where WAL is needed after a
+//! restart: much earlier than what was received. A report that named it as
+//! flushed would have the server wait at its shutdown until all is, which then
+//! never comes, and would offer us as a synchronous standby. So each report
+//! says that nothing is known to be flushed, for which the server takes what
+//! was received; and one that moves the slot is followed by another at once.
+//! As replayed it names what is durable on the target.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -18,7 +27,7 @@ use base::flight::{self, Phase};
 use base::{Lsn, PgTimestamp, Progress};
 use bytes::Bytes;
 use client::{Pauses, Wire};
-use proto::replication::{PgoutputOptions, StandbyStatus, WalsenderMessage};
+use proto::replication::{PgoutputOptions, StandbyStatus, WalsenderMessage, start_physical};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -70,7 +79,8 @@ impl Heard {
         }
     }
 
-    fn message(&self, data: &[u8]) {
+    /// A message of pgoutput has come.
+    pub fn message(&self, data: &[u8]) {
         // Commit and stream commit end with their time.
         if matches!(data.first(), Some(b'C' | b'c'))
             && let Some(time) = data.last_chunk::<8>()
@@ -80,16 +90,48 @@ impl Heard {
     }
 }
 
+/// From where on WAL is needed after a restart; only moves forward.
+#[derive(Debug, Default)]
+pub struct Kept(AtomicU64);
+
+impl Kept {
+    /// Nothing before `lsn` is needed any more.
+    pub fn advance(&self, lsn: Lsn) {
+        self.0.fetch_max(lsn.as_u64(), Ordering::AcqRel);
+    }
+
+    /// The position.
+    #[must_use]
+    pub fn lsn(&self) -> Lsn {
+        Lsn::new(self.0.load(Ordering::Acquire))
+    }
+}
+
+/// What comes.
+#[derive(Debug, Clone)]
+pub enum What {
+    /// Messages of pgoutput, from a logical slot.
+    Pgoutput(PgoutputOptions),
+    /// WAL of this timeline, from a physical slot; each message goes on where
+    /// the one before ended.
+    Wal {
+        /// Of [`StreamOptions::start`].
+        timeline: u32,
+        /// Where the slot is moved to.
+        kept: Arc<Kept>,
+    },
+}
+
 /// What to stream, and how patiently.
 #[derive(Debug, Clone)]
 pub struct StreamOptions {
     /// The slot.
     pub slot: String,
-    /// Where to start: the server starts no earlier than the slot's confirmed
-    /// position.
+    /// Where to start: the server starts no earlier than a logical slot's
+    /// confirmed position.
     pub start: Lsn,
-    /// What pgoutput is asked for.
-    pub pgoutput: PgoutputOptions,
+    /// What comes.
+    pub what: What,
     /// Report at least this often; zero: only when asked.
     pub status_interval: Duration,
     /// Give up after this much silence; zero: never.
@@ -100,10 +142,13 @@ pub struct StreamOptions {
 pub struct Stream {
     wire: Wire,
     options: StreamOptions,
-    last_reported: Lsn,
+    /// What [`Stream::confirmed`] said.
+    last_reported: (Lsn, Lsn),
     last_report_at: Instant,
     last_heard_at: Instant,
     asked: bool,
+    /// Where WAL was received up to.
+    received: Lsn,
     /// One permit per KiB of [`QUEUE_BYTES`].
     room: Arc<Semaphore>,
     pauses: Option<Pauses>,
@@ -117,13 +162,22 @@ impl Stream {
     /// The server refuses: the slot is active, lost, or a publication is
     /// missing.
     pub async fn start(mut wire: Wire, options: StreamOptions) -> Result<Stream, Error> {
-        let command = options.pgoutput.start_replication(&options.slot, options.start, wire.version());
+        let command = match &options.what {
+            What::Pgoutput(pgoutput) => {
+                pgoutput.start_replication(&options.slot, options.start, wire.version())
+            }
+            What::Wal { timeline, .. } => start_physical(&options.slot, options.start, *timeline),
+        };
         let attempt = || format!("stream from replication slot \"{}\"", options.slot);
         let failed = |error| Error::client(attempt(), error);
-        let pauses = wire.read_in_bulk().await.map_err(failed)?;
+        let pauses = match options.what {
+            What::Pgoutput(_) => wire.read_in_bulk().await.map_err(failed)?,
+            // It comes in large messages anyway.
+            What::Wal { .. } => None,
+        };
         wire.copy_both(&command).await.map_err(failed)?;
         let now = Instant::now();
-        let last_reported = Lsn::INVALID;
+        let (last_reported, options_start) = ((Lsn::INVALID, Lsn::INVALID), options.start);
         let room = Arc::new(Semaphore::new(QUEUE_BYTES / 1024));
         Ok(Stream {
             wire,
@@ -132,6 +186,7 @@ impl Stream {
             last_report_at: now,
             last_heard_at: now,
             asked: false,
+            received: options_start,
             room,
             pauses,
         })
@@ -217,7 +272,7 @@ impl Stream {
 
     /// Adds what `frame` holds to `inputs`; how many bytes that is.
     fn take(
-        &self,
+        &mut self,
         frame: proto::frame::Frame,
         inputs: &mut Vec<Input>,
         progress: &Progress,
@@ -237,17 +292,28 @@ impl Stream {
         let message = WalsenderMessage::decode(frame.body).map_err(|error| reply(error.to_string()))?;
         match message {
             WalsenderMessage::XLogData { start, wal_end, data } => {
-                check_commit(start, &data).map_err(reply)?;
-                heard.message(&data);
                 heard.wal_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
-                progress.advance_received(wal_end);
+                match self.options.what {
+                    What::Pgoutput(_) => {
+                        check_commit(start, &data).map_err(reply)?;
+                        heard.message(&data);
+                        progress.advance_received(wal_end);
+                    }
+                    What::Wal { .. } if start != self.received => {
+                        let expected = self.received;
+                        return Err(reply(format!("WAL of {start} came where {expected} was expected")));
+                    }
+                    What::Wal { .. } => self.received = Lsn::new(start.as_u64() + data.len() as u64),
+                }
                 let size = Bytes::len(&data);
                 inputs.push(Input::Message(data));
                 Ok(size)
             }
             WalsenderMessage::Keepalive { wal_end, reply_requested, .. } => {
                 heard.wal_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
-                progress.advance_received(wal_end);
+                if let What::Pgoutput(_) = self.options.what {
+                    progress.advance_received(wal_end);
+                }
                 if reply_requested {
                     progress.want_flush();
                     // Answered at the next look, at most FEEDBACK_POLL away.
@@ -273,7 +339,7 @@ impl Stream {
         let ask = !timeout.is_zero() && self.last_heard_at.elapsed() > timeout / 2 && !self.asked;
         let since = self.last_report_at.elapsed();
         let interval = self.options.status_interval;
-        let moved = progress.snapshot().flushed != self.last_reported && since >= REPORT_INTERVAL_MIN;
+        let moved = self.confirmed(progress) != self.last_reported && since >= REPORT_INTERVAL_MIN;
         if ask || moved || progress.take_report_wanted() || !interval.is_zero() && since >= interval {
             self.asked |= ask;
             self.report(progress, ask).await?;
@@ -281,24 +347,47 @@ impl Stream {
         Ok(())
     }
 
+    /// What the slot is moved to; and what is durable on the target, where nothing else tells it to who looks at the source.
+    fn confirmed(&self, progress: &Progress) -> (Lsn, Lsn) {
+        let now = progress.snapshot();
+        match &self.options.what {
+            What::Pgoutput(_) => (now.flushed, Lsn::INVALID),
+            What::Wal { kept, .. } => (kept.lsn(), now.flushed),
+        }
+    }
+
     /// Tells the server how far we are.
     async fn report(&mut self, progress: &Progress, reply_requested: bool) -> Result<(), Error> {
         let now = progress.snapshot();
-        let status = StandbyStatus {
+        let confirmed = self.confirmed(progress);
+        let mut status = StandbyStatus {
             written: now.received,
-            flushed: now.flushed,
+            flushed: confirmed.0,
             applied: now.applied.min(now.received),
             at: PgTimestamp::now(),
             reply_requested,
         };
-        let sent = self.wire.send_copy_data(&status.encode()).await;
-        sent.map_err(|error| self.failed(error))?;
+        if let What::Wal { .. } = self.options.what {
+            (status.written, status.applied) = (self.received, confirmed.1);
+            if confirmed.0 != self.last_reported.0 {
+                // Nothing that a commit of the server might wait for.
+                let moves = StandbyStatus { written: confirmed.0, applied: confirmed.0, ..status };
+                self.say(&moves).await?;
+            }
+            status.flushed = Lsn::INVALID;
+        }
+        self.say(&status).await?;
         if now.flushed >= now.applied {
             flight::set(Phase::Unreported, false);
         }
-        self.last_reported = now.flushed;
+        self.last_reported = confirmed;
         self.last_report_at = Instant::now();
         Ok(())
+    }
+
+    async fn say(&mut self, status: &StandbyStatus) -> Result<(), Error> {
+        let sent = self.wire.send_copy_data(&status.encode()).await;
+        sent.map_err(|error| self.failed(error))
     }
 
     /// Reports once more and ends the stream in order.

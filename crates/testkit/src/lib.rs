@@ -12,6 +12,7 @@
 //!
 //! The environment: `PGSLUICE_TEST_MAJORS` (`all`, or `15,18`), `PGSLUICE_PG_DIR` (where server binaries are kept),
 //! `PGSLUICE_BIN` (the program under test), `PGSLUICE_TEST_WORKERS` (apply workers where a test does not say how many),
+//! `PGSLUICE_TEST_SOURCE_MODE` (how changes are read where a test does not say: `logical` or `wal`),
 //! `PGSLUICE_TEST_KEEP` (leave the clusters' directories behind, to look at).
 //!
 //! Does not belong here: anything that knows what pgsluice does with the rows. Checkers stay apart from what they

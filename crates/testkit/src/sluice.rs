@@ -17,6 +17,18 @@ use crate::process;
 /// How long a command other than `run` may take.
 const COMMAND_BOUND: Duration = Duration::from_secs(60);
 
+/// How a pgsluice reads changes that is not told otherwise, `logical` or `wal`: `PGSLUICE_TEST_SOURCE_MODE`, else what it
+/// chooses.
+pub(crate) fn source_mode() -> Option<&'static str> {
+    static MODE: LazyLock<Option<String>> = LazyLock::new(|| {
+        let mode = std::env::var("PGSLUICE_TEST_SOURCE_MODE").ok().filter(|mode| !mode.is_empty())?;
+        // Not captured: it belongs to the results.
+        let _ = writeln!(io::stderr(), "pgsluice with source_mode = {mode}");
+        Some(mode)
+    });
+    MODE.as_deref()
+}
+
 /// How many apply workers a pgsluice has that is not told otherwise: `PGSLUICE_TEST_WORKERS`, else what it chooses.
 ///
 /// # Panics
@@ -140,6 +152,9 @@ impl Sluice {
         command.env("PGSLUICE_SOURCE", pair.source.url("postgres"));
         command.env("PGSLUICE_TARGET", pair.target.url("postgres"));
         command.env("PGSLUICE_STATE_DIR", pair.state_dir());
+        if let Some(mode) = source_mode() {
+            command.env("PGSLUICE_SOURCE_MODE", mode);
+        }
         if let Some(workers) = apply_workers() {
             command.env("PGSLUICE_MAX_PARALLEL_APPLY_WORKERS_PER_SUBSCRIPTION", workers.to_string());
         }

@@ -27,7 +27,11 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
         return if begun { vec![cannot(what.to_owned()).remedy(again)] } else { Vec::new() };
     };
     let holder = slot.active_pid.map(|pid| format!(", in use by walsender {pid}")).unwrap_or_default();
-    if slot.plugin.as_deref() != Some("pgoutput") || slot.database.as_deref() != database {
+    let is_fit = match wanted.physical_slot {
+        true => slot.is_physical() || begun && slot.is_pgoutput_of(database),
+        false => slot.is_pgoutput_of(database) || begun && slot.is_physical(),
+    };
+    if !is_fit {
         let what = format!(
             "is another's: plugin {}, database {}{holder}",
             slot.plugin.as_deref().unwrap_or("none"),

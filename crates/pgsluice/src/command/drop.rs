@@ -68,9 +68,15 @@ async fn remove(subject: &Subject, force: bool, removed: &mut Vec<String>) -> an
             "pgsluice: the target was left out; if it comes back, run pgsluice drop --force with only --target"
         ),
     }
-    let spool = engine::spool_dir(&subject.state_dir, name);
-    if remove_dir(&spool)? {
-        removed.push(format!("spool {}", spool.display()));
+    for spool in [engine::spool_dir(&subject.state_dir, name), engine::decoding_dir(&subject.state_dir, name)]
+    {
+        if remove_at(&spool, |dir| std::fs::remove_dir_all(dir))? {
+            removed.push(format!("spool {}", spool.display()));
+        }
+    }
+    let kept = engine::restart_file(&subject.state_dir, name);
+    if remove_at(&kept, |file| std::fs::remove_file(file))? {
+        removed.push(format!("catalogs {}", kept.display()));
     }
     Ok(())
 }
@@ -93,11 +99,11 @@ async fn open(end: &'static str, subject: &Subject, force: bool) -> anyhow::Resu
     }
 }
 
-/// Removes a directory and what is in it; false if there was none.
-fn remove_dir(dir: &Path) -> anyhow::Result<bool> {
-    match std::fs::remove_dir_all(dir) {
+/// Removes what is kept in the state directory; false if there is nothing.
+fn remove_at(path: &Path, by: impl Fn(&Path) -> std::io::Result<()>) -> anyhow::Result<bool> {
+    match by(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(anyhow::Error::new(error).context(format!("could not remove {}", dir.display()))),
+        Err(error) => Err(anyhow::Error::new(error).context(format!("could not remove {}", path.display()))),
     }
 }

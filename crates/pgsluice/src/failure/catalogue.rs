@@ -156,13 +156,6 @@ base::catalogue! {
     Failure::Conninfo { .. } => client::misread_catalogue()
         .into_iter()
         .map(|entry| entry.map(|error| Failure::Conninfo { key: "source", error })),
-    Failure::NoWal => configuring(
-        "Decoding physical WAL was asked for",
-        Failure::NoWal,
-        "`source_mode = wal` is for a later version.",
-        "Give `--source-mode logical`, or leave it out.",
-        &[USAGE],
-    ),
     Failure::NoStateDir => configuring(
         "There is no place for the state directory",
         Failure::NoStateDir,

@@ -24,14 +24,15 @@ impl Conn {
         Conn { url, runtime: runtime.expect("a runtime"), client: None }
     }
 
-    /// Runs `sql`; a lost connection is an error once, and the next call
-    /// connects again.
+    /// Runs `sql`; a lost connection is an error once, also one that was seen
+    /// to be lost when the last answer came, and the next call connects again.
     pub(crate) fn run(&mut self, sql: &str) -> anyhow::Result<Rows> {
         let Conn { url, runtime, client } = self;
         runtime.block_on(async {
             let open = match client.take() {
-                Some(open) if !open.is_closed() => open,
-                _ => {
+                Some(open) if open.is_closed() => anyhow::bail!("the connection was lost"),
+                Some(open) => open,
+                None => {
                     let (open, connection) = tokio_postgres::connect(url, NoTls).await?;
                     tokio::spawn(connection);
                     open

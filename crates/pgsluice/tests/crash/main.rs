@@ -406,7 +406,9 @@ impl World {
 
     /// The slot's position; 0 without a slot.
     fn confirmed(&self) -> i64 {
-        let sql = "SELECT coalesce(min(confirmed_flush_lsn) - '0/0', 0) FROM pg_replication_slots WHERE NOT temporary";
+        let sql = "SELECT coalesce(min(coalesce(s.confirmed_flush_lsn, r.replay_lsn)) - '0/0', 0) \
+                   FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid \
+                   WHERE NOT s.temporary";
         self.pair.source.one("postgres", sql).parse().expect("a position")
     }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use testkit::{Builder, Cluster, Proxy, StopMode, Then, wait_for};
 
-use crate::support::{BOUND, FOLDED, Scenario, Session, scenario_alone, scenario_with};
+use crate::support::{BOUND, DECODED, FOLDED, Scenario, Session, scenario_alone, scenario_with};
 
 /// What pgsluice says from now on, and that it then ends.
 struct Refusal(usize);
@@ -211,7 +211,7 @@ fn tls_that_is_not_offered_asked_for_or_right_ends_it() {
 /// on it passes over the rows with a warning.
 #[test]
 fn a_publication_dropped_and_made_again_is_noticed_where_it_costs_rows() {
-    scenario_with(&[FOLDED], |s| {
+    let told = |s: &mut Scenario| {
         s.both("CREATE TABLE t (id int PRIMARY KEY)");
         s.publish("FOR TABLE t, mark");
         s.follow();
@@ -236,7 +236,9 @@ fn a_publication_dropped_and_made_again_is_noticed_where_it_costs_rows() {
         refused(s, &words);
         assert_eq!(s.target_one("SELECT max(id) FROM t"), "1", "nothing after the gap");
         begin_anew(s);
-    });
+    };
+    scenario_with(&[FOLDED], told);
+    scenario_with(&[DECODED], told);
 }
 
 /// A slot of the right name that is not the one we left.

@@ -9,6 +9,7 @@
 mod adopt;
 mod conflicts;
 mod create_schema;
+mod decoded;
 mod early;
 mod errors;
 mod failures;

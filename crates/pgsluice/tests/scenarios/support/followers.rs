@@ -263,7 +263,7 @@ impl Scenario {
 }
 
 /// `16/B374D848` as a number.
-fn position(lsn: &str) -> u64 {
+pub(crate) fn position(lsn: &str) -> u64 {
     let (high, low) = lsn.split_once('/').expect("a position");
     let part = |text| u64::from_str_radix(text, 16).expect("hexadecimal");
     part(high) << 32 | part(low)

@@ -21,6 +21,8 @@ use testkit::{Builder, Cluster, Major, Pair, Rows, wait_for};
 
 use clusters::shared;
 use followers::Follower;
+#[allow(unused_imports, reason = "the golden themes use other words of it")]
+pub(crate) use followers::position;
 pub(crate) use session::Session;
 
 /// Long enough for a debug build on a busy machine; nothing waits this long unless it is broken.
@@ -34,11 +36,13 @@ pub(crate) const FOLDED: &[&str] = &[];
 pub(crate) const ONE_BY_ONE: &[&str] =
     &["--binary", "off", "--batch-rows-max", ROWS_OF_PARTS, "--streaming", "off"];
 const ROWS_OF_PARTS: &str = "2";
-const BOTH: &[&[&str]] = &[FOLDED, ONE_BY_ONE];
+/// WAL as it stands, decoded by us.
+pub(crate) const DECODED: &[&str] = &["--source-mode", "wal"];
+const ALL: &[&[&str]] = &[FOLDED, ONE_BY_ONE, DECODED];
 
-/// Runs `scenario` on every major under test, followed by both strategies.
+/// Runs `scenario` on every major under test, followed by all strategies.
 pub(crate) fn scenario(scenario: impl Fn(&mut Scenario) + Sync) {
-    scenario_with(BOTH, scenario);
+    scenario_with(ALL, scenario);
 }
 
 /// [`scenario`] with other strategies.
@@ -285,7 +289,9 @@ impl Scenario {
     #[track_caller]
     pub(crate) fn wait_until_confirmed(&self, lsn: &str) {
         let sql = format!(
-            "SELECT confirmed_flush_lsn >= '{lsn}' FROM pg_replication_slots WHERE slot_name = '{}'",
+            "SELECT coalesce(s.confirmed_flush_lsn, r.replay_lsn) >= '{lsn}' \
+               FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid \
+              WHERE s.slot_name = '{}'",
             self.slot(0)
         );
         wait_for("the slot to be confirmed", BOUND, || Ok(self.source_one(&sql) == "t")).unwrap();

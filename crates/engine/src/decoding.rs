@@ -1,0 +1,423 @@
+//! Between a physical stream and the applier: WAL in, messages of pgoutput out.
+//!
+//! ```text
+//! walsender --> Stream --blocks of WAL--> Decoding --blocks of messages--> apply
+//!                  ^ Kept                    |  '-- Keeper: catalogs as of a restart, in a file
+//!                  '-------------------------'
+//! ```
+//! After a restart reading begins again where the kept catalogs are, which must be before the first record of every
+//! transaction that is not confirmed. So a copy of the catalogs is taken at some place, and kept once (1) the server has
+//! said that all transactions which were met before that place have ended, and (2) everything that was read until it
+//! said so is durable on the target. Only then the slot is moved there. Whenever it is killed, the file and the slot
+//! belong together, or the slot is behind the file, which only keeps more.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base::{Lsn, Progress, Xid};
+use bytes::{Bytes, BytesMut};
+use catalog::Catalog;
+use output::{Decoder, OnRefused, OriginFilter, Publications, Running, Streaming};
+use source::stream::{Heard, Kept, What};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+use txn::{Block, DirSpool, Input};
+
+use crate::error::{Error, Kind};
+use crate::refusal::Refusal;
+use crate::{Origin, Settings};
+
+/// Messages are handed over when they are so many bytes, or no more WAL is there.
+const BLOCK_BYTES: usize = 256 * 1024;
+/// Also while more is there, which may be little that comes out.
+const HAND_OVER_AFTER: Duration = Duration::from_millis(100);
+/// What waits between decoding and the applier.
+const QUEUE_BYTES: usize = 8 << 20;
+/// The catalogs are kept anew when so much WAL has come since, and some time has passed, or a lot has come.
+const KEEP_BYTES: u64 = 1 << 20;
+const KEEP_AFTER: Duration = Duration::from_secs(5);
+const KEEP_BYTES_MAX: u64 = 256 << 20;
+/// How often it is looked whether catalogs that wait to be kept can be.
+const LOOK: Duration = Duration::from_millis(500);
+
+static SAVING: Mutex<()> = Mutex::new(());
+
+const MAGIC: &[u8; 16] = b"pgsluice source\n";
+const VERSION: u32 = 1;
+/// Magic, version, timeline, confirmed position, length of the slot's name.
+const HEADER: usize = 16 + 4 + 4 + 8 + 4;
+
+/// What is kept of a source that ships WAL.
+#[derive(Debug, Clone)]
+pub(crate) struct Restart {
+    /// The slot that keeps the WAL.
+    pub(crate) slot: String,
+    /// The timeline that it was read on.
+    pub(crate) timeline: u32,
+    /// Everything up to here was durable on the target.
+    pub(crate) confirmed: Lsn,
+    /// The catalogs where reading begins.
+    pub(crate) catalog: Catalog,
+}
+
+impl Restart {
+    /// Writes it to a file, which holds either what it held or all of this, whenever the machine goes down.
+    pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
+        // One that was begun by an attempt that has ended must not come after the next one's.
+        let _one = SAVING.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = path.with_extension("new");
+        let mut bytes = Vec::from(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&self.timeline.to_le_bytes());
+        bytes.extend_from_slice(&self.confirmed.as_u64().to_le_bytes());
+        bytes.extend_from_slice(&u32::try_from(self.slot.len()).unwrap_or(0).to_le_bytes());
+        bytes.extend_from_slice(self.slot.as_bytes());
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes.extend_from_slice(&self.catalog.to_bytes());
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(dir)?.sync_all()
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged: nothing can take its place.
+    pub(crate) fn open(path: &Path) -> Result<Restart, Error> {
+        let refused = |why: String| Error::refused(Refusal::NoRestart { path: path.to_owned(), why });
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(refused("there is no such file".to_owned()));
+            }
+            Err(error) => {
+                return Err(Kind::Spool(io::Error::other(format!("{}: {error}", path.display()))).into());
+            }
+        };
+        let header = Header::read(&bytes).ok_or_else(|| refused("it is damaged".to_owned()))?;
+        let Header { slot, timeline, confirmed, catalog } = header;
+        let catalog = Catalog::from_bytes(catalog).map_err(|error| refused(error.to_string()))?;
+        Ok(Restart { slot, timeline, confirmed, catalog })
+    }
+
+    /// From where on WAL is needed.
+    pub(crate) fn lsn(&self) -> Lsn {
+        begin(&self.catalog)
+    }
+}
+
+/// What stands before the catalogs in the file, and their bytes.
+struct Header<'b> {
+    slot: String,
+    timeline: u32,
+    confirmed: Lsn,
+    catalog: &'b [u8],
+}
+
+impl Header<'_> {
+    fn read(bytes: &[u8]) -> Option<Header<'_>> {
+        let (header, rest) = bytes.split_at_checked(HEADER)?;
+        let number = |at: usize| Some(u32::from_le_bytes(*header.get(at..)?.first_chunk()?));
+        if !header.starts_with(MAGIC) || number(16)? != VERSION {
+            return None;
+        }
+        let confirmed = Lsn::new(u64::from_le_bytes(*header.get(24..)?.first_chunk()?));
+        let (slot, rest) = rest.split_at_checked(usize::try_from(number(32)?).ok()?)?;
+        let (checksum, catalog) = rest.split_first_chunk()?;
+        let sealed = &bytes[..HEADER + slot.len()];
+        if crc32c::crc32c(sealed) != u32::from_le_bytes(*checksum) {
+            return None;
+        }
+        Some(Header {
+            slot: String::from_utf8(slot.to_vec()).ok()?,
+            timeline: number(20)?,
+            confirmed,
+            catalog,
+        })
+    }
+}
+
+fn begin(catalog: &Catalog) -> Lsn {
+    let last = catalog.last();
+    if last.is_valid() { last } else { catalog.start() }
+}
+
+/// What `run` of a subscription asks of decoding.
+pub(crate) struct Wanted<'s> {
+    pub(crate) settings: &'s Settings,
+    pub(crate) version: base::PgVersion,
+    /// Values in binary form.
+    pub(crate) binary: bool,
+    /// What committed before has been applied.
+    pub(crate) start: Lsn,
+    pub(crate) segment_size: u64,
+    /// The source's own `logical_decoding_work_mem`.
+    pub(crate) work_mem_bytes: usize,
+}
+
+impl Wanted<'_> {
+    /// Refuses published tables that cannot be decoded outside the server: before anything is begun, and not again at
+    /// each start, which sees the catalogs as they were and not what was done about it since.
+    pub(crate) fn refuse(&self, catalog: &Catalog) -> Result<(), Error> {
+        let refused = self.decoder(catalog.clone())?.refused()?;
+        if refused.is_empty() {
+            return Ok(());
+        }
+        Err(Error::refused(Refusal::Undecodable(refused.iter().map(ToString::to_string).collect())))
+    }
+
+    fn decoder(&self, catalog: Catalog) -> Result<Decoder, Error> {
+        let settings = self.settings;
+        // The look was at one, whatever it is called by now.
+        let database = catalog.databases().first().map(|(oid, _)| *oid).ok_or_else(|| {
+            let why = "it has no database".to_owned();
+            Error::refused(Refusal::NoRestart { path: settings.restart_file(), why })
+        })?;
+        let publications = Publications::Named(settings.publications.clone());
+        let rendering = types::Settings::new(self.version);
+        let mut options = output::Options::new(database, publications, self.start, rendering);
+        options.proto_version = self.version.pgoutput_protocol_max();
+        options.binary = self.binary;
+        options.streaming = if settings.streaming { Streaming::On } else { Streaming::Off };
+        options.origin = match settings.origin {
+            Origin::Any => OriginFilter::Any,
+            Origin::None => OriginFilter::None,
+        };
+        options.segment_size = self.segment_size;
+        options.work_mem_bytes = self.work_mem_bytes;
+        options.refused = OnRefused::Stop;
+        options.all_publications = true;
+        let spool = DirSpool::open(settings.decoding_dir()).map_err(Kind::Spool)?;
+        Ok(Decoder::new(catalog, options, Box::new(spool))?)
+    }
+}
+
+/// One stream's decoding.
+pub(crate) struct Decoding {
+    decoder: Decoder,
+    keeper: Keeper,
+    progress: Arc<Progress>,
+    gather: Gather,
+}
+
+impl Decoding {
+    /// Goes on from what was kept.
+    pub(crate) fn new(
+        restart: Restart,
+        path: PathBuf,
+        kept: Arc<Kept>,
+        progress: Arc<Progress>,
+        wanted: &Wanted<'_>,
+    ) -> Result<Decoding, Error> {
+        kept.advance(restart.lsn());
+        let Restart { slot, timeline, catalog, .. } = restart;
+        let saved = begin(&catalog);
+        let decoder = wanted.decoder(catalog)?;
+        let keeper = Keeper { path, slot, timeline, kept, saved, at: Instant::now(), candidate: None };
+        Ok(Decoding { decoder, keeper, progress, gather: Gather::new() })
+    }
+
+    /// Where the stream must begin.
+    pub(crate) fn position(&self) -> Lsn {
+        self.decoder.position()
+    }
+
+    /// What has to come.
+    pub(crate) fn stream(&self) -> What {
+        What::Wal { timeline: self.keeper.timeline, kept: Arc::clone(&self.keeper.kept) }
+    }
+
+    /// Decodes what comes until nothing does any more or nobody takes it.
+    pub(crate) async fn run(
+        mut self,
+        mut wal: mpsc::Receiver<Block>,
+        out: mpsc::Sender<Block>,
+        heard: Arc<Heard>,
+    ) -> Result<(), Error> {
+        loop {
+            let block = match tokio::time::timeout(LOOK, wal.recv()).await {
+                Ok(Some(block)) => block,
+                Ok(None) => return Ok(()),
+                Err(_) => {
+                    self.keep().await?;
+                    continue;
+                }
+            };
+            for input in &block.inputs {
+                let Input::Message(bytes) = input else { continue };
+                let mut outputs = self.decoder.push(bytes)?;
+                while let Some(output) = outputs.next()? {
+                    heard.message(output.data);
+                    self.gather.add(output.data);
+                    if self.gather.bytes.len() >= BLOCK_BYTES && !self.gather.hand_over(None, &out).await {
+                        return Ok(());
+                    }
+                }
+            }
+            drop(block);
+            let decoded = self.decoder.decoded();
+            self.progress.advance_received(decoded);
+            // All that ended before has been handed over with it.
+            let is_late = self.gather.since.elapsed() >= HAND_OVER_AFTER;
+            if (wal.is_empty() || is_late || self.gather.bytes.len() >= BLOCK_BYTES / 4)
+                && !self.gather.hand_over(Some(decoded), &out).await
+            {
+                return Ok(());
+            }
+            self.keep().await?;
+        }
+    }
+}
+
+impl Decoding {
+    async fn keep(&mut self) -> Result<(), Error> {
+        match self.keeper.look(&self.decoder, &self.progress) {
+            Some(restart) => self.keeper.keep(restart).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Messages that are handed over together.
+struct Gather {
+    bytes: BytesMut,
+    ends: Vec<usize>,
+    /// The last time that something was handed over.
+    since: Instant,
+    /// One permit per KiB of [`QUEUE_BYTES`].
+    room: Arc<Semaphore>,
+}
+
+impl Gather {
+    fn new() -> Gather {
+        Gather {
+            bytes: BytesMut::new(),
+            ends: Vec::new(),
+            since: Instant::now(),
+            room: Arc::new(Semaphore::new(QUEUE_BYTES / 1024)),
+        }
+    }
+
+    fn add(&mut self, message: &[u8]) {
+        self.bytes.extend_from_slice(message);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// False if nobody takes it.
+    async fn hand_over(&mut self, caught_up: Option<Lsn>, out: &mpsc::Sender<Block>) -> bool {
+        self.since = Instant::now();
+        let bytes: Bytes = self.bytes.split().freeze();
+        let mut from = 0;
+        let mut inputs: Vec<Input> = Vec::with_capacity(self.ends.len() + 1);
+        for to in self.ends.drain(..) {
+            inputs.push(Input::Message(bytes.slice(from..to)));
+            from = to;
+        }
+        inputs.extend(caught_up.map(Input::CaughtUp));
+        if inputs.is_empty() {
+            return true;
+        }
+        let wanted = u32::try_from(bytes.len().min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX);
+        // Never closed: it is dropped with this.
+        let room = Arc::clone(&self.room).acquire_many_owned(wanted).await.ok();
+        out.send(Block { inputs, room: Some(Box::new(room)) }).await.is_ok()
+    }
+}
+
+/// Keeps the catalogs for a restart; see the module.
+struct Keeper {
+    path: PathBuf,
+    slot: String,
+    timeline: u32,
+    kept: Arc<Kept>,
+    /// Where the catalogs are that were kept last.
+    saved: Lsn,
+    at: Instant,
+    candidate: Option<Candidate>,
+}
+
+/// Catalogs that may be kept when nothing from before them is needed any more.
+struct Candidate {
+    catalog: Catalog,
+    met: Met,
+    /// They have ended, and so much had been read then.
+    ended: Option<Lsn>,
+}
+
+/// Transactions that were met up to a place in the WAL.
+struct Met {
+    lsn: Lsn,
+    /// The newest of them.
+    newest: Xid,
+}
+
+impl Met {
+    /// Whether a server that says what is running has none of them any more.
+    fn have_ended(&self, running: Running) -> bool {
+        running.lsn > self.lsn && (!self.newest.is_valid() || self.newest.precedes(running.oldest))
+    }
+}
+
+impl Keeper {
+    /// What may be kept now.
+    fn look(&mut self, decoder: &Decoder, progress: &Progress) -> Option<Restart> {
+        let Some(candidate) = &mut self.candidate else {
+            let catalog = decoder.catalog();
+            let since = begin(catalog).as_u64().saturating_sub(self.saved.as_u64());
+            if since >= KEEP_BYTES_MAX || since >= KEEP_BYTES && self.at.elapsed() >= KEEP_AFTER {
+                let met = Met { lsn: catalog.last(), newest: decoder.newest_xid() };
+                self.candidate = Some(Candidate { catalog: catalog.clone(), met, ended: None });
+            }
+            return None;
+        };
+        if candidate.ended.is_none()
+            && decoder.running().is_some_and(|running| candidate.met.have_ended(running))
+        {
+            candidate.ended = Some(decoder.decoded());
+        }
+        let confirmed = progress.snapshot().flushed;
+        if candidate.ended.is_none_or(|ended| confirmed < ended) {
+            return None;
+        }
+        let Candidate { catalog, .. } = self.candidate.take()?;
+        Some(Restart { slot: self.slot.clone(), timeline: self.timeline, confirmed, catalog })
+    }
+
+    async fn keep(&mut self, restart: Restart) -> Result<(), Error> {
+        let path = self.path.clone();
+        let lsn = restart.lsn();
+        let saving = tokio::task::spawn_blocking(move || {
+            restart.save(&path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
+        });
+        saving.await.map_err(io::Error::other).flatten().map_err(Kind::Spool)?;
+        tracing::debug!("a restart would read WAL from {lsn} on");
+        (self.saved, self.at) = (lsn, Instant::now());
+        self.kept.advance(lsn);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn catalogs_are_kept_when_all_that_were_met_before_have_ended() {
+        let met = |newest: u32| Met { lsn: Lsn::new(100), newest: Xid(newest) };
+        let running = |lsn: u64, oldest: u32| Running { lsn: Lsn::new(lsn), oldest: Xid(oldest) };
+        assert!(!met(900).have_ended(running(108, 900)), "it runs");
+        assert!(!met(900).have_ended(running(108, 899)), "an older one runs");
+        assert!(met(900).have_ended(running(108, 901)));
+        assert!(!met(900).have_ended(running(100, 901)), "said before");
+        assert!(met(u32::MAX).have_ended(running(108, 3)), "ids wrap around");
+        assert!(met(0).have_ended(running(108, 3)), "none was met");
+    }
+}

@@ -1,0 +1,195 @@
+//! What is particular to `source_mode = wal`; that it leads to the same rows as `logical`, the other scenarios say.
+
+use std::time::{Duration, Instant};
+
+use testkit::wait_for;
+
+use crate::support::{BOUND, DECODED, Scenario, position, scenario_alone, scenario_with};
+
+const ONE: &[&[&str]] = &[DECODED];
+
+/// From where on the slot keeps WAL.
+fn reserved(s: &Scenario) -> u64 {
+    let sql = format!("SELECT restart_lsn FROM pg_replication_slots WHERE slot_name = '{}'", s.slot(0));
+    position(&s.source_one(&sql))
+}
+
+/// Writes until the slot has moved past `lsn`, or for as long as that usually takes; whether it has.
+fn moves_past(s: &Scenario, lsn: u64, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    while reserved(s) <= lsn && Instant::now() < until {
+        s.source("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 500)");
+        // It says which transactions are running.
+        s.source("CHECKPOINT");
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    reserved(s) > lsn
+}
+
+#[test]
+fn it_goes_on_where_no_open_transaction_needs_what_came_before() {
+    scenario_alone(
+        ONE,
+        |source| source,
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+            s.source("CREATE TABLE noise (v text)");
+            s.publish("FOR TABLE t, mark");
+            s.follow();
+            let begun = reserved(s);
+            s.source_in("open", "BEGIN; INSERT INTO t VALUES (1, 'before')");
+            let open_since = s.source_position();
+            // What the transaction wrote is needed as long as it is open, whenever it is killed.
+            assert!(!moves_past(s, open_since, Duration::from_secs(12)), "it was let go of");
+            s.kill();
+            s.follow();
+            s.target("ALTER TABLE t ADD COLUMN w int DEFAULT 7");
+            s.source_in(
+                "open",
+                "ALTER TABLE t ADD COLUMN w int DEFAULT 7; INSERT INTO t VALUES (2, 'after', 8); COMMIT",
+            );
+            s.catch_up();
+            s.same();
+            assert!(moves_past(s, open_since, BOUND), "{begun} is kept for ever");
+            // The catalogs that are kept now have the new column, and not the next.
+            s.kill();
+            s.both("ALTER TABLE t DROP COLUMN v, ADD COLUMN x text DEFAULT 'x'");
+            s.source("INSERT INTO t VALUES (3, 9, 'y'); UPDATE t SET w = w + 1");
+            s.source("VACUUM FULL pg_attribute");
+            s.follow();
+            s.same();
+            assert_eq!(
+                s.target_one("SELECT string_agg(t::text, ' ' ORDER BY id) FROM t"),
+                "(1,8,x) (2,9,x) (3,10,y)"
+            );
+        },
+    );
+}
+
+#[test]
+fn without_what_was_kept_nothing_is_decoded() {
+    scenario_with(ONE, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.live(&["INSERT INTO t VALUES (1)"]);
+        s.stop();
+        s.source("INSERT INTO t VALUES (2)");
+        let file = s.pair().state_dir().join(format!("{}.wal", s.name(0)));
+        let kept = std::fs::read(&file).unwrap();
+        let refused = |s: &Scenario, mode: &str, said: &str| {
+            let output = s.call(0, &["run", "--publication", "p", "--source-mode", mode]);
+            assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
+            assert!(output.stderr.contains(said), "{said}: {}", output.stderr);
+        };
+        std::fs::remove_file(&file).unwrap();
+        refused(s, "wal", "there is no such file");
+        for at in [0, 20, 30, kept.len() / 2, kept.len() - 1] {
+            let mut damaged = kept.clone();
+            damaged[at] ^= 0x10;
+            std::fs::write(&file, damaged).unwrap();
+            refused(s, "wal", "does not say what the catalogs were");
+        }
+        std::fs::write(&file, &kept[..kept.len() - 1]).unwrap();
+        refused(s, "wal", "does not say what the catalogs were");
+        std::fs::write(&file, &kept).unwrap();
+        refused(s, "logical", "has a slot for --source-mode wal");
+        s.follow();
+        s.same();
+        s.stop();
+        // Nothing stays behind.
+        s.call(0, &["drop"]).expect_success();
+        assert!(!file.exists());
+        assert_eq!(s.left_behind(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn what_cannot_be_decoded_outside_is_refused_at_the_start() {
+    scenario_with(ONE, |s| {
+        s.both("CREATE EXTENSION citext; CREATE TABLE c (id int PRIMARY KEY, word citext)");
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.source("INSERT INTO t VALUES (1)");
+        s.publish("FOR ALL TABLES");
+        let output = s.call(0, &["run", "--publication", "p", "--source-mode", "wal"]);
+        assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
+        assert!(
+            output.stderr.contains("public.c")
+                && output.stderr.contains("\"word\"")
+                && output.stderr.contains("citext"),
+            "{}",
+            output.stderr
+        );
+        assert_eq!(s.left_behind().iter().filter(|left| left.starts_with("slot")).count(), 0);
+        assert_eq!(s.target_one("SELECT count(*) FROM t"), "0", "something was copied");
+        s.source("DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE t, mark");
+        s.follow();
+        s.source("INSERT INTO c VALUES (1, 'not for us'); INSERT INTO t VALUES (2)");
+        s.catch_up();
+        assert_eq!(s.target_one("SELECT sum(id) FROM t"), "3");
+        // One that is published later is refused at its first row, and what was before is not in the way of a restart.
+        s.source("ALTER PUBLICATION p ADD TABLE c");
+        s.stop();
+        s.follow();
+        s.source("INSERT INTO t VALUES (3)");
+        s.catch_up();
+        s.source("INSERT INTO c VALUES (2, 'ours')");
+        let (code, log) = s.ended().remove(0);
+        assert!(code == 1 && log.contains("public.c") && log.contains("citext"), "{code}: {log}");
+    });
+}
+
+/// A server that shuts down waits until all that was sent has been received, and not until it is needed no more.
+#[test]
+fn the_source_shuts_down_while_much_is_kept() {
+    scenario_alone(
+        ONE,
+        |source| source,
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY)");
+            s.follow();
+            s.source_in("open", "BEGIN; INSERT INTO t VALUES (1)");
+            s.source("INSERT INTO t VALUES (2)");
+            s.catch_up();
+            let standbys =
+                "SELECT sync_state || ' ' || coalesce(flush_lsn::text, 'unknown') FROM pg_stat_replication";
+            wait_for("a report", BOUND, || Ok(s.source_one(standbys) == "async unknown")).unwrap();
+            let began = Instant::now();
+            s.pair_mut().source.restart(testkit::StopMode::Fast).unwrap();
+            assert!(began.elapsed() < Duration::from_secs(20), "it took {:?}", began.elapsed());
+            s.source("INSERT INTO t VALUES (3)");
+            s.catch_up();
+            s.same();
+        },
+    );
+}
+
+/// What the look at the catalogs may have seen is decided by transactions, and an abort names a part of one.
+#[test]
+fn savepoints_of_what_ran_during_the_look_are_rolled_back() {
+    scenario_with(&[DECODED, &["--source-mode", "wal", "--streaming", "off"]], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+        s.publish("FOR TABLE t, mark");
+        // Each begins while catalogs are looked at, some before and some behind the snapshot, and goes on after it.
+        let sessions: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+        s.run();
+        for (n, session) in sessions.iter().enumerate() {
+            let id = n * 10;
+            s.source_in(session, &format!(
+                "BEGIN; INSERT INTO t VALUES ({id}, 'kept'); SAVEPOINT a; INSERT INTO t VALUES ({id} + 1, 'gone')"
+            ));
+            s.source("INSERT INTO mark VALUES (1000000 + (SELECT count(*) FROM mark))");
+        }
+        for (n, session) in sessions.iter().enumerate() {
+            let id = n * 10 + 2;
+            s.source_in(session, &format!("ROLLBACK TO a; INSERT INTO t VALUES ({id}, 'kept'); COMMIT"));
+        }
+        s.wait_for_copy();
+        s.catch_up();
+        s.same();
+        assert_eq!(
+            s.target_one("SELECT count(*) || ' ' || count(*) FILTER (WHERE v = 'gone') FROM t"),
+            "80 0"
+        );
+    });
+}
