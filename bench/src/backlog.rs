@@ -56,6 +56,10 @@ const BLOCK: u64 = 1_000;
 const INDEXED_SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, a integer, b integer, c integer, d integer, e integer);
     CREATE INDEX ON t (a); CREATE INDEX ON t (b); CREATE INDEX ON t (c); CREATE INDEX ON t (d); CREATE INDEX ON t (e);";
 
+/// Together one gigabyte of WAL.
+const UNPUBLISHED: u64 = 1_000;
+const UNPUBLISHED_QUICK: u64 = 100;
+
 const LARGE_ROWS: u64 = 5_000_000;
 const LARGE_ROWS_QUICK: u64 = 1_000_000;
 
@@ -75,6 +79,8 @@ pub(crate) struct Backlog {
     pub(crate) changes_per_transaction: u64,
     /// Native's time divided by ours.
     pub(crate) goal: f64,
+    /// The same where ours reads WAL.
+    pub(crate) goal_wal: f64,
     /// On slow storage, with this much of `shared_buffers`.
     pub(crate) slow: Option<&'static str>,
     /// What its users are told to set; native has its best settings everywhere.
@@ -150,6 +156,7 @@ pub(crate) fn updates(options: &Options) -> Backlog {
         transactions,
         changes_per_transaction: 1,
         goal: 3.0,
+        goal_wal: 5.0,
         slow: None,
         words: &[],
     }
@@ -166,6 +173,7 @@ pub(crate) fn updates_slow(options: &Options) -> Backlog {
             updates.what
         ),
         goal: 15.0,
+        goal_wal: 15.0,
         slow: Some(BUFFERS_UPDATES),
         words: SLOW_WORDS,
         ..updates
@@ -199,6 +207,7 @@ pub(crate) fn inserts(options: &Options) -> Backlog {
         transactions,
         changes_per_transaction: 1,
         goal: 2.5,
+        goal_wal: 4.0,
         slow: None,
         words: &[],
     }
@@ -214,6 +223,7 @@ pub(crate) fn inserts_slow(options: &Options) -> Backlog {
         what: format!("{}; shared_buffers = {buffers}, 0.1 ms per 8 KB read", inserts.what),
         warm_up: "SELECT 1",
         goal: 8.0,
+        goal_wal: 8.0,
         slow: Some(buffers),
         words: SLOW_WORDS,
         ..inserts
@@ -258,6 +268,7 @@ fn tpcb(options: &Options, case: &'static str, scale: u64) -> Backlog {
         transactions,
         changes_per_transaction: 4,
         goal: 3.0,
+        goal_wal: 4.0,
         slow: None,
         words: &[],
     }
@@ -292,6 +303,7 @@ fn narrow(
         transactions,
         changes_per_transaction: 1,
         goal: 3.0,
+        goal_wal: 4.0,
         slow: None,
         words: &[],
     }
@@ -305,7 +317,7 @@ fn hot_rows(options: &Options) -> Backlog {
     narrow("hot-rows", what, HOT_ROWS, transactions, script, &format!("1 + i % {HOT_ROWS}"))
 }
 
-fn independent_rows(options: &Options) -> Backlog {
+pub(crate) fn independent_rows(options: &Options) -> Backlog {
     let transactions = narrow_transactions(options);
     let script =
         Script::one(vec![("pk", Value::Next("picked"))], "UPDATE t SET counter = counter + 1 WHERE pk = :pk");
@@ -360,6 +372,7 @@ fn indexed(options: &Options) -> Backlog {
         transactions,
         changes_per_transaction: 1,
         goal: 3.0,
+        goal_wal: 3.0,
         slow: None,
         words: &[],
     }
@@ -393,6 +406,35 @@ fn large_insert(options: &Options) -> Backlog {
         transactions: 1,
         changes_per_transaction: rows,
         goal: 2.0,
+        goal_wal: 4.0,
+        slow: None,
+        words: &[],
+    }
+}
+
+/// Wide rows of a table that is not published.
+pub(crate) fn unpublished(options: &Options) -> Backlog {
+    let transactions =
+        options.transactions.unwrap_or(if options.quick { UNPUBLISHED_QUICK } else { UNPUBLISHED });
+    Backlog {
+        case: "unpublished",
+        what: format!(
+            "{transactions} transactions of 1000 new rows of 1 KB in a table that is not published"
+        ),
+        schema: "CREATE TABLE t (pk integer PRIMARY KEY); CREATE TABLE other (pk integer, filler text);",
+        rows: "INSERT INTO t VALUES (1)".to_owned(),
+        tables: one_table(),
+        warm_up: "SELECT 1",
+        script: Script::one(
+            Vec::new(),
+            "INSERT INTO other SELECT i, repeat('x', 1000) FROM generate_series(1, 1000) i",
+        ),
+        // Nothing is written on the subscriber.
+        sets: Sets { feed: String::new(), statements: &[] },
+        transactions,
+        changes_per_transaction: BLOCK,
+        goal: 1.0,
+        goal_wal: 1.0,
         slow: None,
         words: &[],
     }
@@ -411,5 +453,5 @@ fn large_update(options: &Options) -> Backlog {
         script,
         "1 + i",
     );
-    Backlog { transactions: 1, changes_per_transaction: rows, goal: 2.0, ..narrow }
+    Backlog { transactions: 1, changes_per_transaction: rows, goal: 2.0, goal_wal: 4.0, ..narrow }
 }

@@ -11,6 +11,9 @@
 //! The plot shows how much of the backlog's WAL is not applied yet, from the replication origins, which both sides
 //! advance with each commit.
 //!
+//! With `--source wal` there is a third side, which reads WAL and decodes it itself: it is told beside native, and beside
+//! what reads from a logical slot, from the same runs.
+//!
 //! On slow storage ([`crate::slow`]) buffers are cold when a run begins; the first copy is not
 //! slowed.
 
@@ -21,13 +24,13 @@ use testkit::{Major, Sluice, StopMode, wait_for};
 
 use crate::aftermath::Aftermath;
 use crate::backlog::{self, Backlog, MARK};
-use crate::limit::{Limit, sets_alone, walsender_alone};
+use crate::limit::{Alone, Limit, sets_alone, wal_alone, walsender_alone};
 use crate::load::{self, Amount, Written};
 use crate::measure::{Look, Run, finish, measure};
 use crate::probe::Probe;
 use crate::report::Case;
 use crate::rig::{DB, NAME, Rig, STEP_BOUND, first, slot};
-use crate::{Arm, Options, Say};
+use crate::{Arm, Options, Say, Source};
 
 const BYTES_PER_MEGABYTE: f64 = 1e6;
 
@@ -37,46 +40,92 @@ pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
     for major in options.majors() {
         for backlog in backlog::all(options) {
             if options.wants(backlog.case) {
-                let case = run_case(options, say, major, &backlog);
-                cases.push(case.with_context(|| format!("{} on {major}", backlog.case))?);
+                let measured = run_case(options, say, major, &backlog);
+                cases.extend(measured.with_context(|| format!("{} on {major}", backlog.case))?);
             }
         }
     }
     Ok(cases)
 }
 
-fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Result<Case> {
+fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Result<Vec<Case>> {
     let name = format!("catchup {}-{major}", backlog.case);
     let mut ready = prepare(options, say, &name, major, backlog, &[])?;
-    let mut case = ready.case(backlog, backlog.case.to_owned(), backlog.goal);
-    if !backlog.words.is_empty() {
-        case.what.push_str(&format!("; pgsluice with `{}`", backlog.words.join(" ")));
-    }
+    let mut compared = compared(options, &ready, backlog);
     if backlog.slow.is_none() {
         // Slow storage has no limit of this kind: who reads ahead waits less than one session that writes sets.
-        let limit = limit(&mut ready.rig, options.order(0)[0], backlog, ready.written.transactions)?;
+        let arms = options.order(0);
+        let limit = ready.limit(backlog, arms[arms.len() - 1])?;
         say.line(&format!(
             "{name}: walsender alone {:.2} s ({:.2} CPU s), sets alone {:.2} s ({:.2} CPU s)",
             limit.walsender.seconds, limit.walsender.cpu, limit.sets.seconds, limit.sets.cpu
         ));
-        case.limit = Some(limit);
+        compared.iter_mut().for_each(|compared| compared.case.limit = Some(limit));
     }
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
             // What its users on slow storage are told to set.
             let words: Vec<String> = backlog.words.iter().map(|word| (*word).to_owned()).collect();
             let run = ready.catch_up(backlog, arm, &words)?;
-            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
-            case.add(arm, run);
+            let described = compared[0].case.describe(arm, repeat + 1, options.repeats, &run);
+            say.line(&format!("{name}: {described}"));
+            compared.iter_mut().for_each(|compared| compared.add(arm, &run));
         }
     }
-    Ok(case)
+    Ok(compared.into_iter().map(|compared| compared.case).collect())
+}
+
+/// One case, and whose runs it is made of.
+struct Compared {
+    case: Case,
+    stock: Arm,
+    ours: Arm,
+}
+
+impl Compared {
+    fn add(&mut self, arm: Arm, run: &Run) {
+        if arm == self.stock {
+            self.case.stock.push(run.clone());
+        } else if arm == self.ours {
+            self.case.ours.push(run.clone());
+        }
+    }
+}
+
+fn compared(options: &Options, ready: &Ready, backlog: &Backlog) -> Vec<Compared> {
+    /// At least as fast as with a logical slot.
+    const GOAL_BESIDE_LOGICAL: f64 = 1.0;
+    let compare = |name: String, goal: f64, stock: Arm, ours: Arm| {
+        let mut case = ready.case(backlog, name, goal);
+        let words: Vec<&str> =
+            (ours == Arm::Wal).then_some(["--source-mode", "wal"]).into_iter().flatten().collect();
+        let words = [words.as_slice(), backlog.words].concat();
+        if !words.is_empty() {
+            case.what.push_str(&format!("; pgsluice with `{}`", words.join(" ")));
+        }
+        if stock == Arm::Ours {
+            case.sides = ["logical", "wal"].map(Into::into);
+            case.what.push_str(
+                ", beside the same with `--source-mode logical`, which stands as native in the table",
+            );
+        }
+        Compared { case, stock, ours }
+    };
+    let name = backlog.case;
+    if options.source == Source::Wal || options.only == Some(Arm::Wal) {
+        vec![
+            compare(format!("{name}-wal"), backlog.goal_wal, Arm::Native, Arm::Wal),
+            compare(format!("{name}-wal-beside-logical"), GOAL_BESIDE_LOGICAL, Arm::Ours, Arm::Wal),
+        ]
+    } else {
+        vec![compare(name.to_owned(), backlog.goal, Arm::Native, Arm::Ours)]
+    }
 }
 
 /// A backlog that is written, and a subscriber's image for each side to go back to.
 pub(crate) struct Ready {
     rig: Rig,
-    window: Window,
+    pub(crate) window: Window,
     written: Written,
     version: String,
 }
@@ -129,6 +178,21 @@ impl Ready {
         case
     }
 
+    /// What the servers need for this backlog whoever replicates it as `arm` does. The subscriber is off, and is
+    /// stopped again.
+    fn limit(&mut self, backlog: &Backlog, arm: Arm) -> Result<Limit> {
+        let rig = &mut self.rig;
+        rig.unpark(arm)?;
+        let walsender = match arm {
+            // The mark is one more.
+            Arm::Native | Arm::Ours => walsender_alone(rig, &slot(arm), self.written.transactions + 1)?,
+            Arm::Wal => wal_alone(rig, &slot(arm), self.window.start, self.window.end)?,
+        };
+        rig.drop_slots()?;
+        let sets = writing_alone(rig, backlog, arm)?;
+        Ok(Limit { walsender, sets, cores: std::thread::available_parallelism()?.get() })
+    }
+
     /// One run; pgsluice is told `words` besides.
     pub(crate) fn catch_up(&mut self, backlog: &Backlog, arm: Arm, words: &[String]) -> Result<Run> {
         self.rig.words = words.to_vec();
@@ -160,8 +224,8 @@ pub(crate) fn join(rig: &Rig, arm: Arm) -> Result<Option<Sluice>> {
             })?;
             Ok(None)
         }
-        Arm::Ours => {
-            let mut sluice = rig.run_sluice()?;
+        Arm::Ours | Arm::Wal => {
+            let mut sluice = rig.run_sluice(arm)?;
             // A row that comes by the stream: all tables have joined.
             rig.pair.source.sql(DB, "INSERT INTO mark VALUES (0) ON CONFLICT DO NOTHING")?;
             let streams = format!(
@@ -182,13 +246,13 @@ pub(crate) fn join(rig: &Rig, arm: Arm) -> Result<Option<Sluice>> {
 }
 
 /// The backlog's place in the WAL.
-struct Window {
+pub(crate) struct Window {
     start: u64,
     end: u64,
 }
 
 impl Window {
-    fn bytes(&self) -> f64 {
+    pub(crate) fn bytes(&self) -> f64 {
         (self.end - self.start) as f64
     }
 }
@@ -207,17 +271,12 @@ fn write_backlog(rig: &Rig, backlog: &Backlog) -> Result<(Written, Window)> {
     Ok((written, Window { start, end }))
 }
 
-/// What the servers need for this backlog whoever replicates it. The subscriber is off, and is stopped again.
-fn limit(rig: &mut Rig, arm: Arm, backlog: &Backlog, transactions: u64) -> Result<Limit> {
-    rig.unpark(arm)?;
-    // The mark is one more.
-    let walsender = walsender_alone(rig, &slot(arm), transactions + 1)?;
-    rig.drop_slots()?;
+fn writing_alone(rig: &mut Rig, backlog: &Backlog, arm: Arm) -> Result<Alone> {
     rig.restore(arm.name())?;
     warm_up(rig, backlog)?;
     let sets = sets_alone(&rig.pair.target, &backlog.sets)?;
     rig.pair.target.stop(StopMode::Fast)?;
-    Ok(Limit { walsender, sets, cores: std::thread::available_parallelism()?.get() })
+    Ok(sets)
 }
 
 /// So that no run begins with cold buffers.
@@ -240,7 +299,7 @@ fn catch_up(rig: &mut Rig, backlog: &Backlog, arm: Arm, window: &Window) -> Resu
     }
     let start = |probe: &Probe| match arm {
         Arm::Native => probe.row(&format!("ALTER SUBSCRIPTION {NAME} ENABLE")).map(|_| None),
-        Arm::Ours => rig.run_sluice().map(Some),
+        Arm::Ours | Arm::Wal => rig.run_sluice(arm).map(Some),
     };
     let before = Aftermath::look(rig, backlog)?;
     let (mut run, sluice) = measure(rig, start, |probe| look(probe, window))?;

@@ -103,7 +103,7 @@ fn copy(rig: &mut Rig, shape: &Shape, arm: Arm) -> Result<Run> {
     rig.settle()?;
     let start = |probe: &Probe| match arm {
         Arm::Native => probe.row(&rig.create_subscription()).map(|_| None),
-        Arm::Ours => rig.run_sluice().map(Some),
+        Arm::Ours | Arm::Wal => rig.run_sluice(arm).map(Some),
     };
     let (mut run, sluice) = measure(rig, start, |probe| look(probe, shape, arm))?;
     run.equal = rig.is_equal(&shape.tables);
@@ -126,8 +126,8 @@ fn look(probe: &Probe, shape: &Shape, arm: Arm) -> Result<Look> {
             number("SELECT count(*) FROM pg_subscription_rel WHERE srsubstate IN ('f', 's', 'r')")?
         }
         // The table appears with the first start.
-        Arm::Ours if number("SELECT count(to_regclass('pgsluice.copied_table'))")? == 0 => 0,
-        Arm::Ours => number("SELECT count(*) FROM pgsluice.copied_table WHERE finished")?,
+        Arm::Ours | Arm::Wal if number("SELECT count(to_regclass('pgsluice.copied_table'))")? == 0 => 0,
+        Arm::Ours | Arm::Wal => number("SELECT count(*) FROM pgsluice.copied_table WHERE finished")?,
     };
     Ok(Look { value, done: finished == shape.tables.len() as u64 })
 }

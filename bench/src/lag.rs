@@ -81,7 +81,7 @@ fn script() -> Script {
 }
 
 /// Two servers with these tables, filled, and published beside beats; saved as `empty`.
-fn rig_with(options: &Options, major: Major, schema: &str, tables: &[(&str, i64)]) -> Result<Rig> {
+pub(crate) fn rig_with(options: &Options, major: Major, schema: &str, tables: &[(&str, i64)]) -> Result<Rig> {
     let mut rig = Rig::start(major, options.connections)?;
     rig.pair.both(DB, &format!("{MARK}{schema}"))?;
     let mut publication = format!("CREATE PUBLICATION {NAME} FOR TABLE mark, beat");
@@ -149,7 +149,7 @@ fn ceiling(rig: &mut Rig) -> Result<f64> {
 }
 
 /// An empty subscriber, and no slot left on the publisher.
-fn start_anew(rig: &mut Rig) -> Result<()> {
+pub(crate) fn start_anew(rig: &mut Rig) -> Result<()> {
     rig.restore("empty")?;
     rig.drop_slots()?;
     rig.pair.source.sql(DB, "TRUNCATE beat; DELETE FROM mark")?;
@@ -244,7 +244,7 @@ async fn receive(url: &str, slot: &str, beat: u32, over: &AtomicBool) -> Result<
 }
 
 /// One run of what replicates already, and the lag of each beat. `tables` are compared after it.
-fn under_load(
+pub(crate) fn under_load(
     rig: &Rig,
     sluice: Option<&Sluice>,
     tables: &[&str],
@@ -329,7 +329,7 @@ fn see(url: &str, over: &AtomicBool) -> Result<Vec<(usize, Instant)>> {
 }
 
 /// Of all values, the one that `part` of them do not exceed.
-fn quantile(values: &[f64], part: f64) -> f64 {
+pub(crate) fn quantile(values: &[f64], part: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     let index = (values.len() as f64 * part).ceil() as usize;

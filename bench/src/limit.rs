@@ -1,7 +1,7 @@
 //! The machine's own limits for catching up, measured in the same run.
 //!
 //! Two things must be done by the servers whoever replicates: the walsender decodes and sends the backlog, and the
-//! subscriber writes the rows. Each is measured alone: the walsender with a reader that throws everything away, the
+//! subscriber writes the rows; where WAL is read as it stands, the walsender only sends it. Each is measured alone: the walsender with a reader that throws everything away, the
 //! writing with set-based statements of a batch's size that are fed from a table on the subscriber itself. Both use
 //! the machine's cores, so together they cannot take less than the larger of the two, nor less than the sum of their
 //! CPU seconds shared by the cores.
@@ -87,6 +87,27 @@ pub(crate) fn walsender_alone(rig: &Rig, slot: &str, commits: u64) -> Result<Alo
     Ok(alone)
 }
 
+/// What the walsender took to send the WAL from `start` to `end` as it stands; nothing is confirmed.
+pub(crate) fn wal_alone(rig: &Rig, slot: &str, start: u64, end: u64) -> Result<Alone> {
+    let source = &rig.pair.source;
+    let url = source.url(DB);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (alone, done) = timed(source, || {
+        runtime.block_on(async {
+            let mut reader = Reader::of_wal(&url, slot, start).await?;
+            let mut left = end - start;
+            while left > 0 {
+                let wal = tokio::time::timeout(SILENCE_MAX, reader.message()).await;
+                let wal = wal.with_context(|| format!("{left} bytes of WAL did not come"))??;
+                left = left.saturating_sub(wal.len() as u64);
+            }
+            anyhow::Ok(())
+        })
+    });
+    done.context("reading the backlog's WAL without decoding it")?;
+    Ok(alone)
+}
+
 /// Wall time of `work`, and what the server's processes spent on it.
 fn timed<T>(server: &Cluster, work: impl FnOnce() -> T) -> (Alone, T) {
     let started = Instant::now();
@@ -117,18 +138,29 @@ pub(crate) struct Reader {
 impl Reader {
     /// Values come as text unless `binary`; large transactions come while they are open.
     pub(crate) async fn start(url: &str, slot: &str, binary: bool) -> Result<Reader> {
-        let mut wire =
-            Wire::connect(&ConnInfo::parse(url)?, "bench limit", Replication::Database, &[]).await?;
         let command = format!(
             "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '2', publication_names '{NAME}', \
              binary '{binary}', streaming 'on')"
         );
+        Reader::begin(url, &command).await
+    }
+
+    /// WAL as it stands from `start` on.
+    async fn of_wal(url: &str, slot: &str, start: u64) -> Result<Reader> {
+        let command =
+            format!("START_REPLICATION SLOT {slot} PHYSICAL {:X}/{:X}", start >> 32, start & 0xFFFF_FFFF);
+        Reader::begin(url, &command).await
+    }
+
+    async fn begin(url: &str, command: &str) -> Result<Reader> {
+        let mut wire =
+            Wire::connect(&ConnInfo::parse(url)?, "bench limit", Replication::Database, &[]).await?;
         let pauses = wire.read_in_bulk().await?;
-        wire.copy_both(&command).await?;
+        wire.copy_both(command).await?;
         Ok(Reader { wire, pauses, taken: 0 })
     }
 
-    /// The next message of pgoutput.
+    /// The next message of pgoutput, or piece of WAL.
     pub(crate) async fn message(&mut self) -> Result<Bytes> {
         loop {
             let frame = match self.wire.buffered_frame()? {

@@ -24,6 +24,7 @@ mod machine;
 mod measure;
 mod plot;
 mod probe;
+mod publisher_cost;
 mod report;
 mod rig;
 mod slow;
@@ -62,13 +63,25 @@ enum Bench {
     Ablation,
     /// How long after its commit a small transaction is seen on the subscriber, under a steady load.
     Lag,
+    /// What replicating costs the publisher, and all ends together, with the source `wal`.
+    PublisherCost,
+}
+
+/// What pgsluice reads its changes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Source {
+    Logical,
+    Wal,
 }
 
 /// Whose replication is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Arm {
     Native,
+    /// pgsluice, which reads from a logical slot.
     Ours,
+    /// pgsluice, which reads WAL and decodes it itself.
+    Wal,
 }
 
 impl Arm {
@@ -76,6 +89,7 @@ impl Arm {
         match self {
             Arm::Native => "native",
             Arm::Ours => "ours",
+            Arm::Wal => "wal",
         }
     }
 }
@@ -107,6 +121,9 @@ struct Options {
     /// Connections that copy tables at the same time, on both sides.
     #[arg(long, value_name = "COUNT", default_value_t = CONNECTIONS)]
     connections: u32,
+    /// What pgsluice reads from in `catchup`; `wal` is measured beside `logical` and native.
+    #[arg(long, value_name = "SOURCE", default_value = "logical")]
+    source: Source,
     /// Measure one side alone; there is no ratio then.
     #[arg(long, value_name = "SIDE")]
     only: Option<Arm>,
@@ -132,11 +149,16 @@ impl Options {
 
     /// The sides of each repeat, in the order of their runs.
     fn order(&self, repeat: u32) -> Vec<Arm> {
-        match self.only {
-            Some(arm) => vec![arm],
-            None if repeat.is_multiple_of(2) => vec![Arm::Native, Arm::Ours],
-            None => vec![Arm::Ours, Arm::Native],
+        let mut arms = match (self.only, self.bench, self.source) {
+            (Some(arm), ..) => return vec![arm],
+            (None, Bench::PublisherCost, _) => vec![Arm::Native, Arm::Wal],
+            (None, _, Source::Wal) => vec![Arm::Native, Arm::Ours, Arm::Wal],
+            (None, _, Source::Logical) => vec![Arm::Native, Arm::Ours],
+        };
+        if !repeat.is_multiple_of(2) {
+            arms.reverse();
         }
+        arms
     }
 
     /// Whether its figures may stand in the documents, where each case is replaced by itself.
@@ -157,6 +179,7 @@ impl Options {
         words.extend((self.repeats != REPEATS).then(|| format!("--repeats {}", self.repeats)));
         words
             .extend((self.connections != CONNECTIONS).then(|| format!("--connections {}", self.connections)));
+        words.extend((self.source == Source::Wal).then(|| "--source wal".to_owned()));
         words.extend(self.only.map(|arm| format!("--only {}", arm.name())));
         words.join(" ")
     }
@@ -196,6 +219,11 @@ fn run(options: &Options) -> Result<bool> {
         let mut again = std::process::Command::new(std::env::current_exe()?);
         return Err(again.args(std::env::args_os().skip(1)).env(KEEP_VARIABLE, "1").exec().into());
     }
+    let reads_wal = options.source == Source::Wal || options.only == Some(Arm::Wal);
+    anyhow::ensure!(
+        !reads_wal || matches!(options.bench, Bench::Catchup | Bench::PublisherCost),
+        "only catchup and publisher-cost can read WAL"
+    );
     let say = Say { started: Instant::now() };
     let (bench, stock, measure): (_, _, Measure) = match options.bench {
         Bench::Copy => ("copy", &report::NATIVE, copy::run),
@@ -204,6 +232,7 @@ fn run(options: &Options) -> Result<bool> {
         Bench::Verify => ("verify", &verify::STOCK, verify::run),
         Bench::Ablation => ("ablation", &ablation::STOCK, ablation::run),
         Bench::Lag => ("lag", &lag::STOCK, lag::run),
+        Bench::PublisherCost => ("publisher-cost", &publisher_cost::STOCK, publisher_cost::run),
     };
     let report = |cases| Report { bench, stock, cases, settings: rig::settings(options.connections) };
     let out = options.out();
@@ -262,5 +291,12 @@ mod tests {
         let options = options(&["catchup"]);
         assert_eq!(options.order(0), [Arm::Native, Arm::Ours]);
         assert_eq!(options.order(1), [Arm::Ours, Arm::Native]);
+    }
+
+    #[test]
+    fn wal_is_measured_beside_both() {
+        let options = options(&["catchup", "--source=wal"]);
+        assert_eq!(options.order(1), [Arm::Wal, Arm::Ours, Arm::Native]);
+        assert_eq!(options.repeatable(), "catchup --source wal");
     }
 }

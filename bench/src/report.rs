@@ -23,6 +23,10 @@ pub(crate) enum Unit {
     RowsPerSecond,
     /// Of a run's `seconds`; less is better.
     Milliseconds,
+    /// CPU seconds of walsenders for a gigabyte of WAL; less is better.
+    WalsenderPerGigabyte,
+    /// CPU seconds of walsenders, pgsluice and the subscriber for a million rows; less is better.
+    PipelinePerMillion,
 }
 
 impl Unit {
@@ -30,23 +34,25 @@ impl Unit {
         match self {
             Unit::RowsPerSecond => "rows/s",
             Unit::Milliseconds => "ms",
+            Unit::WalsenderPerGigabyte => "CPU s/GB",
+            Unit::PipelinePerMillion => "CPU s/million",
         }
     }
 
     fn digits(self) -> i32 {
-        match self {
-            Unit::RowsPerSecond => 0,
-            Unit::Milliseconds => 3,
-        }
+        if self == Unit::RowsPerSecond { 0 } else { 3 }
     }
 
     fn show(self, value: f64) -> String {
         match self {
             Unit::RowsPerSecond => format!("{} {}", grouped(value), self.name()),
-            Unit::Milliseconds => format!("{value:.2} {}", self.name()),
+            _ => format!("{value:.2} {}", self.name()),
         }
     }
 }
+
+/// What titles of server processes are called that send WAL or what was decoded of it.
+const WALSENDER: &str = "walsender";
 
 /// Kinds of process with less of their server's CPU time than this are left out of the table; the JSON has them all.
 const SHOWN_SHARE_MIN: f64 = 0.03;
@@ -69,6 +75,9 @@ pub(crate) struct Case {
     pub(crate) unit: Unit,
     /// Rows that one run copies or changes.
     rows: u64,
+    /// What they are in WAL, where that is asked for.
+    #[serde(default)]
+    pub(crate) wal_bytes: f64,
     /// What writing the backlog took the publisher.
     pub(crate) publisher: Option<Written>,
     /// What the machine sets.
@@ -93,6 +102,7 @@ impl Case {
             goal,
             unit: Unit::RowsPerSecond,
             rows,
+            wal_bytes: 0.0,
             publisher: None,
             limit: None,
             curve_label: "".into(),
@@ -109,7 +119,7 @@ impl Case {
     pub(crate) fn add(&mut self, arm: Arm, run: Run) {
         match arm {
             Arm::Native => self.stock.push(run),
-            Arm::Ours => self.ours.push(run),
+            Arm::Ours | Arm::Wal => self.ours.push(run),
         }
     }
 
@@ -119,29 +129,35 @@ impl Case {
             "{repeat}/{repeats} {:6} {:8.3} s, {:>16}, {:6.2} CPU s, {}",
             arm.name(),
             run.seconds,
-            self.unit.show(self.value(run.seconds)),
+            self.unit.show(self.value(run)),
             run.cpu.total(),
             if run.equal { "equal" } else { "NOT EQUAL" }
         )
     }
 
-    fn value(&self, seconds: f64) -> f64 {
+    fn value(&self, run: &Run) -> f64 {
+        let walsender = run.cpu.publisher.get(WALSENDER).copied().unwrap_or(0.0);
         match self.unit {
-            Unit::RowsPerSecond => self.rows as f64 / seconds,
-            Unit::Milliseconds => seconds * 1e3,
+            Unit::RowsPerSecond => self.rows as f64 / run.seconds,
+            Unit::Milliseconds => run.seconds * 1e3,
+            Unit::WalsenderPerGigabyte => walsender / (self.wal_bytes / 1e9),
+            Unit::PipelinePerMillion => {
+                let subscriber: f64 = run.cpu.subscriber.values().sum();
+                (walsender + run.cpu.pgsluice + subscriber) / (self.rows as f64 / 1e6)
+            }
         }
     }
 
     /// The median, in the case's unit; `None` if that side was not measured.
     pub(crate) fn median(&self, runs: &[Run]) -> Option<f64> {
-        (!runs.is_empty()).then(|| self.value(median(runs.iter().map(|run| run.seconds))))
+        (!runs.is_empty()).then(|| median(runs.iter().map(|run| self.value(run))))
     }
 
     fn ratio(&self) -> Option<f64> {
         let (stock, ours) = (self.median(&self.stock)?, self.median(&self.ours)?);
         Some(match self.unit {
             Unit::RowsPerSecond => ours / stock,
-            Unit::Milliseconds => stock / ours,
+            _ => stock / ours,
         })
     }
 
@@ -191,7 +207,7 @@ impl Case {
             "case": self.name,
             "what": self.what,
             "server": self.version,
-            "source": "logical",
+            "source": if self.name.contains("-wal") { "wal" } else { "logical" },
             "stock": self.median(&self.stock).map(|value| rounded(value, self.unit.digits())),
             "ours": self.median(&self.ours).map(|value| rounded(value, self.unit.digits())),
             "unit": self.unit.name(),

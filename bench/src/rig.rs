@@ -46,8 +46,13 @@ pub(crate) fn settings(connections: u32) -> Vec<(&'static str, String)> {
 pub(crate) fn slot(arm: Arm) -> String {
     match arm {
         Arm::Native => NAME.to_owned(),
-        Arm::Ours => format!("pgsluice_{NAME}"),
+        Arm::Ours | Arm::Wal => format!("pgsluice_{NAME}"),
     }
+}
+
+/// Where `arm`'s slot is kept.
+fn parked(arm: Arm) -> String {
+    format!("{}{PARKED}", arm.name())
 }
 
 /// The clusters.
@@ -94,9 +99,15 @@ impl Rig {
         self.pair.target.data_dir().with_file_name(format!("image-{name}"))
     }
 
-    /// Stops the subscriber and keeps its data directory as `name`; it stays down.
+    /// Where the image `name` has what pgsluice kept.
+    fn image_of_state(&self, name: &str) -> PathBuf {
+        self.image(&format!("{name}-state"))
+    }
+
+    /// Stops the subscriber and keeps its data directory and pgsluice's as `name`; it stays down.
     pub(crate) fn save(&mut self, name: &str) -> Result<()> {
         self.pair.target.stop(StopMode::Fast)?;
+        copy_tree(self.pair.state_dir(), &self.image_of_state(name))?;
         copy_tree(&self.pair.target.data_dir(), &self.image(name))
     }
 
@@ -106,6 +117,9 @@ impl Rig {
         let data = self.pair.target.data_dir();
         std::fs::remove_dir_all(&data).context("removing the subscriber's data directory")?;
         copy_tree(&self.image(name), &data)?;
+        let state = self.pair.state_dir();
+        std::fs::remove_dir_all(state).context("removing pgsluice's directory")?;
+        copy_tree(&self.image_of_state(name), state)?;
         self.pair.target.start_again()?;
         if let (Some(slow), Some(pid)) = (&self.slow, self.pair.target.pid()) {
             ensure!(slow.is_in(pid)?, "the subscriber was started without the library that slows its reads");
@@ -133,18 +147,19 @@ impl Rig {
 
     /// Keeps the position of `arm`'s slot; drops the slot itself.
     pub(crate) fn park(&self, arm: Arm) -> Result<()> {
-        self.copy_slot(&slot(arm), &format!("{}{PARKED}", slot(arm)))?;
+        self.copy_slot(arm, &slot(arm), &parked(arm))?;
         self.drop_slots()
     }
 
     /// Makes `arm`'s slot anew where it was parked.
     pub(crate) fn unpark(&self, arm: Arm) -> Result<()> {
         self.drop_slots()?;
-        self.copy_slot(&format!("{}{PARKED}", slot(arm)), &slot(arm))
+        self.copy_slot(arm, &parked(arm), &slot(arm))
     }
 
-    fn copy_slot(&self, from: &str, to: &str) -> Result<()> {
-        self.pair.source.sql(DB, &format!("SELECT pg_copy_logical_replication_slot('{from}', '{to}')"))?;
+    fn copy_slot(&self, arm: Arm, from: &str, to: &str) -> Result<()> {
+        let kind = if arm == Arm::Wal { "physical" } else { "logical" };
+        self.pair.source.sql(DB, &format!("SELECT pg_copy_{kind}_replication_slot('{from}', '{to}')"))?;
         Ok(())
     }
 
@@ -168,10 +183,12 @@ impl Rig {
         })
     }
 
-    /// Starts ours.
-    pub(crate) fn run_sluice(&self) -> Result<Sluice> {
+    /// Starts ours; `arm` says what it reads from.
+    pub(crate) fn run_sluice(&self, arm: Arm) -> Result<Sluice> {
         let connections = self.connections.to_string();
         let arguments = [
+            "--source-mode",
+            if arm == Arm::Wal { "wal" } else { "logical" },
             "--publication",
             NAME,
             "--subscription",

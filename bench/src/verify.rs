@@ -43,7 +43,7 @@ fn run_case(options: &Options, say: &Say, major: Major, shape: &Shape) -> Result
     let each = options.rows.unwrap_or(if options.quick { ROWS_QUICK } else { ROWS }) / tables;
     let rig = Rig::start(major, options.connections)?;
     shape.publish(&rig, each)?;
-    let sluice = rig.run_sluice()?;
+    let sluice = rig.run_sluice(Arm::Ours)?;
     wait_for("the first copy", STEP_BOUND, || {
         let copied = "SELECT count(*) FROM pgsluice.copied_table WHERE finished";
         let there =
@@ -79,7 +79,7 @@ fn compare(rig: &Rig, shape: &Shape, arm: Arm, running: &Sluice) -> Result<Run> 
             let (source, target) = (source?, target?);
             measure_work(rig, || Ok((0.0, 0, hashes(source, target, &shape.tables)?)))
         }
-        Arm::Ours => {
+        Arm::Ours | Arm::Wal => {
             let before = running.cpu_seconds();
             measure_work(rig, || {
                 let (cpu, resident_bytes_max) = verify(rig)?;
