@@ -26,12 +26,24 @@ pub enum Phase {
     Replay,
     /// Something is committed on the target and not reported to the source.
     Unreported,
+    /// Catalogs are looked at, and kept, for changes that are decoded here.
+    Look,
+    /// What a restart of decoding needs is being written to its file.
+    Keep,
 }
 
 impl Phase {
     /// All phases; the position of each is its number.
-    pub const ALL: [Phase; 6] =
-        [Phase::Copy, Phase::Spool, Phase::Batch, Phase::Commit, Phase::Replay, Phase::Unreported];
+    pub const ALL: [Phase; 8] = [
+        Phase::Copy,
+        Phase::Spool,
+        Phase::Batch,
+        Phase::Commit,
+        Phase::Replay,
+        Phase::Unreported,
+        Phase::Look,
+        Phase::Keep,
+    ];
 }
 
 /// Told of a phase that it was entered (true) or left.

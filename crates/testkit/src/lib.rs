@@ -41,6 +41,6 @@ pub use pg_dump::{pg_dump_for, pg_dump_pinned};
 pub use proxy::{Proxy, Then};
 pub use rows::{RowsCompared, assert_same_rows, same_rows};
 pub use server::{cache_dir, server_dir, workspace_dir};
-pub use sluice::{Output, Sluice, apply_workers, pgsluice_path};
+pub use sluice::{Output, Sluice, apply_workers, pgsluice_path, source_mode};
 pub use sql::{Rows, query};
 pub use wait::wait_for;

@@ -19,7 +19,7 @@ const COMMAND_BOUND: Duration = Duration::from_secs(60);
 
 /// How a pgsluice reads changes that is not told otherwise, `logical` or `wal`: `PGSLUICE_TEST_SOURCE_MODE`, else what it
 /// chooses.
-pub(crate) fn source_mode() -> Option<&'static str> {
+pub fn source_mode() -> Option<&'static str> {
     static MODE: LazyLock<Option<String>> = LazyLock::new(|| {
         let mode = std::env::var("PGSLUICE_TEST_SOURCE_MODE").ok().filter(|mode| !mode.is_empty())?;
         // Not captured: it belongs to the results.

@@ -7,6 +7,10 @@
 //! source was in ([`watch`]); and the checkers fail on a target that was
 //! tampered with.
 //!
+//! One of two majors has the source `wal` (by the seed; `PGSLUICE_TEST_SOURCE_MODE` names one for all): there the
+//! catalogs of the source change all the time, too ([`ddl`]), and kills must hit the look at them and what is kept of
+//! them.
+//!
 //! `PGSLUICE_CRASH_SEED` repeats a run's choices (the load and the servers
 //! keep their own time), the combination of settings that each major has
 //! among them ([`testkit::matrix`]; `PGSLUICE_MATRIX` names one),
@@ -14,6 +18,7 @@
 //! servers.
 
 mod conn;
+mod ddl;
 mod load;
 mod strike;
 mod watch;
@@ -30,6 +35,7 @@ use testkit::matrix::{self, Combination};
 use testkit::{Cluster, Major, Pair, Proxy, Sluice, StopMode, same_rows, wait_for};
 
 use crate::conn::Conn;
+use crate::ddl::Ddl;
 use crate::load::{Load, TABLES};
 use crate::strike::{Recorder, Tally, Victim, await_phase, hold_in_commit, signal};
 use crate::watch::Watch;
@@ -38,6 +44,9 @@ use crate::watch::Watch;
 const KILLS_MIN: u32 = 60;
 /// Kills that each phase must be hit by.
 const HITS_MIN: u32 = 3;
+/// After so many rounds for a phase that some victim was not hit in, it need not be that one: of what is received in bursts
+/// it may never be.
+const TRIES_MAX: u32 = 6;
 /// Rounds after which a phase that was not hit often enough fails the test.
 const ROUNDS_MAX: u32 = 90;
 /// Nothing stands still for so long, however busy the machine.
@@ -64,11 +73,17 @@ fn both_ends_end_equal_whatever_is_killed() {
     for (number, major) in majors.into_iter().enumerate() {
         let mut settings = matrix::chosen(seed, number);
         settings.workers = testkit::apply_workers().unwrap_or(settings.workers);
-        println!("PostgreSQL {major}, {settings}: PGSLUICE_CRASH_SEED={seed}");
+        let decoded = match testkit::source_mode() {
+            Some(mode) => mode == "wal",
+            None => !(seed + number as u64).is_multiple_of(2),
+        };
+        let mode = if decoded { "wal" } else { "logical" };
+        println!("PostgreSQL {major}, {settings}, source_mode={mode}: PGSLUICE_CRASH_SEED={seed}");
         let started = Instant::now();
-        let mut world = World::new(major, seed, settings);
+        let mut world = World::new(major, seed, settings, decoded);
         // Where each row takes a round trip, fewer of them.
         let load = Load::start(&world.pair.source.url("postgres"), seed, settings.batch < 10);
+        let ddl = decoded.then(|| Ddl::start(world.pair.source.url("postgres"), seed));
         world.starting_rounds();
         world.copy_rounds();
         let watch = world.watch();
@@ -76,10 +91,12 @@ fn both_ends_end_equal_whatever_is_killed() {
         world.stream_rounds(&load, &watch, kills_min);
         let deleted = saboteur.stop();
         let committed = load.stop();
+        let changed = ddl.map_or(0, Ddl::stop);
         world.settle();
         let seen = watch.stop();
         println!(
-            "{}\n{committed} transactions, {deleted} rows deleted behind the back of the target; {} states read, \
+            "{}\n{committed} transactions, {changed} changes of catalogs, {deleted} rows deleted behind the back of the \
+             target; {} states read, \
              {} visible commits lost to crashes and applied again; {:.0} s",
             world.tally,
             seen.states,
@@ -95,7 +112,7 @@ fn both_ends_end_equal_whatever_is_killed() {
         assert!(world.tally.of(Victim::Source) >= HITS_MIN, "the source was killed too rarely (seed {seed})");
         for phase in Phase::ALL {
             assert!(
-                world.tally.counted(phase) >= HITS_MIN,
+                world.tally.counted(phase) >= world.hits_min(phase),
                 "{phase:?} was hit too rarely (seed {seed}):\n{}",
                 world.tally
             );
@@ -142,14 +159,18 @@ struct World {
     link: Proxy,
     sluice: Sluice,
     settings: Combination,
+    /// The source is read as WAL.
+    decoded: bool,
     recorder: Recorder,
     random: StdRng,
     tally: Tally,
     rounds_min: u32,
+    /// How often each phase was wanted.
+    tried: [u32; Phase::ALL.len()],
 }
 
 impl World {
-    fn new(major: Major, seed: u64, settings: Combination) -> World {
+    fn new(major: Major, seed: u64, settings: Combination, decoded: bool) -> World {
         let source = Cluster::builder(major).setting("logical_decoding_work_mem", "64kB");
         // What a crash may lose is what was not written yet: as much as the
         // server allows.
@@ -164,23 +185,44 @@ impl World {
             .expect("a publication");
         let recorder = Recorder::create(&pair.state_dir().join("recorder"));
         let link = Proxy::to(pair.target.port()).expect("a proxy");
-        let sluice = start(&pair, &link, settings);
+        let sluice = start(&pair, &link, settings, decoded);
         let rounds_min = environment("PGSLUICE_CRASH_ROUNDS").map_or(0, |rounds| rounds as u32);
         World {
             pair,
             link,
             sluice,
             settings,
+            decoded,
             recorder,
             random: StdRng::seed_from_u64(seed),
             tally: Tally::default(),
             rounds_min,
+            tried: [0; Phase::ALL.len()],
+        }
+    }
+
+    /// How often each phase must be hit.
+    fn hits_min(&self, phase: Phase) -> u32 {
+        match phase {
+            Phase::Look | Phase::Keep if !self.decoded => 0,
+            // Once the first is over it does not come again; the second comes each few seconds, of which it takes one in
+            // a thousand, and only when the target has everything.
+            Phase::Look | Phase::Keep => 1,
+            _ => HITS_MIN,
         }
     }
 
     /// Kills while state, slot and snapshot are being made, by the clock:
     /// what is left half made must not stop the next start.
     fn starting_rounds(&mut self) {
+        while self.tally.counted(Phase::Look) < self.hits_min(Phase::Look) {
+            if !await_phase(&self.recorder, Phase::Look, &mut self.random) {
+                println!("Look did not come again");
+                break;
+            }
+            let phases = self.strike(Victim::Sluice, 0);
+            self.tally.add(phases.hit(Phase::Look), Victim::Sluice);
+        }
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(self.random.random_range(20..250)));
             let phases = self.strike(Victim::Sluice, 0);
@@ -206,18 +248,21 @@ impl World {
     }
 
     fn stream_rounds(&mut self, load: &Load, watch: &Watch, kills_min: u32) {
-        let streaming = &Phase::ALL[1..];
+        let streaming: Vec<Phase> = Phase::ALL
+            .into_iter()
+            .filter(|phase| !matches!(phase, Phase::Copy | Phase::Look) && self.hits_min(*phase) > 0)
+            .collect();
         for round in 0.. {
-            let rarest = streaming.iter().map(|phase| self.tally.counted(*phase)).min().unwrap_or_default();
-            let seen = rarest >= HITS_MIN
+            let missing = |phase: &Phase| self.hits_min(*phase).saturating_sub(self.tally.counted(*phase));
+            let most = streaming.iter().map(missing).max().unwrap_or_default();
+            let seen = most == 0
                 && self.tally.of(Victim::Source) >= HITS_MIN
                 && self.tally.answers_lost > 0
                 && self.tally.kills() >= kills_min;
             if seen && round >= self.rounds_min || round >= ROUNDS_MAX.max(self.rounds_min) {
                 return;
             }
-            let rare: Vec<Phase> =
-                streaming.iter().copied().filter(|phase| self.tally.counted(*phase) <= rarest).collect();
+            let rare: Vec<Phase> = streaming.iter().copied().filter(|phase| missing(phase) == most).collect();
             if self.random.random_bool(0.4) || self.behind() > BEHIND_MAX {
                 load.ebb(true);
                 self.breathe();
@@ -274,11 +319,21 @@ impl World {
         }
     }
 
-    /// Whom to end in `wanted`: pgsluice and the target before anybody again, in
+    /// Whom to end in `wanted`: pgsluice and the target before anybody again, unless that does not succeed; in
     /// COMMIT the connection, and whoever was spared so far.
     fn victim(&mut self, wanted: Phase) -> Victim {
-        let missing =
-            [Victim::Sluice, Victim::Target].into_iter().find(|victim| self.tally.hits(wanted, *victim) == 0);
+        if wanted == Phase::Keep {
+            // It concerns nobody else, and is over before a probe of the target has been answered.
+            return Victim::Sluice;
+        }
+        let tried = &mut self.tried[wanted as usize];
+        *tried += 1;
+        let missing = match *tried {
+            ..=TRIES_MAX => [Victim::Sluice, Victim::Target]
+                .into_iter()
+                .find(|victim| self.tally.hits(wanted, *victim) == 0),
+            _ => None,
+        };
         match missing {
             Some(victim) => victim,
             None if wanted == Phase::Commit && self.tally.answers_lost == 0 => Victim::Link,
@@ -330,7 +385,8 @@ impl World {
             Victim::Sluice => {
                 self.sluice.kill9();
                 let phases = self.recorder.read();
-                self.sluice = start(&self.pair, &self.link, self.settings);
+                self.recorder.clear();
+                self.sluice = start(&self.pair, &self.link, self.settings, self.decoded);
                 phases
             }
             Victim::Target | Victim::Backend => {
@@ -535,12 +591,13 @@ fn tables(settings: Combination) -> Vec<&'static str> {
     TABLES.into_iter().filter(|table| *table != "clock" || !settings.is_relaxed()).collect()
 }
 
-fn start(pair: &Pair, link: &Proxy, settings: Combination) -> Sluice {
+fn start(pair: &Pair, link: &Proxy, settings: Combination, decoded: bool) -> Sluice {
     let settings = settings.arguments();
     let mut arguments: Vec<&str> = ARGUMENTS.split_whitespace().collect();
     arguments.extend(settings.iter().map(String::as_str));
     let mut command = Sluice::command(pair, &arguments).expect("pgsluice is built");
     command.env("PGSLUICE_TARGET", link.url(&pair.target.url("postgres")));
+    command.env("PGSLUICE_SOURCE_MODE", if decoded { "wal" } else { "logical" });
     command.env("PGSLUICE_FLIGHT_RECORDER", pair.state_dir().join("recorder"));
     Sluice::start(command).expect("pgsluice starts")
 }

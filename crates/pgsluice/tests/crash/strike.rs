@@ -77,6 +77,11 @@ impl Recorder {
         Recorder(file.expect("a file for the recorder"))
     }
 
+    /// Of a process that is gone: the next one has not begun.
+    pub(crate) fn clear(&self) {
+        self.0.write_all_at(&[b'0'; Phase::ALL.len()], 0).expect("the recorder's file");
+    }
+
     pub(crate) fn read(&self) -> Phases {
         let mut digits = [0; Phase::ALL.len()];
         // Short while the program starts: then it is in no phase.
@@ -113,6 +118,8 @@ impl Phases {
             Phase::Copy,
             Phase::Spool,
             Phase::Unreported,
+            Phase::Look,
+            Phase::Keep,
         ];
         narrowest.into_iter().find(|phase| self.is(*phase))
     }
@@ -127,6 +134,8 @@ fn delay_max(phase: Phase) -> Duration {
         Phase::Replay => Duration::from_millis(2),
         Phase::Commit => Duration::from_micros(60),
         Phase::Unreported => Duration::from_millis(2),
+        Phase::Look => Duration::from_millis(20),
+        Phase::Keep => Duration::from_micros(500),
     }
 }
 
