@@ -11,7 +11,8 @@
 //! Numbers are little-endian. A file of another version is refused by name: looking anew costs seconds.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use base::{Oid, RelFileLocator};
@@ -31,6 +32,24 @@ const VERSION: u32 = 1;
 /// Magic, version, length.
 const HEADER: usize = 28;
 const CHECKSUM: usize = 4;
+
+/// Makes `bytes` what the file at `path` holds. Whenever the machine goes down, it holds either them or what it held.
+/// Only its owner may read it: rows of catalogs have defaults and filters.
+///
+/// # Errors
+/// When it cannot be written; then it holds what it held.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().ok_or_else(|| io::Error::other("the path names no file"))?;
+    let mut new = name.to_owned();
+    new.push(".new");
+    let new = path.with_file_name(new);
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(dir)?.sync_all()
+}
 
 field_struct!(Server { system_id, major, timeline });
 field_struct!(Space { name, tablespace, collation_is_c, snapshot, map, current });
@@ -134,16 +153,7 @@ impl Catalog {
     /// # Errors
     /// When it cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let mut name = path.file_name().ok_or_else(|| Error::file("its path names no file"))?.to_owned();
-        name.push(".new");
-        let new = path.with_file_name(name);
-        let mut file = fs::File::create(&new)?;
-        file.write_all(&self.to_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::File::open(dir)?.sync_all()?;
-        Ok(())
+        Ok(replace_file(path, &self.to_bytes())?)
     }
 
     /// Reads it from a file.

@@ -36,6 +36,7 @@ mod view;
 pub use bootstrap::Look;
 pub use changes::Changes;
 pub use error::Error;
+pub use file::replace_file;
 pub use follow::Followed;
 pub use missing::Missing;
 pub use publication::{Filters, Published};

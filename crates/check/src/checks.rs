@@ -12,6 +12,7 @@ mod resources;
 mod rights;
 mod servers;
 mod slot;
+mod source_mode;
 mod tables;
 
 use source::publication::{PublishedTable, TableName};
@@ -33,11 +34,12 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 48] = [
+const CHECKS: [Check; 49] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
     Check::Source(servers::origin_none),
+    Check::Both(source_mode::source_mode),
     Check::Target(servers::target_in_recovery),
     Check::Target(servers::read_only),
     Check::Both(servers::one_server),

@@ -69,6 +69,8 @@ pub struct Wanted {
     pub synchronous_commit: &'static str,
     /// The slot is a physical one: WAL is decoded outside the server.
     pub physical_slot: bool,
+    /// What such a slot has lost comes from elsewhere.
+    pub wal_archive: bool,
 }
 
 /// How a schema is to be brought over.

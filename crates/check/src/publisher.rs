@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use base::Oid;
 use schema::PgDump;
 use serde::Deserialize;
 use source::publication::{self, PublishedTable};
@@ -86,6 +87,71 @@ pub(crate) struct Prepared {
     pub(crate) database: String,
 }
 
+/// A published column whose values only the server can render.
+#[derive(Debug)]
+pub(crate) struct Undecoded {
+    pub(crate) table: String,
+    pub(crate) column: String,
+    pub(crate) type_name: String,
+    pub(crate) reason: &'static str,
+}
+
+/// A base type that a column is made of.
+#[derive(Debug, Deserialize)]
+struct MadeOf {
+    relation: u32,
+    column: String,
+    base: u32,
+    name: String,
+}
+
+/// Through domains, arrays, ranges and composites.
+const MADE_OF: &str = "
+WITH RECURSIVE made_of (relation, attname, typid, depth) AS (
+    SELECT a.attrelid, a.attname, a.atttypid, 0 FROM pg_catalog.pg_attribute a
+     WHERE a.attrelid = ANY ($1::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+     UNION
+    SELECT m.relation, m.attname, x.typid, m.depth + 1
+      FROM made_of m JOIN pg_catalog.pg_type t ON t.oid = m.typid
+     CROSS JOIN LATERAL (
+           SELECT t.typbasetype WHERE t.typtype = 'd' UNION ALL
+           SELECT t.typelem WHERE t.typelem <> 0 AND t.typcategory = 'A' UNION ALL
+           SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid) UNION ALL
+           SELECT c.atttypid FROM pg_catalog.pg_attribute c
+            WHERE t.typtype = 'c' AND c.attrelid = t.typrelid AND c.attnum > 0 AND NOT c.attisdropped) x (typid)
+     WHERE m.depth < 16)
+SELECT DISTINCT m.relation::int8 AS relation, m.attname::text AS column, t.oid::int8 AS base,
+       pg_catalog.format_type(t.oid, NULL) AS name
+  FROM made_of m JOIN pg_catalog.pg_type t ON t.oid = m.typid
+ WHERE t.typtype = 'b' AND NOT (t.typelem <> 0 AND t.typcategory = 'A') ORDER BY 1, 2, 3";
+
+/// What it writes, as it has counted.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Load {
+    /// For so long.
+    pub(crate) seconds: f64,
+    pub(crate) wal_bytes: f64,
+    /// In all databases, and of the published tables.
+    pub(crate) rows: f64,
+    pub(crate) published_rows: f64,
+    /// Beside ours.
+    pub(crate) logical_slots: i64,
+}
+
+/// $1 the tables, $2 our slot.
+const LOAD: &str = "
+SELECT EXTRACT(epoch FROM pg_catalog.clock_timestamp() - w.stats_reset)::float8 AS seconds, w.wal_bytes::float8 AS wal_bytes,
+       (SELECT COALESCE(pg_catalog.sum(d.tup_inserted + d.tup_updated + d.tup_deleted), 0)::float8
+          FROM pg_catalog.pg_stat_database d) AS rows,
+       (SELECT COALESCE(pg_catalog.sum(t.n_tup_ins + t.n_tup_upd + t.n_tup_del), 0)::float8
+          FROM pg_catalog.pg_stat_all_tables t
+         WHERE t.relid IN (SELECT o FROM pg_catalog.unnest($1::oid[]) o UNION
+                           SELECT p.relid FROM pg_catalog.unnest($1::oid[]) o
+                            CROSS JOIN LATERAL pg_catalog.pg_partition_tree(o) p)) AS published_rows,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_slots s
+         WHERE s.slot_type = 'logical' AND NOT s.temporary AND s.slot_name <> $2) AS logical_slots
+  FROM pg_catalog.pg_stat_wal w";
+
 /// The source.
 #[derive(Debug)]
 pub(crate) struct Publisher {
@@ -103,6 +169,9 @@ pub(crate) struct Publisher {
     /// Why they cannot be published together.
     pub(crate) contradiction: Option<String>,
     pub(crate) unpublished: Vec<Unpublished>,
+    /// What keeps WAL from being decoded outside the server.
+    pub(crate) undecoded: Vec<Undecoded>,
+    pub(crate) load: Option<Load>,
     pub(crate) sequences: i64,
     /// At most 1000, which is enough to say so.
     pub(crate) large_objects: i64,
@@ -253,7 +322,10 @@ impl Publisher {
             let facts = facts.remove(&published.oid.0)?;
             Some(SourceTable { published, facts })
         };
-        let tables = published.into_iter().flatten().filter_map(with_facts).collect();
+        let tables: Vec<SourceTable> = published.into_iter().flatten().filter_map(with_facts).collect();
+        let made_of: Vec<MadeOf> = reader.rows("types of published columns", MADE_OF, &[&oids]).await?;
+        let undecoded = made_of.into_iter().filter_map(|own| undecoded(own, &tables)).collect();
+        let load = reader.row("statistics of WAL", LOAD, &[&oids, &slot]).await?;
         let unpublished = reader.rows("unpublished tables", &unpublished_sql(major), &[names]).await?;
         let counts: Option<Counts> = reader.row("sequences and large objects", COUNTS, &[]).await?;
         let found = slot::slot_state(reader.session, &slot).await;
@@ -267,6 +339,8 @@ impl Publisher {
             tables_read,
             contradiction,
             unpublished,
+            undecoded,
+            load,
             sequences: counts.as_ref().map_or(0, |counts| counts.sequences),
             large_objects: counts.as_ref().map_or(0, |counts| counts.large_objects),
             slot_name: slot,
@@ -285,6 +359,20 @@ impl Publisher {
     pub(crate) fn publishes_old_rows(&self, table: &PublishedTable) -> bool {
         self.publishes(table, |publication| publication.update || publication.delete)
     }
+}
+
+/// A column that is published and not rendered here.
+fn undecoded(made_of: MadeOf, tables: &[SourceTable]) -> Option<Undecoded> {
+    let reason = types::refused_base(Oid(made_of.base))?;
+    let table = tables.iter().find(|table| table.published.oid.0 == made_of.relation)?;
+    let is_published = table.published.columns.iter().any(|column| column.name == made_of.column);
+    let MadeOf { column, name, .. } = made_of;
+    is_published.then(|| Undecoded {
+        table: table.published.name.to_string(),
+        column,
+        type_name: name,
+        reason,
+    })
 }
 
 /// The tables as the stream will have them, unless they could not be read; and

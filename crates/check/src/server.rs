@@ -79,7 +79,7 @@ SELECT pg_catalog.current_database()::text AS database, r.rolname::text AS role,
          'wal_level', 'max_connections', 'superuser_reserved_connections', 'reserved_connections', 'max_wal_senders',
          'max_replication_slots', 'max_active_replication_origins', 'max_slot_wal_keep_size', 'wal_sender_timeout',
          'idle_replication_slot_timeout', 'default_transaction_read_only', 'synchronous_standby_names',
-         'track_commit_timestamp')) AS settings
+         'track_commit_timestamp', 'full_page_writes', 'block_size', 'wal_block_size')) AS settings
   FROM pg_catalog.pg_roles r
   JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()
  CROSS JOIN (SELECT pg_catalog.count(*) FILTER (WHERE NOT walsender) AS connections,

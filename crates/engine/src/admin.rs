@@ -338,7 +338,7 @@ pub async fn set_enabled(
 pub async fn drop_source(
     source: &Session,
     name: &str,
-    force: bool,
+    (known, force): (bool, bool),
     removed: &mut Vec<String>,
 ) -> Result<(), Error> {
     let what = format!("replication slot \"{name}\" on the source");
@@ -348,7 +348,12 @@ pub async fn drop_source(
         let Some(state) = state else { return Ok(()) };
         let row = source.query_one("SELECT pg_catalog.current_database()::text", &[]).await;
         let here: String = row.map_err(|e| Error::query(source, "ask for the source's database", e))?.get(0);
-        // A physical slot is of no database; by its name it is ours.
+        // A physical slot is of no database: others must say that it is ours.
+        if !force && state.is_physical() && !known {
+            let why =
+                "is a physical one, of which neither the target nor the state directory knows".to_owned();
+            return Err(Error(Kind::Foreign { what, why }));
+        }
         if !force && !state.is_physical() && state.database.as_deref() != Some(&here) {
             let database = state.database.unwrap_or_else(|| "none".to_owned());
             return Err(Error(Kind::Foreign {

@@ -32,6 +32,8 @@ const RESTORED_SOURCE: HeldBy = ("pgsluice scenarios", "a_source_restored_to_bef
 const DISABLED: HeldBy = ("pgsluice scenarios", "disable_on_error_keeps_the_prefix_and_stays_disabled");
 const RELAXED: HeldBy = ("pgsluice scenarios", "p1_what_was_committed_ahead_is_not_released");
 const WAL_STATE: HeldBy = ("pgsluice scenarios", "without_what_was_kept_nothing_is_decoded");
+const WAL_ARCHIVE: HeldBy = ("pgsluice scenarios", "what_the_source_has_removed_comes_from_its_archive");
+const OTHER_CATALOGS: HeldBy = ("pgsluice scenarios", "catalogs_that_are_not_the_sources_stop_it");
 const WAL_REFUSED: HeldBy = ("pgsluice scenarios", "what_cannot_be_decoded_outside_is_refused_at_the_start");
 const FINDINGS: HeldBy = ("pgsluice check", "every_finding_has_an_object_and_a_remedy_that_helps");
 const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_that_stalls_is_noticed");
@@ -96,6 +98,15 @@ base::catalogue! {
          tables, and `pgsluice run --source-mode logical` copies them again.",
         &[WAL_REFUSED],
     ),
+    Kind::Archive(_) => entry(
+        Doing::Decoding,
+        "The archive of the source's WAL cannot be read",
+        Kind::Archive(archived()),
+        "The slot has lost WAL that is needed, and `wal_archive` is read instead. What stands behind the colon has an \
+         entry of its own.",
+        "Do what that entry says; it is tried again.",
+        &[WAL_ARCHIVE],
+    ),
     Kind::Refused(Refusal::NoRestart { .. }) => starting(
         "What the catalogs were is not known",
         Refusal::NoRestart {
@@ -107,6 +118,20 @@ base::catalogue! {
         "Start it where it ran before, with the same `state_dir`. Otherwise run `pgsluice drop`, empty the tables on \
          the target, and `pgsluice run` copies them again.",
         &[WAL_STATE],
+    ),
+    Kind::Refused(Refusal::OtherCatalogs(_)) => entry(
+        Doing::Decoding,
+        "The catalogs that were followed are not the source's",
+        Kind::Refused(Refusal::OtherCatalogs(vec![
+            "pg_class (0,7): Class { oid: 16384, name: \"orders\" } was not followed".to_owned(),
+        ])),
+        "With `source_mode = wal`, what tables, columns and publications are is followed through the WAL and compared with \
+         the source, at each start and every `catalog_check_interval`. They differ: somebody changed files of the source \
+         beneath the server, or following them is wrong, which is a defect of pgsluice.",
+        "Run `pgsluice verify`. Look into the source's log for damaged pages; if there are none, report the message. \
+         `pgsluice drop`, empty the tables, and `pgsluice run` copies them again; with `--source-mode logical` the \
+         source decodes.",
+        &[OTHER_CATALOGS],
     ),
     Kind::Refused(Refusal::Undecodable(_)) => starting(
         "Published tables cannot be decoded outside the server",
@@ -488,6 +513,11 @@ fn unfit() -> Error {
 fn damaged() -> Error {
     let mut all = output::catalogue().into_iter().map(|entry| entry.error);
     all.find(|error| error.lsn().is_some()).expect("decoding has such errors").into()
+}
+
+fn archived() -> source::segments::Error {
+    let mut all = source::segments_catalogue().into_iter().map(|entry| entry.error);
+    all.find(source::segments::Error::is_missing).expect("files of WAL have such errors")
 }
 
 fn refused(why: Refusal) -> Error {

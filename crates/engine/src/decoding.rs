@@ -12,18 +12,18 @@
 //! belong together, or the slot is behind the file, which only keeps more.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base::flight::{self, Phase};
 use base::{Lsn, Progress, Xid};
 use bytes::{Bytes, BytesMut};
 use catalog::Catalog;
 use output::{Decoder, OnRefused, OriginFilter, Publications, Running, Streaming};
 use source::stream::{Heard, Kept, What};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use txn::{Block, DirSpool, Input};
 
@@ -69,7 +69,6 @@ impl Restart {
     pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
         // One that was begun by an attempt that has ended must not come after the next one's.
         let _one = SAVING.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = path.with_extension("new");
         let mut bytes = Vec::from(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&self.timeline.to_le_bytes());
@@ -78,13 +77,7 @@ impl Restart {
         bytes.extend_from_slice(self.slot.as_bytes());
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
         bytes.extend_from_slice(&self.catalog.to_bytes());
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::File::open(dir)?.sync_all()
+        catalog::replace_file(path, &bytes)
     }
 
     /// Reads it.
@@ -102,7 +95,7 @@ impl Restart {
                 return Err(Kind::Spool(io::Error::other(format!("{}: {error}", path.display()))).into());
             }
         };
-        let header = Header::read(&bytes).ok_or_else(|| refused("it is damaged".to_owned()))?;
+        let header = Header::read(&bytes).map_err(refused)?;
         let Header { slot, timeline, confirmed, catalog } = header;
         let catalog = Catalog::from_bytes(catalog).map_err(|error| refused(error.to_string()))?;
         Ok(Restart { slot, timeline, confirmed, catalog })
@@ -123,12 +116,21 @@ struct Header<'b> {
 }
 
 impl Header<'_> {
-    fn read(bytes: &[u8]) -> Option<Header<'_>> {
+    /// Or why there is none.
+    fn read(bytes: &[u8]) -> Result<Header<'_>, String> {
+        let version = bytes.strip_prefix(MAGIC).and_then(|rest| rest.first_chunk());
+        match version.map(|bytes| u32::from_le_bytes(*bytes)) {
+            Some(VERSION) => Header::read_version(bytes).ok_or_else(|| "it is damaged".to_owned()),
+            Some(version) => Err(format!(
+                "its version is {version}, or it is damaged; this pgsluice reads version {VERSION}"
+            )),
+            None => Err("it is damaged".to_owned()),
+        }
+    }
+
+    fn read_version(bytes: &[u8]) -> Option<Header<'_>> {
         let (header, rest) = bytes.split_at_checked(HEADER)?;
         let number = |at: usize| Some(u32::from_le_bytes(*header.get(at..)?.first_chunk()?));
-        if !header.starts_with(MAGIC) || number(16)? != VERSION {
-            return None;
-        }
         let confirmed = Lsn::new(u64::from_le_bytes(*header.get(24..)?.first_chunk()?));
         let (slot, rest) = rest.split_at_checked(usize::try_from(number(32)?).ok()?)?;
         let (checksum, catalog) = rest.split_first_chunk()?;
@@ -200,12 +202,28 @@ impl Wanted<'_> {
     }
 }
 
+/// Asks for the catalogs as they are once everything up to `to` was decoded.
+pub(crate) struct Ask {
+    pub(crate) to: Lsn,
+    pub(crate) answer: oneshot::Sender<AtPlace>,
+}
+
+/// The catalogs at a place in the WAL.
+pub(crate) struct AtPlace {
+    pub(crate) catalog: Catalog,
+    /// Where they had last been changed for everybody.
+    pub(crate) changed: Lsn,
+}
+
 /// One stream's decoding.
 pub(crate) struct Decoding {
     decoder: Decoder,
     keeper: Keeper,
     progress: Arc<Progress>,
     gather: Gather,
+    asks: mpsc::Receiver<Ask>,
+    /// What cannot be answered yet.
+    asked: Option<Ask>,
 }
 
 impl Decoding {
@@ -215,6 +233,7 @@ impl Decoding {
         path: PathBuf,
         kept: Arc<Kept>,
         progress: Arc<Progress>,
+        asks: mpsc::Receiver<Ask>,
         wanted: &Wanted<'_>,
     ) -> Result<Decoding, Error> {
         kept.advance(restart.lsn());
@@ -222,7 +241,7 @@ impl Decoding {
         let saved = begin(&catalog);
         let decoder = wanted.decoder(catalog)?;
         let keeper = Keeper { path, slot, timeline, kept, saved, at: Instant::now(), candidate: None };
-        Ok(Decoding { decoder, keeper, progress, gather: Gather::new() })
+        Ok(Decoding { decoder, keeper, progress, gather: Gather::new(), asks, asked: None })
     }
 
     /// Where the stream must begin.
@@ -247,6 +266,7 @@ impl Decoding {
                 Ok(Some(block)) => block,
                 Ok(None) => return Ok(()),
                 Err(_) => {
+                    self.answer();
                     self.keep().await?;
                     continue;
                 }
@@ -272,12 +292,20 @@ impl Decoding {
             {
                 return Ok(());
             }
+            self.answer();
             self.keep().await?;
         }
     }
-}
 
-impl Decoding {
+    fn answer(&mut self) {
+        self.asked = self.asked.take().or_else(|| self.asks.try_recv().ok());
+        if let Some(ask) = self.asked.take_if(|ask| ask.to <= self.decoder.decoded()) {
+            let place = AtPlace { catalog: self.decoder.catalog().clone(), changed: self.decoder.changed() };
+            // Who asked may have gone.
+            let _ = ask.answer.send(place);
+        }
+    }
+
     async fn keep(&mut self) -> Result<(), Error> {
         match self.keeper.look(&self.decoder, &self.progress) {
             Some(restart) => self.keeper.keep(restart).await,
@@ -395,6 +423,7 @@ impl Keeper {
         let path = self.path.clone();
         let lsn = restart.lsn();
         let saving = tokio::task::spawn_blocking(move || {
+            let _keep = flight::inside(Phase::Keep);
             restart.save(&path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
         });
         saving.await.map_err(io::Error::other).flatten().map_err(Kind::Spool)?;

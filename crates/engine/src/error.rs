@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Client(client::Error),
     Decode(output::Error),
     Spool(std::io::Error),
+    /// Files with WAL that the source has no more.
+    Archive(source::segments::Error),
     /// The target's backend and we waited for one another.
     Silent(Silence),
     Refused(Refusal),
@@ -91,6 +93,7 @@ impl fmt::Display for Error {
             Kind::Spool(error) => {
                 write!(f, "{error}; make room there, or give another --state-dir")
             }
+            Kind::Archive(error) => write!(f, "cannot read the WAL that the source has no more: {error}"),
             Kind::Silent(silence) => write!(
                 f,
                 "nothing has come from the target for {} s, although its backend {} waits for us or is gone: the \
@@ -122,6 +125,7 @@ impl std::error::Error for Error {
             Kind::Apply(error) => error.source(),
             Kind::Client(error) => error.source(),
             Kind::Decode(error) => error.source(),
+            Kind::Archive(error) => error.source(),
             Kind::Spool(_)
             | Kind::Silent(_)
             | Kind::Refused(_)

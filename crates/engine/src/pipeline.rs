@@ -11,25 +11,27 @@
 //!                                   ^------ Progress ------|
 //! ```
 
+mod archive;
+mod compare;
+mod feed;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use apply::{JoinedTables, Joins, State, SubscriptionRow, Target};
 use base::{Lsn, Progress};
-use catalog::{Catalog, Look};
 use client::{Replication, Session, Wire};
 use copy::CopyJob;
-use proto::replication::PgoutputOptions;
 use source::publication::{self, Generated, PublishedTable, TableName, TargetTable};
 use source::slot::{self, NewSlot, SlotState, SystemIdentity};
-use source::stream::{Heard, QUEUE_BLOCKS, Stream, StreamOptions, What};
+use source::stream::{Heard, QUEUE_BLOCKS};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, DirSpool};
 
+use self::feed::{Feed, Holder};
 use crate::adopt::{self, Adoption};
-use crate::decoding::{Decoding, Restart, Wanted};
 use crate::error::{Error, Kind};
 use crate::history;
 use crate::record::Record;
@@ -219,7 +221,9 @@ impl Attempt<'_> {
         if row.consistent_point.is_none() {
             return Ok(());
         }
-        let Some(found) = &ends.slot else { return Err(Error::refused(Refusal::SlotGone { slot })) };
+        let Some(found) = &ends.slot else {
+            return if self.has_archive() { Ok(()) } else { Err(Error::refused(Refusal::SlotGone { slot })) };
+        };
         let is_logical = found.is_pgoutput_of(ends.identity.dbname.as_deref());
         let (is_ours, is_other) = match self.settings.source_mode {
             SourceMode::Logical => (is_logical, found.is_physical() && self.settings.restart_file().exists()),
@@ -233,7 +237,7 @@ impl Attempt<'_> {
             let (plugin, database) = (found.plugin.clone(), found.database.clone());
             return Err(Error::refused(Refusal::NotOurSlot { slot, name, plugin, database }));
         }
-        if found.is_lost() {
+        if found.is_lost() && !self.has_archive() {
             return Err(Error::refused(Refusal::SlotLost { slot, why: found.invalidation.clone() }));
         }
         Ok(())
@@ -270,69 +274,6 @@ impl Attempt<'_> {
             wire.close().await;
         }
         Ok(copied)
-    }
-
-    /// Makes the slot; and who holds the snapshot that the copy is taken under.
-    async fn make_slot(&self, ends: &Ends) -> Result<(slot::CreatedSlot, Holder), Error> {
-        let settings = self.settings;
-        let name = &settings.subscription.slot();
-        match settings.source_mode {
-            SourceMode::Logical => {
-                let mut wire = self.snapshot_wire().await?;
-                let new =
-                    NewSlot { name, temporary: false, snapshot: slot::Snapshot::Export, failover: false };
-                let made = slot::create_logical_slot(&mut wire, &new).await?;
-                Ok((made, Holder::Wire(Box::new(wire))))
-            }
-            SourceMode::Wal => {
-                let redo = slot::create_physical_slot(&ends.source, name).await?;
-                let made = self.look_at_catalogs(ends, name, redo).await;
-                if made.is_err() {
-                    // It would keep WAL for ever.
-                    slot::drop_slot(&ends.source, name).await?;
-                }
-                made
-            }
-        }
-    }
-
-    /// Looks at the catalogs, and keeps what they are for the decoding from the slot that was made at `redo`.
-    async fn look_at_catalogs(
-        &self,
-        ends: &Ends,
-        slot: &str,
-        redo: Lsn,
-    ) -> Result<(slot::CreatedSlot, Holder), Error> {
-        /// Waits until all is flushed that ended before.
-        const FLUSH: &str = "BEGIN; SET LOCAL synchronous_commit = local; \
-            SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', ''); COMMIT";
-        let session = self.snapshot_session().await?;
-        let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
-        let looked = Catalog::look_and_export(&session, &look).await;
-        let (catalog, snapshot_name) = looked.map_err(output::Error::from)?;
-        // What a crash of the source would take back must not be taken for seen: its ids are given out again.
-        ends.source.batch_execute(FLUSH).await.map_err(|error| ends.source.error(error))?;
-        // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
-        // flushed before; what it sees and lies there is known by its id.
-        let consistent_point = ends.identity.xlogpos.min(catalog.looked());
-        self.wanted(ends, (consistent_point, false)).await?.refuse(&catalog)?;
-        let timeline = ends.identity.timeline;
-        let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, catalog };
-        restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
-        let made = slot::CreatedSlot { consistent_point, snapshot_name: Some(snapshot_name) };
-        Ok((made, Holder::Session(Box::new(session))))
-    }
-
-    /// A session that looks at the catalogs and holds the snapshot of the look.
-    async fn snapshot_session(&self) -> Result<Session, Error> {
-        let name = self.settings.subscription.application_name("snapshot");
-        let settings = [SOURCE_SETTINGS.as_slice(), slot::EXPORT_SETTINGS.as_slice()].concat();
-        let session = client::connect(&self.settings.source, &name, &settings).await?;
-        if session.version().major() >= 17 {
-            let set = session.batch_execute("SET transaction_timeout = 0").await;
-            set.map_err(|error| session.error(error))?;
-        }
-        Ok(session)
     }
 
     /// A later start: what is left of the first copy is made under a snapshot
@@ -456,7 +397,7 @@ impl Attempt<'_> {
             history::start_position(&mut ends.wire, &ends.source, &ends.state, &row, target.reached())
                 .await?;
         let progress = Arc::new(Progress::starting_at(start));
-        let found = slot::slot_state(&ends.source, &ends.slot_name).await?;
+        let found = self.slot_to_stream_from(&ends).await?;
         let (decoding, confirmed) = match restart {
             None => (None, found.and_then(|slot| slot.confirmed_flush)),
             Some(restart) => {
@@ -547,128 +488,7 @@ impl Attempt<'_> {
             }
         }
     }
-
-    /// What was kept, if it is of the WAL that the source has.
-    fn restart(&self, ends: &Ends) -> Result<Restart, Error> {
-        let restart = Restart::open(&self.settings.restart_file())?;
-        if restart.timeline != ends.identity.timeline {
-            let (before, now) = (restart.timeline, ends.identity.timeline);
-            return Err(Error::refused(Refusal::OtherTimeline { before, now }));
-        }
-        Ok(restart)
-    }
-
-    /// Goes on decoding where it was; `reserved` is from where on the slot keeps WAL.
-    async fn decoding(
-        &self,
-        ends: &Ends,
-        restart: Restart,
-        reserved: Option<Lsn>,
-        progress: &Arc<Progress>,
-        binary: bool,
-    ) -> Result<Decoding, Error> {
-        let path = self.settings.restart_file();
-        let wanted = self.wanted(ends, (progress.snapshot().applied, binary)).await?;
-        let segment = |lsn: Lsn| lsn.as_u64() / wanted.segment_size;
-        let reserved = reserved.unwrap_or(Lsn::INVALID);
-        if restart.slot != ends.slot_name || segment(restart.lsn()) < segment(reserved) {
-            let why = format!(
-                "it is of slot \"{}\" at {}, and slot \"{}\" keeps WAL from {reserved} on",
-                restart.slot,
-                restart.lsn(),
-                ends.slot_name
-            );
-            return Err(Error::refused(Refusal::NoRestart { path, why }));
-        }
-        Decoding::new(restart, path, Arc::default(), Arc::clone(progress), &wanted)
-    }
-
-    async fn wanted(&self, ends: &Ends, (start, binary): (Lsn, bool)) -> Result<Wanted<'_>, Error> {
-        const SIZES: &str = "SELECT pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_segment_size')), \
-                                    pg_catalog.pg_size_bytes(pg_catalog.current_setting('logical_decoding_work_mem'))";
-        let row = ends.source.query_one(SIZES, &[]).await.map_err(|error| ends.source.error(error))?;
-        let size = |at: usize| row.get::<_, i64>(at).cast_unsigned();
-        Ok(Wanted {
-            settings: self.settings,
-            version: ends.wire.version(),
-            binary,
-            start,
-            segment_size: size(0),
-            work_mem_bytes: usize::try_from(size(1)).unwrap_or(usize::MAX),
-        })
-    }
-
-    async fn feed(
-        &self,
-        wire: Wire,
-        slot: String,
-        (start, binary): (Lsn, bool),
-        decoding: Option<Decoding>,
-    ) -> Result<Feed, Error> {
-        let settings = self.settings;
-        let (start, what) = match &decoding {
-            None => {
-                let pgoutput = PgoutputOptions {
-                    publications: settings.publications.clone(),
-                    binary,
-                    streaming: settings.streaming,
-                    origin_none: settings.origin == Origin::None,
-                };
-                (start, What::Pgoutput(pgoutput))
-            }
-            Some(decoding) => (decoding.position(), decoding.stream()),
-        };
-        let options = StreamOptions {
-            slot,
-            start,
-            what,
-            status_interval: settings.wal_receiver_status_interval,
-            timeout: settings.wal_receiver_timeout,
-        };
-        Ok(Feed { stream: Stream::start(wire, options).await?, decoding })
-    }
 }
-
-/// Where messages of pgoutput come from.
-struct Feed {
-    stream: Stream,
-    /// Of WAL that comes as it stands, until it is begun.
-    decoding: Option<Decoding>,
-}
-
-impl Feed {
-    /// Hands blocks to `out` until `stop` is cancelled or nobody takes them.
-    async fn run(
-        &mut self,
-        progress: &Progress,
-        heard: &Arc<Heard>,
-        out: &mpsc::Sender<Block>,
-        stop: &CancellationToken,
-    ) -> Result<(), Error> {
-        let Some(decoding) = self.decoding.take() else {
-            return Ok(self.stream.run(progress, heard, out, stop).await?);
-        };
-        let (blocks, wal) = mpsc::channel(QUEUE_BLOCKS);
-        let running = tokio::spawn(decoding.run(wal, out.clone(), Arc::clone(heard)));
-        let mut decoding = AbortOnDrop(running);
-        tokio::select! {
-            ended = self.stream.run(progress, heard, &blocks, stop) => ended?,
-            ended = &mut decoding.0 => return ended.unwrap_or_else(|error| Err(broke(&error))),
-        }
-        // It takes no more, or is to.
-        drop(blocks);
-        (&mut decoding.0).await.unwrap_or_else(|error| Err(broke(&error)))
-    }
-}
-
-/// Who holds the snapshot that rows are copied under: it lives as long.
-enum Holder {
-    Wire(Box<Wire>),
-    Session(#[expect(dead_code, reason = "it is there to stay open")] Box<Session>),
-}
-
-/// For how long transactions that run when the catalogs are looked at are waited for; a logical slot waits for ever.
-const LOOK_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn broke(error: &tokio::task::JoinError) -> Error {
     Error::refused(Refusal::ApplierBroke(error.to_string()))
@@ -722,6 +542,7 @@ impl Flow {
         mut skip: watch::Receiver<Lsn>,
     ) -> Result<(), Error> {
         let heard = Arc::<Heard>::default();
+        let asks = self.stream.asks.take();
         let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), self.kind);
         tokio::select! {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
@@ -733,6 +554,10 @@ impl Flow {
             failed = apply::flush_continuously(&self.state, &self.progress) => {
                 let Err(error) = failed else { return Ok(()) };
                 return Err(self.reason(error).await);
+            }
+            failed = attempt.compare_catalogs(asks) => {
+                let Err(error) = failed;
+                return Err(error);
             }
             silence = attempt.status.target_silent() => return Err(Kind::Silent(silence).into()),
             () = carry_figures(attempt.status, &heard) => {}
@@ -751,7 +576,7 @@ impl Flow {
         }
         apply::flush_now(&self.state, &self.progress).await?;
         // The source may be gone; it will be told next time.
-        let _ = tokio::time::timeout(FAREWELL, self.stream.stream.finish(&self.progress)).await;
+        let _ = tokio::time::timeout(FAREWELL, self.stream.finish(&self.progress)).await;
         Ok(())
     }
 

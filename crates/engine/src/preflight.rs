@@ -83,6 +83,7 @@ fn wanted(settings: &Settings) -> Wanted {
         keep_commit_timestamps: settings.keep_commit_timestamps,
         synchronous_commit: settings.synchronous_commit.as_str(),
         physical_slot: settings.source_mode == SourceMode::Wal,
+        wal_archive: settings.wal_archive.is_some(),
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) enum Refusal {
         path: PathBuf,
         why: String,
     },
+    /// What was followed is not what the source has; a difference each.
+    OtherCatalogs(Vec<String>),
     /// What cannot be decoded outside the server, table by table.
     Undecodable(Vec<String>),
     /// A subscription keeps the source mode that its slot was made for.
@@ -228,6 +230,12 @@ impl fmt::Display for Refusal {
                 "{} does not say what the catalogs were where decoding has to go on: {why}; WAL alone does not tell; \
                  put the file back, give the --state-dir that it is in, or drop the subscription and copy again",
                 path.display()
+            ),
+            Refusal::OtherCatalogs(differences) => write!(
+                f,
+                "the catalogs that were followed through the WAL are not those of the source: {}; nothing more is \
+                 applied; pgsluice verify tells what became of the rows; {COPY_AGAIN}",
+                shown(differences)
             ),
             Refusal::Undecodable(reasons) => {
                 f.write_str("published tables cannot be decoded outside the server; ")?;

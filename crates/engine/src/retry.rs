@@ -53,9 +53,12 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         }
         Kind::Client(error) if is_missing_right(error.sqlstate()) => Verdict::Stop,
         Kind::Decode(error) if !error.is_passing() => Verdict::Stop,
-        Kind::Decode(_) | Kind::Source(_) | Kind::Apply(_) | Kind::Client(_) | Kind::Spool(_) => {
-            Verdict::Later
-        }
+        Kind::Decode(_)
+        | Kind::Archive(_)
+        | Kind::Source(_)
+        | Kind::Apply(_)
+        | Kind::Client(_)
+        | Kind::Spool(_) => Verdict::Later,
     }
 }
 

@@ -69,6 +69,11 @@ pub struct Settings {
     /// How often the publication is looked at for tables that were added or
     /// dropped; zero: only when somebody asks.
     pub refresh_interval: Duration,
+    /// How often the catalogs that are followed through the WAL are compared with the source's, besides at each start;
+    /// zero: only then.
+    pub catalog_check_interval: Duration,
+    /// Where WAL is that the source has removed: segments as `archive_command` or `pg_receivewal` leaves them.
+    pub wal_archive: Option<PathBuf>,
     /// Run although the target's triggers and foreign keys would act.
     pub allow_triggers: bool,
     /// Directory of locks, control sockets and spools.

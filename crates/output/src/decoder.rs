@@ -61,6 +61,8 @@ struct Core {
     /// The newest transaction that a record was of.
     newest: Xid,
     running: Option<Running>,
+    /// Where something that everybody sees of the catalogs was last changed.
+    changed: Lsn,
     failed: bool,
 }
 
@@ -133,6 +135,7 @@ impl Decoder {
             seen_by_look: 0,
             newest: Xid::INVALID,
             running: None,
+            changed: Lsn::INVALID,
             failed: false,
             end: reader.position(),
             options,
@@ -203,6 +206,12 @@ impl Decoder {
     #[must_use]
     pub fn running(&self) -> Option<Running> {
         self.core.running
+    }
+
+    /// The last record behind which everybody saw other catalogs than before it; invalid before the first.
+    #[must_use]
+    pub fn changed(&self) -> Lsn {
+        self.core.changed
     }
 
     /// How many transactions are open and have left something that may come out.
@@ -302,6 +311,10 @@ impl Core {
         }
         let followed = self.catalog.follow(record)?;
         self.forget(&followed);
+        // Files of catalogs that are not in pg_class change at once.
+        if !followed.changes.is_empty() || record.rmgr() == Rmgr::RelMap {
+            self.changed = record.lsn();
+        }
         let xid = record.xid();
         if xid.is_valid() && (!self.newest.is_valid() || self.newest.precedes(xid)) {
             self.newest = xid;

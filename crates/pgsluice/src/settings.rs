@@ -150,6 +150,23 @@ pub(crate) struct Stream {
     /// asks for it.
     #[arg(long, default_value = "10s", value_name = "DURATION")]
     pub(crate) refresh_interval: Milliseconds,
+
+    /// With source_mode = wal, read WAL that the source has removed from here
+    ///
+    /// A directory that the source's archive_command or pg_receivewal fills,
+    /// compressed by gzip, lz4 or zstd or not at all. Where it is given, a slot
+    /// that has lost WAL (max_slot_wal_keep_size) is made anew, and what is
+    /// missing comes from the archive.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wal_archive: Option<PathBuf>,
+
+    /// With source_mode = wal, compare the catalogs this often with the source's
+    ///
+    /// They are followed through the WAL and compared, row by row, at each
+    /// start and then this often; what differs stops the subscription. It
+    /// costs the source a read of its catalogs. 0 compares at starts only.
+    #[arg(long, default_value = "1h", value_name = "DURATION")]
+    pub(crate) catalog_check_interval: Milliseconds,
 }
 
 /// The first copy.

@@ -134,6 +134,8 @@ impl Subject {
             wal_receiver_timeout: stream.wal_receiver_timeout.0,
             wal_retrieve_retry_interval: stream.wal_retrieve_retry_interval.0,
             refresh_interval: stream.refresh_interval.0,
+            wal_archive: stream.wal_archive.clone(),
+            catalog_check_interval: stream.catalog_check_interval.0,
             allow_triggers: apply.allow_triggers.0,
             state_dir: self.state_dir.clone(),
         })

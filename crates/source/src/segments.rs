@@ -268,6 +268,13 @@ impl Segments {
         Ok(Segments { segments, segment_size, place })
     }
 
+    /// Without those that are being written.
+    #[must_use]
+    pub fn whole(mut self) -> Segments {
+        self.segments.retain(|_, segment| !segment.is_partial);
+        self
+    }
+
     /// `wal_segment_size`.
     #[must_use]
     pub fn segment_size(&self) -> u64 {

@@ -121,6 +121,12 @@ const REFUSED: [(&[u32], &str); 4] = [
     (&[3361, 3402, 5017, 4600, 4601], "only catalogs and indexes hold them"),
 ];
 
+/// Why the values of a base type cannot be rendered here, whoever publishes them.
+#[must_use]
+pub fn refused_base(oid: Oid) -> Option<&'static str> {
+    Builtin::find(oid).err()
+}
+
 impl Builtin {
     /// How the base type with that OID is rendered.
     pub(crate) fn find(oid: Oid) -> Result<Self, &'static str> {

@@ -37,6 +37,7 @@ mod xml;
 mod zone;
 
 pub use array::{Elements, elements as array_elements};
+pub use builtin::refused_base;
 pub use codec::Codec;
 pub use describe::{TypeInfo, TypeKind, Types};
 pub use error::{Error, Result, Unsupported};

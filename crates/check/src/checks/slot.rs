@@ -22,7 +22,15 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
     let database = source.server.as_ref().map(|server| server.database.as_str());
     let begun = target.state.is_begun();
     let again = "pgsluice drop, then copy again";
+    let from_archive = |what: &str| {
+        let what = format!("{what}: it is made anew, and what is missing is read from --wal-archive");
+        vec![Finding::note(End::Source, &object, what)]
+    };
+    let has_archive = wanted.physical_slot && wanted.wal_archive;
     let Some(slot) = &source.slot else {
+        if begun && has_archive {
+            return from_archive("does not exist any more");
+        }
         let what = "does not exist any more, so changes may be missing";
         return if begun { vec![cannot(what.to_owned()).remedy(again)] } else { Vec::new() };
     };
@@ -38,6 +46,9 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
             slot.database.as_deref().unwrap_or("none")
         );
         return vec![cannot(what).remedy("choose another --subscription; or, if nothing needs it").sql(drop)];
+    }
+    if begun && slot.is_lost() && has_archive {
+        return from_archive("has lost WAL that the target still needs");
     }
     if begun && slot.is_lost() {
         let why = slot.invalidation.as_deref().unwrap_or("lost");

@@ -47,9 +47,14 @@ async fn remove(subject: &Subject, force: bool, removed: &mut Vec<String>) -> an
     if let (Some(native), false) = (&native, force) {
         return Err(Failure::Adopted { name: name.clone(), native: native.clone() }.into());
     }
+    let kept = engine::restart_file(&subject.state_dir, name);
+    let is_known = stored.is_some() || kept.exists();
     let slot = stored.and_then(|stored| stored.slot).unwrap_or_else(|| name.slot());
     match open("source", subject, force).await? {
-        Some(source) => admin::drop_source(&source, &slot, force, removed).await.map_err(from_admin)?,
+        Some(source) => {
+            let dropped = admin::drop_source(&source, &slot, (is_known, force), removed).await;
+            dropped.map_err(from_admin)?;
+        }
         None => eprintln!(
             "pgsluice: the source was left out; if it comes back, drop its slot there: \
              SELECT pg_drop_replication_slot('{slot}')"
@@ -74,7 +79,6 @@ async fn remove(subject: &Subject, force: bool, removed: &mut Vec<String>) -> an
             removed.push(format!("spool {}", spool.display()));
         }
     }
-    let kept = engine::restart_file(&subject.state_dir, name);
     if remove_at(&kept, |file| std::fs::remove_file(file))? {
         removed.push(format!("catalogs {}", kept.display()));
     }

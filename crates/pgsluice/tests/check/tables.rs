@@ -160,6 +160,36 @@ const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "decodable",
+        both: "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        source: "CREATE PUBLICATION p FOR TABLE t",
+        expected: &[told("note", "source", "source_mode", "both logical and wal are possible; it writes ")],
+        ..CASE
+    },
+    Case {
+        name: "undecodable",
+        both: "CREATE EXTENSION citext; CREATE DOMAIN word AS citext; CREATE TABLE c (id int PRIMARY KEY, words word[])",
+        source: "CREATE PUBLICATION p FOR TABLE c",
+        expected: &[told(
+            "note",
+            "source",
+            "source_mode",
+            "only logical is possible: table public.c, column \"words\": type public.citext, it is a base type of an",
+        )],
+        ..CASE
+    },
+    Case {
+        name: "undecodable_wal",
+        both: "CREATE EXTENSION citext; CREATE TABLE c (id int PRIMARY KEY, word citext, at regclass)",
+        source: "CREATE PUBLICATION p FOR TABLE c",
+        args: &["--source-mode", "wal"],
+        expected: &[
+            told("cannot", "source", "source_mode", "wal is not possible: table public.c, column \"at\": type regclass"),
+            told("cannot", "source", "source_mode", "column \"word\": type public.citext"),
+        ],
+        ..CASE
+    },
+    Case {
         name: "lists",
         since: 15,
         both: "CREATE TABLE listed (id int PRIMARY KEY, v text); CREATE TABLE filtered (id int PRIMARY KEY, v text)",

@@ -193,3 +193,156 @@ fn savepoints_of_what_ran_during_the_look_are_rolled_back() {
         );
     });
 }
+
+/// The file of a catalog, as the server names it.
+fn path_of(s: &Scenario, catalog: &str) -> std::path::PathBuf {
+    s.pair().source.data_dir().join(s.source_one(&format!("SELECT pg_relation_filepath('{catalog}')")))
+}
+
+#[test]
+fn catalogs_that_are_not_the_sources_stop_it() {
+    scenario_alone(
+        &[&["--source-mode", "wal", "--catalog-check-interval", "300ms"]],
+        |source| source.setting("ignore_checksum_failure", "on"),
+        |target| target,
+        |s| {
+            const SAME: &str = "the catalogs that are followed are the source's";
+            s.both("CREATE TABLE t (id int PRIMARY KEY)");
+            s.source("CREATE TABLE right_name (id int)");
+            s.publish("FOR TABLE t, mark");
+            s.follow();
+            s.wait_for_log(SAME);
+            // While others change them all the time.
+            let over = std::sync::atomic::AtomicBool::new(false);
+            let before = s.log(0).matches(SAME).count();
+            std::thread::scope(|scope| {
+                let (source, over, db) = (&s.pair().source, &over, s.source_one("SELECT current_database()"));
+                let busy = scope.spawn(move || {
+                    let (mut name, mut number) = ("right_name", 0);
+                    while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let sql = "CREATE TEMP TABLE passing (a int, b text); DROP TABLE passing";
+                        source.sql(&db, sql).unwrap();
+                        let other = if name == "right_name" { "other_name" } else { "right_name" };
+                        let sql = format!("ALTER TABLE {name} RENAME TO {other}; ANALYZE {other}");
+                        source.sql(&db, &sql).unwrap();
+                        (name, number) = (other, number + 1);
+                    }
+                    (name, number)
+                });
+                let again = wait_for("looks at catalogs that change", BOUND, || {
+                    Ok(s.log(0).matches(SAME).count() >= before + 5)
+                });
+                over.store(true, std::sync::atomic::Ordering::Relaxed);
+                let (name, number) = busy.join().unwrap();
+                again.unwrap();
+                assert!(number > 10, "only {number} changes");
+                if name != "right_name" {
+                    s.source(&format!("ALTER TABLE {name} RENAME TO right_name"));
+                }
+            });
+            s.source("CHECKPOINT");
+            let path = path_of(s, "pg_class");
+            s.pair_mut().source.stop(testkit::StopMode::Fast).unwrap();
+            let mut bytes = std::fs::read(&path).unwrap();
+            let places: Vec<usize> =
+                (0..bytes.len() - 10).filter(|&at| &bytes[at..at + 10] == b"right_name").collect();
+            assert!(!places.is_empty());
+            for at in places {
+                bytes[at..at + 5].copy_from_slice(b"wrong");
+            }
+            std::fs::write(&path, bytes).unwrap();
+            s.pair_mut().source.start_again().unwrap();
+            let (code, log) = s.ended().remove(0);
+            let said =
+                "the catalogs that were followed through the WAL are not those of the source: pg_class";
+            assert!(code == 1 && log.contains(said) && log.contains("wrong_name"), "{code}: {log}");
+        },
+    );
+}
+
+/// A directory that the source's server, another user, may write to.
+fn archive() -> tempfile::TempDir {
+    let dir = tempfile::Builder::new().prefix("pgsluice-archive-").tempdir().unwrap();
+    let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(dir.path(), all).unwrap();
+    dir
+}
+
+/// Writes until the slot has lost WAL.
+fn lose_wal(s: &Scenario) {
+    let lost = format!(
+        "SELECT coalesce(bool_or(wal_status = 'lost'), false) FROM pg_replication_slots WHERE slot_name = '{}'",
+        s.slot(0)
+    );
+    wait_for("the slot to lose WAL", BOUND, || {
+        s.source("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series((SELECT max(id) FROM t) + 1, (SELECT max(id) FROM t) + 1000) i");
+        s.source("SELECT pg_switch_wal()");
+        s.source("CHECKPOINT");
+        Ok(s.source_one(&lost) == "t")
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_the_source_has_removed_comes_from_its_archive() {
+    let dir = archive();
+    let place = dir.path().to_str().unwrap();
+    scenario_alone(
+        ONE,
+        |source| {
+            // A directory for each cluster.
+            let own = format!("d={place}/$(stat -c %%i PG_VERSION) && mkdir -p $d");
+            source
+                .setting("archive_mode", "on")
+                .setting("archive_command", &format!("{own} && cp %p $d/new && mv $d/new $d/%f"))
+                .setting("max_slot_wal_keep_size", "16MB")
+                .setting("min_wal_size", "32MB")
+                .setting("max_wal_size", "32MB")
+        },
+        |target| target,
+        |s| {
+            use std::os::unix::fs::MetadataExt;
+            let inode = std::fs::metadata(s.pair().source.data_dir().join("PG_VERSION")).unwrap().ino();
+            let own = format!("{place}/{inode}");
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+            s.source("INSERT INTO t VALUES (0)");
+            s.publish("FOR TABLE t, mark");
+            s.follow();
+            s.stop();
+            lose_wal(s);
+            s.source("UPDATE t SET v = 'changed' WHERE id % 7 = 0");
+            let output = s.call(0, &["run", "--publication", "p", "--source-mode", "wal"]);
+            assert!(output.status.code() == Some(1) && output.stderr.contains("has lost WAL"), "{output:?}");
+            s.run_with(|command| {
+                command.env("PGSLUICE_WAL_ARCHIVE", &own);
+            });
+            s.catch_up();
+            s.same();
+            assert!(s.log(0).contains("reading WAL from"), "{}", s.log(0));
+            // While it runs, too: it is not scheduled for a while.
+            let pid = rustix::process::Pid::from_raw(i32::try_from(s.sluice(0).pid()).unwrap()).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+            // A walsender whose slot is to be taken away says so, and waits until that was heard.
+            let later = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_secs(2));
+                rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+            });
+            lose_wal(s);
+            later.join().unwrap();
+            s.catch_up();
+            s.same();
+            assert_eq!(s.log(0).matches("reading WAL from").count(), 2, "{}", s.log(0));
+            // What the archive has lost, too, is named.
+            s.stop();
+            lose_wal(s);
+            for file in std::fs::read_dir(&own).unwrap() {
+                std::fs::remove_file(file.unwrap().path()).unwrap();
+            }
+            s.source("SELECT pg_switch_wal()");
+            s.run_with(|command| {
+                command.env("PGSLUICE_WAL_ARCHIVE", &own);
+            });
+            s.wait_for_log("cannot read the WAL that the source has no more");
+        },
+    );
+}

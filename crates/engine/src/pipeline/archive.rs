@@ -1,0 +1,119 @@
+//! WAL that the source has removed, from a directory that its `archive_command` or `pg_receivewal` fills.
+//!
+//! ```text
+//!   needed from      segment of the slot's restart_lsn
+//!        |--- archive ---|------ stream ------>
+//! ```
+//! Only whole segments are read, up to the one where the slot's WAL begins; one that is not there yet is waited for. The
+//! slot keeps the rest meanwhile. If it is lost again, the next attempt begins where this one came to.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Lsn;
+use bytes::Bytes;
+use source::segments::{self, Segments};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use txn::{Block, Input};
+
+use super::broke;
+use crate::error::{Error, Kind};
+
+/// Until a segment is looked for again.
+const POLL: Duration = Duration::from_secs(1);
+/// What waits between the files and the decoding.
+const QUEUE_BYTES: usize = 8 << 20;
+
+/// What is to be read of it.
+#[derive(Debug)]
+pub(super) struct Archive {
+    pub(super) dir: PathBuf,
+    pub(super) from: Lsn,
+    /// The start of a segment.
+    pub(super) until: Lsn,
+}
+
+impl Archive {
+    /// Hands WAL to `out` until all was, `stop` is cancelled or nobody takes it.
+    ///
+    /// # Errors
+    /// A file is damaged or cannot be read; segments follow one that is missing.
+    pub(super) async fn run(self, out: &mpsc::Sender<Block>, stop: &CancellationToken) -> Result<(), Error> {
+        tracing::info!("reading WAL from {} to {} from {}", self.from, self.until, self.dir.display());
+        let room = Arc::new(Semaphore::new(QUEUE_BYTES / 1024));
+        let (pieces, mut read) = mpsc::channel::<Bytes>(1);
+        let reading = tokio::task::spawn_blocking(move || self.read(&pieces));
+        loop {
+            let piece = tokio::select! {
+                piece = read.recv() => piece,
+                () = stop.cancelled() => return Ok(()),
+            };
+            let Some(piece) = piece else { break };
+            let wanted = u32::try_from(piece.len().min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX);
+            let handing_over = async {
+                // Never closed: it is dropped with this.
+                let room = Arc::clone(&room).acquire_many_owned(wanted).await.ok();
+                out.send(Block { inputs: vec![Input::Message(piece)], room: Some(Box::new(room)) })
+                    .await
+                    .is_ok()
+            };
+            tokio::select! {
+                taken = handing_over => if !taken { return Ok(()) },
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
+        reading.await.map_err(|error| broke(&error))?
+    }
+
+    /// Ends when all was read or nobody listens.
+    fn read(self, out: &mpsc::Sender<Bytes>) -> Result<(), Error> {
+        let mut position = self.from;
+        let mut waiting = false;
+        while position < self.until && !out.is_closed() {
+            let before = position;
+            match self.read_there(&mut position, out).map_err(Kind::Archive)? {
+                Some(missing) if !waiting => tracing::warn!("{missing}; it is waited for"),
+                _ => {}
+            }
+            waiting = position == before;
+            if waiting {
+                std::thread::sleep(POLL);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads as far as there are segments; and what is missing that may still come, as an archive lags behind.
+    fn read_there(
+        &self,
+        position: &mut Lsn,
+        out: &mpsc::Sender<Bytes>,
+    ) -> Result<Option<segments::Error>, segments::Error> {
+        let found = Segments::find(std::slice::from_ref(&self.dir))?.whole();
+        let is_removed = found.span().0 > *position;
+        let late = |error: segments::Error| match error.is_missing() && !is_removed {
+            true => Ok(Some(error)),
+            false => Err(error),
+        };
+        let mut bytes = match found.read(*position) {
+            Ok(bytes) => bytes,
+            Err(error) => return late(error),
+        };
+        while *position < self.until {
+            let piece = match bytes.next() {
+                Ok(Some(piece)) => piece,
+                Ok(None) => break,
+                Err(error) => return late(error),
+            };
+            let left = usize::try_from(self.until.as_u64() - position.as_u64()).unwrap_or(usize::MAX);
+            let piece = &piece[..piece.len().min(left)];
+            if out.blocking_send(Bytes::copy_from_slice(piece)).is_err() {
+                break;
+            }
+            *position = Lsn::new(position.as_u64() + piece.len() as u64);
+        }
+        Ok(None)
+    }
+}

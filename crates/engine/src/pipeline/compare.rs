@@ -1,0 +1,138 @@
+//! Whether the catalogs that are followed through the WAL are still the server's: at each start, and from time to time.
+//!
+//! A fresh look at the catalogs is compared, row by row and place by place, with what was followed. Both must be of the
+//! same place in the WAL:
+//!
+//! ```text
+//!   from: where WAL ends --- the look --- to: where WAL ends ---- decoding is past `to`
+//!         |<--------- commits that the look may or may not have seen --------->|
+//! ```
+//! What committed before `from` the look sees, as it waits for all who ran then; what commits behind `to` it does not see.
+//! If no transaction changed a catalog from there until decoding got past `to`, what differs is wrong. If one did, a
+//! difference may be of that one; but no transaction is between `from` and `to` of two looks, so one that several looks
+//! in a row show is no such.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use base::Lsn;
+use catalog::{Catalog, Look};
+use client::Session;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Attempt, broke};
+use crate::decoding::{Ask, AtPlace};
+use crate::error::{Error, Kind};
+use crate::refusal::Refusal;
+
+/// For how long transactions are waited for that run when it begins; later it is tried again.
+const LOOK_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Until it is tried again after something passing.
+const AGAIN: Duration = Duration::from_secs(60);
+/// So many looks in a row must show what others may have changed meanwhile.
+const LOOKS_MIN: usize = 3;
+
+/// Where WAL ends; behind it a record is written and flushed, so that decoding gets there.
+const END: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()::text";
+const MOVE_ON: &str = "BEGIN; SET LOCAL synchronous_commit = local; \
+    SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', ''); COMMIT";
+
+/// What comparing showed.
+enum Compared {
+    Same(Lsn),
+    /// They differ, perhaps because others changed catalogs meanwhile.
+    Perhaps(Lsn, BTreeSet<String>),
+}
+
+impl Attempt<'_> {
+    /// Compares for ever; without `asks`, where nothing is followed, it only waits.
+    ///
+    /// # Errors
+    /// The catalogs differ, or the source is not fit for decoding any more.
+    pub(super) async fn compare_catalogs(
+        &self,
+        asks: Option<mpsc::Sender<Ask>>,
+    ) -> Result<Infallible, Error> {
+        let Some(asks) = asks else { return std::future::pending().await };
+        let name = &self.settings.subscription;
+        let interval = self.settings.catalog_check_interval;
+        loop {
+            let wait = match self.compare_until_sure(&asks).await {
+                Ok(at) => {
+                    tracing::info!(subscription = %name, "the catalogs that are followed are the source's at {at}");
+                    if interval.is_zero() {
+                        return std::future::pending().await;
+                    }
+                    interval
+                }
+                Err(error) if is_passing(&error) => {
+                    let told = base::with_causes(&error);
+                    tracing::debug!(subscription = %name, "the catalogs were not compared: {told}");
+                    if interval.is_zero() { AGAIN } else { AGAIN.min(interval) }
+                }
+                Err(error) => return Err(error),
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn compare_until_sure(&self, asks: &mpsc::Sender<Ask>) -> Result<Lsn, Error> {
+        let mut suspects: Option<BTreeSet<String>> = None;
+        for _ in 0..LOOKS_MIN {
+            let (at, found) = match self.compare_once(asks).await? {
+                Compared::Same(at) => return Ok(at),
+                Compared::Perhaps(at, found) => (at, found),
+            };
+            suspects = Some(match suspects {
+                None => found,
+                Some(before) => before.intersection(&found).cloned().collect(),
+            });
+            if suspects.as_ref().is_some_and(BTreeSet::is_empty) {
+                // Each difference was of one look only.
+                return Ok(at);
+            }
+        }
+        Err(Error::refused(Refusal::OtherCatalogs(suspects.into_iter().flatten().collect())))
+    }
+
+    async fn compare_once(&self, asks: &mpsc::Sender<Ask>) -> Result<Compared, Error> {
+        let session = self.snapshot_session().await?;
+        let from = end_of_wal(&session).await?;
+        let look = Look { redo: None, wait_max: LOOK_WAIT_MAX };
+        let looked = Catalog::look(std::slice::from_ref(&session), &look).await;
+        let fresh = looked.map_err(output::Error::from)?;
+        let to = end_of_wal(&session).await?;
+        session.batch_execute(MOVE_ON).await.map_err(|error| session.error(error))?;
+        drop(session);
+        let (answer, answered) = oneshot::channel();
+        // Nobody takes it, or answers, when the stream has ended: that says why.
+        if asks.send(Ask { to, answer }).await.is_err() {
+            return std::future::pending().await;
+        }
+        let Ok(AtPlace { catalog, changed }) = answered.await else { return std::future::pending().await };
+        let comparing = tokio::task::spawn_blocking(move || catalog.differences(&fresh));
+        let differences = comparing.await.map_err(|error| broke(&error))?;
+        if differences.is_empty() {
+            return Ok(Compared::Same(to));
+        }
+        if changed <= from {
+            return Err(Error::refused(Refusal::OtherCatalogs(differences)));
+        }
+        Ok(Compared::Perhaps(to, differences.into_iter().collect()))
+    }
+}
+
+async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
+    let row = session.query_one(END, &[]).await.map_err(|error| session.error(error))?;
+    Ok(row.get::<_, String>(0).parse().unwrap_or(Lsn::INVALID))
+}
+
+/// The next time may succeed, and the stream says itself if the source has gone.
+fn is_passing(error: &Error) -> bool {
+    match error.kind() {
+        Kind::Client(_) => true,
+        Kind::Decode(error) => error.is_passing(),
+        _ => false,
+    }
+}

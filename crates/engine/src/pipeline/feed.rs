@@ -1,0 +1,295 @@
+//! Where messages of pgoutput come from: the slot that is made, and what is read from it.
+//!
+//! | source | slot | snapshot of the first copy | messages |
+//! | --- | --- | --- | --- |
+//! | `logical` | logical, pgoutput | the slot's | as the walsender sends them |
+//! | `wal` | physical | that of the look at the catalogs | decoded here, from what the walsender ships |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::flight::{self, Phase};
+use base::{Lsn, Progress};
+use catalog::{Catalog, Look};
+use client::{Session, Wire};
+use proto::replication::PgoutputOptions;
+use source::slot::{self, CreatedSlot, NewSlot, SlotState};
+use source::stream::{Heard, QUEUE_BLOCKS, Stream, StreamOptions, What};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use txn::Block;
+
+use super::archive::Archive;
+use super::{AbortOnDrop, Attempt, Ends, SOURCE_SETTINGS, broke};
+use crate::decoding::{Ask, Decoding, Restart, Wanted};
+use crate::error::{Error, Kind};
+use crate::refusal::Refusal;
+use crate::{Origin, SourceMode};
+
+/// For how long transactions that run when the catalogs are looked at are waited for; a logical slot waits for ever.
+const LOOK_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Where messages of pgoutput come from.
+pub(super) struct Feed {
+    /// `None` until it is begun.
+    stream: Option<Stream>,
+    /// What comes before the stream, and what that is begun with.
+    archive: Option<(Archive, Wire, StreamOptions)>,
+    /// Of WAL that comes as it stands, until it is begun.
+    decoding: Option<Decoding>,
+    /// Where that is asked for its catalogs.
+    pub(super) asks: Option<mpsc::Sender<Ask>>,
+}
+
+impl Feed {
+    /// Hands blocks to `out` until `stop` is cancelled or nobody takes them.
+    pub(super) async fn run(
+        &mut self,
+        progress: &Progress,
+        heard: &Arc<Heard>,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        let Some(decoding) = self.decoding.take() else {
+            return self.receive(progress, heard, out, stop).await;
+        };
+        let (blocks, wal) = mpsc::channel(QUEUE_BLOCKS);
+        let running = tokio::spawn(decoding.run(wal, out.clone(), Arc::clone(heard)));
+        let mut decoding = AbortOnDrop(running);
+        tokio::select! {
+            ended = self.receive(progress, heard, &blocks, stop) => ended?,
+            ended = &mut decoding.0 => return ended.unwrap_or_else(|error| Err(broke(&error))),
+        }
+        // It takes no more, or is to.
+        drop(blocks);
+        (&mut decoding.0).await.unwrap_or_else(|error| Err(broke(&error)))
+    }
+
+    /// What comes as it comes: first from the archive, if need be.
+    async fn receive(
+        &mut self,
+        progress: &Progress,
+        heard: &Heard,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        if let Some((archive, wire, options)) = self.archive.take() {
+            archive.run(out, stop).await?;
+            if stop.is_cancelled() || out.is_closed() {
+                return Ok(());
+            }
+            self.stream = Some(Stream::start(wire, options).await?);
+        }
+        match &mut self.stream {
+            Some(stream) => Ok(stream.run(progress, heard, out, stop).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Says the last word, if there is somebody to hear it.
+    pub(super) async fn finish(&mut self, progress: &Progress) {
+        if let Some(stream) = self.stream.take() {
+            // The source may be gone; it will be told next time.
+            let _ = stream.finish(progress).await;
+        }
+    }
+}
+
+/// Who holds the snapshot that rows are copied under: it lives as long.
+pub(super) enum Holder {
+    Wire(Box<Wire>),
+    Session(#[expect(dead_code, reason = "it is there to stay open")] Box<Session>),
+}
+
+/// Decoding that is about to go on.
+pub(super) struct Decoded {
+    decoding: Decoding,
+    asks: mpsc::Sender<Ask>,
+    /// What must come before the stream.
+    archive: Option<Archive>,
+}
+
+impl Attempt<'_> {
+    /// Whether WAL that the slot has lost is to be had elsewhere.
+    pub(super) fn has_archive(&self) -> bool {
+        self.settings.source_mode == SourceMode::Wal && self.settings.wal_archive.is_some()
+    }
+
+    /// The slot as it is; one that is gone or of no use is made anew where what it has lost is to be had elsewhere.
+    pub(super) async fn slot_to_stream_from(&self, ends: &Ends) -> Result<Option<SlotState>, Error> {
+        let name = &ends.slot_name;
+        let found = slot::slot_state(&ends.source, name).await?;
+        if !self.has_archive() || found.as_ref().is_some_and(|slot| !slot.is_lost()) {
+            return Ok(found);
+        }
+        if found.is_some() {
+            slot::drop_slot(&ends.source, name).await?;
+        }
+        let kept = slot::create_physical_slot(&ends.source, name).await?;
+        tracing::warn!("made replication slot \"{name}\" anew, which keeps WAL from {kept} on");
+        Ok(slot::slot_state(&ends.source, name).await?)
+    }
+
+    /// Makes the slot; and who holds the snapshot that the copy is taken under.
+    pub(super) async fn make_slot(&self, ends: &Ends) -> Result<(CreatedSlot, Holder), Error> {
+        let settings = self.settings;
+        let name = &settings.subscription.slot();
+        match settings.source_mode {
+            SourceMode::Logical => {
+                let mut wire = self.snapshot_wire().await?;
+                let new =
+                    NewSlot { name, temporary: false, snapshot: slot::Snapshot::Export, failover: false };
+                let made = slot::create_logical_slot(&mut wire, &new).await?;
+                Ok((made, Holder::Wire(Box::new(wire))))
+            }
+            SourceMode::Wal => {
+                let redo = slot::create_physical_slot(&ends.source, name).await?;
+                let made = self.look_at_catalogs(ends, name, redo).await;
+                if made.is_err() {
+                    // It would keep WAL for ever.
+                    slot::drop_slot(&ends.source, name).await?;
+                }
+                made
+            }
+        }
+    }
+
+    /// Looks at the catalogs, and keeps what they are for the decoding from the slot that was made at `redo`.
+    async fn look_at_catalogs(
+        &self,
+        ends: &Ends,
+        slot: &str,
+        redo: Lsn,
+    ) -> Result<(CreatedSlot, Holder), Error> {
+        /// Waits until all is flushed that ended before.
+        const FLUSH: &str = "BEGIN; SET LOCAL synchronous_commit = local; \
+            SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', ''); COMMIT";
+        let _look = flight::inside(Phase::Look);
+        let session = self.snapshot_session().await?;
+        let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
+        let looked = Catalog::look_and_export(&session, &look).await;
+        let (catalog, snapshot_name) = looked.map_err(output::Error::from)?;
+        // What a crash of the source would take back must not be taken for seen: its ids are given out again.
+        ends.source.batch_execute(FLUSH).await.map_err(|error| ends.source.error(error))?;
+        // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
+        // flushed before; what it sees and lies there is known by its id.
+        let consistent_point = ends.identity.xlogpos.min(catalog.looked());
+        self.wanted(ends, (consistent_point, false)).await?.refuse(&catalog)?;
+        let timeline = ends.identity.timeline;
+        let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, catalog };
+        restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
+        let made = CreatedSlot { consistent_point, snapshot_name: Some(snapshot_name) };
+        Ok((made, Holder::Session(Box::new(session))))
+    }
+
+    /// A session that looks at the catalogs and holds the snapshot of the look.
+    pub(super) async fn snapshot_session(&self) -> Result<Session, Error> {
+        let name = self.settings.subscription.application_name("snapshot");
+        let settings = [SOURCE_SETTINGS.as_slice(), slot::EXPORT_SETTINGS.as_slice()].concat();
+        let session = client::connect(&self.settings.source, &name, &settings).await?;
+        if session.version().major() >= 17 {
+            let set = session.batch_execute("SET transaction_timeout = 0").await;
+            set.map_err(|error| session.error(error))?;
+        }
+        Ok(session)
+    }
+
+    /// What was kept, if it is of the WAL that the source has.
+    pub(super) fn restart(&self, ends: &Ends) -> Result<Restart, Error> {
+        let restart = Restart::open(&self.settings.restart_file())?;
+        if restart.timeline != ends.identity.timeline {
+            let (before, now) = (restart.timeline, ends.identity.timeline);
+            return Err(Error::refused(Refusal::OtherTimeline { before, now }));
+        }
+        Ok(restart)
+    }
+
+    /// Goes on decoding where it was; `reserved` is from where on the slot keeps WAL.
+    pub(super) async fn decoding(
+        &self,
+        ends: &Ends,
+        restart: Restart,
+        reserved: Option<Lsn>,
+        progress: &Arc<Progress>,
+        binary: bool,
+    ) -> Result<Decoded, Error> {
+        let path = self.settings.restart_file();
+        let wanted = self.wanted(ends, (progress.snapshot().applied, binary)).await?;
+        let segment = |lsn: Lsn| lsn.as_u64() / wanted.segment_size;
+        let reserved = reserved.unwrap_or(Lsn::INVALID);
+        let is_removed = segment(restart.lsn()) < segment(reserved);
+        if restart.slot != ends.slot_name || is_removed && !self.has_archive() {
+            let why = format!(
+                "it is of slot \"{}\" at {}, and slot \"{}\" keeps WAL from {reserved} on",
+                restart.slot,
+                restart.lsn(),
+                ends.slot_name
+            );
+            return Err(Error::refused(Refusal::NoRestart { path, why }));
+        }
+        let (asks, asked) = mpsc::channel(1);
+        let decoding = Decoding::new(restart, path, Arc::default(), Arc::clone(progress), asked, &wanted)?;
+        let archive = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
+            let until = Lsn::new(segment(reserved) * wanted.segment_size);
+            Archive { dir, from: decoding.position(), until }
+        });
+        Ok(Decoded { decoding, asks, archive })
+    }
+
+    async fn wanted(&self, ends: &Ends, (start, binary): (Lsn, bool)) -> Result<Wanted<'_>, Error> {
+        const SIZES: &str = "SELECT pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_segment_size')), \
+                                    pg_catalog.pg_size_bytes(pg_catalog.current_setting('logical_decoding_work_mem'))";
+        let row = ends.source.query_one(SIZES, &[]).await.map_err(|error| ends.source.error(error))?;
+        let size = |at: usize| row.get::<_, i64>(at).cast_unsigned();
+        Ok(Wanted {
+            settings: self.settings,
+            version: ends.wire.version(),
+            binary,
+            start,
+            segment_size: size(0),
+            work_mem_bytes: usize::try_from(size(1)).unwrap_or(usize::MAX),
+        })
+    }
+
+    pub(super) async fn feed(
+        &self,
+        wire: Wire,
+        slot: String,
+        (start, binary): (Lsn, bool),
+        decoded: Option<Decoded>,
+    ) -> Result<Feed, Error> {
+        let settings = self.settings;
+        let (start, what) = match &decoded {
+            None => {
+                let pgoutput = PgoutputOptions {
+                    publications: settings.publications.clone(),
+                    binary,
+                    streaming: settings.streaming,
+                    origin_none: settings.origin == Origin::None,
+                };
+                (start, What::Pgoutput(pgoutput))
+            }
+            Some(Decoded { decoding, archive, .. }) => {
+                let start = archive.as_ref().map_or_else(|| decoding.position(), |archive| archive.until);
+                (start, decoding.stream())
+            }
+        };
+        let options = StreamOptions {
+            slot,
+            start,
+            what,
+            status_interval: settings.wal_receiver_status_interval,
+            timeout: settings.wal_receiver_timeout,
+        };
+        let (decoding, asks, archive) = match decoded {
+            Some(Decoded { decoding, asks, archive }) => (Some(decoding), Some(asks), archive),
+            None => (None, None, None),
+        };
+        let (stream, archive) = match archive {
+            // Nobody would answer the walsender meanwhile.
+            Some(archive) => (None, Some((archive, wire, options))),
+            None => (Some(Stream::start(wire, options).await?), None),
+        };
+        Ok(Feed { stream, archive, decoding, asks })
+    }
+}
