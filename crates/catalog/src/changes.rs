@@ -36,6 +36,8 @@ impl Changes {
 /// Rows that came and went with one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
+    /// There was a row.
+    pub(crate) is_something: bool,
     changes: Changes,
     /// Schema of each relation before and after.
     before: BTreeMap<(Oid, Oid), Oid>,
@@ -48,6 +50,7 @@ pub(crate) struct Collected {
 impl Collected {
     /// A row of a catalog of `database` is there now, or is not any more.
     pub(crate) fn add(&mut self, database: Oid, row: &Row, deleted: bool) {
+        self.is_something = true;
         match row {
             Row::Class(row) => {
                 let side = if deleted { &mut self.before } else { &mut self.after };

@@ -20,12 +20,18 @@ impl Catalog {
         for database in both {
             let (ours, theirs) = (&self.spaces[&database], &other.spaces[&database]);
             if database != SHARED && ours.map != theirs.map {
-                differences.push(format!("the relation map of database {database}"));
+                differences.push(format!(
+                    "the relation map of database {database}: {:?}, {:?}",
+                    ours.map, theirs.map
+                ));
             }
             let kinds = Kind::ALL.iter().filter(|kind| ours.current.contains_key(kind));
             for &kind in kinds {
                 if ours.current.get(&kind) != theirs.current.get(&kind) {
-                    differences.push(format!("the files of {} in database {database}", kind.name()));
+                    let files =
+                        [ours, theirs].map(|space| space.current.get(&kind).map(|file| file.relfilenumber));
+                    differences
+                        .push(format!("the files of {} in database {database}: {files:?}", kind.name()));
                 }
                 // Nobody can look at them by SQL.
                 if kind.place() != Place::Hidden {

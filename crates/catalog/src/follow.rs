@@ -21,6 +21,8 @@ use crate::{Catalog, SHARED};
 pub struct Followed {
     /// Answers given to everybody that hold no longer.
     pub changes: Changes,
+    /// Rows of catalogs came or went for everybody, whether that makes answers void or not.
+    pub rows: bool,
     /// Answers given to this top-level transaction hold no longer: it changed something, or took something back.
     pub own: Option<Xid>,
     /// Changes to files that were unknown when they were read ([`Catalog::keep_unknown`]) and are not any more, now
@@ -332,9 +334,10 @@ impl Catalog {
             self.swap_files(lsn, &open.own_files)?;
             self.sweep_files(|owner| owner.top == top);
         }
+        let rows = collected.is_something;
         let changes = collected.finish();
         let own = (!changes.is_empty()).then_some(top);
-        Ok(Followed { changes, own, resolved, top_level_xid: None })
+        Ok(Followed { changes, rows, own, resolved, top_level_xid: None })
     }
 
     fn abort_record(&mut self, ended: &Ended<'_>) -> Option<Xid> {

@@ -397,20 +397,24 @@ impl Attempt<'_> {
             history::start_position(&mut ends.wire, &ends.source, &ends.state, &row, target.reached())
                 .await?;
         let progress = Arc::new(Progress::starting_at(start));
-        let found = self.slot_to_stream_from(&ends).await?;
-        let (decoding, confirmed) = match restart {
-            None => (None, found.and_then(|slot| slot.confirmed_flush)),
+        let behind = |confirmed: Lsn| match confirmed > start {
+            true => {
+                Err(Error::refused(Refusal::TargetBehind { slot: ends.slot_name.clone(), confirmed, start }))
+            }
+            false => Ok(()),
+        };
+        restart.as_ref().map_or(Ok(()), |restart| behind(restart.confirmed))?;
+        let found = self.slot_to_stream_from(&ends, restart.as_ref()).await?;
+        let decoding = match restart {
+            None => {
+                found.and_then(|slot| slot.confirmed_flush).map_or(Ok(()), behind)?;
+                None
+            }
             Some(restart) => {
-                let (confirmed, reserved) = (restart.confirmed, found.and_then(|slot| slot.restart_lsn));
-                let decoding = self.decoding(&ends, restart, reserved, &progress, binary).await?;
-                (Some(decoding), Some(confirmed))
+                let reserved = found.and_then(|slot| slot.restart_lsn);
+                Some(self.decoding(&ends, restart, reserved, &progress, binary).await?)
             }
         };
-        if let Some(confirmed) = confirmed
-            && confirmed > start
-        {
-            return Err(Error::refused(Refusal::TargetBehind { slot: ends.slot_name, confirmed, start }));
-        }
         drop(ends.source);
         self.status.set_progress(Arc::clone(&progress));
         let stream = self.feed(ends.wire, ends.slot_name, (start, binary), decoding).await?;

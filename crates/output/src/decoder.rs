@@ -208,7 +208,7 @@ impl Decoder {
         self.core.running
     }
 
-    /// The last record behind which everybody saw other catalogs than before it; invalid before the first.
+    /// The last record behind which everybody saw other rows or files of catalogs than before it; invalid before the first.
     #[must_use]
     pub fn changed(&self) -> Lsn {
         self.core.changed
@@ -312,7 +312,7 @@ impl Core {
         let followed = self.catalog.follow(record)?;
         self.forget(&followed);
         // Files of catalogs that are not in pg_class change at once.
-        if !followed.changes.is_empty() || record.rmgr() == Rmgr::RelMap {
+        if followed.rows || !followed.changes.is_empty() || record.rmgr() == Rmgr::RelMap {
             self.changed = record.lsn();
         }
         let xid = record.xid();

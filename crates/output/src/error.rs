@@ -88,6 +88,12 @@ impl Error {
         matches!(&*self.0, Kind::Publication { .. })
     }
 
+    /// A server or a database is not fit for being decoded, as the message says.
+    #[must_use]
+    pub fn is_unfit(&self) -> bool {
+        matches!(&*self.0, Kind::Catalog(error) if error.is_unfit())
+    }
+
     /// Another look at the catalogs may succeed by itself, or the spool's disk may have room again.
     #[must_use]
     pub fn is_passing(&self) -> bool {

@@ -235,6 +235,19 @@ impl Segments {
     /// # Errors
     /// A place cannot be read, a file that was named is none, or there is no segment at all.
     pub fn find(places: &[PathBuf]) -> Result<Segments> {
+        Segments::find_those(places, |_| true)
+    }
+
+    /// Those in a directory that are complete, and of `timeline` or one that it may have come from.
+    ///
+    /// # Errors
+    /// As [`Segments::find`].
+    pub fn whole_of(place: &Path, timeline: u32) -> Result<Segments> {
+        let wanted = |segment: &Segment| !segment.is_partial && segment.timeline <= timeline;
+        Segments::find_those(&[place.to_owned()], wanted)
+    }
+
+    fn find_those(places: &[PathBuf], wanted: impl Fn(&Segment) -> bool) -> Result<Segments> {
         let (mut found, mut histories) = (Vec::new(), BTreeMap::new());
         for place in places {
             if fs::metadata(place).map_err(io_at(place))?.is_dir() {
@@ -247,6 +260,7 @@ impl Segments {
                 found.push(Segment::of(place).ok_or_else(|| Error::new(Kind::Name(place.clone())))?);
             }
         }
+        found.retain(wanted);
         let Some(newest) = found.iter().map(|segment| segment.timeline).max() else {
             return Err(Error::new(Kind::None { places: places.to_vec() }));
         };
@@ -266,13 +280,6 @@ impl Segments {
         }
         let place = places.first().cloned().unwrap_or_default();
         Ok(Segments { segments, segment_size, place })
-    }
-
-    /// Without those that are being written.
-    #[must_use]
-    pub fn whole(mut self) -> Segments {
-        self.segments.retain(|_, segment| !segment.is_partial);
-        self
     }
 
     /// `wal_segment_size`.
@@ -571,6 +578,11 @@ mod tests {
         fs::remove_file(dir.path().join(name(4, 3))).unwrap();
         let segments = Segments::find(&[dir.path().to_owned()]).unwrap();
         assert_eq!(marks(&segments), [1, 2, 2, 4], "the third is none of its own");
+        // A clone archives into the same place: who follows the first timeline reads nothing of its own.
+        put(1, 4, 1);
+        fs::write(dir.path().join(format!("{}.partial", name(1, 5))), segment(5)).unwrap();
+        let segments = Segments::whole_of(dir.path(), 1).unwrap();
+        assert_eq!(marks(&segments), [1, 1, 1, 1]);
         fs::write(dir.path().join("00000004.history"), "what?\n").unwrap();
         let error = Segments::find(&[dir.path().to_owned()]).unwrap_err().to_string();
         assert!(error.ends_with("is no history of a timeline"), "{error}");

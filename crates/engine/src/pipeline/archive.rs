@@ -7,7 +7,7 @@
 //! Only whole segments are read, up to the one where the slot's WAL begins; one that is not there yet is waited for. The
 //! slot keeps the rest meanwhile. If it is lost again, the next attempt begins where this one came to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use crate::error::{Error, Kind};
 
 /// Until a segment is looked for again.
 const POLL: Duration = Duration::from_secs(1);
+/// A minute.
+const WAITS_BETWEEN_WARNINGS: u32 = 60;
 /// What waits between the files and the decoding.
 const QUEUE_BYTES: usize = 8 << 20;
 
@@ -30,16 +32,27 @@ const QUEUE_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(super) struct Archive {
     pub(super) dir: PathBuf,
+    /// Segments of others that branched off it are not read.
+    pub(super) timeline: u32,
     pub(super) from: Lsn,
     /// The start of a segment.
     pub(super) until: Lsn,
+}
+
+/// Whether the archive has the segment of `lsn`.
+///
+/// # Errors
+/// It has not, or cannot be read.
+pub(super) fn check(dir: &Path, timeline: u32, lsn: Lsn) -> Result<(), Error> {
+    let found = Segments::whole_of(dir, timeline);
+    found.and_then(|found| found.read(lsn).map(drop)).map_err(|error| Kind::Archive(error).into())
 }
 
 impl Archive {
     /// Hands WAL to `out` until all was, `stop` is cancelled or nobody takes it.
     ///
     /// # Errors
-    /// A file is damaged or cannot be read; segments follow one that is missing.
+    /// A file is damaged or cannot be read, or what is needed has gone from the archive, too.
     pub(super) async fn run(self, out: &mpsc::Sender<Block>, stop: &CancellationToken) -> Result<(), Error> {
         tracing::info!("reading WAL from {} to {} from {}", self.from, self.until, self.dir.display());
         let room = Arc::new(Semaphore::new(QUEUE_BYTES / 1024));
@@ -70,15 +83,19 @@ impl Archive {
     /// Ends when all was read or nobody listens.
     fn read(self, out: &mpsc::Sender<Bytes>) -> Result<(), Error> {
         let mut position = self.from;
-        let mut waiting = false;
+        let mut waited = 0_u32;
         while position < self.until && !out.is_closed() {
             let before = position;
             match self.read_there(&mut position, out).map_err(Kind::Archive)? {
-                Some(missing) if !waiting => tracing::warn!("{missing}; it is waited for"),
+                Some(missing) if waited.is_multiple_of(WAITS_BETWEEN_WARNINGS) => {
+                    tracing::warn!("{missing}; it is waited for");
+                }
                 _ => {}
             }
-            waiting = position == before;
-            if waiting {
+            if position > before {
+                waited = 0;
+            } else {
+                waited += 1;
                 std::thread::sleep(POLL);
             }
         }
@@ -91,7 +108,7 @@ impl Archive {
         position: &mut Lsn,
         out: &mpsc::Sender<Bytes>,
     ) -> Result<Option<segments::Error>, segments::Error> {
-        let found = Segments::find(std::slice::from_ref(&self.dir))?.whole();
+        let found = Segments::whole_of(&self.dir, self.timeline)?;
         let is_removed = found.span().0 > *position;
         let late = |error: segments::Error| match error.is_missing() && !is_removed {
             true => Ok(Some(error)),

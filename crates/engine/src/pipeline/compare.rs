@@ -9,8 +9,8 @@
 //! ```
 //! What committed before `from` the look sees, as it waits for all who ran then; what commits behind `to` it does not see.
 //! If no transaction changed a catalog from there until decoding got past `to`, what differs is wrong. If one did, a
-//! difference may be of that one; but no transaction is between `from` and `to` of two looks, so one that several looks
-//! in a row show is no such.
+//! difference may be of that one; but no transaction is between `from` and `to` of two looks, so one that only some of
+//! several looks show is such. What all of them show is told, and looked at again later: only a proof stops anything.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -57,9 +57,13 @@ impl Attempt<'_> {
         let Some(asks) = asks else { return std::future::pending().await };
         let name = &self.settings.subscription;
         let interval = self.settings.catalog_check_interval;
+        let again = if interval.is_zero() { AGAIN } else { AGAIN.min(interval) };
+        let mut failures = 0;
         loop {
             let wait = match self.compare_until_sure(&asks).await {
-                Ok(at) => {
+                Ok(None) => again,
+                Ok(Some(at)) => {
+                    failures = 0_u32;
                     tracing::info!(subscription = %name, "the catalogs that are followed are the source's at {at}");
                     if interval.is_zero() {
                         return std::future::pending().await;
@@ -67,9 +71,13 @@ impl Attempt<'_> {
                     interval
                 }
                 Err(error) if is_passing(&error) => {
-                    let told = base::with_causes(&error);
-                    tracing::debug!(subscription = %name, "the catalogs were not compared: {told}");
-                    if interval.is_zero() { AGAIN } else { AGAIN.min(interval) }
+                    failures += 1;
+                    // Not each time: it may last.
+                    if failures.is_power_of_two() {
+                        let told = base::with_causes(&error);
+                        tracing::warn!(subscription = %name, "the catalogs could not be compared, {failures} times: {told}");
+                    }
+                    again
                 }
                 Err(error) => return Err(error),
             };
@@ -77,11 +85,12 @@ impl Attempt<'_> {
         }
     }
 
-    async fn compare_until_sure(&self, asks: &mpsc::Sender<Ask>) -> Result<Lsn, Error> {
+    /// Where they are the same; `None` if that cannot be said now.
+    async fn compare_until_sure(&self, asks: &mpsc::Sender<Ask>) -> Result<Option<Lsn>, Error> {
         let mut suspects: Option<BTreeSet<String>> = None;
         for _ in 0..LOOKS_MIN {
             let (at, found) = match self.compare_once(asks).await? {
-                Compared::Same(at) => return Ok(at),
+                Compared::Same(at) => return Ok(Some(at)),
                 Compared::Perhaps(at, found) => (at, found),
             };
             suspects = Some(match suspects {
@@ -90,10 +99,16 @@ impl Attempt<'_> {
             });
             if suspects.as_ref().is_some_and(BTreeSet::is_empty) {
                 // Each difference was of one look only.
-                return Ok(at);
+                return Ok(Some(at));
             }
         }
-        Err(Error::refused(Refusal::OtherCatalogs(suspects.into_iter().flatten().collect())))
+        let suspects: Vec<String> = suspects.into_iter().flatten().collect();
+        tracing::warn!(
+            subscription = %self.settings.subscription,
+            "catalogs are changed all the time, and {LOOKS_MIN} looks at them differ alike from what is followed: {}",
+            suspects.join(", ")
+        );
+        Ok(None)
     }
 
     async fn compare_once(&self, asks: &mpsc::Sender<Ask>) -> Result<Compared, Error> {
@@ -111,6 +126,15 @@ impl Attempt<'_> {
             return std::future::pending().await;
         }
         let Ok(AtPlace { catalog, changed }) = answered.await else { return std::future::pending().await };
+        let oids = |catalog: &Catalog| catalog.databases().iter().map(|(oid, _)| *oid).collect::<Vec<_>>();
+        if oids(&catalog) != oids(&fresh) {
+            let what = format!(
+                "databases {:?} are followed, and the source's is {:?}",
+                oids(&catalog),
+                oids(&fresh)
+            );
+            return Err(Error::refused(Refusal::OtherCatalogs(vec![what])));
+        }
         let comparing = tokio::task::spawn_blocking(move || catalog.differences(&fresh));
         let differences = comparing.await.map_err(|error| broke(&error))?;
         if differences.is_empty() {
@@ -132,7 +156,8 @@ async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
 fn is_passing(error: &Error) -> bool {
     match error.kind() {
         Kind::Client(_) => true,
-        Kind::Decode(error) => error.is_passing(),
+        // What one look could not read says nothing of what is followed.
+        Kind::Decode(error) => !error.is_unfit(),
         _ => false,
     }
 }

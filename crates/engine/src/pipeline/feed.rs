@@ -14,12 +14,12 @@ use catalog::{Catalog, Look};
 use client::{Session, Wire};
 use proto::replication::PgoutputOptions;
 use source::slot::{self, CreatedSlot, NewSlot, SlotState};
-use source::stream::{Heard, QUEUE_BLOCKS, Stream, StreamOptions, What};
+use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
 
-use super::archive::Archive;
+use super::archive::{self, Archive};
 use super::{AbortOnDrop, Attempt, Ends, SOURCE_SETTINGS, broke};
 use crate::decoding::{Ask, Decoding, Restart, Wanted};
 use crate::error::{Error, Kind};
@@ -116,12 +116,19 @@ impl Attempt<'_> {
     }
 
     /// The slot as it is; one that is gone or of no use is made anew where what it has lost is to be had elsewhere.
-    pub(super) async fn slot_to_stream_from(&self, ends: &Ends) -> Result<Option<SlotState>, Error> {
+    pub(super) async fn slot_to_stream_from(
+        &self,
+        ends: &Ends,
+        restart: Option<&Restart>,
+    ) -> Result<Option<SlotState>, Error> {
         let name = &ends.slot_name;
         let found = slot::slot_state(&ends.source, name).await?;
-        if !self.has_archive() || found.as_ref().is_some_and(|slot| !slot.is_lost()) {
+        let (Some(restart), Some(dir)) = (restart, &self.settings.wal_archive) else { return Ok(found) };
+        if found.as_ref().is_some_and(|slot| !slot.is_lost()) {
             return Ok(found);
         }
+        // A new one that nobody can use would only keep WAL.
+        archive::check(dir, restart.timeline, restart.lsn())?;
         if found.is_some() {
             slot::drop_slot(&ends.source, name).await?;
         }
@@ -228,10 +235,16 @@ impl Attempt<'_> {
             return Err(Error::refused(Refusal::NoRestart { path, why }));
         }
         let (asks, asked) = mpsc::channel(1);
-        let decoding = Decoding::new(restart, path, Arc::default(), Arc::clone(progress), asked, &wanted)?;
+        let kept = Arc::<Kept>::default();
+        if is_removed {
+            // Never back to where the slot has nothing.
+            kept.advance(reserved);
+        }
+        let timeline = restart.timeline;
+        let decoding = Decoding::new(restart, path, kept, Arc::clone(progress), asked, &wanted)?;
         let archive = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
             let until = Lsn::new(segment(reserved) * wanted.segment_size);
-            Archive { dir, from: decoding.position(), until }
+            Archive { dir, timeline, from: decoding.position(), until }
         });
         Ok(Decoded { decoding, asks, archive })
     }
