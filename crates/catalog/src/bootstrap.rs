@@ -55,7 +55,9 @@ enum Then {
 
 /// A rewrite of a catalog takes seconds, and nobody does it all day.
 const ATTEMPTS_MAX: usize = 10;
+/// Between two looks at what is running: at first, and at most.
 const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 const SUPPORTED: std::ops::RangeInclusive<u32> = 14..=18;
 const BLOCK_SIZE: &str = "8192";
 
@@ -333,6 +335,7 @@ async fn wait_for_others(session: &Session, deadline: Instant) -> Result<()> {
     const OLDEST: &str = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text";
     let [next] = one(session, ATTEMPT, NEXT).await?;
     let wanted: u64 = number(&next)?;
+    let mut pause = PAUSE;
     loop {
         let [xmin] = one(session, ATTEMPT, OLDEST).await?;
         if number::<u64>(&xmin)? >= wanted {
@@ -341,7 +344,8 @@ async fn wait_for_others(session: &Session, deadline: Instant) -> Result<()> {
         if Instant::now() >= deadline {
             return Err(Error::new(ErrorKind::StillRunning { xmin, wanted: next }));
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 

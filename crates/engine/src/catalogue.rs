@@ -104,7 +104,7 @@ base::catalogue! {
         Kind::Archive(archived()),
         "The slot has lost WAL that is needed, and `wal_archive` is read instead. What stands behind the colon has an \
          entry of its own.",
-        "Do what that entry says; it is tried again.",
+        "Do what that entry says, or give the directory that has the segments as `wal_archive`; it is tried again.",
         &[WAL_ARCHIVE],
     ),
     Kind::Refused(Refusal::NoRestart { .. }) => starting(

@@ -22,6 +22,8 @@ pub(super) struct Follower {
 /// So many times as long as anything else may take what moves.
 const MOVING_BOUNDS: usize = 4;
 const MOVES_WITHIN: Duration = Duration::from_secs(5);
+/// CPU seconds in that time: several times what its clocks take.
+const BUSY_SECONDS: f64 = 0.2;
 
 impl Scenario {
     /// The command of follower `number`, not started.
@@ -132,11 +134,13 @@ impl Scenario {
         );
     }
 
-    /// Whether it applies more within a few seconds.
+    /// Whether it applies more within a few seconds, or is busy: in one transaction of thousands of rows, each a round
+    /// trip, the position stands still.
     fn moves(&self, number: usize) -> bool {
-        let before = self.applied(number);
+        let busy = || self.followers[number].sluice.as_ref().map_or(0.0, Sluice::cpu_seconds);
+        let before = (self.applied(number), busy());
         std::thread::sleep(MOVES_WITHIN);
-        self.applied(number) > before
+        self.applied(number) > before.0 || busy() - before.1 > BUSY_SECONDS
     }
 
     fn is_relaxed(&self, number: usize) -> bool {
