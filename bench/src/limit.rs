@@ -1,10 +1,10 @@
 //! The machine's own limits for catching up, measured in the same run.
 //!
 //! Two things must be done by the servers whoever replicates: the walsender decodes and sends the backlog, and the
-//! subscriber writes the rows; where WAL is read as it stands, the walsender only sends it. Each is measured alone: the walsender with a reader that throws everything away, the
-//! writing with set-based statements of a batch's size that are fed from a table on the subscriber itself. Both use
-//! the machine's cores, so together they cannot take less than the larger of the two, nor less than the sum of their
-//! CPU seconds shared by the cores.
+//! subscriber writes the rows; where WAL is read as it stands, the walsender only sends it. Each is measured alone: the
+//! walsender with a reader that throws everything away, the writing with set-based statements of a batch's size that
+//! are fed from a table on the subscriber itself. Both use the machine's cores, so together they cannot take less than
+//! the larger of the two, nor less than the sum of their CPU seconds shared by the cores.
 
 use std::time::{Duration, Instant};
 
