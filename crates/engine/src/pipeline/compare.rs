@@ -20,6 +20,7 @@ use base::Lsn;
 use catalog::{Catalog, Look};
 use client::Session;
 use tokio::sync::{mpsc, oneshot};
+use tokio_postgres::types::PgLsn;
 
 use super::{Attempt, broke};
 use crate::decoding::{Ask, AtPlace};
@@ -34,7 +35,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 const LOOKS_MIN: usize = 3;
 
 /// Where WAL ends; behind it a record is written and flushed, so that decoding gets there.
-const END: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()::text";
+const END: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()";
 const MOVE_ON: &str = "BEGIN; SET LOCAL synchronous_commit = local; \
     SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', ''); COMMIT";
 
@@ -149,7 +150,7 @@ impl Attempt<'_> {
 
 async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
     let row = session.query_one(END, &[]).await.map_err(|error| session.error(error))?;
-    Ok(row.get::<_, String>(0).parse().unwrap_or(Lsn::INVALID))
+    Ok(Lsn::new(row.get::<_, PgLsn>(0).into()))
 }
 
 /// The next time may succeed, and the stream says itself if the source has gone.
