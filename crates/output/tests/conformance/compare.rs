@@ -12,7 +12,10 @@
 //!   the end of its record, which is where the other begins, and the server's merge of subtransactions knows no more;
 //! - what is left of a prepared transaction that was rolled back before the server was asked: it stops at the first look
 //!   at a catalog that tells it so. What it sends until then must be ours, in our order. For the same reason 18 may say
-//!   that a stream aborts that never began.
+//!   that a stream aborts that never began;
+//! - that 18 says of a prepared transaction which has changed nothing that it is prepared, without having begun it;
+//! - the origin of a streamed transaction, which the server may not name: it takes that of the first thing in its queue,
+//!   and an invalidation that stands there has none.
 //!
 //! All that remains is compared, with the LSN and the transaction id that each message is sent with.
 
@@ -192,6 +195,7 @@ impl Side {
             Message::StreamPrepare { flags, prepared } => {
                 self.replay(prepared.xid, Ended::Prepare(flags, prepared), (lsn, xid))?;
             }
+            Message::Prepare { .. } if self.is_server => self.items.push(Item::Alone(lsn, xid, message)),
             Message::Logical { flags: 0, .. }
             | Message::CommitPrepared { .. }
             | Message::RollbackPrepared { .. } => self.items.push(Item::Alone(lsn, xid, message)),
@@ -363,8 +367,10 @@ impl std::ops::AddAssign for Tally {
 /// The first difference, told for people.
 pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Tally, String> {
     let mut described = Described([ours.known.clone(), theirs.known.clone()]);
-    let (ours, theirs): (Vec<_>, Vec<_>) = (telling(&ours.items), telling(&theirs.items));
+    let (ours, mut theirs): (Vec<_>, Vec<_>) = (telling(&ours.items), telling(&theirs.items));
     let rolled_back: HashSet<u32> = theirs.iter().filter_map(|item| rolled_back(item)).collect();
+    let prepared: HashSet<u32> = ours.iter().filter_map(|item| prepared(item)).collect();
+    theirs.retain(|item| prepared_alone(item).is_none_or(|xid| prepared.contains(&xid)));
     let mut tally = Tally::default();
     for at in 0..ours.len().max(theirs.len()) {
         let pair = (ours.get(at), theirs.get(at));
@@ -372,7 +378,7 @@ pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Tally, String> {
             (Some(Item::Transaction(ours)), Some(Item::Transaction(theirs)))
                 if rolled_back.contains(&ours.xid) && matches!(ours.ended, Ended::Prepare(..)) =>
             {
-                beginning(ours, theirs)
+                beginning(ours, theirs, &mut described)
             }
             (Some(ours), Some(theirs)) => item(ours, theirs, &mut described),
             (Some(ours), None) => Err(format!("only we have it\n   ours: {}", head(ours))),
@@ -398,13 +404,38 @@ fn rolled_back(item: &Item) -> Option<u32> {
     }
 }
 
+/// What we say is prepared, by its transaction.
+fn prepared(item: &Item) -> Option<u32> {
+    match item {
+        Item::Transaction(Transaction { xid, ended: Ended::Prepare(..), .. }) => Some(*xid),
+        _ => None,
+    }
+}
+
+/// What the server says is prepared and has not begun, by its transaction.
+fn prepared_alone(item: &Item) -> Option<u32> {
+    match item {
+        Item::Alone(_, _, Message::Prepare { prepared, .. }) => Some(prepared.xid),
+        _ => None,
+    }
+}
+
 /// A prepared transaction that is known to be rolled back: each of the server's changes is one of ours, in our order.
-fn beginning(ours: &Transaction, theirs: &Transaction) -> Result<Tally, String> {
-    let mut rest = ours.changes.iter();
-    for change in &theirs.changes {
-        if !rest.any(|ours| self::change(ours, change).is_ok()) {
-            return Err(pair(&format!("{ours:?}"), &row(change)));
+fn beginning(
+    ours: &Transaction,
+    theirs: &Transaction,
+    described: &mut Described,
+) -> Result<Tally, String> {
+    let mut rest = theirs.changes.iter().peekable();
+    for our_change in &ours.changes {
+        // What a reader was told of relations outlives the rollback.
+        match rest.next_if(|change| self::change(our_change, change).is_ok()) {
+            Some(change) => described.follow(our_change, change)?,
+            None => described.learn(our_change),
         }
+    }
+    if let Some(change) = rest.next() {
+        return Err(pair(&format!("{ours:?}"), &row(change)));
     }
     if (ours.xid, &ours.ended, ours.sent) != (theirs.xid, &theirs.ended, theirs.sent) {
         return Err(pair(&format!("{ours:?}"), &format!("{theirs:?}")));
@@ -416,6 +447,15 @@ fn beginning(ours: &Transaction, theirs: &Transaction) -> Result<Tally, String> 
 struct Described([HashMap<u32, Rc<Relation>>; 2]);
 
 impl Described {
+    /// What only we say.
+    fn learn(&mut self, ours: &Change) {
+        for said in &ours.said {
+            if let Said::Relation(relation) = said {
+                self.0[0].insert(relation.id, Rc::clone(relation));
+            }
+        }
+    }
+
     /// Whoever describes a relation says what the other side knows of it.
     fn follow(&mut self, ours: &Change, theirs: &Change) -> Result<(), String> {
         let mut ids = Vec::new();
@@ -515,6 +555,7 @@ fn transaction(ours: &Transaction, theirs: &Transaction, described: &mut Describ
     let ends = (ours.xid, &ours.ended, ours.sent) == (theirs.xid, &theirs.ended, theirs.sent);
     let begins = one_is_streamed || ours.begin == theirs.begin;
     let origins = match (&ours.origin, &theirs.origin) {
+        (Some(_), None) if theirs.is_streamed() => true,
         // In blocks the position is not known yet.
         (Some((_, ours)), Some((_, theirs))) if one_is_streamed => ours == theirs,
         (ours, theirs) => ours == theirs,
