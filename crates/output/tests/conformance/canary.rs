@@ -45,8 +45,8 @@ fn passes(ours: &[Sent], theirs: &[Sent]) -> bool {
     let (mut our_side, mut side) = (Side::default(), Side::server());
     side.read(theirs).unwrap();
     our_side.read(ours).is_ok()
-        && compare(&our_side.take(), &side.take()).is_ok()
-        && compare_sides(&mut our_side, &mut side).is_ok()
+        && compare(&our_side.take(), &side.take())
+            .is_ok_and(|compared| compare_sides(&mut our_side, &mut side, &compared.aside).is_ok())
 }
 
 /// Where Relation and Type messages are, which may come more often than once.

@@ -11,8 +11,8 @@
 //! - which comes first of a logical message and the record behind it, in another subtransaction. The message's position is
 //!   the end of its record, which is where the other begins, and the server's merge of subtransactions knows no more;
 //! - what is left of a prepared transaction that was rolled back before the server was asked: it stops at the first look
-//!   at a catalog that tells it so. What it sends until then must be ours, in our order. For the same reason 18 may say
-//!   that a stream aborts that never began;
+//!   at a catalog that tells it so. What it sends until then must be ours, in our order, but the DDL of such a transaction
+//!   may be invisible to it already. For the same reason 18 may say that a stream aborts that never began;
 //! - that 18 says of a prepared transaction which has changed nothing that it is prepared, without having begun it;
 //! - the origin of a streamed transaction, which the server may not name: it takes that of the first thing in its queue,
 //!   and an invalidation that stands there has none.
@@ -364,9 +364,18 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
+/// What [`compare`] found equal.
+#[derive(Debug)]
+pub(crate) struct Compared {
+    pub(crate) tally: Tally,
+    /// Relations that only one side may know, for a transaction that was rolled back.
+    pub(crate) aside: HashSet<u32>,
+}
+
 /// The first difference, told for people.
-pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Tally, String> {
-    let mut described = Described([ours.known.clone(), theirs.known.clone()]);
+pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Compared, String> {
+    let known = [ours.known.clone(), theirs.known.clone()];
+    let mut described = Described { known, aside: HashSet::new() };
     let (ours, mut theirs): (Vec<_>, Vec<_>) = (telling(&ours.items), telling(&theirs.items));
     let rolled_back: HashSet<u32> = theirs.iter().filter_map(|item| rolled_back(item)).collect();
     let prepared: HashSet<u32> = ours.iter().filter_map(|item| prepared(item)).collect();
@@ -394,7 +403,7 @@ pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Tally, String> {
             }
         }
     }
-    Ok(tally)
+    Ok(Compared { tally, aside: described.aside })
 }
 
 fn rolled_back(item: &Item) -> Option<u32> {
@@ -431,7 +440,12 @@ fn beginning(
         // What a reader was told of relations outlives the rollback.
         match rest.next_if(|change| self::change(our_change, change).is_ok()) {
             Some(change) => described.follow(our_change, change)?,
-            None => described.learn(our_change),
+            None => {
+                described.learn(our_change);
+                if let Some(change) = rest.next_if(|change| is_seen_otherwise(our_change, change)) {
+                    described.learn_theirs(change);
+                }
+            }
         }
     }
     if let Some(change) = rest.next() {
@@ -443,15 +457,36 @@ fn beginning(
     Ok(Tally { transactions: 1, rows: theirs.changes.len() as u64, ..Tally::default() })
 }
 
+/// Whether both are of the same record, of a relation that is not the same to both.
+fn is_seen_otherwise(ours: &Change, theirs: &Change) -> bool {
+    let place = |change: &Change| {
+        (change.lsn, change.xid, std::mem::discriminant(&change.message), change.message.relations())
+    };
+    place(ours) == place(theirs) && ours.relations != theirs.relations
+}
+
 /// How relations are described to either side at a place.
-struct Described([HashMap<u32, Rc<Relation>>; 2]);
+struct Described {
+    known: [HashMap<u32, Rc<Relation>>; 2],
+    /// Relations that one side has described of which the other may never hear.
+    aside: HashSet<u32>,
+}
 
 impl Described {
-    /// What only we say.
     fn learn(&mut self, ours: &Change) {
-        for said in &ours.said {
+        self.learn_of(0, ours);
+    }
+
+    fn learn_theirs(&mut self, theirs: &Change) {
+        self.learn_of(1, theirs);
+    }
+
+    /// What only one side says.
+    fn learn_of(&mut self, side: usize, change: &Change) {
+        for said in &change.said {
             if let Said::Relation(relation) = said {
-                self.0[0].insert(relation.id, Rc::clone(relation));
+                self.known[side].insert(relation.id, Rc::clone(relation));
+                self.aside.insert(relation.id);
             }
         }
     }
@@ -459,7 +494,7 @@ impl Described {
     /// Whoever describes a relation says what the other side knows of it.
     fn follow(&mut self, ours: &Change, theirs: &Change) -> Result<(), String> {
         let mut ids = Vec::new();
-        for (known, change) in self.0.iter_mut().zip([ours, theirs]) {
+        for (known, change) in self.known.iter_mut().zip([ours, theirs]) {
             for said in &change.said {
                 if let Said::Relation(relation) = said {
                     known.insert(relation.id, Rc::clone(relation));
@@ -468,7 +503,7 @@ impl Described {
             }
         }
         for id in ids {
-            let [ours, theirs] = [self.0[0].get(&id), self.0[1].get(&id)];
+            let [ours, theirs] = self.known.each_ref().map(|known| known.get(&id));
             if ours.is_some() && theirs.is_some() && ours != theirs {
                 return Err(format!("described as{}", pair(&format!("{ours:?}"), &format!("{theirs:?}"))));
             }
@@ -478,8 +513,12 @@ impl Described {
 }
 
 /// What is said of no place in particular: positions and times of aborts that both sides tell, and that no side describes
-/// a relation that the other knows nothing about. How many aborts were compared.
-pub(crate) fn compare_sides(ours: &mut Side, theirs: &mut Side) -> Result<u64, String> {
+/// a relation, but those `aside`, that the other knows nothing about. How many aborts were compared.
+pub(crate) fn compare_sides(
+    ours: &mut Side,
+    theirs: &mut Side,
+    aside: &HashSet<u32>,
+) -> Result<u64, String> {
     let mut both = 0;
     for (key, theirs) in &theirs.aborts {
         if let Some(ours) = ours.aborts.get(key) {
@@ -490,7 +529,8 @@ pub(crate) fn compare_sides(ours: &mut Side, theirs: &mut Side) -> Result<u64, S
         }
     }
     for (who, said, other) in [("we", &ours.said, &*theirs), ("the server", &theirs.said, &*ours)] {
-        if let Some(id) = said.iter().find(|id| !other.relations.contains_key(id)) {
+        let mut said = said.iter().filter(|id| !aside.contains(id));
+        if let Some(id) = said.find(|id| !other.relations.contains_key(id)) {
             return Err(format!("only {who} describes relation {id}"));
         }
     }

@@ -166,9 +166,9 @@ fn again(
         } else {
             let mut side = crate::compare::Side::default();
             side.read(&first.kept).unwrap();
-            compare(&whole.items().unwrap(), &side.take()).unwrap_or_else(|difference| {
+            if let Err(difference) = compare(&whole.items().unwrap(), &side.take()) {
                 panic!("{}, {}: {our_memory}: {difference}", theme.name, form.name)
-            });
+            }
         }
         count += 1;
     }
