@@ -85,6 +85,15 @@ pub(crate) enum Item {
     Alone(At, u32, Message),
 }
 
+impl Item {
+    fn transaction(&self) -> Option<&Transaction> {
+        match self {
+            Item::Transaction(transaction) => Some(transaction),
+            Item::Alone(..) => None,
+        }
+    }
+}
+
 /// What a session that reads one of the outputs knows.
 #[derive(Default, Debug)]
 pub(crate) struct Side {
@@ -376,7 +385,7 @@ pub(crate) struct Compared {
 pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Compared, String> {
     let known = [ours.known.clone(), theirs.known.clone()];
     let mut described = Described { known, aside: HashSet::new() };
-    let (ours, mut theirs): (Vec<_>, Vec<_>) = (telling(&ours.items), telling(&theirs.items));
+    let (ours, mut theirs) = (telling(&ours.items, &theirs.items), telling(&theirs.items, &ours.items));
     let rolled_back: HashSet<u32> = theirs.iter().filter_map(|item| rolled_back(item)).collect();
     let prepared: HashSet<u32> = ours.iter().filter_map(|item| prepared(item)).collect();
     theirs.retain(|item| prepared_alone(item).is_none_or(|xid| prepared.contains(&xid)));
@@ -415,10 +424,8 @@ fn rolled_back(item: &Item) -> Option<u32> {
 
 /// What we say is prepared, by its transaction.
 fn prepared(item: &Item) -> Option<u32> {
-    match item {
-        Item::Transaction(Transaction { xid, ended: Ended::Prepare(..), .. }) => Some(*xid),
-        _ => None,
-    }
+    let transaction = item.transaction().filter(|one| matches!(one.ended, Ended::Prepare(..)))?;
+    Some(transaction.xid)
 }
 
 /// What the server says is prepared and has not begun, by its transaction.
@@ -539,14 +546,18 @@ pub(crate) fn compare_sides(
     Ok(both)
 }
 
-/// Without streamed transactions of which nothing is left.
-fn telling(items: &[Item]) -> Vec<&Item> {
-    let tells = |item: &&Item| match item {
-        Item::Transaction(transaction) => {
-            let is_commit = matches!(transaction.ended, Ended::Commit(_));
-            !(is_commit && transaction.is_streamed() && transaction.changes.is_empty())
-        }
-        Item::Alone(..) => true,
+/// Without streamed transactions of which nothing is left, not on the other side either.
+fn telling<'a>(items: &'a [Item], other: &[Item]) -> Vec<&'a Item> {
+    let others: HashSet<u32> = other.iter().filter_map(Item::transaction).map(|other| other.xid).collect();
+    let tells = |item: &&Item| {
+        let Some(transaction) = item.transaction() else { return true };
+        let is_commit = matches!(transaction.ended, Ended::Commit(_));
+        let mut changes = transaction.changes.iter();
+        let is_message = |change: &Change| matches!(change.message, Message::Logical { .. });
+        // Those of a subtransaction that was taken back may be left.
+        let left = transaction.is_cut && !others.contains(&transaction.xid) && changes.all(is_message);
+        let is_nothing = transaction.changes.is_empty() || left;
+        !(is_commit && transaction.is_streamed() && is_nothing)
     };
     items.iter().filter(tells).collect()
 }
