@@ -5,7 +5,7 @@
 //! the rows that it read.
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
-use decode::{Ended, NewTuple, Place, What, decode};
+use decode::{Decoded, Ended, NewTuple, Place, What, decode};
 use wal::{Fork, Parts, Record, Rmgr};
 
 use crate::changes::{Changes, Collected};
@@ -19,8 +19,8 @@ use crate::{Catalog, SHARED};
 /// What a record meant for answers that were given before.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Followed {
-    /// Answers given to everybody that hold no longer.
-    pub changes: Changes,
+    /// Answers given to everybody that hold no longer; `None` if all hold, as behind nearly every record.
+    pub changes: Option<Box<Changes>>,
     /// Rows of catalogs came or went for everybody, whether that makes answers void or not.
     pub rows: bool,
     /// Answers given to this top-level transaction hold no longer: it changed something, or took something back.
@@ -47,6 +47,18 @@ impl Catalog {
     /// When the record does not fit to what is known, or says that catalogs cannot be followed any more. The catalog is
     /// then of no use.
     pub fn follow(&mut self, record: &Record<'_>) -> Result<Followed> {
+        self.follow_decoded(record, None)
+    }
+
+    /// The same, handed what the record says if the caller has found that out already.
+    ///
+    /// # Errors
+    /// As [`Catalog::follow`].
+    pub fn follow_decoded(
+        &mut self,
+        record: &Record<'_>,
+        decoded: Option<&Decoded<'_>>,
+    ) -> Result<Followed> {
         if record.lsn() <= self.last {
             return Ok(Followed::default());
         }
@@ -56,11 +68,12 @@ impl Catalog {
         if let Some(top) = top_level_xid {
             self.transactions.assign(record.xid(), top);
         }
-        let followed = self.follow_next(record)?;
-        Ok(Followed { top_level_xid, ..followed })
+        let mut followed = self.follow_next(record, decoded)?;
+        followed.top_level_xid = top_level_xid;
+        Ok(followed)
     }
 
-    fn follow_next(&mut self, record: &Record<'_>) -> Result<Followed> {
+    fn follow_next(&mut self, record: &Record<'_>, decoded: Option<&Decoded<'_>>) -> Result<Followed> {
         match record.rmgr() {
             Rmgr::Heap | Rmgr::Heap2 => match record.first_locator() {
                 Some(locator) if self.files.contains_key(&locator) => self.heap(record, locator),
@@ -76,7 +89,10 @@ impl Catalog {
             | Rmgr::RelMap
             | Rmgr::Standby
             | Rmgr::Storage
-            | Rmgr::Database => self.server_record(record),
+            | Rmgr::Database => match decoded {
+                Some(decoded) => self.server_record(record, decoded),
+                None => self.server_record(record, &decode(record)?),
+            },
             _ => Ok(Followed::default()),
         }
     }
@@ -226,14 +242,13 @@ impl Catalog {
     }
 
     /// A record about something else than rows.
-    fn server_record(&mut self, record: &Record<'_>) -> Result<Followed> {
-        let decoded = decode(record)?;
+    fn server_record(&mut self, record: &Record<'_>, decoded: &Decoded<'_>) -> Result<Followed> {
         let lsn = record.lsn();
         let mut followed = Followed::default();
-        match decoded.what {
+        match &decoded.what {
             What::PageImages => self.take_pages(record, &record.parts()?)?,
-            What::Commit(ended) => followed = self.commit(lsn, &ended)?,
-            What::Abort(ended) => followed.own = self.abort_record(&ended),
+            What::Commit(ended) => return self.commit(lsn, ended),
+            What::Abort(ended) => followed.own = self.abort_record(ended),
             What::Prepare(prepared) => {
                 for sub in prepared.subxacts.iter() {
                     self.transactions.assign(sub, prepared.xid);
@@ -241,7 +256,7 @@ impl Catalog {
                 self.transactions.open(prepared.xid).is_prepared = true;
             }
             What::Assignment { top, subxacts } => {
-                subxacts.iter().for_each(|sub| self.transactions.assign(sub, top));
+                subxacts.iter().for_each(|sub| self.transactions.assign(sub, *top));
             }
             What::RunningXacts(running) => {
                 self.end_lost(Some(running.oldest));
@@ -263,7 +278,7 @@ impl Catalog {
                 }
             }
             What::EndOfRecovery { .. } => self.end_lost(None),
-            What::WalLevel(level) => self.check_wal_level(lsn, Some(level))?,
+            What::WalLevel(level) => self.check_wal_level(lsn, Some(*level))?,
             What::FullPageWrites(false) => return Err(Error::new(ErrorKind::FullPageWritesOff { lsn })),
             What::RelationMap(map) => {
                 let top = self.transactions.top(decoded.xid);
@@ -280,7 +295,7 @@ impl Catalog {
             What::DatabaseCreated(created) if created.copy_of.is_some() => {
                 self.check_moved(lsn, created.database)?
             }
-            What::DatabaseDropped(dropped) => self.drop_database(dropped.database, &mut followed.changes),
+            What::DatabaseDropped(dropped) => followed.changes = self.drop_database(dropped.database),
             _ => {}
         }
         Ok(followed)
@@ -304,11 +319,14 @@ impl Catalog {
         }
     }
 
-    fn drop_database(&mut self, database: Oid, changes: &mut Changes) {
-        if database != SHARED && self.spaces.remove(&database).is_some() {
-            self.files.retain(|_, file| file.database != database);
-            changes.databases.insert(database);
+    fn drop_database(&mut self, database: Oid) -> Option<Box<Changes>> {
+        if database == SHARED || self.spaces.remove(&database).is_none() {
+            return None;
         }
+        self.files.retain(|_, file| file.database != database);
+        let mut changes = Changes::default();
+        changes.databases.insert(database);
+        Some(Box::new(changes))
     }
 
     fn commit(&mut self, lsn: Lsn, ended: &Ended<'_>) -> Result<Followed> {
@@ -317,12 +335,12 @@ impl Catalog {
             self.transactions.assign(sub, top);
         }
         let resolved = self.resolve_unknown(top)?;
+        // Most have left nothing that waits for their end.
+        let Some(open) = self.transactions.take(top) else { return Ok(Followed::default()) };
         let mut collected = Collected::default();
-        let open = self.transactions.take(top);
         let committed: Vec<Xid> = ended.subxacts.iter().chain([top]).collect();
         // Those that are not listed have aborted. They come first: what they deleted is there.
-        let subs = open.iter().flat_map(|open| &open.subs).copied();
-        for xid in subs.filter(|sub| !committed.contains(sub)).collect::<Vec<_>>() {
+        for &xid in open.subs.iter().filter(|sub| !committed.contains(sub)) {
             self.take_back(xid);
         }
         for xid in committed {
@@ -330,13 +348,11 @@ impl Catalog {
                 self.settle(entry, xid, true, &mut collected);
             }
         }
-        if let Some(open) = open {
-            self.swap_files(lsn, &open.own_files)?;
-            self.sweep_files(|owner| owner.top == top);
-        }
+        self.swap_files(lsn, &open.own_files)?;
+        self.sweep_files(|owner| owner.top == top);
         let rows = collected.is_something;
-        let changes = collected.finish();
-        let own = (!changes.is_empty()).then_some(top);
+        let changes = Some(collected.finish()).filter(|changes| !changes.is_empty()).map(Box::new);
+        let own = changes.as_ref().map(|_| top);
         Ok(Followed { changes, rows, own, resolved, top_level_xid: None })
     }
 

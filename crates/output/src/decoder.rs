@@ -309,10 +309,14 @@ impl Core {
         if record.lsn() <= self.followed {
             return Ok(());
         }
-        let followed = self.catalog.follow(record)?;
+        let decoded = match record.rmgr() {
+            Rmgr::Transaction | Rmgr::Standby => Some(decode(record)?),
+            _ => None,
+        };
+        let followed = self.catalog.follow_decoded(record, decoded.as_ref())?;
         self.forget(&followed);
         // Files of catalogs that are not in pg_class change at once.
-        if followed.rows || !followed.changes.is_empty() || record.rmgr() == Rmgr::RelMap {
+        if followed.rows || followed.changes.is_some() || record.rmgr() == Rmgr::RelMap {
             self.changed = record.lsn();
         }
         let xid = record.xid();
@@ -324,16 +328,17 @@ impl Core {
             self.note_first(record, followed.top_level_xid);
         }
         let top = followed.top_level_xid;
+        if let Some(decoded) = &decoded {
+            if record.rmgr() == Rmgr::Transaction {
+                return self.transaction(record, decoded);
+            }
+            if let What::RunningXacts(running) = &decoded.what {
+                self.running = Some(Running { lsn: record.lsn(), oldest: running.oldest });
+            }
+            return self.pass(record, decoded);
+        }
         match record.rmgr() {
             Rmgr::Heap | Rmgr::Heap2 if !is_seen => self.heap(record, top),
-            Rmgr::Transaction => self.transaction(record),
-            Rmgr::Standby => {
-                let decoded = decode(record)?;
-                if let What::RunningXacts(running) = &decoded.what {
-                    self.running = Some(Running { lsn: record.lsn(), oldest: running.oldest });
-                }
-                self.pass(record, &decoded)
-            }
             Rmgr::LogicalMessage => self.logical_message(record, is_seen),
             _ if is_seen => Ok(()),
             _ => self.assign(record, top),
@@ -344,8 +349,8 @@ impl Core {
         if let Some(top) = followed.own {
             self.tables.forget_own(top);
         }
-        if !followed.changes.is_empty() {
-            self.tables.forget(&followed.changes, &mut self.cache);
+        if let Some(changes) = &followed.changes {
+            self.tables.forget(changes, &mut self.cache);
         }
     }
 
@@ -402,8 +407,7 @@ impl Core {
         }
     }
 
-    fn transaction(&mut self, record: &Record<'_>) -> Result<()> {
-        let decoded = decode(record)?;
+    fn transaction(&mut self, record: &Record<'_>, decoded: &Decoded<'_>) -> Result<()> {
         // Who ends a prepared transaction is another one, or none.
         let database = self.options.database;
         let (xid, committed) = match &decoded.what {
@@ -428,7 +432,7 @@ impl Core {
             self.seen_by_look += u64::from(committed);
             return Ok(());
         }
-        self.pass(record, &decoded)?;
+        self.pass(record, decoded)?;
         if matches!(decoded.what, What::Commit(_) | What::Abort(_)) {
             self.tables.forget_own(xid);
         }

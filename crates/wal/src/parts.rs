@@ -131,8 +131,9 @@ impl<'a> Parts<'a> {
         if fields.rest().len() != announced {
             return Err("its parts do not fill it");
         }
-        let payload = fields.take(announced - main_length).ok_or(CUT_SHORT)?;
-        Ok(Parts { payload, main: fields.rest(), ..parts })
+        parts.payload = fields.take(announced - main_length).ok_or(CUT_SHORT)?;
+        parts.main = fields.rest();
+        Ok(parts)
     }
 
     /// The blocks, in the order of their numbers.

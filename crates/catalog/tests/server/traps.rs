@@ -423,8 +423,9 @@ fn changes_are_told_when_they_hold() {
             let (mut databases, mut relations, mut own) = (Vec::new(), Vec::new(), 0);
             stage
                 .each(|_, _, followed| {
-                    databases.extend(followed.changes.databases);
-                    relations.extend(followed.changes.relations);
+                    let changes = followed.changes.unwrap_or_default();
+                    databases.extend(changes.databases);
+                    relations.extend(changes.relations);
                     own += usize::from(followed.own.is_some());
                 })
                 .unwrap();

@@ -205,8 +205,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             {
                 return Ok(true);
             }
-            if let Some(Output::Replay(replay)) = self.current.take() {
-                self.close(*replay)?;
+            if let Some(Output::Replay(mut replay)) = self.current.take() {
+                self.close(&mut replay)?;
             }
             self.current = self.output.pop_front();
             match self.current {
@@ -226,7 +226,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     }
 
     /// What came out needs no room any more.
-    fn close(&mut self, replay: Replay<R>) -> Result<(), Error> {
+    fn close(&mut self, replay: &mut Replay<R>) -> Result<(), Error> {
         let Some(block) = replay.close(&mut self.pieces, &mut *self.spool)? else { return Ok(()) };
         self.counters.stream_count += u64::from(block.has_rows);
         if self.streaming.take() != Some(block.top) {

@@ -249,14 +249,20 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         Some(Event::Row(Row { lsn, xid, origin, relation, action, chunks: &self.chunks }))
     }
 
-    /// Removes the files. What is left of a block, if it was one.
-    pub(crate) fn close(self, pieces: &mut Pieces, spool: &mut dyn Spool) -> Result<Option<Block<R>>, Error> {
-        let Merge { main: (reader, names), late, .. } = self.merge;
-        for reader in std::iter::once(reader).chain(late.into_iter().map(|(reader, _)| reader)) {
+    /// Removes the files; there is nothing any more. What is left of a block, if it was one.
+    pub(crate) fn close(
+        &mut self,
+        pieces: &mut Pieces,
+        spool: &mut dyn Spool,
+    ) -> Result<Option<Block<R>>, Error> {
+        let merge = &mut self.merge;
+        merge.main.0.close(pieces, spool)?;
+        for (reader, _) in &mut merge.late {
             reader.close(pieces, spool)?;
         }
         let has_rows = matches!(self.closing, Boundary::StreamStop { last_lsn, .. } if last_lsn.is_valid());
-        Ok(self.streamed.map(|subs| Block { top: self.top, names, subs, has_rows }))
+        let names = &mut merge.main.1;
+        Ok(self.streamed.take().map(|subs| Block { top: self.top, names: std::mem::take(names), subs, has_rows }))
     }
 }
 

@@ -291,11 +291,11 @@ impl Reader {
         self.damaged("holds an entry that is cut short")
     }
 
-    /// Removes the file.
-    pub(crate) fn close(self, pieces: &mut Pieces, spool: &mut dyn Spool) -> Result<(), Error> {
-        drop(self.input);
-        self.spent.into_iter().for_each(|piece| pieces.put(piece));
-        remove_file(self.key, self.blocks, spool)
+    /// Removes the file; there is nothing to read any more.
+    pub(crate) fn close(&mut self, pieces: &mut Pieces, spool: &mut dyn Spool) -> Result<(), Error> {
+        self.input = None;
+        self.spent.drain(..).for_each(|piece| pieces.put(piece));
+        remove_file(self.key, std::mem::take(&mut self.blocks), spool)
     }
 
     /// The next block, of the file and then of memory; false at the end.
