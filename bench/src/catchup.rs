@@ -99,6 +99,9 @@ fn compared(options: &Options, ready: &Ready, backlog: &Backlog) -> Vec<Compared
         let mut case = ready.case(backlog, name, goal);
         let words: Vec<&str> =
             (ours == Arm::Wal).then_some(["--source-mode", "wal"]).into_iter().flatten().collect();
+        if ours == Arm::Wal {
+            case.source = "wal".to_owned();
+        }
         let words = [words.as_slice(), backlog.words].concat();
         if !words.is_empty() {
             case.what.push_str(&format!("; pgsluice with `{}`", words.join(" ")));

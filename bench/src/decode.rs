@@ -4,10 +4,14 @@
 //! sends the same messages, framed alike, over a socket to such a reader. What counts is the CPU time of who decodes:
 //! the server's processes on one side, the decoding thread on the other. Readers are not counted. Messages and their
 //! bytes (but for announcements, which may be repeated) must be as many on both sides.
+//!
+//! For its memory the same WAL is decoded once more by `pgsluice decode`, a program of its own, while its resident memory
+//! and its directory for what it spills are looked at all the time.
 
 use std::io::{self, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -16,7 +20,7 @@ use catalog::{Catalog, Look};
 use client::{ConnInfo, Replication, Wire};
 use output::{Decoder, Publications};
 use source::segments::Segments;
-use testkit::{Cluster, Major};
+use testkit::{Cluster, Major, process};
 use txn::DirSpool;
 use types::Settings;
 
@@ -33,7 +37,7 @@ pub(crate) const STOCK: Stock = Stock {
             sending the same messages to such a reader. All seconds are CPU seconds of who decodes, and rates are rows \
             of the case per CPU second, sent or not",
     columns: "\"Equal\": both sent the same number of messages, and of bytes in them, but for announcements of tables \
-              and types.",
+              and types, and for streamed transactions of which nothing is published.",
 };
 
 const SLOT: &str = "decode";
@@ -51,6 +55,11 @@ const WIDE_QUICK: u64 = 200_000;
 const DATA_TAG: u8 = b'w';
 const DATA_HEADER: usize = 25;
 
+/// `logical_decoding_work_mem`, which is also what `pgsluice decode` has.
+const WORK_MEM_MB: u64 = 64;
+/// Between two looks at a program's memory.
+const LOOK: Duration = Duration::from_millis(2);
+
 /// What is written, and what of it is published.
 struct Job {
     case: &'static str,
@@ -63,7 +72,10 @@ struct Job {
     streaming: bool,
     /// `logical_decoding_work_mem` of both.
     work_mem_mb: u64,
+    /// 0: there is none but the rate at which WAL is read.
     goal: f64,
+    /// GB of WAL per CPU second.
+    rate_goal: Option<f64>,
 }
 
 enum Work {
@@ -85,8 +97,9 @@ fn jobs(options: &Options) -> Vec<Job> {
         work,
         rows,
         streaming: false,
-        work_mem_mb: 64,
+        work_mem_mb: WORK_MEM_MB,
         goal,
+        rate_goal: None,
     };
     let fill =
         |rows: u64| format!("INSERT INTO t SELECT i, i, 'value ' || i FROM generate_series(1, {rows}) i");
@@ -112,6 +125,7 @@ fn jobs(options: &Options) -> Vec<Job> {
     };
     let wide_rows = |case, streaming, goal| Job {
         streaming,
+        rate_goal: Some(3.0),
         ..job(
             case,
             format!("one transaction of {wide} rows of 1.9 KB that nobody subscribed to"),
@@ -172,6 +186,7 @@ fn jobs(options: &Options) -> Vec<Job> {
         wide_rows("unpublished-wide-streaming", true, 10.0),
         Job {
             schema: "CREATE TABLE t (id integer PRIMARY KEY, n integer, v text); CREATE INDEX ON t (n)",
+            rate_goal: Some(1.2),
             ..job(
                 "unpublished-narrow",
                 format!(
@@ -191,7 +206,7 @@ fn jobs(options: &Options) -> Vec<Job> {
                         .collect(),
                 ),
                 bulk,
-                20.0,
+                0.0,
             )
         },
     ]
@@ -214,6 +229,7 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
     let stage = Stage::prepare(major, job)?;
     let version = first(&stage.cluster, "SELECT split_part(version(), ' ', 2)")?;
     let mut case = Case::new(job.case, major, version, job.goal, job.rows);
+    case.source = "wal".to_owned();
     case.what = format!("{}; {:.0} MB of WAL", job.what, stage.wal_bytes() / 1e6);
     case.sides = ["walsender", "pgsluice"].map(Into::into);
     say.line(&format!("{name}: {}", case.what));
@@ -244,12 +260,22 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
             case.add(arm, run);
         }
     }
-    let spilled = stage.spilled()?;
-    case.what = format!(
-        "{}; the server spilled {:.0} MB in a run",
-        case.what,
-        spilled / 1e6 / f64::from(options.repeats)
-    );
+    let spilled = stage.spilled()? / 1e6 / f64::from(options.repeats);
+    case.what = format!("{}; the server spilled {spilled:.0} MB in a run", case.what);
+    if let Some(seconds) = case.median(&case.ours) {
+        let rate = stage.wal_bytes() / seconds / 1e9;
+        let goal = job.rate_goal.map_or(String::new(), |goal| format!(" (goal {goal})"));
+        case.what = format!("{}; ours read {rate:.2} GB of WAL per CPU second{goal}", case.what);
+    }
+    if job.work_mem_mb == WORK_MEM_MB {
+        let Room { resident, spilled } = stage.room()?;
+        case.what = format!(
+            "{}; `pgsluice decode` had {:.0} MB resident and {:.0} MB in its spool directory at most",
+            case.what,
+            resident as f64 / 1e6,
+            spilled as f64 / 1e6
+        );
+    }
     Ok(case)
 }
 
@@ -262,12 +288,19 @@ struct Sent {
 
 impl Sent {
     fn count(&mut self, data: &[u8]) {
-        // In a stream each has the transaction's id; where it is cut is everybody's own business.
-        if !matches!(data.first(), Some(b'R' | b'Y' | b'S' | b'E')) {
+        // Where a stream is cut is everybody's own business; none of the cases publishes what is streamed.
+        if !matches!(data.first(), Some(b'R' | b'Y' | b'S' | b'E' | b'c')) {
             self.messages += 1;
             self.bytes += data.len() as u64;
         }
     }
+}
+
+/// What a program took at most, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Room {
+    resident: u64,
+    spilled: u64,
 }
 
 /// A server with WAL, a slot before it, and what the catalogs were there.
@@ -275,6 +308,8 @@ struct Stage {
     cluster: Cluster,
     runtime: tokio::runtime::Runtime,
     catalog: Catalog,
+    /// The same in a file.
+    exported: PathBuf,
     start: Lsn,
     end: Lsn,
     /// Transactions that come out.
@@ -300,6 +335,12 @@ impl Stage {
             let session = client::connect(&info, "bench", &[]).await?;
             anyhow::Ok(Catalog::look(&[session], &Look { redo: None, wait_max: LOOK_MAX }).await?)
         })?;
+        let exported = cluster.data_dir().join("bench.catalog");
+        let export = Command::new(testkit::pgsluice_path()?)
+            .args(["catalog", "export", "--source", &cluster.url(DB), "--file"])
+            .arg(&exported)
+            .output()?;
+        ensure!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
         let start = lsn(&cluster)?;
         let work = match &job.work {
             Work::Script(script, count) => {
@@ -319,7 +360,7 @@ impl Stage {
         // VACUUM sends nothing.
         let silent = matches!(&job.work, Work::Sql(all) if all.iter().any(|sql| sql.starts_with("VACUUM")));
         let commits = 1 + if is_published { work - u64::from(silent) } else { 0 };
-        Ok(Stage { cluster, runtime, catalog, start, end, commits })
+        Ok(Stage { cluster, runtime, catalog, exported, start, end, commits })
     }
 
     fn wal_bytes(&self) -> f64 {
@@ -359,6 +400,33 @@ impl Stage {
         })?;
         reader.join().map_err(|_| anyhow!("the reader panicked"))??;
         Ok((run_of(cpu, started, 0), sent))
+    }
+
+    /// What `pgsluice decode` takes for the same.
+    fn room(&self) -> Result<Room> {
+        let spools = std::env::temp_dir().join(format!("pgsluice-bench-room-{}", std::process::id()));
+        std::fs::create_dir_all(&spools)?;
+        let mut child = Command::new(testkit::pgsluice_path()?)
+            .args(["decode", "--format", "pgoutput", "--publication", NAME, "--to", &self.end.to_string()])
+            .arg("--catalog")
+            .arg(&self.exported)
+            .arg("--wal")
+            .arg(self.cluster.data_dir().join("pg_wal"))
+            .env("TMPDIR", &spools)
+            .stdout(Stdio::null())
+            .spawn()?;
+        let mut room = Room::default();
+        let status = loop {
+            room.resident = room.resident.max(process::resident_bytes_max(child.id()));
+            room.spilled = room.spilled.max(bytes_below(&spools));
+            match child.try_wait()? {
+                Some(status) => break status,
+                None => std::thread::sleep(LOOK),
+            }
+        };
+        std::fs::remove_dir_all(&spools)?;
+        ensure!(status.success() && room.resident > 0, "pgsluice decode ended with {status}");
+        Ok(room)
     }
 
     fn decode(&self, job: &Job, catalog: Catalog, wal: &Path, socket: TcpStream) -> Result<Sent> {
@@ -415,6 +483,16 @@ fn run_of(cpu: f64, started: Instant, resident_bytes_max: u64) -> Run {
     }
 }
 
+/// Of all files below a directory, in which others come and go.
+fn bytes_below(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let bytes = entries.filter_map(|entry| {
+        let found = entry.metadata().ok()?;
+        Some(if found.is_dir() { bytes_below(&entry.path()) } else { found.len() })
+    });
+    bytes.sum()
+}
+
 /// CPU seconds of this thread.
 fn thread_cpu() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
@@ -450,7 +528,7 @@ async fn read(url: &str, commits: u64, streaming: bool) -> Result<Sent> {
         if frame.body.first() == Some(&DATA_TAG) {
             let data = frame.body.get(DATA_HEADER..).context("a message is too short")?;
             sent.count(data);
-            seen += u64::from(matches!(data.first(), Some(b'C' | b'c')));
+            seen += u64::from(data.first() == Some(&b'C'));
         }
     }
     Ok(sent)

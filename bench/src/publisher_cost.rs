@@ -63,6 +63,7 @@ fn cost(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
     ];
     let mut cases = kinds.map(|(name, goal, unit)| {
         let mut case = ready.case(&backlog, name.to_owned(), goal);
+        case.source = "wal".to_owned();
         case.what.push_str(&format!("; {:.0} MB of WAL", wal_bytes / 1e6));
         (case.unit, case.wal_bytes) = (unit, wal_bytes);
         case
@@ -86,6 +87,7 @@ fn lag(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
     let mut rig = rig_with(options, major, "CREATE TABLE beat (id integer PRIMARY KEY);", &[])?;
     let time = if options.quick { LAG_TIME_QUICK } else { LAG_TIME };
     let mut case = Case::new("lag-p50", major, rig.version()?, 0.0, 1);
+    case.source = "wal".to_owned();
     case.unit = Unit::Milliseconds;
     case.what =
         format!("median of the visible lag of one small transaction each 5 ms, for {} s", time.as_secs());
@@ -117,6 +119,7 @@ fn restart(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
     let backlog = backlog::unpublished(options);
     let mut ready = catchup::prepare(options, say, &name, major, &backlog, &[])?;
     let mut case = ready.case(&backlog, "restart".to_owned(), 0.0);
+    case.source = "wal".to_owned();
     case.unit = Unit::Milliseconds;
     case.what.push_str(&format!("; {:.0} MB of WAL", ready.window.bytes() / 1e6));
     for repeat in 0..options.repeats {

@@ -71,6 +71,10 @@ pub(crate) struct Case {
     pub(crate) version: String,
     /// In words, with its sizes.
     pub(crate) what: String,
+    /// What ours reads: `logical` or `wal`.
+    #[serde(default = "logical")]
+    pub(crate) source: String,
+    /// 0 for none.
     pub(crate) goal: f64,
     pub(crate) unit: Unit,
     /// Rows that one run copies or changes.
@@ -99,6 +103,7 @@ impl Case {
             machine: machine::machine(),
             version,
             what: String::new(),
+            source: logical(),
             goal,
             unit: Unit::RowsPerSecond,
             rows,
@@ -207,12 +212,12 @@ impl Case {
             "case": self.name,
             "what": self.what,
             "server": self.version,
-            "source": if self.name.contains("-wal") { "wal" } else { "logical" },
+            "source": self.source,
             "stock": self.median(&self.stock).map(|value| rounded(value, self.unit.digits())),
             "ours": self.median(&self.ours).map(|value| rounded(value, self.unit.digits())),
             "unit": self.unit.name(),
             "ratio": self.ratio().map(|ratio| rounded(ratio, 3)),
-            "goal": self.goal,
+            "goal": (self.goal > 0.0).then_some(self.goal),
             "equal": self.is_equal(),
             "rows": self.rows,
             "limit": self.limit_rate().map(f64::round),
@@ -248,6 +253,10 @@ impl Case {
         }
         value
     }
+}
+
+fn logical() -> String {
+    "logical".to_owned()
 }
 
 /// What ours is measured beside.
@@ -325,7 +334,7 @@ impl Report {
                 value(&case.stock),
                 value(&case.ours),
                 case.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
-                format!("{:.2}", case.goal),
+                if case.goal > 0.0 { format!("{:.2}", case.goal) } else { "-".to_owned() },
                 if case.is_equal() { "yes" } else { "NO" }.to_owned(),
                 seconds(&case.stock),
                 seconds(&case.ours),

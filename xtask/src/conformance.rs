@@ -39,7 +39,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut fine = true;
     let mut run_one = |majors: &str| -> Result<()> {
         let mut command = cargo(&["test", "--package", "output", "--test", "conformance", "--"]);
-        command.args(["--nocapture", "--include-ignored"]).env("PGSLUICE_TEST_MAJORS", majors);
+        command.arg("--nocapture").env("PGSLUICE_TEST_MAJORS", majors);
         if options.seed.is_some() || options.minutes.is_some() {
             command.arg("a_random_walk_is_decoded_as_the_server_does");
         }

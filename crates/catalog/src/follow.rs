@@ -64,7 +64,10 @@ impl Catalog {
         }
         self.check_chain(record)?;
         self.last = record.lsn();
-        let top_level_xid = record.top_level_xid()?;
+        let top_level_xid = match decoded {
+            Some(decoded) => decoded.top_level_xid,
+            None => record.top_level_xid()?,
+        };
         if let Some(top) = top_level_xid {
             self.transactions.assign(record.xid(), top);
         }

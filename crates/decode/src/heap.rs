@@ -230,7 +230,7 @@ pub struct NewCid {
 }
 
 /// The block of the relation that the record is about.
-fn target<'a>(input: &Input<'a>) -> Read<Block<'a>> {
+fn target<'a>(input: &Input<'_, 'a>) -> Read<Block<'a>> {
     let block = input.parts.block(0).ok_or("it has no block")?;
     if block.fork != Fork::Main {
         return Err("its block is not one of a table");
@@ -265,7 +265,7 @@ fn absent<'a>(block: &Block<'a>, is_logical: bool) -> Read<NewTuple<'a>> {
     image_to_apply(block).map(NewTuple::InImage).ok_or("it has neither the new row nor its page")
 }
 
-pub(crate) fn insert<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn insert<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let (offset, flags) = (main.u16().ok_or(CUT_SHORT)?, main.u8().ok_or(CUT_SHORT)?);
     end(&main)?;
@@ -285,7 +285,7 @@ fn end(fields: &Fields<'_>) -> Read<()> {
     if fields.is_empty() { Ok(()) } else { Err(LEFT_OVER) }
 }
 
-pub(crate) fn multi_insert<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn multi_insert<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let flags = main.u8().ok_or(CUT_SHORT)?;
     // Of padding.
@@ -389,7 +389,7 @@ fn old_tuple<'a>(main: Fields<'a>, whole: bool, key: bool) -> Read<Option<OldTup
     }
 }
 
-pub(crate) fn delete<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn delete<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     // The transaction that deleted it, or a multixact of it: the record's is the one that counts.
     main.xid().ok_or(CUT_SHORT)?;
@@ -409,15 +409,15 @@ pub(crate) fn delete<'a>(input: &Input<'a>) -> Read<What<'a>> {
     }))
 }
 
-pub(crate) fn update<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn update<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     read_update(input, false)
 }
 
-pub(crate) fn hot_update<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn hot_update<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     read_update(input, true)
 }
 
-fn read_update<'a>(input: &Input<'a>, is_hot: bool) -> Read<What<'a>> {
+fn read_update<'a>(input: &Input<'_, 'a>, is_hot: bool) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     main.xid().ok_or(CUT_SHORT)?;
     let old_offset = main.u16().ok_or(CUT_SHORT)?;
@@ -469,7 +469,7 @@ fn updated_tuple<'a>(block: &Block<'a>, flags: u8) -> Read<NewTuple<'a>> {
     Ok(NewTuple::Spliced(Spliced { prefix, suffix, tuple }))
 }
 
-pub(crate) fn truncate<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn truncate<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let (database, count) = (main.oid().ok_or(CUT_SHORT)?, main.u32().ok_or(CUT_SHORT)?);
     let flags = main.u8().ok_or(CUT_SHORT)?;
@@ -484,14 +484,14 @@ pub(crate) fn truncate<'a>(input: &Input<'a>) -> Read<What<'a>> {
     Ok(What::Truncate(Truncate { database, cascade, restart_identity, relations }))
 }
 
-pub(crate) fn confirm<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn confirm<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let offset = main.u16().ok_or(CUT_SHORT)?;
     end(&main)?;
     Ok(What::Confirm(Confirm { place: place(&target(input)?, offset)? }))
 }
 
-pub(crate) fn in_place<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn in_place<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let offset = main.u16().ok_or(CUT_SHORT)?;
     // Told by the length: whether there is more depends on the minor version too.
@@ -512,7 +512,7 @@ pub(crate) fn in_place<'a>(input: &Input<'a>) -> Read<What<'a>> {
     Ok(What::InPlace(InPlace { place: place(&block, offset)?, data, image, invalidations }))
 }
 
-pub(crate) fn new_cid<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn new_cid<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let mut read = || {
         let (top, cmin, cmax) = (main.xid()?, main.u32()?, main.u32()?);

@@ -10,7 +10,7 @@ use wal::{Record, Rmgr};
 
 use crate::{Input, Read, What, heap, server, xact};
 
-type Reader = for<'a> fn(&Input<'a>) -> Read<What<'a>>;
+type Reader = for<'a> fn(&Input<'_, 'a>) -> Read<What<'a>>;
 
 #[derive(Clone, Copy)]
 pub(crate) enum Meaning {

@@ -141,7 +141,7 @@ pub enum WalLevel {
 pub fn decode<'a>(record: &Record<'a>) -> Result<Decoded<'a>, Error> {
     let parts = record.parts().map_err(Error::wal)?;
     let kind = kinds::find(record).ok_or_else(|| Error::unknown(record))?;
-    let input = Input { record: *record, parts, facts: layout::facts(record.layout()) };
+    let input = Input { record: *record, parts: &parts, facts: layout::facts(record.layout()) };
     let what = match kind.meaning {
         kinds::Meaning::Handled(read) => {
             read(&input).map_err(|what| Error::broken(record, kind.name, what))?
@@ -158,9 +158,9 @@ pub fn decode<'a>(record: &Record<'a>) -> Result<Decoded<'a>, Error> {
 }
 
 /// What the readers of the kinds are handed.
-struct Input<'a> {
+struct Input<'p, 'a> {
     record: Record<'a>,
-    parts: Parts<'a>,
+    parts: &'p Parts<'a>,
     facts: &'static layout::Facts,
 }
 

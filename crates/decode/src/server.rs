@@ -109,7 +109,7 @@ fn end<T>(fields: &Fields<'_>, value: T) -> Read<T> {
     if fields.is_empty() { Ok(value) } else { Err(LEFT_OVER) }
 }
 
-pub(crate) fn running_xacts<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn running_xacts<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let mut numbers = || {
         let (xacts, subxacts, overflowed) = (main.u32()?, main.u32()?, main.u8()?);
@@ -122,7 +122,7 @@ pub(crate) fn running_xacts<'a>(input: &Input<'a>) -> Read<What<'a>> {
     end(&main, What::RunningXacts(running))
 }
 
-pub(crate) fn committed_invalidations<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn committed_invalidations<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let database = main.oid().ok_or(CUT_SHORT)?;
     // Tablespace, whether the relation cache's file goes, padding.
@@ -131,7 +131,7 @@ pub(crate) fn committed_invalidations<'a>(input: &Input<'a>) -> Read<What<'a>> {
     end(&main, What::CommittedInvalidations { database, invalidations })
 }
 
-pub(crate) fn message<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn message<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let (database, transactional) = (main.oid().ok_or(CUT_SHORT)?, main.u8().ok_or(CUT_SHORT)?);
     main.take(3).ok_or(CUT_SHORT)?;
@@ -147,7 +147,7 @@ pub(crate) fn message<'a>(input: &Input<'a>) -> Read<What<'a>> {
 /// `RELMAPPER_FILEMAGIC`.
 const MAP_MAGIC: u32 = 0x0059_2717;
 
-pub(crate) fn relation_map<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn relation_map<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let (database, _tablespace) = (main.oid().ok_or(CUT_SHORT)?, main.oid().ok_or(CUT_SHORT)?);
     let length = main.u32().ok_or(CUT_SHORT)? as usize;
@@ -162,14 +162,14 @@ pub(crate) fn relation_map<'a>(input: &Input<'a>) -> Read<What<'a>> {
     Ok(What::RelationMap(RelationMap { database, entries }))
 }
 
-pub(crate) fn file_created<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn file_created<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let locator = main.locator().ok_or(CUT_SHORT)?;
     let fork = main.u32().ok_or(CUT_SHORT)?;
     end(&main, What::FileCreated(FileCreated { locator, fork }))
 }
 
-pub(crate) fn file_truncated<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn file_truncated<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let blocks = main.u32().ok_or(CUT_SHORT)?;
     let locator = main.locator().ok_or(CUT_SHORT)?;
@@ -178,7 +178,7 @@ pub(crate) fn file_truncated<'a>(input: &Input<'a>) -> Read<What<'a>> {
     end(&main, What::FileTruncated(FileTruncated { locator, blocks }))
 }
 
-pub(crate) fn database_copied<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn database_copied<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let (database, tablespace) = (main.oid().ok_or(CUT_SHORT)?, main.oid().ok_or(CUT_SHORT)?);
     let copy_of = Some(main.oid().ok_or(CUT_SHORT)?);
@@ -186,13 +186,13 @@ pub(crate) fn database_copied<'a>(input: &Input<'a>) -> Read<What<'a>> {
     end(&main, What::DatabaseCreated(DatabaseCreated { database, tablespace, copy_of }))
 }
 
-pub(crate) fn database_logged<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn database_logged<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let (database, tablespace) = (main.oid().ok_or(CUT_SHORT)?, main.oid().ok_or(CUT_SHORT)?);
     end(&main, What::DatabaseCreated(DatabaseCreated { database, tablespace, copy_of: None }))
 }
 
-pub(crate) fn database_dropped<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn database_dropped<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let database = main.oid().ok_or(CUT_SHORT)?;
     let tablespaces = Items::counted(&mut main)?;
@@ -208,15 +208,15 @@ fn wal_level(number: u32) -> Read<WalLevel> {
     }
 }
 
-pub(crate) fn checkpoint_online<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn checkpoint_online<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     checkpoint(input, false)
 }
 
-pub(crate) fn checkpoint_shutdown<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn checkpoint_shutdown<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     checkpoint(input, true)
 }
 
-fn checkpoint<'a>(input: &Input<'a>, shutdown: bool) -> Read<What<'a>> {
+fn checkpoint<'a>(input: &Input<'_, 'a>, shutdown: bool) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let mut read = || {
         let (redo, timeline, previous_timeline) = (main.lsn()?, main.u32()?, main.u32()?);
@@ -247,13 +247,13 @@ fn checkpoint<'a>(input: &Input<'a>, shutdown: bool) -> Read<What<'a>> {
     end(&main, What::Checkpoint(checkpoint))
 }
 
-pub(crate) fn checkpoint_redo<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn checkpoint_redo<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let level = wal_level(main.u32().ok_or(CUT_SHORT)?)?;
     end(&main, What::WalLevel(level))
 }
 
-pub(crate) fn parameter_change<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn parameter_change<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     // Limits on connections, workers, walsenders, prepared transactions and locks.
     main.take(20).ok_or(CUT_SHORT)?;
@@ -263,13 +263,13 @@ pub(crate) fn parameter_change<'a>(input: &Input<'a>) -> Read<What<'a>> {
     end(&main, What::WalLevel(level))
 }
 
-pub(crate) fn full_page_writes<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn full_page_writes<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let on = main.u8().ok_or(CUT_SHORT)?;
     end(&main, What::FullPageWrites(on != 0))
 }
 
-pub(crate) fn end_of_recovery<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn end_of_recovery<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     // When. From 17 on the `wal_level` follows, which a parameter change says too.
     main.take(8).ok_or(CUT_SHORT)?;
@@ -277,7 +277,7 @@ pub(crate) fn end_of_recovery<'a>(input: &Input<'a>) -> Read<What<'a>> {
     Ok(What::EndOfRecovery { timeline, previous })
 }
 
-pub(crate) fn page_images<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn page_images<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     if input.parts.blocks().any(|block| block.image.is_none_or(|image| !image.apply)) {
         return Err("one of its blocks has no image");
     }

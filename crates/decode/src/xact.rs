@@ -79,15 +79,15 @@ pub struct Prepared<'a> {
     pub origin: Option<OriginProgress>,
 }
 
-pub(crate) fn commit<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn commit<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     end(input).map(What::Commit)
 }
 
-pub(crate) fn abort<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn abort<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     end(input).map(What::Abort)
 }
 
-fn end<'a>(input: &Input<'a>) -> Read<Ended<'a>> {
+fn end<'a>(input: &Input<'_, 'a>) -> Read<Ended<'a>> {
     let mut main = Fields::new(input.parts.main());
     let time = PgTimestamp(main.i64().ok_or(CUT_SHORT)?);
     let xinfo = if input.record.info() & HAS_INFO != 0 { main.u32().ok_or(CUT_SHORT)? } else { 0 };
@@ -161,7 +161,7 @@ fn skip_counted(fields: &mut Fields<'_>, item: usize) -> Read<()> {
 const TWO_PHASE_MAGIC: u32 = 0x57F9_4534;
 
 /// The state file of a prepared transaction: a header, then parts, each padded to eight bytes.
-pub(crate) fn prepare<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn prepare<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let has_stats = input.facts.dropped_stats_item > 0;
     let mut numbers = || {
@@ -215,14 +215,14 @@ fn padded_items<'a, T: crate::Item>(fields: &mut Fields<'a>, count: usize) -> Re
     Items::take(&mut Fields::new(padded(fields, length)?), count)
 }
 
-pub(crate) fn assignment<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn assignment<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let top = main.xid().ok_or(CUT_SHORT)?;
     let subxacts = Items::counted(&mut main)?;
     if main.is_empty() { Ok(What::Assignment { top, subxacts }) } else { Err(LEFT_OVER) }
 }
 
-pub(crate) fn invalidations<'a>(input: &Input<'a>) -> Read<What<'a>> {
+pub(crate) fn invalidations<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let invalidations = Items::counted(&mut main)?;
     if main.is_empty() { Ok(What::Invalidations(invalidations)) } else { Err(LEFT_OVER) }

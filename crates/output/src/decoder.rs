@@ -293,7 +293,10 @@ impl Core {
             if self.writer.advance() {
                 return Ok(true);
             }
-            let Some(event) = self.buffer.next()? else { return Ok(false) };
+            if !self.buffer.go()? {
+                return Ok(false);
+            }
+            let Some(event) = self.buffer.event() else { return Err(self.buffer.cut_short().into()) };
             let first = |xid| self.first.as_ref()?.get(&xid).copied();
             if let Event::Boundary(Boundary::BeginPrepare(prepared) | Boundary::Prepare(prepared)) = &event
                 && first(prepared.xid).is_some_and(|first| !first.has_snapshot)

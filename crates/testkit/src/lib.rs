@@ -24,7 +24,7 @@ mod major;
 pub mod matrix;
 mod pair;
 mod pg_dump;
-mod process;
+pub mod process;
 mod proxy;
 mod rows;
 mod server;

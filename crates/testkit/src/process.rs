@@ -154,6 +154,14 @@ fn kind_of_backend(title: &str) -> &str {
     KINDS.into_iter().find(|kind| rest.starts_with(kind)).unwrap_or("client backend")
 }
 
+/// Largest resident memory of process `pid` so far, in bytes; 0 after its end.
+pub fn resident_bytes_max(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -185,10 +185,7 @@ impl Sluice {
 
     /// Largest resident memory so far, in bytes; 0 after its end.
     pub fn resident_bytes_max(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-        kilobytes.unwrap_or(0) * 1024
+        process::resident_bytes_max(self.pid())
     }
 
     /// Whether it still runs.

@@ -150,6 +150,8 @@ struct Building {
     /// The subtransaction that described something for the change that comes next.
     sub: Option<u32>,
     is_cut: bool,
+    /// The server stops anywhere in it, and goes on with the next block, if it was rolled back meanwhile.
+    may_stop: bool,
 }
 
 /// Types from here on are not the same on every server; pgoutput describes them (`FirstGenbkiObjectId`).
@@ -253,7 +255,8 @@ impl Side {
     fn replay(&mut self, top: u32, ended: Ended, sent: (At, u32)) -> Result<(), String> {
         let stream = self.streams.remove(&top).ok_or_else(|| format!("{top} is no stream, and ends"))?;
         let Stream { origin, steps, is_cut } = stream;
-        let mut building = Building { origin, is_cut, ..Building::default() };
+        let may_stop = self.is_server && matches!(ended, Ended::Prepare(..));
+        let mut building = Building { origin, is_cut, may_stop, ..Building::default() };
         for step in steps {
             self.change(&mut building, step)?;
         }
@@ -303,6 +306,10 @@ impl Side {
 
     fn change(&mut self, building: &mut Building, step: Step) -> Result<(), String> {
         let Step { lsn, xid, sub, message } = step;
+        if building.may_stop && building.sub != sub {
+            building.said.clear();
+            building.types.clear();
+        }
         if !building.said.is_empty() && building.sub != sub {
             return Err(format!("{:?} described for {sub:?}: {message:?}", building.sub));
         }

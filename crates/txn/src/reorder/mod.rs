@@ -164,14 +164,45 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     /// The spool's; or a transaction that ended is not as it must be. After an error there is nothing but errors.
     #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
     pub fn next(&mut self) -> Result<Option<Event<'_, R>>, Error> {
-        self.alive()?;
-        let went = self.advance();
-        if !self.noting(went)? {
+        if !self.go()? {
             return Ok(None);
         }
-        match (self.event(), &self.current) {
-            (None, Some(Output::Replay(replay))) => self.noting(Err(replay.broken())),
-            (event, _) => Ok(event),
+        match self.event() {
+            Some(event) => Ok(Some(event)),
+            None => Err(self.cut_short()),
+        }
+    }
+
+    /// Goes to what comes out next, which [`ReorderBuffer::event`] then gives; false when more has to go in first.
+    ///
+    /// # Errors
+    /// As [`ReorderBuffer::next`].
+    pub fn go(&mut self) -> Result<bool, Error> {
+        self.alive()?;
+        let went = self.advance();
+        self.noting(went)
+    }
+
+    /// Where [`ReorderBuffer::go`] went; `None` if that is cut short, of which [`ReorderBuffer::cut_short`] tells.
+    #[must_use]
+    pub fn event(&self) -> Option<Event<'_, R>> {
+        Some(match self.current.as_ref()? {
+            Output::Boundary(boundary) => Event::Boundary(boundary),
+            Output::Message { lsn, xid, prefix, content } => {
+                let (lsn, xid) = (*lsn, *xid);
+                Event::Message(Message { lsn, xid, transactional: false, prefix, content })
+            }
+            Output::Replay(replay) => return replay.event(),
+        })
+    }
+
+    /// Why there is no event. It is the last that happens.
+    #[must_use]
+    pub fn cut_short(&self) -> Error {
+        self.failed.set(true);
+        match &self.current {
+            Some(Output::Replay(replay)) => replay.broken(),
+            _ => error::Kind::Over.into(),
         }
     }
 
@@ -185,17 +216,6 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
 
     fn alive(&self) -> Result<(), Error> {
         if self.failed.get() { Err(error::Kind::Over.into()) } else { Ok(()) }
-    }
-
-    fn event(&self) -> Option<Event<'_, R>> {
-        Some(match self.current.as_ref()? {
-            Output::Boundary(boundary) => Event::Boundary(boundary),
-            Output::Message { lsn, xid, prefix, content } => {
-                let (lsn, xid) = (*lsn, *xid);
-                Event::Message(Message { lsn, xid, transactional: false, prefix, content })
-            }
-            Output::Replay(replay) => return replay.event(),
-        })
     }
 
     fn advance(&mut self) -> Result<bool, Error> {
