@@ -6,6 +6,7 @@
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
 use decode::{Decoded, Ended, NewTuple, Place, What, decode};
+use rustc_hash::FxHashSet;
 use wal::{Fork, Parts, Record, Rmgr};
 
 use crate::changes::{Changes, Collected};
@@ -341,12 +342,12 @@ impl Catalog {
         // Most have left nothing that waits for their end.
         let Some(open) = self.transactions.take(top) else { return Ok(Followed::default()) };
         let mut collected = Collected::default();
-        let committed: Vec<Xid> = ended.subxacts.iter().chain([top]).collect();
+        let committed: FxHashSet<Xid> = ended.subxacts.iter().collect();
         // Those that are not listed have aborted. They come first: what they deleted is there.
         for &xid in open.subs.iter().filter(|sub| !committed.contains(sub)) {
             self.take_back(xid);
         }
-        for xid in committed {
+        for xid in ended.subxacts.iter().chain([top]) {
             for entry in self.transactions.take_log(xid) {
                 self.settle(entry, xid, true, &mut collected);
             }

@@ -48,6 +48,7 @@ field_struct!(Unknown { locator, lsn, xid });
 /// A top-level transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Open {
+    /// In the order in which they were assigned. Some may have aborted by themselves: those have left nothing.
     pub(crate) subs: Vec<Xid>,
     pub(crate) own_files: Vec<OwnFile>,
     pub(crate) unknown: Vec<Unknown>,
@@ -139,7 +140,10 @@ impl Transactions {
     pub(crate) fn drop_sub(&mut self, sub: Xid) {
         let Some(top) = self.tops.remove(&sub) else { return };
         if let Some(open) = self.open.get_mut(&top) {
-            open.subs.retain(|other| *other != sub);
+            // A session takes back what it did last: looking through all would be quadratic with many savepoints.
+            while open.subs.last().is_some_and(|last| self.tops.get(last) != Some(&top)) {
+                open.subs.pop();
+            }
             open.own_files.retain(|file| file.xid != sub);
             open.unknown.retain(|unknown| unknown.xid != sub);
         }
@@ -182,5 +186,40 @@ impl Transactions {
         let (tops, open, logs) = (Field::read(fields)?, Field::read(fields)?, Field::read(fields)?);
         let aborted: Vec<Xid> = Field::read(fields)?;
         Some(Transactions { tops, open, logs, aborted: aborted.into_iter().collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn savepoints_that_are_rolled_back_leave_nothing() {
+        let mut transactions = Transactions::default();
+        let top = Xid(1_000);
+        transactions.assign(Xid(1_001), top);
+        for sub in (1_002..200_000).step_by(3) {
+            let nested = [sub, sub + 1, sub + 2].map(Xid);
+            nested.into_iter().for_each(|sub| transactions.assign(sub, top));
+            // Those below come first in the record, then the one that is taken back.
+            for sub in [nested[1], nested[2], nested[0]] {
+                transactions.drop_sub(sub);
+            }
+        }
+        assert_eq!(transactions.get(top).map(|open| open.subs.clone()), Some(vec![Xid(1_001)]));
+        assert_eq!(transactions.tops.len(), 1);
+        transactions.take(top);
+        assert!(transactions.tops.is_empty());
+    }
+
+    #[test]
+    fn one_that_is_not_the_last_is_forgotten_with_those_behind_it() {
+        let mut transactions = Transactions::default();
+        let top = Xid(10);
+        [11, 12, 13].into_iter().for_each(|sub| transactions.assign(Xid(sub), top));
+        transactions.drop_sub(Xid(12));
+        assert_eq!(transactions.top(Xid(12)), Xid(12));
+        transactions.drop_sub(Xid(13));
+        assert_eq!(transactions.get(top).map(|open| open.subs.clone()), Some(vec![Xid(11)]));
     }
 }
