@@ -55,11 +55,7 @@ impl Catalog {
     ///
     /// # Errors
     /// As [`Catalog::follow`].
-    pub fn follow_decoded(
-        &mut self,
-        record: &Record<'_>,
-        decoded: Option<&Decoded<'_>>,
-    ) -> Result<Followed> {
+    pub fn follow_decoded(&mut self, record: &Record<'_>, decoded: Option<&Decoded<'_>>) -> Result<Followed> {
         if record.lsn() <= self.last {
             return Ok(Followed::default());
         }

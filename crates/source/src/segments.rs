@@ -16,6 +16,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::Lsn;
 
@@ -162,6 +163,12 @@ impl Segment {
         Some(Segment { path: path.to_owned(), timeline, number, is_partial, compression })
     }
 
+    /// Since it was written to; of a file from the future, whose clock is another, as old as can be.
+    fn age(&self) -> Result<Duration> {
+        let modified = fs::metadata(&self.path).and_then(|metadata| metadata.modified());
+        Ok(modified.map_err(io_at(&self.path))?.elapsed().unwrap_or(Duration::MAX))
+    }
+
     fn open(&self) -> Result<Box<dyn Read + Send>> {
         let file = BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?);
         Ok(match self.compression {
@@ -235,19 +242,25 @@ impl Segments {
     /// # Errors
     /// A place cannot be read, a file that was named is none, or there is no segment at all.
     pub fn find(places: &[PathBuf]) -> Result<Segments> {
-        Segments::find_those(places, |_| true)
+        Segments::find_those(places, |_| true, Duration::ZERO)
     }
 
-    /// Those in a directory that are complete, and of `timeline` or one that it may have come from.
+    /// Those in a directory that are complete, and of `timeline` or one that it may have come from. Files that were
+    /// written to within `settled` do not count yet: what fills the directory may still write them, and one that has all
+    /// its room already cannot be told from a whole one.
     ///
     /// # Errors
     /// As [`Segments::find`].
-    pub fn whole_of(place: &Path, timeline: u32) -> Result<Segments> {
+    pub fn whole_of(place: &Path, timeline: u32, settled: Duration) -> Result<Segments> {
         let wanted = |segment: &Segment| !segment.is_partial && segment.timeline <= timeline;
-        Segments::find_those(&[place.to_owned()], wanted)
+        Segments::find_those(&[place.to_owned()], wanted, settled)
     }
 
-    fn find_those(places: &[PathBuf], wanted: impl Fn(&Segment) -> bool) -> Result<Segments> {
+    fn find_those(
+        places: &[PathBuf],
+        wanted: impl Fn(&Segment) -> bool,
+        settled: Duration,
+    ) -> Result<Segments> {
         let (mut found, mut histories) = (Vec::new(), BTreeMap::new());
         for place in places {
             if fs::metadata(place).map_err(io_at(place))?.is_dir() {
@@ -268,6 +281,9 @@ impl Segments {
         let history = histories.get(&newest).map(|path| read_history(path, newest)).transpose()?;
         let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
         for segment in found {
+            if !settled.is_zero() && segment.age()? < settled {
+                continue;
+            }
             let number = number_of(segment.number, segment_size);
             let end = Lsn::new((number + 1) * segment_size);
             if history.as_ref().is_some_and(|history| !history.has(segment.timeline, end)) {
@@ -460,6 +476,26 @@ mod tests {
     }
 
     #[test]
+    fn what_was_written_just_now_is_not_whole_yet() {
+        const SETTLED: Duration = Duration::from_secs(10);
+        let dir = tempfile::tempdir().unwrap();
+        for number in 1..=2 {
+            std::fs::write(dir.path().join(name(1, number)), segment(number)).unwrap();
+        }
+        let aged = |number, age: Duration| {
+            let file = File::options().write(true).open(dir.path().join(name(1, number))).unwrap();
+            file.set_modified(std::time::SystemTime::now() - age).unwrap();
+        };
+        let end = || Segments::whole_of(dir.path(), 1, SETTLED).unwrap().span().1;
+        aged(1, SETTLED * 2);
+        assert_eq!(end(), Lsn::new(2 * SIZE));
+        let missing = Segments::whole_of(dir.path(), 1, SETTLED).unwrap();
+        assert!(missing.read(Lsn::new(2 * SIZE)).is_err_and(|error| error.is_missing()));
+        aged(2, SETTLED * 2);
+        assert_eq!(end(), Lsn::new(3 * SIZE));
+    }
+
+    #[test]
     fn names_say_what_a_file_is() {
         let of = |name: &str| {
             Segment::of(Path::new(name))
@@ -581,7 +617,7 @@ mod tests {
         // A clone archives into the same place: who follows the first timeline reads nothing of its own.
         put(1, 4, 1);
         fs::write(dir.path().join(format!("{}.partial", name(1, 5))), segment(5)).unwrap();
-        let segments = Segments::whole_of(dir.path(), 1).unwrap();
+        let segments = Segments::whole_of(dir.path(), 1, Duration::ZERO).unwrap();
         assert_eq!(marks(&segments), [1, 1, 1, 1]);
         fs::write(dir.path().join("00000004.history"), "what?\n").unwrap();
         let error = Segments::find(&[dir.path().to_owned()]).unwrap_err().to_string();

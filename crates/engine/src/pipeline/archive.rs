@@ -4,8 +4,8 @@
 //!   needed from      segment of the slot's restart_lsn
 //!        |--- archive ---|------ stream ------>
 //! ```
-//! Only whole segments are read, up to the one where the slot's WAL begins; one that is not there yet is waited for. The
-//! slot keeps the rest meanwhile. If it is lost again, the next attempt begins where this one came to.
+//! Only whole segments are read, up to the one where the slot's WAL begins; one that is not there yet, or that is still
+//! being written, is waited for. The slot keeps the rest meanwhile. If it is lost again, the next attempt begins where this one came to.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +23,8 @@ use crate::error::{Error, Kind};
 
 /// Until a segment is looked for again.
 const POLL: Duration = Duration::from_secs(1);
+/// A copy of a segment is written in less.
+const SETTLED: Duration = Duration::from_secs(2);
 /// A minute.
 const WAITS_BETWEEN_WARNINGS: u32 = 60;
 /// What waits between the files and the decoding.
@@ -44,7 +46,7 @@ pub(super) struct Archive {
 /// # Errors
 /// It has not, or cannot be read.
 pub(super) fn check(dir: &Path, timeline: u32, lsn: Lsn) -> Result<(), Error> {
-    let found = Segments::whole_of(dir, timeline);
+    let found = Segments::whole_of(dir, timeline, Duration::ZERO);
     found.and_then(|found| found.read(lsn).map(drop)).map_err(|error| Kind::Archive(error).into())
 }
 
@@ -108,7 +110,7 @@ impl Archive {
         position: &mut Lsn,
         out: &mpsc::Sender<Bytes>,
     ) -> Result<Option<segments::Error>, segments::Error> {
-        let found = Segments::whole_of(&self.dir, self.timeline)?;
+        let found = Segments::whole_of(&self.dir, self.timeline, SETTLED)?;
         let is_removed = found.span().0 > *position;
         let late = |error: segments::Error| match error.is_missing() && !is_removed {
             true => Ok(Some(error)),

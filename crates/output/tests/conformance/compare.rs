@@ -444,11 +444,7 @@ fn prepared_alone(item: &Item) -> Option<u32> {
 }
 
 /// A prepared transaction that is known to be rolled back: each of the server's changes is one of ours, in our order.
-fn beginning(
-    ours: &Transaction,
-    theirs: &Transaction,
-    described: &mut Described,
-) -> Result<Tally, String> {
+fn beginning(ours: &Transaction, theirs: &Transaction, described: &mut Described) -> Result<Tally, String> {
     let mut rest = theirs.changes.iter().peekable();
     for our_change in &ours.changes {
         // What a reader was told of relations outlives the rollback.
@@ -528,11 +524,7 @@ impl Described {
 
 /// What is said of no place in particular: positions and times of aborts that both sides tell, and that no side describes
 /// a relation, but those `aside`, that the other knows nothing about. How many aborts were compared.
-pub(crate) fn compare_sides(
-    ours: &mut Side,
-    theirs: &mut Side,
-    aside: &HashSet<u32>,
-) -> Result<u64, String> {
+pub(crate) fn compare_sides(ours: &mut Side, theirs: &mut Side, aside: &HashSet<u32>) -> Result<u64, String> {
     let mut both = 0;
     for (key, theirs) in &theirs.aborts {
         if let Some(ours) = ours.aborts.get(key) {

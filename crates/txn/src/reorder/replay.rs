@@ -262,7 +262,12 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         }
         let has_rows = matches!(self.closing, Boundary::StreamStop { last_lsn, .. } if last_lsn.is_valid());
         let names = &mut merge.main.1;
-        Ok(self.streamed.take().map(|subs| Block { top: self.top, names: std::mem::take(names), subs, has_rows }))
+        Ok(self.streamed.take().map(|subs| Block {
+            top: self.top,
+            names: std::mem::take(names),
+            subs,
+            has_rows,
+        }))
     }
 }
 
