@@ -322,6 +322,8 @@ impl Stage {
             .into_iter()
             .chain([
                 ("wal_keep_size", "20GB".to_owned()),
+                // The reader says nothing, and the server is silent itself while it reads what it spilled.
+                ("wal_sender_timeout", "0".to_owned()),
                 ("logical_decoding_work_mem", format!("{}MB", job.work_mem_mb)),
             ])
             .fold(Cluster::builder(major), |builder, (name, value)| builder.setting(name, &value))
