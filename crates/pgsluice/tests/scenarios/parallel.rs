@@ -298,7 +298,8 @@ fn a3_a_unique_value_that_was_taken_ahead_is_given_back() {
         s.source("UPDATE held SET n = 1; INSERT INTO t VALUES (10, 7)");
         s.source("DELETE FROM t WHERE id = 10");
         s.source("INSERT INTO t VALUES (11, 7)");
-        s.source("DO $$ BEGIN FOR i IN 20 .. 30 LOOP INSERT INTO t VALUES (i, i); COMMIT; END LOOP; END $$");
+        // More than one chunk, also where a busy machine has it all come at once.
+        s.source("DO $$ BEGIN FOR i IN 20 .. 80 LOOP INSERT INTO t VALUES (i, i); COMMIT; END LOOP; END $$");
         wait_for("a chunk ahead", BOUND, || {
             Ok(s.target_one(&applying("state = 'idle in transaction'")) == "t")
         })
