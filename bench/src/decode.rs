@@ -33,7 +33,8 @@ use crate::{Arm, Options, Say};
 /// What ours is measured beside.
 pub(crate) const STOCK: Stock = Stock {
     sides: "Stock: the walsender with `proto_version 2`, `binary`, and `streaming` as the case says, sending to a reader \
-            that throws everything away; pgsluice: `output::Decoder` over the server's segments, with the same options, \
+            that throws everything away, seldom and much at a time, as pgsluice reads a slot: read as it comes, each \
+            message is a segment of its own, and the walsender takes twice the CPU; pgsluice: `output::Decoder` over the server's segments, with the same options, \
             sending the same messages to such a reader. All seconds are CPU seconds of who decodes, and rates are rows \
             of the case per CPU second, sent or not",
     columns: "\"Equal\": both sent the same number of messages, and of bytes in them, but for announcements of tables \
@@ -517,16 +518,22 @@ async fn read(url: &str, commits: u64, streaming: bool) -> Result<Sent> {
     let command = format!(
         "START_REPLICATION SLOT {SLOT} LOGICAL 0/0 (proto_version '2', publication_names '{NAME}', binary 'true'{streaming})"
     );
+    let mut pauses = wire.read_in_bulk().await?;
     wire.copy_both(&command).await?;
-    let (mut sent, mut seen) = (Sent::default(), 0);
+    let (mut sent, mut seen, mut bytes) = (Sent::default(), 0, 0);
     while seen < commits {
         let frame = match wire.buffered_frame()? {
             Some(frame) => frame,
             None => {
+                let read = std::mem::take(&mut bytes);
+                if let Some(pause) = pauses.as_mut().and_then(|pauses| pauses.after(read)) {
+                    tokio::time::sleep(pause).await;
+                }
                 let frame = tokio::time::timeout(SILENCE_MAX, wire.read_frame()).await;
                 frame.with_context(|| format!("only {seen} of {commits} transactions came"))??
             }
         };
+        bytes += frame.body.len();
         if frame.body.first() == Some(&DATA_TAG) {
             let data = frame.body.get(DATA_HEADER..).context("a message is too short")?;
             sent.count(data);
