@@ -25,7 +25,7 @@ use txn::DirSpool;
 use types::Settings;
 
 use crate::load::{self, Amount, Script, Value};
-use crate::measure::{Cpu, Run, cpu_between};
+use crate::measure::{Cpu, Run, cpu_between, median};
 use crate::report::{Case, Stock};
 use crate::rig::{DB, NAME};
 use crate::{Arm, Options, Say};
@@ -263,8 +263,8 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
     }
     let spilled = stage.spilled()? / 1e6 / f64::from(options.repeats);
     case.what = format!("{}; the server spilled {spilled:.0} MB in a run", case.what);
-    if let Some(seconds) = case.median(&case.ours) {
-        let rate = stage.wal_bytes() / seconds / 1e9;
+    if !case.ours.is_empty() {
+        let rate = stage.wal_bytes() / median(case.ours.iter().map(|run| run.seconds)) / 1e9;
         let goal = job.rate_goal.map_or(String::new(), |goal| format!(" (goal {goal})"));
         case.what = format!("{}; ours read {rate:.2} GB of WAL per CPU second{goal}", case.what);
     }

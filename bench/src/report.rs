@@ -441,7 +441,8 @@ impl Report {
                     walsender.seconds, walsender.cpu, sets.seconds, sets.cpu
                 )?;
             }
-            if let Some(bytes) = case.ours.iter().map(|run| run.resident_bytes_max).max() {
+            let resident = case.ours.iter().map(|run| run.resident_bytes_max).max();
+            if let Some(bytes) = resident.filter(|bytes| *bytes > 0) {
                 writeln!(text, "pgsluice had {:.0} MB resident at most.\n", bytes as f64 / 1e6)?;
             }
             if case.has_curve() {
