@@ -34,8 +34,8 @@ use crate::{Arm, Options, Say};
 pub(crate) const STOCK: Stock = Stock {
     sides: "Stock: the walsender with `proto_version 2`, `binary`, and `streaming` as the case says, sending to a reader \
             that throws everything away, seldom and much at a time, as pgsluice reads a slot: read as it comes, each \
-            message is a segment of its own, and the walsender takes twice the CPU; pgsluice: `output::Decoder` over the server's segments, with the same options, \
-            sending the same messages to such a reader. All seconds are CPU seconds of who decodes, and rates are rows \
+            message is a segment of its own, and the walsender takes twice the CPU; pgsluice: `output::Decoder` over the server's \
+            segments, with the same options, sending the same messages to such a reader. All seconds are CPU seconds of who decodes, and rates are rows \
             of the case per CPU second, sent or not",
     columns: "\"Equal\": both sent the same number of messages, and of bytes in them, but for announcements of tables \
               and types, and for streamed transactions of which nothing is published.",

@@ -163,10 +163,14 @@ impl Segment {
         Some(Segment { path: path.to_owned(), timeline, number, is_partial, compression })
     }
 
-    /// Since it was written to; of a file from the future, whose clock is another, as old as can be.
-    fn age(&self) -> Result<Duration> {
-        let modified = fs::metadata(&self.path).and_then(|metadata| metadata.modified());
-        Ok(modified.map_err(io_at(&self.path))?.elapsed().unwrap_or(Duration::MAX))
+    /// Whether it was not written to within that time; not either if it has gone since it was listed. A file from the
+    /// future has another clock, and is as old as can be.
+    fn is_settled(&self, settled: Duration) -> Result<bool> {
+        match fs::metadata(&self.path).and_then(|metadata| metadata.modified()) {
+            Ok(modified) => Ok(modified.elapsed().unwrap_or(Duration::MAX) >= settled),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(io_at(&self.path)(error)),
+        }
     }
 
     fn open(&self) -> Result<Box<dyn Read + Send>> {
@@ -281,7 +285,7 @@ impl Segments {
         let history = histories.get(&newest).map(|path| read_history(path, newest)).transpose()?;
         let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
         for segment in found {
-            if !settled.is_zero() && segment.age()? < settled {
+            if !settled.is_zero() && !segment.is_settled(settled)? {
                 continue;
             }
             let number = number_of(segment.number, segment_size);

@@ -5,7 +5,8 @@
 //!        |--- archive ---|------ stream ------>
 //! ```
 //! Only whole segments are read, up to the one where the slot's WAL begins; one that is not there yet, or that is still
-//! being written, is waited for. The slot keeps the rest meanwhile. If it is lost again, the next attempt begins where this one came to.
+//! being written, is waited for. The slot keeps the rest meanwhile. If it is lost again, the next attempt begins where
+//! this one came to.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
