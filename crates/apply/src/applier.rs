@@ -341,9 +341,9 @@ impl Planning {
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let mut waiting: std::vec::IntoIter<Input> = Vec::new().into_iter();
-        // Given back when the block that follows is taken: what was received
-        // is then in the batch, which has a limit of its own.
-        let mut _room = None;
+        // Given back once all of a block is in the batch, which has a limit of
+        // its own: the next may need all the room that there is.
+        let mut room_taken = None;
         let mut caught_up: Option<Lsn> = None;
         let idle = Arc::new(Semaphore::new(self.workers));
         loop {
@@ -376,6 +376,7 @@ impl Planning {
             if self.ended.is_some() {
                 continue;
             }
+            room_taken = room_taken.filter(|_| more);
             let mut full = self.is_full();
             let aside = full && self.stand_aside()?;
             full &= !aside;
@@ -397,7 +398,7 @@ impl Planning {
                         room.send(Work::CaughtUp(caught_up.take().unwrap_or_default()));
                     }
                     block = inputs.recv(), if !self.intake.is_full() => match block {
-                        Some(block) => (waiting, _room) = (block.inputs.into_iter(), block.room),
+                        Some(block) => (waiting, room_taken) = (block.inputs.into_iter(), block.room),
                         None => return Ok(()),
                     },
                 }
@@ -415,7 +416,7 @@ impl Planning {
                     room.send(self.take_work(busy)?);
                 }
                 block = inputs.recv(), if !full && !more && !self.intake.is_full() => match block {
-                    Some(block) => (waiting, _room) = (block.inputs.into_iter(), block.room),
+                    Some(block) => (waiting, room_taken) = (block.inputs.into_iter(), block.room),
                     None => break,
                 },
                 // Nobody is waited for while a large transaction is put aside.

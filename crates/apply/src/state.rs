@@ -273,9 +273,17 @@ impl State {
         self.relaxed.store(true, Ordering::Relaxed);
         self.look_for_ahead().await?;
         if !self.has_ahead.load(Ordering::Relaxed) {
-            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
+            self.make_schema().await?;
         }
         Ok(())
+    }
+
+    /// IF NOT EXISTS fails where two do it at the same time: one waits for the other.
+    async fn make_schema(&self) -> Result<(), Error> {
+        let sql = format!(
+            "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice'));{STATE_SCHEMA_SQL}"
+        );
+        Ok(self.session.batch_execute(&sql).await.map_err(|error| self.session.error(error))?)
     }
 
     /// Whether transactions commit out of order.
@@ -331,7 +339,7 @@ impl State {
         dbname: &str,
     ) -> Result<(), Error> {
         if !self.has_schema().await? {
-            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
+            self.make_schema().await?;
         }
         let origin = self.name.origin(0);
         let sql = "WITH s AS (INSERT INTO pgsluice.subscription \

@@ -42,6 +42,12 @@ impl Catalog {
         differences
     }
 
+    /// Whether other changes of catalogs wait for the end of transactions, or other files are theirs.
+    #[must_use]
+    pub fn differs_in_open_changes(&self, other: &Catalog) -> bool {
+        !self.transactions.have_the_same_changes(&other.transactions)
+    }
+
     fn compare_rows(&self, other: &Catalog, database: Oid, kind: Kind, differences: &mut Vec<String>) {
         let (ours, theirs) = (self.comparable(database, kind), other.comparable(database, kind));
         for (tid, row) in &ours {

@@ -155,6 +155,12 @@ impl Catalog {
         snapshot.is_some_and(|snapshot| snapshot.sees(self.transactions.top(xid)))
     }
 
+    /// Whether nothing more can come of transactions that the look saw.
+    #[must_use]
+    pub fn is_past_look(&self) -> bool {
+        self.spaces.values().all(|space| space.snapshot.is_none())
+    }
+
     /// What `xid` (or the transaction that it is part of) sees of a database at the last record that was followed;
     /// [`Xid::INVALID`] sees what has committed. `None` for a database that is not followed.
     #[must_use]

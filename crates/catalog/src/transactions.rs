@@ -116,6 +116,15 @@ impl Transactions {
         subs.iter().any(|sub| self.has_changes(*sub))
     }
 
+    /// Whether the same waits for the same transactions, in whatever else they are known.
+    pub(crate) fn have_the_same_changes(&self, other: &Transactions) -> bool {
+        let own_files = |of: &Transactions| {
+            let own = of.open.iter().filter(|(_, open)| !open.own_files.is_empty());
+            own.map(|(top, open)| (*top, open.own_files.clone())).collect::<FxHashMap<_, _>>()
+        };
+        self.logs == other.logs && own_files(self) == own_files(other)
+    }
+
     pub(crate) fn own_file(&self, top: Xid, database: Oid, kind: Kind) -> Option<RelFileLocator> {
         let files = &self.open.get(&top)?.own_files;
         let own = |file: &&OwnFile| file.kind == kind && file.database == database;

@@ -58,6 +58,15 @@ base::catalogue! {
         "Give the directory to the user who runs pgsluice, or name another by `--state-dir`.",
         &[("pgsluice scenarios", "a_full_disk_under_the_spool_is_waited_for")],
     ),
+    Kind::Pass(_) => entry(
+        Doing::Decoding,
+        "Decoding for several subscriptions in one pass has ended",
+        Kind::Pass("the record at 0/1A2B3C8 is damaged".to_owned()),
+        "Subscriptions of one process that follow the same server with `source_mode = wal` are decoded in one pass. What \
+         stands behind the colon concerned all of them, and ended the pass; one of them has told it as an error of its own.",
+        "Each goes on by itself from what it has kept; if `pgsluice status` shows the error again, it has an entry of its own.",
+        &[WAL_REFUSED],
+    ),
     Kind::Silent(_) => entry(
         Doing::Applying,
         "Nothing is heard of the target",

@@ -11,6 +11,7 @@
 //! said so is durable on the target. Only then the slot is moved there. Whenever it is killed, the file and the slot
 //! belong together, or the slot is behind the file, which only keeps more.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,17 +19,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::flight::{self, Phase};
-use base::{Lsn, Progress, Xid};
+use base::{Lsn, Progress, SubscriptionName, Xid};
 use bytes::{Bytes, BytesMut};
 use catalog::Catalog;
-use output::{Decoder, OnRefused, OriginFilter, Publications, Running, Streaming};
+use output::{Decoder, OnRefused, OriginFilter, Place, Publications, Running, Streaming};
 use source::stream::{Heard, Kept, What};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use txn::{Block, DirSpool, Input};
 
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
+use crate::shared::{Sharing, Way};
 use crate::{Origin, Settings};
 
 /// Messages are handed over when they are so many bytes, or no more WAL is there.
@@ -43,6 +47,8 @@ const KEEP_AFTER: Duration = Duration::from_secs(5);
 const KEEP_BYTES_MAX: u64 = 256 << 20;
 /// How often it is looked whether catalogs that wait to be kept can be.
 const LOOK: Duration = Duration::from_millis(500);
+/// The same while others wait for this one.
+const LOOK_OFTEN: Duration = Duration::from_millis(5);
 
 static SAVING: Mutex<()> = Mutex::new(());
 
@@ -215,9 +221,16 @@ pub(crate) struct AtPlace {
     pub(crate) changed: Lsn,
 }
 
-/// One stream's decoding.
+/// One subscription's decoding.
 pub(crate) struct Decoding {
     decoder: Decoder,
+    outlet: Outlet,
+}
+
+/// What becomes of what is decoded for one subscription, by itself or in a pass with others.
+pub(crate) struct Outlet {
+    pub(crate) name: SubscriptionName,
+    pub(crate) sharing: Sharing,
     keeper: Keeper,
     progress: Arc<Progress>,
     gather: Gather,
@@ -226,22 +239,55 @@ pub(crate) struct Decoding {
     asked: Option<Ask>,
 }
 
+impl fmt::Debug for Decoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Decoding of {} at {}", self.outlet.name, self.decoder.decoded())
+    }
+}
+
+/// Whether messages were handed over.
+pub(crate) enum Handed {
+    Yes,
+    /// So many bytes wait for room.
+    Later(usize),
+    /// Nobody takes them.
+    Gone,
+}
+
 impl Decoding {
     /// Goes on from what was kept.
     pub(crate) fn new(
         restart: Restart,
-        path: PathBuf,
         kept: Arc<Kept>,
         progress: Arc<Progress>,
         asks: mpsc::Receiver<Ask>,
+        sharing: Sharing,
         wanted: &Wanted<'_>,
     ) -> Result<Decoding, Error> {
         kept.advance(restart.lsn());
         let Restart { slot, timeline, catalog, .. } = restart;
         let saved = begin(&catalog);
         let decoder = wanted.decoder(catalog)?;
-        let keeper = Keeper { path, slot, timeline, kept, saved, at: Instant::now(), candidate: None };
-        Ok(Decoding { decoder, keeper, progress, gather: Gather::new(), asks, asked: None })
+        let path = wanted.settings.restart_file();
+        let keeper =
+            Keeper { path, slot, timeline, kept, saved, at: Instant::now(), candidate: None, saving: None };
+        let name = wanted.settings.subscription.clone();
+        let outlet = Outlet { name, sharing, keeper, progress, gather: Gather::new(), asks, asked: None };
+        Ok(Decoding { decoder, outlet })
+    }
+
+    /// Goes on where a pass has come to.
+    pub(crate) fn of(decoder: Decoder, outlet: Outlet) -> Decoding {
+        Decoding { decoder, outlet }
+    }
+
+    pub(crate) fn into_parts(self) -> (Decoder, Outlet) {
+        (self.decoder, self.outlet)
+    }
+
+    /// The way to others that follow the same server.
+    pub(crate) fn sharing(&mut self) -> &mut Sharing {
+        &mut self.outlet.sharing
     }
 
     /// Where the stream must begin.
@@ -249,68 +295,113 @@ impl Decoding {
         self.decoder.position()
     }
 
-    /// What has to come.
-    pub(crate) fn stream(&self) -> What {
-        What::Wal { timeline: self.keeper.timeline, kept: Arc::clone(&self.keeper.kept) }
+    /// From where on its slot must keep WAL.
+    pub(crate) fn kept(&self) -> Arc<Kept> {
+        Arc::clone(&self.outlet.keeper.kept)
     }
 
-    /// Decodes what comes until nothing does any more or nobody takes it.
+    /// What has to come.
+    pub(crate) fn stream(&self) -> What {
+        What::Wal { timeline: self.outlet.keeper.timeline, kept: self.kept() }
+    }
+
+    /// Decodes what comes until nothing does any more or nobody takes it, or until it is better not to do it alone.
     pub(crate) async fn run(
         mut self,
         mut wal: mpsc::Receiver<Block>,
         out: mpsc::Sender<Block>,
         heard: Arc<Heard>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<(Decoding, Way)>, Error> {
+        // What was left where it was part of a pass.
+        if !self.push(&[], &out, &heard).await? {
+            return Ok(None);
+        }
         loop {
-            let block = match tokio::time::timeout(LOOK, wal.recv()).await {
-                Ok(Some(block)) => block,
-                Ok(None) => return Ok(()),
-                Err(_) => {
-                    self.answer();
-                    self.keep().await?;
-                    continue;
-                }
-            };
-            for input in &block.inputs {
-                let Input::Message(bytes) = input else { continue };
-                let mut outputs = self.decoder.push(bytes)?;
-                while let Some(output) = outputs.next()? {
-                    heard.message(output.data);
-                    self.gather.add(output.data);
-                    if self.gather.bytes.len() >= BLOCK_BYTES && !self.gather.hand_over(None, &out).await {
-                        return Ok(());
+            let patience = if self.outlet.sharing.is_waited_for() { LOOK_OFTEN } else { LOOK };
+            match tokio::time::timeout(patience, wal.recv()).await {
+                Ok(Some(block)) => {
+                    for input in &block.inputs {
+                        let Input::Message(bytes) = input else { continue };
+                        if !self.push(bytes, &out, &heard).await? {
+                            return Ok(None);
+                        }
                     }
                 }
+                Ok(None) => return Ok(None),
+                Err(_) => {}
             }
-            drop(block);
-            let decoded = self.decoder.decoded();
-            self.progress.advance_received(decoded);
+            let place = self.decoder.place();
+            self.outlet.progress.advance_received(place.decoded);
             // All that ended before has been handed over with it.
-            let is_late = self.gather.since.elapsed() >= HAND_OVER_AFTER;
-            if (wal.is_empty() || is_late || self.gather.bytes.len() >= BLOCK_BYTES / 4)
-                && !self.gather.hand_over(Some(decoded), &out).await
+            if self.outlet.gather.is_due(wal.is_empty())
+                && !self.outlet.gather.hand_over(Some(place.decoded), &out).await
             {
-                return Ok(());
+                return Ok(None);
             }
-            self.answer();
-            self.keep().await?;
+            self.outlet.look(place)?;
+            match self.outlet.sharing.look(place, heard.wal_end()) {
+                Way::Alone => {}
+                // What is gathered goes with it.
+                way => return Ok(Some((self, way))),
+            }
         }
     }
 
-    fn answer(&mut self) {
+    /// False if nobody takes it.
+    async fn push(&mut self, bytes: &[u8], out: &mpsc::Sender<Block>, heard: &Heard) -> Result<bool, Error> {
+        let gather = &mut self.outlet.gather;
+        let mut outputs = self.decoder.push(bytes)?;
+        while let Some(output) = outputs.next()? {
+            heard.message(output.data);
+            gather.add(output.data);
+            if gather.bytes.len() >= BLOCK_BYTES && !gather.hand_over(None, out).await {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Outlet {
+    /// Something has come out for it.
+    pub(crate) fn add(&mut self, message: &[u8], out: &mpsc::Sender<Block>) -> Handed {
+        self.gather.add(message);
+        if self.gather.bytes.len() < BLOCK_BYTES {
+            return Handed::Yes;
+        }
+        self.gather.try_hand_over(None, out)
+    }
+
+    /// Everything was decoded up to `place`, and has come out.
+    pub(crate) fn came_to(&mut self, place: Place<'_>, nothing_waits: bool, out: &mpsc::Sender<Block>) {
+        self.progress.advance_received(place.decoded);
+        if self.gather.is_due(nothing_waits) {
+            // What cannot be handed over now can be later; who has gone will be noticed.
+            self.gather.try_hand_over(Some(place.decoded), out);
+        }
+    }
+
+    /// Whether it has something for a queue that is full.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.gather.waits
+    }
+
+    /// What is durable on the target.
+    pub(crate) fn flushed(&self) -> Lsn {
+        self.progress.snapshot().flushed
+    }
+
+    /// Answers who asked for the catalogs, and keeps them for a restart.
+    ///
+    /// # Errors
+    /// They could not be kept.
+    pub(crate) fn look(&mut self, place: Place<'_>) -> Result<(), Error> {
         self.asked = self.asked.take().or_else(|| self.asks.try_recv().ok());
-        if let Some(ask) = self.asked.take_if(|ask| ask.to <= self.decoder.decoded()) {
-            let place = AtPlace { catalog: self.decoder.catalog().clone(), changed: self.decoder.changed() };
+        if let Some(ask) = self.asked.take_if(|ask| ask.to <= place.decoded) {
             // Who asked may have gone.
-            let _ = ask.answer.send(place);
+            let _ = ask.answer.send(AtPlace { catalog: place.catalog.clone(), changed: place.changed });
         }
-    }
-
-    async fn keep(&mut self) -> Result<(), Error> {
-        match self.keeper.look(&self.decoder, &self.progress) {
-            Some(restart) => self.keeper.keep(restart).await,
-            None => Ok(()),
-        }
+        self.keeper.look(place, &self.progress).map_err(|error| Kind::Spool(error).into())
     }
 }
 
@@ -322,6 +413,8 @@ struct Gather {
     since: Instant,
     /// One permit per KiB of [`QUEUE_BYTES`].
     room: Arc<Semaphore>,
+    /// The last attempt found none.
+    waits: bool,
 }
 
 impl Gather {
@@ -331,7 +424,13 @@ impl Gather {
             ends: Vec::new(),
             since: Instant::now(),
             room: Arc::new(Semaphore::new(QUEUE_BYTES / 1024)),
+            waits: false,
         }
+    }
+
+    /// Whether it is time to hand over, and to say how far decoding has come.
+    fn is_due(&self, nothing_waits: bool) -> bool {
+        nothing_waits || self.since.elapsed() >= HAND_OVER_AFTER || self.bytes.len() >= BLOCK_BYTES / 4
     }
 
     fn add(&mut self, message: &[u8]) {
@@ -341,23 +440,73 @@ impl Gather {
 
     /// False if nobody takes it.
     async fn hand_over(&mut self, caught_up: Option<Lsn>, out: &mpsc::Sender<Block>) -> bool {
-        self.since = Instant::now();
-        let bytes: Bytes = self.bytes.split().freeze();
+        loop {
+            let (count, size) = self.next_block();
+            // Never closed: it is dropped with this.
+            let room = Arc::clone(&self.room).acquire_many_owned(permits(size)).await.ok();
+            let inputs = self.take((count, size), caught_up);
+            if !inputs.is_empty() && out.send(Block { inputs, room: Some(Box::new(room)) }).await.is_err() {
+                return false;
+            }
+            if self.ends.is_empty() {
+                return true;
+            }
+        }
+    }
+
+    /// The same without waiting.
+    fn try_hand_over(&mut self, caught_up: Option<Lsn>, out: &mpsc::Sender<Block>) -> Handed {
+        loop {
+            let slot = match out.try_reserve() {
+                Ok(slot) => slot,
+                Err(TrySendError::Closed(())) => return Handed::Gone,
+                Err(TrySendError::Full(())) => return self.later(),
+            };
+            let (count, size) = self.next_block();
+            let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(permits(size)) else {
+                return self.later();
+            };
+            let inputs = self.take((count, size), caught_up);
+            if !inputs.is_empty() {
+                slot.send(Block { inputs, room: Some(Box::new(room)) });
+            }
+            if self.ends.is_empty() {
+                return Handed::Yes;
+            }
+        }
+    }
+
+    fn later(&mut self) -> Handed {
+        self.waits = true;
+        Handed::Later(self.bytes.len())
+    }
+
+    /// How many messages go together next, and their bytes.
+    fn next_block(&self) -> (usize, usize) {
+        let fit = self.ends.partition_point(|end| *end <= BLOCK_BYTES);
+        let count = fit.max(1).min(self.ends.len());
+        (count, count.checked_sub(1).map_or(0, |last| self.ends[last]))
+    }
+
+    /// `caught_up` comes behind the last of them.
+    fn take(&mut self, (count, size): (usize, usize), caught_up: Option<Lsn>) -> Vec<Input> {
+        (self.since, self.waits) = (Instant::now(), false);
+        let bytes: Bytes = self.bytes.split_to(size).freeze();
         let mut from = 0;
-        let mut inputs: Vec<Input> = Vec::with_capacity(self.ends.len() + 1);
-        for to in self.ends.drain(..) {
+        let mut inputs: Vec<Input> = Vec::with_capacity(count + 1);
+        for to in self.ends.drain(..count) {
             inputs.push(Input::Message(bytes.slice(from..to)));
             from = to;
         }
-        inputs.extend(caught_up.map(Input::CaughtUp));
-        if inputs.is_empty() {
-            return true;
-        }
-        let wanted = u32::try_from(bytes.len().min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX);
-        // Never closed: it is dropped with this.
-        let room = Arc::clone(&self.room).acquire_many_owned(wanted).await.ok();
-        out.send(Block { inputs, room: Some(Box::new(room)) }).await.is_ok()
+        self.ends.iter_mut().for_each(|end| *end -= size);
+        inputs.extend(caught_up.filter(|_| self.ends.is_empty()).map(Input::CaughtUp));
+        inputs
     }
+}
+
+/// One message may be larger than the queue; then it waits alone.
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX)
 }
 
 /// Keeps the catalogs for a restart; see the module.
@@ -370,6 +519,8 @@ struct Keeper {
     saved: Lsn,
     at: Instant,
     candidate: Option<Candidate>,
+    /// What is being written, and how that ended.
+    saving: Option<(Lsn, oneshot::Receiver<io::Result<()>>)>,
 }
 
 /// Catalogs that may be kept when nothing from before them is needed any more.
@@ -395,42 +546,55 @@ impl Met {
 }
 
 impl Keeper {
-    /// What may be kept now.
-    fn look(&mut self, decoder: &Decoder, progress: &Progress) -> Option<Restart> {
-        let Some(candidate) = &mut self.candidate else {
-            let catalog = decoder.catalog();
-            let since = begin(catalog).as_u64().saturating_sub(self.saved.as_u64());
-            if since >= KEEP_BYTES_MAX || since >= KEEP_BYTES && self.at.elapsed() >= KEEP_AFTER {
-                let met = Met { lsn: catalog.last(), newest: decoder.newest_xid() };
-                self.candidate = Some(Candidate { catalog: catalog.clone(), met, ended: None });
+    /// Takes a copy of the catalogs, has it written where that is right, or moves the slot once it is.
+    fn look(&mut self, place: Place<'_>, progress: &Progress) -> io::Result<()> {
+        if let Some((lsn, saving)) = &mut self.saving {
+            match saving.try_recv() {
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Closed) => {
+                    return Err(io::Error::other("what writes the catalogs broke down"));
+                }
+                Ok(saved) => saved?,
             }
-            return None;
+            tracing::debug!("a restart would read WAL from {lsn} on");
+            (self.saved, self.at) = (*lsn, Instant::now());
+            self.kept.advance(*lsn);
+            self.saving = None;
+        }
+        let Some(candidate) = &mut self.candidate else {
+            let since = begin(place.catalog).as_u64().saturating_sub(self.saved.as_u64());
+            if since >= KEEP_BYTES_MAX || since >= KEEP_BYTES && self.at.elapsed() >= KEEP_AFTER {
+                let met = Met { lsn: place.catalog.last(), newest: place.newest };
+                self.candidate = Some(Candidate { catalog: place.catalog.clone(), met, ended: None });
+            }
+            return Ok(());
         };
-        if candidate.ended.is_none()
-            && decoder.running().is_some_and(|running| candidate.met.have_ended(running))
+        if candidate.ended.is_none() && place.running.is_some_and(|running| candidate.met.have_ended(running))
         {
-            candidate.ended = Some(decoder.decoded());
+            candidate.ended = Some(place.decoded);
         }
         let confirmed = progress.snapshot().flushed;
-        if candidate.ended.is_none_or(|ended| confirmed < ended) {
-            return None;
+        if candidate.ended.is_some_and(|ended| confirmed >= ended)
+            && let Some(Candidate { catalog, .. }) = self.candidate.take()
+        {
+            let (slot, timeline) = (self.slot.clone(), self.timeline);
+            self.save(Restart { slot, timeline, confirmed, catalog });
         }
-        let Candidate { catalog, .. } = self.candidate.take()?;
-        Some(Restart { slot: self.slot.clone(), timeline: self.timeline, confirmed, catalog })
+        Ok(())
     }
 
-    async fn keep(&mut self, restart: Restart) -> Result<(), Error> {
-        let path = self.path.clone();
-        let lsn = restart.lsn();
-        let saving = tokio::task::spawn_blocking(move || {
+    /// Nobody waits for it.
+    fn save(&mut self, restart: Restart) {
+        let (path, lsn) = (self.path.clone(), restart.lsn());
+        let (done, saving) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
             let _keep = flight::inside(Phase::Keep);
-            restart.save(&path).map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
+            let saved = restart.save(&path);
+            // Who wanted to know may have gone.
+            let _ =
+                done.send(saved.map_err(|error| io::Error::other(format!("{}: {error}", path.display()))));
         });
-        saving.await.map_err(io::Error::other).flatten().map_err(Kind::Spool)?;
-        tracing::debug!("a restart would read WAL from {lsn} on");
-        (self.saved, self.at) = (lsn, Instant::now());
-        self.kept.advance(lsn);
-        Ok(())
+        self.saving = Some((lsn, saving));
     }
 }
 

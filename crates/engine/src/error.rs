@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Spool(std::io::Error),
     /// Files with WAL that the source has no more.
     Archive(source::segments::Error),
+    /// A pass for several subscriptions, by this error of all.
+    Pass(String),
     /// The target's backend and we waited for one another.
     Silent(Silence),
     Refused(Refusal),
@@ -94,6 +96,10 @@ impl fmt::Display for Error {
                 write!(f, "{error}; make room there, or give another --state-dir")
             }
             Kind::Archive(error) => write!(f, "cannot read the WAL that the source has no more: {error}"),
+            Kind::Pass(why) => write!(
+                f,
+                "decoding for several subscriptions in one pass has ended: {why}; this one goes on from what it has kept"
+            ),
             Kind::Silent(silence) => write!(
                 f,
                 "nothing has come from the target for {} s, although its backend {} waits for us or is gone: the \
@@ -127,6 +133,7 @@ impl std::error::Error for Error {
             Kind::Decode(error) => error.source(),
             Kind::Archive(error) => error.source(),
             Kind::Spool(_)
+            | Kind::Pass(_)
             | Kind::Silent(_)
             | Kind::Refused(_)
             | Kind::Disabled { .. }

@@ -18,6 +18,7 @@ mod refusal;
 mod retry;
 pub mod sequences;
 mod settings;
+mod shared;
 mod statistics;
 mod status;
 mod target_schema;
@@ -32,6 +33,7 @@ pub use retry::Verdict;
 pub use settings::{
     Binary, Origin, Settings, SourceMode, SynchronousCommit, decoding_dir, restart_file, spool_dir,
 };
+pub use shared::Passes;
 pub use status::{
     Blocked, BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh,
     SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,

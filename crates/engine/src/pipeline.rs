@@ -38,6 +38,7 @@ use crate::record::Record;
 use crate::refresh::{self, Refreshing, StreamKind};
 use crate::refusal::Refusal;
 use crate::retry::{Backoff, Verdict, verdict};
+use crate::shared::Passes;
 use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight, statistics, target_schema};
 
 /// How the source's sessions render values: as the native subscriber asks.
@@ -62,17 +63,23 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// After a stop, how long the source may take to hear the last report.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// Runs one subscription until `stop`.
+/// Runs one subscription until `stop`. Those that are handed the same `passes` share the pass over the WAL of a server that
+/// they follow with [`SourceMode::Wal`].
 ///
 /// # Errors
 /// An error that trying again cannot help; see [`Error`].
-pub async fn run(settings: Arc<Settings>, status: Arc<Status>, stop: CancellationToken) -> Result<(), Error> {
+pub async fn run(
+    settings: Arc<Settings>,
+    status: Arc<Status>,
+    passes: Arc<Passes>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
     let mut backoff = Backoff::new(settings.wal_retrieve_retry_interval);
     let mut skip = status.skip_lsn();
     let mut past = Past::default();
     while !stop.is_cancelled() {
         status.set_phase(Phase::Starting);
-        let attempt = Attempt { settings: &settings, status: &status, stop: &stop };
+        let attempt = Attempt { settings: &settings, status: &status, passes: &passes, stop: &stop };
         let result = tokio::select! {
             result = attempt.run(&mut backoff, &mut past) => result,
             // Only while nothing streams: a stream ends by itself in order.
@@ -129,6 +136,7 @@ struct Past {
 pub(crate) struct Attempt<'a> {
     pub(crate) settings: &'a Arc<Settings>,
     pub(crate) status: &'a Arc<Status>,
+    pub(crate) passes: &'a Passes,
     pub(crate) stop: &'a CancellationToken,
 }
 

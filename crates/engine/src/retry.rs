@@ -55,6 +55,7 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         Kind::Decode(error) if !error.is_passing() => Verdict::Stop,
         Kind::Decode(_)
         | Kind::Archive(_)
+        | Kind::Pass(_)
         | Kind::Source(_)
         | Kind::Apply(_)
         | Kind::Client(_)

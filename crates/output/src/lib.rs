@@ -21,13 +21,16 @@
 mod catalogue;
 mod decoder;
 mod error;
+mod group;
 mod options;
+mod pass;
 mod row;
 mod table;
 mod tables;
 mod writer;
 
 pub use catalogue::catalogue;
-pub use decoder::{Counters, Decoder, Output, Outputs, Running};
+pub use decoder::{Counters, Decoder, Output, Outputs, Place, Running};
 pub use error::{Error, Refused};
 pub use options::{OnRefused, Options, OriginFilter, Publications, Streaming};
+pub use pass::{MemberId, Pass, Refusal, Step, Steps};

@@ -77,23 +77,19 @@ impl Tables {
         }
     }
 
-    /// What these files are to everybody, for the filter's cache. False when nobody has them.
-    pub(crate) fn teach(
+    /// What these files are to everybody, for the filter's cache: the relation, and what is wanted of it. `None` when
+    /// nobody has them.
+    pub(crate) fn interest(
         &mut self,
         catalog: &Catalog,
         locator: RelFileLocator,
-        cache: &mut LocatorFilterCache,
-    ) -> Result<bool> {
+    ) -> Result<Option<(Oid, Interest)>> {
         let Some(view) = catalog.view(self.options.database, Xid::INVALID) else {
             // The database was dropped: whatever comes was written before.
-            cache.insert(locator, Oid(0), Interest::Rows(Actions::NONE));
-            return Ok(true);
+            return Ok(Some((Oid(0), Interest::Rows(Actions::NONE))));
         };
-        let Some(answer) = self.shared.files(&view, &self.options, &mut self.number, locator)? else {
-            return Ok(false);
-        };
-        cache.insert(locator, answer.relation, answer.interest);
-        Ok(true)
+        let answer = self.shared.files(&view, &self.options, &mut self.number, locator)?;
+        Ok(answer.map(|answer| (answer.relation, answer.interest)))
     }
 
     /// Every published table, as everybody sees it.

@@ -153,8 +153,9 @@ impl PgoutputOptions {
 /// The command that starts streaming WAL as it stands from `slot` at `start`,
 /// which must be on `timeline`.
 #[must_use]
-pub fn start_physical(slot: &str, start: Lsn, timeline: u32) -> String {
-    format!("START_REPLICATION SLOT {} PHYSICAL {start} TIMELINE {timeline}", quote_ident(slot))
+pub fn start_physical(slot: Option<&str>, start: Lsn, timeline: u32) -> String {
+    let slot = slot.map(|slot| format!("SLOT {} ", quote_ident(slot))).unwrap_or_default();
+    format!("START_REPLICATION {slot}PHYSICAL {start} TIMELINE {timeline}")
 }
 
 #[cfg(test)]

@@ -171,6 +171,19 @@ pub async fn create_physical_slot(session: &Session, name: &str) -> Result<Lsn, 
     lsn.ok_or_else(|| Error::reply(attempt(), "it has no position"))
 }
 
+/// Moves a physical slot that no walsender uses to `lsn`, if that is ahead of it. False if there is none, or one uses it.
+///
+/// # Errors
+/// The session fails.
+pub async fn advance_physical_slot(session: &Session, name: &str, lsn: Lsn) -> Result<bool, Error> {
+    const SQL: &str = "SELECT pg_catalog.pg_replication_slot_advance(s.slot_name, GREATEST(s.restart_lsn, $2::text::pg_lsn)) \
+                       FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1 AND s.slot_type = 'physical' AND NOT s.active";
+    let rows = session.query(SQL, &[&name, &lsn.to_string()]).await;
+    let rows = rows
+        .map_err(|error| Error::client(format!("move replication slot \"{name}\" on the source"), error))?;
+    Ok(!rows.is_empty())
+}
+
 /// Drops a slot. False if there was none.
 ///
 /// # Errors

@@ -70,6 +70,11 @@ impl Heard {
         Lsn::new(self.wal_end.load(Ordering::Relaxed))
     }
 
+    /// It has come as far as it said to another.
+    pub fn advance_wal_end(&self, lsn: Lsn) {
+        self.wal_end.fetch_max(lsn.as_u64(), Ordering::Relaxed);
+    }
+
     /// When the last transaction that was received whole had committed.
     #[must_use]
     pub fn last_commit_time(&self) -> Option<PgTimestamp> {
@@ -125,8 +130,8 @@ pub enum What {
 /// What to stream, and how patiently.
 #[derive(Debug, Clone)]
 pub struct StreamOptions {
-    /// The slot.
-    pub slot: String,
+    /// The slot; WAL can be streamed without one, if others keep it.
+    pub slot: Option<String>,
     /// Where to start: the server starts no earlier than a logical slot's
     /// confirmed position.
     pub start: Lsn,
@@ -164,11 +169,15 @@ impl Stream {
     pub async fn start(mut wire: Wire, options: StreamOptions) -> Result<Stream, Error> {
         let command = match &options.what {
             What::Pgoutput(pgoutput) => {
-                pgoutput.start_replication(&options.slot, options.start, wire.version())
+                let slot = options.slot.as_deref().unwrap_or_default();
+                pgoutput.start_replication(slot, options.start, wire.version())
             }
-            What::Wal { timeline, .. } => start_physical(&options.slot, options.start, *timeline),
+            What::Wal { timeline, .. } => start_physical(options.slot.as_deref(), options.start, *timeline),
         };
-        let attempt = || format!("stream from replication slot \"{}\"", options.slot);
+        let attempt = || match &options.slot {
+            Some(slot) => format!("stream from replication slot \"{slot}\""),
+            None => "stream WAL for several subscriptions".to_owned(),
+        };
         let failed = |error| Error::client(attempt(), error);
         let pauses = match options.what {
             What::Pgoutput(_) => wire.read_in_bulk().await.map_err(failed)?,
@@ -418,7 +427,10 @@ impl Stream {
     }
 
     fn attempt(&self) -> String {
-        format!("read the replication stream of slot \"{}\"", self.options.slot)
+        match &self.options.slot {
+            Some(slot) => format!("read the replication stream of slot \"{slot}\""),
+            None => "read the stream of WAL of several subscriptions".to_owned(),
+        }
     }
 
     fn failed(&self, error: client::Error) -> Error {

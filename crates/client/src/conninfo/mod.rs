@@ -134,8 +134,14 @@ impl ConnInfo {
     /// `host:port/dbname as user`, safe to log.
     #[must_use]
     pub fn describe(&self) -> String {
+        format!("{}/{} as {}", self.address(), self.settings.dbname, self.settings.user)
+    }
+
+    /// `host:port`, all of them.
+    #[must_use]
+    pub fn address(&self) -> String {
         let hosts: Vec<String> = self.settings.hosts.iter().map(ToString::to_string).collect();
-        format!("{}/{} as {}", hosts.join(","), self.settings.dbname, self.settings.user)
+        hosts.join(",")
     }
 
     /// The database.

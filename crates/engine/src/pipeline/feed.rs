@@ -5,13 +5,14 @@
 //! | `logical` | logical, pgoutput | the slot's | as the walsender sends them |
 //! | `wal` | physical | that of the look at the catalogs | decoded here, from what the walsender ships |
 
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::flight::{self, Phase};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
-use client::{Session, Wire};
+use client::{Replication, Session, Wire};
 use proto::replication::PgoutputOptions;
 use source::slot::{self, CreatedSlot, NewSlot, SlotState};
 use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
@@ -20,25 +21,38 @@ use tokio_util::sync::CancellationToken;
 use txn::Block;
 
 use super::archive::{self, Archive};
-use super::{AbortOnDrop, Attempt, Ends, SOURCE_SETTINGS, broke};
+use super::{AbortOnDrop, Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke};
 use crate::decoding::{Ask, Decoding, Restart, Wanted};
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
-use crate::{Origin, SourceMode};
+use crate::shared::{self, Part, Way};
+use crate::{Origin, Settings, SourceMode};
 
 /// For how long transactions that run when the catalogs are looked at are waited for; a logical slot waits for ever.
 const LOOK_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How often a slot is moved that no walsender uses.
+const MOVE_SLOT: Duration = Duration::from_secs(5);
+/// How often it is touched where there is nothing to move.
+const TOUCH_SLOT: Duration = Duration::from_secs(30);
+
 /// Where messages of pgoutput come from.
 pub(super) struct Feed {
-    /// `None` until it is begun.
+    begin: Begin,
+    /// `None` until it is begun, and while it is not this one's own.
     stream: Option<Stream>,
-    /// What comes before the stream, and what that is begun with.
-    archive: Option<(Archive, Wire, StreamOptions)>,
+    /// What comes before the stream, and its connection.
+    archive: Option<(Archive, Wire)>,
     /// Of WAL that comes as it stands, until it is begun.
     decoding: Option<Decoding>,
     /// Where that is asked for its catalogs.
     pub(super) asks: Option<mpsc::Sender<Ask>>,
+}
+
+/// What streams are begun with.
+struct Begin {
+    settings: Arc<Settings>,
+    options: StreamOptions,
 }
 
 impl Feed {
@@ -50,9 +64,40 @@ impl Feed {
         out: &mpsc::Sender<Block>,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
-        let Some(decoding) = self.decoding.take() else {
+        let Some(mut decoding) = self.decoding.take() else {
             return self.receive(progress, heard, out, stop).await;
         };
+        loop {
+            let (alone, way) = match self.decode_alone(decoding, progress, heard, out, stop).await? {
+                Some(ready) => ready,
+                None => return Ok(()),
+            };
+            // The slot must be free to be moved.
+            let _ = tokio::time::timeout(FAREWELL, self.finish(progress)).await;
+            let (kept, part) = (alone.kept(), Part { out, heard });
+            tokio::select! {
+                back = self.begin.decode_with_others(alone, way, &part) => decoding = back?,
+                lost = self.begin.move_slot(&kept) => {
+                    let Err(error) = lost;
+                    return Err(error);
+                }
+                () = stop.cancelled() => return Ok(()),
+            }
+            self.begin.options.start = decoding.position();
+            let wire = self.begin.connect("stream").await?;
+            self.stream = Some(Stream::start(wire, self.begin.options.clone()).await?);
+        }
+    }
+
+    /// Decodes what comes through this one's own slot; what it gives back may decode together with others.
+    async fn decode_alone(
+        &mut self,
+        decoding: Decoding,
+        progress: &Progress,
+        heard: &Arc<Heard>,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<Option<(Decoding, Way)>, Error> {
         let (blocks, wal) = mpsc::channel(QUEUE_BLOCKS);
         let running = tokio::spawn(decoding.run(wal, out.clone(), Arc::clone(heard)));
         let mut decoding = AbortOnDrop(running);
@@ -60,9 +105,10 @@ impl Feed {
             ended = self.receive(progress, heard, &blocks, stop) => ended?,
             ended = &mut decoding.0 => return ended.unwrap_or_else(|error| Err(broke(&error))),
         }
-        // It takes no more, or is to.
+        // It takes no more, perhaps because it goes on with others, or is to.
         drop(blocks);
-        (&mut decoding.0).await.unwrap_or_else(|error| Err(broke(&error)))
+        let ended = (&mut decoding.0).await.unwrap_or_else(|error| Err(broke(&error)))?;
+        Ok(ended.filter(|_| !stop.is_cancelled()))
     }
 
     /// What comes as it comes: first from the archive, if need be.
@@ -73,12 +119,12 @@ impl Feed {
         out: &mpsc::Sender<Block>,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
-        if let Some((archive, wire, options)) = self.archive.take() {
+        if let Some((archive, wire)) = self.archive.take() {
             archive.run(out, stop).await?;
             if stop.is_cancelled() || out.is_closed() {
                 return Ok(());
             }
-            self.stream = Some(Stream::start(wire, options).await?);
+            self.stream = Some(Stream::start(wire, self.begin.options.clone()).await?);
         }
         match &mut self.stream {
             Some(stream) => Ok(stream.run(progress, heard, out, stop).await?),
@@ -92,6 +138,82 @@ impl Feed {
             // The source may be gone; it will be told next time.
             let _ = stream.finish(progress).await;
         }
+    }
+}
+
+impl Begin {
+    async fn decode_with_others(
+        &self,
+        decoding: Decoding,
+        way: Way,
+        part: &Part<'_>,
+    ) -> Result<Decoding, Error> {
+        match way {
+            Way::Alone => Ok(decoding),
+            Way::Join(commands) => shared::take_part(commands, decoding, part).await,
+            Way::Found(commands) => {
+                let What::Wal { timeline, .. } = self.options.what else { return Ok(decoding) };
+                let options = StreamOptions {
+                    slot: None,
+                    start: decoding.position(),
+                    what: What::Wal { timeline, kept: Arc::default() },
+                    ..self.options
+                };
+                let stream = Stream::start(self.connect("pass").await?, options).await?;
+                shared::found(commands, stream, decoding, part).await
+            }
+        }
+    }
+
+    async fn connect(&self, role: &str) -> Result<Wire, Error> {
+        let name = self.settings.subscription.application_name(role);
+        let wire = Wire::connect(&self.settings.source, &name, Replication::Database, &SOURCE_SETTINGS);
+        Ok(wire.await?)
+    }
+
+    /// Moves the slot, which no walsender of this one does any more. A server gives up slots that stay as they are for too
+    /// long, so it is touched also where there is nothing to move.
+    ///
+    /// # Errors
+    /// It is gone or lost.
+    async fn move_slot(&self, kept: &Kept) -> Result<Infallible, Error> {
+        let Some(slot) = &self.options.slot else { return std::future::pending().await };
+        let mut session = None;
+        let (mut moved, mut at) = (Lsn::INVALID, Instant::now());
+        loop {
+            tokio::time::sleep(MOVE_SLOT).await;
+            let lsn = kept.lsn();
+            if lsn == moved && at.elapsed() < TOUCH_SLOT {
+                continue;
+            }
+            match self.move_slot_to(&mut session, slot, lsn).await {
+                Ok(true) => (moved, at) = (lsn, Instant::now()),
+                Ok(false) => {}
+                Err(error) if error.is_refused() => return Err(error),
+                // The stream will tell, if it lasts.
+                Err(error) => {
+                    tracing::warn!("{}; it is tried again", base::with_causes(&error));
+                    session = None;
+                }
+            }
+        }
+    }
+
+    async fn move_slot_to(&self, session: &mut Option<Session>, slot: &str, lsn: Lsn) -> Result<bool, Error> {
+        let session = match session {
+            Some(session) => session,
+            None => {
+                let name = self.settings.subscription.application_name("slot");
+                session.insert(client::connect(&self.settings.source, &name, &SOURCE_SETTINGS).await?)
+            }
+        };
+        let found = slot::slot_state(session, slot).await?;
+        let found = found.ok_or_else(|| Error::refused(Refusal::SlotGone { slot: slot.to_owned() }))?;
+        if found.is_lost() {
+            let (slot, why) = (slot.to_owned(), found.invalidation);
+            return Err(Error::refused(Refusal::SlotLost { slot, why }));
+        }
+        Ok(slot::advance_physical_slot(session, slot, lsn).await?)
     }
 }
 
@@ -220,7 +342,6 @@ impl Attempt<'_> {
         progress: &Arc<Progress>,
         binary: bool,
     ) -> Result<Decoded, Error> {
-        let path = self.settings.restart_file();
         let wanted = self.wanted(ends, (progress.snapshot().applied, binary)).await?;
         let segment = |lsn: Lsn| lsn.as_u64() / wanted.segment_size;
         let reserved = reserved.unwrap_or(Lsn::INVALID);
@@ -232,7 +353,7 @@ impl Attempt<'_> {
                 restart.lsn(),
                 ends.slot_name
             );
-            return Err(Error::refused(Refusal::NoRestart { path, why }));
+            return Err(Error::refused(Refusal::NoRestart { path: self.settings.restart_file(), why }));
         }
         let (asks, asked) = mpsc::channel(1);
         let kept = Arc::<Kept>::default();
@@ -241,7 +362,8 @@ impl Attempt<'_> {
             kept.advance(reserved);
         }
         let timeline = restart.timeline;
-        let decoding = Decoding::new(restart, path, kept, Arc::clone(progress), asked, &wanted)?;
+        let sharing = self.passes.sharing(&self.settings.source, ends.identity.system_id, timeline);
+        let decoding = Decoding::new(restart, kept, Arc::clone(progress), asked, sharing, &wanted)?;
         let archive = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
             let until = Lsn::new(segment(reserved) * wanted.segment_size);
             Archive { dir, timeline, from: decoding.position(), until }
@@ -288,7 +410,7 @@ impl Attempt<'_> {
             }
         };
         let options = StreamOptions {
-            slot,
+            slot: Some(slot),
             start,
             what,
             status_interval: settings.wal_receiver_status_interval,
@@ -300,9 +422,10 @@ impl Attempt<'_> {
         };
         let (stream, archive) = match archive {
             // Nobody would answer the walsender meanwhile.
-            Some(archive) => (None, Some((archive, wire, options))),
-            None => (Some(Stream::start(wire, options).await?), None),
+            Some(archive) => (None, Some((archive, wire))),
+            None => (Some(Stream::start(wire, options.clone()).await?), None),
         };
-        Ok(Feed { stream, archive, decoding, asks })
+        let begin = Begin { settings: Arc::clone(settings), options };
+        Ok(Feed { begin, stream, archive, decoding, asks })
     }
 }

@@ -36,12 +36,14 @@ pub(crate) enum Trap {
     PreparedAcrossCrash,
     FromOrigin,
     LogicalMessage,
+    JoinedPass,
+    LeftPass,
 }
 
 /// Fewer, and a run of CI shows nothing about it.
 pub(crate) const OCCURRENCES_MIN: u64 = 20;
 
-const ALL: [Trap; 25] = [
+const ALL: [Trap; 27] = [
     Trap::CatalogRewrittenBeforeOwnDdl,
     Trap::CatalogRewrittenByUpkeep,
     Trap::TupleOnlyInPageImage,
@@ -67,6 +69,8 @@ const ALL: [Trap; 25] = [
     Trap::PreparedAcrossCrash,
     Trap::FromOrigin,
     Trap::LogicalMessage,
+    Trap::JoinedPass,
+    Trap::LeftPass,
 ];
 
 /// Occurrences by trap.

@@ -16,6 +16,7 @@ mod server;
 mod stage;
 mod statements;
 mod themes;
+mod together;
 mod totals;
 mod walk;
 

@@ -14,6 +14,7 @@ use types::Settings;
 use crate::compare::{Item, Side, Tally, Told, compare, compare_sides};
 use crate::message::{Message, Sent};
 use crate::server::bytes;
+use crate::together::{self, Moves};
 
 pub(crate) const DB: &str = "postgres";
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -106,7 +107,8 @@ impl Form {
 /// A decoder of ours that reads all WAL as it comes, and what a reader of its output knows.
 pub(crate) struct Ours {
     pub(crate) form: Form,
-    pub(crate) decoder: Decoder,
+    /// `None` while it is part of a pass.
+    pub(crate) decoder: Option<Decoder>,
     pub(crate) side: Side,
     /// What came out since it was compared last.
     pub(crate) sent: Vec<Sent>,
@@ -134,7 +136,7 @@ impl Ours {
         let decoder = Decoder::new(catalog, options, Box::new(dir)).unwrap();
         Ours {
             form: form.clone(),
-            decoder,
+            decoder: Some(decoder),
             side: Side::default(),
             sent: Vec::new(),
             kept: Vec::new(),
@@ -142,9 +144,14 @@ impl Ours {
         }
     }
 
+    /// What reads alone.
+    pub(crate) fn alone(&self) -> &Decoder {
+        self.decoder.as_ref().expect("it reads alone")
+    }
+
     /// Hands over all WAL that has come, in pieces of `piece` bytes.
     pub(crate) fn read(&mut self, cluster: &Cluster, to: Lsn, piece: usize) -> Result<(), String> {
-        let from = self.decoder.position();
+        let from = self.alone().position();
         if from >= to {
             return Ok(());
         }
@@ -154,8 +161,9 @@ impl Ours {
 
     pub(crate) fn push(&mut self, bytes: &[u8], piece: usize) -> Result<(), String> {
         let told = |error: output::Error| base::with_causes(&error);
+        let decoder = self.decoder.as_mut().expect("it reads alone");
         for piece in bytes.chunks(piece) {
-            let mut outputs = self.decoder.push(piece).map_err(told)?;
+            let mut outputs = decoder.push(piece).map_err(told)?;
             while let Some(output) = outputs.next().map_err(told)? {
                 let (lsn, xid, data) = (output.lsn.as_u64(), output.xid.0, output.data.to_vec());
                 self.sent.push(Sent { lsn, xid, data });
@@ -214,6 +222,7 @@ pub(crate) struct Stage {
     /// Of the server, for the counts of traps and for canaries: by form, since they were compared last.
     pub(crate) theirs: Vec<Vec<Sent>>,
     pub(crate) aborts_compared: u64,
+    pub(crate) moves: Moves,
     /// Stretches of WAL that were compared.
     stretches: u32,
     /// Those that the server could not decode itself, so that there was nothing to compare with, or after which it did
@@ -271,6 +280,7 @@ impl Stage {
             ours: Vec::new(),
             theirs: Vec::new(),
             aborts_compared: 0,
+            moves: Moves::default(),
             stretches: 0,
             refusals: 0,
             differing: None,
@@ -343,10 +353,16 @@ impl Stage {
         Ok(rows.iter().map(sent).collect())
     }
 
-    /// All forms of what came since the last time, to where WAL ends now. Nothing may be going on but what was prepared.
-    pub(crate) fn compare(&mut self, piece: usize) -> Result<(Lsn, Tally), String> {
+    /// All forms of what came since the last time, to where WAL ends now: each alone, or, with a seed, in one pass. Nothing
+    /// may be going on but what was prepared.
+    pub(crate) fn compare(&mut self, piece: usize, together: Option<u64>) -> Result<(Lsn, Tally), String> {
         let to = self.position();
         let mut tally = Tally::default();
+        if let Some(seed) = together {
+            let moves = together::read(&mut self.ours, &self.cluster, to, piece, seed)?;
+            self.moves.joined += moves.joined;
+            self.moves.split += moves.split;
+        }
         self.stretches += 1;
         let (may_refuse, mut refused) = (self.may_refuse(), false);
         self.theirs.clear();

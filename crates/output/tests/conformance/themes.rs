@@ -144,7 +144,7 @@ fn again(
     first: &Ours,
     bytewise: bool,
 ) -> usize {
-    let (start, to) = (catalog.looked(), first.decoder.position());
+    let (start, to) = (catalog.looked(), first.alone().position());
     let decode = |our_memory: usize, piece: usize| {
         let form = Form { our_memory, ..form.clone() };
         let mut ours = stage.decoder(&form, catalog.clone(), start);
@@ -212,7 +212,7 @@ fn play(major: Major) {
         let catalog = play.stage.begin(&forms);
         play.run(&theme.range);
         drop(play);
-        let compared = stage.compare(1 << 20);
+        let compared = stage.compare(1 << 20, None);
         let (to, tally) =
             compared.unwrap_or_else(|difference| panic!("{major}: {}: {difference}", theme.name));
         assert!(tally.rows + tally.others > 0, "{major}: {} compares nothing", theme.name);

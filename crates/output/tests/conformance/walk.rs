@@ -117,7 +117,7 @@ pub(crate) fn walk(
     let cluster = builder(major).start().unwrap();
     cluster.sql(DB, include_str!("world.sql")).unwrap();
     let stage = Stage::new(cluster, &forms(major));
-    let from = stage.ours[0].decoder.position();
+    let from = stage.ours[0].alone().position();
     let mut walk = Walk {
         census: Census::new(stage.database, from),
         statements: Statements::new(StdRng::seed_from_u64(seed), major.number()),
@@ -212,8 +212,12 @@ impl Walk {
     fn compare(&mut self, catalog: Option<Catalog>) -> Result<Tally, String> {
         let pieces = [1 << 20, 8192, 4096, 777, 64];
         let piece = pieces[self.statements.below(5) as usize];
+        let together = (self.statements.below(2) > 0).then(|| self.statements.below(u32::MAX).into());
         let before = self.counters();
-        let (to, mut tally) = self.stage.compare(piece)?;
+        let moves = self.stage.moves;
+        let (to, mut tally) = self.stage.compare(piece, together)?;
+        self.census.traps.add(Trap::JoinedPass, self.stage.moves.joined - moves.joined);
+        self.census.traps.add(Trap::LeftPass, self.stage.moves.split - moves.split);
         let from = self.census.position();
         self.census.read(&bytes(&self.stage.cluster, from, to, 1));
         for (ours, theirs) in self.stage.ours.iter().zip(&self.stage.theirs) {
@@ -229,7 +233,7 @@ impl Walk {
     }
 
     fn counters(&self) -> u64 {
-        self.stage.ours.iter().map(|ours| ours.decoder.counters().reorder.spill_txns).sum()
+        self.stage.ours.iter().map(|ours| ours.alone().counters().reorder.spill_txns).sum()
     }
 
     /// From a look on: each form that streams or spills with little memory and with much, in pieces of other sizes.

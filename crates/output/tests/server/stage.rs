@@ -194,7 +194,7 @@ impl Stage {
             messages.extend(decode(&mut decoder, piece, usize::MAX).unwrap());
             if decoder.decoded() > options.start && decoder.restart_lsn() == decoder.decoded() {
                 options.start = decoder.decoded();
-                let catalog = Catalog::from_bytes(&decoder.catalog().to_bytes()).unwrap();
+                let catalog = Catalog::from_bytes(&decoder.place().catalog.to_bytes()).unwrap();
                 _dir = tempfile::tempdir().unwrap();
                 let spool = DirSpool::open(_dir.path().join("spool")).unwrap();
                 decoder = Decoder::new(catalog, options.clone(), Box::new(spool)).unwrap();

@@ -47,7 +47,7 @@ pub(crate) async fn decode(table: &Table, args: &DecodeArgs) -> anyhow::Result<C
 
 /// From 18 on a server leaves out publications that there are not, with a warning.
 fn warn_of_missing(decoder: &Decoder, database: Oid, publications: &[String]) {
-    let view = decoder.catalog().view(database, Xid::INVALID);
+    let view = decoder.place().catalog.view(database, Xid::INVALID);
     let known = view.map(|view| view.publications()).unwrap_or_default();
     for name in publications.iter().filter(|name| !known.contains(&name.as_str())) {
         eprintln!("pgsluice: publication \"{name}\" does not exist where this WAL ends");
@@ -121,7 +121,7 @@ fn read(
 
 /// Says what was decoded and what was left out.
 fn tell(decoder: &mut Decoder, args: &DecodeArgs, end: Lsn) -> anyhow::Result<Code> {
-    let (begin, looked) = (decoder.catalog().start(), decoder.catalog().looked());
+    let (begin, looked) = (decoder.place().catalog.start(), decoder.place().catalog.looked());
     let counters = decoder.counters();
     eprintln!(
         "pgsluice: decoded {begin} to {end}: {} rows in {} transactions",

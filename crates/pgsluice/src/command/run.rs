@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use engine::control::{Lock, Server};
-use engine::{Phase, Settings, Status, metrics, monitor};
+use engine::{Passes, Phase, Settings, Status, metrics, monitor};
 use indicatif::MultiProgress;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -84,8 +84,9 @@ pub(super) async fn run_logged(
 /// Runs every pipeline to its end.
 async fn run_all(pipelines: Vec<Pipeline>) -> Code {
     let mut running = JoinSet::new();
+    let passes = Arc::<Passes>::default();
     for pipeline in pipelines {
-        running.spawn(run_one(pipeline));
+        running.spawn(run_one(pipeline, Arc::clone(&passes)));
     }
     let mut code = Code::Done;
     while let Some(ended) = running.join_next().await {
@@ -105,7 +106,7 @@ async fn run_all(pipelines: Vec<Pipeline>) -> Code {
 }
 
 /// Runs one pipeline and says how it ended.
-async fn run_one(pipeline: Pipeline) -> anyhow::Result<()> {
+async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> {
     let Pipeline { settings, status, stop, server } = pipeline;
     let name = settings.subscription.clone();
     tracing::info!(
@@ -124,7 +125,7 @@ async fn run_one(pipeline: Pipeline) -> anyhow::Result<()> {
         tokio::time::sleep(STOP_BOUND).await;
     };
     let outcome = tokio::select! {
-        outcome = engine::run(Arc::clone(&settings), Arc::clone(&status), stop.clone()) => outcome,
+        outcome = engine::run(Arc::clone(&settings), Arc::clone(&status), passes, stop.clone()) => outcome,
         () = too_long => {
             tracing::warn!(subscription = %name, "not ended after {STOP_BOUND:?}: cut off, the servers roll back");
             Ok(())

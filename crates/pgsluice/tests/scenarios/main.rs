@@ -22,6 +22,7 @@ mod progress;
 mod refresh;
 mod relaxed;
 mod settled;
+mod shared;
 #[allow(dead_code, reason = "the golden themes use other words of it")]
 mod support;
 mod tables;

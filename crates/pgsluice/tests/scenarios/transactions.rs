@@ -1,6 +1,6 @@
 //! Transactions of all shapes: large, streamed, nested, aborted, interleaved. One expectation, every strategy.
 
-use crate::support::{Session, scenario_with};
+use crate::support::{DECODED, Session, scenario_with};
 
 /// Chunk sizes, forms and streaming that must all lead to the same rows.
 const STRATEGIES: &[&[&str]] = &[
@@ -233,5 +233,18 @@ fn prepared_transactions_arrive_with_their_commit() {
         s.catch_up();
         s.same();
         assert_eq!(s.target_one("SELECT count(*) FROM t"), "1000");
+    });
+}
+
+#[test]
+fn a_row_larger_than_what_waits_for_the_applier_comes_behind_others() {
+    let strategies: &[&[&str]] = &[&[], &["--streaming", "off"], DECODED];
+    scenario_with(strategies, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+        s.source("ALTER TABLE t ALTER v SET STORAGE EXTERNAL");
+        s.publish("FOR TABLE t, mark");
+        // More than the queues hold, with something in front of it that waits for its end.
+        s.live(&["INSERT INTO t SELECT i, repeat('x', 10000) FROM generate_series(1, 100) i; \
+             INSERT INTO t VALUES (-1, repeat('y', 20000000)); INSERT INTO t VALUES (-2, 'behind')"]);
     });
 }

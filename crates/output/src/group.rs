@@ -1,0 +1,431 @@
+//! What is decoded of one database, for any number of subscriptions.
+//!
+//! | once for all members | once for each member |
+//! | --- | --- |
+//! | the catalogs, followed | which of the answers is whose: [`Tables`] |
+//! | the filter's cache, of the union of what they want | the reorder buffer, its memory and its spool |
+//! | a record, taken apart | messages |
+//!
+//! For each record, in this order: the catalogs follow it; what they say has changed makes answers void; the filter drops
+//! it or not; the reorder buffers take it; all that comes out is written and handed out before the next record is read.
+//! A transaction that has changed catalogs sees what others do not: its records pass by the filter, which all share.
+//!
+//! A member that fails has nothing to say any more, and the others go on without it.
+
+use std::sync::Arc;
+
+use base::{Lsn, Oid, Xid};
+use catalog::{Catalog, Followed};
+use decode::{Decoded, What, decode};
+use rustc_hash::FxHashMap;
+use txn::Spool;
+use txn::reorder::{Boundary, Event, ReorderBuffer};
+use wal::{Interest, LocatorFilterCache, Record, Rmgr, Verdict};
+
+use crate::decoder::{Counters, Output, Place, Running};
+use crate::error::{Error, Kind, Result};
+use crate::options::Options;
+use crate::pass::MemberId;
+use crate::table::Wanted;
+use crate::tables::{Asked, Tables};
+use crate::writer::Writer;
+
+/// See the module.
+pub(crate) struct Group {
+    pub(crate) database: Oid,
+    pub(crate) catalog: Catalog,
+    /// Records up to here were followed before, and what they changed came out or will not.
+    followed: Lsn,
+    /// Where the last record ended.
+    pub(crate) end: Lsn,
+    pub(crate) cache: LocatorFilterCache,
+    /// The newest transaction that a record was of.
+    newest: Xid,
+    running: Option<Running>,
+    /// Where something that everybody sees of the catalogs was last changed.
+    changed: Lsn,
+    pub(crate) members: Vec<Member>,
+}
+
+/// One subscription's share.
+pub(crate) struct Member {
+    pub(crate) id: MemberId,
+    pub(crate) options: Arc<Options>,
+    pub(crate) tables: Tables,
+    pub(crate) buffer: ReorderBuffer<Wanted>,
+    pub(crate) writer: Writer,
+    /// Of each transaction that runs: with two phases only, where it is said.
+    first: Option<FxHashMap<Xid, First>>,
+    seen_by_look: u64,
+    /// What went wrong with the last record; nothing more is taken.
+    failed: Option<Error>,
+}
+
+/// What the server knows of a transaction.
+#[derive(Debug, Clone, Copy)]
+struct First {
+    /// Its first record, whatever that is about.
+    lsn: Lsn,
+    /// One of its records had the server make a snapshot; without one it has nothing to say that it was prepared.
+    has_snapshot: bool,
+}
+
+impl Group {
+    /// A group of one, which has read up to `end`.
+    pub(crate) fn new(catalog: Catalog, end: Lsn, member: Member) -> Group {
+        let database = member.options.database;
+        Group {
+            database,
+            followed: catalog.last(),
+            catalog,
+            end,
+            cache: LocatorFilterCache::new([database]),
+            newest: Xid::INVALID,
+            running: None,
+            changed: Lsn::INVALID,
+            members: vec![member],
+        }
+    }
+
+    /// The same, which may be handed the last record again.
+    pub(crate) fn going_on(self) -> Group {
+        Group { followed: self.catalog.last(), ..self }
+    }
+
+    /// The catalogs, and how far they were read.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place {
+            catalog: &self.catalog,
+            decoded: self.end,
+            newest: self.newest,
+            running: self.running,
+            changed: self.changed,
+        }
+    }
+
+    /// Takes the members of `other`, which has followed the same catalogs to the same place.
+    pub(crate) fn take_over(&mut self, other: Group) {
+        self.cache.forget_all();
+        if newer(other.newest, self.newest) {
+            self.newest = other.newest;
+        }
+        self.changed = self.changed.max(other.changed);
+        self.members.extend(other.members);
+    }
+
+    /// What only that member wanted, others need not look at.
+    pub(crate) fn leave(&mut self, member: usize) -> Member {
+        self.cache.forget_all();
+        self.members.remove(member)
+    }
+
+    /// A group of that member alone, which goes on here.
+    pub(crate) fn split(&mut self, member: usize) -> Group {
+        let member = self.leave(member);
+        Group {
+            newest: self.newest,
+            running: self.running,
+            changed: self.changed,
+            ..Group::new(self.catalog.clone(), self.end, member)
+        }
+    }
+
+    /// # Errors
+    /// What concerns all: the record or the catalogs. What concerns a member it says itself.
+    pub(crate) fn take(&mut self, record: &Record<'_>) -> Result<()> {
+        self.end = record.end();
+        if record.lsn() <= self.followed {
+            return Ok(());
+        }
+        let decoded = match record.rmgr() {
+            Rmgr::Transaction | Rmgr::Standby => Some(decode(record)?),
+            _ => None,
+        };
+        let followed = self.catalog.follow_decoded(record, decoded.as_ref())?;
+        self.forget(&followed);
+        // Files of catalogs that are not in pg_class change at once.
+        if followed.rows || followed.changes.is_some() || record.rmgr() == Rmgr::RelMap {
+            self.changed = record.lsn();
+        }
+        let xid = record.xid();
+        if newer(xid, self.newest) {
+            self.newest = xid;
+        }
+        let is_seen = xid.is_valid() && self.catalog.is_before(self.database, xid);
+        let top = followed.top_level_xid;
+        if xid.is_valid() && !is_seen {
+            self.members.iter_mut().for_each(|member| member.note_first(record, top));
+        }
+        if let Some(decoded) = &decoded {
+            if record.rmgr() == Rmgr::Transaction {
+                self.transaction(record, decoded);
+                return Ok(());
+            }
+            if let What::RunningXacts(running) = &decoded.what {
+                self.running = Some(Running { lsn: record.lsn(), oldest: running.oldest });
+            }
+            self.pass(record, decoded);
+            return Ok(());
+        }
+        match record.rmgr() {
+            Rmgr::Heap | Rmgr::Heap2 if !is_seen => return self.heap(record, top),
+            Rmgr::LogicalMessage => return self.logical_message(record, is_seen),
+            _ if is_seen => {}
+            _ => self.assign(record, top),
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, followed: &Followed) {
+        for member in &mut self.members {
+            if let Some(top) = followed.own {
+                member.tables.forget_own(top);
+            }
+            if let Some(changes) = &followed.changes {
+                member.tables.forget(changes, &mut self.cache);
+            }
+        }
+    }
+
+    /// A record that says nothing that comes out; but it may be the one that says whose a subtransaction is.
+    fn assign(&mut self, record: &Record<'_>, top: Option<Xid>) {
+        let Some(top) = top else { return };
+        for member in &mut self.members {
+            member.attempt(|member| Ok(member.buffer.assign(record.lsn(), top, record.xid())?));
+        }
+    }
+
+    fn heap(&mut self, record: &Record<'_>, top: Option<Xid>) -> Result<()> {
+        let (lsn, xid) = (record.lsn(), record.xid());
+        if xid.is_valid() && self.catalog.has_changes(xid) {
+            self.pass(record, &decode(record)?);
+            return Ok(());
+        }
+        match self.judge(record) {
+            Verdict::Dropped => {
+                for member in &mut self.members {
+                    member.attempt(|member| Ok(member.buffer.passed_over(lsn, xid, top)?));
+                }
+            }
+            // A catalog's: it was followed.
+            Verdict::Wanted(relation) if !relation.is_user_defined() => self.assign(record, top),
+            Verdict::Wanted(_) | Verdict::Unknown(_) => self.pass(record, &decode(record)?),
+            Verdict::Other if is_truncate(record) => self.pass(record, &decode(record)?),
+            Verdict::Other => self.assign(record, top),
+        }
+        Ok(())
+    }
+
+    /// Who wants a record; unknown are files only that nobody has.
+    fn judge(&mut self, record: &Record<'_>) -> Verdict {
+        match self.cache.judge(record) {
+            Verdict::Unknown(locator) => {
+                let mut union = None;
+                for member in &mut self.members {
+                    let (catalog, union) = (&self.catalog, &mut union);
+                    member.attempt(|member| {
+                        if let Some((relation, interest)) = member.tables.interest(catalog, locator)? {
+                            *union = Some((relation, unite(*union, interest)));
+                        }
+                        Ok(())
+                    });
+                }
+                match union {
+                    Some((relation, interest)) => {
+                        self.cache.insert(locator, relation, interest);
+                        self.cache.judge(record)
+                    }
+                    None => Verdict::Unknown(locator),
+                }
+            }
+            verdict => verdict,
+        }
+    }
+
+    /// What does not belong to its transaction comes out whatever the look has seen.
+    fn logical_message(&mut self, record: &Record<'_>, is_seen: bool) -> Result<()> {
+        let decoded = decode(record)?;
+        match &decoded.what {
+            What::Message(message) if is_seen && message.transactional => {}
+            _ if is_seen => self.pass(record, &Decoded { top_level_xid: None, ..decoded }),
+            _ => self.pass(record, &decoded),
+        }
+        Ok(())
+    }
+
+    fn transaction(&mut self, record: &Record<'_>, decoded: &Decoded<'_>) {
+        // Who ends a prepared transaction is another one, or none.
+        let database = self.database;
+        let (xid, committed) = match &decoded.what {
+            What::Commit(ended) => (ended.xid, ended.database.is_none_or(|of| of == database)),
+            What::Abort(ended) => (ended.xid, false),
+            What::Prepare(prepared) => (prepared.xid, false),
+            _ => (decoded.xid, false),
+        };
+        // A subtransaction that has aborted is not known to the catalogs any more, nor whose it was: the buffer knows, and
+        // has nothing of those that the look has seen.
+        let has_aborted = matches!(decoded.what, What::Abort(_));
+        let is_seen = xid.is_valid() && !has_aborted && self.catalog.is_before(database, xid);
+        for member in &mut self.members {
+            if member.is_its_first(xid, record, decoded) {
+                continue;
+            }
+            if is_seen {
+                member.seen_by_look += u64::from(committed);
+                continue;
+            }
+            member.pass(&self.catalog, record, decoded);
+            if matches!(decoded.what, What::Commit(_) | What::Abort(_)) {
+                member.tables.forget_own(xid);
+            }
+        }
+    }
+
+    /// Hands a record to the reorder buffers.
+    fn pass(&mut self, record: &Record<'_>, decoded: &Decoded<'_>) {
+        for member in &mut self.members {
+            member.pass(&self.catalog, record, decoded);
+        }
+    }
+}
+
+impl Member {
+    pub(crate) fn new(options: Options, spool: Box<dyn Spool>) -> Member {
+        let first = options.two_phase_at.map(|_| FxHashMap::default());
+        let buffer = ReorderBuffer::new(options.reorder(), spool);
+        let options = Arc::new(options);
+        let (tables, writer) = (Tables::new(Arc::clone(&options)), Writer::new(Arc::clone(&options)));
+        Member {
+            id: MemberId::default(),
+            options,
+            tables,
+            buffer,
+            writer,
+            first,
+            seen_by_look: 0,
+            failed: None,
+        }
+    }
+
+    /// Goes to the next message of what has gone in, if there is one; [`Member::output`] is it.
+    ///
+    /// # Errors
+    /// What is wrong with it, and it was before. Nothing comes out any more.
+    pub(crate) fn advance(&mut self, catalog: &Catalog) -> Result<bool> {
+        if self.failed.is_some() {
+            return Err(self
+                .failed
+                .replace(Error::new(Kind::Over))
+                .unwrap_or_else(|| Error::new(Kind::Over)));
+        }
+        self.go(catalog).inspect_err(|_| self.failed = Some(Error::new(Kind::Over)))
+    }
+
+    fn go(&mut self, catalog: &Catalog) -> Result<bool> {
+        loop {
+            if self.writer.advance() {
+                return Ok(true);
+            }
+            if !self.buffer.go()? {
+                return Ok(false);
+            }
+            let Some(event) = self.buffer.event() else { return Err(self.buffer.cut_short().into()) };
+            let first = |xid| self.first.as_ref()?.get(&xid).copied();
+            if let Event::Boundary(Boundary::BeginPrepare(prepared) | Boundary::Prepare(prepared)) = &event
+                && first(prepared.xid).is_some_and(|first| !first.has_snapshot)
+            {
+                continue;
+            }
+            self.writer.event(&event, catalog, |xid| first(xid).map(|first| first.lsn))?;
+        }
+    }
+
+    /// Where [`Member::advance`] went.
+    pub(crate) fn output(&self) -> Option<Output<'_>> {
+        self.writer.output()
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        Counters { reorder: self.buffer.counters(), seen_by_look: self.seen_by_look, ..self.writer.counters }
+    }
+
+    /// Nothing is done any more once it has failed.
+    fn attempt(&mut self, what: impl FnOnce(&mut Member) -> Result<()>) {
+        if self.failed.is_none() {
+            self.failed = what(self).err();
+        }
+    }
+
+    /// The server's `first_lsn` is a transaction's first record, ours its first that was kept.
+    fn note_first(&mut self, record: &Record<'_>, top: Option<Xid>) {
+        if let Some(first) = &mut self.first {
+            let new = First { lsn: record.lsn(), has_snapshot: false };
+            let top = top.unwrap_or_else(|| self.buffer.top_of(record.xid()));
+            let first = first.entry(top).or_insert(new);
+            first.has_snapshot |= makes_snapshot(record);
+        }
+    }
+
+    /// One that has changed nothing is unknown to the server: it says neither that it is prepared nor how it ends. Of one
+    /// that was prepared before the start this may be the first record that is read, and it came out before.
+    fn is_its_first(&self, xid: Xid, record: &Record<'_>, decoded: &Decoded<'_>) -> bool {
+        let first = self.first.as_ref().and_then(|first| first.get(&xid));
+        first.is_some_and(|first| first.lsn == record.lsn())
+            && matches!(decoded.what, What::Prepare(_))
+            && record.lsn() >= self.options.start
+    }
+
+    fn pass(&mut self, catalog: &Catalog, record: &Record<'_>, decoded: &Decoded<'_>) {
+        self.attempt(|member| {
+            let mut asked = Asked { catalog, tables: &mut member.tables, error: None };
+            let taken = member.buffer.record((record.lsn(), record.end()), decoded, &mut asked);
+            if let Some(error) = asked.error {
+                return Err(error);
+            }
+            taken?;
+            if let (What::RunningXacts(running), Some(first)) = (&decoded.what, &mut member.first) {
+                first.retain(|xid, _| !xid.precedes(running.oldest));
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Whether `xid` is valid and newer than `other`, or that is not valid.
+fn newer(xid: Xid, other: Xid) -> bool {
+    xid.is_valid() && (!other.is_valid() || other.precedes(xid))
+}
+
+/// What all of them want. They say the same of a catalog.
+fn unite(all: Option<(Oid, Interest)>, one: Interest) -> Interest {
+    match (all, one) {
+        (Some((_, Interest::Rows(all))), Interest::Rows(one)) => Interest::Rows(all | one),
+        (Some((_, Interest::Catalog)), _) => Interest::Catalog,
+        (_, one) => one,
+    }
+}
+
+/// Kinds of record of `Heap` and `Heap2`, `xl_info & XLOG_HEAP_OPMASK`.
+mod op {
+    pub(super) const MASK: u8 = 0x70;
+    pub(super) const TRUNCATE: u8 = 0x30;
+    pub(super) const LOCK: u8 = 0x60;
+    /// Of `Heap2`.
+    pub(super) const MULTI_INSERT: u8 = 0x50;
+}
+
+/// Whether the server makes a snapshot for a record's transaction (`SnapBuildProcessChange`): for changes of rows and for
+/// messages, not for locks.
+fn makes_snapshot(record: &Record<'_>) -> bool {
+    match record.rmgr() {
+        Rmgr::Heap => record.info() & op::MASK != op::LOCK,
+        Rmgr::Heap2 => record.info() & op::MASK == op::MULTI_INSERT,
+        Rmgr::LogicalMessage => true,
+        _ => false,
+    }
+}
+
+/// It names relations and no files.
+fn is_truncate(record: &Record<'_>) -> bool {
+    record.rmgr() == Rmgr::Heap && record.info() & op::MASK == op::TRUNCATE
+}

@@ -1,0 +1,344 @@
+//! One pass over WAL for any number of subscriptions, of any of a cluster's databases.
+//!
+//! ```text
+//!                            ,--> group: database 5 --> members: Output, Output, ...
+//! bytes --> wal::Reader -----+--> group: database 16384 --> members: ...
+//!                            '
+//! Decoder (has read up to p) --join--> Pass at p          Pass at q --split--> Decoder (has read up to q)
+//! ```
+//! WAL is read and checked once, and each record followed, filtered and taken apart once for each database (see
+//! [`crate::group`]).
+//!
+//! A member comes as a [`Decoder`] and may go as one, at any record: both have read the same WAL up to there, so nothing
+//! is read twice and nothing is left out. It is taken over only if the catalogs that it has followed are those that the
+//! pass has followed; then one of them is enough.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use base::Lsn;
+use wal::{Reader, Records};
+
+use crate::decoder::{Decoder, Output, Place};
+use crate::error::{Error, Kind, Result};
+use crate::group::{Group, Member};
+
+/// A member of a [`Pass`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct MemberId(u64);
+
+/// See the module.
+pub struct Pass {
+    reader: Reader,
+    inner: Inner,
+}
+
+/// All but the reader.
+struct Inner {
+    groups: Vec<Group>,
+    /// The last record, and where it ended.
+    last: Lsn,
+    end: Lsn,
+    /// They wait for their place.
+    joining: Vec<(MemberId, Group)>,
+    /// What is to be said before anything else.
+    said: VecDeque<Said>,
+    /// The member that spoke last.
+    at: (usize, usize),
+    next_id: u64,
+    failed: bool,
+}
+
+enum Said {
+    Joined(MemberId),
+    Refused(MemberId, Box<Group>, Refusal),
+}
+
+/// Why a decoder cannot join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The pass was ahead of it, or transactions are under way of which only one of both has seen everything.
+    Later,
+    /// Both have followed the catalogs to the same place, and differ: one of them is wrong.
+    Differs(String),
+}
+
+/// What happens.
+pub enum Step<'a> {
+    /// Something comes out for a member.
+    Output(MemberId, Output<'a>),
+    /// From here on this one is a member.
+    Joined(MemberId),
+    /// This one is none, and goes on as it was.
+    Refused(MemberId, Box<Decoder>, Refusal),
+    /// This one is none any more.
+    Failed(MemberId, Error),
+}
+
+/// What comes out of some bytes of WAL.
+pub struct Steps<'p, 'b> {
+    records: Records<'p, 'b>,
+    inner: &'p mut Inner,
+}
+
+impl Pass {
+    /// A pass that begins with this member.
+    #[must_use]
+    pub fn new(decoder: Decoder) -> (Pass, MemberId) {
+        let (reader, mut group) = decoder.into_parts();
+        let id = MemberId::default();
+        group.members.iter_mut().for_each(|member| member.id = id);
+        let inner = Inner {
+            last: group.catalog.last(),
+            end: group.end,
+            groups: vec![group],
+            joining: Vec::new(),
+            said: VecDeque::new(),
+            at: (0, 0),
+            next_id: 1,
+            failed: false,
+        };
+        (Pass { reader, inner }, id)
+    }
+
+    /// Where the next bytes must begin.
+    #[must_use]
+    pub fn position(&self) -> Lsn {
+        self.reader.position()
+    }
+
+    /// Where the last record ended that was read.
+    #[must_use]
+    pub fn decoded(&self) -> Lsn {
+        self.inner.end
+    }
+
+    /// Whether nobody is left, nor waits to join.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.inner.groups.is_empty() && self.inner.joining.is_empty() && self.inner.said.is_empty()
+    }
+
+    /// A member's catalogs, and how far they were read.
+    #[must_use]
+    pub fn place(&self, id: MemberId) -> Option<Place<'_>> {
+        let (group, _) = self.inner.find(id)?;
+        Some(self.inner.groups[group].place())
+    }
+
+    /// Takes `decoder` over once the pass has read as far; [`Step`] says when, or why not. Nothing of what it was handed may
+    /// be waiting to come out.
+    pub fn join(&mut self, decoder: Decoder) -> MemberId {
+        let (_, mut group) = decoder.into_parts();
+        let id = MemberId(self.inner.next_id);
+        self.inner.next_id += 1;
+        group.members.iter_mut().for_each(|member| member.id = id);
+        self.inner.joining.push((id, group));
+        id
+    }
+
+    /// Lets a member go on alone, from where the pass is, or from where it is if it has not joined yet; what was to come out
+    /// for it comes out of that. `None`: it is neither.
+    ///
+    /// # Errors
+    /// When WAL cannot be read from there.
+    pub fn split(&mut self, id: MemberId) -> Result<Option<Decoder>, Error> {
+        self.inner.split(id)
+    }
+
+    /// Forgets a member.
+    pub fn leave(&mut self, id: MemberId) {
+        self.inner.leave(id);
+    }
+
+    /// Takes bytes of WAL, any number of them, from [`Pass::position`] on. Poll the result until it has nothing more.
+    ///
+    /// # Errors
+    /// There was an error before that concerns all.
+    pub fn push<'p, 'b>(&'p mut self, bytes: &'b [u8]) -> Result<Steps<'p, 'b>, Error> {
+        if self.inner.failed {
+            return Err(Error::new(Kind::Over));
+        }
+        let records = self.reader.push(self.reader.position(), bytes)?;
+        Ok(Steps { records, inner: &mut self.inner })
+    }
+}
+
+impl Steps<'_, '_> {
+    /// What happens next; `None` when more bytes are needed.
+    ///
+    /// # Errors
+    /// Whatever is wrong for all, with its LSN. Nothing comes out any more.
+    #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
+    pub fn next(&mut self) -> Result<Option<Step<'_>>, Error> {
+        if self.inner.failed {
+            return Err(Error::new(Kind::Over));
+        }
+        let advanced = self.advance().inspect_err(|_| self.inner.failed = true)?;
+        Ok(match advanced {
+            Advanced::Nothing => None,
+            Advanced::Other(step) => Some(step),
+            Advanced::Output => {
+                let member = self.inner.current();
+                member.and_then(|member| Some(Step::Output(member.id, member.output()?)))
+            }
+        })
+    }
+
+    /// See [`Pass::split`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn split(&mut self, id: MemberId) -> Result<Option<Decoder>, Error> {
+        self.inner.split(id)
+    }
+
+    /// See [`Pass::leave`].
+    pub fn leave(&mut self, id: MemberId) {
+        self.inner.leave(id);
+    }
+
+    fn advance(&mut self) -> Result<Advanced> {
+        loop {
+            match self.inner.advance()? {
+                Advanced::Nothing => {}
+                advanced => return Ok(advanced),
+            }
+            match self.records.poll()? {
+                Some(record) => {
+                    (self.inner.last, self.inner.end) = (record.lsn(), record.end());
+                    self.inner.at = (0, 0);
+                    for group in &mut self.inner.groups {
+                        group.take(&record)?;
+                    }
+                }
+                None => return Ok(Advanced::Nothing),
+            }
+        }
+    }
+}
+
+enum Advanced {
+    Nothing,
+    Output,
+    Other(Step<'static>),
+}
+
+impl Inner {
+    fn current(&self) -> Option<&Member> {
+        self.groups.get(self.at.0)?.members.get(self.at.1)
+    }
+
+    /// Goes to what comes next without another record.
+    fn advance(&mut self) -> Result<Advanced> {
+        while let Some(group) = self.groups.get_mut(self.at.0) {
+            let Some(member) = group.members.get_mut(self.at.1) else {
+                self.at = (self.at.0 + 1, 0);
+                continue;
+            };
+            match member.advance(&group.catalog) {
+                Ok(true) => return Ok(Advanced::Output),
+                Ok(false) => self.at.1 += 1,
+                Err(error) => {
+                    let id = member.id;
+                    self.leave(id);
+                    return Ok(Advanced::Other(Step::Failed(id, error)));
+                }
+            }
+        }
+        if !self.joining.is_empty() {
+            self.settle();
+        }
+        match self.said.pop_front() {
+            None => Ok(Advanced::Nothing),
+            Some(Said::Joined(id)) => Ok(Advanced::Other(Step::Joined(id))),
+            Some(Said::Refused(id, group, why)) => {
+                Ok(Advanced::Other(Step::Refused(id, Box::new(Decoder::of(*group)?), why)))
+            }
+        }
+    }
+
+    /// Nothing waits to come out: whose place this is joins.
+    fn settle(&mut self) {
+        for (id, group) in mem::take(&mut self.joining) {
+            if group.end > self.end {
+                self.joining.push((id, group));
+                continue;
+            }
+            let said = match self.take_over(group) {
+                Ok(()) => Said::Joined(id),
+                Err((group, why)) => Said::Refused(id, group, why),
+            };
+            self.said.push_back(said);
+        }
+    }
+
+    fn take_over(&mut self, group: Group) -> Result<(), (Box<Group>, Refusal)> {
+        let is_here = group.end == self.end && group.catalog.last() == self.last;
+        if !is_here || !group.catalog.is_past_look() {
+            return Err((Box::new(group), Refusal::Later));
+        }
+        let Some(known) = self.groups.iter_mut().find(|known| known.database == group.database) else {
+            self.groups.push(group.going_on());
+            return Ok(());
+        };
+        if !known.catalog.is_past_look() || known.catalog.differs_in_open_changes(&group.catalog) {
+            return Err((Box::new(group), Refusal::Later));
+        }
+        match known.catalog.differences(&group.catalog).into_iter().next() {
+            None => known.take_over(group),
+            Some(why) => return Err((Box::new(group), Refusal::Differs(why))),
+        }
+        Ok(())
+    }
+
+    fn find(&self, id: MemberId) -> Option<(usize, usize)> {
+        self.groups.iter().enumerate().find_map(|(at, group)| {
+            let member = group.members.iter().position(|member| member.id == id)?;
+            Some((at, member))
+        })
+    }
+
+    fn split(&mut self, id: MemberId) -> Result<Option<Decoder>> {
+        if let Some(at) = self.joining.iter().position(|(of, _)| *of == id) {
+            return Decoder::of(self.joining.swap_remove(at).1).map(Some);
+        }
+        let Some((at, member)) = self.find(id) else { return Ok(None) };
+        let alone = self.groups[at].split(member);
+        self.removed(at, member);
+        Decoder::of(alone).map(Some)
+    }
+
+    fn leave(&mut self, id: MemberId) {
+        self.joining.retain(|(of, _)| *of != id);
+        let is_other = |said: &Said| match said {
+            Said::Joined(of) | Said::Refused(of, ..) => *of != id,
+        };
+        self.said.retain(is_other);
+        if let Some((at, member)) = self.find(id) {
+            self.groups[at].leave(member);
+            self.removed(at, member);
+        }
+    }
+
+    /// Who comes next stays who comes next.
+    fn removed(&mut self, group: usize, member: usize) {
+        if group == self.at.0 && member < self.at.1 {
+            self.at.1 -= 1;
+        }
+        if self.groups[group].members.is_empty() {
+            self.groups.remove(group);
+            if group < self.at.0 {
+                self.at.0 -= 1;
+            } else if group == self.at.0 {
+                self.at.1 = 0;
+            }
+        }
+    }
+}
+
+/// A pass lives in a task of its own.
+const _: () = {
+    const fn may_be_sent<T: Send>() {}
+    may_be_sent::<Pass>();
+};

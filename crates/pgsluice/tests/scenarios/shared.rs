@@ -1,0 +1,300 @@
+//! Several subscriptions of one process that follow the same server with `source_mode = wal`: one pass over its WAL.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use testkit::{Pair, Sluice, StopMode, assert_same_rows, wait_for};
+
+use crate::support::{BOUND, STOP, Session, position, scenario_alone};
+
+/// Database, publication, tables.
+const SUBSCRIPTIONS: [(&str, &str, &str, &[&str]); 3] = [
+    ("one", "a", "p", &["t"]),
+    ("two", "a", "q", &["u", "u_part_1", "u_part_2"]),
+    ("three", "b", "everything", &["t", "words"]),
+];
+
+struct Stage<'p> {
+    pair: &'p mut Pair,
+    sessions: RefCell<BTreeMap<String, Session>>,
+    config: String,
+    sluice: Option<Sluice>,
+}
+
+impl Stage<'_> {
+    fn new(pair: &mut Pair) -> Stage<'_> {
+        let config = pair.state_dir().join("several.toml");
+        let mut text = "source_mode = \"wal\"\nwal_retrieve_retry_interval = \"1s\"\n".to_owned();
+        for (name, db, publication, _) in SUBSCRIPTIONS {
+            let (source, target) = (pair.source.url(db), pair.target.url(db));
+            text += &format!(
+                "[[subscription]]\nname = \"{name}\"\npublication = \"{publication}\"\n\
+                 source = \"{source}\"\ntarget = \"{target}\"\n"
+            );
+        }
+        std::fs::write(&config, text).unwrap();
+        Stage {
+            config: config.to_str().unwrap().to_owned(),
+            pair,
+            sessions: RefCell::default(),
+            sluice: None,
+        }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Sluice::command(self.pair, args).unwrap();
+        for name in ["PGSLUICE_SOURCE", "PGSLUICE_TARGET", "PGSLUICE_SOURCE_MODE"] {
+            command.env_remove(name);
+        }
+        command.args(["--config", &self.config]);
+        command
+    }
+
+    fn run(&mut self) {
+        self.sluice = Some(Sluice::start(self.command(&["run"])).unwrap());
+    }
+
+    fn call(&self, args: &[&str]) -> String {
+        let mut called = Sluice::start(self.command(args)).unwrap();
+        let ended = called.wait(BOUND).unwrap().expect("an end");
+        assert!(ended.success(), "{args:?}: {}", called.stderr());
+        called.stdout()
+    }
+
+    /// Null before it runs.
+    fn status(&self, name: &str) -> Value {
+        let mut called = Sluice::start(self.command(&["status", "--json", "--subscription", name])).unwrap();
+        called.wait(BOUND).unwrap().expect("an end");
+        serde_json::from_str(&called.stdout()).unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn at(&self, url: String, sql: &str) -> String {
+        let mut sessions = self.sessions.borrow_mut();
+        let session = sessions.entry(url.clone()).or_insert_with(|| Session::to(&url));
+        let rows = session.query(sql).unwrap_or_else(|error| panic!("{url}: {error}: {sql}"));
+        rows.into_iter().next().and_then(|row| row.into_iter().next().flatten()).unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn source(&self, db: &str, sql: &str) -> String {
+        self.at(self.pair.source.url(db), sql)
+    }
+
+    #[track_caller]
+    fn target(&self, db: &str, sql: &str) -> String {
+        self.at(self.pair.target.url(db), sql)
+    }
+
+    fn both(&self, db: &str, sql: &str) {
+        self.target(db, sql);
+        self.source(db, sql);
+    }
+
+    fn log(&self) -> String {
+        self.sluice.as_ref().map(Sluice::stderr).unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn wait(&self, what: &str, mut until: impl FnMut() -> bool) {
+        if let Err(error) = wait_for(what, BOUND, || Ok(until())) {
+            let statuses: Vec<_> = ALL.iter().map(|name| self.status(name)).collect();
+            panic!("{error}; walsenders: {:?}\n{statuses:#?}\n{}", self.walsenders(), self.log());
+        }
+    }
+
+    /// What follows this source, by the last word of its application name.
+    fn walsenders(&self) -> Vec<String> {
+        let sql = "SELECT coalesce(string_agg(application_name, ',' ORDER BY 1), '') FROM pg_stat_replication \
+                   WHERE state = 'streaming' OR state = 'catchup'";
+        let names = self.source("postgres", sql);
+        names.split(',').filter_map(|name| name.rsplit(' ').next()).map(str::to_owned).collect()
+    }
+
+    /// Until one walsender ships for all. Something must be going on: who has just begun waits until the server says that
+    /// no transaction is left that the copy saw.
+    #[track_caller]
+    fn wait_for_one_pass(&self) {
+        self.wait("one pass", || {
+            self.source(
+                "b",
+                "INSERT INTO words SELECT repeat('w', 100) FROM generate_series(1, 10); CHECKPOINT",
+            );
+            ALL.iter().all(|name| self.status(name)["phase"] == "streaming") && self.walsenders() == ["pass"]
+        });
+    }
+
+    #[track_caller]
+    fn wait_until_level(&self, names: &[&str]) {
+        let end = position(&self.source("postgres", "SELECT pg_current_wal_insert_lsn()"));
+        self.wait("everybody to be level", || {
+            names
+                .iter()
+                .all(|name| self.status(name)["flushed"].as_str().is_some_and(|lsn| position(lsn) >= end))
+        });
+    }
+
+    #[track_caller]
+    fn same(&self, names: &[&str]) {
+        self.wait_until_level(names);
+        for (name, db, _, tables) in SUBSCRIPTIONS {
+            let tables = if names.contains(&name) { tables } else { &[] };
+            tables.iter().for_each(|table| assert_same_rows(&self.pair.source, &self.pair.target, db, table));
+        }
+    }
+
+    /// From where on each slot keeps WAL.
+    fn kept(&self) -> Vec<u64> {
+        let sql = |name: &str| {
+            format!("SELECT restart_lsn FROM pg_replication_slots WHERE slot_name = 'pgsluice_{name}'")
+        };
+        SUBSCRIPTIONS.iter().map(|(name, ..)| position(&self.source("postgres", &sql(name)))).collect()
+    }
+}
+
+const ALL: &[&str] = &["one", "two", "three"];
+
+/// On a pair of servers with the databases, some rows in them, and everything published.
+fn on_stage(test: impl Fn(&mut Stage<'_>) + Sync) {
+    scenario_alone(
+        &[],
+        |source| source,
+        |target| target,
+        |s| {
+            let mut stage = Stage::new(s.pair_mut());
+            stage.both("postgres", "CREATE DATABASE a");
+            stage.both("postgres", "CREATE DATABASE b");
+            stage.both(
+                "a",
+                "CREATE TABLE t (id int PRIMARY KEY, v text); \
+                 CREATE TABLE u (id int, kind int, v text, PRIMARY KEY (id, kind)) PARTITION BY LIST (kind); \
+                 CREATE TABLE u_part_1 PARTITION OF u FOR VALUES IN (1); \
+                 CREATE TABLE u_part_2 PARTITION OF u FOR VALUES IN (2)",
+            );
+            stage.both(
+                "b",
+                "CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz); CREATE TABLE words (word text)",
+            );
+            stage.source(
+                "a",
+                "CREATE TABLE noise (v text); INSERT INTO t SELECT i, 'first' FROM generate_series(1, 100) i",
+            );
+            stage.source("a", "CREATE PUBLICATION p FOR TABLE t");
+            stage.source("a", "CREATE PUBLICATION q FOR TABLE u");
+            stage.source("b", "CREATE PUBLICATION everything FOR ALL TABLES");
+            stage.source("b", "INSERT INTO t SELECT i, now() FROM generate_series(1, 50) i");
+            stage.run();
+            test(&mut stage);
+            stage.sluice = None;
+        },
+    );
+}
+
+/// Changes of all kinds, catalogs among them.
+fn write(stage: &Stage<'_>, round: i32) {
+    let (first, last) = (round * 1000, round * 1000 + 400);
+    stage.source(
+        "a",
+        &format!("INSERT INTO t (id, v) SELECT i, 'row ' || i FROM generate_series({first}, {last}) i"),
+    );
+    stage.source(
+        "a",
+        &format!("INSERT INTO u SELECT i, 1 + i % 2, 'u' FROM generate_series({first}, {last}) i"),
+    );
+    stage.source("b", &format!("INSERT INTO t SELECT i, now() FROM generate_series({first}, {last}) i"));
+    stage.source("a", "INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 3000)");
+    stage.both("a", &format!("ALTER TABLE t ADD COLUMN c{round} int DEFAULT {round}"));
+    stage.source("a", &format!("UPDATE t SET c{round} = id WHERE id % 7 = 0"));
+    // One transaction, several subscriptions, files that are new.
+    stage.source(
+        "a",
+        "BEGIN; UPDATE u SET v = 'moved', kind = 3 - kind WHERE id % 5 = 0; SAVEPOINT s; DELETE FROM t WHERE id % 3 = 0; \
+         ROLLBACK TO s; DELETE FROM t WHERE id % 11 = 0; COMMIT",
+    );
+    stage.source("b", "TRUNCATE words; INSERT INTO words VALUES ('after')");
+    stage.source("a", "VACUUM FULL t");
+    stage.source("b", "VACUUM FULL pg_class");
+    stage.source("a", &format!("UPDATE t SET v = 'rewritten' WHERE id > {first}"));
+}
+
+#[test]
+fn databases_and_subscriptions_of_a_server_are_decoded_in_one_pass() {
+    on_stage(|stage| {
+        stage.wait_for_one_pass();
+        let begun = stage.kept();
+        write(stage, 1);
+        stage.same(ALL);
+        // Nobody's walsender moves the slots now.
+        stage.wait("all slots to move", || {
+            stage.source(
+                "a",
+                "INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 2000); CHECKPOINT",
+            );
+            stage.kept().iter().zip(&begun).all(|(now, begun)| now > begun)
+        });
+        assert_eq!(stage.walsenders(), ["pass"]);
+
+        // Who ends leaves the others in the pass, and also the first one can end.
+        stage.call(&["stop", "--subscription", "one"]);
+        write(stage, 2);
+        stage.same(&["two", "three"]);
+        assert_eq!(stage.walsenders(), ["pass"]);
+
+        // Killed where it is, all go on where each has come to.
+        write(stage, 3);
+        stage.sluice.as_mut().unwrap().kill9();
+        write(stage, 4);
+        stage.run();
+        stage.wait_for_one_pass();
+        stage.same(ALL);
+
+        // A server that goes takes the pass with it.
+        stage.sessions.borrow_mut().clear();
+        stage.pair.source.restart(StopMode::Immediate).unwrap();
+        write(stage, 5);
+        stage.same(ALL);
+        stage.wait_for_one_pass();
+
+        // What is wrong for one is not for the others.
+        stage.source("a", "DROP PUBLICATION q; INSERT INTO u VALUES (-1, 1, 'published by nobody')");
+        write(stage, 6);
+        stage.same(&["one", "three"]);
+        let log = stage.log();
+        assert!(log.contains("publication \"q\""), "{log}");
+
+        let mut sluice = stage.sluice.take().unwrap();
+        sluice.terminate(STOP).unwrap();
+        ALL.iter().for_each(|name| drop(stage.call(&["drop", "--subscription", name])));
+        assert_eq!(stage.source("postgres", "SELECT count(*) FROM pg_replication_slots"), "0");
+    });
+}
+
+#[test]
+fn one_that_lags_behind_leaves_the_pass_and_comes_back() {
+    on_stage(|stage| {
+        stage.wait_for_one_pass();
+        let lock = format!("{}?application_name=lock", stage.pair.target.url("a"));
+        stage.at(lock.clone(), "BEGIN; LOCK TABLE t IN SHARE MODE");
+        for round in 0..25 {
+            let first = 100_000 + round * 10_000;
+            stage.source(
+                "a",
+                &format!("INSERT INTO t SELECT i, repeat(md5(i::text), 20) FROM generate_series({first}, {first} + 5999) i"),
+            );
+        }
+        stage.source("a", "INSERT INTO u VALUES (1, 1, 'not held up')");
+        stage.wait_until_level(&["two", "three"]);
+        stage.same(&["two", "three"]);
+        stage.wait("the one that waits to go on alone", || stage.walsenders() == ["pass", "stream"]);
+        assert_eq!(stage.target("a", "SELECT count(*) FROM t WHERE id >= 100000"), "0");
+        stage.at(lock, "COMMIT");
+        stage.same(ALL);
+        stage.wait_for_one_pass();
+        write(stage, 1);
+        stage.same(ALL);
+        stage.sluice.as_mut().unwrap().terminate(Duration::from_secs(5)).unwrap();
+    });
+}
