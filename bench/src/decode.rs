@@ -58,6 +58,8 @@ const DATA_HEADER: usize = 25;
 
 /// `logical_decoding_work_mem`, which is also what `pgsluice decode` has.
 const WORK_MEM_MB: u64 = 64;
+/// So much WAL is decoded where instructions are counted, which takes fifty times as long.
+const COUNTED_BYTES: u64 = 64 << 20;
 /// Between two looks at a program's memory.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -77,6 +79,8 @@ struct Job {
     goal: f64,
     /// GB of WAL per CPU second.
     rate_goal: Option<f64>,
+    /// Everything is wanted: what the filter costs is counted.
+    filter_cost: bool,
 }
 
 enum Work {
@@ -101,6 +105,7 @@ fn jobs(options: &Options) -> Vec<Job> {
         work_mem_mb: WORK_MEM_MB,
         goal,
         rate_goal: None,
+        filter_cost: false,
     };
     let fill =
         |rows: u64| format!("INSERT INTO t SELECT i, i, 'value ' || i FROM generate_series(1, {rows}) i");
@@ -114,10 +119,11 @@ fn jobs(options: &Options) -> Vec<Job> {
         vec![("id", Value::Random { from: 1, to: 100_000 })],
         "UPDATE t SET n = n + 1 WHERE id = :id",
     );
-    let in_memory = |job: Job, case| Job { case, work_mem_mb: 4_096, goal: 6.0, ..job };
+    let in_memory = |job: Job, case| Job { case, work_mem_mb: 4_096, goal: 6.0, filter_cost: false, ..job };
     let bulk_insert = || {
         let what = format!("one transaction of {bulk} new rows, published");
-        job("bulk-insert", what, published, Work::Sql(vec![fill(bulk)]), bulk, 10.0)
+        let job = job("bulk-insert", what, published, Work::Sql(vec![fill(bulk)]), bulk, 10.0);
+        Job { filter_cost: true, ..job }
     };
     let bulk_update = || {
         let what = format!("{bulk} rows updated in one transaction, published");
@@ -148,15 +154,19 @@ fn jobs(options: &Options) -> Vec<Job> {
     };
     let churns: Vec<String> = (0..if options.quick { 50 } else { 250 }).map(churn).collect();
     vec![
-        job(
-            "single-insert",
-            format!("{single} new rows, each a transaction, published"),
-            published,
-            Work::Script(insert, single),
-            single,
-            12.0,
-        ),
         Job {
+            filter_cost: true,
+            ..job(
+                "single-insert",
+                format!("{single} new rows, each a transaction, published"),
+                published,
+                Work::Script(insert, single),
+                single,
+                12.0,
+            )
+        },
+        Job {
+            filter_cost: true,
             schema: "CREATE TABLE t (id integer PRIMARY KEY, n integer, v text) WITH (fillfactor = 50); \
                      INSERT INTO t SELECT i, 0, 'a value of some length' FROM generate_series(1, 100000) i",
             ..job(
@@ -276,6 +286,18 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
             resident as f64 / 1e6,
             spilled as f64 / 1e6
         );
+    }
+    if job.filter_cost {
+        let [on, off] = [true, false].map(|filter| stage.instructions(filter));
+        let (on, off) = (on?, off?);
+        case.what = format!(
+            "{}; of the first {} MB, with the filter {:.2} % more instructions than without (goal 1 %), {:.2} G (callgrind)",
+            case.what,
+            COUNTED_BYTES >> 20,
+            (on / off - 1.0) * 100.0,
+            off / 1e9
+        );
+        say.line(&format!("{name}: {}", case.what));
     }
     Ok(case)
 }
@@ -405,19 +427,37 @@ impl Stage {
         Ok((run_of(cpu, started, 0), sent))
     }
 
+    /// The arguments of `pgsluice decode` for the WAL up to `to`.
+    fn decode_args(&self, command: &mut Command, to: Lsn) {
+        command.args(["decode", "--format", "pgoutput", "--publication", NAME, "--to", &to.to_string()]);
+        command.arg("--catalog").arg(&self.exported).arg("--wal").arg(self.cluster.data_dir().join("pg_wal"));
+        command.stdout(Stdio::null());
+    }
+
+    /// Instructions of `pgsluice decode` for the first part of the WAL.
+    fn instructions(&self, filter: bool) -> Result<f64> {
+        const COLLECTED: &str = "Collected : ";
+        let to = Lsn::new(self.end.as_u64().min(self.start.as_u64() + COUNTED_BYTES));
+        let mut command = Command::new("valgrind");
+        command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(testkit::pgsluice_path()?);
+        self.decode_args(&mut command, to);
+        if !filter {
+            command.arg("--no-early-filter");
+        }
+        let output = command.output().context("valgrind counts instructions: apt-get install valgrind")?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        let count = text.split_once(COLLECTED).and_then(|(_, rest)| rest.split_whitespace().next());
+        ensure!(output.status.success() && count.is_some(), "valgrind: {text}");
+        Ok(count.unwrap_or_default().parse()?)
+    }
+
     /// What `pgsluice decode` takes for the same.
     fn room(&self) -> Result<Room> {
         let spools = std::env::temp_dir().join(format!("pgsluice-bench-room-{}", std::process::id()));
         std::fs::create_dir_all(&spools)?;
-        let mut child = Command::new(testkit::pgsluice_path()?)
-            .args(["decode", "--format", "pgoutput", "--publication", NAME, "--to", &self.end.to_string()])
-            .arg("--catalog")
-            .arg(&self.exported)
-            .arg("--wal")
-            .arg(self.cluster.data_dir().join("pg_wal"))
-            .env("TMPDIR", &spools)
-            .stdout(Stdio::null())
-            .spawn()?;
+        let mut command = Command::new(testkit::pgsluice_path()?);
+        self.decode_args(&mut command, self.end);
+        let mut child = command.env("TMPDIR", &spools).spawn()?;
         let mut room = Room::default();
         let status = loop {
             room.resident = room.resident.max(process::resident_bytes_max(child.id()));

@@ -23,6 +23,7 @@ use base::{Lsn, Progress, SubscriptionName, Xid};
 use bytes::{Bytes, BytesMut};
 use catalog::Catalog;
 use output::{Decoder, OnRefused, OriginFilter, Place, Publications, Running, Streaming};
+use source::publication::{PublishedTable, TableName};
 use source::stream::{Heard, Kept, What};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -174,12 +175,21 @@ pub(crate) struct Wanted<'s> {
 impl Wanted<'_> {
     /// Refuses published tables that cannot be decoded outside the server: before anything is begun, and not again at
     /// each start, which sees the catalogs as they were and not what was done about it since.
-    pub(crate) fn refuse(&self, catalog: &Catalog) -> Result<(), Error> {
+    pub(crate) fn refuse(&self, catalog: &Catalog, published: &[PublishedTable]) -> Result<(), Error> {
         let refused = self.decoder(catalog.clone())?.refused()?;
         if refused.is_empty() {
             return Ok(());
         }
-        Err(Error::refused(Refusal::Undecodable(refused.iter().map(ToString::to_string).collect())))
+        let filter = |refused: &output::Refused| {
+            let name = TableName::new(&refused.schema, &refused.table);
+            let table = published.iter().find(|table| refused.is_filter && table.name == name)?;
+            table.row_filter.as_deref()
+        };
+        let told = |refused: &output::Refused| match filter(refused) {
+            Some(sql) => format!("{refused}: WHERE {sql}"),
+            None => refused.to_string(),
+        };
+        Err(Error::refused(Refusal::Undecodable(refused.iter().map(told).collect())))
     }
 
     fn decoder(&self, catalog: Catalog) -> Result<Decoder, Error> {

@@ -59,6 +59,7 @@ base::catalogue! {
                 schema: "public".to_owned(),
                 table: "orders".to_owned(),
                 column: Some("place".to_owned()),
+                is_filter: false,
                 reason: "values of type geometry cannot be rendered outside the server: it is a base type of an \
                          extension, whose output function only the server has"
                     .to_owned(),

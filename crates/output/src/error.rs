@@ -168,13 +168,15 @@ pub struct Refused {
     pub table: String,
     /// The column that stands in the way, if it is one.
     pub column: Option<String>,
+    /// It is the row filter, which only the server can show as SQL.
+    pub is_filter: bool,
     /// What is wrong with it.
     pub reason: String,
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Refused { schema, table, column, reason } = self;
+        let Refused { schema, table, column, reason, .. } = self;
         write!(f, "table {schema}.{table} cannot be decoded")?;
         if let Some(column) = column {
             write!(f, " because of its column \"{column}\"")?;

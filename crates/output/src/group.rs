@@ -39,6 +39,8 @@ pub(crate) struct Group {
     /// Where the last record ended.
     pub(crate) end: Lsn,
     pub(crate) cache: LocatorFilterCache,
+    /// Of the first member; what comes out is the same.
+    has_filter: bool,
     /// The newest transaction that a record was of.
     newest: Xid,
     running: Option<Running>,
@@ -80,6 +82,7 @@ impl Group {
             catalog,
             end,
             cache: LocatorFilterCache::new([database]),
+            has_filter: member.options.early_filter,
             newest: Xid::INVALID,
             running: None,
             changed: Lsn::INVALID,
@@ -197,7 +200,7 @@ impl Group {
 
     fn heap(&mut self, record: &Record<'_>, top: Option<Xid>) -> Result<()> {
         let (lsn, xid) = (record.lsn(), record.xid());
-        if xid.is_valid() && self.catalog.has_changes(xid) {
+        if !self.has_filter || xid.is_valid() && self.catalog.has_changes(xid) {
             self.pass(record, &decode(record)?);
             return Ok(());
         }

@@ -34,6 +34,9 @@ pub struct Options {
     pub settings: Settings,
     /// What becomes of tables that cannot be rendered or filtered.
     pub refused: OnRefused,
+    /// Records that nobody wants are dropped before they are taken apart. What comes out is the same without; it is there to
+    /// measure what the filter costs where everything is wanted.
+    pub early_filter: bool,
     /// A change while one of the publications is not there is an error on every major. Servers from 18 on only warn, and
     /// leave out what the publication might have published.
     pub all_publications: bool,
@@ -95,6 +98,7 @@ impl Options {
             segment_size: 16 << 20,
             settings,
             refused: OnRefused::Stop,
+            early_filter: true,
             all_publications: false,
         }
     }

@@ -297,8 +297,13 @@ impl Parts<'_> {
             schema: self.own.schema.clone(),
             table: self.own.name.clone(),
             column: column.map(str::to_owned),
+            is_filter: false,
             reason: reason.into(),
         }
+    }
+
+    fn filter_refused(&self, reason: impl Into<String>) -> Refused {
+        Refused { is_filter: true, ..self.refused(None, reason) }
     }
 
     fn rows(&self) -> Result<(Vec<Sent>, RowFilters), Refused> {
@@ -351,7 +356,7 @@ impl Parts<'_> {
         // Only the server can turn a tree into SQL.
         let text = format!("of {}.{}", self.target.schema, self.target.name);
         let filter = Filter::compile(tree, &text, surroundings);
-        let filter = filter.map_err(|refused| self.refused(None, refused.to_string()))?;
+        let filter = filter.map_err(|refused| self.filter_refused(refused.to_string()))?;
         let is_virtual = |number: &i16| {
             self.target
                 .columns
@@ -362,7 +367,7 @@ impl Parts<'_> {
             let reason = format!(
                 "the row filter {text} cannot be evaluated outside the server: it has a virtual generated column"
             );
-            return Err(self.refused(None, reason));
+            return Err(self.filter_refused(reason));
         }
         Ok(filter)
     }

@@ -276,6 +276,9 @@ pub(crate) struct DecodeArgs {
     /// are looked at
     #[arg(long, default_value = "60s", value_name = "DURATION")]
     pub(crate) timeout: Seconds,
+    /// Take records apart that nobody wants: for the benchmark of the filter
+    #[arg(long, hide = true)]
+    pub(crate) no_early_filter: bool,
     #[command(flatten)]
     pub(crate) source: SourceArgs,
     /// Publication whose changes are meant (default: every table); may be

@@ -303,7 +303,7 @@ impl Attempt<'_> {
         // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
         // flushed before; what it sees and lies there is known by its id.
         let consistent_point = ends.identity.xlogpos.min(catalog.looked());
-        self.wanted(ends, (consistent_point, false)).await?.refuse(&catalog)?;
+        self.wanted(ends, (consistent_point, false)).await?.refuse(&catalog, &ends.published)?;
         let timeline = ends.identity.timeline;
         let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, catalog };
         restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;

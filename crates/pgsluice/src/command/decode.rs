@@ -79,6 +79,7 @@ fn options(
     options.messages = true;
     options.segment_size = segments.segment_size();
     options.refused = if args.skip_refused { OnRefused::LeaveOut } else { OnRefused::Stop };
+    options.early_filter = !args.no_early_filter;
     Ok(options)
 }
 

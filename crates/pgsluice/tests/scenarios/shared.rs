@@ -108,10 +108,13 @@ impl Stage<'_> {
 
     /// What follows this source, by the last word of its application name.
     fn walsenders(&self) -> Vec<String> {
-        let sql = "SELECT coalesce(string_agg(application_name, ',' ORDER BY 1), '') FROM pg_stat_replication \
+        let sql = "SELECT coalesce(string_agg(application_name, ','), '') FROM pg_stat_replication \
                    WHERE state = 'streaming' OR state = 'catchup'";
         let names = self.source("postgres", sql);
-        names.split(',').filter_map(|name| name.rsplit(' ').next()).map(str::to_owned).collect()
+        let mut words: Vec<_> =
+            names.split(',').filter_map(|name| name.rsplit(' ').next()).map(str::to_owned).collect();
+        words.sort();
+        words
     }
 
     /// Until one walsender ships for all. Something must be going on: who has just begun waits until the server says that
