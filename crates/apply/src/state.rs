@@ -94,8 +94,10 @@ fn last_number(message: &str) -> Option<i32> {
     message.split(|c: char| !c.is_ascii_digit()).rfind(|word| !word.is_empty())?.parse().ok()
 }
 
-/// Makes the schema and its tables where they are missing.
+/// Makes the schema and its tables where they are missing. IF NOT EXISTS fails where two do it at the same time, so one
+/// waits for the other.
 pub const STATE_SCHEMA_SQL: &str = "
+SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice'));
 CREATE SCHEMA IF NOT EXISTS pgsluice;
 CREATE TABLE IF NOT EXISTS pgsluice.subscription (
     name text PRIMARY KEY,
@@ -273,17 +275,9 @@ impl State {
         self.relaxed.store(true, Ordering::Relaxed);
         self.look_for_ahead().await?;
         if !self.has_ahead.load(Ordering::Relaxed) {
-            self.make_schema().await?;
+            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
         }
         Ok(())
-    }
-
-    /// IF NOT EXISTS fails where two do it at the same time: one waits for the other.
-    async fn make_schema(&self) -> Result<(), Error> {
-        let sql = format!(
-            "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice'));{STATE_SCHEMA_SQL}"
-        );
-        Ok(self.session.batch_execute(&sql).await.map_err(|error| self.session.error(error))?)
     }
 
     /// Whether transactions commit out of order.
@@ -339,7 +333,7 @@ impl State {
         dbname: &str,
     ) -> Result<(), Error> {
         if !self.has_schema().await? {
-            self.make_schema().await?;
+            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
         }
         let origin = self.name.origin(0);
         let sql = "WITH s AS (INSERT INTO pgsluice.subscription \

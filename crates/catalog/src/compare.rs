@@ -14,6 +14,16 @@ impl Catalog {
     /// them follows are left out, and missing values are compared by whether they are there.
     #[must_use]
     pub fn differences(&self, other: &Catalog) -> Vec<String> {
+        self.differences_until(other, |_| false)
+    }
+
+    /// The first of [`Catalog::differences`].
+    #[must_use]
+    pub fn difference(&self, other: &Catalog) -> Option<String> {
+        self.differences_until(other, |found| !found.is_empty()).into_iter().next()
+    }
+
+    fn differences_until(&self, other: &Catalog, enough: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut differences = Vec::new();
         let both: BTreeSet<Oid> =
             self.spaces.keys().filter(|database| other.spaces.contains_key(database)).copied().collect();
@@ -27,6 +37,9 @@ impl Catalog {
             }
             let kinds = Kind::ALL.iter().filter(|kind| ours.current.contains_key(kind));
             for &kind in kinds {
+                if enough(&differences) {
+                    return differences;
+                }
                 if ours.current.get(&kind) != theirs.current.get(&kind) {
                     let files =
                         [ours, theirs].map(|space| space.current.get(&kind).map(|file| file.relfilenumber));

@@ -31,6 +31,8 @@ pub struct Followed {
     pub resolved: Vec<(Lsn, RelFileLocator)>,
     /// What the record says of its top-level transaction ([`Record::top_level_xid`]).
     pub top_level_xid: Option<Xid>,
+    /// [`Record::first_locator`], if it was looked at on the way and is of no catalog that is followed.
+    pub locator: Option<RelFileLocator>,
 }
 
 /// A page header at most lies between a position and the record that is the first from there on.
@@ -77,7 +79,7 @@ impl Catalog {
         match record.rmgr() {
             Rmgr::Heap | Rmgr::Heap2 => match record.first_locator() {
                 Some(locator) if self.files.contains_key(&locator) => self.heap(record, locator),
-                Some(_) => Ok(Followed::default()),
+                locator @ Some(_) => Ok(Followed { locator, ..Followed::default() }),
                 // The first block is of another fork.
                 None => {
                     self.take_pages(record, &record.parts()?)?;
@@ -353,7 +355,7 @@ impl Catalog {
         let rows = collected.is_something;
         let changes = Some(collected.finish()).filter(|changes| !changes.is_empty()).map(Box::new);
         let own = changes.as_ref().map(|_| top);
-        Ok(Followed { changes, rows, own, resolved, top_level_xid: None })
+        Ok(Followed { changes, rows, own, resolved, top_level_xid: None, locator: None })
     }
 
     fn abort_record(&mut self, ended: &Ended<'_>) -> Option<Xid> {

@@ -295,6 +295,11 @@ impl Decoding {
         (self.decoder, self.outlet)
     }
 
+    /// Whose it is.
+    pub(crate) fn name(&self) -> &SubscriptionName {
+        &self.outlet.name
+    }
+
     /// The way to others that follow the same server.
     pub(crate) fn sharing(&mut self) -> &mut Sharing {
         &mut self.outlet.sharing
@@ -389,6 +394,11 @@ impl Outlet {
             // What cannot be handed over now can be later; who has gone will be noticed.
             self.gather.try_hand_over(Some(place.decoded), out);
         }
+    }
+
+    /// Tries again what found no room.
+    pub(crate) fn hand_over(&mut self, out: &mpsc::Sender<Block>) -> Handed {
+        self.gather.try_hand_over(None, out)
     }
 
     /// Whether it has something for a queue that is full.

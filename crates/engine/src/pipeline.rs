@@ -61,7 +61,7 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// After a stop, how long the source may take to hear the last report.
-const FAREWELL: Duration = Duration::from_millis(500);
+pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Runs one subscription until `stop`. Those that are handed the same `passes` share the pass over the WAL of a server that
 /// they follow with [`SourceMode::Wal`].

@@ -10,26 +10,30 @@
 //! has a walsender without a slot. The next asks the pass to *hold*, reads on alone until it is not behind it any more, and is
 //! taken over at the very record that it has come to.
 //!
-//! Nobody waits for anybody: whose queue stays full goes on alone, from the record that the pass has come to, and joins again
-//! later. So does everybody when the pass's stream ends, and finds out by itself what is the matter.
+//! Nobody waits for anybody for long: whose queue stays full goes on alone, from the record that the pass has come to, and joins
+//! again later. So does everybody when the pass's stream ends, and finds out by itself what is the matter. The stream is one of
+//! a member's: when it leaves, another's takes its place.
 
 use std::collections::HashMap;
 use std::mem;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use base::{Lsn, Progress, SubscriptionName};
+use base::{Lsn, Progress, SubscriptionName, with_causes};
 use client::ConnInfo;
 use output::{MemberId, Pass, Place, Refusal, Step};
 use source::stream::{Heard, QUEUE_BLOCKS, Stream};
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use txn::{Block, Input};
 
 use crate::decoding::{Decoding, Handed, Outlet};
 use crate::error::{Error, Kind};
+use crate::pipeline::FAREWELL;
 
 /// Behind the end of WAL by less, one is near it.
 const NEAR_BYTES: u64 = 4 << 20;
@@ -37,18 +41,29 @@ const NEAR_BYTES: u64 = 4 << 20;
 const HOLD_MAX: Duration = Duration::from_secs(2);
 /// Who asked gives up earlier, so that it never comes too late.
 const HOLD_USED: Duration = Duration::from_millis(1500);
-/// Until one tries again that could not join, or that went on alone because its queue was full.
+/// Until one tries again that could not join, or that went on alone because its queue was full; doubled each time, up to
+/// [`RESTS_MAX`] times, unless it took part for [`SETTLED`].
 const REST: Duration = Duration::from_secs(10);
+const RESTS_MAX: u32 = 5;
+const SETTLED: Duration = Duration::from_secs(60);
+/// How long all wait for a queue that is full.
+const FULL_MAX: Duration = Duration::from_millis(300);
+/// What it may take to connect.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// What may wait for a queue that is full.
 const BACKLOG_BYTES: usize = 16 << 20;
 /// How often those are looked at that nothing comes for.
 const LOOK: Duration = Duration::from_millis(500);
-/// The same while something waits for a queue.
+/// The same while something waits for a queue, or for who is to join.
 const LOOK_OFTEN: Duration = Duration::from_millis(5);
 
 /// The passes of a process.
 #[derive(Debug, Default)]
-pub struct Passes(Mutex<HashMap<Server, Weak<Shared>>>);
+pub struct Passes {
+    servers: Mutex<HashMap<Server, Weak<Shared>>>,
+    /// What each subscription's last attempt still has.
+    parts: Mutex<HashMap<SubscriptionName, Weak<()>>>,
+}
 
 /// Who ships WAL. The address is as it was given: a standby, or a server that took its place, has the same identity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -68,10 +83,27 @@ struct Shared {
 }
 
 impl Passes {
-    /// The part of one subscription that follows this server.
-    pub(crate) fn sharing(&self, source: &ConnInfo, system_id: u64, timeline: u32) -> Sharing {
-        let server = Server { system_id, timeline, address: source.address() };
-        let mut servers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The part of one subscription that follows this server. A pass may still have something of its last attempt, above all
+    /// the directory that it spills to: that is waited for.
+    pub(crate) async fn sharing(
+        &self,
+        name: &SubscriptionName,
+        source: &ConnInfo,
+        (system_id, timeline): (u64, u32),
+    ) -> Sharing {
+        let lock = || self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        while lock().get(name).is_some_and(|part| part.strong_count() > 0) {
+            tokio::time::sleep(LOOK_OFTEN).await;
+        }
+        let part = Arc::new(());
+        lock().insert(name.clone(), Arc::downgrade(&part));
+        let mut address = source.address();
+        if address.contains(',') {
+            // Of several hosts, any may be connected to, and not all need be the same server.
+            address = format!("{address} of {name}");
+        }
+        let server = Server { system_id, timeline, address };
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         servers.retain(|_, shared| shared.strong_count() > 0);
         let known = servers.get(&server).and_then(Weak::upgrade);
         let shared = known.unwrap_or_else(|| {
@@ -79,7 +111,8 @@ impl Passes {
             servers.insert(server, Arc::downgrade(&shared));
             shared
         });
-        Sharing { shared, is_ready: false, not_before: Instant::now(), hold: None }
+        let not_before = Instant::now();
+        Sharing { shared, _part: part, is_ready: false, not_before, rests: 0, hold: None }
     }
 }
 
@@ -87,8 +120,11 @@ impl Passes {
 #[derive(Debug)]
 pub(crate) struct Sharing {
     shared: Arc<Shared>,
+    /// See [`Passes`]; it goes with whatever else there is.
+    _part: Arc<()>,
     is_ready: bool,
     not_before: Instant,
+    rests: u32,
     hold: Option<Hold>,
 }
 
@@ -99,6 +135,8 @@ struct Hold {
     /// Where it waits.
     at: Option<Lsn>,
     until: Instant,
+    /// It waits no longer than this is there.
+    _held: oneshot::Sender<()>,
 }
 
 /// What to do next.
@@ -113,10 +151,13 @@ pub(crate) enum Way {
 }
 
 /// What is said to a pass.
-#[derive(Debug)]
 pub(crate) enum Command {
-    /// Wait, and say where.
-    Hold(oneshot::Sender<Lsn>),
+    /// Say where it is, and wait there for who is near it.
+    Hold {
+        near: Lsn,
+        answer: oneshot::Sender<Lsn>,
+        held: oneshot::Receiver<()>,
+    },
     Join(Box<Joining>),
     /// Somebody has gone.
     Look,
@@ -142,28 +183,27 @@ impl Sharing {
             return Way::Found(said);
         };
         let Some(hold) = &mut self.hold else {
-            let (hold, answer) = oneshot::channel();
-            if commands.send(Command::Hold(hold)).is_ok() {
-                self.hold = Some(Hold { answer, at: None, until: now + HOLD_USED });
+            let ((say, answer), (holding, held)) = (oneshot::channel(), oneshot::channel());
+            if commands.send(Command::Hold { near: place.decoded, answer: say, held }).is_ok() {
+                self.hold = Some(Hold { answer, at: None, until: now + HOLD_USED, _held: holding });
             }
             return Way::Alone;
         };
         match hold.answer.try_recv() {
             Ok(at) => hold.at = Some(at),
-            Err(oneshot::error::TryRecvError::Closed) if hold.at.is_none() => {
+            Err(TryRecvError::Closed) if hold.at.is_none() => {
                 self.hold = None;
                 return Way::Alone;
             }
             Err(_) => {}
         }
         let ahead = hold.at.and_then(|at| place.decoded.as_u64().checked_sub(at.as_u64()));
-        if ahead.is_some_and(|bytes| bytes <= NEAR_BYTES) {
-            self.hold = None;
-            return Way::Join(commands.clone());
+        if now < hold.until && ahead.is_some_and(|bytes| bytes <= NEAR_BYTES) {
+            let commands = commands.clone();
+            return Way::Join(commands);
         }
         // Or the pass lags behind: who waited for it would, too.
         if now >= hold.until || ahead.is_some() {
-            self.hold = None;
             drop(pass);
             self.rest();
         }
@@ -178,7 +218,9 @@ impl Sharing {
     /// Stays alone for a while.
     fn rest(&mut self) {
         self.set_ready(false);
-        self.not_before = Instant::now() + REST;
+        self.hold = None;
+        self.not_before = Instant::now() + REST * 2_u32.pow(self.rests);
+        self.rests = (self.rests + 1).min(RESTS_MAX);
     }
 
     fn set_ready(&mut self, is_ready: bool) {
@@ -197,11 +239,11 @@ impl Drop for Sharing {
 }
 
 /// One that is to become part of a pass.
-#[derive(Debug)]
 pub(crate) struct Joining {
     decoding: Decoding,
     out: mpsc::Sender<Block>,
     heard: Arc<Heard>,
+    streams: Arc<dyn Streams>,
     done: oneshot::Sender<Outcome>,
 }
 
@@ -209,6 +251,8 @@ pub(crate) struct Joining {
 #[derive(Debug)]
 enum Outcome {
     Alone(Box<Decoding>),
+    /// Nobody takes what comes out.
+    Gone,
     Failed(Error),
 }
 
@@ -226,9 +270,17 @@ impl Drop for Leaving {
 pub(crate) struct Part<'a> {
     pub(crate) out: &'a mpsc::Sender<Block>,
     pub(crate) heard: &'a Arc<Heard>,
+    pub(crate) streams: &'a Arc<dyn Streams>,
 }
 
-/// Takes part in a pass until it is better to go on alone. Dropped before, it leaves.
+/// Begins streams of WAL that need no slot.
+pub(crate) trait Streams: Send + Sync {
+    fn start(&self, at: Lsn) -> Starting;
+}
+
+pub(crate) type Starting = Pin<Box<dyn Future<Output = Result<Stream, Error>> + Send>>;
+
+/// Takes part in a pass until it is better to go on alone; `None` if nobody takes what comes out. Dropped before, it leaves.
 ///
 /// # Errors
 /// What decoding for this one fails with, or for all.
@@ -236,58 +288,81 @@ pub(crate) async fn take_part(
     commands: mpsc::UnboundedSender<Command>,
     decoding: Decoding,
     part: &Part<'_>,
-) -> Result<Decoding, Error> {
+) -> Result<Option<Decoding>, Error> {
     let (done, outcome) = oneshot::channel();
     let _leaving = Leaving(commands.clone());
-    let joining = Joining { decoding, out: part.out.clone(), heard: Arc::clone(part.heard), done };
+    let (out, heard, streams) = (part.out.clone(), Arc::clone(part.heard), Arc::clone(part.streams));
+    let joining = Joining { decoding, out, heard, streams, done };
+    let since = Instant::now();
     if let Err(mpsc::error::SendError(Command::Join(joining))) =
         commands.send(Command::Join(Box::new(joining)))
     {
-        return Ok(rested(joining.decoding));
+        return Ok(Some(rested(joining.decoding, since)));
     }
-    ended(outcome.await)
+    ended(outcome.await, since)
 }
 
-/// The same for who begins it, with the stream that it is to read.
+/// The same for who begins it.
 ///
 /// # Errors
 /// As of [`take_part`].
 pub(crate) async fn found(
     commands: mpsc::UnboundedReceiver<Command>,
-    stream: Stream,
     decoding: Decoding,
     part: &Part<'_>,
-) -> Result<Decoding, Error> {
+) -> Result<Option<Decoding>, Error> {
+    let since = Instant::now();
+    let stream = match start(&**part.streams, decoding.position()).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            tracing::warn!(subscription = %decoding.name(), "no stream for several subscriptions: {}", with_causes(&error));
+            return Ok(Some(rested(decoding, since)));
+        }
+    };
     let (done, outcome) = oneshot::channel();
     let (decoder, outlet) = decoding.into_parts();
     let shared = Arc::clone(&outlet.sharing.shared);
     let (pass, id) = Pass::new(decoder);
-    let seat = Seat { outlet, out: part.out.clone(), heard: Arc::clone(part.heard), done };
+    let (out, heard, streams) = (part.out.clone(), Arc::clone(part.heard), Arc::clone(part.streams));
     let hub = Hub {
-        progress: Arc::new(Progress::starting_at(pass.decoded())),
+        progress: Arc::new(Progress::starting_at(outlet.flushed())),
         pass,
-        seats: HashMap::from([(id, seat)]),
+        seats: HashMap::from([(id, Seat { outlet, out, heard, streams, done })]),
+        owner: id,
         commands,
         heard: Arc::default(),
-        held_until: None,
+        holds: Vec::new(),
     };
     let leaving = shared.pass.lock().unwrap_or_else(PoisonError::into_inner).clone().map(Leaving);
     tokio::spawn(hub.run(stream));
-    let outcome = ended(outcome.await);
+    let outcome = ended(outcome.await, since);
     drop(leaving);
     outcome
 }
 
-fn ended(outcome: Result<Outcome, oneshot::error::RecvError>) -> Result<Decoding, Error> {
+async fn start(streams: &dyn Streams, at: Lsn) -> Result<Stream, Error> {
+    let late = |_| Error::from(Kind::Pass(format!("no stream within {CONNECT_MAX:?}")));
+    tokio::time::timeout(CONNECT_MAX, streams.start(at)).await.map_err(late)?
+}
+
+fn ended(
+    outcome: Result<Outcome, oneshot::error::RecvError>,
+    since: Instant,
+) -> Result<Option<Decoding>, Error> {
     match outcome {
-        Ok(Outcome::Alone(decoding)) => Ok(rested(*decoding)),
+        Ok(Outcome::Alone(decoding)) => Ok(Some(rested(*decoding, since))),
+        Ok(Outcome::Gone) => Ok(None),
         Ok(Outcome::Failed(error)) => Err(error),
         Err(_) => Err(Kind::Pass("it broke down".to_owned()).into()),
     }
 }
 
-fn rested(mut decoding: Decoding) -> Decoding {
-    decoding.sharing().rest();
+fn rested(mut decoding: Decoding, since: Instant) -> Decoding {
+    let sharing = decoding.sharing();
+    if since.elapsed() >= SETTLED {
+        sharing.rests = 0;
+    }
+    sharing.rest();
     decoding
 }
 
@@ -296,6 +371,7 @@ struct Seat {
     outlet: Outlet,
     out: mpsc::Sender<Block>,
     heard: Arc<Heard>,
+    streams: Arc<dyn Streams>,
     done: oneshot::Sender<Outcome>,
 }
 
@@ -303,92 +379,138 @@ struct Seat {
 struct Hub {
     pass: Pass,
     seats: HashMap<MemberId, Seat>,
+    /// Whose stream it is.
+    owner: MemberId,
     commands: mpsc::UnboundedReceiver<Command>,
     /// What is said of the stream: the least of what all say of theirs.
     progress: Arc<Progress>,
     heard: Arc<Heard>,
-    held_until: Option<Instant>,
+    /// Who waits, and for how long at most.
+    holds: Vec<(Instant, oneshot::Receiver<()>)>,
+}
+
+/// What a stream hands over, until this goes.
+struct Source {
+    wal: mpsc::Receiver<Block>,
+    _stopping: DropGuard,
 }
 
 impl Hub {
-    async fn run(mut self, mut stream: Stream) {
-        let (blocks, mut wal) = mpsc::channel(QUEUE_BLOCKS);
-        let stop = CancellationToken::new();
-        let _stopping = stop.clone().drop_guard();
-        let (progress, heard) = (Arc::clone(&self.progress), Arc::clone(&self.heard));
-        tokio::spawn(async move {
-            if let Err(error) = stream.run(&progress, &heard, &blocks, &stop).await {
-                tracing::warn!("{}; each subscription goes on alone", base::with_causes(&error));
-            }
-            // The server may be gone.
-            let _ = stream.finish(&progress).await;
-        });
+    async fn run(mut self, stream: Stream) {
+        let mut source = self.source(stream);
         while !self.seats.is_empty() {
-            let held = self.held_until.filter(|until| *until > Instant::now());
-            let waits = self.seats.values().any(|seat| seat.outlet.waits_for_room());
-            let patience = if waits { LOOK_OFTEN } else { LOOK };
+            if !self.seats.contains_key(&self.owner) {
+                // What it connected as and to is nobody's any more: its database may be dropped.
+                drop(source);
+                source = match self.next_owner().await {
+                    Some(stream) => self.source(stream),
+                    None => break,
+                };
+            }
+            self.holds.retain_mut(|(until, held)| {
+                *until > Instant::now() && matches!(held.try_recv(), Err(TryRecvError::Empty))
+            });
+            let is_held = !self.holds.is_empty();
+            let waits = is_held || self.seats.values().any(|seat| seat.outlet.waits_for_room());
             tokio::select! {
                 said = self.commands.recv() => match said {
-                    Some(command) => self.command(command),
+                    Some(command) => self.command(command).await,
                     // It failed.
                     None => break,
                 },
-                block = wal.recv(), if held.is_none() => {
+                block = source.wal.recv(), if !is_held => {
                     let Some(block) = block else { break };
-                    if let Err(error) = self.take(&block) {
-                        self.fail(error);
+                    if let Err(error) = self.take(block).await {
+                        self.fail(&error);
                     }
-                    drop(block);
-                    self.look(wal.is_empty());
+                    self.look(source.wal.is_empty());
                 }
-                () = tokio::time::sleep(patience) => self.look(true),
+                () = tokio::time::sleep(if waits { LOOK_OFTEN } else { LOOK }) => self.look(true),
             }
         }
         self.disperse();
     }
 
-    fn command(&mut self, command: Command) {
+    fn source(&self, mut stream: Stream) -> Source {
+        let (blocks, wal) = mpsc::channel(QUEUE_BLOCKS);
+        let stop = CancellationToken::new();
+        let stopping = stop.clone().drop_guard();
+        let (progress, heard) = (Arc::clone(&self.progress), Arc::clone(&self.heard));
+        tokio::spawn(async move {
+            if let Err(error) = stream.run(&progress, &heard, &blocks, &stop).await {
+                tracing::warn!("{}; each subscription goes on alone", with_causes(&error));
+            }
+            // Nothing more comes, whatever the server says to the farewell, if it says anything.
+            drop(blocks);
+            let _ = tokio::time::timeout(FAREWELL, stream.finish(&progress)).await;
+        });
+        Source { wal, _stopping: stopping }
+    }
+
+    /// Another's stream from where the pass is.
+    async fn next_owner(&mut self) -> Option<Stream> {
+        let (id, seat) = self.seats.iter().next()?;
+        match start(&*seat.streams, self.pass.position()).await {
+            Ok(stream) => {
+                self.owner = *id;
+                Some(stream)
+            }
+            Err(error) => {
+                tracing::warn!("{}; each subscription goes on alone", with_causes(&error));
+                None
+            }
+        }
+    }
+
+    async fn command(&mut self, command: Command) {
         match command {
-            Command::Hold(answer) => {
-                if answer.send(self.pass.decoded()).is_ok() {
-                    self.held_until = Some(Instant::now() + HOLD_MAX);
+            Command::Hold { near, answer, held } => {
+                let at = self.pass.decoded();
+                let is_near = near.as_u64().saturating_sub(at.as_u64()) <= NEAR_BYTES;
+                if answer.send(at).is_ok() && is_near {
+                    self.holds.push((Instant::now() + HOLD_MAX, held));
                 }
             }
             Command::Join(joining) => {
-                // Others that it waits for have time left to say so.
-                self.held_until = None;
-                let Joining { decoding, out, heard, done } = *joining;
-                let (decoder, outlet) = decoding.into_parts();
+                let Joining { decoding, out, heard, streams, done } = *joining;
+                let (decoder, mut outlet) = decoding.into_parts();
+                outlet.sharing.hold = None;
                 let id = self.pass.join(decoder);
-                self.seats.insert(id, Seat { outlet, out, heard, done });
-                if let Err(error) = self.push(&[]) {
-                    self.fail(error);
+                self.seats.insert(id, Seat { outlet, out, heard, streams, done });
+                if let Err(error) = self.push(&[]).await {
+                    self.fail(&error);
                 }
             }
             Command::Look => self.look(true),
         }
     }
 
-    fn take(&mut self, block: &Block) -> Result<(), output::Error> {
-        for input in &block.inputs {
+    async fn take(&mut self, block: Block) -> Result<(), output::Error> {
+        let Block { inputs, room } = block;
+        for input in inputs {
             if let Input::Message(bytes) = input {
-                self.push(bytes)?;
+                self.push(&bytes).await?;
             }
         }
+        drop(room);
         Ok(())
     }
 
     /// Hands WAL to the pass, and what comes out to whose it is.
-    fn push(&mut self, bytes: &[u8]) -> Result<(), output::Error> {
+    async fn push(&mut self, bytes: &[u8]) -> Result<(), output::Error> {
         let Hub { pass, seats, .. } = self;
         let mut steps = pass.push(bytes)?;
         let (mut gone, mut full) = (None, None);
         loop {
             if let Some(id) = gone.take() {
                 steps.leave(id);
-                seats.remove(&id);
+                if let Some(seat) = seats.remove(&id) {
+                    seat.end(Outcome::Gone);
+                }
             }
             if let Some(id) = full.take()
+                && let Some(seat) = seats.get_mut(&id)
+                && !seat.has_room_soon().await
                 && let Some(decoder) = steps.split(id)?
                 && let Some(seat) = seats.remove(&id)
             {
@@ -432,6 +554,11 @@ impl Hub {
                         seat.end(Outcome::Failed(error.into()));
                     }
                 }
+                Step::Lost(id, why) => {
+                    if let Some(seat) = seats.remove(&id) {
+                        seat.end(Outcome::Failed(Kind::Pass(why).into()));
+                    }
+                }
             }
         }
         Ok(())
@@ -469,7 +596,9 @@ impl Hub {
         }
         for id in gone {
             self.pass.leave(id);
-            self.seats.remove(&id);
+            if let Some(seat) = self.seats.remove(&id) {
+                seat.end(Outcome::Gone);
+            }
         }
     }
 
@@ -493,14 +622,12 @@ impl Hub {
         }
     }
 
-    /// What concerns all is told to one, and the others find it out from what they have kept. Nobody joins any more.
-    fn fail(&mut self, error: output::Error) {
+    /// What concerns all each finds out by itself, from what it has kept. Nobody joins any more.
+    fn fail(&mut self, error: &output::Error) {
         self.commands.close();
-        let text = base::with_causes(&error);
-        let mut first = Some(error);
+        let why = with_causes(error);
         for (_, seat) in self.seats.drain() {
-            let error = first.take().map_or_else(|| Kind::Pass(text.clone()).into(), Error::from);
-            seat.end(Outcome::Failed(error));
+            seat.end(Outcome::Failed(Kind::Pass(why.clone()).into()));
         }
     }
 }
@@ -508,6 +635,21 @@ impl Hub {
 impl Seat {
     fn name(&self) -> &SubscriptionName {
         &self.outlet.name
+    }
+
+    /// Waits a little for a queue that is full.
+    async fn has_room_soon(&mut self) -> bool {
+        let until = Instant::now() + FULL_MAX;
+        while self.outlet.waits_for_room() && !self.done.is_closed() {
+            if Instant::now() >= until {
+                return false;
+            }
+            tokio::time::sleep(LOOK_OFTEN).await;
+            if let Handed::Gone = self.outlet.hand_over(&self.out) {
+                break;
+            }
+        }
+        true
     }
 
     fn alone(self, decoder: output::Decoder) {

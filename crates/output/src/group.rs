@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use base::{Lsn, Oid, Xid};
+use base::{Lsn, Oid, RelFileLocator, Xid};
 use catalog::{Catalog, Followed};
 use decode::{Decoded, What, decode};
 use rustc_hash::FxHashMap;
@@ -171,7 +171,7 @@ impl Group {
             return Ok(());
         }
         match record.rmgr() {
-            Rmgr::Heap | Rmgr::Heap2 if !is_seen => return self.heap(record, top),
+            Rmgr::Heap | Rmgr::Heap2 if !is_seen => return self.heap(record, &followed),
             Rmgr::LogicalMessage => return self.logical_message(record, is_seen),
             _ if is_seen => {}
             _ => self.assign(record, top),
@@ -198,13 +198,13 @@ impl Group {
         }
     }
 
-    fn heap(&mut self, record: &Record<'_>, top: Option<Xid>) -> Result<()> {
-        let (lsn, xid) = (record.lsn(), record.xid());
+    fn heap(&mut self, record: &Record<'_>, followed: &Followed) -> Result<()> {
+        let (lsn, xid, top) = (record.lsn(), record.xid(), followed.top_level_xid);
         if !self.has_filter || xid.is_valid() && self.catalog.has_changes(xid) {
             self.pass(record, &decode(record)?);
             return Ok(());
         }
-        match self.judge(record) {
+        match self.judge(record, followed.locator.or_else(|| record.first_locator())) {
             Verdict::Dropped => {
                 for member in &mut self.members {
                     member.attempt(|member| Ok(member.buffer.passed_over(lsn, xid, top)?));
@@ -220,8 +220,8 @@ impl Group {
     }
 
     /// Who wants a record; unknown are files only that nobody has.
-    fn judge(&mut self, record: &Record<'_>) -> Verdict {
-        match self.cache.judge(record) {
+    fn judge(&mut self, record: &Record<'_>, locator: Option<RelFileLocator>) -> Verdict {
+        match self.cache.judge_of(record, locator) {
             Verdict::Unknown(locator) => {
                 let mut union = None;
                 for member in &mut self.members {

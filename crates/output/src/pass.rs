@@ -16,8 +16,8 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use base::Lsn;
-use wal::{Reader, Records};
+use base::{Lsn, with_causes};
+use wal::{Reader, Record, Records};
 
 use crate::decoder::{Decoder, Output, Place};
 use crate::error::{Error, Kind, Result};
@@ -52,6 +52,8 @@ struct Inner {
 enum Said {
     Joined(MemberId),
     Refused(MemberId, Box<Group>, Refusal),
+    Failed(MemberId, Error),
+    Lost(MemberId, String),
 }
 
 /// Why a decoder cannot join.
@@ -73,6 +75,8 @@ pub enum Step<'a> {
     Refused(MemberId, Box<Decoder>, Refusal),
     /// This one is none any more.
     Failed(MemberId, Error),
+    /// Nor is this one, by the error of another that shares its catalogs, as text. It may begin again by itself.
+    Lost(MemberId, String),
 }
 
 /// What comes out of some bytes of WAL.
@@ -208,9 +212,7 @@ impl Steps<'_, '_> {
                 Some(record) => {
                     (self.inner.last, self.inner.end) = (record.lsn(), record.end());
                     self.inner.at = (0, 0);
-                    for group in &mut self.inner.groups {
-                        group.take(&record)?;
-                    }
+                    self.inner.take(&record);
                 }
                 None => return Ok(Advanced::Nothing),
             }
@@ -225,6 +227,23 @@ enum Advanced {
 }
 
 impl Inner {
+    /// What is wrong about one database's catalogs concerns its members only.
+    fn take(&mut self, record: &Record<'_>) {
+        let said = &mut self.said;
+        self.groups.retain_mut(|group| {
+            let Err(error) = group.take(record) else { return true };
+            let why = with_causes(&error);
+            let mut first = Some(error);
+            for member in &group.members {
+                said.push_back(match first.take() {
+                    Some(error) => Said::Failed(member.id, error),
+                    None => Said::Lost(member.id, why.clone()),
+                });
+            }
+            false
+        });
+    }
+
     fn current(&self) -> Option<&Member> {
         self.groups.get(self.at.0)?.members.get(self.at.1)
     }
@@ -252,6 +271,8 @@ impl Inner {
         match self.said.pop_front() {
             None => Ok(Advanced::Nothing),
             Some(Said::Joined(id)) => Ok(Advanced::Other(Step::Joined(id))),
+            Some(Said::Failed(id, error)) => Ok(Advanced::Other(Step::Failed(id, error))),
+            Some(Said::Lost(id, why)) => Ok(Advanced::Other(Step::Lost(id, why))),
             Some(Said::Refused(id, group, why)) => {
                 Ok(Advanced::Other(Step::Refused(id, Box::new(Decoder::of(*group)?), why)))
             }
@@ -285,7 +306,7 @@ impl Inner {
         if !known.catalog.is_past_look() || known.catalog.differs_in_open_changes(&group.catalog) {
             return Err((Box::new(group), Refusal::Later));
         }
-        match known.catalog.differences(&group.catalog).into_iter().next() {
+        match known.catalog.difference(&group.catalog) {
             None => known.take_over(group),
             Some(why) => return Err((Box::new(group), Refusal::Differs(why))),
         }
@@ -312,7 +333,7 @@ impl Inner {
     fn leave(&mut self, id: MemberId) {
         self.joining.retain(|(of, _)| *of != id);
         let is_other = |said: &Said| match said {
-            Said::Joined(of) | Said::Refused(of, ..) => *of != id,
+            Said::Joined(of) | Said::Refused(of, ..) | Said::Failed(of, _) | Said::Lost(of, _) => *of != id,
         };
         self.said.retain(is_other);
         if let Some((at, member)) = self.find(id) {

@@ -67,6 +67,15 @@ pub enum Interest {
     Catalog,
 }
 
+impl Interest {
+    fn wants(self, actions: Actions) -> bool {
+        match self {
+            Interest::Catalog => true,
+            Interest::Rows(wanted) => wanted.any_of(actions),
+        }
+    }
+}
+
 /// What becomes of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -115,6 +124,8 @@ pub struct LocatorFilterCache {
     /// Databases whose relations may be wanted; every other one's are not.
     databases: FxHashSet<Oid>,
     entries: FxHashMap<RelFileLocator, Entry>,
+    /// The last entry that somebody wanted something of: rows of a table come one after the other.
+    recent: Option<(RelFileLocator, Oid, Interest)>,
     /// By database and relation, of entries that are gone.
     dropped: FxHashMap<(Oid, Oid), Dropped>,
     elsewhere: Dropped,
@@ -158,16 +169,25 @@ impl LocatorFilterCache {
     /// What becomes of `record`. Counts it, if it is dropped.
     #[must_use]
     pub fn judge(&mut self, record: &Record<'_>) -> Verdict {
+        self.judge_of(record, record.first_locator())
+    }
+
+    /// The same for who has looked at [`Record::first_locator`] before.
+    #[must_use]
+    pub fn judge_of(&mut self, record: &Record<'_>, locator: Option<RelFileLocator>) -> Verdict {
         let Some(actions) = actions(record) else { return Verdict::Other };
         // Without a locator it is broken, which whoever takes it apart will say.
-        let Some(locator) = record.first_locator() else { return Verdict::Other };
+        let Some(locator) = locator else { return Verdict::Other };
+        if let Some((recent, relation, interest)) = self.recent
+            && recent == locator
+            && interest.wants(actions)
+        {
+            return Verdict::Wanted(relation);
+        }
         match self.entries.get_mut(&locator) {
             Some(entry) => {
-                let wanted = match entry.interest {
-                    Interest::Catalog => true,
-                    Interest::Rows(wanted) => wanted.any_of(actions),
-                };
-                if wanted {
+                if entry.interest.wants(actions) {
+                    self.recent = Some((locator, entry.relation, entry.interest));
                     return Verdict::Wanted(entry.relation);
                 }
                 entry.dropped.count(record);
@@ -197,6 +217,7 @@ impl LocatorFilterCache {
 
     /// These files may hold something else, or something else may be wanted of it.
     pub fn forget(&mut self, locator: RelFileLocator) {
+        self.recent = None;
         if let Some(entry) = self.entries.remove(&locator) {
             self.settle(locator, &entry);
         }
@@ -219,6 +240,7 @@ impl LocatorFilterCache {
     }
 
     fn forget_if(&mut self, goes: impl Fn(&RelFileLocator, &Entry) -> bool) {
+        self.recent = None;
         let gone: Vec<_> = self.entries.extract_if(|locator, entry| goes(locator, entry)).collect();
         for (locator, entry) in gone {
             self.settle(locator, &entry);

@@ -25,7 +25,7 @@ use super::{AbortOnDrop, Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke};
 use crate::decoding::{Ask, Decoding, Restart, Wanted};
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
-use crate::shared::{self, Part, Way};
+use crate::shared::{self, Part, Starting, Streams, Way};
 use crate::{Origin, Settings, SourceMode};
 
 /// For how long transactions that run when the catalogs are looked at are waited for; a logical slot waits for ever.
@@ -38,7 +38,9 @@ const TOUCH_SLOT: Duration = Duration::from_secs(30);
 
 /// Where messages of pgoutput come from.
 pub(super) struct Feed {
-    begin: Begin,
+    begin: Arc<Begin>,
+    /// Where the stream begins.
+    start: Lsn,
     /// `None` until it is begun, and while it is not this one's own.
     stream: Option<Stream>,
     /// What comes before the stream, and its connection.
@@ -74,18 +76,22 @@ impl Feed {
             };
             // The slot must be free to be moved.
             let _ = tokio::time::timeout(FAREWELL, self.finish(progress)).await;
-            let (kept, part) = (alone.kept(), Part { out, heard });
+            let streams: Arc<dyn Streams> = Arc::<Begin>::clone(&self.begin);
+            let (kept, part) = (alone.kept(), Part { out, heard, streams: &streams });
             tokio::select! {
-                back = self.begin.decode_with_others(alone, way, &part) => decoding = back?,
+                back = decode_with_others(alone, way, &part) => match back? {
+                    Some(back) => decoding = back,
+                    None => return Ok(()),
+                },
                 lost = self.begin.move_slot(&kept) => {
                     let Err(error) = lost;
                     return Err(error);
                 }
                 () = stop.cancelled() => return Ok(()),
             }
-            self.begin.options.start = decoding.position();
+            self.start = decoding.position();
             let wire = self.begin.connect("stream").await?;
-            self.stream = Some(Stream::start(wire, self.begin.options.clone()).await?);
+            self.stream = Some(Stream::start(wire, self.begin.options_at(self.start)).await?);
         }
     }
 
@@ -124,7 +130,7 @@ impl Feed {
             if stop.is_cancelled() || out.is_closed() {
                 return Ok(());
             }
-            self.stream = Some(Stream::start(wire, self.begin.options.clone()).await?);
+            self.stream = Some(Stream::start(wire, self.begin.options_at(self.start)).await?);
         }
         match &mut self.stream {
             Some(stream) => Ok(stream.run(progress, heard, out, stop).await?),
@@ -142,27 +148,8 @@ impl Feed {
 }
 
 impl Begin {
-    async fn decode_with_others(
-        &self,
-        decoding: Decoding,
-        way: Way,
-        part: &Part<'_>,
-    ) -> Result<Decoding, Error> {
-        match way {
-            Way::Alone => Ok(decoding),
-            Way::Join(commands) => shared::take_part(commands, decoding, part).await,
-            Way::Found(commands) => {
-                let What::Wal { timeline, .. } = self.options.what else { return Ok(decoding) };
-                let options = StreamOptions {
-                    slot: None,
-                    start: decoding.position(),
-                    what: What::Wal { timeline, kept: Arc::default() },
-                    ..self.options
-                };
-                let stream = Stream::start(self.connect("pass").await?, options).await?;
-                shared::found(commands, stream, decoding, part).await
-            }
-        }
+    fn options_at(&self, start: Lsn) -> StreamOptions {
+        StreamOptions { start, ..self.options.clone() }
     }
 
     async fn connect(&self, role: &str) -> Result<Wire, Error> {
@@ -189,7 +176,9 @@ impl Begin {
             match self.move_slot_to(&mut session, slot, lsn).await {
                 Ok(true) => (moved, at) = (lsn, Instant::now()),
                 Ok(false) => {}
-                Err(error) if error.is_refused() => return Err(error),
+                Err(error) if error.is_refused() || matches!(error.kind(), Kind::Pass(_)) => {
+                    return Err(error);
+                }
                 // The stream will tell, if it lasts.
                 Err(error) => {
                     tracing::warn!("{}; it is tried again", base::with_causes(&error));
@@ -211,9 +200,40 @@ impl Begin {
         let found = found.ok_or_else(|| Error::refused(Refusal::SlotGone { slot: slot.to_owned() }))?;
         if found.is_lost() {
             let (slot, why) = (slot.to_owned(), found.invalidation);
+            if self.settings.wal_archive.is_some() {
+                // The next attempt makes it anew.
+                return Err(Kind::Pass(format!("replication slot \"{slot}\" has lost WAL")).into());
+            }
             return Err(Error::refused(Refusal::SlotLost { slot, why }));
         }
         Ok(slot::advance_physical_slot(session, slot, lsn).await?)
+    }
+}
+
+impl Streams for Begin {
+    fn start(&self, at: Lsn) -> Starting {
+        let begin = Begin { settings: Arc::clone(&self.settings), options: self.options_at(at) };
+        Box::pin(async move {
+            let wire = begin.connect("pass").await?;
+            let mut options = StreamOptions { slot: None, ..begin.options };
+            if let What::Wal { kept, .. } = &mut options.what {
+                // The slot is its own affair.
+                *kept = Arc::default();
+            }
+            Ok(Stream::start(wire, options).await?)
+        })
+    }
+}
+
+async fn decode_with_others(
+    decoding: Decoding,
+    way: Way,
+    part: &Part<'_>,
+) -> Result<Option<Decoding>, Error> {
+    match way {
+        Way::Alone => Ok(Some(decoding)),
+        Way::Join(commands) => shared::take_part(commands, decoding, part).await,
+        Way::Found(commands) => shared::found(commands, decoding, part).await,
     }
 }
 
@@ -362,7 +382,8 @@ impl Attempt<'_> {
             kept.advance(reserved);
         }
         let timeline = restart.timeline;
-        let sharing = self.passes.sharing(&self.settings.source, ends.identity.system_id, timeline);
+        let (name, source) = (&self.settings.subscription, &self.settings.source);
+        let sharing = self.passes.sharing(name, source, (ends.identity.system_id, timeline)).await;
         let decoding = Decoding::new(restart, kept, Arc::clone(progress), asked, sharing, &wanted)?;
         let archive = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
             let until = Lsn::new(segment(reserved) * wanted.segment_size);
@@ -425,7 +446,7 @@ impl Attempt<'_> {
             Some(archive) => (None, Some((archive, wire))),
             None => (Some(Stream::start(wire, options.clone()).await?), None),
         };
-        let begin = Begin { settings: Arc::clone(settings), options };
-        Ok(Feed { begin, stream, archive, decoding, asks })
+        let begin = Arc::new(Begin { settings: Arc::clone(settings), options });
+        Ok(Feed { begin, start, stream, archive, decoding, asks })
     }
 }

@@ -107,6 +107,7 @@ fn push(
             Step::Refused(id, _, Refusal::Differs(why)) => {
                 return Err(format!("{} has other catalogs than the pass: {why}", ours[ids[&id]].form.name));
             }
+            Step::Lost(id, why) => return Err(format!("{}, in one pass: {why}", ours[ids[&id]].form.name)),
             Step::Failed(id, error) => {
                 return Err(format!(
                     "{}, in one pass: {}",
