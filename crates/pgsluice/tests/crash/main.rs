@@ -14,8 +14,8 @@
 //! `PGSLUICE_CRASH_SEED` repeats a run's choices (the load and the servers
 //! keep their own time), the combination of settings that each major has
 //! among them ([`testkit::matrix`]; `PGSLUICE_MATRIX` names one),
-//! `PGSLUICE_CRASH_ROUNDS` makes it longer, `PGSLUICE_TEST_MAJORS` chooses the
-//! servers.
+//! `PGSLUICE_CRASH_ROUNDS` or `PGSLUICE_CRASH_MINUTES` (on each major) make it
+//! longer, `PGSLUICE_TEST_MAJORS` chooses the servers.
 
 mod conn;
 mod ddl;
@@ -165,6 +165,8 @@ struct World {
     random: StdRng,
     tally: Tally,
     rounds_min: u32,
+    /// Rounds begin until then.
+    until: Instant,
     /// How often each phase was wanted.
     tried: [u32; Phase::ALL.len()],
 }
@@ -197,6 +199,8 @@ impl World {
             random: StdRng::seed_from_u64(seed),
             tally: Tally::default(),
             rounds_min,
+            until: Instant::now()
+                + Duration::from_secs(60 * environment("PGSLUICE_CRASH_MINUTES").unwrap_or(0)),
             tried: [0; Phase::ALL.len()],
         }
     }
@@ -259,7 +263,8 @@ impl World {
                 && self.tally.of(Victim::Source) >= HITS_MIN
                 && self.tally.answers_lost > 0
                 && self.tally.kills() >= kills_min;
-            if seen && round >= self.rounds_min || round >= ROUNDS_MAX.max(self.rounds_min) {
+            let is_long = round < self.rounds_min || Instant::now() < self.until;
+            if !is_long && (seen || round >= ROUNDS_MAX) {
                 return;
             }
             let rare: Vec<Phase> = streaming.iter().copied().filter(|phase| missing(phase) == most).collect();
