@@ -67,15 +67,6 @@ pub enum Interest {
     Catalog,
 }
 
-impl Interest {
-    fn wants(self, actions: Actions) -> bool {
-        match self {
-            Interest::Catalog => true,
-            Interest::Rows(wanted) => wanted.any_of(actions),
-        }
-    }
-}
-
 /// What becomes of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -118,6 +109,14 @@ struct Entry {
     dropped: Dropped,
 }
 
+/// An entry that somebody wanted something of.
+#[derive(Debug, Clone, Copy)]
+struct Recent {
+    locator: RelFileLocator,
+    wanted: Actions,
+    relation: Oid,
+}
+
 /// Files to what is wanted of the relation they hold.
 #[derive(Debug, Default)]
 pub struct LocatorFilterCache {
@@ -125,7 +124,7 @@ pub struct LocatorFilterCache {
     databases: FxHashSet<Oid>,
     entries: FxHashMap<RelFileLocator, Entry>,
     /// The last entry that somebody wanted something of: rows of a table come one after the other.
-    recent: Option<(RelFileLocator, Oid, Interest)>,
+    recent: Option<Recent>,
     /// By database and relation, of entries that are gone.
     dropped: FxHashMap<(Oid, Oid), Dropped>,
     elsewhere: Dropped,
@@ -145,6 +144,7 @@ mod op {
 }
 
 /// Of which actions a record that changes a row is part; `None` when it changes none.
+#[inline]
 fn actions(record: &Record<'_>) -> Option<Actions> {
     let actions = match (record.rmgr(), record.info() & op::MASK) {
         // A confirmed speculative insertion is an insertion.
@@ -174,20 +174,30 @@ impl LocatorFilterCache {
 
     /// The same for who has looked at [`Record::first_locator`] before.
     #[must_use]
+    #[inline]
     pub fn judge_of(&mut self, record: &Record<'_>, locator: Option<RelFileLocator>) -> Verdict {
         let Some(actions) = actions(record) else { return Verdict::Other };
         // Without a locator it is broken, which whoever takes it apart will say.
         let Some(locator) = locator else { return Verdict::Other };
-        if let Some((recent, relation, interest)) = self.recent
-            && recent == locator
-            && interest.wants(actions)
-        {
-            return Verdict::Wanted(relation);
+        match &self.recent {
+            Some(recent) if recent.locator == locator && recent.wanted.any_of(actions) => {
+                Verdict::Wanted(recent.relation)
+            }
+            _ => self.look_up(record, locator, actions),
         }
+    }
+
+    fn look_up(&mut self, record: &Record<'_>, locator: RelFileLocator, actions: Actions) -> Verdict {
         match self.entries.get_mut(&locator) {
             Some(entry) => {
-                if entry.interest.wants(actions) {
-                    self.recent = Some((locator, entry.relation, entry.interest));
+                let wanted = match entry.interest {
+                    // Every record counts, also one of no action at all, which always comes here.
+                    Interest::Catalog => None,
+                    Interest::Rows(wanted) => Some(wanted),
+                };
+                if wanted.is_none_or(|wanted| wanted.any_of(actions)) {
+                    let wanted = wanted.unwrap_or(Actions::ALL);
+                    self.recent = Some(Recent { locator, wanted, relation: entry.relation });
                     return Verdict::Wanted(entry.relation);
                 }
                 entry.dropped.count(record);
