@@ -449,6 +449,7 @@ impl Catalog {
 
     /// Whether this transaction changed catalogs and has not ended: answers for it are its own.
     #[must_use]
+    #[inline]
     pub fn has_changes(&self, xid: Xid) -> bool {
         self.transactions.have_changes() && self.transactions.has_changes_of(self.transactions.top(xid))
     }

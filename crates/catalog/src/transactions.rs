@@ -99,6 +99,7 @@ impl Transactions {
     }
 
     /// Whether changes of anybody wait for an end. Most of the time there are none.
+    #[inline]
     pub(crate) fn have_changes(&self) -> bool {
         !self.logs.is_empty()
     }

@@ -220,6 +220,7 @@ impl Group {
     }
 
     /// Who wants a record; unknown are files only that nobody has.
+    #[inline]
     fn judge(&mut self, record: &Record<'_>, locator: Option<RelFileLocator>) -> Verdict {
         match self.cache.judge_of(record, locator) {
             Verdict::Unknown(locator) => {
