@@ -41,6 +41,16 @@ pub(crate) const STOCK: Stock = Stock {
               and types, and for streamed transactions of which nothing is published.",
 };
 
+/// The cases of the early filter.
+pub(crate) const EARLY_FILTER: [&str; 6] = [
+    "unpublished-wide",
+    "unpublished-wide-streaming",
+    "unpublished-narrow",
+    "single-insert",
+    "single-update",
+    "bulk-insert",
+];
+
 const SLOT: &str = "decode";
 const LOOK_MAX: Duration = Duration::from_secs(60);
 /// Of one segment, as servers are made.

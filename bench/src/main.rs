@@ -57,6 +57,8 @@ enum Bench {
     Catchup,
     /// WAL decoded by the walsender and by ours.
     Decode,
+    /// The cases of `decode` that are about changes nobody subscribed to, and about what it costs to ask.
+    EarlyFilter,
     /// Every row of both ends compared, beside counting and hashing them.
     Verify,
     /// Each mechanism of applying by itself: reading ahead, several workers, batches.
@@ -144,7 +146,8 @@ impl Options {
     }
 
     fn wants(&self, case: &str) -> bool {
-        self.case.is_empty() || self.case.iter().any(|name| name == case)
+        let is_its = self.bench != Bench::EarlyFilter || decode::EARLY_FILTER.contains(&case);
+        is_its && (self.case.is_empty() || self.case.iter().any(|name| name == case))
     }
 
     /// The sides of each repeat, in the order of their runs.
@@ -228,7 +231,7 @@ fn run(options: &Options) -> Result<bool> {
     let (bench, stock, measure): (_, _, Measure) = match options.bench {
         Bench::Copy => ("copy", &report::NATIVE, copy::run),
         Bench::Catchup => ("catchup", &report::NATIVE, catchup::run),
-        Bench::Decode => ("decode", &decode::STOCK, decode::run),
+        Bench::Decode | Bench::EarlyFilter => ("decode", &decode::STOCK, decode::run),
         Bench::Verify => ("verify", &verify::STOCK, verify::run),
         Bench::Ablation => ("ablation", &ablation::STOCK, ablation::run),
         Bench::Lag => ("lag", &lag::STOCK, lag::run),

@@ -11,8 +11,18 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::succeeds;
 use crate::corpus;
 
-const TARGETS: [&str; 9] =
-    ["frames", "pgoutput", "tuples", "transactions", "conninfo", "store", "wal", "records", "values"];
+const TARGETS: [&str; 10] = [
+    "frames",
+    "pgoutput",
+    "tuples",
+    "transactions",
+    "conninfo",
+    "store",
+    "wal",
+    "records",
+    "values",
+    "catalog",
+];
 
 /// Coverage for libFuzzer, and the address sanitizer.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -90,6 +100,10 @@ fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
         }
         return Ok(dir);
     }
+    if target == "catalog" {
+        write(&exported_catalog()?)?;
+        return Ok(dir);
+    }
     if target == "values" {
         // Each kind of type, and a row; the rest it finds by itself.
         (0..64).try_for_each(|which| write(&[which, 0, 0, 0, 0]))?;
@@ -114,6 +128,21 @@ fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
         }
     }
     Ok(dir)
+}
+
+/// The catalogs of a server that has just been made, as `pgsluice catalog export` writes them.
+fn exported_catalog() -> Result<Vec<u8>> {
+    const DB: &str = "postgres";
+    let cluster = testkit::Cluster::start(testkit::Major::V18)?;
+    cluster.sql(
+        DB,
+        "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t WHERE (id > 7)",
+    )?;
+    let file = cluster.data_dir().join("fuzz.catalog");
+    let mut export = Command::new(testkit::pgsluice_path()?);
+    export.args(["catalog", "export", "--source", &cluster.url(DB), "--file"]).arg(&file);
+    ensure!(succeeds(&mut export)?, "the catalogs could not be exported");
+    Ok(std::fs::read(file)?)
 }
 
 /// A few pages: records cross from one to the next.

@@ -63,8 +63,9 @@ base::catalogue! {
         "Decoding for several subscriptions in one pass has ended",
         Kind::Pass("the record at 0/1A2B3C8 is damaged".to_owned()),
         "Subscriptions of one process that follow the same server with `source_mode = wal` are decoded in one pass. What \
-         stands behind the colon concerned all of them, and ended the pass; one of them has told it as an error of its own.",
-        "Each goes on by itself from what it has kept; if `pgsluice status` shows the error again, it has an entry of its own.",
+         stands behind the colon concerned all of them, or all of a database, and ended the pass for these.",
+        "Look at the log or `pgsluice status`: each goes on by itself from what it has kept, and what lasts it tells as an \
+         error with an entry of its own.",
         &[WAL_REFUSED],
     ),
     Kind::Silent(_) => entry(
