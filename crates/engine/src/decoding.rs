@@ -5,6 +5,9 @@
 //!                  ^ Kept                    |  '-- Keeper: catalogs as of a restart, in a file
 //!                  '-------------------------'
 //! ```
+//! This is one subscription alone ([`Decoding`]). What it has beside its decoder ([`Outlet`]) goes with it where several are
+//! decoded in one pass: see [`crate::shared`].
+//!
 //! After a restart reading begins again where the kept catalogs are, which must be before the first record of every
 //! transaction that is not confirmed. So a copy of the catalogs is taken at some place, and kept once (1) the server has
 //! said that all transactions which were met before that place have ended, and (2) everything that was read until it
@@ -46,10 +49,10 @@ const QUEUE_BYTES: usize = 8 << 20;
 const KEEP_BYTES: u64 = 1 << 20;
 const KEEP_AFTER: Duration = Duration::from_secs(5);
 const KEEP_BYTES_MAX: u64 = 256 << 20;
-/// How often it is looked whether catalogs that wait to be kept can be.
-const LOOK: Duration = Duration::from_millis(500);
-/// The same while others wait for this one.
-const LOOK_OFTEN: Duration = Duration::from_millis(5);
+/// How often it is looked whether catalogs that wait to be kept can be, and who is there.
+pub(crate) const LOOK: Duration = Duration::from_millis(500);
+/// The same while somebody waits: one who is to join others, or something for a queue that is full.
+pub(crate) const LOOK_OFTEN: Duration = Duration::from_millis(5);
 
 static SAVING: Mutex<()> = Mutex::new(());
 

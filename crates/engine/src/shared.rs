@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use txn::{Block, Input};
 
-use crate::decoding::{Decoding, Handed, Outlet};
+use crate::decoding::{Decoding, Handed, LOOK, LOOK_OFTEN, Outlet};
 use crate::error::{Error, Kind};
 use crate::pipeline::FAREWELL;
 
@@ -52,10 +52,6 @@ const FULL_MAX: Duration = Duration::from_millis(300);
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// What may wait for a queue that is full.
 const BACKLOG_BYTES: usize = 16 << 20;
-/// How often those are looked at that nothing comes for.
-const LOOK: Duration = Duration::from_millis(500);
-/// The same while something waits for a queue, or for who is to join.
-const LOOK_OFTEN: Duration = Duration::from_millis(5);
 
 /// The passes of a process.
 #[derive(Debug, Default)]
@@ -199,8 +195,7 @@ impl Sharing {
         }
         let ahead = hold.at.and_then(|at| place.decoded.as_u64().checked_sub(at.as_u64()));
         if now < hold.until && ahead.is_some_and(|bytes| bytes <= NEAR_BYTES) {
-            let commands = commands.clone();
-            return Way::Join(commands);
+            return Way::Join(commands.clone());
         }
         // Or the pass lags behind: who waited for it would, too.
         if now >= hold.until || ahead.is_some() {

@@ -12,6 +12,7 @@
 //!
 //! A member that fails has nothing to say any more, and the others go on without it.
 
+use std::mem;
 use std::sync::Arc;
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
@@ -316,11 +317,8 @@ impl Member {
     /// # Errors
     /// What is wrong with it, and it was before. Nothing comes out any more.
     pub(crate) fn advance(&mut self, catalog: &Catalog) -> Result<bool> {
-        if self.failed.is_some() {
-            return Err(self
-                .failed
-                .replace(Error::new(Kind::Over))
-                .unwrap_or_else(|| Error::new(Kind::Over)));
+        if let Some(failed) = &mut self.failed {
+            return Err(mem::replace(failed, Error::new(Kind::Over)));
         }
         self.go(catalog).inspect_err(|_| self.failed = Some(Error::new(Kind::Over)))
     }
