@@ -54,13 +54,19 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     let mut compared = compared(options, &ready, backlog);
     if backlog.slow.is_none() {
         // Slow storage has no limit of this kind: who reads ahead waits less than one session that writes sets.
-        let arms = options.order(0);
-        let limit = ready.limit(backlog, arms[arms.len() - 1])?;
-        say.line(&format!(
-            "{name}: walsender alone {:.2} s ({:.2} CPU s), sets alone {:.2} s ({:.2} CPU s)",
-            limit.walsender.seconds, limit.walsender.cpu, limit.sets.seconds, limit.sets.cpu
-        ));
-        compared.iter_mut().for_each(|compared| compared.case.limit = Some(limit));
+        for arm in options.order(0).into_iter().filter(|arm| *arm != Arm::Native) {
+            let limit = ready.limit(backlog, arm)?;
+            say.line(&format!(
+                "{name}: {}'s walsender alone {:.2} s ({:.2} CPU s), sets alone {:.2} s ({:.2} CPU s)",
+                arm.name(),
+                limit.walsender.seconds,
+                limit.walsender.cpu,
+                limit.sets.seconds,
+                limit.sets.cpu
+            ));
+            let of_arm = compared.iter_mut().filter(|compared| compared.ours == arm);
+            of_arm.for_each(|compared| compared.case.limit = Some(limit));
+        }
     }
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
@@ -115,13 +121,13 @@ fn compared(options: &Options, ready: &Ready, backlog: &Backlog) -> Vec<Compared
         Compared { case, stock, ours }
     };
     let name = backlog.case;
-    if options.source == Source::Wal || options.only == Some(Arm::Wal) {
-        vec![
-            compare(format!("{name}-wal"), backlog.goal_wal, Arm::Native, Arm::Wal),
-            compare(format!("{name}-wal-beside-logical"), GOAL_BESIDE_LOGICAL, Arm::Ours, Arm::Wal),
-        ]
-    } else {
-        vec![compare(name.to_owned(), backlog.goal, Arm::Native, Arm::Ours)]
+    let logical = || compare(name.to_owned(), backlog.goal, Arm::Native, Arm::Ours);
+    let wal = || compare(format!("{name}-wal"), backlog.goal_wal, Arm::Native, Arm::Wal);
+    let beside = || compare(format!("{name}-wal-beside-logical"), GOAL_BESIDE_LOGICAL, Arm::Ours, Arm::Wal);
+    match (options.only, options.source) {
+        (Some(Arm::Wal), _) => vec![wal()],
+        (None, Source::Wal) => vec![logical(), wal(), beside()],
+        _ => vec![logical()],
     }
 }
 
@@ -149,6 +155,9 @@ pub(crate) fn prepare(
     rig.pair.source.sql(DB, &backlog.rows)?;
     rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE mark, {tables}"))?;
     rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
+    // A physical slot begins at the last checkpoint, which on other servers is minutes ago. Without this one, filling the
+    // tables would be read again with the backlog.
+    rig.pair.source.sql(DB, "CHECKPOINT")?;
     say.line(&format!("{name}: rows are on the publisher"));
     rig.save("empty")?;
     for arm in options.order(0) {

@@ -5,13 +5,15 @@
 //! the server's processes on one side, the decoding thread on the other. Readers are not counted. Messages and their
 //! bytes (but for announcements, which may be repeated) must be as many on both sides.
 //!
-//! For its memory the same WAL is decoded once more by `pgsluice decode`, a program of its own, while its resident memory
-//! and its directory for what it spills are looked at all the time.
+//! For memory the same WAL is decoded once more on both sides, ours by `pgsluice decode`, a program of its own, while the
+//! resident memory, and our directory for what is spilled, are looked at all the time. The walsender's is without what it
+//! shares with the server's other processes.
 
 use std::io::{self, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -289,10 +291,12 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
     if job.work_mem_mb == WORK_MEM_MB {
         let Room { resident, spilled } = stage.room()?;
         case.what = format!(
-            "{}; `pgsluice decode` had {:.0} MB resident and {:.0} MB in its spool directory at most",
+            "{}; `pgsluice decode` had {:.0} MB resident and {:.0} MB in its spool directory at most, the walsender {:.0} MB \
+             resident without shared memory",
             case.what,
             resident as f64 / 1e6,
-            spilled as f64 / 1e6
+            spilled as f64 / 1e6,
+            stage.walsender_resident(job)? as f64 / 1e6
         );
     }
     if job.filter_cost {
@@ -416,6 +420,34 @@ impl Stage {
         Ok((run_of(cpu, started, 0), sent?))
     }
 
+    /// The most memory of its own that the walsender has for the same.
+    fn walsender_resident(&self, job: &Job) -> Result<u64> {
+        let url = self.cluster.url(DB);
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| -> Result<u64> {
+                let sql = format!(
+                    "SELECT coalesce(active_pid, 0) FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
+                );
+                let (mut pid, mut resident) = (0, 0);
+                while !has_ended.load(Ordering::Relaxed) {
+                    if pid == 0 {
+                        pid = first(&self.cluster, &sql)?.parse()?;
+                    }
+                    resident = resident.max(process::resident_bytes_unshared(pid));
+                    std::thread::sleep(LOOK);
+                }
+                Ok(resident)
+            });
+            let sent = self.runtime.block_on(read(&url, self.commits, job.streaming));
+            has_ended.store(true, Ordering::Relaxed);
+            let resident = looking.join().map_err(|_| anyhow!("the look at memory panicked"))??;
+            sent?;
+            ensure!(resident > 0, "the walsender was never seen");
+            Ok(resident)
+        })
+    }
+
     fn ours(&self, job: &Job) -> Result<(Run, Sent)> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let socket = TcpStream::connect(listener.local_addr()?)?;
@@ -492,8 +524,8 @@ impl Stage {
         options.work_mem_bytes = usize::try_from(job.work_mem_mb << 20)?;
         let segments = Segments::find(&[wal.to_owned()])?;
         options.segment_size = segments.segment_size();
-        let spool =
-            DirSpool::open(std::env::temp_dir().join(format!("pgsluice-bench-{}", std::process::id())))?;
+        // It goes with the cluster.
+        let spool = DirSpool::open(self.cluster.data_dir().with_file_name("spool"))?;
         let mut decoder = Decoder::new(catalog, options, Box::new(spool))?;
         let mut out = io::BufWriter::with_capacity(64 << 10, socket);
         let mut sent = Sent::default();

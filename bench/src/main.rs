@@ -28,6 +28,7 @@ mod publisher_cost;
 mod report;
 mod rig;
 mod slow;
+mod subscriptions;
 mod verify;
 
 use std::os::unix::process::CommandExt;

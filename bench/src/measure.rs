@@ -122,13 +122,13 @@ pub(crate) fn measure_work(rig: &Rig, work: impl FnOnce() -> Result<(f64, u64, b
     Ok(Run { seconds, cpu, curve: Vec::new(), resident_bytes_max, equal, aftermath: None })
 }
 
-fn cpu_of(cluster: &Cluster) -> BTreeMap<String, f64> {
+pub(crate) fn cpu_of(cluster: &Cluster) -> BTreeMap<String, f64> {
     cluster.cpu_seconds().into_iter().collect()
 }
 
 /// What was spent in between. A process that ended has left its kind for `exited`, with what it had spent before:
 /// that is taken off again, so that the sum is right.
-fn spent(before: BTreeMap<String, f64>, after: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+pub(crate) fn spent(before: BTreeMap<String, f64>, after: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let mut spent = after;
     let mut left = 0.0;
     for (kind, earlier) in before {

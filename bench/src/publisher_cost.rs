@@ -1,8 +1,8 @@
 //! What replicating costs the publisher and all ends together, where pgsluice reads WAL and decodes it itself.
 //!
-//! Three things are measured, native beside the source `wal`: the CPU seconds of walsenders and of the whole pipeline
-//! for a backlog of narrow rows, the lag of small transactions when there is little else to do, and how soon a restart
-//! has got past WAL of which nothing is published.
+//! Four things are measured, native beside the source `wal`: the CPU seconds of walsenders and of the whole pipeline
+//! for a backlog of narrow rows, the lag of small transactions when there is little else to do, how soon a restart
+//! has got past WAL of which nothing is published, and the CPU seconds where there are several subscriptions.
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::catchup::{self, join};
 use crate::lag::{quantile, rig_with, start_anew, under_load};
 use crate::measure::{Run, finish};
 use crate::report::{Case, Stock, Unit};
-use crate::{Arm, Options, Say};
+use crate::{Arm, Options, Say, subscriptions};
 
 /// What ours is measured beside.
 pub(crate) const STOCK: Stock = Stock {
@@ -25,7 +25,8 @@ pub(crate) const STOCK: Stock = Stock {
               of walsenders, pgsluice and all of the subscriber for a million single-row transactions; the same runs. \
               `lag-p50`: the time from the answer to a small transaction's COMMIT to the first look that sees it, \
               where nothing else is written; the goal is native's figure and 1 ms. `restart`: from the start of what \
-              replicates until it has got past the WAL; the goal is 2 s. \"Equal\": after every run both ends held the \
+              replicates until it has got past the WAL; the goal is 2 s. `subscriptions-`: for a million rows, where several \
+              subscriptions share a process and a pass, written while they replicate. \"Equal\": after every run both ends held the \
               same rows (count and hash).",
 };
 
@@ -39,7 +40,8 @@ const LAG_TIME_QUICK: Duration = Duration::from_secs(5);
 /// All of them on every major.
 pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
     type Measure = fn(&Options, &Say, Major) -> Result<Vec<Case>>;
-    let kinds: [(&str, Measure); 3] = [("cost", cost), ("lag", lag), ("restart", restart)];
+    let kinds: [(&str, Measure); 4] =
+        [("cost", cost), ("lag", lag), ("restart", restart), ("subscriptions", subscriptions::measure)];
     let mut cases = Vec::new();
     for major in options.majors() {
         for (name, measure) in kinds {

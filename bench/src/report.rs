@@ -25,6 +25,8 @@ pub(crate) enum Unit {
     Milliseconds,
     /// CPU seconds of walsenders for a gigabyte of WAL; less is better.
     WalsenderPerGigabyte,
+    /// CPU seconds of walsenders for a million rows; less is better.
+    WalsenderPerMillion,
     /// CPU seconds of walsenders, pgsluice and the subscriber for a million rows; less is better.
     PipelinePerMillion,
 }
@@ -35,7 +37,7 @@ impl Unit {
             Unit::RowsPerSecond => "rows/s",
             Unit::Milliseconds => "ms",
             Unit::WalsenderPerGigabyte => "CPU s/GB",
-            Unit::PipelinePerMillion => "CPU s/million",
+            Unit::WalsenderPerMillion | Unit::PipelinePerMillion => "CPU s/million",
         }
     }
 
@@ -146,6 +148,7 @@ impl Case {
             Unit::RowsPerSecond => self.rows as f64 / run.seconds,
             Unit::Milliseconds => run.seconds * 1e3,
             Unit::WalsenderPerGigabyte => walsender / (self.wal_bytes / 1e9),
+            Unit::WalsenderPerMillion => walsender / (self.rows as f64 / 1e6),
             Unit::PipelinePerMillion => {
                 let subscriber: f64 = run.cpu.subscriber.values().sum();
                 (walsender + run.cpu.pgsluice + subscriber) / (self.rows as f64 / 1e6)

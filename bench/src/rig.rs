@@ -165,18 +165,27 @@ impl Rig {
 
     /// Native replication with its best documented settings.
     pub(crate) fn create_subscription(&self) -> String {
+        self.create_subscription_named(&slot(Arm::Native), NAME)
+    }
+
+    /// The same under another name, which its slot has too, to another publication.
+    pub(crate) fn create_subscription_named(&self, name: &str, publication: &str) -> String {
         let streaming = if self.major() >= Major::V16 { "parallel" } else { "on" };
         format!(
-            "CREATE SUBSCRIPTION {NAME} CONNECTION '{}' PUBLICATION {NAME} \
-             WITH (slot_name = '{}', binary = true, streaming = {streaming}, synchronous_commit = off)",
-            self.pair.source.url(DB),
-            slot(Arm::Native)
+            "CREATE SUBSCRIPTION {name} CONNECTION '{}' PUBLICATION {publication} \
+             WITH (slot_name = '{name}', binary = true, streaming = {streaming}, synchronous_commit = off)",
+            self.pair.source.url(DB)
         )
     }
 
     /// Stops native's subscription; its worker is gone when this returns.
     pub(crate) fn disable(&self) -> Result<()> {
         self.pair.target.sql(DB, &format!("ALTER SUBSCRIPTION {NAME} DISABLE"))?;
+        self.workers_end()
+    }
+
+    /// Waits until no subscription of native has a worker.
+    pub(crate) fn workers_end(&self) -> Result<()> {
         wait_for("native's worker to end", STEP_BOUND, || {
             let running = "SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL";
             Ok(first(self.pair.target.sql(DB, running)?) == "0")

@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// Rules that apply today, and what would be lost without each.
-const RULES: [(&str, &str); 21] = [
+const RULES: [(&str, &str); 22] = [
     (
         "p1",
         "commits in the source's order, and progress that is the truth also where an abort can move an origin",
@@ -37,6 +37,7 @@ const RULES: [(&str, &str); 21] = [
     ("a3", "a wait that goes through a transaction executed ahead is ended by us, as no server sees it"),
     ("r1", "look-ups ahead read what a change will enter, and no more"),
     ("c1", "the stream applies to a table what its snapshot does not have, and nothing else"),
+    ("c2", "without a logical slot, what a copy has is known by transaction and not by position"),
     ("c3", "binary only where no value has an OID of a user's type in it"),
     ("v1", "both ends are compared at one point of the stream"),
     ("s1", "what a window may forget and a history may not"),

@@ -653,7 +653,10 @@ impl Planning {
 
     /// The target's table, if the change is for it.
     async fn resolve(&mut self, relation: &Arc<Relation>, begin: Begin) -> Result<Part, Error> {
-        self.catalog.resolve(relation, begin.final_lsn).await.map_err(|error| error.met_by(begin))
+        self.catalog
+            .resolve(relation, (begin.final_lsn, begin.xid))
+            .await
+            .map_err(|error| error.met_by(begin))
     }
 
     /// The current transaction, if its changes are to be applied.

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use base::{Lsn, Oid};
+use base::{Lsn, Oid, PgSnapshot, Xid};
 use client::Session;
 use proto::pgoutput::Relation;
 use rustc_hash::FxHashMap;
@@ -20,15 +20,46 @@ use crate::join::{Part, TableKey};
 use crate::state::STATE_SCHEMA;
 use crate::table::{MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
 
-/// The tables that take part: schema and name, and from which commit LSN on
-/// the stream applies to them (RULES C1).
-pub type JoinedTables = HashMap<TableKey, Lsn>;
+/// The tables that take part: schema and name, and since when.
+pub type JoinedTables = HashMap<TableKey, Since>;
+
+/// Which transactions of the stream are not in the copy of a table yet (RULES C1 and C2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Since {
+    /// None that committed here or later is.
+    pub lsn: Lsn,
+    /// What the copy's snapshot sees of those that committed before; without it, all of them.
+    pub snapshot: Option<Arc<PgSnapshot>>,
+}
+
+impl From<Lsn> for Since {
+    /// The snapshot of a logical slot sees exactly what committed before.
+    fn from(lsn: Lsn) -> Since {
+        Since { lsn, snapshot: None }
+    }
+}
+
+impl Since {
+    /// What is set for it in the table's row of `pgsluice.copied_table`. There is a column for the snapshot where
+    /// [`crate::State::keep_snapshots`] was called.
+    #[must_use]
+    pub fn columns(&self) -> String {
+        let seen = self.snapshot.as_ref().map(|snapshot| format!(", snapshot = '{snapshot}'"));
+        format!("consistent_point = '{}'{}", self.lsn, seen.unwrap_or_default())
+    }
+
+    /// Whether the stream applies to the table what the transaction changed that committed at `final_lsn`.
+    pub(crate) fn includes(&self, final_lsn: Lsn, xid: Xid) -> bool {
+        // `>=`: a commit at the consistent point starts there.
+        final_lsn >= self.lsn || self.snapshot.as_ref().is_some_and(|snapshot| !snapshot.sees(xid))
+    }
+}
 
 /// A relation of the stream and what it is here.
 #[derive(Clone)]
 enum Known {
-    /// It takes part, for commits at or behind the LSN.
-    Joined(Arc<Table>, Lsn),
+    /// It takes part, for those transactions.
+    Joined(Arc<Table>, Since),
     /// It will; or why it cannot.
     Joining(Result<Arc<Table>, String>),
     /// It does not: published after the subscription was made.
@@ -68,8 +99,8 @@ impl Catalog {
         self.joining.insert(table);
     }
 
-    /// `table` takes part, for commits at or behind `since`.
-    pub(crate) fn join(&mut self, table: TableKey, since: Lsn) {
+    /// `table` takes part.
+    pub(crate) fn join(&mut self, table: TableKey, since: Since) {
         self.forget(&table);
         self.joined.insert(table, since);
     }
@@ -81,18 +112,18 @@ impl Catalog {
         self.known.retain(|_, (relation, _)| relation.namespace != table.0 || relation.name != table.1);
     }
 
-    /// The mapping of `relation` for a transaction that committed at
-    /// `final_lsn`.
-    pub(crate) async fn resolve(&mut self, relation: &Arc<Relation>, final_lsn: Lsn) -> Result<Part, Error> {
+    /// The mapping of `relation` for the transaction `xid`, which committed at `final_lsn`.
+    pub(crate) async fn resolve(
+        &mut self,
+        relation: &Arc<Relation>,
+        (final_lsn, xid): (Lsn, Xid),
+    ) -> Result<Part, Error> {
         let known = match self.known.get(&relation.id) {
             Some((described, known)) if Arc::ptr_eq(described, relation) => known.clone(),
             _ => self.read(relation).await?,
         };
         Ok(match known {
-            // `>=`: the snapshot of the copy saw exactly what committed
-            // before its consistent point, and a commit at that point starts
-            // there.
-            Known::Joined(table, since) if final_lsn >= since => Part::Joined(table),
+            Known::Joined(table, since) if since.includes(final_lsn, xid) => Part::Joined(table),
             Known::Joining(table) => {
                 Part::Joining((relation.namespace.clone(), relation.name.clone()), table)
             }
@@ -103,7 +134,10 @@ impl Catalog {
     async fn read(&mut self, relation: &Arc<Relation>) -> Result<Known, Error> {
         let name = (relation.namespace.clone(), relation.name.clone());
         let known = match self.joined.get(&name) {
-            Some(&since) => Known::Joined(self.map(relation).await?, since),
+            Some(since) => {
+                let since = since.clone();
+                Known::Joined(self.map(relation).await?, since)
+            }
             None if self.joining.contains(&name) => match self.map(relation).await {
                 Ok(table) => Known::Joining(Ok(table)),
                 Err(error) if error.is_data() => Known::Joining(Err(error.to_string())),
@@ -269,3 +303,20 @@ SELECT ARRAY(SELECT a.attname::text
                      JOIN pg_catalog.pg_collation o ON o.oid = a.attcollation
                     WHERE l.oid <> o.oid AND NOT (l.collisdeterministic AND o.collisdeterministic))
  ORDER BY i.indisreplident DESC, i.indisprimary DESC, i.indexrelid";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_snapshot_of_the_copy_saw_is_not_applied_again() {
+        let lsn = |at| Lsn::new(at);
+        let slot = Since::from(lsn(50));
+        assert!(!slot.includes(lsn(49), Xid(7)) && slot.includes(lsn(50), Xid(7)));
+        let snapshot = "10:20:10,15".parse().unwrap();
+        let seen = Since { lsn: lsn(50), snapshot: Some(Arc::new(snapshot)) };
+        assert!(seen.includes(lsn(49), Xid(15)), "its commit was in WAL, but it was not seen");
+        assert!(!seen.includes(lsn(49), Xid(16)) && !seen.includes(lsn(1), Xid(9)));
+        assert!(seen.includes(lsn(49), Xid(20)) && seen.includes(lsn(50), Xid(16)));
+    }
+}

@@ -357,7 +357,7 @@ impl Executor {
         if let Some(spilled) = changes {
             let mut reader = spilled.read().map_err(Kind::PutAside)?;
             while let Some(batch) = reader.next(REPLAY_BYTES).map_err(Kind::PutAside)? {
-                let batch = batch.from(since);
+                let batch = batch.only(&since);
                 if batch.ends.is_empty() {
                     continue;
                 }
@@ -366,8 +366,9 @@ impl Executor {
             }
         }
         let sql = format!(
-            "UPDATE pgsluice.copied_table SET finished = true, consistent_point = '{since}' \
+            "UPDATE pgsluice.copied_table SET finished = true, {} \
              WHERE subscription = {} AND schema_name = {} AND table_name = {}",
+            since.columns(),
             base::quote_literal(&self.subscription),
             base::quote_literal(&table.0),
             base::quote_literal(&table.1)

@@ -28,10 +28,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{Lsn, Xid};
+use base::{Lsn, PgSnapshot, Xid};
 use tokio::sync::watch;
 use txn::{Begin, Event};
 
@@ -45,57 +44,10 @@ const EVENT_OVERHEAD: usize = 160;
 /// between unless it waits for a synchronous standby, and then they wait too.
 const PASSED_MAX: usize = 65_536;
 
-/// `pg_current_snapshot()` of the source.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourceSnapshot {
-    xmin: u64,
-    xmax: u64,
-    /// Sorted.
-    running: Vec<u64>,
-}
-
-/// The text is no snapshot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ParseSnapshotError;
-
-impl fmt::Display for ParseSnapshotError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a snapshot is written as xmin:xmax:xid,xid")
-    }
-}
-
-impl std::error::Error for ParseSnapshotError {}
-
-impl FromStr for SourceSnapshot {
-    type Err = ParseSnapshotError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let number = |text: &str| text.parse::<u64>().map_err(|_| ParseSnapshotError);
-        let mut parts = text.splitn(3, ':');
-        let mut part = || parts.next().ok_or(ParseSnapshotError);
-        let (xmin, xmax, list) = (number(part()?)?, number(part()?)?, part()?);
-        let list = list.split(',').filter(|xid| !xid.is_empty());
-        let mut running = list.map(number).collect::<Result<Vec<_>, _>>()?;
-        running.sort_unstable();
-        Ok(SourceSnapshot { xmin, xmax, running })
-    }
-}
-
-impl SourceSnapshot {
-    /// Whether it sees the transaction of the stream with this id, which has
-    /// committed. The stream has the lower half of ids; the whole one is that
-    /// which is nearest, as no two that matter are 2^31 apart.
-    fn sees(&self, xid: Xid) -> bool {
-        let distance = xid.0.wrapping_sub(self.xmax as u32).cast_signed();
-        let xid = self.xmax.wrapping_add_signed(i64::from(distance));
-        xid < self.xmin || (xid < self.xmax && self.running.binary_search(&xid).is_err())
-    }
-}
-
 /// Where the stream shall stop.
 #[derive(Debug, Clone)]
 struct Cut {
-    snapshot: SourceSnapshot,
+    snapshot: PgSnapshot,
     /// Everything the snapshot sees committed before.
     end: Lsn,
 }
@@ -221,7 +173,7 @@ impl Hold {
 
     /// Lets pass exactly what `snapshot` sees. `end` is the end of WAL, read
     /// after the snapshot was taken. May be called again with a later one.
-    pub async fn advance(&self, snapshot: SourceSnapshot, end: Lsn) -> Advance {
+    pub async fn advance(&self, snapshot: PgSnapshot, end: Lsn) -> Advance {
         let mut changed = self.gate.changed.subscribe();
         {
             let mut inner = self.gate.lock();
@@ -432,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    fn snapshot(text: &str) -> SourceSnapshot {
+    fn snapshot(text: &str) -> PgSnapshot {
         text.parse().unwrap()
     }
 
@@ -464,21 +416,6 @@ mod tests {
         }
         intake.judge(false);
         passed
-    }
-
-    #[test]
-    fn snapshots_see_across_the_wrap_of_ids() {
-        let seen = snapshot("10:20:10,15");
-        let cases = [(3, true), (9, true), (10, false), (11, true), (15, false), (19, true), (20, false)];
-        for (xid, sees) in cases {
-            assert_eq!(seen.sees(Xid(xid)), sees, "{xid}");
-        }
-        let epoch = 1_u64 << 32;
-        let seen = snapshot(&format!("{}:{}:{}", epoch - 5, epoch + 5, epoch + 3));
-        for (xid, sees) in [(u32::MAX - 10, true), (u32::MAX, true), (3, false), (4, true), (5, false)] {
-            assert_eq!(seen.sees(Xid(xid)), sees, "{xid}");
-        }
-        assert!("1:2".parse::<SourceSnapshot>().is_err() && "a:2:".parse::<SourceSnapshot>().is_err());
     }
 
     #[tokio::test]

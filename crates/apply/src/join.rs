@@ -14,7 +14,9 @@
 //! ```
 //! What committed before C is in the copy and is passed over. All that commits
 //! at C or later arrives after `begin`, because `begin` is answered before the
-//! snapshot is asked for. Until it joins readers see its copy as it grows; if
+//! snapshot is asked for. A snapshot that no slot has made is no place in WAL,
+//! but a list of transactions ([`Since`]); it is taken when all that were
+//! running after `begin` have ended, so that it sees what had been passed. Until it joins readers see its copy as it grows; if
 //! the stream lags, the table is ahead of the others until that has passed C.
 //! From both on it changes with them, commit by commit.
 //!
@@ -25,12 +27,12 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use base::Lsn;
 use proto::pgoutput::CommitInfo;
 use tokio::sync::{mpsc, oneshot};
 use txn::Begin;
 
 use crate::batch::{Batch, Change, End};
+use crate::catalog::Since;
 use crate::spill::{Spill, Spilled};
 
 /// Schema and name.
@@ -43,7 +45,7 @@ const MEMORY_MAX: usize = 1024 * 1024;
 #[derive(Debug)]
 pub(crate) enum Request {
     Begin { tables: Vec<TableKey>, done: oneshot::Sender<()> },
-    Finish { table: TableKey, since: Lsn, done: oneshot::Sender<Result<(), String>> },
+    Finish { table: TableKey, since: Since, done: oneshot::Sender<Result<(), String>> },
     Forget { table: TableKey },
 }
 
@@ -78,13 +80,13 @@ impl Joins {
         answer.await.map_err(|_| Ended)
     }
 
-    /// `table` was copied under the snapshot with the consistent point
-    /// `since`: it joins. When this returns it has, and the target says so.
+    /// `table` was copied, and has everything but what came `since`: it joins. When this returns it has, and the target
+    /// says so.
     /// The inner error says why it cannot; nothing of it is kept then.
     ///
     /// # Errors
     /// The applier has ended.
-    pub async fn finish(&self, table: TableKey, since: Lsn) -> Result<Result<(), String>, Ended> {
+    pub async fn finish(&self, table: TableKey, since: Since) -> Result<Result<(), String>, Ended> {
         let (done, answer) = oneshot::channel();
         self.0.send(Request::Finish { table, since, done }).await.map_err(|_| Ended)?;
         answer.await.map_err(|_| Ended)
@@ -187,8 +189,8 @@ impl Aside {
 #[derive(Debug)]
 pub(crate) struct Join {
     pub(crate) table: TableKey,
-    /// Of its copy: what committed before is there.
-    pub(crate) since: Lsn,
+    /// What is not in its copy.
+    pub(crate) since: Since,
     /// What came meanwhile.
     pub(crate) changes: Option<Spilled>,
     /// The last transaction that the planner has passed: so far the target
@@ -198,10 +200,22 @@ pub(crate) struct Join {
 }
 
 impl Batch {
-    /// Without the transactions that committed before `since`.
-    pub(crate) fn from(self, since: Lsn) -> Batch {
-        let earlier = self.ends.iter().take_while(|end| end.begin.final_lsn < since).count();
-        self.split(earlier).1
+    /// Those of its transactions, all of which have ended, that came `since`.
+    pub(crate) fn only(self, since: &Since) -> Batch {
+        let mut kept = Batch::default();
+        let mut changes = self.changes.into_iter();
+        let mut start = 0;
+        for end in self.ends {
+            let own = changes.by_ref().take(end.changes_end - start);
+            start = end.changes_end;
+            if since.includes(end.begin.final_lsn, end.begin.xid) {
+                own.for_each(|change| kept.push(change));
+                kept.end(end.begin, end.commit, end.skipped);
+            } else {
+                own.for_each(drop);
+            }
+        }
+        kept
     }
 }
 

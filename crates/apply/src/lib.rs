@@ -45,12 +45,12 @@ mod target;
 mod write;
 
 pub use applier::{CommitOrder, Feed, Options, apply, sessions};
-pub use catalog::JoinedTables;
+pub use catalog::{JoinedTables, Since};
 pub use catalogue::catalogue;
 pub use counters::Counters;
 pub use error::Error;
 pub use flusher::{flush_continuously, flush_now};
-pub use gate::{Advance, Gate, Hold, HoldError, ParseSnapshotError, SourceSnapshot};
+pub use gate::{Advance, Gate, Hold, HoldError};
 pub use join::{Ended, JoinRequests, Joins, TableKey, joins};
 pub use prefetch::{Mode as PrefetchMode, Options as PrefetchOptions, PrefetchFigures};
 pub use reach::Reached;

@@ -19,13 +19,15 @@
 //!    will apply. A backend of a dead process may still be committing: it is
 //!    waited for, then terminated (P2). Only then is progress read.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Lsn, SubscriptionName, quote_literal};
-use client::{ConnInfo, Session, Wire};
+use client::{ConnInfo, Session, SnapshotText, Wire};
 use tokio_postgres::types::PgLsn;
 
+use crate::catalog::Since;
 use crate::error::{Error, Kind};
 use crate::join::TableKey;
 use crate::reach::Reached;
@@ -71,8 +73,8 @@ pub struct CopiedTable {
     pub schema: String,
     /// Name on both sides.
     pub table: String,
-    /// The snapshot its copy was or is being made under.
-    pub consistent_point: Option<Lsn>,
+    /// What is not in its copy, which was or is being made; see [`Since`].
+    pub since: Option<Since>,
     /// An attempt of ours may have left rows in what was an empty table.
     pub begun: bool,
     /// All of it was copied, and it takes part.
@@ -87,6 +89,11 @@ pub struct State {
     has_ahead: AtomicBool,
     /// Transactions commit out of order.
     relaxed: AtomicBool,
+}
+
+/// A position in a row, if there is one.
+fn lsn(row: &tokio_postgres::Row, at: usize) -> Option<Lsn> {
+    row.get::<_, Option<PgLsn>>(at).map(|lsn| Lsn::new(lsn.into()))
 }
 
 /// A process id in a server's words, which may be in any language.
@@ -117,6 +124,7 @@ CREATE TABLE IF NOT EXISTS pgsluice.copied_table (
     schema_name text NOT NULL,
     table_name text NOT NULL,
     consistent_point pg_lsn,
+    snapshot pg_snapshot,
     begun bool NOT NULL DEFAULT false,
     finished bool NOT NULL DEFAULT false,
     rows int8,
@@ -303,9 +311,6 @@ impl State {
                           last_error, slot FROM pgsluice.subscription WHERE name = $1";
         let row = self.session.query_opt(sql, &[&self.name.as_str()]).await;
         let row = row.map_err(|error| self.damaged(error))?;
-        let lsn = |row: &tokio_postgres::Row, at: usize| {
-            row.get::<_, Option<PgLsn>>(at).map(|l| Lsn::new(l.into()))
-        };
         Ok(row.map(|row| SubscriptionRow {
             source_sysid: row.get(0),
             source_timeline: row.get(1),
@@ -386,17 +391,23 @@ impl State {
     /// # Errors
     /// As every query's.
     pub async fn copied_tables(&self) -> Result<Vec<CopiedTable>, Error> {
-        let sql = "SELECT schema_name, table_name, consistent_point, begun, finished \
-                     FROM pgsluice.copied_table WHERE subscription = $1";
+        // An older version made no column for the snapshot.
+        let sql = "SELECT schema_name, table_name, consistent_point, begun, finished, \
+                          pg_catalog.to_jsonb(t) ->> 'snapshot' \
+                     FROM pgsluice.copied_table t WHERE subscription = $1";
         let rows = self.session.query(sql, &[&self.name.as_str()]).await;
-        let table = |row: tokio_postgres::Row| CopiedTable {
-            schema: row.get(0),
-            table: row.get(1),
-            consistent_point: row.get::<_, Option<PgLsn>>(2).map(|lsn| Lsn::new(lsn.into())),
-            begun: row.get(3),
-            finished: row.get(4),
+        let table = |row: tokio_postgres::Row| {
+            let snapshot: Option<SnapshotText> = row.try_get(5).map_err(|error| self.session.error(error))?;
+            let snapshot = snapshot.map(|text| Arc::new(text.0));
+            Ok(CopiedTable {
+                schema: row.get(0),
+                table: row.get(1),
+                since: lsn(&row, 2).map(|lsn| Since { lsn, snapshot }),
+                begun: row.get(3),
+                finished: row.get(4),
+            })
         };
-        Ok(rows.map_err(|error| self.damaged(error))?.into_iter().map(table).collect())
+        rows.map_err(|error| self.damaged(error))?.into_iter().map(table).collect()
     }
 
     /// The slot exists and begins at `consistent_point`; these tables take
@@ -438,6 +449,22 @@ impl State {
                      FROM unnest($2::text[], $3::text[]) AS t (schema_name, table_name) \
                    ON CONFLICT DO NOTHING";
         self.execute(sql, &[&schemas, &names]).await.map(drop)
+    }
+
+    /// Makes room for the snapshots of copies, where an older version has made none.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn keep_snapshots(&self) -> Result<(), Error> {
+        // Not ADD COLUMN IF NOT EXISTS: that waits for everybody who reads the table also where there is nothing to do. Nobody
+        // is to wait for long behind this where it has to wait itself, as for the copy of a large table.
+        const MAKE: &str = "DO $$ BEGIN \
+            PERFORM pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice')), \
+                    pg_catalog.set_config('lock_timeout', '3s', true); \
+            IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
+                            WHERE a.attrelid = 'pgsluice.copied_table'::pg_catalog.regclass AND a.attname = 'snapshot') \
+            THEN ALTER TABLE pgsluice.copied_table ADD COLUMN snapshot pg_catalog.pg_snapshot; END IF; END $$";
+        self.session.batch_execute(MAKE).await.map_err(|error| self.session.error(error).into())
     }
 
     /// A table takes part no longer.

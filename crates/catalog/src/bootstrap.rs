@@ -31,7 +31,6 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::error::{Error, Kind as ErrorKind, Result};
 use crate::pages::{Pages, Tid};
 use crate::rows::{Attribute, Kind, Place, Shape};
-use crate::snapshot::Snapshot;
 use crate::table::Table;
 use crate::transactions::Transactions;
 use crate::{Catalog, File, GLOBAL_TABLESPACE, SHARED, Server, Space};
@@ -122,7 +121,7 @@ impl Catalog {
                     files(session, server.major, databases[index].0, &databases[index].1, index == 0).await?,
                 );
             }
-            wait_for_others(first, deadline).await?;
+            wait_until(first, deadline).await?;
             let mut reads = Vec::new();
             for (index, session) in sessions.iter().enumerate() {
                 let (oid, space) = databases[index].clone();
@@ -326,8 +325,16 @@ async fn files(session: &Session, major: u32, database: Oid, space: &Space, shar
     Ok(files)
 }
 
-/// Waits until every transaction that is running now has ended.
-async fn wait_for_others(session: &Session, deadline: Instant) -> Result<()> {
+/// Waits until every transaction that is running now has ended: a snapshot that is taken then sees each one whose end was in
+/// WAL before, if it has committed.
+///
+/// # Errors
+/// When they do not end within `wait_max` ([`Error::is_passing`]), or the session is lost.
+pub async fn wait_for_running(session: &Session, wait_max: Duration) -> Result<()> {
+    wait_until(session, Instant::now() + wait_max).await
+}
+
+async fn wait_until(session: &Session, deadline: Instant) -> Result<()> {
     const ATTEMPT: &str = "waiting for transactions that are running";
     // An id of our own is newer than all that run. A snapshot's xmax would not do: it follows the newest id that has
     // ended, and what runs may be newer than that.
@@ -379,9 +386,9 @@ async fn read_inside(
     query(session, "preparing to look at the catalogs", SETTINGS).await?;
     let [snapshot] =
         one(session, "taking a snapshot", "SELECT pg_catalog.pg_current_snapshot()::text").await?;
-    let parsed = Snapshot::parse(&snapshot);
+    let parsed = snapshot.parse();
     space.snapshot =
-        Some(parsed.ok_or_else(|| Error::row("the server", format!("{snapshot:?} is no snapshot")))?);
+        Some(parsed.map_err(|_| Error::row("the server", format!("{snapshot:?} is no snapshot")))?);
     let mut tables = Vec::new();
     for kind in kinds(major, shared) {
         tables.push((kind, table(session, major, kind).await?));

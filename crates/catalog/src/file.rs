@@ -15,7 +15,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use base::{Oid, RelFileLocator};
+use base::{Oid, PgSnapshot, RelFileLocator};
 use rustc_hash::FxHashMap;
 use wal::Fields;
 
@@ -53,6 +53,26 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 field_struct!(Server { system_id, major, timeline });
 field_struct!(Space { name, tablespace, collation_is_c, snapshot, map, current });
+
+/// Ids are kept without their epochs, as WAL has them.
+impl Field for PgSnapshot {
+    fn write(&self, out: &mut Vec<u8>) {
+        let low = |xid: u64| xid as u32;
+        (low(self.xmin), low(self.xmax)).write(out);
+        self.running.iter().copied().map(low).collect::<Vec<_>>().write(out);
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let (xmin, xmax): (u32, u32) = Field::read(fields)?;
+        let running = Vec::<u32>::read(fields)?;
+        // What is not older than the last one is of the epoch before.
+        let epoch = if xmin > xmax { 1 << 32 } else { 0 };
+        let whole = |xid: u32| u64::from(xid) + if xid > xmax { 0 } else { epoch };
+        let mut running: Vec<u64> = running.into_iter().map(whole).collect();
+        running.sort_unstable();
+        Some(PgSnapshot { xmin: whole(xmin), xmax: u64::from(xmax) + epoch, running })
+    }
+}
 
 impl Field for Kind {
     fn write(&self, out: &mut Vec<u8>) {
@@ -162,5 +182,30 @@ impl Catalog {
     /// When it cannot be read, or as [`Catalog::from_bytes`].
     pub fn open(path: &Path) -> Result<Catalog> {
         Catalog::from_bytes(&fs::read(path)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Xid;
+
+    use super::*;
+
+    #[test]
+    fn a_snapshot_that_was_kept_sees_the_same() {
+        for text in [
+            "700:820:700,705",
+            "4294967290:4294967310:4294967290,4294967300",
+            "8589934000:8589934600:8589934100",
+        ] {
+            let before: PgSnapshot = text.parse().unwrap();
+            let mut bytes = Vec::new();
+            before.write(&mut bytes);
+            let after = PgSnapshot::read(&mut Fields::new(&bytes)).unwrap();
+            for near in before.xmin - 100..before.xmax + 100 {
+                let xid = Xid(near as u32);
+                assert_eq!(after.sees(xid), before.sees(xid), "{text}: {near}");
+            }
+        }
     }
 }

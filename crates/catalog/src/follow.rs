@@ -33,6 +33,8 @@ pub struct Followed {
     pub top_level_xid: Option<Xid>,
     /// [`Record::first_locator`], if it was looked at on the way and is of no catalog that is followed.
     pub locator: Option<RelFileLocator>,
+    /// It is about rows of a catalog that is followed.
+    pub is_catalog: bool,
 }
 
 /// A page header at most lies between a position and the record that is the first from there on.
@@ -78,7 +80,9 @@ impl Catalog {
     fn follow_next(&mut self, record: &Record<'_>, decoded: Option<&Decoded<'_>>) -> Result<Followed> {
         match record.rmgr() {
             Rmgr::Heap | Rmgr::Heap2 => match record.first_locator() {
-                Some(locator) if self.files.contains_key(&locator) => self.heap(record, locator),
+                Some(locator) if self.files.contains_key(&locator) => {
+                    Ok(Followed { is_catalog: true, ..self.heap(record, locator)? })
+                }
                 locator @ Some(_) => Ok(Followed { locator, ..Followed::default() }),
                 // The first block is of another fork.
                 None => {
@@ -264,7 +268,7 @@ impl Catalog {
                 self.end_lost(Some(running.oldest));
                 for space in self.spaces.values_mut() {
                     let is_over = |xmax: Xid| !running.oldest.precedes(xmax);
-                    space.snapshot.take_if(|snapshot| is_over(snapshot.xmax));
+                    space.snapshot.take_if(|snapshot| is_over(Xid(snapshot.xmax as u32)));
                 }
             }
             What::Checkpoint(checkpoint) => {
@@ -355,7 +359,7 @@ impl Catalog {
         let rows = collected.is_something;
         let changes = Some(collected.finish()).filter(|changes| !changes.is_empty()).map(Box::new);
         let own = changes.as_ref().map(|_| top);
-        Ok(Followed { changes, rows, own, resolved, top_level_xid: None, locator: None })
+        Ok(Followed { changes, rows, own, resolved, ..Followed::default() })
     }
 
     fn abort_record(&mut self, ended: &Ended<'_>) -> Option<Xid> {

@@ -27,13 +27,12 @@ mod publication;
 mod relation;
 mod rewrite;
 mod rows;
-mod snapshot;
 mod table;
 mod transactions;
 mod typing;
 mod view;
 
-pub use bootstrap::Look;
+pub use bootstrap::{Look, wait_for_running};
 pub use changes::Changes;
 pub use error::Error;
 pub use file::replace_file;
@@ -43,12 +42,11 @@ pub use publication::{Filters, Published};
 pub use relation::{Column, Identity, Relation};
 pub use view::{Files, View};
 
-use base::{Lsn, Oid, RelFileLocator, Xid};
+use base::{Lsn, Oid, PgSnapshot, RelFileLocator, Xid};
 use rustc_hash::FxHashMap;
 
 use crate::pages::Pages;
 use crate::rows::{Kind, Shape};
-use crate::snapshot::Snapshot;
 use crate::table::{Stamp, Table};
 use crate::transactions::Transactions;
 
@@ -93,7 +91,7 @@ pub(crate) struct Space {
     pub(crate) tablespace: Oid,
     pub(crate) collation_is_c: bool,
     /// What the look has seen; `None` when no transaction is left that it may have seen.
-    pub(crate) snapshot: Option<Snapshot>,
+    pub(crate) snapshot: Option<PgSnapshot>,
     /// Catalogs whose files are not in `pg_class`, but in the relation map.
     pub(crate) map: FxHashMap<Oid, u32>,
     /// The files of the catalogs that are followed, as all but those see them that rewrite one.

@@ -57,8 +57,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apply::{Advance, Hold, SourceSnapshot};
-use base::{Lsn, SubscriptionName};
+use apply::{Advance, Hold};
+use base::{Lsn, PgSnapshot, SubscriptionName};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedReadHalf;
@@ -479,7 +479,7 @@ impl Caller {
         Ok(())
     }
 
-    async fn advance(&mut self, snapshot: SourceSnapshot, end: Lsn) -> Result<Advanced, String> {
+    async fn advance(&mut self, snapshot: PgSnapshot, end: Lsn) -> Result<Advanced, String> {
         const LOST: &str = "the stream is not held any more: it ended, or was held too long";
         let (hold, deadline) = self.hold.as_mut().ok_or(LOST)?;
         let advancing = async {

@@ -14,6 +14,7 @@
 mod archive;
 mod compare;
 mod feed;
+mod snapshot;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,13 +25,14 @@ use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use copy::CopyJob;
 use source::publication::{self, Generated, PublishedTable, TableName, TargetTable};
-use source::slot::{self, NewSlot, SlotState, SystemIdentity};
+use source::slot::{self, SlotState, SystemIdentity};
 use source::stream::{Heard, QUEUE_BLOCKS};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, DirSpool};
 
-use self::feed::{Feed, Holder};
+use self::feed::Feed;
+use self::snapshot::Exported;
 use crate::adopt::{self, Adoption};
 use crate::error::{Error, Kind};
 use crate::history;
@@ -264,23 +266,22 @@ impl Attempt<'_> {
             // Ours, by the row just found: its creation was not finished.
             slot::drop_slot(&ends.source, &name.slot()).await?;
         }
-        let (made, holder) = self.make_slot(ends).await?;
+        let exported = self.make_slot(ends).await?;
+        let began = exported.since.lsn;
         let tables: Vec<(String, String)> =
             ends.published.iter().map(|table| (table.name.schema.clone(), table.name.name.clone())).collect();
-        ends.state.begin_at(made.consistent_point, &tables, self.settings.copy_data).await?;
+        ends.state.begin_at(began, &tables, self.settings.copy_data).await?;
         tracing::info!(
             subscription = %name,
             "created replication slot \"{}\" at {}, {} tables",
-            name.slot(), made.consistent_point, tables.len()
+            name.slot(), began, tables.len()
         );
         let mut copied = Vec::new();
         if self.settings.copy_data {
             self.status.set_phase(Phase::Copying);
-            copied = self.copy(made, jobs, false).await?;
+            copied = self.copy(&exported, jobs, false).await?;
         }
-        if let Holder::Wire(wire) = holder {
-            wire.close().await;
-        }
+        exported.close().await;
         Ok(copied)
     }
 
@@ -300,30 +301,13 @@ impl Attempt<'_> {
         let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
         let mut copied = Vec::new();
         if !jobs.is_empty() {
-            let mut wire = self.snapshot_wire().await?;
-            let name = self.settings.subscription.copy_slot(std::process::id());
-            let new =
-                NewSlot { name: &name, temporary: true, snapshot: slot::Snapshot::Export, failover: false };
-            let made = slot::create_logical_slot(&mut wire, &new).await?;
+            let exported = self.late_snapshot(&ends.source, &ends.state).await?;
             tracing::info!(subscription = %self.settings.subscription, "copying {} unfinished tables", jobs.len());
             self.status.set_phase(Phase::Copying);
-            copied = self.copy(made, jobs, false).await?;
-            // The temporary slot goes with its connection.
-            wire.close().await;
+            copied = self.copy(&exported, jobs, false).await?;
+            exported.close().await;
         }
         Ok(copied)
-    }
-
-    /// A connection that makes a slot and holds its exported snapshot.
-    pub(crate) async fn snapshot_wire(&self) -> Result<Wire, Error> {
-        let name = self.settings.subscription.application_name("snapshot");
-        let settings = [SOURCE_SETTINGS.as_slice(), slot::EXPORT_SETTINGS.as_slice()].concat();
-        let mut wire = Wire::connect(&self.settings.source, &name, Replication::Database, &settings).await?;
-        // The exported snapshot is a transaction that is as long as the copy.
-        if wire.version().major() >= 17 {
-            wire.query("SET transaction_timeout = 0").await?;
-        }
-        Ok(wire)
     }
 
     /// Published tables that `wanted` chooses, matched with the target's.
@@ -344,16 +328,14 @@ impl Attempt<'_> {
     /// Returns their names.
     pub(crate) async fn copy(
         &self,
-        made: slot::CreatedSlot,
+        exported: &Exported,
         jobs: Vec<CopyJob>,
         joins_later: bool,
     ) -> Result<Vec<TableName>, Error> {
         let settings = self.settings;
         let copied = jobs.iter().map(|job| job.table().name.clone()).collect();
-        let snapshot = copy::Snapshot {
-            name: made.snapshot_name.ok_or_else(|| Error::refused(Refusal::NoSnapshot))?,
-            consistent_point: made.consistent_point,
-        };
+        let snapshot =
+            copy::Snapshot { name: exported.snapshot_name.clone(), consistent_point: exported.since.lsn };
         let options = copy::Options {
             connections: settings.max_sync_workers_per_subscription,
             split_bytes: settings.copy_split_bytes,
@@ -367,7 +349,11 @@ impl Attempt<'_> {
             snapshot,
             options,
             progress: Arc::clone(self.status.copy()),
-            record: Arc::new(Record { subscription: settings.subscription.clone(), joins_later }),
+            record: Arc::new(Record {
+                subscription: settings.subscription.clone(),
+                joins_later,
+                snapshot: exported.since.snapshot.clone(),
+            }),
         };
         copy::copy_tables(attempt, jobs, self.stop).await?;
         Ok(copied)
@@ -376,8 +362,7 @@ impl Attempt<'_> {
     async fn joined(&self, ends: &Ends) -> Result<JoinedTables, Error> {
         let recorded = ends.state.copied_tables().await?;
         let finished = recorded.into_iter().filter(|table| table.finished);
-        let joined =
-            finished.filter_map(|table| Some(((table.schema, table.table), table.consistent_point?)));
+        let joined = finished.filter_map(|table| Some(((table.schema, table.table), table.since?)));
         Ok(joined.collect())
     }
 

@@ -3,9 +3,11 @@
 //! Written on the copy's own connection and in its own transactions, because
 //! the record is true only together with the rows.
 
-use apply::STATE_SCHEMA;
+use std::sync::Arc;
+
+use apply::{STATE_SCHEMA, Since};
 use async_trait::async_trait;
-use base::{Lsn, SubscriptionName, quote_literal};
+use base::{Lsn, PgSnapshot, SubscriptionName, quote_literal};
 use client::Wire;
 use copy::{CopyRecord, Recorded};
 use source::publication::TableName;
@@ -16,6 +18,8 @@ pub(crate) struct Record {
     /// consistent point, and what came meanwhile is applied as it joins. Until
     /// then it counts as begun, so that a later attempt empties it.
     pub(crate) joins_later: bool,
+    /// What the copy's snapshot sees, where it is not what committed before the consistent point.
+    pub(crate) snapshot: Option<Arc<PgSnapshot>>,
 }
 
 impl Record {
@@ -27,6 +31,11 @@ impl Record {
             quote_literal(&table.schema),
             quote_literal(&table.name)
         )
+    }
+
+    /// What is not in the copy, as columns of the table's row.
+    fn since(&self, consistent_point: Lsn) -> String {
+        Since { lsn: consistent_point, snapshot: self.snapshot.clone() }.columns()
     }
 
     async fn set(&self, target: &mut Wire, table: &TableName, values: &str) -> Result<(), client::Error> {
@@ -57,7 +66,7 @@ impl CopyRecord for Record {
         table: &TableName,
         consistent_point: Lsn,
     ) -> Result<(), client::Error> {
-        self.set(target, table, &format!("begun = true, consistent_point = '{consistent_point}'")).await
+        self.set(target, table, &format!("begun = true, {}", self.since(consistent_point))).await
     }
 
     async fn finished(
@@ -68,8 +77,9 @@ impl CopyRecord for Record {
         rows: u64,
     ) -> Result<(), client::Error> {
         let values = format!(
-            "begun = true, finished = {}, consistent_point = '{consistent_point}', rows = {rows}",
-            !self.joins_later
+            "begun = true, finished = {}, {}, rows = {rows}",
+            !self.joins_later,
+            self.since(consistent_point)
         );
         self.set(target, table, &values).await
     }

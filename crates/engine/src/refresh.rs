@@ -23,12 +23,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use apply::{Joins, State, TableKey};
+use apply::{Joins, Since, State, TableKey};
 use base::Lsn;
-use client::{Session, Wire};
+use client::Session;
 use copy::CopyJob;
 use source::publication::{self, PublishedTable, TableName};
-use source::slot::{self, NewSlot};
 
 use crate::error::Error;
 use crate::pipeline::Attempt;
@@ -172,7 +171,7 @@ impl<'a> Refreshing<'a> {
             );
             return Ok(Err(Restart));
         }
-        self.join(new).await?;
+        self.join(session, new).await?;
         // Once more, for the status, and for what was added meanwhile.
         *digest = None;
         let Found { mut refresh, .. } = self.look(session).await?;
@@ -288,12 +287,12 @@ impl<'a> Refreshing<'a> {
     }
 
     /// Copies new tables and lets them join.
-    async fn join(&mut self, new: Vec<(PublishedTable, CopyJob)>) -> Result<(), Error> {
+    async fn join(&mut self, source: &Session, new: Vec<(PublishedTable, CopyJob)>) -> Result<(), Error> {
         let attempt = self.attempt;
         let name = &attempt.settings.subscription;
         let keys: Vec<TableKey> = new.iter().map(|(table, _)| key(&table.name)).collect();
         self.ended(self.joins.begin(keys.clone()).await).await;
-        let joined = self.copy_and_finish(new, &keys).await;
+        let joined = self.copy_and_finish(source, new, &keys).await;
         if joined.is_err() {
             for key in keys {
                 let recorded = self.state.copied_tables().await?;
@@ -311,29 +310,25 @@ impl<'a> Refreshing<'a> {
 
     async fn copy_and_finish(
         &self,
+        source: &Session,
         new: Vec<(PublishedTable, CopyJob)>,
         keys: &[TableKey],
     ) -> Result<(), Error> {
         let attempt = self.attempt;
         let name = &attempt.settings.subscription;
         self.state.add_tables(keys).await?;
-        let mut since = Lsn::INVALID;
+        let mut since = Since::from(Lsn::INVALID);
         let mut copied = Vec::new();
         if attempt.settings.copy_data {
             let jobs: Vec<CopyJob> = new.into_iter().map(|(_, job)| job).collect();
             tracing::info!(subscription = %name, "copying {} tables that were added to the publication", jobs.len());
-            let mut wire: Wire = attempt.snapshot_wire().await?;
-            let slot = name.copy_slot(std::process::id());
-            let new =
-                NewSlot { name: &slot, temporary: true, snapshot: slot::Snapshot::Export, failover: false };
-            let made = slot::create_logical_slot(&mut wire, &new).await?;
-            since = made.consistent_point;
-            copied = attempt.copy(made, jobs, true).await?;
-            // The temporary slot goes with its connection.
-            wire.close().await;
+            let exported = attempt.late_snapshot(source, self.state).await?;
+            copied = attempt.copy(&exported, jobs, true).await?;
+            since = exported.since.clone();
+            exported.close().await;
         }
         for key in keys {
-            let joined = self.joins.finish(key.clone(), since).await;
+            let joined = self.joins.finish(key.clone(), since.clone()).await;
             if let Err(reason) = self.ended(joined).await {
                 let table = format!("{}.{}", key.0, key.1);
                 return Err(Error::refused(Refusal::NotJoined { table, reason: reason.to_string() }));

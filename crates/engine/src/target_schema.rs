@@ -110,7 +110,8 @@ pub(crate) async fn finish(
         return Ok(Validating(None));
     }
     let copied = state.copied_tables().await?;
-    let point = copied.iter().filter_map(|table| table.consistent_point).max().unwrap_or(Lsn::INVALID);
+    let point =
+        copied.iter().filter_map(|table| Some(table.since.as_ref()?.lsn)).max().unwrap_or(Lsn::INVALID);
     Ok(Validating(Some(tokio::spawn(validate(build, Arc::clone(status), point)))))
 }
 

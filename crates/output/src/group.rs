@@ -201,7 +201,12 @@ impl Group {
 
     fn heap(&mut self, record: &Record<'_>, followed: &Followed) -> Result<()> {
         let (lsn, xid, top) = (record.lsn(), record.xid(), followed.top_level_xid);
-        if !self.has_filter || xid.is_valid() && self.catalog.has_changes(xid) {
+        if self.has_filter && followed.is_catalog {
+            self.assign(record, top);
+            return Ok(());
+        }
+        let sees_its_own = xid.is_valid() && self.catalog.has_changes(xid);
+        if !self.has_filter || sees_its_own && !self.is_unfollowed_catalog(followed.locator) {
             self.pass(record, &decode(record)?);
             return Ok(());
         }
@@ -224,27 +229,44 @@ impl Group {
     #[inline]
     fn judge(&mut self, record: &Record<'_>, locator: Option<RelFileLocator>) -> Verdict {
         match self.cache.judge_of(record, locator) {
-            Verdict::Unknown(locator) => {
-                let mut union = None;
-                for member in &mut self.members {
-                    let (catalog, union) = (&self.catalog, &mut union);
-                    member.attempt(|member| {
-                        if let Some((relation, interest)) = member.tables.interest(catalog, locator)? {
-                            *union = Some((relation, unite(*union, interest)));
-                        }
-                        Ok(())
-                    });
-                }
-                match union {
-                    Some((relation, interest)) => {
-                        self.cache.insert(locator, relation, interest);
-                        self.cache.judge(record)
-                    }
-                    None => Verdict::Unknown(locator),
-                }
-            }
+            Verdict::Unknown(locator) => match self.learn(locator) {
+                Some(_) => self.cache.judge(record),
+                None => Verdict::Unknown(locator),
+            },
             verdict => verdict,
         }
+    }
+
+    /// Has the filter know what everybody sees in these files, and tells the relation; `None` if nobody has them.
+    fn learn(&mut self, locator: RelFileLocator) -> Option<Oid> {
+        let mut union = None;
+        for member in &mut self.members {
+            let (catalog, union) = (&self.catalog, &mut union);
+            member.attempt(|member| {
+                if let Some((relation, interest)) = member.tables.interest(catalog, locator)? {
+                    *union = Some((relation, unite(*union, interest)));
+                }
+                Ok(())
+            });
+        }
+        let (relation, interest) = union?;
+        self.cache.insert(locator, relation, interest);
+        Some(relation)
+    }
+
+    /// Whether these files are known to be of a relation that the server came with. They are nobody else's, whatever a
+    /// transaction has changed: so many catalogs are written with each table that it makes that they are worth a question.
+    fn is_unfollowed_catalog(&mut self, locator: Option<RelFileLocator>) -> bool {
+        let Some(locator) = locator.filter(|of| of.database == self.database || of.database == Oid(0)) else {
+            return false;
+        };
+        let relation = match self.cache.get(locator) {
+            Some((relation, _)) => Some(relation),
+            // As the server was made. One that was rewritten is known once somebody else has written to it.
+            None if locator.relfilenumber < Oid::FIRST_NORMAL.0 => self.learn(locator),
+            None => None,
+        };
+        relation.is_some_and(|relation| !relation.is_user_defined())
     }
 
     /// What does not belong to its transaction comes out whatever the look has seen.

@@ -157,9 +157,21 @@ fn kind_of_backend(title: &str) -> &str {
 /// Largest resident memory of process `pid` so far, in bytes; 0 after its end.
 pub fn resident_bytes_max(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1024
+    status_bytes(&status, "VmHWM:").unwrap_or(0)
+}
+
+/// Resident memory of process `pid` now, in bytes, without what it shares with others of its server: of a server process,
+/// all but `shared_buffers` and the like; 0 after its end.
+pub fn resident_bytes_unshared(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let [all, shared] = ["VmRSS:", "RssShmem:"].map(|name| status_bytes(&status, name).unwrap_or(0));
+    all.saturating_sub(shared)
+}
+
+/// A line of `/proc/PID/status` that is a size.
+fn status_bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 #[cfg(test)]
@@ -172,6 +184,14 @@ mod tests {
         let expected = Stat { state: 'S', parent: 7, ticks: 120, children_ticks: 4 };
         assert_eq!(Stat::parse(text), Some(expected));
         assert_eq!(Stat::parse("42 (a) S"), None);
+    }
+
+    #[test]
+    fn a_size_is_read_from_its_line_of_the_status() {
+        let text = "VmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\nRssShmem:\t       4 kB\nThreads:\t1\n";
+        assert_eq!(status_bytes(text, "VmRSS:"), Some(1 << 20));
+        assert_eq!(status_bytes(text, "Threads:"), None);
+        assert_eq!(status_bytes(text, "RssAnon:"), None);
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Planning {
             let Some(aside) = self.asides.remove(&table) else { continue };
             match aside.into_work(&mut || self.assembler.scratch()) {
                 Ok(changes) => {
-                    self.catalog.join(table.clone(), since);
+                    self.catalog.join(table.clone(), since.clone());
                     let join = Join { table, since, changes, position: self.passed, done };
                     let _ = work.send(Work::Join(join)).await;
                 }

@@ -47,7 +47,7 @@ impl Planning {
                 }
             }
             // It will commit behind everything there is. Whether this holds then is looked at then.
-            match self.catalog.resolve(&relation, Lsn::new(u64::MAX)).await {
+            match self.catalog.resolve(&relation, (Lsn::new(u64::MAX), xid)).await {
                 Ok(Part::Joined(table)) => tables.push((relation, Some(table))),
                 Ok(Part::None) => tables.push((relation, None)),
                 Ok(Part::Joining(..)) => {
@@ -88,7 +88,7 @@ impl Planning {
             return Ok(false);
         }
         for (relation, then) in &early.tables {
-            let same = match (self.catalog.resolve(relation, begin.final_lsn).await, then) {
+            let same = match (self.catalog.resolve(relation, (begin.final_lsn, begin.xid)).await, then) {
                 (Ok(Part::Joined(now)), Some(then)) => now.is_as(then),
                 (Ok(Part::None), None) => true,
                 _ => false,

@@ -3,9 +3,9 @@
 //! | when | slots | walsenders | source sessions | target sessions |
 //! | --- | --- | --- | --- | --- |
 //! | a new subscription, copying | 1 | 2: the stream's, the snapshot's | 2 (look, monitor) and one per copy connection | 1 (control) and one per copy connection |
-//! | continued with unfinished tables | 1 more, temporary | 2 | the same | the same |
+//! | continued with unfinished tables | 1 more, temporary, but for `source_mode = wal` | 2 | the same | the same |
 //! | streaming | 1 | 1 | 2 (monitor, refresh) | 3 (control, apply, catalog); with several apply workers one for each, and 1 (watch) |
-//! | a table was added | 1 more, temporary | 2 | as for a new subscription | 1 more per copy connection |
+//! | a table was added | the same | 2 | as for a new subscription | 1 more per copy connection |
 //!
 //! A new schema's indexes are built after the copy, over as many connections; what of it waits for the stream takes
 //! one more session on the target.
@@ -30,10 +30,10 @@ const TARGET_SESSIONS: i64 = 3;
 /// Control, besides the connections that copy.
 const TARGET_SESSIONS_COPYING: i64 = 1;
 
-pub(super) fn slots(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+pub(super) fn slots(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = &source.server else { return Vec::new() };
     let unfinished = target.state.subscription.as_ref().is_some_and(|own| own.begun && own.unfinished > 0);
-    let needed = i64::from(source.slot.is_none()) + i64::from(unfinished);
+    let needed = i64::from(source.slot.is_none()) + i64::from(unfinished && !wanted.physical_slot);
     let Some(max) = server.number("max_replication_slots") else { return Vec::new() };
     short(server, "max_replication_slots", max, server.slots, needed, "replication slot")
         .map(|finding| finding.refusing(Refuses::New))

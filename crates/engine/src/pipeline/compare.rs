@@ -18,10 +18,9 @@ use std::time::Duration;
 
 use base::Lsn;
 use catalog::{Catalog, Look};
-use client::Session;
 use tokio::sync::{mpsc, oneshot};
-use tokio_postgres::types::PgLsn;
 
+use super::snapshot::{end_of_wal, flush};
 use super::{Attempt, broke};
 use crate::decoding::{Ask, AtPlace};
 use crate::error::{Error, Kind};
@@ -33,11 +32,6 @@ const LOOK_WAIT_MAX: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(60);
 /// So many looks in a row must show what others may have changed meanwhile.
 const LOOKS_MIN: usize = 3;
-
-/// Where WAL ends; behind it a record is written and flushed, so that decoding gets there.
-const END: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()";
-const MOVE_ON: &str = "BEGIN; SET LOCAL synchronous_commit = local; \
-    SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', ''); COMMIT";
 
 /// What comparing showed.
 enum Compared {
@@ -119,7 +113,8 @@ impl Attempt<'_> {
         let looked = Catalog::look(std::slice::from_ref(&session), &look).await;
         let fresh = looked.map_err(output::Error::from)?;
         let to = end_of_wal(&session).await?;
-        session.batch_execute(MOVE_ON).await.map_err(|error| session.error(error))?;
+        // Behind the end a record is written and flushed, so that decoding gets there.
+        flush(&session).await?;
         drop(session);
         let (answer, answered) = oneshot::channel();
         // Nobody takes it, or answers, when the stream has ended: that says why.
@@ -146,11 +141,6 @@ impl Attempt<'_> {
         }
         Ok(Compared::Perhaps(to, differences.into_iter().collect()))
     }
-}
-
-async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
-    let row = session.query_one(END, &[]).await.map_err(|error| session.error(error))?;
-    Ok(Lsn::new(row.get::<_, PgLsn>(0).into()))
 }
 
 /// The next time may succeed, and the stream says itself if the source has gone.

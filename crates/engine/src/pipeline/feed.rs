@@ -14,13 +14,14 @@ use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
 use client::{Replication, Session, Wire};
 use proto::replication::PgoutputOptions;
-use source::slot::{self, CreatedSlot, NewSlot, SlotState};
+use source::slot::{self, NewSlot, SlotState};
 use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
 
 use super::archive::{self, Archive};
+use super::snapshot::{Exported, Holder, flush};
 use super::{AbortOnDrop, Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke};
 use crate::decoding::{Ask, Decoding, Restart, Wanted};
 use crate::error::{Error, Kind};
@@ -29,7 +30,7 @@ use crate::shared::{self, Part, Starting, Streams, Way};
 use crate::{Origin, Settings, SourceMode};
 
 /// For how long transactions that run when the catalogs are looked at are waited for; a logical slot waits for ever.
-const LOOK_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+pub(super) const LOOK_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How often a slot is moved that no walsender uses.
 const MOVE_SLOT: Duration = Duration::from_secs(5);
@@ -237,12 +238,6 @@ async fn decode_with_others(
     }
 }
 
-/// Who holds the snapshot that rows are copied under: it lives as long.
-pub(super) enum Holder {
-    Wire(Box<Wire>),
-    Session(#[expect(dead_code, reason = "it is there to stay open")] Box<Session>),
-}
-
 /// Decoding that is about to go on.
 pub(super) struct Decoded {
     decoding: Decoding,
@@ -279,8 +274,8 @@ impl Attempt<'_> {
         Ok(slot::slot_state(&ends.source, name).await?)
     }
 
-    /// Makes the slot; and who holds the snapshot that the copy is taken under.
-    pub(super) async fn make_slot(&self, ends: &Ends) -> Result<(CreatedSlot, Holder), Error> {
+    /// Makes the slot, and the snapshot that the first copy is taken under.
+    pub(super) async fn make_slot(&self, ends: &Ends) -> Result<Exported, Error> {
         let settings = self.settings;
         let name = &settings.subscription.slot();
         match settings.source_mode {
@@ -289,7 +284,7 @@ impl Attempt<'_> {
                 let new =
                     NewSlot { name, temporary: false, snapshot: slot::Snapshot::Export, failover: false };
                 let made = slot::create_logical_slot(&mut wire, &new).await?;
-                Ok((made, Holder::Wire(Box::new(wire))))
+                Exported::of_slot(made, wire)
             }
             SourceMode::Wal => {
                 let redo = slot::create_physical_slot(&ends.source, name).await?;
@@ -304,22 +299,14 @@ impl Attempt<'_> {
     }
 
     /// Looks at the catalogs, and keeps what they are for the decoding from the slot that was made at `redo`.
-    async fn look_at_catalogs(
-        &self,
-        ends: &Ends,
-        slot: &str,
-        redo: Lsn,
-    ) -> Result<(CreatedSlot, Holder), Error> {
-        /// Waits until all is flushed that ended before.
-        const FLUSH: &str = "BEGIN; SET LOCAL synchronous_commit = local; \
-            SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', ''); COMMIT";
+    async fn look_at_catalogs(&self, ends: &Ends, slot: &str, redo: Lsn) -> Result<Exported, Error> {
         let _look = flight::inside(Phase::Look);
         let session = self.snapshot_session().await?;
         let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
         let looked = Catalog::look_and_export(&session, &look).await;
         let (catalog, snapshot_name) = looked.map_err(output::Error::from)?;
         // What a crash of the source would take back must not be taken for seen: its ids are given out again.
-        ends.source.batch_execute(FLUSH).await.map_err(|error| ends.source.error(error))?;
+        flush(&ends.source).await?;
         // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
         // flushed before; what it sees and lies there is known by its id.
         let consistent_point = ends.identity.xlogpos.min(catalog.looked());
@@ -327,20 +314,8 @@ impl Attempt<'_> {
         let timeline = ends.identity.timeline;
         let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, catalog };
         restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
-        let made = CreatedSlot { consistent_point, snapshot_name: Some(snapshot_name) };
-        Ok((made, Holder::Session(Box::new(session))))
-    }
-
-    /// A session that looks at the catalogs and holds the snapshot of the look.
-    pub(super) async fn snapshot_session(&self) -> Result<Session, Error> {
-        let name = self.settings.subscription.application_name("snapshot");
-        let settings = [SOURCE_SETTINGS.as_slice(), slot::EXPORT_SETTINGS.as_slice()].concat();
-        let session = client::connect(&self.settings.source, &name, &settings).await?;
-        if session.version().major() >= 17 {
-            let set = session.batch_execute("SET transaction_timeout = 0").await;
-            set.map_err(|error| session.error(error))?;
-        }
-        Ok(session)
+        let (since, holder) = (consistent_point.into(), Holder::Session(Box::new(session)));
+        Ok(Exported { snapshot_name, since, holder })
     }
 
     /// What was kept, if it is of the WAL that the source has.

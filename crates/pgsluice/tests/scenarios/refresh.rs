@@ -6,15 +6,16 @@ use testkit::wait_for;
 
 use crate::support::{BOUND, FOLDED, ONE_BY_ONE, Scenario, Session, scenario, scenario_with};
 
-/// Both ways of applying, and a publication that is looked at often.
+/// Both ways of applying, both sources, and a publication that is looked at often.
 const OFTEN: &[&[&str]] = &[
     &["--refresh-interval", "200ms"],
     &["--refresh-interval", "200ms", "--binary", "off", "--batch-rows-max", "2", "--streaming", "off"],
+    &["--refresh-interval", "200ms", "--source-mode", "wal"],
 ];
 
 /// Waits until `table` is replicated by everybody.
 #[track_caller]
-fn wait_until_joined(s: &Scenario, table: &str) {
+pub(crate) fn wait_until_joined(s: &Scenario, table: &str) {
     for number in 0..s.followers() {
         let url = s.target_url(number);
         let sql = format!("SELECT finished FROM pgsluice.copied_table WHERE table_name = '{table}'");
