@@ -152,8 +152,31 @@ impl Saboteur {
     }
 }
 
+/// What was done, round by round. Told at the end, so that what went wrong stands before it and not behind a hundred lines;
+/// a run that somebody watches for an hour is told as it goes.
+struct Story {
+    lines: Vec<String>,
+    live: bool,
+}
+
+impl Story {
+    fn tell(&mut self, line: String) {
+        match self.live {
+            true => println!("{line}"),
+            false => self.lines.push(line),
+        }
+    }
+}
+
+impl Drop for Story {
+    fn drop(&mut self) {
+        self.lines.iter().for_each(|line| println!("{line}"));
+    }
+}
+
 /// Both ends, the program between them, and what was done to them.
 struct World {
+    story: Story,
     pair: Pair,
     /// Between pgsluice and the target.
     link: Proxy,
@@ -189,7 +212,9 @@ impl World {
         let link = Proxy::to(pair.target.port()).expect("a proxy");
         let sluice = start(&pair, &link, settings, decoded);
         let rounds_min = environment("PGSLUICE_CRASH_ROUNDS").map_or(0, |rounds| rounds as u32);
+        let minutes = environment("PGSLUICE_CRASH_MINUTES").unwrap_or(0);
         World {
+            story: Story { lines: Vec::new(), live: minutes > 0 || rounds_min > 0 },
             pair,
             link,
             sluice,
@@ -199,8 +224,7 @@ impl World {
             random: StdRng::seed_from_u64(seed),
             tally: Tally::default(),
             rounds_min,
-            until: Instant::now()
-                + Duration::from_secs(60 * environment("PGSLUICE_CRASH_MINUTES").unwrap_or(0)),
+            until: Instant::now() + Duration::from_secs(60 * minutes),
             tried: [0; Phase::ALL.len()],
         }
     }
@@ -221,7 +245,7 @@ impl World {
     fn starting_rounds(&mut self) {
         while self.tally.counted(Phase::Look) < self.hits_min(Phase::Look) {
             if !await_phase(&self.recorder, Phase::Look, &mut self.random) {
-                println!("Look did not come again");
+                self.story.tell("Look did not come again".to_owned());
                 break;
             }
             let phases = self.strike(Victim::Sluice, 0);
@@ -320,7 +344,8 @@ impl World {
         });
         followed.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
         if began.elapsed() > BOUND {
-            println!("waited {:.0} s for {what}: a slow machine", began.elapsed().as_secs_f64());
+            let waited = began.elapsed().as_secs_f64();
+            self.story.tell(format!("waited {waited:.0} s for {what}: a slow machine"));
         }
     }
 
@@ -360,7 +385,7 @@ impl World {
         let hold = wanted == Phase::Commit && victim.may_find_commit_held() && coin;
         let held = hold && hold_in_commit(&self.recorder, backend);
         if !held && !await_phase(&self.recorder, wanted, &mut self.random) {
-            println!("{wanted:?} did not come");
+            self.story.tell(format!("{wanted:?} did not come"));
         }
         self.tally.held += u32::from(held);
         self.tally.answers_lost += u32::from(held && victim == Victim::Link);
@@ -368,14 +393,16 @@ impl World {
         let phases = self.strike(victim, backend);
         let hit = phases.hit(wanted);
         self.tally.add(hit, victim);
-        println!(
+        let done = began.elapsed();
+        let behind = self.behind();
+        self.story.tell(format!(
             "{victim:?} in {hit:?}{}; ready {:.1} s, seen {:.1} s, done {:.1} s, {} behind",
             if held { ", held" } else { "" },
             ready.as_secs_f64(),
             seen.as_secs_f64(),
-            began.elapsed().as_secs_f64(),
-            self.behind()
-        );
+            done.as_secs_f64(),
+            behind
+        ));
         if held && matches!(victim, Victim::Sluice | Victim::Link) {
             // The new process, or the new connection, meets a backend that is still committing.
             std::thread::sleep(Duration::from_millis(self.random.random_range(0..1_500)));
