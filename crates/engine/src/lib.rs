@@ -35,6 +35,6 @@ pub use settings::{
 };
 pub use shared::Passes;
 pub use status::{
-    Blocked, BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh,
-    SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,
+    Blocked, BuildingSnapshot, CopySnapshot, DecodedSnapshot, Lag, LagFigures, LastError, Phase,
+    PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,
 };

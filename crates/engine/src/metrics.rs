@@ -222,6 +222,25 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_prefetch_workers", "gauge", "Sessions connected to look up ahead.", |s| {
         plain(s.prefetch.workers as f64)
     }),
+    family(
+        "pgsluice_decoded_pass_subscriptions",
+        "gauge",
+        "Subscriptions for which this process decodes WAL in one pass with this one.",
+        |s| plain(s.decoded.as_ref().map(|decoded| decoded.subscriptions_in_pass as f64)),
+    ),
+    family(
+        "pgsluice_decoded_catalogs_compared_time_seconds",
+        "gauge",
+        "When the catalogs that are followed were last seen to be the source's, Unix time.",
+        |s| {
+            plain(
+                s.decoded.as_ref().and_then(|own| own.catalogs_compared_at_unix_ms).map(|at| at as f64 / 1e3),
+            )
+        },
+    ),
+    family("pgsluice_decoded_archive_awaited", "gauge", "1 while WAL is waited for in the archive.", |s| {
+        plain(s.decoded.as_ref().map(|own| f64::from(u8::from(own.archive_awaited.is_some()))))
+    }),
     family("pgsluice_copy_rows_total", "counter", "Rows written by the first copy.", |s| {
         by_table(s, |t| t.rows)
     }),
@@ -289,6 +308,7 @@ mod tests {
         let status = Arc::new(Status::new("orders".parse().unwrap()));
         status.counters().conflicts.add(conflict::ConflictType::UpdateMissing);
         status.counters().inserts.fetch_add(7, std::sync::atomic::Ordering::Relaxed);
+        status.decoded().begins();
         status.note_source_end(base::Lsn::new(1_000));
         status.progress().advance_received(base::Lsn::new(900));
         status.progress().advance_flushed(base::Lsn::new(900));
@@ -303,6 +323,8 @@ mod tests {
             r#"pgsluice_receive_lag_bytes{subscription="orders"} 100"#,
             r#"pgsluice_queue_lag_seconds{subscription="orders"} 0"#,
             r#"pgsluice_up{subscription="orders"} 0"#,
+            r#"pgsluice_decoded_pass_subscriptions{subscription="orders"} 1"#,
+            r#"pgsluice_decoded_archive_awaited{subscription="orders"} 0"#,
             r#"pgsluice_phase{subscription="orders",phase="starting"} 1"#,
             "# TYPE pgsluice_rows_total counter",
         ] {

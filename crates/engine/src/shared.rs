@@ -34,6 +34,7 @@ use txn::{Block, Input};
 use crate::decoding::{Decoding, Handed, LOOK, LOOK_OFTEN, Outlet};
 use crate::error::{Error, Kind};
 use crate::pipeline::FAREWELL;
+use crate::status::Decoded;
 
 /// Behind the end of WAL by less, one is near it.
 const NEAR_BYTES: u64 = 4 << 20;
@@ -86,6 +87,7 @@ impl Passes {
         name: &SubscriptionName,
         source: &ConnInfo,
         (system_id, timeline): (u64, u32),
+        figures: &Arc<Decoded>,
     ) -> Sharing {
         let lock = || self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         while lock().get(name).is_some_and(|part| part.strong_count() > 0) {
@@ -108,7 +110,8 @@ impl Passes {
             shared
         });
         let not_before = Instant::now();
-        Sharing { shared, _part: part, is_ready: false, not_before, rests: 0, hold: None }
+        let figures = Arc::clone(figures);
+        Sharing { shared, _part: part, is_ready: false, not_before, rests: 0, hold: None, figures }
     }
 }
 
@@ -122,6 +125,7 @@ pub(crate) struct Sharing {
     not_before: Instant,
     rests: u32,
     hold: Option<Hold>,
+    figures: Arc<Decoded>,
 }
 
 /// The pass was asked to wait.
@@ -354,6 +358,7 @@ fn ended(
 
 fn rested(mut decoding: Decoding, since: Instant) -> Decoding {
     let sharing = decoding.sharing();
+    sharing.figures.is_in_pass_of(0);
     if since.elapsed() >= SETTLED {
         sharing.rests = 0;
     }
@@ -562,6 +567,7 @@ impl Hub {
     /// What has to be done for each, beside handing over.
     fn look(&mut self, nothing_waits: bool) {
         let wal_end = self.heard.wal_end();
+        let all = self.seats.len();
         let mut flushed = None;
         let (mut gone, mut failed) = (Vec::new(), Vec::new());
         for (id, seat) in &mut self.seats {
@@ -572,6 +578,7 @@ impl Hub {
             // It may wait to join still.
             let Some(place) = self.pass.place(*id) else { continue };
             seat.heard.advance_wal_end(wal_end);
+            seat.outlet.sharing.figures.is_in_pass_of(all);
             seat.outlet.came_to(place, nothing_waits, &seat.out);
             if let Err(error) = seat.outlet.look(place) {
                 failed.push((*id, error));

@@ -33,9 +33,12 @@ use copy::CopyProgress;
 use schema::SchemaProgress;
 use tokio::sync::watch;
 
+mod decoded;
 mod snapshot;
 mod standstill;
 
+pub(crate) use decoded::Decoded;
+pub use decoded::DecodedSnapshot;
 pub use snapshot::{
     BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, PrefetchSnapshot, Refresh, SchemaSnapshot,
     Snapshot, TableSnapshot, Totals, WaitingTable,
@@ -134,6 +137,7 @@ pub struct Status {
     refresh_asked: watch::Sender<u64>,
     refresh: Mutex<Option<Refresh>>,
     standstill: Standstill,
+    decoded: Arc<Decoded>,
 }
 
 impl Mark {
@@ -186,6 +190,7 @@ impl Status {
             refresh_asked: watch::Sender::new(0),
             refresh: Mutex::default(),
             standstill: Standstill::default(),
+            decoded: Arc::default(),
         }
     }
 
@@ -222,6 +227,11 @@ impl Status {
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+
+    /// Of WAL that is decoded here; what decodes it moves the figures.
+    pub(crate) fn decoded(&self) -> &Arc<Decoded> {
+        &self.decoded
     }
 
     /// Where the stream can be held between transactions.

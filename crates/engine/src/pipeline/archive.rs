@@ -21,6 +21,7 @@ use txn::{Block, Input};
 
 use super::broke;
 use crate::error::{Error, Kind};
+use crate::status::Decoded;
 
 /// Until a segment is looked for again.
 const POLL: Duration = Duration::from_secs(1);
@@ -40,6 +41,8 @@ pub(super) struct Archive {
     pub(super) from: Lsn,
     /// The start of a segment.
     pub(super) until: Lsn,
+    /// Where it is told what is waited for.
+    pub(super) figures: Arc<Decoded>,
 }
 
 /// Whether the archive has the segment of `lsn`.
@@ -89,12 +92,13 @@ impl Archive {
         let mut waited = 0_u32;
         while position < self.until && !out.is_closed() {
             let before = position;
-            match self.read_there(&mut position, out).map_err(Kind::Archive)? {
-                Some(missing) if waited.is_multiple_of(WAITS_BETWEEN_WARNINGS) => {
-                    tracing::warn!("{missing}; it is waited for");
-                }
-                _ => {}
+            let missing = self.read_there(&mut position, out).map_err(Kind::Archive)?;
+            if let Some(missing) = &missing
+                && waited.is_multiple_of(WAITS_BETWEEN_WARNINGS)
+            {
+                tracing::warn!("{missing}; it is waited for");
             }
+            self.figures.awaits(missing.map(|missing| missing.to_string()));
             if position > before {
                 waited = 0;
             } else {

@@ -59,6 +59,7 @@ impl Attempt<'_> {
                 Ok(None) => again,
                 Ok(Some(at)) => {
                     failures = 0_u32;
+                    self.status.decoded().compared(at);
                     tracing::info!(subscription = %name, "the catalogs that are followed are the source's at {at}");
                     if interval.is_zero() {
                         return std::future::pending().await;

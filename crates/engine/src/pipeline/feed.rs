@@ -358,11 +358,14 @@ impl Attempt<'_> {
         }
         let timeline = restart.timeline;
         let (name, source) = (&self.settings.subscription, &self.settings.source);
-        let sharing = self.passes.sharing(name, source, (ends.identity.system_id, timeline)).await;
+        let figures = self.status.decoded();
+        figures.begins();
+        let sharing = self.passes.sharing(name, source, (ends.identity.system_id, timeline), figures).await;
         let decoding = Decoding::new(restart, kept, Arc::clone(progress), asked, sharing, &wanted)?;
         let archive = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
             let until = Lsn::new(segment(reserved) * wanted.segment_size);
-            Archive { dir, timeline, from: decoding.position(), until }
+            let figures = Arc::clone(self.status.decoded());
+            Archive { dir, timeline, from: decoding.position(), until, figures }
         });
         Ok(Decoded { decoding, asks, archive })
     }

@@ -13,7 +13,7 @@ use conflict::ConflictType;
 use copy::{TableProgress, TableState};
 use serde::{Deserialize, Serialize};
 
-use super::{Blocked, Mark, Phase, Status};
+use super::{Blocked, DecodedSnapshot, Mark, Phase, Status};
 
 /// The last error, which may be over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,6 +231,9 @@ pub struct Snapshot {
     /// Pages read ahead.
     #[serde(default)]
     pub prefetch: PrefetchSnapshot,
+    /// Of WAL that is decoded here; nothing where the source decodes.
+    #[serde(default)]
+    pub decoded: Option<DecodedSnapshot>,
     /// The last error, if there was one.
     pub last_error: Option<LastError>,
 }
@@ -282,6 +285,7 @@ impl Status {
             blocked: self.blocked(),
             schema: self.schema_snapshot(),
             prefetch: self.prefetch_snapshot(),
+            decoded: self.decoded.snapshot(),
             last_error,
         }
     }

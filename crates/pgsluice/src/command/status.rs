@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use engine::admin::{self, SlotFigures, Stored};
 use engine::control::{self, Request};
-use engine::{Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot};
+use engine::{DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot};
 use serde::Serialize;
 
 use super::{connect, from_admin, from_control};
@@ -169,6 +169,9 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
         ),
     );
     lines.add("prefetch", show_prefetch(&snapshot.prefetch));
+    if let Some(decoded) = &snapshot.decoded {
+        lines.add("decoding", show_decoding(decoded, seconds_since));
+    }
     let met: Vec<_> = totals.conflicts.iter().filter(|(_, count)| **count > 0).collect();
     let met: Vec<_> = met.iter().map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
     lines.add("conflicts", if met.is_empty() { "none".to_owned() } else { met.join(", ") });
@@ -252,6 +255,26 @@ fn show_prefetch(prefetch: &PrefetchSnapshot) -> String {
         rate * 100.0,
         prefetch.workers
     )
+}
+
+/// `here, in one pass for 3 subscriptions; catalogs compared with the source's 12 s ago, at 0/1A2B3C4D`
+fn show_decoding(decoded: &DecodedSnapshot, seconds_since: impl Fn(i64) -> f64) -> String {
+    let mut text = match decoded.subscriptions_in_pass {
+        ..=1 => "here".to_owned(),
+        count => format!("here, in one pass for {count} subscriptions"),
+    };
+    // Writing to a String cannot fail.
+    let _ = match (&decoded.catalogs_compared_lsn, decoded.catalogs_compared_at_unix_ms) {
+        (Some(lsn), Some(at)) => {
+            let ago = show_seconds(seconds_since(at));
+            write!(text, "; catalogs compared with the source's {ago} ago, at {lsn}")
+        }
+        _ => write!(text, "; catalogs not compared with the source's yet"),
+    };
+    if let Some(awaited) = &decoded.archive_awaited {
+        let _ = write!(text, "; waiting for the archive: {awaited}");
+    }
+    text
 }
 
 /// `1.2 MB, 0.4 s`

@@ -220,6 +220,11 @@ fn catalogs_that_are_not_the_sources_stop_it() {
             s.publish("FOR TABLE t, mark");
             s.follow();
             s.wait_for_log(SAME);
+            let told = s.call(0, &["status"]).stdout;
+            let (_, at) =
+                told.split_once("decoding      here; catalogs compared with the source's ").expect(&told);
+            let at = at.lines().next().and_then(|line| line.rsplit_once(" ago, at ")).expect(&told).1;
+            assert!(s.log(0).contains(&format!("{SAME} at {at} ")), "{told}");
             // While others change them all the time.
             let over = std::sync::atomic::AtomicBool::new(false);
             let before = s.log(0).matches(SAME).count();
@@ -350,6 +355,26 @@ fn what_the_source_has_removed_comes_from_its_archive() {
             s.catch_up();
             s.same();
             assert_eq!(s.log(0).matches("reading WAL from").count(), 2, "{}", s.log(0));
+            // What comes late is waited for.
+            s.stop();
+            lose_wal(s);
+            let mut segments: Vec<_> =
+                std::fs::read_dir(&own).unwrap().map(|file| file.unwrap().path()).collect();
+            segments.sort();
+            let late = &segments[segments.len() - 2];
+            let hidden = late.with_extension("hidden");
+            std::fs::rename(late, &hidden).unwrap();
+            s.run_with(|command| {
+                command.env("PGSLUICE_WAL_ARCHIVE", &own);
+            });
+            let awaited = |s: &Scenario| s.status(0)["decoded"]["archive_awaited"].clone();
+            let name = late.file_name().unwrap().to_str().unwrap();
+            let waits = || Ok(awaited(s).as_str().is_some_and(|awaited| awaited.contains(name)));
+            wait_for("the segment to be named", BOUND, waits).unwrap();
+            std::fs::rename(&hidden, late).unwrap();
+            s.catch_up();
+            s.same();
+            assert!(awaited(s).is_null());
             // What the archive has lost, too, is named.
             s.stop();
             lose_wal(s);

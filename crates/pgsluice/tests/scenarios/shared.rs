@@ -230,6 +230,9 @@ fn write(stage: &Stage<'_>, round: i32) {
 fn databases_and_subscriptions_of_a_server_are_decoded_in_one_pass() {
     on_stage(|stage| {
         stage.wait_for_one_pass();
+        stage.wait("all to say so", || {
+            ALL.iter().all(|name| stage.status(name)["decoded"]["subscriptions_in_pass"] == 3)
+        });
         let begun = stage.kept();
         write(stage, 1);
         stage.same(ALL);
@@ -248,6 +251,9 @@ fn databases_and_subscriptions_of_a_server_are_decoded_in_one_pass() {
         write(stage, 2);
         stage.same(&["two", "three"]);
         assert_eq!(stage.walsenders(), ["pass"]);
+        stage.wait("one less in it", || {
+            stage.call(&["status", "--subscription", "two"]).contains("here, in one pass for 2 subscriptions")
+        });
 
         // Killed where it is, all go on where each has come to.
         write(stage, 3);

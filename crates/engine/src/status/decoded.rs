@@ -1,0 +1,74 @@
+//! What is told of a source whose WAL is decoded here.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use base::{Lsn, PgTimestamp};
+use serde::{Deserialize, Serialize};
+
+/// Of the source `wal`; the stages move it.
+#[derive(Debug, Default)]
+pub(crate) struct Decoded {
+    told: Mutex<Told>,
+    /// Subscriptions in the pass that this one takes part in, 0 while it decodes alone. Apart, as it is told all the time.
+    in_pass: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    /// WAL is decoded here.
+    decodes: bool,
+    compared: Option<(Lsn, PgTimestamp)>,
+    awaited: Option<String>,
+}
+
+/// What is told of WAL that is decoded here.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DecodedSnapshot {
+    /// Up to here the catalogs that are followed were seen to be the source's; nothing before the first time.
+    pub catalogs_compared_lsn: Option<String>,
+    /// When that was.
+    pub catalogs_compared_at_unix_ms: Option<i64>,
+    /// How many subscriptions of this process WAL is read and decoded for in one pass; 1 for this one alone.
+    pub subscriptions_in_pass: usize,
+    /// What of the archive is waited for, and so cannot be decoded yet.
+    pub archive_awaited: Option<String>,
+}
+
+impl Decoded {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An attempt begins that decodes, alone at first.
+    pub(crate) fn begins(&self) {
+        self.is_in_pass_of(0);
+        let mut told = self.told();
+        (told.decodes, told.awaited) = (true, None);
+    }
+
+    /// The catalogs that are followed are the source's at `lsn`.
+    pub(crate) fn compared(&self, lsn: Lsn) {
+        self.told().compared = Some((lsn, PgTimestamp::now()));
+    }
+
+    /// What of the archive is waited for; `None` when it goes on.
+    pub(crate) fn awaits(&self, what: Option<String>) {
+        self.told().awaited = what;
+    }
+
+    /// So many subscriptions are decoded for in the pass that this one takes part in; 0 when it has left.
+    pub(crate) fn is_in_pass_of(&self, subscriptions: usize) {
+        self.in_pass.store(subscriptions, Ordering::Relaxed);
+    }
+
+    pub(super) fn snapshot(&self) -> Option<DecodedSnapshot> {
+        let told = self.told();
+        told.decodes.then(|| DecodedSnapshot {
+            catalogs_compared_lsn: told.compared.map(|(lsn, _)| lsn.to_string()),
+            catalogs_compared_at_unix_ms: told.compared.map(|(_, at)| at.unix_micros() / 1_000),
+            subscriptions_in_pass: self.in_pass.load(Ordering::Relaxed).max(1),
+            archive_awaited: told.awaited.clone(),
+        })
+    }
+}
