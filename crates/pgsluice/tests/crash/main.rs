@@ -37,7 +37,7 @@ use testkit::{Cluster, Major, Pair, Proxy, Sluice, StopMode, same_rows, wait_for
 use crate::conn::Conn;
 use crate::ddl::Ddl;
 use crate::load::{Load, TABLES};
-use crate::strike::{Recorder, Tally, Victim, await_phase, hold_in_commit, signal};
+use crate::strike::{Recorder, Tally, Victim, await_phase, freeze_in, hold_in_commit, signal};
 use crate::watch::Watch;
 
 /// Kills over all majors.
@@ -45,7 +45,7 @@ const KILLS_MIN: u32 = 60;
 /// Kills that each phase must be hit by.
 const HITS_MIN: u32 = 3;
 /// After so many rounds for a phase that some victim was not hit in, it need not be that one: of what is received in bursts
-/// it may never be.
+/// it may never be. One that is over sooner than a signal arrives is then met with the process standing still.
 const TRIES_MAX: u32 = 6;
 /// Rounds after which a phase that was not hit often enough fails the test.
 const ROUNDS_MAX: u32 = 90;
@@ -352,12 +352,12 @@ impl World {
     /// Whom to end in `wanted`: pgsluice and the target before anybody again, unless that does not succeed; in
     /// COMMIT the connection, and whoever was spared so far.
     fn victim(&mut self, wanted: Phase) -> Victim {
+        let tried = &mut self.tried[wanted as usize];
+        *tried += 1;
         if wanted == Phase::Keep {
             // It concerns nobody else, and is over before a probe of the target has been answered.
             return Victim::Sluice;
         }
-        let tried = &mut self.tried[wanted as usize];
-        *tried += 1;
         let missing = match *tried {
             ..=TRIES_MAX => [Victim::Sluice, Victim::Target]
                 .into_iter()
@@ -367,11 +367,17 @@ impl World {
         match missing {
             Some(victim) => victim,
             None if wanted == Phase::Commit && self.tally.answers_lost == 0 => Victim::Link,
-            None => {
-                let spared = Victim::ALL.into_iter().find(|victim| self.tally.of(*victim) == 0);
-                spared.unwrap_or_else(|| Victim::pick(&mut self.random))
-            }
+            None => match Victim::ALL.into_iter().find(|victim| self.tally.of(*victim) == 0) {
+                Some(spared) => spared,
+                None if self.is_fleeting(wanted) => Victim::Sluice,
+                None => Victim::pick(&mut self.random),
+            },
         }
+    }
+
+    /// Whether it was wanted often, and hit too rarely.
+    fn is_fleeting(&self, wanted: Phase) -> bool {
+        self.tried[wanted as usize] > TRIES_MAX && self.tally.counted(wanted) < self.hits_min(wanted)
     }
 
     /// One kill, and everything back on its feet.
@@ -384,7 +390,9 @@ impl World {
         let coin = first || self.random.random_bool(0.5);
         let hold = wanted == Phase::Commit && victim.may_find_commit_held() && coin;
         let held = hold && hold_in_commit(&self.recorder, backend);
-        if !held && !await_phase(&self.recorder, wanted, &mut self.random) {
+        let freeze = victim == Victim::Sluice && self.is_fleeting(wanted);
+        let frozen = !held && freeze && freeze_in(&self.recorder, wanted, self.sluice.pid());
+        if !held && !frozen && !await_phase(&self.recorder, wanted, &mut self.random) {
             self.story.tell(format!("{wanted:?} did not come"));
         }
         self.tally.held += u32::from(held);
@@ -397,7 +405,11 @@ impl World {
         let behind = self.behind();
         self.story.tell(format!(
             "{victim:?} in {hit:?}{}; ready {:.1} s, seen {:.1} s, done {:.1} s, {} behind",
-            if held { ", held" } else { "" },
+            match (held, frozen) {
+                (true, _) => ", held",
+                (_, true) => ", stopped there",
+                _ => "",
+            },
             ready.as_secs_f64(),
             seen.as_secs_f64(),
             done.as_secs_f64(),

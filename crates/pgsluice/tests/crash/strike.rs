@@ -155,6 +155,26 @@ pub(crate) fn await_phase(recorder: &Recorder, wanted: Phase, random: &mut StdRn
     false
 }
 
+/// Stops the process `pid`, whose recorder it is, where it is in `wanted`, so that it is certainly there when it is killed;
+/// false if that did not succeed, and then it runs.
+pub(crate) fn freeze_in(recorder: &Recorder, wanted: Phase, pid: u32) -> bool {
+    let deadline = Instant::now() + PHASE_BOUND;
+    while Instant::now() < deadline {
+        if !recorder.read().is(wanted) {
+            continue;
+        }
+        signal(pid, Signal::STOP);
+        while !is_stopped(pid) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        if recorder.read().is(wanted) {
+            return true;
+        }
+        signal(pid, Signal::CONT);
+    }
+    false
+}
+
 /// Stops `backend` in the middle of a COMMIT, so that it is certainly sent
 /// and unanswered; false if that did not succeed.
 pub(crate) fn hold_in_commit(recorder: &Recorder, backend: u32) -> bool {
