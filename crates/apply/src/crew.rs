@@ -311,6 +311,8 @@ impl Crew {
             if let Some((_, lane, _)) = self.head() {
                 self.applying.store(self.lanes[lane].pid, Ordering::Relaxed);
             }
+            // Before it waits: what just came may be done already.
+            self.shared.counters.executing.store(!self.schedule.is_empty(), Ordering::Relaxed);
             let (question, look) = (self.next_question(), self.early_look());
             tokio::select! {
                 biased;
@@ -329,7 +331,6 @@ impl Crew {
                     self.ask();
                 }
             }
-            self.shared.counters.executing.store(!self.schedule.is_empty(), Ordering::Relaxed);
         }
         // What it waits for may take long, and what was not begun need not be.
         self.let_early_go();

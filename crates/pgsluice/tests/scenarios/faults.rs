@@ -4,6 +4,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -168,6 +169,23 @@ fn a_network_to_the_target_that_stalls_is_noticed() {
             s.same();
         }
         assert!(s.log(0).contains("whose connection to this process was lost"), "{}", s.log(0));
+    });
+}
+
+/// Nothing comes, and nothing is waited for.
+#[test]
+fn a_target_that_has_nothing_to_do_is_not_taken_for_lost() {
+    scenario_with(IMPATIENT, |s| {
+        s.both("CREATE TABLE t (id serial PRIMARY KEY)");
+        s.follow();
+        s.source("INSERT INTO t DEFAULT VALUES");
+        s.catch_up();
+        // The timeout, what is waited before anything is asked, and as much again.
+        std::thread::sleep(Duration::from_secs(8));
+        assert!(!s.log(0).contains("nothing has come from the target"), "{}", s.log(0));
+        s.source("INSERT INTO t DEFAULT VALUES");
+        s.catch_up();
+        s.same();
     });
 }
 
