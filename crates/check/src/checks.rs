@@ -5,6 +5,7 @@
 //! would say is not known.
 
 mod acting;
+mod archive;
 mod identity;
 mod new_schema;
 mod publication;
@@ -34,7 +35,7 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 49] = [
+const CHECKS: [Check; 50] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
@@ -66,6 +67,7 @@ const CHECKS: [Check; 49] = [
     Check::Both(rights::target_policies),
     // The subscription itself.
     Check::Both(slot::slot),
+    Check::Both(archive::archive),
     Check::Both(slot::subscription),
     Check::Target(slot::origin),
     Check::Both(slot::running_transactions),

@@ -21,6 +21,7 @@
 //! Does not belong here: putting anything right, and what only shows while
 //! rows are applied.
 
+mod archive;
 mod checks;
 mod finding;
 mod publisher;
@@ -29,7 +30,7 @@ mod server;
 mod subscriber;
 mod types;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::{PgVersion, SubscriptionName};
 use client::{ConnInfo, Session};
@@ -69,8 +70,17 @@ pub struct Wanted {
     pub synchronous_commit: &'static str,
     /// The slot is a physical one: WAL is decoded outside the server.
     pub physical_slot: bool,
-    /// What such a slot has lost comes from elsewhere.
-    pub wal_archive: bool,
+    /// Where what such a slot has lost comes from.
+    pub wal_archive: Option<PathBuf>,
+    /// There is a slot at all; otherwise all comes from `wal_archive`.
+    pub wal_stream: bool,
+}
+
+impl Wanted {
+    /// What is followed instead of a stream.
+    fn followed_archive(&self) -> Option<&Path> {
+        self.wal_archive.as_deref().filter(|_| self.physical_slot && !self.wal_stream)
+    }
 }
 
 /// How a schema is to be brought over.

@@ -9,6 +9,7 @@ use source::publication::{self, PublishedTable};
 use source::slot::{self, SlotState};
 
 use crate::Wanted;
+use crate::archive::Archive;
 use crate::read::Reader;
 use crate::server::Server;
 
@@ -177,6 +178,8 @@ pub(crate) struct Publisher {
     pub(crate) large_objects: i64,
     pub(crate) slot_name: String,
     pub(crate) slot: Option<SlotState>,
+    /// What is followed instead of it.
+    pub(crate) archive: Option<Archive>,
     pub(crate) running: Vec<Running>,
     pub(crate) prepared: Vec<Prepared>,
 }
@@ -329,6 +332,10 @@ impl Publisher {
         let unpublished = reader.rows("unpublished tables", &unpublished_sql(major), &[names]).await?;
         let counts: Option<Counts> = reader.row("sequences and large objects", COUNTS, &[]).await?;
         let found = slot::slot_state(reader.session, &slot).await;
+        let archive = match wanted.followed_archive() {
+            Some(dir) => Some(Archive::read(reader, dir).await?),
+            None => None,
+        };
         Ok(Publisher {
             server,
             pg_dump: None,
@@ -345,6 +352,7 @@ impl Publisher {
             large_objects: counts.as_ref().map_or(0, |counts| counts.large_objects),
             slot_name: slot,
             slot: found.ok().flatten(),
+            archive,
             running: reader.rows("running transactions", RUNNING, &[]).await?,
             prepared: reader.rows("prepared transactions", PREPARED, &[]).await?,
         })

@@ -32,6 +32,7 @@ const RESTORED_SOURCE: HeldBy = ("pgsluice scenarios", "a_source_restored_to_bef
 const DISABLED: HeldBy = ("pgsluice scenarios", "disable_on_error_keeps_the_prefix_and_stays_disabled");
 const RELAXED: HeldBy = ("pgsluice scenarios", "p1_what_was_committed_ahead_is_not_released");
 const WAL_STATE: HeldBy = ("pgsluice scenarios", "without_what_was_kept_nothing_is_decoded");
+const FOLLOWED_ARCHIVE: HeldBy = ("pgsluice scenarios", "without_a_slot_all_comes_from_the_archive");
 const WAL_ARCHIVE: HeldBy = ("pgsluice scenarios", "what_the_source_has_removed_comes_from_its_archive");
 const OTHER_CATALOGS: HeldBy = ("pgsluice scenarios", "catalogs_that_are_not_the_sources_stop_it");
 const WAL_REFUSED: HeldBy = ("pgsluice scenarios", "what_cannot_be_decoded_outside_is_refused_at_the_start");
@@ -112,10 +113,12 @@ base::catalogue! {
         Doing::Decoding,
         "The archive of the source's WAL cannot be read",
         Kind::Archive(archived()),
-        "The slot has lost WAL that is needed, and `wal_archive` is read instead. What stands behind the colon has an \
-         entry of its own.",
-        "Do what that entry says, or give the directory that has the segments as `wal_archive`; it is tried again.",
-        &[WAL_ARCHIVE],
+        "The slot has lost WAL that is needed, and `wal_archive` is read instead; or all WAL is read from there \
+         (`wal_stream = off`). What stands behind the colon has an entry of its own.",
+        "Do what that entry says, or give the directory that has the segments as `wal_archive`; it is tried again. A new \
+         subscription needs the segment of the latest checkpoint: where the archive was begun later, run `CHECKPOINT` on the \
+         source; where that segment is not full yet, `SELECT pg_switch_wal()`.",
+        &[WAL_ARCHIVE, FOLLOWED_ARCHIVE],
     ),
     Kind::Refused(Refusal::NoRestart { .. }) => starting(
         "What the catalogs were is not known",
@@ -128,6 +131,25 @@ base::catalogue! {
         "Start it where it ran before, with the same `state_dir`. Otherwise run `pgsluice drop`, empty the tables on \
          the target, and `pgsluice run` copies them again.",
         &[WAL_STATE],
+    ),
+    Kind::Refused(Refusal::ArchiveIsPgWal(_)) => starting(
+        "The archive is a server's own directory",
+        Refusal::ArchiveIsPgWal("/var/lib/postgresql/18/main/pg_wal".into()),
+        "With `wal_stream = off` all WAL comes from `wal_archive`. A server writes WAL to `pg_wal` before it makes it durable; \
+         only what is durable is archived, or sent to `pg_receivewal`.",
+        "Give the directory that the source's `archive_command` or `pg_receivewal` fills.",
+        &[FOLLOWED_ARCHIVE],
+    ),
+    Kind::Refused(Refusal::ArchiveOfAnother { .. }) => starting(
+        "The archive is of another server",
+        Refusal::ArchiveOfAnother {
+            dir: "/archive".into(),
+            own: 7_300_000_000_000_000_001,
+            found: 7_300_000_000_000_000_002,
+        },
+        "With `wal_stream = off` all WAL comes from `wal_archive`. What is there was written by another cluster.",
+        "Give the directory that the source's `archive_command` or `pg_receivewal` fills.",
+        &[FOLLOWED_ARCHIVE],
     ),
     Kind::Refused(Refusal::OtherCatalogs(_)) => entry(
         Doing::Decoding,

@@ -113,7 +113,7 @@ impl Restart {
 
     /// From where on WAL is needed.
     pub(crate) fn lsn(&self) -> Lsn {
-        begin(&self.catalog)
+        last_record(&self.catalog)
     }
 }
 
@@ -157,7 +157,8 @@ impl Header<'_> {
     }
 }
 
-fn begin(catalog: &Catalog) -> Lsn {
+/// The last record that was read, or where reading begins.
+pub(crate) fn last_record(catalog: &Catalog) -> Lsn {
     let last = catalog.last();
     if last.is_valid() { last } else { catalog.start() }
 }
@@ -279,7 +280,7 @@ impl Decoding {
     ) -> Result<Decoding, Error> {
         kept.advance(restart.lsn());
         let Restart { slot, timeline, catalog, .. } = restart;
-        let saved = begin(&catalog);
+        let saved = last_record(&catalog);
         let decoder = wanted.decoder(catalog)?;
         let path = wanted.settings.restart_file();
         let keeper =
@@ -311,6 +312,11 @@ impl Decoding {
     /// Where the stream must begin.
     pub(crate) fn position(&self) -> Lsn {
         self.decoder.position()
+    }
+
+    /// The last record before [`Decoding::position`] that was read, or where reading begins.
+    pub(crate) fn last_record(&self) -> Lsn {
+        last_record(self.decoder.place().catalog)
     }
 
     /// From where on its slot must keep WAL.
@@ -424,7 +430,9 @@ impl Outlet {
             // Who asked may have gone.
             let _ = ask.answer.send(AtPlace { catalog: place.catalog.clone(), changed: place.changed });
         }
-        self.keeper.look(place, &self.progress).map_err(|error| Kind::Spool(error).into())
+        self.keeper.look(place, &self.progress).map_err(Kind::Spool)?;
+        self.sharing.needs_from(self.keeper.saved);
+        Ok(())
     }
 }
 
@@ -585,7 +593,7 @@ impl Keeper {
             self.saving = None;
         }
         let Some(candidate) = &mut self.candidate else {
-            let since = begin(place.catalog).as_u64().saturating_sub(self.saved.as_u64());
+            let since = last_record(place.catalog).as_u64().saturating_sub(self.saved.as_u64());
             if since >= KEEP_BYTES_MAX || since >= KEEP_BYTES && self.at.elapsed() >= KEEP_AFTER {
                 let met = Met { lsn: place.catalog.last(), newest: place.newest };
                 self.candidate = Some(Candidate { catalog: place.catalog.clone(), met, ended: None });

@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Client(client::Error),
     Decode(output::Error),
     Spool(std::io::Error),
-    /// Files with WAL that the source has no more.
+    /// Files with WAL that the source does not send.
     Archive(source::segments::Error),
     /// A pass for several subscriptions, by this error of all.
     Pass(String),
@@ -95,7 +95,7 @@ impl fmt::Display for Error {
             Kind::Spool(error) => {
                 write!(f, "{error}; make room there, or give another --state-dir")
             }
-            Kind::Archive(error) => write!(f, "cannot read the WAL that the source has no more: {error}"),
+            Kind::Archive(error) => write!(f, "cannot read the archive of the source's WAL: {error}"),
             Kind::Pass(why) => write!(
                 f,
                 "decoding for several subscriptions in one pass has ended: {why}; this one goes on from what it has kept"

@@ -308,7 +308,7 @@ mod tests {
         let status = Arc::new(Status::new("orders".parse().unwrap()));
         status.counters().conflicts.add(conflict::ConflictType::UpdateMissing);
         status.counters().inserts.fetch_add(7, std::sync::atomic::Ordering::Relaxed);
-        status.decoded().begins();
+        status.decoded().begins(1, 16 << 20);
         status.note_source_end(base::Lsn::new(1_000));
         status.progress().advance_received(base::Lsn::new(900));
         status.progress().advance_flushed(base::Lsn::new(900));

@@ -14,6 +14,8 @@
 mod archive;
 mod compare;
 mod feed;
+mod identity;
+mod shipping;
 mod snapshot;
 
 use std::collections::HashMap;
@@ -25,13 +27,14 @@ use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use copy::CopyJob;
 use source::publication::{self, Generated, PublishedTable, TableName, TargetTable};
-use source::slot::{self, SlotState, SystemIdentity};
+use source::slot::{self, Fork, SlotState, SystemIdentity};
 use source::stream::{Heard, QUEUE_BLOCKS};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, DirSpool};
 
 use self::feed::Feed;
+pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
 use crate::adopt::{self, Adoption};
 use crate::error::{Error, Kind};
@@ -154,6 +157,8 @@ struct Ends {
     /// The row's, or what a new one will be called.
     slot_name: String,
     slot: Option<SlotState>,
+    /// Where the source left the timelines before its own; asked only where an archive is followed.
+    forks: Vec<Fork>,
     published: Vec<PublishedTable>,
     targets: HashMap<TableName, TargetTable>,
 }
@@ -191,6 +196,10 @@ impl Attempt<'_> {
         let mut wire =
             Wire::connect(&settings.source, &stream_name, Replication::Database, &SOURCE_SETTINGS).await?;
         let identity = slot::identify_system(&mut wire).await?;
+        let forks = match settings.followed_archive() {
+            Some(_) => slot::timeline_forks(&mut wire, identity.timeline).await?,
+            None => Vec::new(),
+        };
         let source =
             client::connect(&settings.source, &name.application_name("look"), &SOURCE_SETTINGS).await?;
         let row = state.load().await?;
@@ -201,7 +210,7 @@ impl Attempt<'_> {
         let published = publication::inspect(&source, &settings.publications).await?;
         let names: Vec<TableName> = published.iter().map(|table| table.name.clone()).collect();
         let targets = publication::target_tables(state.session(), &names).await?;
-        Ok(Ends { wire, source, state, identity, row, adopted, slot_name, slot, published, targets })
+        Ok(Ends { wire, source, state, identity, row, adopted, slot_name, slot, forks, published, targets })
     }
 
     /// What must hold before anything is changed.
@@ -271,11 +280,11 @@ impl Attempt<'_> {
         let tables: Vec<(String, String)> =
             ends.published.iter().map(|table| (table.name.schema.clone(), table.name.name.clone())).collect();
         ends.state.begin_at(began, &tables, self.settings.copy_data).await?;
-        tracing::info!(
-            subscription = %name,
-            "created replication slot \"{}\" at {}, {} tables",
-            name.slot(), began, tables.len()
-        );
+        let slot = match self.settings.followed_archive() {
+            None => format!("created replication slot \"{}\"", name.slot()),
+            Some(_) => "begins".to_owned(),
+        };
+        tracing::info!(subscription = %name, "{slot} at {began}, {} tables", tables.len());
         let mut copied = Vec::new();
         if self.settings.copy_data {
             self.status.set_phase(Phase::Copying);
@@ -404,7 +413,7 @@ impl Attempt<'_> {
                 None
             }
             Some(restart) => {
-                let reserved = found.and_then(|slot| slot.restart_lsn);
+                let reserved = found.map(|slot| slot.restart_lsn.unwrap_or_default());
                 Some(self.decoding(&ends, restart, reserved, &progress, binary).await?)
             }
         };
@@ -539,7 +548,8 @@ impl Flow {
         mut skip: watch::Receiver<Lsn>,
     ) -> Result<(), Error> {
         let heard = Arc::<Heard>::default();
-        let asks = self.stream.asks.take();
+        let (asks, followed) = (self.stream.asks.take(), self.stream.followed());
+        let left = self.stream.left_slot.take();
         let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), self.kind);
         tokio::select! {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
@@ -556,6 +566,11 @@ impl Flow {
                 let Err(error) = failed;
                 return Err(error);
             }
+            failed = attempt.watch_identity(followed) => {
+                let Err(error) = failed;
+                return Err(error);
+            }
+            never = attempt.drop_left_slot(left, &self.progress) => match never {},
             silence = attempt.status.target_silent() => return Err(Kind::Silent(silence).into()),
             () = carry_figures(attempt.status, &heard) => {}
             () = attempt.stop.cancelled() => {}

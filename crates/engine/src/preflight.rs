@@ -83,7 +83,8 @@ fn wanted(settings: &Settings) -> Wanted {
         keep_commit_timestamps: settings.keep_commit_timestamps,
         synchronous_commit: settings.synchronous_commit.as_str(),
         physical_slot: settings.source_mode == SourceMode::Wal,
-        wal_archive: settings.wal_archive.is_some(),
+        wal_archive: settings.wal_archive.clone(),
+        wal_stream: settings.followed_archive().is_none(),
     }
 }
 

@@ -20,6 +20,13 @@ pub(crate) enum Refusal {
     },
     /// What was followed is not what the source has; a difference each.
     OtherCatalogs(Vec<String>),
+    /// What is to be followed as an archive.
+    ArchiveIsPgWal(PathBuf),
+    ArchiveOfAnother {
+        dir: PathBuf,
+        own: u64,
+        found: u64,
+    },
     /// What cannot be decoded outside the server, table by table.
     Undecodable(Vec<String>),
     /// A subscription keeps the source mode that its slot was made for.
@@ -230,6 +237,18 @@ impl fmt::Display for Refusal {
                 "{} does not say what the catalogs were where decoding has to go on: {why}; WAL alone does not tell; \
                  put the file back, give the --state-dir that it is in, or drop the subscription and copy again",
                 path.display()
+            ),
+            Refusal::ArchiveIsPgWal(dir) => write!(
+                f,
+                "{} is the pg_wal of a server, and has WAL that is not flushed yet: a crash would take it back after it was \
+                 applied; give the directory that archive_command or pg_receivewal fills as wal_archive",
+                dir.display()
+            ),
+            Refusal::ArchiveOfAnother { dir, own, found } => write!(
+                f,
+                "{} has WAL of the cluster with the system identifier {found}, and the source is {own}; give the directory that \
+                 has the source's as wal_archive",
+                dir.display()
             ),
             Refusal::OtherCatalogs(differences) => write!(
                 f,

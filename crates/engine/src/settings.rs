@@ -3,7 +3,7 @@
 //! The program's settings table makes these; units are in the types, names
 //! are the settings' own. Nothing here is read from an environment or a file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use apply::{CommitOrder, PrefetchMode};
@@ -74,6 +74,8 @@ pub struct Settings {
     pub catalog_check_interval: Duration,
     /// Where WAL is that the source has removed: segments as `archive_command` or `pg_receivewal` leaves them.
     pub wal_archive: Option<PathBuf>,
+    /// Whether WAL comes by a stream, through a slot; otherwise all of it comes from [`Settings::wal_archive`].
+    pub wal_stream: bool,
     /// Run although the target's triggers and foreign keys would act.
     pub allow_triggers: bool,
     /// Directory of locks, control sockets and spools.
@@ -140,6 +142,13 @@ impl SynchronousCommit {
 }
 
 impl Settings {
+    /// The archive that is followed instead of a stream, if one is.
+    #[must_use]
+    pub fn followed_archive(&self) -> Option<&Path> {
+        let is_followed = self.source_mode == SourceMode::Wal && !self.wal_stream;
+        self.wal_archive.as_deref().filter(|_| is_followed)
+    }
+
     /// The directory in which this subscription spools open transactions;
     /// whatever is in it is of no use once the process has ended.
     #[must_use]
@@ -162,18 +171,18 @@ impl Settings {
 
 /// See [`Settings::decoding_dir`].
 #[must_use]
-pub fn decoding_dir(state_dir: &std::path::Path, subscription: &SubscriptionName) -> PathBuf {
+pub fn decoding_dir(state_dir: &Path, subscription: &SubscriptionName) -> PathBuf {
     state_dir.join(format!("{subscription}.decoding"))
 }
 
 /// See [`Settings::restart_file`].
 #[must_use]
-pub fn restart_file(state_dir: &std::path::Path, subscription: &SubscriptionName) -> PathBuf {
+pub fn restart_file(state_dir: &Path, subscription: &SubscriptionName) -> PathBuf {
     state_dir.join(format!("{subscription}.wal"))
 }
 
 /// See [`Settings::spool_dir`]; for commands that have no other settings.
 #[must_use]
-pub fn spool_dir(state_dir: &std::path::Path, subscription: &SubscriptionName) -> PathBuf {
+pub fn spool_dir(state_dir: &Path, subscription: &SubscriptionName) -> PathBuf {
     state_dir.join(format!("{subscription}.spool"))
 }

@@ -22,18 +22,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName, with_causes};
-use client::ConnInfo;
 use output::{MemberId, Pass, Place, Refusal, Step};
-use source::stream::{Heard, QUEUE_BLOCKS, Stream};
+use source::stream::{Heard, QUEUE_BLOCKS};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use txn::{Block, Input};
 
-use crate::decoding::{Decoding, Handed, LOOK, LOOK_OFTEN, Outlet};
+use crate::decoding::{Decoding, Handed, LOOK, LOOK_OFTEN, Outlet, last_record};
 use crate::error::{Error, Kind};
-use crate::pipeline::FAREWELL;
+use crate::pipeline::{FAREWELL, Shipping};
 use crate::status::Decoded;
 
 /// Behind the end of WAL by less, one is near it.
@@ -62,7 +61,8 @@ pub struct Passes {
     parts: Mutex<HashMap<SubscriptionName, Weak<()>>>,
 }
 
-/// Who ships WAL. The address is as it was given: a standby, or a server that took its place, has the same identity.
+/// Who ships WAL. The address is as it was given: a standby, or a server that took its place, has the same identity. An
+/// archive's is its directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Server {
     system_id: u64,
@@ -85,8 +85,7 @@ impl Passes {
     pub(crate) async fn sharing(
         &self,
         name: &SubscriptionName,
-        source: &ConnInfo,
-        (system_id, timeline): (u64, u32),
+        (address, system_id, timeline): (String, u64, u32),
         figures: &Arc<Decoded>,
     ) -> Sharing {
         let lock = || self.parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,11 +94,6 @@ impl Passes {
         }
         let part = Arc::new(());
         lock().insert(name.clone(), Arc::downgrade(&part));
-        let mut address = source.address();
-        if address.contains(',') {
-            // Of several hosts, any may be connected to, and not all need be the same server.
-            address = format!("{address} of {name}");
-        }
         let server = Server { system_id, timeline, address };
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         servers.retain(|_, shared| shared.strong_count() > 0);
@@ -209,6 +203,11 @@ impl Sharing {
         Way::Alone
     }
 
+    /// Nothing before `lsn` is needed any more, whenever it ends.
+    pub(crate) fn needs_from(&self, lsn: Lsn) {
+        self.figures.needs_from(lsn);
+    }
+
     /// Whether somebody waits for this one.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.hold.is_some()
@@ -272,12 +271,13 @@ pub(crate) struct Part<'a> {
     pub(crate) streams: &'a Arc<dyn Streams>,
 }
 
-/// Begins streams of WAL that need no slot.
+/// Begins what ships WAL and needs no slot.
 pub(crate) trait Streams: Send + Sync {
-    fn start(&self, at: Lsn) -> Starting;
+    /// From `at` on, which is behind the record at `last`.
+    fn start(&self, at: Lsn, last: Lsn) -> Starting;
 }
 
-pub(crate) type Starting = Pin<Box<dyn Future<Output = Result<Stream, Error>> + Send>>;
+pub(crate) type Starting = Pin<Box<dyn Future<Output = Result<Shipping, Error>> + Send>>;
 
 /// Takes part in a pass until it is better to go on alone; `None` if nobody takes what comes out. Dropped before, it leaves.
 ///
@@ -311,7 +311,8 @@ pub(crate) async fn found(
     part: &Part<'_>,
 ) -> Result<Option<Decoding>, Error> {
     let since = Instant::now();
-    let stream = match start(&**part.streams, decoding.position()).await {
+    let (at, last) = (decoding.position(), decoding.last_record());
+    let stream = match start(&**part.streams, at, last).await {
         Ok(stream) => stream,
         Err(error) => {
             tracing::warn!(subscription = %decoding.name(), "no stream for several subscriptions: {}", with_causes(&error));
@@ -339,9 +340,9 @@ pub(crate) async fn found(
     outcome
 }
 
-async fn start(streams: &dyn Streams, at: Lsn) -> Result<Stream, Error> {
+async fn start(streams: &dyn Streams, at: Lsn, last: Lsn) -> Result<Shipping, Error> {
     let late = |_| Error::from(Kind::Pass(format!("no stream within {CONNECT_MAX:?}")));
-    tokio::time::timeout(CONNECT_MAX, streams.start(at)).await.map_err(late)?
+    tokio::time::timeout(CONNECT_MAX, streams.start(at, last)).await.map_err(late)?
 }
 
 fn ended(
@@ -396,7 +397,7 @@ struct Source {
 }
 
 impl Hub {
-    async fn run(mut self, stream: Stream) {
+    async fn run(mut self, stream: Shipping) {
         let mut source = self.source(stream);
         while !self.seats.is_empty() {
             if !self.seats.contains_key(&self.owner) {
@@ -431,7 +432,7 @@ impl Hub {
         self.disperse();
     }
 
-    fn source(&self, mut stream: Stream) -> Source {
+    fn source(&self, mut stream: Shipping) -> Source {
         let (blocks, wal) = mpsc::channel(QUEUE_BLOCKS);
         let stop = CancellationToken::new();
         let stopping = stop.clone().drop_guard();
@@ -448,9 +449,11 @@ impl Hub {
     }
 
     /// Another's stream from where the pass is.
-    async fn next_owner(&mut self) -> Option<Stream> {
+    async fn next_owner(&mut self) -> Option<Shipping> {
         let (id, seat) = self.seats.iter().next()?;
-        match start(&*seat.streams, self.pass.position()).await {
+        let last =
+            self.pass.place(*id).map_or_else(|| self.pass.decoded(), |place| last_record(place.catalog));
+        match start(&*seat.streams, self.pass.position(), last).await {
             Ok(stream) => {
                 self.owner = *id;
                 Some(stream)

@@ -160,6 +160,15 @@ pub(crate) struct Stream {
     #[arg(long, value_name = "DIR")]
     pub(crate) wal_archive: Option<PathBuf>,
 
+    /// With source_mode = wal, have the source send its WAL, through a slot
+    ///
+    /// `off`: all WAL comes from wal_archive, which is followed as it grows,
+    /// with files that pg_receivewal is still writing (.partial). The source
+    /// has then no slot, and no walsender once it has begun. It can be set and
+    /// unset at any start.
+    #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) wal_stream: OnOff,
+
     /// With source_mode = wal, compare the catalogs this often with the source's
     ///
     /// They are followed through the WAL and compared, row by row, at each

@@ -78,6 +78,10 @@ impl Subject {
         if stream.publication.is_empty() {
             return Err(Failure::Missing { key: "publication" }.into());
         }
+        if stream.source_mode == SourceMode::Wal && !stream.wal_stream.0 && stream.wal_archive.is_none() {
+            let why = "wal_stream = off needs wal_archive: without a stream, all WAL must come from there";
+            return Err(Failure::Together(why.to_owned()).into());
+        }
         Ok(Settings {
             subscription: self.name.clone(),
             source: self.source()?,
@@ -135,6 +139,7 @@ impl Subject {
             wal_retrieve_retry_interval: stream.wal_retrieve_retry_interval.0,
             refresh_interval: stream.refresh_interval.0,
             wal_archive: stream.wal_archive.clone(),
+            wal_stream: stream.wal_stream.0,
             catalog_check_interval: stream.catalog_check_interval.0,
             allow_triggers: apply.allow_triggers.0,
             state_dir: self.state_dir.clone(),

@@ -14,17 +14,21 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::Lsn;
+
+use crate::slot::Fork;
 
 /// What a read hands over at most.
 const PIECE_BYTES: usize = 1 << 20;
 /// `XLP_LONG_HEADER`, and where a segment's first page says how long segments are.
 const LONG_HEADER: u16 = 2;
 const INFO_AT: usize = 2;
+const ADDRESS_AT: usize = 8;
+const SYSTEM_AT: usize = 24;
 const SEGMENT_SIZE_AT: usize = 32;
 const HEADER_BYTES: usize = 40;
 /// Hexadecimal digits: timeline, and twice eight of the segment.
@@ -76,6 +80,22 @@ impl Error {
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(*self.0, Kind::Missing { .. })
+    }
+
+    /// There is no segment at all.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        matches!(*self.0, Kind::None { .. })
+    }
+
+    /// What fills a place has not come so far, or has just put one file in the place of another: later there may be more.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match &*self.0 {
+            Kind::Io { error, .. } => error.kind() == io::ErrorKind::NotFound,
+            Kind::None { .. } | Kind::Header(_) | Kind::Short { .. } | Kind::Missing { .. } => true,
+            Kind::Name(_) | Kind::History(_) => false,
+        }
     }
 }
 
@@ -174,7 +194,24 @@ impl Segment {
     }
 
     fn open(&self) -> Result<Box<dyn Read + Send>> {
-        let file = BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?);
+        self.decompress(BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?))
+    }
+
+    /// From `within` on; `None` if it ends before, and is compressed.
+    fn open_at(&self, within: u64, grows: bool) -> Result<Option<Box<dyn Read + Send>>> {
+        let mut file = BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?);
+        if self.compression == Compression::None {
+            file.seek(SeekFrom::Start(within)).map_err(io_at(&self.path))?;
+            return Ok(Some(Box::new(file)));
+        }
+        let skipped = self.decompress(file).and_then(|mut file| {
+            let skipped = io::copy(&mut file.by_ref().take(within), &mut io::sink());
+            skipped.map(|skipped| (skipped == within).then_some(file)).map_err(io_at(&self.path))
+        });
+        if grows { Ok(skipped.unwrap_or_default()) } else { skipped }
+    }
+
+    fn decompress(&self, file: BufReader<File>) -> Result<Box<dyn Read + Send>> {
         Ok(match self.compression {
             Compression::None => Box::new(file),
             // A file may have been put together of several.
@@ -188,23 +225,37 @@ impl Segment {
         })
     }
 
+    /// What stands before its first page.
+    fn header(&self) -> Result<[u8; HEADER_BYTES]> {
+        let mut header = [0; HEADER_BYTES];
+        match self.open()?.read_exact(&mut header) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(self.unfit()),
+            other => other.map(|()| header).map_err(io_at(&self.path)),
+        }
+    }
+
+    fn unfit(&self) -> Error {
+        Error::new(Kind::Header(self.path.clone()))
+    }
+
     /// How long the segments of its cluster are.
     fn segment_size(&self) -> Result<u64> {
-        let mut header = [0; HEADER_BYTES];
-        let read = self.open()?.read_exact(&mut header);
-        let unfit = || Error::new(Kind::Header(self.path.clone()));
-        match read {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(unfit()),
-            other => other.map_err(io_at(&self.path))?,
-        }
+        let header = self.header()?;
         let info = u16::from_le_bytes([header[INFO_AT], header[INFO_AT + 1]]);
         let size: [u8; 4] = header[SEGMENT_SIZE_AT..SEGMENT_SIZE_AT + 4].try_into().expect("four bytes");
         let size = u32::from_le_bytes(size);
         let is_size = size.is_power_of_two() && (1 << 20..=1 << 30).contains(&size);
         if info & LONG_HEADER == 0 || !is_size {
-            return Err(unfit());
+            return Err(self.unfit());
         }
         Ok(size.into())
+    }
+
+    /// Whether what it begins with was written for it, and not for an earlier one whose file it was.
+    fn is_begun(&self, begin: Lsn) -> bool {
+        let address = |header: [u8; HEADER_BYTES]| header[ADDRESS_AT..].first_chunk().copied();
+        let address = self.header().ok().and_then(address);
+        address.map(u64::from_le_bytes) == Some(begin.as_u64())
     }
 }
 
@@ -231,6 +282,26 @@ impl History {
     }
 }
 
+/// Which WAL is a server's own: its timeline, and those that it came from.
+#[derive(Debug, Clone)]
+pub struct Lineage {
+    /// Of the server.
+    pub timeline: u32,
+    /// Where each timeline before it was left, the oldest first.
+    pub forks: Vec<Fork>,
+    /// `wal_segment_size`.
+    pub segment_size: u64,
+}
+
+impl Lineage {
+    /// Whether `timeline` gives the segment that ends there: the one that was written to at its end. A server that leaves a
+    /// timeline goes on with a copy of the segment in which it does.
+    fn has(&self, timeline: u32, segment_end: Lsn) -> bool {
+        let left = |fork: &&Fork| segment_end <= fork.end;
+        self.forks.iter().find(left).map_or(self.timeline, |fork| fork.timeline) == timeline
+    }
+}
+
 /// The segments in some places.
 #[derive(Debug)]
 pub struct Segments {
@@ -238,6 +309,8 @@ pub struct Segments {
     segments: BTreeMap<u64, Segment>,
     segment_size: u64,
     place: PathBuf,
+    /// Files may be written to.
+    grows: bool,
 }
 
 impl Segments {
@@ -258,6 +331,29 @@ impl Segments {
     pub fn whole_of(place: &Path, timeline: u32, settled: Duration) -> Result<Segments> {
         let wanted = |segment: &Segment| !segment.is_partial && segment.timeline <= timeline;
         Segments::find_those(&[place.to_owned()], wanted, settled)
+    }
+
+    /// Those in a directory as they are now: also what is still being written, and what was made in advance and has no WAL
+    /// of its own yet. How far they are good must be told by the records in them.
+    ///
+    /// # Errors
+    /// The directory cannot be read, or has no segment at all.
+    pub fn growing(place: &Path, of: &Lineage) -> Result<Segments> {
+        let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
+        for entry in fs::read_dir(place).map_err(io_at(place))? {
+            let Some(segment) = Segment::of(&entry.map_err(io_at(place))?.path()) else { continue };
+            let number = number_of(segment.number, of.segment_size);
+            // No server gives a name beyond, and there is no LSN for it.
+            let is_name = u64::from(segment.number.1) < (1 << 32) / of.segment_size;
+            let Some(end) = (number + 1).checked_mul(of.segment_size).filter(|_| is_name) else { continue };
+            if of.has(segment.timeline, Lsn::new(end)) {
+                keep(&mut segments, number, segment);
+            }
+        }
+        if segments.is_empty() {
+            return Err(Error::new(Kind::None { places: vec![place.to_owned()] }));
+        }
+        Ok(Segments { segments, segment_size: of.segment_size, place: place.to_owned(), grows: true })
     }
 
     fn find_those(
@@ -293,13 +389,10 @@ impl Segments {
             if history.as_ref().is_some_and(|history| !history.has(segment.timeline, end)) {
                 continue;
             }
-            let rank = |segment: &Segment| (segment.timeline, !segment.is_partial);
-            if segments.get(&number).is_none_or(|other| rank(other) < rank(&segment)) {
-                segments.insert(number, segment);
-            }
+            keep(&mut segments, number, segment);
         }
         let place = places.first().cloned().unwrap_or_default();
-        Ok(Segments { segments, segment_size, place })
+        Ok(Segments { segments, segment_size, place, grows: false })
     }
 
     /// `wal_segment_size`.
@@ -317,6 +410,29 @@ impl Segments {
         (at(first), at(last))
     }
 
+    /// Of which system the segment is that has `lsn`.
+    ///
+    /// # Errors
+    /// It is missing, or has no WAL of its own yet.
+    pub fn system_id(&self, lsn: Lsn) -> Result<u64> {
+        let number = lsn.as_u64() / self.segment_size;
+        let segment = self.segments.get(&number).ok_or_else(|| self.missing(number, lsn))?;
+        let begin = Lsn::new(number * self.segment_size);
+        let header = segment.header()?;
+        match header[SYSTEM_AT..].first_chunk() {
+            Some(system_id) if segment.is_begun(begin) => Ok(u64::from_le_bytes(*system_id)),
+            _ => Err(self.missing(number, lsn)),
+        }
+    }
+
+    /// Where the last of them begins that has WAL of its own; invalid if none has.
+    #[must_use]
+    pub fn last_begun(&self) -> Lsn {
+        let begin = |number: u64| Lsn::new(number * self.segment_size);
+        let mut all = self.segments.iter().rev().map(|(number, segment)| (begin(*number), segment));
+        all.find(|(begin, segment)| segment.is_begun(*begin)).map_or(Lsn::INVALID, |(begin, _)| begin)
+    }
+
     /// The bytes from `from` on.
     ///
     /// # Errors
@@ -326,7 +442,16 @@ impl Segments {
         if !self.segments.contains_key(&number) {
             return Err(self.missing(number, from));
         }
-        Ok(Bytes { segments: self, position: from, open: None, buffer: vec![0; PIECE_BYTES] })
+        Ok(Bytes { segments: self, position: from, open: None, buffer: vec![0; PIECE_BYTES], is_over: false })
+    }
+
+    /// The error that the segment which has `end` is good only up to there, although others follow; `None` if it is not
+    /// there.
+    #[must_use]
+    pub fn short(&self, end: Lsn) -> Option<Error> {
+        let segment = self.segments.get(&(end.as_u64() / self.segment_size))?;
+        let bytes = end.as_u64() % self.segment_size;
+        Some(Error::new(Kind::Short { path: segment.path.clone(), bytes, wanted: self.segment_size }))
     }
 
     fn missing(&self, number: u64, lsn: Lsn) -> Error {
@@ -334,9 +459,29 @@ impl Segments {
         let timeline = before
             .or_else(|| self.segments.range(number..).next())
             .map_or(1, |(_, segment)| segment.timeline);
-        let per_file = (1 << 32) / self.segment_size;
-        let name = format!("{timeline:08X}{:08X}{:08X}", number / per_file, number % per_file);
+        let name = name(timeline, Lsn::new(number * self.segment_size), self.segment_size);
         Error::new(Kind::Missing { name, lsn, place: self.place.clone() })
+    }
+}
+
+/// Whether a directory is a server's own, which has WAL that is not flushed yet.
+#[must_use]
+pub fn is_pg_wal(dir: &Path) -> bool {
+    dir.join("archive_status").is_dir()
+}
+
+/// The name of the segment that has `lsn`.
+#[must_use]
+pub fn name(timeline: u32, lsn: Lsn, segment_size: u64) -> String {
+    let (number, per_file) = (lsn.as_u64() / segment_size, (1 << 32) / segment_size);
+    format!("{timeline:08X}{:08X}{:08X}", number / per_file, number % per_file)
+}
+
+/// Keeps `segment`, unless a better one is known of that number.
+fn keep(segments: &mut BTreeMap<u64, Segment>, number: u64, segment: Segment) {
+    let rank = |segment: &Segment| (segment.timeline, !segment.is_partial);
+    if segments.get(&number).is_none_or(|other| rank(other) < rank(&segment)) {
+        segments.insert(number, segment);
     }
 }
 
@@ -369,6 +514,7 @@ pub struct Bytes<'a> {
     position: Lsn,
     open: Option<Box<dyn Read + Send>>,
     buffer: Vec<u8>,
+    is_over: bool,
 }
 
 impl Bytes<'_> {
@@ -386,6 +532,9 @@ impl Bytes<'_> {
     pub fn next(&mut self) -> Result<Option<&[u8]>> {
         let all = self.segments;
         let (segments, size) = (&all.segments, all.segment_size);
+        if self.is_over {
+            return Ok(None);
+        }
         let number = self.position.as_u64() / size;
         let Some(segment) = segments.get(&number) else {
             return match segments.range(number..).next() {
@@ -393,25 +542,27 @@ impl Bytes<'_> {
                 None => Ok(None),
             };
         };
-        let reading = io_at(&segment.path);
         let within = self.position.as_u64() % size;
         let file = match &mut self.open {
             Some(file) => file,
-            open => {
-                let mut file = segment.open()?;
-                let skipped = io::copy(&mut file.by_ref().take(within), &mut io::sink()).map_err(&reading)?;
-                if skipped < within {
-                    return Ok(None);
-                }
-                open.insert(file)
-            }
+            open => match segment.open_at(within, all.grows)? {
+                Some(file) => open.insert(file),
+                None => return Ok(None),
+            },
         };
         let wanted = usize::try_from(size - within).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        let read = fill(file, &mut self.buffer[..wanted]).map_err(&reading)?;
-        if read < wanted && segments.range(number + 1..).next().is_some() {
+        let read = match fill(file, &mut self.buffer[..wanted]) {
+            // A compressed file ends somewhere as long as it is written.
+            (read, Some(_)) if all.grows && segment.compression != Compression::None => read,
+            (_, Some(error)) => return Err(io_at(&segment.path)(error)),
+            (read, None) => read,
+        };
+        if read < wanted && !all.grows && segments.range(number + 1..).next().is_some() {
             let (path, bytes) = (segment.path.clone(), within + read as u64);
             return Err(Error::new(Kind::Short { path, bytes, wanted: size }));
         }
+        // What comes later is for another look.
+        self.is_over = all.grows && read < wanted;
         self.position = Lsn::new(self.position.as_u64() + read as u64);
         if self.position.as_u64().is_multiple_of(size) {
             self.open = None;
@@ -420,18 +571,18 @@ impl Bytes<'_> {
     }
 }
 
-/// Reads until the buffer is full or nothing more comes.
-fn fill(file: &mut dyn Read, buffer: &mut [u8]) -> io::Result<usize> {
+/// Reads until the buffer is full, nothing more comes, or something is wrong: how much.
+fn fill(file: &mut dyn Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read(&mut buffer[filled..]) {
             Ok(0) => break,
             Ok(read) => filled += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return (filled, Some(error)),
         }
     }
-    Ok(filled)
+    (filled, None)
 }
 
 #[cfg(test)]
@@ -626,5 +777,63 @@ mod tests {
         fs::write(dir.path().join("00000004.history"), "what?\n").unwrap();
         let error = Segments::find(&[dir.path().to_owned()]).unwrap_err().to_string();
         assert!(error.ends_with("is no history of a timeline"), "{error}");
+    }
+
+    #[test]
+    fn what_grows_is_of_the_sources_own_timelines_and_ends_where_it_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: String, number, mark: u8| {
+            let mut bytes = segment(number);
+            bytes[ADDRESS_AT..ADDRESS_AT + 8].copy_from_slice(&(number * SIZE).to_le_bytes());
+            bytes[SYSTEM_AT..SYSTEM_AT + 8].copy_from_slice(&7_u64.to_le_bytes());
+            bytes[8000] = mark;
+            fs::write(dir.path().join(name), bytes).unwrap();
+        };
+        let growing = |timeline, forks: &[(u32, u64)]| {
+            let forks = forks.iter().map(|&(timeline, end)| Fork { timeline, end: Lsn::new(end) }).collect();
+            Segments::growing(dir.path(), &Lineage { timeline, forks, segment_size: SIZE })
+        };
+        assert!(growing(1, &[]).unwrap_err().is_none());
+        // The first was left in segment 2 for the second, and went on nevertheless, as did one that the source never had.
+        for (timeline, numbers) in [(1, 1..6), (2, 2..4), (3, 2..6)] {
+            numbers.for_each(|number| put(name(timeline, number), number, timeline as u8));
+        }
+        put(name(2, 4) + ".partial", 4, 20);
+        // No server's names, and one behind the last LSN.
+        for other in ["0000000200000000FFFFFFFF", "00000002FFFFFFFFFFFFFFFF", "00000002FFFFFFFF00000FFF"] {
+            put(other.to_owned(), 9, 99);
+        }
+        put(name(2, 3) + ".partial", 3, 30);
+        let marks = |segments: &Segments| -> Vec<u8> {
+            let bytes = all(segments, SIZE).unwrap();
+            bytes.chunks(SIZE as usize).map(|segment| segment[8000]).collect()
+        };
+        let found = growing(2, &[(1, 2 * SIZE + SIZE / 2)]).unwrap();
+        assert_eq!(marks(&found), [1, 2, 2, 20]);
+        assert_eq!((found.last_begun(), found.span().1), (Lsn::new(4 * SIZE), Lsn::new(5 * SIZE)));
+        assert_eq!(found.system_id(Lsn::new(4 * SIZE + 5)).unwrap(), 7);
+        assert!(found.system_id(Lsn::new(5 * SIZE)).unwrap_err().is_missing());
+        // One that was left where a segment ends is a whole one's.
+        assert_eq!(marks(&growing(2, &[(1, 2 * SIZE)]).unwrap()), [1, 2, 2, 20]);
+        assert_eq!(marks(&growing(1, &[]).unwrap()), [1; 5]);
+        // Made in advance, and short although others follow.
+        put(name(1, 6), 2, 1);
+        fs::write(dir.path().join(name(1, 3)), &segment(3)[..9000]).unwrap();
+        let found = growing(1, &[]).unwrap();
+        assert_eq!(found.last_begun(), Lsn::new(5 * SIZE));
+        assert!(found.system_id(Lsn::new(6 * SIZE)).unwrap_err().is_missing());
+        assert_eq!(all(&found, SIZE).unwrap().len() as u64, 2 * SIZE + 9000);
+        let error = found.short(Lsn::new(3 * SIZE + 9000)).unwrap();
+        assert!(error.is_passing() && error.to_string().contains("has 9000 bytes of the 1048576"), "{error}");
+        // A compressed one as far as it goes, from its beginning and from the middle.
+        let compressed = gzip(&segment(3));
+        fs::remove_file(dir.path().join(name(1, 3))).unwrap();
+        fs::write(dir.path().join(format!("{}.gz", name(1, 3))), &compressed[..compressed.len() / 2])
+            .unwrap();
+        let found = growing(1, &[]).unwrap();
+        let read = all(&found, 3 * SIZE).unwrap().len() as u64;
+        assert!(read > SIZE / 8 && read < SIZE, "{read}");
+        assert_eq!(all(&found, 3 * SIZE + 8192).unwrap().len() as u64, read - 8192);
+        assert_eq!(all(&found, 4 * SIZE - 8192).unwrap(), []);
     }
 }

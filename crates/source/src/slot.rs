@@ -171,6 +171,18 @@ pub async fn create_physical_slot(session: &Session, name: &str) -> Result<Lsn, 
     lsn.ok_or_else(|| Error::reply(attempt(), "it has no position"))
 }
 
+/// Where the server's latest checkpoint began.
+///
+/// # Errors
+/// The session fails.
+pub async fn latest_redo(session: &Session) -> Result<Lsn, Error> {
+    const SQL: &str = "SELECT redo_lsn::text FROM pg_catalog.pg_control_checkpoint()";
+    let attempt = "look up the source's latest checkpoint";
+    let row = session.query_one(SQL, &[]).await.map_err(|error| Error::client(attempt, error))?;
+    let lsn = row.try_get::<_, &str>(0).ok().and_then(|text| text.parse().ok());
+    lsn.ok_or_else(|| Error::reply(attempt, "it has no position"))
+}
+
 /// Moves a physical slot that no walsender uses to `lsn`, if that is ahead of it. False if there is none, or one uses it.
 ///
 /// # Errors

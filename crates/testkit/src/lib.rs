@@ -12,12 +12,14 @@
 //!
 //! The environment: `PGSLUICE_TEST_MAJORS` (`all`, or `15,18`), `PGSLUICE_PG_DIR` (where server binaries are kept),
 //! `PGSLUICE_BIN` (the program under test), `PGSLUICE_TEST_WORKERS` (apply workers where a test does not say how many),
-//! `PGSLUICE_TEST_SOURCE_MODE` (how changes are read where a test does not say: `logical` or `wal`),
+//! `PGSLUICE_TEST_SOURCE_MODE` (how changes are read where a test does not say: `logical`, `wal`,
+//! or `archive`, which is `wal` without a slot),
 //! `PGSLUICE_TEST_KEEP` (leave the clusters' directories behind, to look at).
 //!
 //! Does not belong here: anything that knows what pgsluice does with the rows. Checkers stay apart from what they
 //! check, so this crate depends on none of the product's.
 
+mod archive;
 mod cluster;
 mod identity;
 mod major;
@@ -34,6 +36,7 @@ mod template;
 mod user;
 mod wait;
 
+pub use archive::Archive;
 pub use cluster::{Builder, Cluster, StopMode};
 pub use major::Major;
 pub use pair::Pair;
@@ -41,6 +44,6 @@ pub use pg_dump::{pg_dump_for, pg_dump_pinned};
 pub use proxy::{Proxy, Then};
 pub use rows::{RowsCompared, assert_same_rows, same_rows};
 pub use server::{cache_dir, server_dir, workspace_dir};
-pub use sluice::{Output, Sluice, apply_workers, pgsluice_path, source_mode};
+pub use sluice::{Output, Sluice, SourceMode, apply_workers, pgsluice_path, source_mode};
 pub use sql::{Rows, query};
 pub use wait::wait_for;

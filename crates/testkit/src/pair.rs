@@ -5,12 +5,16 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
+use crate::archive::Archive;
 use crate::cluster::{Builder, Cluster};
 use crate::major::Major;
+use crate::sluice::{SourceMode, source_mode};
 
 /// A source and a target, started side by side.
 #[derive(Debug)]
 pub struct Pair {
+    /// Ends before the source does.
+    archive: Option<Archive>,
     /// The publisher.
     pub source: Cluster,
     /// The subscriber.
@@ -32,12 +36,20 @@ impl Pair {
     /// # Errors
     /// See [`Builder::start`].
     pub fn with(source: Builder, target: Builder) -> Result<Pair> {
+        let is_archived = source_mode() == Some(SourceMode::Archive);
+        // Nothing else keeps WAL until it is there.
+        let source = if is_archived { source.setting("wal_keep_size", "1GB") } else { source };
         let (source, target) = std::thread::scope(|scope| {
             let target = scope.spawn(|| target.start());
             (source.start(), target.join().expect("starting a cluster does not panic"))
         });
         let state = tempfile::Builder::new().prefix("pgsluice-state-").tempdir()?;
-        Ok(Pair { source: source.context("the source")?, target: target.context("the target")?, state })
+        let (source, target) = (source.context("the source")?, target.context("the target")?);
+        let archive = match is_archived {
+            true => Some(Archive::start(&source.data_dir())?),
+            false => None,
+        };
+        Ok(Pair { archive, source, target, state })
     }
 
     /// Runs `sql` in `db` on both ends: schemas, mostly.
@@ -48,6 +60,11 @@ impl Pair {
         self.source.sql(db, sql).context("on the source")?;
         self.target.sql(db, sql).context("on the target")?;
         Ok(())
+    }
+
+    /// The source's, while it is what changes are read from.
+    pub fn archive(&self) -> Option<&Archive> {
+        self.archive.as_ref()
     }
 
     /// Where pgsluice keeps its files while it runs on this pair; removed with it.

@@ -17,16 +17,35 @@ use crate::process;
 /// How long a command other than `run` may take.
 const COMMAND_BOUND: Duration = Duration::from_secs(60);
 
-/// How a pgsluice reads changes that is not told otherwise, `logical` or `wal`: `PGSLUICE_TEST_SOURCE_MODE`, else what it
-/// chooses.
-pub fn source_mode() -> Option<&'static str> {
-    static MODE: LazyLock<Option<String>> = LazyLock::new(|| {
+/// How a pgsluice reads changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceMode {
+    /// From a logical slot.
+    Logical,
+    /// WAL, through a physical slot.
+    Wal,
+    /// WAL, from an [`Archive`](crate::Archive) of the pair's source that grows.
+    Archive,
+}
+
+/// How a pgsluice reads changes that is not told otherwise: `PGSLUICE_TEST_SOURCE_MODE`, which is `logical`, `wal` or
+/// `archive`, else what it chooses.
+///
+/// # Panics
+/// When it is something else.
+pub fn source_mode() -> Option<SourceMode> {
+    static MODE: LazyLock<Option<SourceMode>> = LazyLock::new(|| {
         let mode = std::env::var("PGSLUICE_TEST_SOURCE_MODE").ok().filter(|mode| !mode.is_empty())?;
         // Not captured: it belongs to the results.
         let _ = writeln!(io::stderr(), "pgsluice with source_mode = {mode}");
-        Some(mode)
+        Some(match mode.as_str() {
+            "logical" => SourceMode::Logical,
+            "wal" => SourceMode::Wal,
+            "archive" => SourceMode::Archive,
+            other => panic!("PGSLUICE_TEST_SOURCE_MODE: {other:?}"),
+        })
     });
-    MODE.as_deref()
+    *MODE
 }
 
 /// How many apply workers a pgsluice has that is not told otherwise: `PGSLUICE_TEST_WORKERS`, else what it chooses.
@@ -153,7 +172,10 @@ impl Sluice {
         command.env("PGSLUICE_TARGET", pair.target.url("postgres"));
         command.env("PGSLUICE_STATE_DIR", pair.state_dir());
         if let Some(mode) = source_mode() {
-            command.env("PGSLUICE_SOURCE_MODE", mode);
+            command.env("PGSLUICE_SOURCE_MODE", if mode == SourceMode::Logical { "logical" } else { "wal" });
+        }
+        if let Some(archive) = pair.archive() {
+            command.env("PGSLUICE_WAL_ARCHIVE", archive.path()).env("PGSLUICE_WAL_STREAM", "off");
         }
         if let Some(workers) = apply_workers() {
             command.env("PGSLUICE_MAX_PARALLEL_APPLY_WORKERS_PER_SUBSCRIPTION", workers.to_string());

@@ -33,7 +33,8 @@ const TARGET_SESSIONS_COPYING: i64 = 1;
 pub(super) fn slots(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = &source.server else { return Vec::new() };
     let unfinished = target.state.subscription.as_ref().is_some_and(|own| own.begun && own.unfinished > 0);
-    let needed = i64::from(source.slot.is_none()) + i64::from(unfinished && !wanted.physical_slot);
+    let has_none = source.slot.is_none() && wanted.followed_archive().is_none();
+    let needed = i64::from(has_none) + i64::from(unfinished && !wanted.physical_slot);
     let Some(max) = server.number("max_replication_slots") else { return Vec::new() };
     short(server, "max_replication_slots", max, server.slots, needed, "replication slot")
         .map(|finding| finding.refusing(Refuses::New))
@@ -48,9 +49,9 @@ pub(super) fn walsenders(wanted: &Wanted, source: &Publisher, target: &Subscribe
     short(server, "max_wal_senders", max, server.walsenders, needed, "walsender").into_iter().collect()
 }
 
-/// The stream's, and the one that holds the snapshot of a copy.
+/// The stream's, or that of the first question where there is none, and the one that holds the snapshot of a copy.
 fn walsenders_needed(wanted: &Wanted, target: &Subscriber) -> i64 {
-    if target.state.is_begun() && !copies(wanted, target) { 1 } else { 2 }
+    if wanted.physical_slot || target.state.is_begun() && !copies(wanted, target) { 1 } else { 2 }
 }
 
 /// A limit of the server that is set at its start.
@@ -156,6 +157,9 @@ fn connections(end: End, server: &Server, [least, most]: [i64; 2], walsenders: i
 }
 
 pub(super) fn kept_wal(wanted: &Wanted, source: &Publisher) -> Vec<Finding> {
+    if wanted.followed_archive().is_some() {
+        return Vec::new();
+    }
     let keep = source.server.as_ref().and_then(|server| server.number("max_slot_wal_keep_size"));
     let Some(megabytes) = keep else { return Vec::new() };
     let object = "max_slot_wal_keep_size";
@@ -180,7 +184,10 @@ pub(super) fn kept_wal(wanted: &Wanted, source: &Publisher) -> Vec<Finding> {
     vec![Finding::note(End::Source, object, what)]
 }
 
-pub(super) fn idle_slots(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+pub(super) fn idle_slots(wanted: &Wanted, source: &Publisher) -> Vec<Finding> {
+    if wanted.followed_archive().is_some() {
+        return Vec::new();
+    }
     let timeout = source.server.as_ref().and_then(|server| server.number("idle_replication_slot_timeout"));
     let Some(seconds) = timeout.filter(|seconds| *seconds > 0) else { return Vec::new() };
     let what =

@@ -26,8 +26,12 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
         let what = format!("{what}: it is made anew, and what is missing is read from --wal-archive");
         vec![Finding::note(End::Source, &object, what)]
     };
-    let has_archive = wanted.physical_slot && wanted.wal_archive;
+    let is_followed = wanted.followed_archive().is_some();
+    let has_archive = wanted.physical_slot && wanted.wal_archive.is_some();
     let Some(slot) = &source.slot else {
+        if begun && is_followed {
+            return Vec::new();
+        }
         if begun && has_archive {
             return from_archive("does not exist any more");
         }
@@ -46,6 +50,10 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
             slot.database.as_deref().unwrap_or("none")
         );
         return vec![cannot(what).remedy("choose another --subscription; or, if nothing needs it").sql(drop)];
+    }
+    if begun && is_followed && slot.is_physical() {
+        let what = format!("is dropped at the next start{holder}: all WAL comes from --wal-archive then");
+        return vec![Finding::note(End::Source, &object, what)];
     }
     if begun && slot.is_lost() && has_archive {
         return from_archive("has lost WAL that the target still needs");

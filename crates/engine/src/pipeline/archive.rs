@@ -1,12 +1,16 @@
-//! WAL that the source has removed, from a directory that its `archive_command` or `pg_receivewal` fills.
+//! WAL from a directory that the source's `archive_command` or `pg_receivewal` fills: what the slot has lost, up to the segment
+//! where the slot's WAL begins; or all of it, where there is neither a slot nor a stream ([`growing`]).
 //!
 //! ```text
 //!   needed from      segment of the slot's restart_lsn
 //!        |--- archive ---|------ stream ------>
 //! ```
-//! Only whole segments are read, up to the one where the slot's WAL begins; one that is not there yet, or that is still
-//! being written, is waited for. The slot keeps the rest meanwhile. If it is lost again, the next attempt begins where
-//! this one came to.
+//! Of what the slot has lost only whole segments are read; one that is not there yet, or that is still being written, is
+//! waited for. The slot keeps the rest meanwhile. If it is lost again, the next attempt begins where this one came to.
+
+mod growing;
+
+pub(crate) use growing::Growing;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,11 +28,11 @@ use crate::error::{Error, Kind};
 use crate::status::Decoded;
 
 /// Until a segment is looked for again.
-const POLL: Duration = Duration::from_secs(1);
+pub(super) const POLL: Duration = Duration::from_secs(1);
 /// A copy of a segment is written in less.
 const SETTLED: Duration = Duration::from_secs(2);
 /// A minute.
-const WAITS_BETWEEN_WARNINGS: u32 = 60;
+pub(super) const WAITS_BETWEEN_WARNINGS: u32 = 60;
 /// What waits between the files and the decoding.
 const QUEUE_BYTES: usize = 8 << 20;
 
@@ -54,6 +58,40 @@ pub(super) fn check(dir: &Path, timeline: u32, lsn: Lsn) -> Result<(), Error> {
     found.and_then(|found| found.read(lsn).map(drop)).map_err(|error| Kind::Archive(error).into())
 }
 
+/// Hands what `read` gives to `out`, until that ends, `stop` is cancelled or nobody takes it.
+///
+/// # Errors
+/// Those of `read`, which ends when nobody listens to it.
+async fn hand_over(
+    read: impl FnOnce(&mpsc::Sender<Bytes>) -> Result<(), Error> + Send + 'static,
+    out: &mpsc::Sender<Block>,
+    stop: &CancellationToken,
+) -> Result<(), Error> {
+    let room = Arc::new(Semaphore::new(QUEUE_BYTES / 1024));
+    let (pieces, mut come) = mpsc::channel::<Bytes>(1);
+    let reading = tokio::task::spawn_blocking(move || read(&pieces));
+    loop {
+        let piece = tokio::select! {
+            piece = come.recv() => piece,
+            () = stop.cancelled() => return Ok(()),
+            // Reading may have nothing to hand over for long.
+            () = out.closed() => return Ok(()),
+        };
+        let Some(piece) = piece else { break };
+        let wanted = u32::try_from(piece.len().min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX);
+        let handing_over = async {
+            // Never closed: it is dropped with this.
+            let room = Arc::clone(&room).acquire_many_owned(wanted).await.ok();
+            out.send(Block { inputs: vec![Input::Message(piece)], room: Some(Box::new(room)) }).await.is_ok()
+        };
+        tokio::select! {
+            taken = handing_over => if !taken { return Ok(()) },
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
+    reading.await.map_err(|error| broke(&error))?
+}
+
 impl Archive {
     /// Hands WAL to `out` until all was, `stop` is cancelled or nobody takes it.
     ///
@@ -61,29 +99,7 @@ impl Archive {
     /// A file is damaged or cannot be read, or what is needed has gone from the archive, too.
     pub(super) async fn run(self, out: &mpsc::Sender<Block>, stop: &CancellationToken) -> Result<(), Error> {
         tracing::info!("reading WAL from {} to {} from {}", self.from, self.until, self.dir.display());
-        let room = Arc::new(Semaphore::new(QUEUE_BYTES / 1024));
-        let (pieces, mut read) = mpsc::channel::<Bytes>(1);
-        let reading = tokio::task::spawn_blocking(move || self.read(&pieces));
-        loop {
-            let piece = tokio::select! {
-                piece = read.recv() => piece,
-                () = stop.cancelled() => return Ok(()),
-            };
-            let Some(piece) = piece else { break };
-            let wanted = u32::try_from(piece.len().min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX);
-            let handing_over = async {
-                // Never closed: it is dropped with this.
-                let room = Arc::clone(&room).acquire_many_owned(wanted).await.ok();
-                out.send(Block { inputs: vec![Input::Message(piece)], room: Some(Box::new(room)) })
-                    .await
-                    .is_ok()
-            };
-            tokio::select! {
-                taken = handing_over => if !taken { return Ok(()) },
-                () = stop.cancelled() => return Ok(()),
-            }
-        }
-        reading.await.map_err(|error| broke(&error))?
+        hand_over(move |pieces| self.read(pieces), out, stop).await
     }
 
     /// Ends when all was read or nobody listens.

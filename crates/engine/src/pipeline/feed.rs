@@ -4,8 +4,10 @@
 //! | --- | --- | --- | --- |
 //! | `logical` | logical, pgoutput | the slot's | as the walsender sends them |
 //! | `wal` | physical | that of the look at the catalogs | decoded here, from what the walsender ships |
+//! | `wal`, `wal_stream = off` | none | as above | decoded here, from the archive |
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,13 +16,15 @@ use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
 use client::{Replication, Session, Wire};
 use proto::replication::PgoutputOptions;
+use source::segments::Lineage;
 use source::slot::{self, NewSlot, SlotState};
 use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
 
-use super::archive::{self, Archive};
+use super::archive::{self, Archive, Growing, WAITS_BETWEEN_WARNINGS};
+use super::shipping::Shipping;
 use super::snapshot::{Exported, Holder, flush};
 use super::{AbortOnDrop, Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke};
 use crate::decoding::{Ask, Decoding, Restart, Wanted};
@@ -43,19 +47,24 @@ pub(super) struct Feed {
     /// Where the stream begins.
     start: Lsn,
     /// `None` until it is begun, and while it is not this one's own.
-    stream: Option<Stream>,
+    shipping: Option<Shipping>,
     /// What comes before the stream, and its connection.
     archive: Option<(Archive, Wire)>,
     /// Of WAL that comes as it stands, until it is begun.
     decoding: Option<Decoding>,
     /// Where that is asked for its catalogs.
     pub(super) asks: Option<mpsc::Sender<Ask>>,
+    /// The slot that a stream was read from before the archive was followed instead; it is not needed any more once everything
+    /// up to there has come from the archive.
+    pub(super) left_slot: Option<(String, Lsn)>,
 }
 
 /// What streams are begun with.
 struct Begin {
     settings: Arc<Settings>,
     options: StreamOptions,
+    /// What is followed instead of a stream.
+    archive: Option<Growing>,
 }
 
 impl Feed {
@@ -91,8 +100,8 @@ impl Feed {
                 () = stop.cancelled() => return Ok(()),
             }
             self.start = decoding.position();
-            let wire = self.begin.connect("stream").await?;
-            self.stream = Some(Stream::start(wire, self.begin.options_at(self.start)).await?);
+            let options = self.begin.options_at(self.start);
+            self.shipping = Some(self.begin.ship("stream", options, decoding.last_record()).await?);
         }
     }
 
@@ -122,7 +131,7 @@ impl Feed {
     async fn receive(
         &mut self,
         progress: &Progress,
-        heard: &Heard,
+        heard: &Arc<Heard>,
         out: &mpsc::Sender<Block>,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
@@ -131,19 +140,24 @@ impl Feed {
             if stop.is_cancelled() || out.is_closed() {
                 return Ok(());
             }
-            self.stream = Some(Stream::start(wire, self.begin.options_at(self.start)).await?);
+            let stream = Stream::start(wire, self.begin.options_at(self.start)).await?;
+            self.shipping = Some(Shipping::Stream(Box::new(stream)));
         }
-        match &mut self.stream {
-            Some(stream) => Ok(stream.run(progress, heard, out, stop).await?),
+        match &mut self.shipping {
+            Some(shipping) => shipping.run(progress, heard, out, stop).await,
             None => Ok(()),
         }
     }
 
+    /// Of which system and timeline the archive is that is followed instead of a stream.
+    pub(super) fn followed(&self) -> Option<(u64, u32)> {
+        self.begin.archive.as_ref().map(|archive| (archive.system_id, archive.lineage.timeline))
+    }
+
     /// Says the last word, if there is somebody to hear it.
     pub(super) async fn finish(&mut self, progress: &Progress) {
-        if let Some(stream) = self.stream.take() {
-            // The source may be gone; it will be told next time.
-            let _ = stream.finish(progress).await;
+        if let Some(shipping) = self.shipping.take() {
+            shipping.finish(progress).await;
         }
     }
 }
@@ -153,10 +167,14 @@ impl Begin {
         StreamOptions { start, ..self.options.clone() }
     }
 
-    async fn connect(&self, role: &str) -> Result<Wire, Error> {
+    /// Begins what ships from `options.start` on, behind the record at `last`; `role` names its connection, if it needs one.
+    async fn ship(&self, role: &str, options: StreamOptions, last: Lsn) -> Result<Shipping, Error> {
+        if let Some(archive) = &self.archive {
+            return Ok(Shipping::Archive(Growing { from: options.start, last, ..archive.clone() }));
+        }
         let name = self.settings.subscription.application_name(role);
         let wire = Wire::connect(&self.settings.source, &name, Replication::Database, &SOURCE_SETTINGS);
-        Ok(wire.await?)
+        Ok(Shipping::Stream(Box::new(Stream::start(wire.await?, options).await?)))
     }
 
     /// Moves the slot, which no walsender of this one does any more. A server gives up slots that stay as they are for too
@@ -212,16 +230,16 @@ impl Begin {
 }
 
 impl Streams for Begin {
-    fn start(&self, at: Lsn) -> Starting {
-        let begin = Begin { settings: Arc::clone(&self.settings), options: self.options_at(at) };
+    fn start(&self, at: Lsn, last: Lsn) -> Starting {
+        let (settings, archive) = (Arc::clone(&self.settings), self.archive.clone());
+        let begin = Begin { settings, options: self.options_at(at), archive };
         Box::pin(async move {
-            let wire = begin.connect("pass").await?;
-            let mut options = StreamOptions { slot: None, ..begin.options };
+            let mut options = StreamOptions { slot: None, ..begin.options.clone() };
             if let What::Wal { kept, .. } = &mut options.what {
                 // The slot is its own affair.
                 *kept = Arc::default();
             }
-            Ok(Stream::start(wire, options).await?)
+            begin.ship("pass", options, last).await
         })
     }
 }
@@ -242,8 +260,16 @@ async fn decode_with_others(
 pub(super) struct Decoded {
     decoding: Decoding,
     asks: mpsc::Sender<Ask>,
+    from: Supply,
+}
+
+/// Where its WAL is.
+enum Supply {
+    Stream,
     /// What must come before the stream.
-    archive: Option<Archive>,
+    ArchiveThenStream(Archive),
+    /// And what is left of a slot: see [`Feed::left_slot`].
+    Archive(Growing, Option<(String, Lsn)>),
 }
 
 impl Attempt<'_> {
@@ -260,16 +286,28 @@ impl Attempt<'_> {
     ) -> Result<Option<SlotState>, Error> {
         let name = &ends.slot_name;
         let found = slot::slot_state(&ends.source, name).await?;
+        if let Some(restart) = restart
+            && let Some(archive) = self.followed_archive(ends, restart.lsn()).await?
+        {
+            archive.check()?;
+            return Ok(found);
+        }
         let (Some(restart), Some(dir)) = (restart, &self.settings.wal_archive) else { return Ok(found) };
         if found.as_ref().is_some_and(|slot| !slot.is_lost()) {
             return Ok(found);
         }
-        // A new one that nobody can use would only keep WAL.
-        archive::check(dir, restart.timeline, restart.lsn())?;
         if found.is_some() {
             slot::drop_slot(&ends.source, name).await?;
         }
         let kept = slot::create_physical_slot(&ends.source, name).await?;
+        let (segment_size, _) = self.sizes(ends).await?;
+        if restart.lsn().as_u64() / segment_size < kept.as_u64() / segment_size
+            && let Err(error) = archive::check(dir, restart.timeline, restart.lsn())
+        {
+            // One that nobody can use would only keep WAL.
+            slot::drop_slot(&ends.source, name).await?;
+            return Err(error);
+        }
         tracing::warn!("made replication slot \"{name}\" anew, which keeps WAL from {kept} on");
         Ok(slot::slot_state(&ends.source, name).await?)
     }
@@ -285,6 +323,10 @@ impl Attempt<'_> {
                     NewSlot { name, temporary: false, snapshot: slot::Snapshot::Export, failover: false };
                 let made = slot::create_logical_slot(&mut wire, &new).await?;
                 Exported::of_slot(made, wire)
+            }
+            SourceMode::Wal if settings.followed_archive().is_some() => {
+                let redo = self.archived_redo(ends).await?;
+                self.look_at_catalogs(ends, name, redo).await
             }
             SourceMode::Wal => {
                 let redo = slot::create_physical_slot(&ends.source, name).await?;
@@ -310,10 +352,14 @@ impl Attempt<'_> {
         // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
         // flushed before; what it sees and lies there is known by its id.
         let consistent_point = ends.identity.xlogpos.min(catalog.looked());
-        self.wanted(ends, (consistent_point, false)).await?.refuse(&catalog, &ends.published)?;
+        let wanted = self.wanted(ends, (consistent_point, false)).await?;
+        wanted.refuse(&catalog, &ends.published)?;
         let timeline = ends.identity.timeline;
         let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, catalog };
         restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
+        // An archive is told already while rows are copied.
+        self.status.decoded().begins(timeline, wanted.segment_size);
+        self.status.decoded().needs_from(restart.lsn());
         let (since, holder) = (consistent_point.into(), Holder::Session(Box::new(session)));
         Ok(Exported { snapshot_name, since, holder })
     }
@@ -328,6 +374,46 @@ impl Attempt<'_> {
         Ok(restart)
     }
 
+    /// Where a checkpoint of the source began whose segment is in the archive that is followed. It is waited for: an archive
+    /// may have only full segments, or have been begun after the latest checkpoint.
+    async fn archived_redo(&self, ends: &Ends) -> Result<Lsn, Error> {
+        let mut redo = slot::latest_redo(&ends.source).await?;
+        let mut waited = 0_u32;
+        while let Some(archive) = self.followed_archive(ends, redo).await? {
+            let Err(error) = archive.check() else { break };
+            let Kind::Archive(missing) = error.kind() else { return Err(error) };
+            if !missing.is_missing() && !missing.is_none() {
+                return Err(error);
+            }
+            self.status.decoded().awaits(Some(missing.to_string()));
+            if waited.is_multiple_of(WAITS_BETWEEN_WARNINGS) {
+                tracing::warn!(
+                    subscription = %self.settings.subscription,
+                    "{}; it is waited for, as the first copy begins at a checkpoint that the archive has: CHECKPOINT on the source \
+                     if the archive was begun later, and SELECT pg_switch_wal() if it has only full segments",
+                    base::with_causes(&error)
+                );
+            }
+            waited += 1;
+            tokio::time::sleep(archive::POLL).await;
+            if archive.begins_behind(redo) {
+                redo = slot::latest_redo(&ends.source).await?;
+            }
+        }
+        self.status.decoded().awaits(None);
+        Ok(redo)
+    }
+
+    /// The archive that is followed from `lsn` on, if one is instead of a stream.
+    async fn followed_archive(&self, ends: &Ends, lsn: Lsn) -> Result<Option<Growing>, Error> {
+        let Some(dir) = self.settings.followed_archive().map(Path::to_owned) else { return Ok(None) };
+        let (segment_size, _) = self.sizes(ends).await?;
+        let (system_id, timeline) = (ends.identity.system_id, ends.identity.timeline);
+        let lineage = Lineage { timeline, forks: ends.forks.clone(), segment_size };
+        let figures = Arc::clone(self.status.decoded());
+        Ok(Some(Growing { dir, system_id, lineage, from: lsn, last: lsn, figures }))
+    }
+
     /// Goes on decoding where it was; `reserved` is from where on the slot keeps WAL.
     pub(super) async fn decoding(
         &self,
@@ -339,8 +425,10 @@ impl Attempt<'_> {
     ) -> Result<Decoded, Error> {
         let wanted = self.wanted(ends, (progress.snapshot().applied, binary)).await?;
         let segment = |lsn: Lsn| lsn.as_u64() / wanted.segment_size;
+        let has_slot = reserved.is_some();
         let reserved = reserved.unwrap_or(Lsn::INVALID);
-        let is_removed = segment(restart.lsn()) < segment(reserved);
+        let followed = self.followed_archive(ends, restart.lsn()).await?;
+        let is_removed = followed.is_none() && segment(restart.lsn()) < segment(reserved);
         if restart.slot != ends.slot_name || is_removed && !self.has_archive() {
             let why = format!(
                 "it is of slot \"{}\" at {}, and slot \"{}\" keeps WAL from {reserved} on",
@@ -357,31 +445,54 @@ impl Attempt<'_> {
             kept.advance(reserved);
         }
         let timeline = restart.timeline;
-        let (name, source) = (&self.settings.subscription, &self.settings.source);
+        let name = &self.settings.subscription;
+        let place = match &followed {
+            Some(archive) => archive.dir.display().to_string(),
+            None => match self.settings.source.address() {
+                // Of several hosts, any may be connected to, and not all need be the same server.
+                several if several.contains(',') => format!("{several} of {name}"),
+                one => one,
+            },
+        };
         let figures = self.status.decoded();
-        figures.begins();
-        let sharing = self.passes.sharing(name, source, (ends.identity.system_id, timeline), figures).await;
+        figures.begins(timeline, wanted.segment_size);
+        figures.needs_from(restart.lsn());
+        let sharing = self.passes.sharing(name, (place, ends.identity.system_id, timeline), figures).await;
         let decoding = Decoding::new(restart, kept, Arc::clone(progress), asked, sharing, &wanted)?;
-        let archive = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
+        let lost = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
             let until = Lsn::new(segment(reserved) * wanted.segment_size);
             let figures = Arc::clone(self.status.decoded());
             Archive { dir, timeline, from: decoding.position(), until, figures }
         });
-        Ok(Decoded { decoding, asks, archive })
+        let from = match (followed, lost) {
+            (Some(archive), _) => {
+                let left = has_slot.then(|| (ends.slot_name.clone(), ends.identity.xlogpos));
+                Supply::Archive(Growing { from: decoding.position(), ..archive }, left)
+            }
+            (None, Some(lost)) => Supply::ArchiveThenStream(lost),
+            (None, None) => Supply::Stream,
+        };
+        Ok(Decoded { decoding, asks, from })
     }
 
-    async fn wanted(&self, ends: &Ends, (start, binary): (Lsn, bool)) -> Result<Wanted<'_>, Error> {
+    /// `wal_segment_size` and `logical_decoding_work_mem`.
+    async fn sizes(&self, ends: &Ends) -> Result<(u64, u64), Error> {
         const SIZES: &str = "SELECT pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_segment_size')), \
                                     pg_catalog.pg_size_bytes(pg_catalog.current_setting('logical_decoding_work_mem'))";
         let row = ends.source.query_one(SIZES, &[]).await.map_err(|error| ends.source.error(error))?;
         let size = |at: usize| row.get::<_, i64>(at).cast_unsigned();
+        Ok((size(0), size(1)))
+    }
+
+    async fn wanted(&self, ends: &Ends, (start, binary): (Lsn, bool)) -> Result<Wanted<'_>, Error> {
+        let (segment_size, work_mem_bytes) = self.sizes(ends).await?;
         Ok(Wanted {
             settings: self.settings,
             version: ends.wire.version(),
             binary,
             start,
-            segment_size: size(0),
-            work_mem_bytes: usize::try_from(size(1)).unwrap_or(usize::MAX),
+            segment_size,
+            work_mem_bytes: usize::try_from(work_mem_bytes).unwrap_or(usize::MAX),
         })
     }
 
@@ -403,28 +514,44 @@ impl Attempt<'_> {
                 };
                 (start, What::Pgoutput(pgoutput))
             }
-            Some(Decoded { decoding, archive, .. }) => {
-                let start = archive.as_ref().map_or_else(|| decoding.position(), |archive| archive.until);
+            Some(Decoded { decoding, from, .. }) => {
+                let start = match from {
+                    Supply::ArchiveThenStream(archive) => archive.until,
+                    Supply::Stream | Supply::Archive(..) => decoding.position(),
+                };
                 (start, decoding.stream())
             }
         };
-        let options = StreamOptions {
+        let mut options = StreamOptions {
             slot: Some(slot),
             start,
             what,
             status_interval: settings.wal_receiver_status_interval,
             timeout: settings.wal_receiver_timeout,
         };
-        let (decoding, asks, archive) = match decoded {
-            Some(Decoded { decoding, asks, archive }) => (Some(decoding), Some(asks), archive),
-            None => (None, None, None),
+        let (decoding, asks, from) = match decoded {
+            Some(Decoded { decoding, asks, from }) => (Some(decoding), Some(asks), from),
+            None => (None, None, Supply::Stream),
         };
-        let (stream, archive) = match archive {
+        let (mut lost, mut followed, mut left_slot) = (None, None, None);
+        let shipping = match from {
+            Supply::Stream => {
+                let stream = Stream::start(wire, options.clone()).await?;
+                Some(Shipping::Stream(Box::new(stream)))
+            }
             // Nobody would answer the walsender meanwhile.
-            Some(archive) => (None, Some((archive, wire))),
-            None => (Some(Stream::start(wire, options.clone()).await?), None),
+            Supply::ArchiveThenStream(archive) => {
+                lost = Some((archive, wire));
+                None
+            }
+            Supply::Archive(archive, left) => {
+                wire.close().await;
+                options.slot = None;
+                (followed, left_slot) = (Some(archive.clone()), left);
+                Some(Shipping::Archive(archive))
+            }
         };
-        let begin = Arc::new(Begin { settings: Arc::clone(settings), options });
-        Ok(Feed { begin, start, stream, archive, decoding, asks })
+        let begin = Arc::new(Begin { settings: Arc::clone(settings), options, archive: followed });
+        Ok(Feed { begin, start, shipping, archive: lost, decoding, asks, left_slot })
     }
 }

@@ -1,10 +1,11 @@
 //! What is told of a source whose WAL is decoded here.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{Lsn, PgTimestamp};
 use serde::{Deserialize, Serialize};
+use source::segments;
 
 /// Of the source `wal`; the stages move it.
 #[derive(Debug, Default)]
@@ -12,12 +13,16 @@ pub(crate) struct Decoded {
     told: Mutex<Told>,
     /// Subscriptions in the pass that this one takes part in, 0 while it decodes alone. Apart, as it is told all the time.
     in_pass: AtomicUsize,
+    /// Likewise; 0 before it is known.
+    needed_from: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Told {
     /// WAL is decoded here.
     decodes: bool,
+    timeline: u32,
+    segment_size: u64,
     compared: Option<(Lsn, PgTimestamp)>,
     awaited: Option<String>,
 }
@@ -31,6 +36,10 @@ pub struct DecodedSnapshot {
     pub catalogs_compared_at_unix_ms: Option<i64>,
     /// How many subscriptions of this process WAL is read and decoded for in one pass; 1 for this one alone.
     pub subscriptions_in_pass: usize,
+    /// A restart would read WAL from here on, so an archive must keep it.
+    pub needed_from_lsn: Option<String>,
+    /// The segment that has it, as `pg_archivecleanup` wants it.
+    pub needed_from_segment: Option<String>,
     /// What of the archive is waited for, and so cannot be decoded yet.
     pub archive_awaited: Option<String>,
 }
@@ -40,11 +49,17 @@ impl Decoded {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An attempt begins that decodes, alone at first.
-    pub(crate) fn begins(&self) {
+    /// An attempt begins that decodes, alone at first: WAL of this timeline, in segments of so many bytes.
+    pub(crate) fn begins(&self, timeline: u32, segment_size: u64) {
         self.is_in_pass_of(0);
         let mut told = self.told();
         (told.decodes, told.awaited) = (true, None);
+        (told.timeline, told.segment_size) = (timeline, segment_size);
+    }
+
+    /// Nothing before `lsn` is needed any more, whenever it ends.
+    pub(crate) fn needs_from(&self, lsn: Lsn) {
+        self.needed_from.store(lsn.as_u64(), Ordering::Relaxed);
     }
 
     /// The catalogs that are followed are the source's at `lsn`.
@@ -64,7 +79,10 @@ impl Decoded {
 
     pub(super) fn snapshot(&self) -> Option<DecodedSnapshot> {
         let told = self.told();
+        let needed = Some(Lsn::new(self.needed_from.load(Ordering::Relaxed))).filter(|lsn| lsn.is_valid());
         told.decodes.then(|| DecodedSnapshot {
+            needed_from_lsn: needed.map(|lsn| lsn.to_string()),
+            needed_from_segment: needed.map(|lsn| segments::name(told.timeline, lsn, told.segment_size)),
             catalogs_compared_lsn: told.compared.map(|(lsn, _)| lsn.to_string()),
             catalogs_compared_at_unix_ms: told.compared.map(|(_, at)| at.unix_micros() / 1_000),
             subscriptions_in_pass: self.in_pass.load(Ordering::Relaxed).max(1),

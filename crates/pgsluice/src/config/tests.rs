@@ -171,7 +171,7 @@ fn every_setting_can_be_set_everywhere() {
         "synchronous_commit" => "remote_apply",
         "log_format" => "json",
         "metrics" => "127.0.0.1:1",
-        "streaming" | "copy_data" | "prefetch" | "prefetch_replica_identity_only" => "off",
+        "wal_stream" | "streaming" | "copy_data" | "prefetch" | "prefetch_replica_identity_only" => "off",
         "disable_on_error" | "allow_triggers" | "create_schema" => "on",
         _ => "7",
     };

@@ -32,7 +32,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::Signal;
 use testkit::matrix::{self, Combination};
-use testkit::{Cluster, Major, Pair, Proxy, Sluice, StopMode, same_rows, wait_for};
+use testkit::{Cluster, Major, Pair, Proxy, Sluice, SourceMode, StopMode, same_rows, wait_for};
 
 use crate::conn::Conn;
 use crate::ddl::Ddl;
@@ -74,10 +74,14 @@ fn both_ends_end_equal_whatever_is_killed() {
         let mut settings = matrix::chosen(seed, number);
         settings.workers = testkit::apply_workers().unwrap_or(settings.workers);
         let decoded = match testkit::source_mode() {
-            Some(mode) => mode == "wal",
+            Some(mode) => mode != SourceMode::Logical,
             None => !(seed + number as u64).is_multiple_of(2),
         };
-        let mode = if decoded { "wal" } else { "logical" };
+        let mode = match testkit::source_mode() {
+            Some(SourceMode::Archive) => "archive",
+            _ if decoded => "wal",
+            _ => "logical",
+        };
         println!("PostgreSQL {major}, {settings}, source_mode={mode}: PGSLUICE_CRASH_SEED={seed}");
         let started = Instant::now();
         let mut world = World::new(major, seed, settings, decoded);
@@ -504,8 +508,14 @@ impl World {
         }
     }
 
-    /// The slot's position; 0 without a slot.
+    /// The slot's position, or what the target keeps instead where there is none; 0 before there is any.
     fn confirmed(&self) -> i64 {
+        if testkit::source_mode() == Some(SourceMode::Archive) {
+            let sql = "SELECT coalesce(max(confirmed_lsn) - '0/0', 0) FROM pgsluice.subscription";
+            let rows = self.pair.target.sql("postgres", sql).unwrap_or_default();
+            let told = rows.into_iter().flatten().flatten().next();
+            return told.and_then(|told| told.parse().ok()).unwrap_or_default();
+        }
         let sql = "SELECT coalesce(min(coalesce(s.confirmed_flush_lsn, r.replay_lsn)) - '0/0', 0) \
                    FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid \
                    WHERE NOT s.temporary";

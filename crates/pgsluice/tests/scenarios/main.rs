@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod adopt;
+mod archived;
 mod conflicts;
 mod create_schema;
 mod decoded;

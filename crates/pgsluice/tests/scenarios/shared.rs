@@ -9,7 +9,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
-use testkit::{Pair, Sluice, StopMode, assert_same_rows, wait_for};
+use testkit::{Archive, Pair, Sluice, StopMode, assert_same_rows, wait_for};
 
 use crate::support::{BOUND, STOP, Session, position, scenario_alone};
 
@@ -24,13 +24,19 @@ struct Stage<'p> {
     pair: &'p mut Pair,
     sessions: RefCell<BTreeMap<String, Session>>,
     config: String,
+    /// What is followed instead of a stream.
+    archive: Option<Archive>,
     sluice: Option<Sluice>,
 }
 
 impl Stage<'_> {
-    fn new(pair: &mut Pair) -> Stage<'_> {
+    fn new(pair: &mut Pair, is_archived: bool) -> Stage<'_> {
+        let archive = is_archived.then(|| Archive::start(&pair.source.data_dir()).unwrap());
         let config = pair.state_dir().join("several.toml");
         let mut text = "source_mode = \"wal\"\nwal_retrieve_retry_interval = \"1s\"\n".to_owned();
+        if let Some(archive) = &archive {
+            text += &format!("wal_stream = \"off\"\nwal_archive = \"{}\"\n", archive.path().display());
+        }
         for (name, db, publication, _) in SUBSCRIPTIONS {
             let (source, target) = (pair.source.url(db), pair.target.url(db));
             text += &format!(
@@ -41,6 +47,7 @@ impl Stage<'_> {
         std::fs::write(&config, text).unwrap();
         Stage {
             config: config.to_str().unwrap().to_owned(),
+            archive,
             pair,
             sessions: RefCell::default(),
             sluice: None,
@@ -49,8 +56,8 @@ impl Stage<'_> {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Sluice::command(self.pair, args).unwrap();
-        for name in ["PGSLUICE_SOURCE", "PGSLUICE_TARGET", "PGSLUICE_SOURCE_MODE"] {
-            command.env_remove(name);
+        for name in ["SOURCE", "TARGET", "SOURCE_MODE", "WAL_STREAM", "WAL_ARCHIVE"] {
+            command.env_remove(format!("PGSLUICE_{name}"));
         }
         command.args(["--config", &self.config]);
         command
@@ -120,7 +127,7 @@ impl Stage<'_> {
         words
     }
 
-    /// Until one walsender ships for all. Something must be going on: who has just begun waits until the server says that
+    /// Until one walsender ships for all, or the archive is read once. Something must be going on: who has just begun waits until the server says that
     /// no transaction is left that the copy saw.
     #[track_caller]
     fn wait_for_one_pass(&self) {
@@ -129,7 +136,13 @@ impl Stage<'_> {
                 "b",
                 "INSERT INTO words SELECT repeat('w', 100) FROM generate_series(1, 10); CHECKPOINT",
             );
-            ALL.iter().all(|name| self.status(name)["phase"] == "streaming") && self.walsenders() == ["pass"]
+            let is_one = |name: &&str| {
+                let status = self.status(name);
+                status["phase"] == "streaming"
+                    && (self.archive.is_none() || status["decoded"]["subscriptions_in_pass"] == 3)
+            };
+            let shipping: &[&str] = if self.archive.is_some() { &[""] } else { &["pass"] };
+            ALL.iter().all(is_one) && self.walsenders() == shipping
         });
     }
 
@@ -165,12 +178,17 @@ const ALL: &[&str] = &["one", "two", "three"];
 
 /// On a pair of servers with the databases, some rows in them, and everything published.
 fn on_stage(test: impl Fn(&mut Stage<'_>) + Sync) {
+    on_stage_from(false, test);
+}
+
+/// The same, from an archive if there is to be one.
+fn on_stage_from(is_archived: bool, test: impl Fn(&mut Stage<'_>) + Sync) {
     scenario_alone(
         &[],
-        |source| source,
+        |source| if is_archived { source.setting("wal_keep_size", "1GB") } else { source },
         |target| target,
         |s| {
-            let mut stage = Stage::new(s.pair_mut());
+            let mut stage = Stage::new(s.pair_mut(), is_archived);
             stage.both("postgres", "CREATE DATABASE a");
             stage.both("postgres", "CREATE DATABASE b");
             stage.both(
@@ -313,51 +331,68 @@ fn one_that_lags_behind_leaves_the_pass_and_comes_back() {
 
 #[test]
 fn killed_at_any_instant_nothing_of_anybody_is_lost_or_comes_twice() {
-    on_stage(|stage| {
-        let seed = rand::random::<u64>();
-        println!("seed {seed}");
-        let mut random = StdRng::seed_from_u64(seed);
+    on_stage(|stage| killed_at_any_instant(stage, 10));
+}
+
+#[test]
+fn an_archive_is_read_once_for_all_and_nothing_is_lost_or_comes_twice() {
+    on_stage_from(true, |stage| {
         stage.wait_for_one_pass();
-        let [a, b] = ["a", "b"].map(|db| stage.pair.source.url(db));
-        let stop = AtomicBool::new(false);
-        let write = |url: &str, sql: &dyn Fn(i32) -> String| {
-            let mut session = Session::to(url);
-            let mut number = 1_000_000;
-            while !stop.load(Ordering::Relaxed) {
-                number += 1;
-                session.query(&sql(number)).unwrap();
-            }
-            number
-        };
-        let rows = |i: i32| {
-            format!(
-                "INSERT INTO t (id, v) VALUES ({i}, 'v'); INSERT INTO u VALUES ({i}, 1 + {i} % 2, 'u'); \
-                     UPDATE t SET v = v || '+' WHERE id = {i} - {i} % 50; DELETE FROM u WHERE id = {i} - 20"
-            )
-        };
-        let catalogs = |i: i32| {
-            format!(
-                "BEGIN; CREATE TEMP TABLE x (id int); INSERT INTO x VALUES ({i}); INSERT INTO t VALUES ({i}, now()); \
-                     DROP TABLE x; INSERT INTO words VALUES ('{i}'); COMMIT"
-            )
-        };
-        std::thread::scope(|scope| {
-            let writers = [scope.spawn(|| write(&a, &rows)), scope.spawn(|| write(&b, &catalogs))];
-            for _ in 0..10 {
-                let pause = random.random_range(100..2_500);
-                std::thread::sleep(Duration::from_millis(pause));
-                stage.sluice.as_mut().unwrap().kill9();
-                // The catalogs that are kept are sometimes newer, and slots sometimes moved.
-                stage.source("postgres", "CHECKPOINT");
-                stage.run();
-            }
-            stop.store(true, Ordering::Relaxed);
-            let written = writers.map(|writer| writer.join().unwrap() - 1_000_000);
-            println!("{written:?} transactions");
-            assert!(written.iter().all(|written| *written > 500), "{written:?}");
-        });
-        stage.wait_for_one_pass();
+        // What a pass begins in is behind a switch at times.
+        write(stage, 1);
+        stage.source("postgres", "SELECT pg_switch_wal()");
         stage.same(ALL);
         stage.sluice.as_mut().unwrap().terminate(Duration::from_secs(5)).unwrap();
+        stage.run();
+        stage.wait_for_one_pass();
+        killed_at_any_instant(stage, 4);
     });
+}
+
+fn killed_at_any_instant(stage: &mut Stage<'_>, kills: u32) {
+    let seed = rand::random::<u64>();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    stage.wait_for_one_pass();
+    let [a, b] = ["a", "b"].map(|db| stage.pair.source.url(db));
+    let stop = AtomicBool::new(false);
+    let write = |url: &str, sql: &dyn Fn(i32) -> String| {
+        let mut session = Session::to(url);
+        let mut number = 1_000_000;
+        while !stop.load(Ordering::Relaxed) {
+            number += 1;
+            session.query(&sql(number)).unwrap();
+        }
+        number
+    };
+    let rows = |i: i32| {
+        format!(
+            "INSERT INTO t (id, v) VALUES ({i}, 'v'); INSERT INTO u VALUES ({i}, 1 + {i} % 2, 'u'); \
+                     UPDATE t SET v = v || '+' WHERE id = {i} - {i} % 50; DELETE FROM u WHERE id = {i} - 20"
+        )
+    };
+    let catalogs = |i: i32| {
+        format!(
+            "BEGIN; CREATE TEMP TABLE x (id int); INSERT INTO x VALUES ({i}); INSERT INTO t VALUES ({i}, now()); \
+                     DROP TABLE x; INSERT INTO words VALUES ('{i}'); COMMIT"
+        )
+    };
+    std::thread::scope(|scope| {
+        let writers = [scope.spawn(|| write(&a, &rows)), scope.spawn(|| write(&b, &catalogs))];
+        for _ in 0..kills {
+            let pause = random.random_range(100..2_500);
+            std::thread::sleep(Duration::from_millis(pause));
+            stage.sluice.as_mut().unwrap().kill9();
+            // The catalogs that are kept are sometimes newer, and slots sometimes moved.
+            stage.source("postgres", "CHECKPOINT");
+            stage.run();
+        }
+        stop.store(true, Ordering::Relaxed);
+        let written = writers.map(|writer| writer.join().unwrap() - 1_000_000);
+        println!("{written:?} transactions");
+        assert!(written.iter().all(|written| *written > 100), "{written:?}");
+    });
+    stage.wait_for_one_pass();
+    stage.same(ALL);
+    stage.sluice.as_mut().unwrap().terminate(Duration::from_secs(5)).unwrap();
 }
