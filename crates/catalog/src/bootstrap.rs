@@ -91,12 +91,14 @@ impl Catalog {
     /// [`Catalog::look`] at the database of one session, and the name of the snapshot that it was taken under, for `SET
     /// TRANSACTION SNAPSHOT` elsewhere: rows that are read under it and changes of the transactions that it does not see
     /// ([`Catalog::is_before`]) are all there is, and nothing twice. The snapshot lives as long as the session's
-    /// transaction, which is left open.
+    /// transaction, which is left open, and without a lock: a `VACUUM FULL` of a catalog would wait for one, and whoever
+    /// connects for the `VACUUM FULL`.
     ///
     /// # Errors
     /// As [`Catalog::look`].
     pub async fn look_and_export(session: &Session, look: &Look) -> Result<(Catalog, String)> {
-        const EXPORT: &str = "SELECT pg_catalog.pg_export_snapshot()";
+        // Not within a subtransaction.
+        const EXPORT: &str = "RELEASE SAVEPOINT look; SELECT pg_catalog.pg_export_snapshot()";
         let catalog = Catalog::look_then(std::slice::from_ref(session), look, Then::Stay).await?;
         let [snapshot] = one(session, "exporting the snapshot of the look at the catalogs", EXPORT).await?;
         Ok((catalog, snapshot))
@@ -389,6 +391,7 @@ async fn read_inside(
     let parsed = snapshot.parse();
     space.snapshot =
         Some(parsed.map_err(|_| Error::row("the server", format!("{snapshot:?} is no snapshot")))?);
+    query(session, "beginning to read the catalogs", "SAVEPOINT look").await?;
     let mut tables = Vec::new();
     for kind in kinds(major, shared) {
         tables.push((kind, table(session, major, kind).await?));
@@ -401,6 +404,8 @@ async fn read_inside(
             space.map.insert(Oid(number(oid)?), number(file)?);
         }
     }
+    // The locks go with it, the snapshot stays.
+    query(session, "ending to read the catalogs", "ROLLBACK TO SAVEPOINT look").await?;
     Ok(Read { space, tables, files })
 }
 

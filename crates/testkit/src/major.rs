@@ -1,6 +1,8 @@
 //! The majors we test on, and which of them this run is asked for.
 
-use std::fmt;
+use std::io::{self, Write};
+use std::panic::resume_unwind;
+use std::{fmt, thread};
 
 /// A major version of PostgreSQL that pgsluice supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +46,37 @@ impl Major {
             _ => Major::DEFAULT.to_vec(),
         }
     }
+
+    /// Runs `test` on every major under test, so many of them `at_once`. What fails is told at once as well, not only when
+    /// the test runner comes to tell what it has kept of each test.
+    ///
+    /// # Panics
+    /// As the first of the tests that failed.
+    pub fn each(at_once: usize, test: impl Fn(Major) + Sync) {
+        let name = thread::current().name().unwrap_or_default().to_owned();
+        for majors in Major::under_test().chunks(at_once) {
+            thread::scope(|scope| {
+                let begin = |major: &Major| {
+                    let (test, major) = (&test, *major);
+                    let builder = thread::Builder::new().name(format!("PostgreSQL {major}"));
+                    (major, builder.spawn_scoped(scope, move || test(major)).expect("a thread"))
+                };
+                let begun: Vec<_> = majors.iter().map(begin).collect();
+                for (major, test) in begun {
+                    let Err(panic) = test.join() else { continue };
+                    let what = panic.downcast_ref::<String>().map(String::as_str);
+                    let what = what.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
+                    // Past what the runner catches; nobody may be reading it.
+                    let _ = writeln!(io::stderr(), "{name} on PostgreSQL {major}: {what:.SHOWN_MAX$}");
+                    resume_unwind(panic);
+                }
+            });
+        }
+    }
 }
+
+/// Characters of why a test failed.
+const SHOWN_MAX: usize = 1_000;
 
 impl fmt::Display for Major {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

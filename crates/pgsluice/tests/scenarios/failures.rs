@@ -265,6 +265,18 @@ fn a_table_that_is_published_later_is_named() {
     });
 }
 
+/// Waits until the first copy has this table.
+fn wait_for_table(s: &Scenario, number: usize, table: &str) {
+    let exists = "SELECT (to_regclass('pgsluice.copied_table') IS NOT NULL)::text";
+    let finished = format!(
+        "SELECT coalesce(bool_or(finished), false)::text FROM pgsluice.copied_table WHERE table_name = '{table}'"
+    );
+    wait_for(table, BOUND, || {
+        Ok(s.target_one_of(number, exists) == "true" && s.target_one_of(number, &finished) == "true")
+    })
+    .unwrap();
+}
+
 /// RULES C1: what was copied is not copied again, what was not is copied whole, and changes meanwhile arrive once.
 #[test]
 fn c1_a_copy_that_was_interrupted_goes_on() {
@@ -281,13 +293,7 @@ fn c1_a_copy_that_was_interrupted_goes_on() {
             holders.iter_mut().for_each(|holder| holder.run("BEGIN; LOCK big IN SHARE MODE"));
             s.run();
             for number in 0..s.followers() {
-                let exists = "SELECT (to_regclass('pgsluice.copied_table') IS NOT NULL)::text";
-                let finished = "SELECT coalesce(bool_or(finished), false)::text FROM pgsluice.copied_table WHERE table_name = 'small'";
-                wait_for("the small table", BOUND, || {
-                    Ok(s.target_one_of(number, exists) == "true"
-                        && s.target_one_of(number, finished) == "true")
-                })
-                .unwrap();
+                wait_for_table(s, number, "small");
             }
             let ids = "SELECT min(xmin::text) FROM small WHERE id <= 10";
             let copied: Vec<String> = (0..s.followers()).map(|number| s.target_one_of(number, ids)).collect();
@@ -308,6 +314,34 @@ fn c1_a_copy_that_was_interrupted_goes_on() {
             );
         },
     );
+}
+
+/// Who connects waits for a `VACUUM FULL pg_class`; if that waited for the copy, so would our own further connections.
+#[test]
+fn c1_a_copy_keeps_no_catalog_locked() {
+    scenario(|s| {
+        s.both("CREATE TABLE small (id int PRIMARY KEY); CREATE TABLE big (id int PRIMARY KEY)");
+        s.source(
+            "INSERT INTO small SELECT generate_series(1, 50); INSERT INTO big SELECT generate_series(1, 50)",
+        );
+        let mut holders: Vec<Session> =
+            (0..s.followers()).map(|number| Session::to(&s.target_url(number))).collect();
+        holders.iter_mut().for_each(|holder| holder.run("BEGIN; LOCK big IN SHARE MODE"));
+        s.run();
+        for number in 0..s.followers() {
+            wait_for_table(s, number, "small");
+        }
+        let mut dba = Session::to(&s.source_url());
+        dba.run("SET lock_timeout = '20s'");
+        for catalog in ["pg_class", "pg_namespace", "pg_attribute", "pg_publication"] {
+            dba.run(&format!("VACUUM FULL {catalog}"));
+        }
+        holders.iter_mut().for_each(|holder| holder.run("COMMIT"));
+        s.follow();
+        s.source("INSERT INTO big VALUES (51)");
+        s.catch_up();
+        s.same();
+    });
 }
 
 /// Writers never pause: while tables are copied and while pgsluice is killed in the middle of it.

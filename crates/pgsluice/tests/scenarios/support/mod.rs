@@ -47,7 +47,7 @@ pub(crate) fn scenario(scenario: impl Fn(&mut Scenario) + Sync) {
 
 /// [`scenario`] with other strategies.
 pub(crate) fn scenario_with(strategies: &[&[&str]], scenario: impl Fn(&mut Scenario) + Sync) {
-    each_major(|major| tell(Scenario::on(shared(major), strategies), &scenario));
+    Major::each(MAJORS_AT_ONCE, |major| tell(Scenario::on(shared(major), strategies), &scenario));
 }
 
 /// [`scenario_with`] in databases created with these options of `CREATE DATABASE`.
@@ -57,7 +57,7 @@ pub(crate) fn scenario_in(
     strategies: &[&[&str]],
     scenario: impl Fn(&mut Scenario) + Sync,
 ) {
-    each_major(|major| {
+    Major::each(MAJORS_AT_ONCE, |major| {
         tell(Scenario::new(Ends::Shared(shared(major)), strategies, [source, target]), &scenario);
     });
 }
@@ -69,7 +69,7 @@ pub(crate) fn scenario_alone(
     target: impl Fn(Builder) -> Builder + Sync,
     scenario: impl Fn(&mut Scenario) + Sync,
 ) {
-    each_major(|major| {
+    Major::each(MAJORS_AT_ONCE, |major| {
         let (source, target) = (source(Cluster::builder(major)), target(Cluster::builder(major)));
         let pair = Pair::with(source, target).expect("two clusters");
         tell(Scenario::alone(pair, strategies), &scenario);
@@ -83,22 +83,6 @@ fn tell(mut told: Scenario, scenario: &impl Fn(&mut Scenario)) {
 
 /// Majors that are looked at at the same time: a scenario mostly waits, but its strategies are a process each.
 const MAJORS_AT_ONCE: usize = 2;
-
-fn each_major(scenario: impl Fn(Major) + Sync) {
-    for majors in Major::under_test().chunks(MAJORS_AT_ONCE) {
-        std::thread::scope(|scope| {
-            let told = |major: &Major| {
-                let (scenario, major) = (&scenario, *major);
-                let thread = std::thread::Builder::new().name(format!("PostgreSQL {major}"));
-                thread.spawn_scoped(scope, move || scenario(major)).expect("a thread")
-            };
-            let told: Vec<_> = majors.iter().map(told).collect();
-            for result in told.into_iter().map(std::thread::ScopedJoinHandle::join) {
-                result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            }
-        });
-    }
-}
 
 enum Ends {
     Shared(&'static Pair),
