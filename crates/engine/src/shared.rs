@@ -332,6 +332,7 @@ pub(crate) async fn found(
         commands,
         heard: Arc::default(),
         holds: Vec::new(),
+        awaited: None,
     };
     let leaving = shared.pass.lock().unwrap_or_else(PoisonError::into_inner).clone().map(Leaving);
     tokio::spawn(hub.run(stream));
@@ -360,6 +361,7 @@ fn ended(
 fn rested(mut decoding: Decoding, since: Instant) -> Decoding {
     let sharing = decoding.sharing();
     sharing.figures.is_in_pass_of(0);
+    sharing.figures.awaits(None);
     if since.elapsed() >= SETTLED {
         sharing.rests = 0;
     }
@@ -388,6 +390,8 @@ struct Hub {
     heard: Arc<Heard>,
     /// Who waits, and for how long at most.
     holds: Vec<(Instant, oneshot::Receiver<()>)>,
+    /// What of the archive is waited for, as the owner says and all were told.
+    awaited: Option<String>,
 }
 
 /// What a stream hands over, until this goes.
@@ -455,6 +459,8 @@ impl Hub {
             self.pass.place(*id).map_or_else(|| self.pass.decoded(), |place| last_record(place.catalog));
         match start(&*seat.streams, self.pass.position(), last).await {
             Ok(stream) => {
+                // From now on it says that itself.
+                seat.figures().awaits(None);
                 self.owner = *id;
                 Some(stream)
             }
@@ -501,7 +507,7 @@ impl Hub {
 
     /// Hands WAL to the pass, and what comes out to whose it is.
     async fn push(&mut self, bytes: &[u8]) -> Result<(), output::Error> {
-        let Hub { pass, seats, .. } = self;
+        let Hub { pass, seats, awaited, .. } = self;
         let mut steps = pass.push(bytes)?;
         let (mut gone, mut full) = (None, None);
         loop {
@@ -539,6 +545,7 @@ impl Hub {
                     let all = seats.len();
                     if let Some(seat) = seats.get(&id) {
                         tracing::info!(subscription = %seat.name(), "decoded in one pass for {all} subscriptions");
+                        seat.figures().awaits(awaited.clone());
                     }
                 }
                 Step::Refused(id, decoder, why) => {
@@ -571,6 +578,8 @@ impl Hub {
     fn look(&mut self, nothing_waits: bool) {
         let wal_end = self.heard.wal_end();
         let all = self.seats.len();
+        let awaited = self.seats.get(&self.owner).and_then(|seat| seat.figures().awaited());
+        let is_news = awaited != self.awaited;
         let mut flushed = None;
         let (mut gone, mut failed) = (Vec::new(), Vec::new());
         for (id, seat) in &mut self.seats {
@@ -581,7 +590,10 @@ impl Hub {
             // It may wait to join still.
             let Some(place) = self.pass.place(*id) else { continue };
             seat.heard.advance_wal_end(wal_end);
-            seat.outlet.sharing.figures.is_in_pass_of(all);
+            seat.figures().is_in_pass_of(all);
+            if is_news && *id != self.owner {
+                seat.figures().awaits(awaited.clone());
+            }
             seat.outlet.came_to(place, nothing_waits, &seat.out);
             if let Err(error) = seat.outlet.look(place) {
                 failed.push((*id, error));
@@ -589,6 +601,7 @@ impl Hub {
             let durable = seat.outlet.flushed();
             flushed = Some(flushed.map_or(durable, |least: Lsn| least.min(durable)));
         }
+        self.awaited = awaited;
         if let Some(flushed) = flushed {
             self.progress.advance_received(self.pass.decoded());
             self.progress.advance_flushed(flushed);
@@ -638,6 +651,10 @@ impl Hub {
 }
 
 impl Seat {
+    fn figures(&self) -> &Decoded {
+        &self.outlet.sharing.figures
+    }
+
     fn name(&self) -> &SubscriptionName {
         &self.outlet.name
     }

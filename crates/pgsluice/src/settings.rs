@@ -135,7 +135,9 @@ pub(crate) struct Stream {
     /// Give up a connection to the source that has been silent for this long
     ///
     /// Also one to the target, if its backend waits for us meanwhile; one that
-    /// waits for a lock is waited for. 0 waits for ever.
+    /// waits for a lock is waited for. With `wal_stream = off`: so long a
+    /// segment of the archive may be wrong although others follow. 0 waits for
+    /// ever.
     #[arg(long, default_value = "60s", value_name = "DURATION")]
     pub(crate) wal_receiver_timeout: Milliseconds,
 

@@ -22,8 +22,9 @@ use base::Lsn;
 
 use crate::slot::Fork;
 
-/// What a read hands over at most.
+/// What a read hands over at most; the first one less, which often is the only one where files grow.
 const PIECE_BYTES: usize = 1 << 20;
+const FIRST_BYTES: usize = 64 << 10;
 /// `XLP_LONG_HEADER`, and where a segment's first page says how long segments are.
 const LONG_HEADER: u16 = 2;
 const INFO_AT: usize = 2;
@@ -442,7 +443,14 @@ impl Segments {
         if !self.segments.contains_key(&number) {
             return Err(self.missing(number, from));
         }
-        Ok(Bytes { segments: self, position: from, open: None, buffer: vec![0; PIECE_BYTES], is_over: false })
+        Ok(Bytes {
+            segments: self,
+            position: from,
+            open: None,
+            piece: FIRST_BYTES,
+            buffer: Vec::new(),
+            is_over: false,
+        })
     }
 
     /// The error that the segment which has `end` is good only up to there, although others follow; `None` if it is not
@@ -513,6 +521,8 @@ pub struct Bytes<'a> {
     segments: &'a Segments,
     position: Lsn,
     open: Option<Box<dyn Read + Send>>,
+    /// How much is read next.
+    piece: usize,
     buffer: Vec<u8>,
     is_over: bool,
 }
@@ -550,8 +560,10 @@ impl Bytes<'_> {
                 None => return Ok(None),
             },
         };
-        let wanted = usize::try_from(size - within).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
-        let read = match fill(file, &mut self.buffer[..wanted]) {
+        let wanted = usize::try_from(size - within).unwrap_or(self.piece).min(self.piece);
+        self.piece = (self.piece * 2).min(PIECE_BYTES);
+        self.buffer.resize(wanted, 0);
+        let read = match fill(file, &mut self.buffer) {
             // A compressed file ends somewhere as long as it is written.
             (read, Some(_)) if all.grows && segment.compression != Compression::None => read,
             (_, Some(error)) => return Err(io_at(&segment.path)(error)),

@@ -19,7 +19,9 @@
 //!    reads the table for the first time queues behind him: nobody moves, and
 //!    no server sees it, because the holder waits for nothing. So workers give
 //!    up after a moment, the snapshots are let go and taken anew. The same
-//!    happens on the target, where it is `run` that truncates.
+//!    happens on the target, where it is `run` that truncates. Where somebody
+//!    truncates faster than that, the holders read themselves: they need no
+//!    other lock.
 //! 3. A transaction that the snapshot sees may be in WAL that is not flushed
 //!    yet, which no walsender sends. A message in WAL, committed after the
 //!    snapshot, has it flushed.
@@ -34,7 +36,7 @@ use client::{ConnInfo, Session};
 use tokio::time::Instant;
 
 use crate::error::{Error, Kind};
-use crate::session::{self, End};
+use crate::session::{self, End, Pair};
 use crate::sql::Side;
 use crate::table::Table;
 
@@ -149,8 +151,7 @@ impl From<Error> for Attempt {
 
 /// The sessions that hold snapshots and locks.
 pub(crate) struct Holders {
-    source: Session,
-    target: Session,
+    pair: Pair,
     /// Writes the message of hazard 3.
     nudge: Session,
     /// When the stream was held, if it is.
@@ -166,17 +167,24 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL 
 impl Holders {
     pub(crate) async fn connect(source: &ConnInfo, target: &ConnInfo, name: &str) -> Result<Holders, Error> {
         Ok(Holders {
-            source: session::connect(End::Source, source, name).await?,
-            target: session::connect(End::Target, target, name).await?,
+            pair: Pair {
+                source: session::connect(End::Source, source, name).await?,
+                target: session::connect(End::Target, target, name).await?,
+            },
             nudge: session::connect(End::Source, source, name).await?,
             held_at: None,
             figures: PinFigures::default(),
         })
     }
 
+    /// The sessions that have the snapshots and the locks.
+    pub(crate) fn pair(&self) -> &Pair {
+        &self.pair
+    }
+
     /// The sessions, for looking at both ends while no snapshot is held.
     pub(crate) fn sessions(&self) -> (&Session, &Session) {
-        (&self.source, &self.target)
+        (&self.pair.source, &self.pair.target)
     }
 
     /// Takes snapshots in which `tables`, by their number, can be read.
@@ -212,14 +220,11 @@ impl Holders {
 
     /// Gives snapshots and locks back.
     pub(crate) async fn let_go(&self) -> Result<(), Error> {
-        for holder in [&self.source, &self.target] {
-            session::run(holder, "end a transaction", "ROLLBACK").await?;
-        }
-        Ok(())
+        self.pair.end().await
     }
 
     async fn attempt(&mut self, pin: &mut dyn Pin, tables: &[(usize, &Table)]) -> Result<Snapshots, Attempt> {
-        lock(&self.source, tables, |table| &table.source).await?;
+        lock(&self.pair.source, tables, |table| &table.source).await?;
         pin.hold().await?;
         self.held_at = pin.is_live().then(Instant::now);
         let mut tries = 0;
@@ -233,12 +238,13 @@ impl Holders {
             if tries >= TRIES_MAX {
                 return Err(Attempt::Passing(Kind::NoPrefix { tries: TRIES_MAX }.into()));
             }
-            session::run(&self.source, "end a transaction", "ROLLBACK").await?;
-            lock(&self.source, tables, |table| &table.source).await?;
+            session::run(&self.pair.source, "end a transaction", "ROLLBACK").await?;
+            lock(&self.pair.source, tables, |table| &table.source).await?;
         };
-        lock(&self.target, tables, |table| &table.target).await?;
-        let rows = session::rows(&self.target, "export a snapshot", "SELECT pg_catalog.pg_export_snapshot()")
-            .await?;
+        lock(&self.pair.target, tables, |table| &table.target).await?;
+        let rows =
+            session::rows(&self.pair.target, "export a snapshot", "SELECT pg_catalog.pg_export_snapshot()")
+                .await?;
         let target = rows.into_iter().flatten().flatten().next().unwrap_or_default();
         Ok(Snapshots { source, target })
     }
@@ -249,7 +255,7 @@ impl Holders {
         let end = if live { "pg_catalog.pg_current_wal_insert_lsn()::text" } else { "''" };
         let sql =
             format!("SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text, {end}");
-        let rows = session::rows(&self.source, "export a snapshot", &sql).await?;
+        let rows = session::rows(&self.pair.source, "export a snapshot", &sql).await?;
         let mut values = rows.into_iter().flatten().map(Option::unwrap_or_default);
         let mut next = || values.next().unwrap_or_default();
         let (name, snapshot, end) = (next(), next(), next());

@@ -49,6 +49,9 @@ const BYTES_PER_SECOND: u64 = 64 << 20;
 /// How often a lock of somebody else may end a group for the sake of one chunk.
 const TRIES_MAX: u32 = 50;
 
+/// After so many of them the holders of the snapshots, who have the locks already, read the chunk themselves.
+const TRIES_OF_WORKERS: u32 = 3;
+
 /// Compares what `publications` publish.
 ///
 /// # Errors
@@ -81,7 +84,11 @@ pub async fn verify(
             Err(Refused::All(error)) => return Err(error),
         };
         let began = Instant::now();
-        let group = group.compare(&plan, &pairs, &snapshots, options, began, progress).await?;
+        let pairs = match group.by {
+            By::Workers => pairs.as_slice(),
+            By::Holders => std::slice::from_ref(holders.pair()),
+        };
+        let group = group.compare(&plan, pairs, &snapshots, options, began, progress).await?;
         holders.let_go().await?;
         let elapsed = began.elapsed();
         report.snapshots += 1;
@@ -155,6 +162,11 @@ impl Plan {
     /// The next chunks: as many as `budget` bytes, and one for each worker.
     fn next_group(&mut self, budget: u64, workers: usize) -> Group {
         let (mut queue, mut tables, mut bytes) = (VecDeque::new(), BTreeSet::new(), 0);
+        if let Some(chunk) = self.queue.pop_front_if(|chunk| chunk.tries >= TRIES_OF_WORKERS) {
+            tables.insert(chunk.table);
+            queue.push_back(chunk);
+            return Group::new(queue, tables, By::Holders);
+        }
         while let Some(chunk) = self.queue.front() {
             let enough = bytes >= budget && queue.len() >= workers;
             if enough || (tables.len() == GROUP_TABLES_MAX && !tables.contains(&chunk.table)) {
@@ -164,8 +176,7 @@ impl Plan {
             tables.insert(chunk.table);
             queue.extend(self.queue.pop_front());
         }
-        let state = State { queue, done: Vec::new(), given_up: false };
-        Group { state: Mutex::new(state), tables: tables.into_iter().collect() }
+        Group::new(queue, tables, By::Workers)
     }
 
     fn put_back(&mut self, queue: VecDeque<Chunk>) {
@@ -210,6 +221,15 @@ impl Plan {
 struct Group {
     state: Mutex<State>,
     tables: Vec<usize>,
+    by: By,
+}
+
+/// Who compares them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Workers,
+    /// The sessions that hold the snapshots.
+    Holders,
 }
 
 struct State {
@@ -227,6 +247,11 @@ struct Compared {
 }
 
 impl Group {
+    fn new(queue: VecDeque<Chunk>, tables: BTreeSet<usize>, by: By) -> Group {
+        let state = State { queue, done: Vec::new(), given_up: false };
+        Group { state: Mutex::new(state), tables: tables.into_iter().collect(), by }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,7 +292,7 @@ impl Group {
         until: Instant,
         progress: &Progress,
     ) -> Result<(), Error> {
-        let mut begun = false;
+        let mut begun = self.by == By::Holders;
         while let Some(mut chunk) = self.next(until) {
             if !begun {
                 pair.begin(&snapshots.source, &snapshots.target).await?;
@@ -298,7 +323,7 @@ impl Group {
                 }
             }
         }
-        if begun { pair.end().await } else { Ok(()) }
+        if begun && self.by == By::Workers { pair.end().await } else { Ok(()) }
     }
 
     fn next(&self, until: Instant) -> Option<Chunk> {

@@ -410,8 +410,8 @@ impl Attempt<'_> {
         let (segment_size, _) = self.sizes(ends).await?;
         let (system_id, timeline) = (ends.identity.system_id, ends.identity.timeline);
         let lineage = Lineage { timeline, forks: ends.forks.clone(), segment_size };
-        let figures = Arc::clone(self.status.decoded());
-        Ok(Some(Growing { dir, system_id, lineage, from: lsn, last: lsn, figures }))
+        let (patience, figures) = (self.settings.wal_receiver_timeout, Arc::clone(self.status.decoded()));
+        Ok(Some(Growing { dir, system_id, lineage, from: lsn, last: lsn, patience, figures }))
     }
 
     /// Goes on decoding where it was; `reserved` is from where on the slot keeps WAL.

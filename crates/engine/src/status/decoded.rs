@@ -72,6 +72,10 @@ impl Decoded {
         self.told().awaited = what;
     }
 
+    pub(crate) fn awaited(&self) -> Option<String> {
+        self.told().awaited.clone()
+    }
+
     /// So many subscriptions are decoded for in the pass that this one takes part in; 0 when it has left.
     pub(crate) fn is_in_pass_of(&self, subscriptions: usize) {
         self.in_pass.store(subscriptions, Ordering::Relaxed);

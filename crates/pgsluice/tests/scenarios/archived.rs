@@ -234,11 +234,7 @@ fn a_segment_of_the_archive_counts_as_far_as_its_records_are_whole() {
             wait_for("a whole segment more", BOUND, || Ok(newest().is_some())).unwrap();
             let file = newest().unwrap();
             wait_for("one behind it", BOUND, || Ok(segments(archive.path()).last() > Some(&file))).unwrap();
-            let good = std::fs::read(&file).unwrap();
-            let mut damaged = good.clone();
-            // More than what is between two records, which no checksum is of.
-            damaged[12_000..12_016].iter_mut().for_each(|byte| *byte ^= 0x40);
-            std::fs::write(&file, damaged).unwrap();
+            let good = damage(&file);
             from(s, archive.path());
             let awaited =
                 |s: &Scenario| s.status(0)["decoded"]["archive_awaited"].as_str().map(str::to_owned);
@@ -247,8 +243,40 @@ fn a_segment_of_the_archive_counts_as_far_as_its_records_are_whole() {
             s.catch_up();
             s.same();
             assert_eq!(awaited(s), None);
+            // Nobody repairs it.
+            s.stop();
+            for _ in 0..3 {
+                write(s, 35_000);
+            }
+            let last = || segments(archive.path()).pop();
+            let passed = Some(archive.path().join(s.source_one("SELECT pg_walfile_name(pg_switch_wal())")));
+            write(s, 10);
+            wait_for("all of it", BOUND, || Ok(whole().last() >= passed.as_ref() && last() > passed))
+                .unwrap();
+            let file = passed.unwrap();
+            let good = damage(&file);
+            s.run_with(|command| {
+                command.env("PGSLUICE_WAL_ARCHIVE", archive.path()).env("PGSLUICE_WAL_STREAM", "off");
+                command.env("PGSLUICE_WAL_RECEIVER_TIMEOUT", "3s");
+            });
+            let ended = s.ended();
+            assert!(ended.iter().all(|(code, said)| *code == 1 && said.contains("WAL")), "{ended:?}");
+            std::fs::write(&file, good).unwrap();
+            from(s, archive.path());
+            s.catch_up();
+            s.same();
         },
     );
+}
+
+/// Alters a record that begins a page or two into the file; what it was like.
+fn damage(segment: &Path) -> Vec<u8> {
+    let good = std::fs::read(segment).unwrap();
+    let mut damaged = good.clone();
+    // More than what is between two records, which no checksum is of.
+    damaged[12_000..12_016].iter_mut().for_each(|byte| *byte ^= 0x40);
+    std::fs::write(segment, damaged).unwrap();
+    good
 }
 
 /// A program that does not outlive this.
@@ -278,7 +306,9 @@ fn what_pg_receivewal_writes_is_followed() {
             s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
             s.source("INSERT INTO t VALUES (0, '')");
             s.publish("FOR TABLE t, mark");
-            for compress in [&[][..], &["--compress=gzip:1", "--synchronous"]] {
+            for compress in
+                [&[][..], &["--compress=gzip:1", "--synchronous"], &["--compress=lz4", "--synchronous"]]
+            {
                 let dir = tempfile::Builder::new().prefix("pgsluice-archive-").tempdir().unwrap();
                 let url = s.source_url();
                 let mut command = Command::new(program);

@@ -345,8 +345,32 @@ fn an_archive_is_read_once_for_all_and_nothing_is_lost_or_comes_twice() {
         stage.sluice.as_mut().unwrap().terminate(Duration::from_secs(5)).unwrap();
         stage.run();
         stage.wait_for_one_pass();
+        what_is_missing_is_told_to_all(stage);
         killed_at_any_instant(stage, 4);
     });
+}
+
+/// The segment behind the next has begun.
+fn what_is_missing_is_told_to_all(stage: &Stage<'_>) {
+    const SIZE: u64 = 16 << 20;
+    let archive = stage.archive.as_ref().unwrap().path();
+    let mut files: Vec<_> = std::fs::read_dir(archive).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    let newest = files.last().unwrap();
+    let mut page = std::fs::read(newest).unwrap();
+    page.truncate(8192);
+    let begin = u64::from_le_bytes(*page[8..].first_chunk().unwrap());
+    page[8..16].copy_from_slice(&(begin + 2 * SIZE).to_le_bytes());
+    let name = newest.file_name().unwrap().to_str().unwrap();
+    let (timeline, number) = (&name[..8], begin / SIZE + 2);
+    let later = archive.join(format!("{timeline}{:08X}{:08X}", number >> 8, number & 0xff));
+    std::fs::write(&later, page).unwrap();
+    let awaited = |name: &&str| stage.status(name)["decoded"]["archive_awaited"].as_str().map(str::to_owned);
+    stage.wait("all to know what is awaited", || {
+        ALL.iter().all(|name| awaited(name).is_some_and(|what| what.contains(timeline)))
+    });
+    std::fs::remove_file(later).unwrap();
+    stage.wait("nothing to be awaited", || ALL.iter().all(|name| awaited(name).is_none()));
 }
 
 fn killed_at_any_instant(stage: &mut Stage<'_>, kills: u32) {

@@ -37,8 +37,6 @@ const LOOK: Duration = Duration::from_millis(50);
 const SHARE: u32 = 10;
 /// But it is not waited for longer.
 const REST_MAX: Duration = Duration::from_secs(2);
-/// So long a segment may be wrong that others follow.
-const PATIENCE: Duration = Duration::from_secs(60);
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// What is followed.
@@ -52,6 +50,8 @@ pub(crate) struct Growing {
     pub(crate) from: Lsn,
     /// A record before that, or the start of its page: what is at [`Growing::from`] is judged from there on.
     pub(crate) last: Lsn,
+    /// So long a segment may be wrong that others follow; zero is for ever.
+    pub(crate) patience: Duration,
     /// Where it is told what is waited for.
     pub(crate) figures: Arc<Decoded>,
 }
@@ -313,7 +313,7 @@ impl Trouble {
                 Duration::ZERO
             }
         };
-        if lasted >= PATIENCE && !may_come {
+        if lasted >= of.patience && !of.patience.is_zero() && !may_come {
             return Err(error);
         }
         if lasted >= SETTLED {
