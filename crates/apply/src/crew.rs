@@ -672,7 +672,7 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
         executor.begins_at(since);
     }
     Ok(match order {
-        Order::Ahead(plan) => match executor.execute_ahead(plan, true).await? {
+        Order::Ahead(plan) => match executor.execute_ahead(plan).await? {
             true => Answer::Executed,
             false => Answer::Voided,
         },

@@ -13,8 +13,8 @@
 //! It is begun again by nobody: one attempt for each transaction, one transaction at a time.
 
 use std::collections::VecDeque;
-use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Lsn, PgTimestamp, Xid};
@@ -27,7 +27,7 @@ use txn::{AssemblyError, Begin, Event, Streamed};
 use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
 use crate::counters::add;
 use crate::error::{Error, Kind};
-use crate::executor::Executor;
+use crate::executor::{ComingParts, Executor};
 use crate::plan::Plan;
 use crate::settled::Originals;
 use crate::table::Table;
@@ -232,8 +232,7 @@ pub(crate) async fn apply(
             Some(Tell::LetGo | Tell::Abandon) => break,
             None if waits => {}
             None => match worker.execute(bytes).await {
-                Ok(true) => {}
-                Ok(false) => drop(grown.pop_front()),
+                Ok(()) => drop(grown.pop_front()),
                 Err(error) => return worker.lost(error),
             },
         }
@@ -244,25 +243,59 @@ pub(crate) async fn apply(
     }
 }
 
-impl Worker<'_> {
-    /// Executes the next part of what the first `bytes` have; whether there is more.
-    async fn execute(&mut self, bytes: u64) -> Result<bool, Error> {
-        // Whatever it is that cannot be read, it is met again in its turn.
-        let Ok((chunk, is_last)) = self.parts.next(bytes, BEGIN).await else {
-            self.standing = Standing::Void;
-            return Ok(false);
-        };
-        if chunk.digest.tally.is_nothing() {
-            return Ok(!is_last);
+/// What is there of it, part by part.
+struct Coming<'p> {
+    parts: &'p mut Parts,
+    bytes: u64,
+    is_last: bool,
+    /// No more is to come.
+    stop: &'p AtomicBool,
+    /// Something of it cannot be executed so.
+    is_void: bool,
+    tally: Tally,
+}
+
+impl ComingParts for Coming<'_> {
+    async fn next(&mut self) -> Option<Plan> {
+        while !self.is_last && !self.is_void && !self.stop.load(Ordering::Relaxed) {
+            // Whatever it is that cannot be read, it is met again in its turn.
+            let Ok((chunk, is_last)) = self.parts.next(self.bytes, BEGIN).await else {
+                self.is_void = true;
+                return None;
+            };
+            self.is_last = is_last;
+            if chunk.digest.tally.is_nothing() {
+                continue;
+            }
+            self.tally += chunk.digest.tally;
+            let plan = chunk.plan.filter(Plan::is_sets);
+            self.is_void = plan.is_none();
+            return plan;
         }
-        let is_first = self.standing == Standing::Nothing;
-        self.standing = Standing::Void;
-        let Some(plan) = chunk.plan.filter(Plan::is_sets) else { return Ok(false) };
-        let mut executing = pin!(self.executor.execute_ahead(plan, is_first));
+        None
+    }
+}
+
+impl Worker<'_> {
+    /// Executes what the first `bytes` have.
+    async fn execute(&mut self, bytes: u64) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.standing, Standing::Void);
+        let stop = AtomicBool::new(false);
+        let mut coming = Coming {
+            parts: &mut self.parts,
+            bytes,
+            is_last: false,
+            stop: &stop,
+            is_void: false,
+            tally: Tally::default(),
+        };
+        let mut executing =
+            Box::pin(self.executor.execute_parts_ahead(&mut coming, before == Standing::Nothing));
         let holds = tokio::select! {
             biased;
             holds = &mut executing => holds?,
             () = self.inbox.let_go() => {
+                stop.store(true, Ordering::Relaxed);
                 // A cancel that finds nothing to cancel has no effect: one is not enough. But none may be under way
                 // when this returns.
                 let cancelled = loop {
@@ -276,16 +309,17 @@ impl Worker<'_> {
                 cancelled.map(|_| false)?
             }
         };
-        if holds {
-            self.standing = Standing::Open;
-            self.tally += chunk.digest.tally;
+        drop(executing);
+        if holds && !coming.is_void {
+            self.standing = if coming.tally.is_nothing() { before } else { Standing::Open };
+            self.tally += coming.tally;
         }
-        Ok(holds && !is_last)
+        Ok(())
     }
 
     /// The rest, and commits; false if it does not hold.
     async fn finish(&mut self, end: End) -> Result<bool, Error> {
-        while self.standing != Standing::Void && self.execute(u64::MAX).await? {}
+        self.execute(u64::MAX).await?;
         if self.standing != Standing::Open {
             return Ok(false);
         }

@@ -24,13 +24,14 @@
 
 pub(crate) mod pipelined;
 mod procedure;
+mod sending;
 
 use std::sync::Arc;
 
 use base::Lsn;
 use base::flight::{self, Phase};
 use bytes::{BufMut, BytesMut};
-use client::{Pipeline, PipelineResult, Wire};
+use client::{PipelineResult, Wire};
 use conflict::{Conflict, ConflictType, Treatment};
 use proto::frame::ServerError;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -38,13 +39,12 @@ use txn::{Begin, Op};
 
 use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
 use crate::counters::add;
-use crate::error::{Error, Kind, is_transient};
+use crate::error::{Error, Kind};
 use crate::explain::{explain, whole_scan};
 use crate::fit::EXACT;
 use crate::join::Join;
 use crate::large::Large;
-use crate::plan::{PIECE, Plan};
-use crate::prefetch;
+use crate::plan::Plan;
 use crate::settled::Originals;
 use crate::shape::{Shape, plain};
 use crate::shared::Shared;
@@ -52,6 +52,7 @@ use crate::state::ABORT_MOVES_ORIGIN;
 use crate::statement::{Parameters, Statement, plain_statement};
 use crate::table::{Path, Table};
 use crate::write::{Writer, Writing, truncate};
+use sending::{Sending, run};
 
 /// How often a transaction that met a deadlock or a serialization failure is
 /// tried again before the pipeline starts anew.
@@ -64,6 +65,12 @@ pub(crate) struct Identity {
 
 /// Changes that were put aside are read back in batches of this many bytes.
 const REPLAY_BYTES: usize = 8 * 1024 * 1024;
+
+/// Parts of a transaction that is executed ahead.
+pub(crate) trait ComingParts {
+    /// The next one; `None` at the end, or where it is not to go on.
+    async fn next(&mut self) -> Option<Plan>;
+}
 
 pub(crate) struct Executor {
     wire: Wire,
@@ -304,11 +311,26 @@ impl Executor {
         }
     }
 
-    /// Executes a part of a plan in a transaction that stays open, before its
-    /// turn to commit; `first` begins it. False if something was met, and
-    /// nothing of it was done.
-    pub(crate) async fn execute_ahead(&mut self, plan: Plan, first: bool) -> Result<bool, Error> {
-        match self.apply_set(Some(plan), None, first, true).await {
+    /// Executes a plan in a transaction that it begins and that stays open, before its turn to commit. False if something
+    /// was met, and nothing of it was done.
+    pub(crate) async fn execute_ahead(&mut self, plan: Plan) -> Result<bool, Error> {
+        let written = self.apply_set(Some(plan), None, true, true).await;
+        self.executed_ahead(written).await
+    }
+
+    /// The same with parts that come one after another, the next of which is made while the server has one before it;
+    /// unless `first`, in a transaction that was begun.
+    pub(crate) async fn execute_parts_ahead(
+        &mut self,
+        parts: &mut impl ComingParts,
+        first: bool,
+    ) -> Result<bool, Error> {
+        let written = self.apply_parts(parts, first).await;
+        self.executed_ahead(written).await
+    }
+
+    async fn executed_ahead(&mut self, written: Result<u64, Setback>) -> Result<bool, Error> {
+        match written {
             Ok(written) => {
                 self.open.written += written;
                 Ok(true)
@@ -317,6 +339,34 @@ impl Executor {
             // Be it BEGIN that was cancelled.
             Err(_) => self.roll_back().await.map(|()| false),
         }
+    }
+
+    async fn apply_parts(&mut self, parts: &mut impl ComingParts, first: bool) -> Result<u64, Setback> {
+        let Some(mut plan) = parts.next().await else { return Ok(0) };
+        let _sending = flight::inside(Phase::Batch);
+        let broken = |error: client::Error| Setback::Broken(error.into());
+        let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
+        if first {
+            sending.push(&self.begin);
+        }
+        let prologue = sending.expected.len();
+        // What is read ahead for a part is given up with it.
+        let mut _before = None;
+        let fits = loop {
+            let mut writing = Writing::new(plan);
+            if !sending.send(&mut self.writer, &mut writing).await.map_err(broken)? {
+                break false;
+            }
+            if !sending.keep_up(|_| ()).await.map_err(broken)? {
+                break true;
+            }
+            _before = writing.into_hand();
+            match parts.next().await {
+                Some(next) => plan = next,
+                None => break true,
+            }
+        };
+        sending.written(prologue, fits).await
     }
 
     /// Applies what does not fit as a whole in pieces that may (RULES F4).
@@ -428,40 +478,18 @@ impl Executor {
             sending.push(&self.savepoint);
         }
         let prologue = sending.expected.len();
-        let mut fits = plan.is_some();
+        // What is read ahead for it is given up with it.
         let mut writing = plan.map(|plan| Writing::new(plan).up_to(up_to));
-        while let Some(writing) = &mut writing {
-            match self.writer.next(writing) {
-                Ok(Some(statement)) => {
-                    sending.push_and_flush(&statement).await.map_err(broken)?;
-                    self.writer.reuse(statement);
-                    if writing.is_paced() && !sending.keep_up(|_| ()).await.map_err(broken)? {
-                        break;
-                    }
-                }
-                Ok(None) => break,
-                Err(_) => {
-                    fits = false;
-                    break;
-                }
-            }
-        }
-        let (result, expected) = sending.finish().await.map_err(broken)?;
-        if let Some(error) = &result.error {
-            if result.rows.len() < prologue {
-                return Err(Setback::Broken(Kind::Statement { what: "BEGIN", error: error.clone() }.into()));
-            }
-            tracing::debug!(code = %error.code, "a set failed: {}", error.message);
-            return Err(Setback::Unexpected);
-        }
-        if !fits || result.rows != expected {
-            return Err(Setback::Unexpected);
-        }
+        let fits = match &mut writing {
+            Some(writing) => sending.send(&mut self.writer, writing).await.map_err(broken)?,
+            None => false,
+        };
+        let written = sending.written(prologue, fits).await?;
         // Only now: a savepoint that was released cannot be gone back to.
         if !alone {
             self.one(&[&Which::Release]).await.map_err(Setback::Broken)?;
         }
-        Ok(expected.iter().sum())
+        Ok(written)
     }
 
     /// Exact replay of whole transactions, each a target transaction.
@@ -718,83 +746,4 @@ fn origin_setup(position: Lsn, end: &End) -> Statement {
     parameters.put_u32(8);
     parameters.put_i64(end.commit.commit_time.0);
     Statement { shape: Arc::new(shape), parameters: Parameters::Values(parameters), rows_expected: 1 }
-}
-
-/// Statements on their way: what is new is prepared, all are executed in
-/// order, and their results are read together.
-struct Sending<'w> {
-    pipeline: Pipeline<'w>,
-    prepared: &'w mut Prepared,
-    fresh: Vec<Arc<Shape>>,
-    /// Rows each statement must report.
-    expected: Vec<u64>,
-}
-
-impl<'w> Sending<'w> {
-    async fn start(wire: &'w mut Wire, prepared: &'w mut Prepared) -> Result<Self, client::Error> {
-        let pipeline = wire.pipeline().await?;
-        Ok(Sending { pipeline, prepared, fresh: Vec::new(), expected: Vec::new() })
-    }
-
-    fn push(&mut self, statement: &Statement) {
-        let shape = &statement.shape;
-        let known = !shape.name.is_empty()
-            && (self.prepared.names.contains(&shape.name)
-                || self.fresh.iter().any(|fresh| fresh.name == shape.name));
-        if !known {
-            self.pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
-            self.fresh.push(Arc::clone(shape));
-        }
-        statement.execute(&mut self.pipeline);
-        self.expected.push(statement.rows_expected);
-    }
-
-    /// The same, and sends what has gathered if that is much: the server
-    /// begins while the next statement is made.
-    async fn push_and_flush(&mut self, statement: &Statement) -> Result<(), client::Error> {
-        self.push(statement);
-        if self.pipeline.byte_len() >= PIECE / 2 { self.pipeline.flush().await } else { Ok(()) }
-    }
-
-    /// Waits until only so many statements are on their way that what is read ahead for them is still in memory
-    /// when they come to it; false after an error.
-    async fn keep_up(&mut self, watch: impl FnMut(&PipelineResult)) -> Result<bool, client::Error> {
-        self.pipeline.keep_up(prefetch::UNFINISHED, watch).await
-    }
-
-    async fn finish(self) -> Result<(PipelineResult, Vec<u64>), client::Error> {
-        self.finish_watched(|_| ()).await
-    }
-
-    /// The same, and shows `watch` what is known so far, as answers come.
-    async fn finish_watched(
-        self,
-        watch: impl FnMut(&PipelineResult),
-    ) -> Result<(PipelineResult, Vec<u64>), client::Error> {
-        let result = self.pipeline.run_watched(watch).await?;
-        // Preparation goes in order and is not undone by a rollback.
-        for shape in self.fresh.into_iter().take(result.prepared).filter(|shape| !shape.name.is_empty()) {
-            self.prepared.names.insert(shape.name.clone());
-            if shape.by_index.is_some() {
-                self.prepared.unseen.push(shape);
-            }
-        }
-        if let Some(error) = &result.error
-            && is_transient(&error.code)
-        {
-            tracing::debug!(code = %error.code, "{}", error.message);
-        }
-        Ok((result, self.expected))
-    }
-}
-
-/// One round trip: prepares what is new, executes all.
-async fn run(
-    wire: &mut Wire,
-    prepared: &mut Prepared,
-    statements: &[&Statement],
-) -> Result<PipelineResult, Error> {
-    let mut sending = Sending::start(wire, prepared).await?;
-    statements.iter().for_each(|statement| sending.push(statement));
-    Ok(sending.finish().await?.0)
 }

@@ -70,6 +70,11 @@ impl Writing {
         self.paced
     }
 
+    /// What keeps pages being read ahead for statements that are on their way.
+    pub(crate) fn into_hand(self) -> Option<Arc<Hand>> {
+        self.hand
+    }
+
     /// The next step of a table, when nothing of the one before is left.
     fn step(&mut self) -> Option<(Arc<Table>, Step)> {
         while let Some((table, steps)) = self.tables.front_mut() {

@@ -1,0 +1,133 @@
+//! Statements of one session in a row, answered together.
+
+use std::sync::Arc;
+
+use client::{Pipeline, PipelineResult, Wire};
+
+use super::{Prepared, Setback};
+use crate::error::{Error, Kind, is_transient};
+use crate::plan::PIECE;
+use crate::prefetch;
+use crate::shape::Shape;
+use crate::statement::{Misfit, Statement};
+use crate::write::{Writer, Writing};
+
+/// Statements on their way: what is new is prepared, all are executed in
+/// order, and their results are read together.
+pub(super) struct Sending<'w> {
+    pub(super) pipeline: Pipeline<'w>,
+    prepared: &'w mut Prepared,
+    fresh: Vec<Arc<Shape>>,
+    /// Rows each statement must report.
+    pub(super) expected: Vec<u64>,
+}
+
+impl<'w> Sending<'w> {
+    pub(super) async fn start(wire: &'w mut Wire, prepared: &'w mut Prepared) -> Result<Self, client::Error> {
+        let pipeline = wire.pipeline().await?;
+        Ok(Sending { pipeline, prepared, fresh: Vec::new(), expected: Vec::new() })
+    }
+
+    pub(super) fn push(&mut self, statement: &Statement) {
+        let shape = &statement.shape;
+        let known = !shape.name.is_empty()
+            && (self.prepared.names.contains(&shape.name)
+                || self.fresh.iter().any(|fresh| fresh.name == shape.name));
+        if !known {
+            self.pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
+            self.fresh.push(Arc::clone(shape));
+        }
+        statement.execute(&mut self.pipeline);
+        self.expected.push(statement.rows_expected);
+    }
+
+    /// The same, and sends what has gathered if that is much: the server
+    /// begins while the next statement is made.
+    pub(super) async fn push_and_flush(&mut self, statement: &Statement) -> Result<(), client::Error> {
+        self.push(statement);
+        if self.pipeline.byte_len() >= PIECE / 2 { self.pipeline.flush().await } else { Ok(()) }
+    }
+
+    /// Sends what is to be written; false if that cannot be said in statements.
+    pub(super) async fn send(
+        &mut self,
+        writer: &mut Writer,
+        writing: &mut Writing,
+    ) -> Result<bool, client::Error> {
+        loop {
+            match writer.next(writing) {
+                Ok(Some(statement)) => {
+                    self.push_and_flush(&statement).await?;
+                    writer.reuse(statement);
+                    if writing.is_paced() && !self.keep_up(|_| ()).await? {
+                        return Ok(true);
+                    }
+                }
+                Ok(None) => return Ok(true),
+                Err(Misfit) => return Ok(false),
+            }
+        }
+    }
+
+    /// Waits until only so many statements are on their way that what is read ahead for them is still in memory
+    /// when they come to it; false after an error.
+    pub(super) async fn keep_up(
+        &mut self,
+        watch: impl FnMut(&PipelineResult),
+    ) -> Result<bool, client::Error> {
+        self.pipeline.keep_up(prefetch::UNFINISHED, watch).await
+    }
+
+    pub(super) async fn finish(self) -> Result<(PipelineResult, Vec<u64>), client::Error> {
+        self.finish_watched(|_| ()).await
+    }
+
+    /// Finishes, and checks that each statement reports what it must, if all were sent that had to be (`fits`); so many
+    /// rows were written. The first `prologue` statements are no sets.
+    pub(super) async fn written(self, prologue: usize, fits: bool) -> Result<u64, Setback> {
+        let (result, expected) = self.finish().await.map_err(|error| Setback::Broken(error.into()))?;
+        if let Some(error) = &result.error {
+            if result.rows.len() < prologue {
+                return Err(Setback::Broken(Kind::Statement { what: "BEGIN", error: error.clone() }.into()));
+            }
+            tracing::debug!(code = %error.code, "a set failed: {}", error.message);
+            return Err(Setback::Unexpected);
+        }
+        if !fits || result.rows != expected {
+            return Err(Setback::Unexpected);
+        }
+        Ok(expected.iter().sum())
+    }
+
+    /// The same, and shows `watch` what is known so far, as answers come.
+    pub(super) async fn finish_watched(
+        self,
+        watch: impl FnMut(&PipelineResult),
+    ) -> Result<(PipelineResult, Vec<u64>), client::Error> {
+        let result = self.pipeline.run_watched(watch).await?;
+        // Preparation goes in order and is not undone by a rollback.
+        for shape in self.fresh.into_iter().take(result.prepared).filter(|shape| !shape.name.is_empty()) {
+            self.prepared.names.insert(shape.name.clone());
+            if shape.by_index.is_some() {
+                self.prepared.unseen.push(shape);
+            }
+        }
+        if let Some(error) = &result.error
+            && is_transient(&error.code)
+        {
+            tracing::debug!(code = %error.code, "{}", error.message);
+        }
+        Ok((result, self.expected))
+    }
+}
+
+/// One round trip: prepares what is new, executes all.
+pub(super) async fn run(
+    wire: &mut Wire,
+    prepared: &mut Prepared,
+    statements: &[&Statement],
+) -> Result<PipelineResult, Error> {
+    let mut sending = Sending::start(wire, prepared).await?;
+    statements.iter().for_each(|statement| sending.push(statement));
+    Ok(sending.finish().await?.0)
+}
