@@ -63,6 +63,9 @@ pub(crate) struct Identity {
     pub(crate) subscription: String,
 }
 
+/// Statements of parts that are answered together.
+const ANSWERS_MAX: usize = 10_000;
+
 /// Changes that were put aside are read back in batches of this many bytes.
 const REPLAY_BYTES: usize = 8 * 1024 * 1024;
 
@@ -325,8 +328,18 @@ impl Executor {
         parts: &mut impl ComingParts,
         first: bool,
     ) -> Result<bool, Error> {
-        let written = self.apply_parts(parts, first).await;
-        self.executed_ahead(written).await
+        let mut first = first;
+        loop {
+            let began = match self.apply_parts(parts, first).await {
+                Ok(None) => return Ok(true),
+                Ok(Some(written)) => self.executed_ahead(Ok(written)).await?,
+                Err(setback) => self.executed_ahead(Err(setback)).await?,
+            };
+            if !began {
+                return Ok(false);
+            }
+            first = false;
+        }
     }
 
     async fn executed_ahead(&mut self, written: Result<u64, Setback>) -> Result<bool, Error> {
@@ -341,8 +354,13 @@ impl Executor {
         }
     }
 
-    async fn apply_parts(&mut self, parts: &mut impl ComingParts, first: bool) -> Result<u64, Setback> {
-        let Some(mut plan) = parts.next().await else { return Ok(0) };
+    /// Some of them, and how many rows were written; `None` when there are no more.
+    async fn apply_parts(
+        &mut self,
+        parts: &mut impl ComingParts,
+        first: bool,
+    ) -> Result<Option<u64>, Setback> {
+        let Some(mut plan) = parts.next().await else { return Ok(None) };
         let _sending = flight::inside(Phase::Batch);
         let broken = |error: client::Error| Setback::Broken(error.into());
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
@@ -357,7 +375,9 @@ impl Executor {
             if !sending.send(&mut self.writer, &mut writing).await.map_err(broken)? {
                 break false;
             }
-            if !sending.keep_up(|_| ()).await.map_err(broken)? {
+            // What each has answered stays in memory until the end.
+            if !sending.keep_up_as_expected().await.map_err(broken)? || sending.expected.len() >= ANSWERS_MAX
+            {
                 break true;
             }
             _before = writing.into_hand();
@@ -366,7 +386,7 @@ impl Executor {
                 None => break true,
             }
         };
-        sending.written(prologue, fits).await
+        sending.written(prologue, fits).await.map(Some)
     }
 
     /// Applies what does not fit as a whole in pieces that may (RULES F4).

@@ -156,6 +156,11 @@ impl Pipeline<'_> {
         Ok(self.result.error.is_none())
     }
 
+    /// What is known so far.
+    pub fn known(&self) -> &PipelineResult {
+        &self.result
+    }
+
     /// Asks the server to send its answers to what precedes as soon as it has them. Without it they may wait until
     /// there are many, or for the end.
     pub fn ask_for_answers(&mut self) {

@@ -9,6 +9,10 @@ use crate::error::Kind;
 
 const MISSING: HeldBy = ("pgsluice scenarios", "what_is_missing_is_named_and_nothing_is_left");
 const RIGHTS: HeldBy = ("pgsluice scenarios", "f6_without_the_right_to_be_a_replica_it_refuses");
+const REWRITTEN: HeldBy = (
+    "pgsluice scenarios",
+    "c1_a_table_that_is_written_anew_before_its_turn_is_copied_under_another_snapshot",
+);
 const INTERRUPTED: HeldBy = ("pgsluice scenarios", "c1_a_copy_that_was_interrupted_goes_on");
 
 base::catalogue! {
@@ -73,6 +77,15 @@ base::catalogue! {
         "Somebody dropped it on the source, or made it anew, between two looks.",
         "Take it out of the publication if it is to stay away: `ALTER PUBLICATION ... DROP TABLE`.",
         &[],
+    ),
+    Kind::Rewritten => copying(
+        "A table was written anew before it was copied",
+        Kind::Rewritten,
+        "All tables are copied under one snapshot. To it a table looks empty that ALTER TABLE writes anew before its turn, \
+         and TRUNCATE, VACUUM FULL and CLUSTER cannot be told from that. The other tables are copied; what is left is \
+         copied under a new snapshot.",
+        "Nothing. Change tables before or after the first copy if it repeats.",
+        &[REWRITTEN],
     ),
     Kind::SnapshotGone(_) => copying(
         "The copy's snapshot is gone",

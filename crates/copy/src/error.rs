@@ -29,6 +29,8 @@ pub(crate) enum Kind {
     NotReplica,
     /// The source's table went away under us: another attempt looks again.
     Dropped,
+    /// It was written anew, which the snapshot does not see: another attempt takes a new one.
+    Rewritten,
     /// The snapshot did: another attempt takes a new one.
     SnapshotGone(client::Error),
     /// The caller asked for it.
@@ -74,7 +76,7 @@ impl Error {
             Kind::Client { cause, .. } => {
                 cause.is_connection_lost() || cause.sqlstate().is_some_and(is_passing)
             }
-            Kind::Dropped | Kind::SnapshotGone(_) => true,
+            Kind::Dropped | Kind::Rewritten | Kind::SnapshotGone(_) => true,
             Kind::NoTable
             | Kind::NotATable
             | Kind::MissingColumns(_)
@@ -82,6 +84,11 @@ impl Error {
             | Kind::Stopped
             | Kind::Broken(_) => false,
         }
+    }
+
+    /// Only this table cannot be copied under this snapshot.
+    pub(crate) fn is_rewritten(&self) -> bool {
+        matches!(self.0.kind, Kind::Rewritten)
     }
 
     /// The caller asked for it; nothing is wrong.
@@ -156,6 +163,10 @@ impl fmt::Display for Error {
                  on 15 or newer GRANT SET ON PARAMETER session_replication_role TO it, or run with --allow-triggers",
             ),
             Kind::Dropped => f.write_str("the source's table was dropped since it was looked at; another attempt looks again"),
+            Kind::Rewritten => f.write_str(
+                "on the source it was written anew since the snapshot was taken (ALTER TABLE, TRUNCATE, VACUUM FULL, CLUSTER); \
+                 it is copied under another one",
+            ),
             Kind::SnapshotGone(error) => {
                 write!(f, "the exported snapshot is gone, its session has ended: {error}")
             }

@@ -5,8 +5,8 @@
 //! servers answer by rolling back.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Lsn;
 use base::flight::{self, Phase};
@@ -23,7 +23,7 @@ use crate::schedule::{Claim, Schedule, Way};
 use crate::sql::{copy_in, copy_out};
 use crate::table::{self, Start};
 use crate::transfer::transfer;
-use crate::{CopyJob, session};
+use crate::{CopyJob, held, session};
 
 /// An exported snapshot of the source. The connection that exported it must
 /// stay open until the attempt has ended.
@@ -95,6 +95,8 @@ struct Shared {
     tables: Vec<Table>,
     schedule: Schedule,
     encoding: &'static str,
+    /// The first of the tables that cannot be copied under this snapshot.
+    put_off: Mutex<Option<Error>>,
 }
 
 /// Copies `jobs` under one snapshot, except those recorded as finished.
@@ -135,7 +137,7 @@ async fn copy_all(
     let schedule = Schedule::new(tables.iter().map(|table| table.units.len()).collect());
     let units: usize = tables.iter().map(|table| table.units.len()).sum();
     let connections = attempt.options.connections.clamp(1, units.max(1));
-    let shared = Arc::new(Shared { attempt, tables, schedule, encoding });
+    let shared = Arc::new(Shared { attempt, tables, schedule, encoding, put_off: Mutex::new(None) });
     let first = Arc::clone(&shared);
     workers.spawn(async move { work(&first, source, target).await });
     for _ in 1..connections {
@@ -144,7 +146,8 @@ async fn copy_all(
     while let Some(ended) = workers.join_next().await {
         ended.map_err(|error| Error::broken(error.to_string()))??;
     }
-    Ok(())
+    let put_off = shared.put_off.lock().unwrap_or_else(PoisonError::into_inner).take();
+    put_off.map_or(Ok(()), Err)
 }
 
 /// A further worker only makes it faster: where a server has no connection
@@ -195,6 +198,16 @@ async fn start_table(
 ) -> Result<(), Error> {
     let Shared { attempt, schedule, .. } = shared;
     let table = &shared.tables[index];
+    match held::hold(source, &table.job).await {
+        Err(error) if error.is_rewritten() => {
+            let error = error.of(&table.job.table.name);
+            tracing::warn!("{error}");
+            shared.put_off.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            schedule.started(index, Way::Whole);
+            return Ok(());
+        }
+        held => held?,
+    }
     let point = attempt.snapshot.consistent_point;
     let start = table::start(target, &table.job, table.units.len() > 1, &*attempt.record, point).await?;
     table.progress.start();
@@ -224,6 +237,7 @@ async fn copy_range(
     target: &mut Wire,
 ) -> Result<(), Error> {
     let table = &shared.tables[index];
+    held::hold(source, &table.job).await?;
     table::begin_range(target, &table.job).await?;
     let rows = copy_unit(table, &table.units[unit], source, target).await?;
     table::commit_range(target).await?;

@@ -321,6 +321,8 @@ pub(crate) async fn found(
     };
     let (done, outcome) = oneshot::channel();
     let (decoder, outlet) = decoding.into_parts();
+    // From now on the pass's stream says that.
+    outlet.sharing.figures.awaits(None);
     let shared = Arc::clone(&outlet.sharing.shared);
     let (pass, id) = Pass::new(decoder);
     let (out, heard, streams) = (part.out.clone(), Arc::clone(part.heard), Arc::clone(part.streams));

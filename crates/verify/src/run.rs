@@ -162,9 +162,9 @@ impl Plan {
     /// The next chunks: as many as `budget` bytes, and one for each worker.
     fn next_group(&mut self, budget: u64, workers: usize) -> Group {
         let (mut queue, mut tables, mut bytes) = (VecDeque::new(), BTreeSet::new(), 0);
-        if let Some(chunk) = self.queue.pop_front_if(|chunk| chunk.tries >= TRIES_OF_WORKERS) {
-            tables.insert(chunk.table);
-            queue.push_back(chunk);
+        if self.queue.front().is_some_and(|chunk| chunk.tries >= TRIES_OF_WORKERS) {
+            queue.extend(self.queue.pop_front());
+            tables.extend(queue.iter().map(|chunk| chunk.table));
             return Group::new(queue, tables, By::Holders);
         }
         while let Some(chunk) = self.queue.front() {

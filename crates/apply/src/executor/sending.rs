@@ -20,12 +20,14 @@ pub(super) struct Sending<'w> {
     fresh: Vec<Arc<Shape>>,
     /// Rows each statement must report.
     pub(super) expected: Vec<u64>,
+    /// So many of them were looked at.
+    checked: usize,
 }
 
 impl<'w> Sending<'w> {
     pub(super) async fn start(wire: &'w mut Wire, prepared: &'w mut Prepared) -> Result<Self, client::Error> {
         let pipeline = wire.pipeline().await?;
-        Ok(Sending { pipeline, prepared, fresh: Vec::new(), expected: Vec::new() })
+        Ok(Sending { pipeline, prepared, fresh: Vec::new(), expected: Vec::new(), checked: 0 })
     }
 
     pub(super) fn push(&mut self, statement: &Statement) {
@@ -59,7 +61,7 @@ impl<'w> Sending<'w> {
                 Ok(Some(statement)) => {
                     self.push_and_flush(&statement).await?;
                     writer.reuse(statement);
-                    if writing.is_paced() && !self.keep_up(|_| ()).await? {
+                    if writing.is_paced() && !self.keep_up_as_expected().await? {
                         return Ok(true);
                     }
                 }
@@ -76,6 +78,15 @@ impl<'w> Sending<'w> {
         watch: impl FnMut(&PipelineResult),
     ) -> Result<bool, client::Error> {
         self.pipeline.keep_up(prefetch::UNFINISHED, watch).await
+    }
+
+    /// The same; false also where a statement has not reported the rows that it must.
+    pub(super) async fn keep_up_as_expected(&mut self) -> Result<bool, client::Error> {
+        let holds = self.keep_up(|_| ()).await?;
+        let rows = &self.pipeline.known().rows;
+        let as_expected = rows[self.checked..] == self.expected[self.checked..rows.len()];
+        self.checked = rows.len();
+        Ok(holds && as_expected)
     }
 
     pub(super) async fn finish(self) -> Result<(PipelineResult, Vec<u64>), client::Error> {

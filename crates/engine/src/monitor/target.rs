@@ -53,10 +53,11 @@ WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backe
        OR a.application_name = pg_catalog.current_setting('application_name'))
 ORDER BY 2 DESC NULLS LAST LIMIT 1";
 
-/// Whether the backend that applies is executing something.
+/// Whether the backend that applies is executing something. Between two statements of a pipeline it is `active` too.
 const WORKS: &str = "\
 SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
-                WHERE a.pid = $1 AND (a.state IS NULL OR a.state IN ('active', 'fastpath function call')))";
+                WHERE a.pid = $1 AND (a.state IS NULL OR a.state IN ('active', 'fastpath function call'))
+                  AND a.wait_event IS DISTINCT FROM 'ClientRead')";
 
 /// Keeps `status` told of what the target waits for until `stop`.
 pub async fn watch_target(settings: Arc<Settings>, status: Arc<Status>, stop: CancellationToken) {

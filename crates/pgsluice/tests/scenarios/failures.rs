@@ -344,6 +344,48 @@ fn c1_a_copy_keeps_no_catalog_locked() {
     });
 }
 
+/// ALTER TABLE writes it anew, and to the copy's snapshot it is empty then.
+#[test]
+fn c1_a_table_that_is_written_anew_before_its_turn_is_copied_under_another_snapshot() {
+    let one = ["--max-sync-workers-per-subscription", "1"];
+    scenario_with(&[&one, &[&one[..], &["--copy-split-bytes", "64kB"]].concat()], |s| {
+        s.both(
+            "CREATE TABLE big (id int PRIMARY KEY, v text); CREATE TABLE small (id int PRIMARY KEY, n int); \
+             CREATE TABLE parted (id int PRIMARY KEY, n int) PARTITION BY RANGE (id); \
+             CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (500); \
+             CREATE TABLE high PARTITION OF parted FOR VALUES FROM (500) TO (2000); \
+             CREATE TABLE emptied (id int PRIMARY KEY); CREATE TABLE packed (id int PRIMARY KEY)",
+        );
+        s.source(
+            "INSERT INTO big SELECT i, repeat('x', 500) FROM generate_series(1, 5000) i; \
+             INSERT INTO small SELECT i, i FROM generate_series(1, 1000) i; \
+             INSERT INTO parted SELECT i, i FROM generate_series(1, 1000) i; \
+             INSERT INTO emptied SELECT generate_series(1, 1000); \
+             INSERT INTO packed SELECT generate_series(1, 1000); DELETE FROM packed WHERE id % 2 = 0",
+        );
+        let mut holders: Vec<Session> =
+            (0..s.followers()).map(|number| Session::to(&s.target_url(number))).collect();
+        holders.iter_mut().for_each(|holder| holder.run("BEGIN; LOCK big IN SHARE MODE"));
+        s.run();
+        s.wait_for_log("waiting for a lock on table public.big");
+        s.both("ALTER TABLE small ALTER n TYPE bigint; ALTER TABLE parted ALTER n TYPE bigint");
+        s.source("TRUNCATE emptied; INSERT INTO emptied SELECT generate_series(2001, 2050)");
+        Session::to(&s.source_url()).run("VACUUM FULL packed");
+        holders.iter_mut().for_each(|holder| holder.run("COMMIT"));
+        s.follow();
+        s.source(
+            "UPDATE small SET n = n + 1 WHERE id % 10 = 0; UPDATE parted SET n = n + 1 WHERE id % 10 = 0",
+        );
+        s.catch_up();
+        s.same();
+        assert_eq!(s.target_one("SELECT count(*) FROM small"), "1000");
+        for table in ["small", "low", "high", "emptied", "packed"] {
+            let said = format!("first copy of table \"public.{table}\": on the source it was written anew");
+            assert!((0..s.followers()).all(|number| s.log(number).contains(&said)), "{said}: {}", s.log(0));
+        }
+    });
+}
+
 /// Writers never pause: while tables are copied and while pgsluice is killed in the middle of it.
 #[test]
 fn c1_writes_during_the_copy_arrive_once() {
