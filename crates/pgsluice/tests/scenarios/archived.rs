@@ -249,11 +249,12 @@ fn a_segment_of_the_archive_counts_as_far_as_its_records_are_whole() {
                 write(s, 35_000);
             }
             let last = || segments(archive.path()).pop();
-            let passed = Some(archive.path().join(s.source_one("SELECT pg_walfile_name(pg_switch_wal())")));
+            let file = archive.path().join(s.source_one("SELECT pg_walfile_name(pg_switch_wal())"));
             write(s, 10);
-            wait_for("all of it", BOUND, || Ok(whole().last() >= passed.as_ref() && last() > passed))
-                .unwrap();
-            let file = passed.unwrap();
+            wait_for("all of it", BOUND, || {
+                Ok(whole().last() >= Some(&file) && last().as_ref() > Some(&file))
+            })
+            .unwrap();
             let good = damage(&file);
             s.run_with(|command| {
                 command.env("PGSLUICE_WAL_ARCHIVE", archive.path()).env("PGSLUICE_WAL_STREAM", "off");
