@@ -84,7 +84,8 @@ base::catalogue! {
         "All tables are copied under one snapshot. To it a table looks empty that ALTER TABLE writes anew before its turn, \
          and TRUNCATE, VACUUM FULL and CLUSTER cannot be told from that. The other tables are copied; what is left is \
          copied under a new snapshot.",
-        "Nothing. Change tables before or after the first copy if it repeats.",
+        "Wait: it is copied again by itself. If it repeats, do without `ALTER TABLE`, `TRUNCATE`, `VACUUM FULL` and `CLUSTER` \
+         until `pgsluice status` says that the first copy is done.",
         &[REWRITTEN],
     ),
     Kind::SnapshotGone(_) => copying(

@@ -20,14 +20,22 @@ pub(super) struct Sending<'w> {
     fresh: Vec<Arc<Shape>>,
     /// Rows each statement must report.
     pub(super) expected: Vec<u64>,
-    /// So many of them were looked at.
+    /// So many of them were looked at, and whether all of these were reported.
     checked: usize,
+    as_expected: bool,
 }
 
 impl<'w> Sending<'w> {
     pub(super) async fn start(wire: &'w mut Wire, prepared: &'w mut Prepared) -> Result<Self, client::Error> {
         let pipeline = wire.pipeline().await?;
-        Ok(Sending { pipeline, prepared, fresh: Vec::new(), expected: Vec::new(), checked: 0 })
+        Ok(Sending {
+            pipeline,
+            prepared,
+            fresh: Vec::new(),
+            expected: Vec::new(),
+            checked: 0,
+            as_expected: true,
+        })
     }
 
     pub(super) fn push(&mut self, statement: &Statement) {
@@ -84,9 +92,9 @@ impl<'w> Sending<'w> {
     pub(super) async fn keep_up_as_expected(&mut self) -> Result<bool, client::Error> {
         let holds = self.keep_up(|_| ()).await?;
         let rows = &self.pipeline.known().rows;
-        let as_expected = rows[self.checked..] == self.expected[self.checked..rows.len()];
+        self.as_expected &= rows[self.checked..] == self.expected[self.checked..rows.len()];
         self.checked = rows.len();
-        Ok(holds && as_expected)
+        Ok(holds && self.as_expected)
     }
 
     pub(super) async fn finish(self) -> Result<(PipelineResult, Vec<u64>), client::Error> {
