@@ -277,6 +277,16 @@ fn wait_for_table(s: &Scenario, number: usize, table: &str) {
     .unwrap();
 }
 
+/// Nothing can be written to the table on any target until they commit.
+fn holders_of_big(s: &Scenario) -> Vec<Session> {
+    let hold = |number| {
+        let mut holder = Session::to(&s.target_url(number));
+        holder.run("BEGIN; LOCK big IN SHARE MODE");
+        holder
+    };
+    (0..s.followers()).map(hold).collect()
+}
+
 /// RULES C1: what was copied is not copied again, what was not is copied whole, and changes meanwhile arrive once.
 #[test]
 fn c1_a_copy_that_was_interrupted_goes_on() {
@@ -288,9 +298,7 @@ fn c1_a_copy_that_was_interrupted_goes_on() {
                 "INSERT INTO small SELECT i, 0 FROM generate_series(1, 50) i; \
              INSERT INTO big SELECT i, repeat('x', 100), 0 FROM generate_series(1, 10000) i",
             );
-            let mut holders: Vec<Session> =
-                (0..s.followers()).map(|number| Session::to(&s.target_url(number))).collect();
-            holders.iter_mut().for_each(|holder| holder.run("BEGIN; LOCK big IN SHARE MODE"));
+            let mut holders = holders_of_big(s);
             s.run();
             for number in 0..s.followers() {
                 wait_for_table(s, number, "small");
@@ -324,9 +332,7 @@ fn c1_a_copy_keeps_no_catalog_locked() {
         s.source(
             "INSERT INTO small SELECT generate_series(1, 50); INSERT INTO big SELECT generate_series(1, 50)",
         );
-        let mut holders: Vec<Session> =
-            (0..s.followers()).map(|number| Session::to(&s.target_url(number))).collect();
-        holders.iter_mut().for_each(|holder| holder.run("BEGIN; LOCK big IN SHARE MODE"));
+        let mut holders = holders_of_big(s);
         s.run();
         for number in 0..s.followers() {
             wait_for_table(s, number, "small");
@@ -363,9 +369,7 @@ fn c1_a_table_that_is_written_anew_before_its_turn_is_copied_under_another_snaps
              INSERT INTO emptied SELECT generate_series(1, 1000); \
              INSERT INTO packed SELECT generate_series(1, 1000); DELETE FROM packed WHERE id % 2 = 0",
         );
-        let mut holders: Vec<Session> =
-            (0..s.followers()).map(|number| Session::to(&s.target_url(number))).collect();
-        holders.iter_mut().for_each(|holder| holder.run("BEGIN; LOCK big IN SHARE MODE"));
+        let mut holders = holders_of_big(s);
         s.run();
         s.wait_for_log("waiting for a lock on table public.big");
         s.both("ALTER TABLE small ALTER n TYPE bigint; ALTER TABLE parted ALTER n TYPE bigint");
