@@ -404,8 +404,8 @@ struct Parts {
     binary: bool,
 }
 
-/// As far as it may be read; what is there of it, and whether that is all.
-type Part = (u64, Result<(Chunk, bool), Unread>);
+/// What was read, and whether that is all there is.
+type Part = Result<(Chunk, bool), Unread>;
 
 impl Parts {
     fn new(streamed: Streamed, tables: Vec<Mapped>, binary: bool) -> Parts {
@@ -413,17 +413,16 @@ impl Parts {
         Parts { reader, next: None, tables, binary }
     }
 
-    /// The next changes of what the first `bytes` have, as if they were the only ones, and whether there are no more.
+    /// The next changes of what the first `bytes` have, as if they were the only ones, and whether there are no more; until
+    /// then `bytes` stays the same.
     async fn next(&mut self, bytes: u64, begin: Begin) -> Result<(Chunk, bool), Unread> {
         if self.next.is_none() {
             self.read_on(bytes, begin);
         }
         let next = self.next.take().ok_or(Unread::Gone)?;
-        let (reader, (of, part)) = next.await.map_err(|_| Unread::Gone)?;
+        let (reader, part) = next.await.map_err(|_| Unread::Gone)?;
         self.reader = Some(reader);
         let (chunk, is_last) = part?;
-        // More may have come since it was read.
-        let is_last = is_last && of == bytes;
         if !is_last {
             self.read_on(bytes, begin);
         }
@@ -437,7 +436,7 @@ impl Parts {
         self.next = Some(tokio::task::spawn_blocking(move || {
             let part = reader.part(bytes, begin);
             let part = part.map(|(batch, is_last)| (Chunk::new(batch, false, binary), is_last));
-            (reader, (bytes, part))
+            (reader, part)
         }));
     }
 }
