@@ -17,7 +17,7 @@ use txn::Op;
 
 use crate::fold::{Fold, Net};
 use crate::plan::{PIECE, Plan, Stage, Step};
-use crate::prefetch::{Hand, Prefetch, ROWS_MIN, Written};
+use crate::prefetch::{Hand, Prefetch, Written};
 use crate::shape::{Kind, Present, Shape, Shapes, non_key, plain};
 use crate::statement::{Arrays, Misfit, Parameters, Statement, plain_statement, row_statement};
 use crate::table::{Lookup, Table};
@@ -64,7 +64,7 @@ impl Writing {
         Writing { up_to, ..self }
     }
 
-    /// Whether the statement made last is one of many small ones whose pages are read ahead: no more than
+    /// Whether the statement made last is one of many small ones whose pages are read ahead, or may be: no more than
     /// [`UNFINISHED`](crate::prefetch::UNFINISHED) of them are to be on their way, or pages would be read too early.
     pub(crate) fn is_paced(&self) -> bool {
         self.paced
@@ -145,16 +145,16 @@ impl Writer {
                 }
                 Some((table, Step::Append(arrays))) => {
                     let all: Vec<usize> = (0..table.columns.len()).collect();
-                    let pace = hand.rows_max(&table, Written::Inserted, &all);
+                    let pace = hand.pace(&table, Written::Inserted, &all);
                     let rows = arrays.rows();
-                    if let Some(most) = pace
-                        && rows > most as u64
+                    if let Some(pace) = pace
+                        && rows > pace.rows_max as u64
                     {
-                        let pieces = arrays.cut(most).into_iter().map(Step::Append);
+                        let pieces = arrays.cut(pace.rows_max).into_iter().map(Step::Append);
                         writing.tables.push_front((table, pieces.collect()));
                         continue;
                     }
-                    writing.paced = pace.is_some() && rows >= ROWS_MIN as u64;
+                    writing.paced = pace.is_some_and(|pace| rows >= pace.rows_min as u64);
                     hand.set(&table, Written::Inserted, &all, &arrays);
                     return Ok(Some(self.insert(&table, arrays)));
                 }
@@ -338,8 +338,8 @@ impl Folding {
         while let Some(pass) = self.passes.front() {
             let (kind, columns) = shape_of(pass, table);
             let written = pass.written();
-            let pace = written.and_then(|written| hand.rows_max(table, written, &columns));
-            let rows_max = pace.map_or(u64::MAX, |rows| rows as u64);
+            let pace = written.and_then(|written| hand.pace(table, written, &columns));
+            let rows_max = pace.map_or(u64::MAX, |pace| pace.rows_max as u64);
             if *pass == Pass::Insert
                 && self.at == 0
                 && table.sole_unique_key
@@ -378,7 +378,7 @@ impl Folding {
                 if let Some(written) = written {
                     hand.set(table, written, &columns, &arrays);
                 }
-                let paced = pace.is_some() && arrays.rows() >= ROWS_MIN as u64;
+                let paced = pace.is_some_and(|pace| arrays.rows() >= pace.rows_min as u64);
                 let statement = if kind == Kind::SetInsert {
                     writer.insert(table, arrays)
                 } else {

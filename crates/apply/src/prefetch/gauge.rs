@@ -4,7 +4,7 @@
 //!             PROBE_ROWS looked up, few had to be read
 //!   Probing -------------------------------------------> Paused
 //!      |  ^                                              ^   |
-//!      |  +------------------- PAUSE is over ------------|---+
+//!      |  +---------------- the pause is over -----------|---+
 //!      | many had to be read                             |
 //!      +----------------> On ----------------------------+
 //!                              WINDOW_ROWS, few had to be read
@@ -12,6 +12,9 @@
 //! "Few" is fewer than one read in [`ROWS_PER_READ`] look-ups. A look-up that finds everything in memory costs a
 //! backend some three microseconds, and the applier would have found it there too; a read costs a hundred and more.
 //! At one in fifty the two are about the same.
+//!
+//! A probe may mislead: where the applier was there first, all is in memory because it read it a moment ago. So the
+//! first pause is short, and each that follows twice as long as the one before, until it has paid for a whole window.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,8 +25,9 @@ const ROWS_PER_READ: u64 = 50;
 const PROBE_ROWS: u64 = 256;
 /// A longer look while it pays, so that a run of luck ends nothing.
 const WINDOW_ROWS: u64 = 4096;
-/// How long it pauses: a probe in five seconds costs nothing that could be measured.
-pub(super) const PAUSE: Duration = Duration::from_secs(5);
+/// How long it pauses at first, and at most: a probe in five seconds costs nothing that could be measured.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -50,17 +54,19 @@ struct Inner {
     state: State,
     rows: u64,
     reads: u64,
+    /// How long it pauses the next time.
+    pause: Duration,
 }
 
 impl Inner {
     fn turn(&mut self, state: State) {
-        *self = Inner { state, rows: 0, reads: 0 };
+        *self = Inner { state, rows: 0, reads: 0, ..*self };
     }
 }
 
 impl Gauge {
     pub(super) fn new() -> Gauge {
-        Gauge(Mutex::new(Inner { state: State::Probing, rows: 0, reads: 0 }))
+        Gauge(Mutex::new(Inner { state: State::Probing, rows: 0, reads: 0, pause: PAUSE }))
     }
 
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -100,10 +106,13 @@ impl Gauge {
             }
             State::On if pays => {
                 inner.turn(State::On);
+                inner.pause = PAUSE;
                 None
             }
             was => {
-                inner.turn(State::Paused(now + PAUSE));
+                let pause = inner.pause;
+                inner.turn(State::Paused(now + pause));
+                inner.pause = (2 * pause).min(PAUSE_MAX);
                 (was == State::On).then_some(Turn::Off)
             }
         }
@@ -140,5 +149,37 @@ mod tests {
         assert!(gauge.is_on());
         assert_eq!(gauge.note(1, 0, now), Some(Turn::Off));
         assert!(!gauge.is_awake(now));
+    }
+
+    /// Pauses in milliseconds, of as many probes as it takes for `until` to have passed.
+    fn pauses(gauge: &Gauge, now: &mut Instant, until: Duration) -> Vec<u128> {
+        let (start, mut pauses) = (*now, Vec::new());
+        while *now - start < until {
+            gauge.note(PROBE_ROWS, 0, *now);
+            let began = *now;
+            while !gauge.is_awake(*now) {
+                *now += Duration::from_millis(1);
+            }
+            pauses.push((*now - began).as_millis());
+        }
+        pauses
+    }
+
+    #[test]
+    fn one_probe_that_misleads_costs_little_and_many_that_find_nothing_cost_little_too() {
+        let (gauge, mut now) = (Gauge::new(), Instant::now());
+        let doubled = [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000];
+        assert_eq!(pauses(&gauge, &mut now, Duration::from_secs(12)), doubled);
+        assert_eq!(pauses(&gauge, &mut now, Duration::from_secs(1)), [5_000]);
+        // One that pays by a hair and does not last is not taken for another beginning.
+        assert_eq!(gauge.note(PROBE_ROWS, PROBE_ROWS, now), Some(Turn::On));
+        assert_eq!(gauge.note(WINDOW_ROWS, 0, now), Some(Turn::Off));
+        assert!(!gauge.is_awake(now + PAUSE_MAX - Duration::from_millis(1)));
+        now += PAUSE_MAX;
+        assert!(gauge.is_awake(now));
+        assert_eq!(gauge.note(PROBE_ROWS, PROBE_ROWS, now), Some(Turn::On));
+        assert_eq!(gauge.note(WINDOW_ROWS, WINDOW_ROWS, now), None);
+        assert_eq!(gauge.note(WINDOW_ROWS, 0, now), Some(Turn::Off));
+        assert_eq!(pauses(&gauge, &mut now, Duration::from_millis(120)), [50, 100]);
     }
 }

@@ -112,6 +112,13 @@ struct Known {
     rows: usize,
 }
 
+impl Known {
+    /// Nothing is known yet.
+    fn is_awaited(&self) -> bool {
+        self.layout.is_none() && (self.asked || self.until.is_none())
+    }
+}
+
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Slot")
@@ -200,15 +207,34 @@ pub(crate) enum Written {
     Deleted,
 }
 
+/// How a set is cut into statements so that the pages of those behind can be read while one is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pace {
+    /// Rows of a statement at most.
+    pub(crate) rows_max: usize,
+    /// One of fewer rows is not paced ([`Writing::is_paced`](crate::write::Writing::is_paced)).
+    pub(crate) rows_min: usize,
+}
+
 impl Hand {
-    /// How many rows a statement may write so that the pages of those behind it can be read while it is executed and
-    /// be there when they are needed; `None` where nothing is read ahead. `columns` are those that it writes.
-    pub(crate) fn rows_max(&self, table: &Table, written: Written, columns: &[usize]) -> Option<usize> {
+    /// How what is `written` to `table` is cut; `None` where nothing is read ahead. `columns` are those that it writes.
+    pub(crate) fn pace(&self, table: &Table, written: Written, columns: &[usize]) -> Option<Pace> {
         let shared = self.shared.as_ref()?;
-        let layout = table.prefetch.known().layout.clone()?;
-        let need = layout.need(written, columns);
-        let lookups = layout.lookups(need);
-        lookups.iter().any(|lookup| lookup.gauge.is_on()).then(|| shared.statement_rows(lookups.len()))
+        // What was sent cannot be cut any more when it turns out that its pages have to be read.
+        let unknown = Pace { rows_max: *STATEMENT_ROWS.end(), rows_min: *STATEMENT_ROWS.end() };
+        let layout = {
+            let known = table.prefetch.known();
+            match &known.layout {
+                Some(layout) => Arc::clone(layout),
+                None => return known.is_awaited().then_some(unknown),
+            }
+        };
+        let lookups = layout.lookups(layout.need(written, columns));
+        if lookups.iter().any(|lookup| lookup.gauge.is_on()) {
+            Some(Pace { rows_max: shared.statement_rows(lookups.len()), rows_min: ROWS_MIN })
+        } else {
+            (!lookups.is_empty()).then_some(unknown)
+        }
     }
 
     /// The columns of the index in whose order new rows of `table` are best written, because its leaves have to be
@@ -299,7 +325,7 @@ impl Shared {
         }
         match &known.layout {
             Some(layout) => Lookups::Known(Arc::clone(layout)),
-            None if known.asked || known.until.is_none() => Lookups::Asked,
+            None if known.is_awaited() => Lookups::Asked,
             None => Lookups::None,
         }
     }
@@ -558,14 +584,15 @@ mod tests {
     fn statements_are_small_while_their_pages_are_read_ahead() {
         let (prefetch, shared, table) = world();
         let hand = prefetch.hand(None);
-        let rows_max = || hand.rows_max(&table, Written::Inserted, &[0, 1, 2]);
-        assert_eq!(rows_max(), None, "it is not known whether it pays");
+        let of = |written| hand.pace(&table, written, &[0, 1, 2]).map(|pace| (pace.rows_max, pace.rows_min));
+        let most = *STATEMENT_ROWS.end();
+        assert_eq!(of(Written::Inserted), Some((most, most)), "it may turn out that it pays");
         let Lookups::Known(layout) = shared.layout(&table, 0, Instant::now()) else { panic!("it is known") };
         layout.new_row[1].gauge.note(10_000, 10_000, Instant::now());
         // Two look-ups and the row itself, in so many pages for three statements.
         let each = usize::try_from(PAGES_AHEAD).unwrap() / 3 / 3;
-        assert_eq!(rows_max(), Some(each));
-        assert_eq!(hand.rows_max(&table, Written::Deleted, &[0]), None, "it is not looked up");
+        assert_eq!(of(Written::Inserted), Some((each, ROWS_MIN)));
+        assert_eq!(of(Written::Deleted), Some((most, most)), "of that it is not known");
         assert_eq!(hand.order(&table), Some(vec![1]));
         hand.set(&table, Written::Inserted, &[0, 1, 2], &set(3, 340));
         let of_two_workers = std::iter::from_fn(|| next(&shared)).map(|(_, rows)| rows).collect::<Vec<_>>();
@@ -581,7 +608,11 @@ mod tests {
         hand.set(&table, Written::Inserted, &[0, 1, 2], &others);
         let smallest = std::iter::from_fn(|| next(&shared)).map(|(_, rows)| rows).max();
         assert_eq!(smallest, Some((each * 2 / 16).max(ROWS_MIN)), "each of sixteen has a part");
-        assert_eq!(Prefetch::default().hand(None).rows_max(&table, Written::Inserted, &[0, 1, 2]), None);
+        assert_eq!(Prefetch::default().hand(None).pace(&table, Written::Inserted, &[0, 1, 2]), None);
+        *table.prefetch.known() = Known::default();
+        assert_eq!(of(Written::Inserted), Some((most, most)), "its look-ups are not known yet");
+        table.prefetch.set(None, TROUBLE);
+        assert_eq!(of(Written::Inserted), None, "they cannot be known for a while");
     }
 
     #[test]
