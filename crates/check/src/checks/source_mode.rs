@@ -82,8 +82,8 @@ fn costs(source: &Publisher) -> (String, String) {
     };
     let costs = format!(
         "it writes {} of WAL a second on average, and {share}; logical: each of {decoders} logical slots decodes all of \
-         it, about {:.1} % of a core each, more where rows are narrow; wal: all of it is sent to each subscription, and \
-         decoded there",
+         it, about {:.1} % of a core each, more where rows are narrow; wal: all of it is sent to each pgsluice process, \
+         and decoded there once for all of its subscriptions",
         bytes(rate),
         cores * 100.0
     );
