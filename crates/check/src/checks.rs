@@ -35,7 +35,7 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 50] = [
+const CHECKS: [Check; 51] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
@@ -67,6 +67,7 @@ const CHECKS: [Check; 50] = [
     Check::Both(rights::target_policies),
     // The subscription itself.
     Check::Both(slot::slot),
+    Check::Source(slot::standbys),
     Check::Both(archive::archive),
     Check::Both(slot::subscription),
     Check::Target(slot::origin),

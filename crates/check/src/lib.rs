@@ -72,6 +72,8 @@ pub struct Wanted {
     pub physical_slot: bool,
     /// Where what such a slot has lost comes from.
     pub wal_archive: Option<PathBuf>,
+    /// Slots whose standbys must have WAL before it is decoded.
+    pub standby_slots: Vec<String>,
     /// There is a slot at all; otherwise all comes from `wal_archive`.
     pub wal_stream: bool,
 }

@@ -178,6 +178,8 @@ pub(crate) struct Publisher {
     pub(crate) large_objects: i64,
     pub(crate) slot_name: String,
     pub(crate) slot: Option<SlotState>,
+    /// Those of standbys that must have WAL first, by name.
+    pub(crate) standby_slots: Vec<(String, Option<SlotState>)>,
     /// What is followed instead of it.
     pub(crate) archive: Option<Archive>,
     pub(crate) running: Vec<Running>,
@@ -332,6 +334,12 @@ impl Publisher {
         let unpublished = reader.rows("unpublished tables", &unpublished_sql(major), &[names]).await?;
         let counts: Option<Counts> = reader.row("sequences and large objects", COUNTS, &[]).await?;
         let found = slot::slot_state(reader.session, &slot).await;
+        let mut standby_slots = Vec::new();
+        for name in &wanted.standby_slots {
+            if let Ok(found) = slot::slot_state(reader.session, name).await {
+                standby_slots.push((name.clone(), found));
+            }
+        }
         let archive = match wanted.followed_archive() {
             Some(dir) => Some(Archive::read(reader, dir).await?),
             None => None,
@@ -352,6 +360,7 @@ impl Publisher {
             large_objects: counts.as_ref().map_or(0, |counts| counts.large_objects),
             slot_name: slot,
             slot: found.ok().flatten(),
+            standby_slots,
             archive,
             running: reader.rows("running transactions", RUNNING, &[]).await?,
             prepared: reader.rows("prepared transactions", PREPARED, &[]).await?,

@@ -196,32 +196,35 @@ impl Wire {
     }
 
     /// Ends the stream of [`Wire::copy_both`] in order: tells the server,
-    /// reads what is still under way and throws it away.
+    /// reads what is still under way and throws it away. Returns the rows of
+    /// the command's result: one where a timeline has ended, else none. Also
+    /// the answer to a server that has ended its side.
     ///
     /// # Errors
     /// As [`Wire::query`].
-    pub async fn copy_both_finish(&mut self) -> Result<(), Error> {
+    pub async fn copy_both_finish(&mut self) -> Result<Vec<Vec<Option<String>>>, Error> {
         let result = self.copy_both_finish_inner().await;
         self.placed(result)
     }
 
-    async fn copy_both_finish_inner(&mut self) -> Result<(), Error> {
+    async fn copy_both_finish_inner(&mut self) -> Result<Vec<Vec<Option<String>>>, Error> {
         self.expect(State::CopyBoth)?;
         self.state = State::Broken;
         frontend::copy_done(&mut self.link.outbox);
         self.link.send_while_reading(&[]).await?;
+        let mut rows = Vec::new();
         loop {
             let frame = self.next().await?;
             match frame.tag {
                 b'Z' => break,
-                // Data, CopyDone, and the result of the command, which for
-                // the end of a timeline is a row.
-                b'd' | b'c' | b'C' | b'T' | b'D' => {}
+                b'D' => rows.push(text_row(&frame.body)?),
+                // Data, CopyDone, and what else belongs to the result.
+                b'd' | b'c' | b'C' | b'T' => {}
                 _ => return Err(startup::refusal(&frame, "ending the replication stream")),
             }
         }
         self.state = State::Idle;
-        Ok(())
+        Ok(rows)
     }
 
     /// The next frame, waiting for it. Cancel safe. Notices, notifications

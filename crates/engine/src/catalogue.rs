@@ -29,6 +29,8 @@ const SLOT_GONE: HeldBy = ("pgsluice scenarios", "a_slot_that_is_gone_is_refused
 const OTHER_SOURCE: HeldBy = ("pgsluice scenarios", "another_source_is_refused_by_its_identifier");
 const RESTORED_TARGET: HeldBy = ("pgsluice scenarios", "p4_a_restored_target_is_refused_with_the_remedy");
 const RESTORED_SOURCE: HeldBy = ("pgsluice scenarios", "a_source_restored_to_before_our_position_is_refused");
+const ARCHIVE_FAILED_OVER: HeldBy = ("pgsluice scenarios", "w3_an_archive_is_followed_onto_another_timeline");
+const FAILED_OVER: HeldBy = ("pgsluice scenarios", "w3_what_the_new_primary_never_received_is_refused");
 const DISABLED: HeldBy = ("pgsluice scenarios", "disable_on_error_keeps_the_prefix_and_stays_disabled");
 const RELAXED: HeldBy = ("pgsluice scenarios", "p1_what_was_committed_ahead_is_not_released");
 const WAL_STATE: HeldBy = ("pgsluice scenarios", "without_what_was_kept_nothing_is_decoded");
@@ -68,6 +70,15 @@ base::catalogue! {
         "Look at the log or `pgsluice status`: each goes on by itself from what it has kept, and what lasts it tells as an \
          error with an entry of its own.",
         &[WAL_REFUSED],
+    ),
+    Kind::LeftTimeline { .. } => entry(
+        Doing::Decoding,
+        "The source of an archive has another timeline",
+        Kind::LeftTimeline { before: 1, now: 2 },
+        "With `wal_stream = off`: a standby took the place of the source, or it was recovered. The next attempt goes on along \
+         the new timeline, if that has all that was decoded, and refuses otherwise.",
+        "Let the new primary archive to the same directory; nothing else needs to be done.",
+        &[ARCHIVE_FAILED_OVER],
     ),
     Kind::Silent(_) => entry(
         Doing::Applying,
@@ -186,11 +197,13 @@ base::catalogue! {
     ),
     Kind::Refused(Refusal::OtherTimeline { .. }) => starting(
         "The source's WAL goes on on another timeline",
-        Refusal::OtherTimeline { before: 1, now: 2 },
-        "The source was restored or a standby was promoted; a physical stream may have shown WAL that the new timeline \
-         does not have.",
-        COPY_AGAIN,
-        &[WAL_STATE],
+        Refusal::OtherTimeline { before: 1, now: 2, fork: Some(HERE), kept: LATER },
+        "With `source_mode = wal`: the source was restored, or a standby was promoted that had not received what was decoded \
+         here. What is kept of the catalogs may be of transactions that this source never had. A failover behind it is \
+         followed.",
+        "Compare with `pgsluice verify`; then `pgsluice drop`, empty the tables and copy them again by `pgsluice run`. For \
+         the next time, name the standby's slot by `synchronized_standby_slots`.",
+        &[FAILED_OVER],
     ),
     Kind::Refused(Refusal::Check(_)) => starting(
         "These servers cannot replicate as they are",

@@ -27,7 +27,7 @@ use bytes::{Bytes, BytesMut};
 use catalog::Catalog;
 use output::{Decoder, OnRefused, OriginFilter, Place, Publications, Running, Streaming};
 use source::publication::{PublishedTable, TableName};
-use source::stream::{Heard, Kept, What};
+use source::stream::{Heard, Kept};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -57,19 +57,23 @@ pub(crate) const LOOK_OFTEN: Duration = Duration::from_millis(5);
 static SAVING: Mutex<()> = Mutex::new(());
 
 const MAGIC: &[u8; 16] = b"pgsluice source\n";
-const VERSION: u32 = 1;
-/// Magic, version, timeline, confirmed position, length of the slot's name.
-const HEADER: usize = 16 + 4 + 4 + 8 + 4;
+const VERSION: u32 = 2;
+/// Without [`Restart::seen`].
+const VERSION_UNSEEN: u32 = 1;
+/// Magic, version, timeline, confirmed position, what was seen, length of the slot's name.
+const HEADER: usize = 16 + 4 + 4 + 8 + 8 + 4;
 
 /// What is kept of a source that ships WAL.
 #[derive(Debug, Clone)]
 pub(crate) struct Restart {
     /// The slot that keeps the WAL.
     pub(crate) slot: String,
-    /// The timeline that it was read on.
+    /// The source's timeline at that time.
     pub(crate) timeline: u32,
     /// Everything up to here was durable on the target.
     pub(crate) confirmed: Lsn,
+    /// What the look at the catalogs saw, and the first copy with it, had committed before.
+    pub(crate) seen: Lsn,
     /// The catalogs where reading begins.
     pub(crate) catalog: Catalog,
 }
@@ -83,6 +87,7 @@ impl Restart {
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&self.timeline.to_le_bytes());
         bytes.extend_from_slice(&self.confirmed.as_u64().to_le_bytes());
+        bytes.extend_from_slice(&self.seen.as_u64().to_le_bytes());
         bytes.extend_from_slice(&u32::try_from(self.slot.len()).unwrap_or(0).to_le_bytes());
         bytes.extend_from_slice(self.slot.as_bytes());
         bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
@@ -106,9 +111,17 @@ impl Restart {
             }
         };
         let header = Header::read(&bytes).map_err(refused)?;
-        let Header { slot, timeline, confirmed, catalog } = header;
+        let Header { slot, timeline, confirmed, seen, catalog } = header;
         let catalog = Catalog::from_bytes(catalog).map_err(|error| refused(error.to_string()))?;
-        Ok(Restart { slot, timeline, confirmed, catalog })
+        Ok(Restart { slot, timeline, confirmed, seen, catalog })
+    }
+
+    /// Up to here the source must have the WAL that was read, for this to be of any use.
+    pub(crate) fn furthest(&self) -> Lsn {
+        match self.catalog.is_past_look() {
+            true => self.lsn(),
+            false => self.lsn().max(self.seen),
+        }
     }
 
     /// From where on WAL is needed.
@@ -122,6 +135,7 @@ struct Header<'b> {
     slot: String,
     timeline: u32,
     confirmed: Lsn,
+    seen: Lsn,
     catalog: &'b [u8],
 }
 
@@ -130,28 +144,34 @@ impl Header<'_> {
     fn read(bytes: &[u8]) -> Result<Header<'_>, String> {
         let version = bytes.strip_prefix(MAGIC).and_then(|rest| rest.first_chunk());
         match version.map(|bytes| u32::from_le_bytes(*bytes)) {
-            Some(VERSION) => Header::read_version(bytes).ok_or_else(|| "it is damaged".to_owned()),
+            Some(version @ (VERSION | VERSION_UNSEEN)) => {
+                Header::read_version(bytes, version).ok_or_else(|| "it is damaged".to_owned())
+            }
             Some(version) => Err(format!(
-                "its version is {version}, or it is damaged; this pgsluice reads version {VERSION}"
+                "its version is {version}, or it is damaged; this pgsluice reads versions {VERSION_UNSEEN} to {VERSION}"
             )),
             None => Err("it is damaged".to_owned()),
         }
     }
 
-    fn read_version(bytes: &[u8]) -> Option<Header<'_>> {
-        let (header, rest) = bytes.split_at_checked(HEADER)?;
+    fn read_version(bytes: &[u8], version: u32) -> Option<Header<'_>> {
+        const SEEN: usize = 8;
+        let size = if version == VERSION_UNSEEN { HEADER - SEEN } else { HEADER };
+        let (header, rest) = bytes.split_at_checked(size)?;
         let number = |at: usize| Some(u32::from_le_bytes(*header.get(at..)?.first_chunk()?));
-        let confirmed = Lsn::new(u64::from_le_bytes(*header.get(24..)?.first_chunk()?));
-        let (slot, rest) = rest.split_at_checked(usize::try_from(number(32)?).ok()?)?;
+        let position = |at: usize| Some(Lsn::new(u64::from_le_bytes(*header.get(at..)?.first_chunk()?)));
+        let (slot, rest) = rest.split_at_checked(usize::try_from(number(size - 4)?).ok()?)?;
         let (checksum, catalog) = rest.split_first_chunk()?;
-        let sealed = &bytes[..HEADER + slot.len()];
+        let sealed = &bytes[..size + slot.len()];
         if crc32c::crc32c(sealed) != u32::from_le_bytes(*checksum) {
             return None;
         }
         Some(Header {
             slot: String::from_utf8(slot.to_vec()).ok()?,
             timeline: number(20)?,
-            confirmed,
+            confirmed: position(24)?,
+            // Where it is not known, it may have been anything.
+            seen: if version == VERSION_UNSEEN { Lsn::new(u64::MAX) } else { position(32)? },
             catalog,
         })
     }
@@ -279,12 +299,21 @@ impl Decoding {
         wanted: &Wanted<'_>,
     ) -> Result<Decoding, Error> {
         kept.advance(restart.lsn());
-        let Restart { slot, timeline, catalog, .. } = restart;
+        let Restart { slot, timeline, seen, catalog, .. } = restart;
         let saved = last_record(&catalog);
         let decoder = wanted.decoder(catalog)?;
         let path = wanted.settings.restart_file();
-        let keeper =
-            Keeper { path, slot, timeline, kept, saved, at: Instant::now(), candidate: None, saving: None };
+        let keeper = Keeper {
+            path,
+            slot,
+            timeline,
+            seen,
+            kept,
+            saved,
+            at: Instant::now(),
+            candidate: None,
+            saving: None,
+        };
         let name = wanted.settings.subscription.clone();
         let outlet = Outlet { name, sharing, keeper, progress, gather: Gather::new(), asks, asked: None };
         Ok(Decoding { decoder, outlet })
@@ -322,11 +351,6 @@ impl Decoding {
     /// From where on its slot must keep WAL.
     pub(crate) fn kept(&self) -> Arc<Kept> {
         Arc::clone(&self.outlet.keeper.kept)
-    }
-
-    /// What has to come.
-    pub(crate) fn stream(&self) -> What {
-        What::Wal { timeline: self.outlet.keeper.timeline, kept: self.kept() }
     }
 
     /// Decodes what comes until nothing does any more or nobody takes it, or until it is better not to do it alone.
@@ -545,6 +569,7 @@ struct Keeper {
     path: PathBuf,
     slot: String,
     timeline: u32,
+    seen: Lsn,
     kept: Arc<Kept>,
     /// Where the catalogs are that were kept last.
     saved: Lsn,
@@ -593,7 +618,9 @@ impl Keeper {
             self.saving = None;
         }
         let Some(candidate) = &mut self.candidate else {
-            let since = last_record(place.catalog).as_u64().saturating_sub(self.saved.as_u64());
+            let last = last_record(place.catalog);
+            // Not before the slot has its WAL, as one that was made anew may not: a restart would believe that it has.
+            let since = if last < self.kept.lsn() { 0 } else { last.bytes_since(self.saved) };
             if since >= KEEP_BYTES_MAX || since >= KEEP_BYTES && self.at.elapsed() >= KEEP_AFTER {
                 let met = Met { lsn: place.catalog.last(), newest: place.newest };
                 self.candidate = Some(Candidate { catalog: place.catalog.clone(), met, ended: None });
@@ -608,8 +635,8 @@ impl Keeper {
         if candidate.ended.is_some_and(|ended| confirmed >= ended)
             && let Some(Candidate { catalog, .. }) = self.candidate.take()
         {
-            let (slot, timeline) = (self.slot.clone(), self.timeline);
-            self.save(Restart { slot, timeline, confirmed, catalog });
+            let (slot, timeline, seen) = (self.slot.clone(), self.timeline, self.seen);
+            self.save(Restart { slot, timeline, confirmed, seen, catalog });
         }
         Ok(())
     }

@@ -24,6 +24,11 @@ pub(crate) enum Kind {
     Archive(source::segments::Error),
     /// A pass for several subscriptions, by this error of all.
     Pass(String),
+    /// The source of an archive has another timeline than when it was begun.
+    LeftTimeline {
+        before: u32,
+        now: u32,
+    },
     /// The target's backend and we waited for one another.
     Silent(Silence),
     Refused(Refusal),
@@ -100,6 +105,11 @@ impl fmt::Display for Error {
                 f,
                 "decoding for several subscriptions in one pass has ended: {why}; this one goes on from what it has kept"
             ),
+            Kind::LeftTimeline { before, now } => write!(
+                f,
+                "the source is on timeline {now} now, and its archive was followed on timeline {before}: it is looked whether \
+                 what was applied is part of both"
+            ),
             Kind::Silent(silence) => write!(
                 f,
                 "nothing has come from the target for {} s, although its backend {} waits for us or is gone: the \
@@ -134,6 +144,7 @@ impl std::error::Error for Error {
             Kind::Archive(error) => error.source(),
             Kind::Spool(_)
             | Kind::Pass(_)
+            | Kind::LeftTimeline { .. }
             | Kind::Silent(_)
             | Kind::Refused(_)
             | Kind::Disabled { .. }

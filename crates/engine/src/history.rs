@@ -10,7 +10,7 @@
 //! | the source | then |
 //! |---|---|
 //! | is on the timeline of last time and not behind us | go on |
-//! | is on one that branched off behind all that was applied | go on, and take back what was confirmed past the fork: nothing of it was for us |
+//! | is on one that branched off behind all that was applied and copied | go on, and take back what was confirmed past the fork: nothing of it was for us |
 //! | is on one that branched off before, or on none of ours | refuse |
 //! | is on the timeline of last time and behind us | refuse; a standby is waited for |
 //!
@@ -32,8 +32,9 @@ use crate::refusal::Refusal;
 /// stream, and nobody would know on which timeline the last changes were.
 const UNKNOWN: i64 = 0;
 
-/// The position to stream from, where `reached` is what the target has. What
-/// it has beyond a gap must be part of the source's history, too.
+/// The position to stream from, where `reached` is what the target has, besides
+/// what was copied: of `copied` and before. What it has beyond a gap must be
+/// part of the source's history, too.
 ///
 /// # Errors
 /// The source's history does not contain it, with the remedy; or a server
@@ -43,7 +44,7 @@ pub(crate) async fn start_position(
     source: &Session,
     state: &State,
     row: &SubscriptionRow,
-    reached: &Reached,
+    (reached, copied): (&Reached, Lsn),
 ) -> Result<Lsn, Error> {
     // Again: a copy may have come since the first look.
     let identity = slot::identify_system(wire).await?;
@@ -53,7 +54,7 @@ pub(crate) async fn start_position(
     if now != before && before != UNKNOWN {
         let fork = slot::timeline_forks(wire, identity.timeline).await?;
         let fork = fork.into_iter().find(|fork| i64::from(fork.timeline) == before).map(|fork| fork.end);
-        let at = check_fork(before, now, fork, reached.furthest())?;
+        let at = check_fork(before, now, fork, reached.furthest().max(copied))?;
         tracing::warn!("the source is on timeline {now} now, which left timeline {before} at {at}");
         confirmed = confirmed.min(at);
     }
@@ -70,8 +71,8 @@ pub(crate) async fn start_position(
     Ok(start)
 }
 
-/// Where timeline `before` ended and the present one went on, if all that was
-/// applied lies before.
+/// Where timeline `before` ended and the present one went on, if all that the
+/// target has lies before.
 fn check_fork(before: i64, now: i64, fork: Option<Lsn>, applied: Lsn) -> Result<Lsn, Error> {
     match fork {
         Some(fork) if applied <= fork => Ok(fork),

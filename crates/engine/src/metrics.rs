@@ -238,9 +238,12 @@ const FAMILIES: &[Family] = &[
             )
         },
     ),
-    family("pgsluice_decoded_archive_awaited", "gauge", "1 while WAL is waited for in the archive.", |s| {
-        plain(s.decoded.as_ref().map(|own| f64::from(u8::from(own.archive_awaited.is_some()))))
-    }),
+    family(
+        "pgsluice_decoded_awaited",
+        "gauge",
+        "1 while WAL is waited for, in the archive or on standbys.",
+        |s| plain(s.decoded.as_ref().map(|own| f64::from(u8::from(own.awaited.is_some())))),
+    ),
     family("pgsluice_copy_rows_total", "counter", "Rows written by the first copy.", |s| {
         by_table(s, |t| t.rows)
     }),
@@ -324,7 +327,7 @@ mod tests {
             r#"pgsluice_queue_lag_seconds{subscription="orders"} 0"#,
             r#"pgsluice_up{subscription="orders"} 0"#,
             r#"pgsluice_decoded_pass_subscriptions{subscription="orders"} 1"#,
-            r#"pgsluice_decoded_archive_awaited{subscription="orders"} 0"#,
+            r#"pgsluice_decoded_awaited{subscription="orders"} 0"#,
             r#"pgsluice_phase{subscription="orders",phase="starting"} 1"#,
             "# TYPE pgsluice_rows_total counter",
         ] {

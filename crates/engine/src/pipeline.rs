@@ -17,6 +17,7 @@ mod feed;
 mod identity;
 mod shipping;
 mod snapshot;
+mod standbys;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use copy::CopyJob;
 use source::publication::{self, Generated, PublishedTable, TableName, TargetTable};
+use source::segments::Lineage;
 use source::slot::{self, Fork, SlotState, SystemIdentity};
 use source::stream::{Heard, QUEUE_BLOCKS};
 use tokio::sync::{mpsc, watch};
@@ -157,10 +159,22 @@ struct Ends {
     /// The row's, or what a new one will be called.
     slot_name: String,
     slot: Option<SlotState>,
-    /// Where the source left the timelines before its own; asked only where an archive is followed.
+    /// Where the source left the timelines before its own; asked only where it ships WAL.
     forks: Vec<Fork>,
     published: Vec<PublishedTable>,
     targets: HashMap<TableName, TargetTable>,
+}
+
+impl Ends {
+    /// The source's timelines, in segments of so many bytes.
+    fn lineage(&self, segment_size: u64) -> Lineage {
+        Lineage { timeline: self.identity.timeline, forks: self.forks.clone(), segment_size }
+    }
+
+    /// Where the source left `timeline`.
+    fn left_at(&self, timeline: u32) -> Option<Lsn> {
+        self.forks.iter().find(|fork| fork.timeline == timeline).map(|fork| fork.end)
+    }
 }
 
 impl Attempt<'_> {
@@ -196,9 +210,9 @@ impl Attempt<'_> {
         let mut wire =
             Wire::connect(&settings.source, &stream_name, Replication::Database, &SOURCE_SETTINGS).await?;
         let identity = slot::identify_system(&mut wire).await?;
-        let forks = match settings.followed_archive() {
-            Some(_) => slot::timeline_forks(&mut wire, identity.timeline).await?,
-            None => Vec::new(),
+        let forks = match settings.source_mode {
+            SourceMode::Wal => slot::timeline_forks(&mut wire, identity.timeline).await?,
+            SourceMode::Logical => Vec::new(),
         };
         let source =
             client::connect(&settings.source, &name.application_name("look"), &SOURCE_SETTINGS).await?;
@@ -241,7 +255,10 @@ impl Attempt<'_> {
             return Ok(());
         }
         let Some(found) = &ends.slot else {
-            return if self.has_archive() { Ok(()) } else { Err(Error::refused(Refusal::SlotGone { slot })) };
+            return match self.can_do_without_slot(ends) {
+                true => Ok(()),
+                false => Err(Error::refused(Refusal::SlotGone { slot })),
+            };
         };
         let is_logical = found.is_pgoutput_of(ends.identity.dbname.as_deref());
         let (is_ours, is_other) = match self.settings.source_mode {
@@ -393,11 +410,11 @@ impl Attempt<'_> {
             SourceMode::Wal => Some(self.restart(&ends)?),
         };
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
+        let copied = joined.values().map(|since| since.lsn).max().unwrap_or(Lsn::INVALID);
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
         self.status.set_backends(target.backends());
-        let start =
-            history::start_position(&mut ends.wire, &ends.source, &ends.state, &row, target.reached())
-                .await?;
+        let (reached, Ends { wire, source, state, .. }) = (target.reached(), &mut ends);
+        let start = history::start_position(wire, source, state, &row, (reached, copied)).await?;
         let progress = Arc::new(Progress::starting_at(start));
         let behind = |confirmed: Lsn| match confirmed > start {
             true => {

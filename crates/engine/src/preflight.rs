@@ -84,6 +84,7 @@ fn wanted(settings: &Settings) -> Wanted {
         synchronous_commit: settings.synchronous_commit.as_str(),
         physical_slot: settings.source_mode == SourceMode::Wal,
         wal_archive: settings.wal_archive.clone(),
+        standby_slots: settings.synchronized_standby_slots.clone(),
         wal_stream: settings.followed_archive().is_none(),
     }
 }

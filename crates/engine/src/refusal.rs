@@ -34,10 +34,12 @@ pub(crate) enum Refusal {
         name: SubscriptionName,
         made_for: &'static str,
     },
-    /// A physical stream is followed on one timeline.
+    /// What is kept of a source that ships WAL is not of this one's history.
     OtherTimeline {
         before: u32,
         now: u32,
+        fork: Option<Lsn>,
+        kept: Lsn,
     },
     /// `check` found what refuses the start; a finding each.
     Check(Vec<String>),
@@ -266,10 +268,17 @@ impl fmt::Display for Refusal {
                 "subscription \"{name}\" has a slot for --source-mode {made_for}, and goes on in that mode only; \
                  give it, or drop the subscription and copy again"
             ),
-            Refusal::OtherTimeline { before, now } => write!(
+            Refusal::OtherTimeline { before, now, fork: Some(fork), kept } => write!(
                 f,
-                "the source is on timeline {now}, and its WAL was read on timeline {before}: what was received of \
-                 that may not be part of it; {COPY_AGAIN}"
+                "the source is on timeline {now}, which left timeline {before} at {fork}, and WAL of timeline {before} was \
+                 decoded up to {kept}: the source was restored, or failed over to a standby that had not received it; \
+                 {COPY_AGAIN}"
+            ),
+            Refusal::OtherTimeline { before, now, fork: None, kept } => write!(
+                f,
+                "the source is on timeline {now}, and WAL was decoded up to {kept} of timeline {before}, which is not part \
+                 of its history: it was restored to an earlier state, or is an old primary; give the right --source; if \
+                 this is the one, {COPY_AGAIN}"
             ),
             Refusal::Check(reasons) => {
                 let count = match reasons.len() {

@@ -76,6 +76,8 @@ pub struct Settings {
     pub wal_archive: Option<PathBuf>,
     /// Whether WAL comes by a stream, through a slot; otherwise all of it comes from [`Settings::wal_archive`].
     pub wal_stream: bool,
+    /// Physical slots of the source whose standbys must have WAL before it is decoded.
+    pub synchronized_standby_slots: Vec<String>,
     /// Run although the target's triggers and foreign keys would act.
     pub allow_triggers: bool,
     /// Directory of locks, control sockets and spools.

@@ -171,6 +171,16 @@ pub(crate) struct Stream {
     #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) wal_stream: OnOff,
 
+    /// With source_mode = wal, decode WAL only once these standbys have it
+    ///
+    /// Physical replication slots on the source, of the standbys that may take
+    /// its place; may be given more than once. Nothing is applied, or copied,
+    /// that one of them has not flushed, so that a failover to it can be
+    /// followed. With `logical` it is the source's own setting of that name
+    /// (17 and later).
+    #[arg(long, value_name = "SLOT", value_delimiter = ',')]
+    pub(crate) synchronized_standby_slots: Vec<String>,
+
     /// With source_mode = wal, compare the catalogs this often with the source's
     ///
     /// They are followed through the WAL and compared, row by row, at each

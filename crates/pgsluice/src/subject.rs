@@ -82,6 +82,11 @@ impl Subject {
             let why = "wal_stream = off needs wal_archive: without a stream, all WAL must come from there";
             return Err(Failure::Together(why.to_owned()).into());
         }
+        if stream.source_mode == SourceMode::Logical && !stream.synchronized_standby_slots.is_empty() {
+            let why = "synchronized_standby_slots needs source_mode = wal: the slots of logical are held back by the \
+                       source's own setting of that name, from 17 on";
+            return Err(Failure::Together(why.to_owned()).into());
+        }
         Ok(Settings {
             subscription: self.name.clone(),
             source: self.source()?,
@@ -140,6 +145,7 @@ impl Subject {
             refresh_interval: stream.refresh_interval.0,
             wal_archive: stream.wal_archive.clone(),
             wal_stream: stream.wal_stream.0,
+            synchronized_standby_slots: stream.synchronized_standby_slots.clone(),
             catalog_check_interval: stream.catalog_check_interval.0,
             allow_triggers: apply.allow_triggers.0,
             state_dir: self.state_dir.clone(),

@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Reply(String),
     /// A publication did not exist when what comes next was written.
     Unpublished(String),
+    /// The server has not kept WAL that is asked for.
+    Removed(String),
     /// The server ended the stream, as it does when it shuts down.
     Ended,
     /// Nothing was heard for longer than `wal_receiver_timeout`.
@@ -57,6 +59,10 @@ impl Error {
         Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Unpublished(words.into()) }))
     }
 
+    pub(crate) fn removed(attempt: impl Into<String>, words: impl Into<String>) -> Error {
+        Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Removed(words.into()) }))
+    }
+
     pub(crate) fn ended(attempt: impl Into<String>) -> Error {
         Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Ended }))
     }
@@ -76,6 +82,7 @@ impl Error {
             | Kind::Missing(_)
             | Kind::ColumnLists { .. }
             | Kind::Unpublished(_)
+            | Kind::Removed(_)
             | Kind::Reply(_) => false,
         }
     }
@@ -86,7 +93,11 @@ impl Error {
     pub fn is_configuration(&self) -> bool {
         match &self.0.kind {
             Kind::Client(error) => error.is_configuration(),
-            Kind::NoneNamed | Kind::Missing(_) | Kind::ColumnLists { .. } | Kind::Unpublished(_) => true,
+            Kind::NoneNamed
+            | Kind::Missing(_)
+            | Kind::ColumnLists { .. }
+            | Kind::Unpublished(_)
+            | Kind::Removed(_) => true,
             Kind::Reply(_) | Kind::Silent(_) | Kind::Ended => false,
         }
     }
@@ -122,6 +133,11 @@ impl fmt::Display for Error {
                 f,
                 "{words}: it was dropped, and perhaps made again since; what was written meanwhile cannot be decoded; \
                  drop the subscription and copy again"
+            ),
+            Kind::Removed(words) => write!(
+                f,
+                "{words}: no slot has kept it here; give wal_archive a directory that has it, or drop the subscription \
+                 and copy again"
             ),
             Kind::Ended => f.write_str("the server ended the stream; is it shutting down?"),
             Kind::Silent(silence) => write!(

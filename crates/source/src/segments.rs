@@ -295,6 +295,13 @@ pub struct Lineage {
 }
 
 impl Lineage {
+    /// The timeline to ask for what comes from `lsn` on.
+    #[must_use]
+    pub fn timeline_at(&self, lsn: Lsn) -> u32 {
+        // `<`: where a timeline was left the next one goes on.
+        self.forks.iter().find(|fork| lsn < fork.end).map_or(self.timeline, |fork| fork.timeline)
+    }
+
     /// Whether `timeline` gives the segment that ends there: the one that was written to at its end. A server that leaves a
     /// timeline goes on with a copy of the segment in which it does.
     fn has(&self, timeline: u32, segment_end: Lsn) -> bool {

@@ -18,6 +18,10 @@
 //! says that nothing is known to be flushed, for which the server takes what
 //! was received; and one that moves the slot is followed by another at once.
 //! As replayed it names what is durable on the target.
+//!
+//! A physical stream that begins on a timeline which the source has left ends
+//! where that was; it goes on with the next one, on the same connection, as a
+//! standby's does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -34,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
 
 use crate::Error;
+use crate::segments::Lineage;
 
 /// A block is handed over when it holds this much, or when nothing more has
 /// arrived.
@@ -53,6 +58,8 @@ const BEHIND_BYTES: u64 = 2 << 20;
 const BEHIND: Duration = Duration::from_millis(500);
 /// Messages that come further apart than this pile up to nothing.
 const DENSE: Duration = Duration::from_millis(1);
+/// The server has ended its side of the stream.
+const COPY_DONE: u8 = b'c';
 /// Between two reports that only say that more was flushed.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(200);
 
@@ -117,11 +124,11 @@ impl Kept {
 pub enum What {
     /// Messages of pgoutput, from a logical slot.
     Pgoutput(PgoutputOptions),
-    /// WAL of this timeline, from a physical slot; each message goes on where
-    /// the one before ended.
+    /// WAL from a physical slot; each message goes on where the one before
+    /// ended.
     Wal {
-        /// Of [`StreamOptions::start`].
-        timeline: u32,
+        /// The source's timelines.
+        lineage: Lineage,
         /// Where the slot is moved to.
         kept: Arc<Kept>,
     },
@@ -154,6 +161,8 @@ pub struct Stream {
     asked: bool,
     /// Where WAL was received up to.
     received: Lsn,
+    /// The source has left the timeline that is streamed, so it will end.
+    is_left: bool,
     /// One permit per KiB of [`QUEUE_BYTES`].
     room: Arc<Semaphore>,
     pauses: Option<Pauses>,
@@ -167,12 +176,16 @@ impl Stream {
     /// The server refuses: the slot is active, lost, or a publication is
     /// missing.
     pub async fn start(mut wire: Wire, options: StreamOptions) -> Result<Stream, Error> {
-        let command = match &options.what {
+        let (command, is_left) = match &options.what {
             What::Pgoutput(pgoutput) => {
                 let slot = options.slot.as_deref().unwrap_or_default();
-                pgoutput.start_replication(slot, options.start, wire.version())
+                (pgoutput.start_replication(slot, options.start, wire.version()), false)
             }
-            What::Wal { timeline, .. } => start_physical(options.slot.as_deref(), options.start, *timeline),
+            What::Wal { lineage, .. } => {
+                let timeline = lineage.timeline_at(options.start);
+                let command = start_physical(options.slot.as_deref(), options.start, timeline);
+                (command, timeline != lineage.timeline)
+            }
         };
         let attempt = || match &options.slot {
             Some(slot) => format!("stream from replication slot \"{slot}\""),
@@ -196,6 +209,7 @@ impl Stream {
             last_heard_at: now,
             asked: false,
             received: options_start,
+            is_left,
             room,
             pauses,
         })
@@ -231,13 +245,19 @@ impl Stream {
             let dense = self.last_heard_at - waiting_since < DENSE;
             self.asked = false;
             let mut inputs = Vec::new();
-            let mut bytes = self.take(frame, &mut inputs, progress, heard)?;
-            while bytes < BLOCK_BYTES {
-                let Some(frame) = self.wire.buffered_frame().map_err(|error| self.failed(error))? else {
+            let mut bytes = 0;
+            let mut next = Some(frame);
+            while let Some(frame) = next {
+                if self.is_left && frame.tag == COPY_DONE {
+                    self.next_timeline().await?;
                     break;
-                };
-                self.check_publications()?;
+                }
                 bytes += self.take(frame, &mut inputs, progress, heard)?;
+                if bytes >= BLOCK_BYTES {
+                    break;
+                }
+                next = self.wire.buffered_frame().map_err(|error| self.failed(error))?;
+                self.check_publications()?;
             }
             if inputs.is_empty() {
                 continue;
@@ -289,7 +309,7 @@ impl Stream {
     ) -> Result<usize, Error> {
         let reply = |message: String| Error::reply("read the replication stream", message);
         // CopyDone or CommandComplete: the walsender says goodbye.
-        if matches!(frame.tag, b'c' | b'C') {
+        if matches!(frame.tag, COPY_DONE | b'C') {
             return Err(Error::ended(self.attempt()));
         }
         if frame.tag != b'd' {
@@ -332,6 +352,27 @@ impl Stream {
                 Ok(0)
             }
         }
+    }
+
+    /// All was sent of a timeline that the source has left: asks for what comes
+    /// on the next one.
+    async fn next_timeline(&mut self) -> Result<(), Error> {
+        let rows = self.wire.copy_both_finish().await.map_err(|error| self.failed(error))?;
+        let value = |at: usize| rows.first().and_then(|row| row.get(at)?.as_deref());
+        // next_tli, next_tli_startpos
+        let next: Option<(u32, Lsn)> = value(0)
+            .and_then(|timeline| timeline.parse().ok())
+            .zip(value(1).and_then(|start| start.parse().ok()));
+        let Some((timeline, start)) = next.filter(|(_, start)| *start == self.received) else {
+            let answer = format!("after a timeline that ended at {} came {rows:?}", self.received);
+            return Err(Error::reply(self.attempt(), answer));
+        };
+        tracing::info!("the source went on at {start} on timeline {timeline}, which is followed");
+        if let What::Wal { lineage, .. } = &self.options.what {
+            self.is_left = timeline != lineage.timeline;
+        }
+        let command = start_physical(self.options.slot.as_deref(), start, timeline);
+        self.wire.copy_both(&command).await.map_err(|error| self.failed(error))
     }
 
     /// Gives up on a server that says nothing while we listen.
@@ -436,8 +477,11 @@ impl Stream {
     fn failed(&self, error: client::Error) -> Error {
         /// `undefined_object`: up to 17, a publication.
         const UNDEFINED: &str = "42704";
-        match error.sqlstate() {
-            Some(UNDEFINED) => Error::unpublished(self.attempt(), error.to_string()),
+        /// `undefined_file`: a segment of WAL.
+        const NO_FILE: &str = "58P01";
+        match (error.sqlstate(), &self.options.what) {
+            (Some(UNDEFINED), _) => Error::unpublished(self.attempt(), error.to_string()),
+            (Some(NO_FILE), What::Wal { .. }) => Error::removed(self.attempt(), error.to_string()),
             _ => Error::client(self.attempt(), error),
         }
     }

@@ -96,31 +96,10 @@ impl Builder {
     /// # Errors
     /// When the binaries cannot be had or the server does not start; the end of its log is part of the error.
     pub fn start(self) -> Result<Cluster> {
-        let user = ServerUser::find()?;
-        let server = server_dir(self.major)?;
-        let (dir, lock) = new_directory(user)?;
-        let mut cluster = Cluster {
-            major: self.major,
-            user,
-            program: server.join("bin/postgres"),
-            dir,
-            _lock: lock,
-            port: 0,
-            server: None,
-            environment: Vec::new(),
-        };
-        template::copy_to(self.major, user, &cluster.data_dir())?;
+        let cluster = Cluster::without_data(self.major)?;
+        template::copy_to(self.major, cluster.user, &cluster.data_dir())?;
         cluster.configure(&self)?;
-        for _ in 0..PORT_ATTEMPTS_MAX {
-            cluster.port = free_port();
-            match cluster.start_again() {
-                Err(_) if cluster.log().contains("could not create any TCP/IP sockets") => {
-                    File::create(cluster.log_path())?;
-                }
-                other => return other.map(|()| cluster),
-            }
-        }
-        bail!("{PORT_ATTEMPTS_MAX} ports in a row were taken before the server could listen");
+        cluster.start_first()
     }
 }
 
@@ -149,6 +128,55 @@ impl Cluster {
     /// A cluster of `major`, to be given settings.
     pub fn builder(major: Major) -> Builder {
         Builder { major, settings: Vec::new(), hba: None }
+    }
+
+    /// A directory and nothing in it.
+    fn without_data(major: Major) -> Result<Cluster> {
+        let user = ServerUser::find()?;
+        let server = server_dir(major)?;
+        let (dir, lock) = new_directory(user)?;
+        let program = server.join("bin/postgres");
+        Ok(Cluster { major, user, program, dir, _lock: lock, port: 0, server: None, environment: Vec::new() })
+    }
+
+    /// Starts it on a port that is free.
+    fn start_first(mut self) -> Result<Cluster> {
+        for _ in 0..PORT_ATTEMPTS_MAX {
+            self.port = free_port();
+            match self.start_again() {
+                Err(_) if self.log().contains("could not create any TCP/IP sockets") => {
+                    File::create(self.log_path())?;
+                }
+                other => return other.map(|()| self),
+            }
+        }
+        bail!("{PORT_ATTEMPTS_MAX} ports in a row were taken before the server could listen");
+    }
+
+    /// A standby that receives this server's WAL through the physical slot `slot`, which is made if there is none. The
+    /// server is stopped while its files are copied; slots are not, as by `pg_basebackup`.
+    ///
+    /// # Errors
+    /// As [`Cluster::stop`] and [`Builder::start`].
+    pub fn standby(&mut self, slot: &str) -> Result<Cluster> {
+        use std::io::Write;
+        let standby = Cluster::without_data(self.major)?;
+        self.stop(StopMode::Fast)?;
+        template::copy_tree(&self.data_dir(), &standby.data_dir())?;
+        self.start_again()?;
+        let make = format!(
+            "SELECT pg_create_physical_replication_slot('{slot}', true)
+              WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = '{slot}')"
+        );
+        self.sql("postgres", &make)?;
+        for entry in std::fs::read_dir(standby.data_dir().join("pg_replslot"))? {
+            std::fs::remove_dir_all(entry?.path())?;
+        }
+        let mut conf = File::options().append(true).open(standby.data_dir().join("postgresql.conf"))?;
+        writeln!(conf, "unix_socket_directories = '{}'", standby.socket_dir().display())?;
+        writeln!(conf, "primary_conninfo = '{}'\nprimary_slot_name = '{slot}'", self.url("postgres"))?;
+        std::fs::write(standby.data_dir().join("standby.signal"), "")?;
+        standby.start_first()
     }
 
     /// How to connect to `dbname`, as the superuser `postgres`.

@@ -21,10 +21,15 @@ const INITDB: [&str; 6] =
 
 /// Makes `data` (which must not exist) a fresh data directory of `major`, owned by `user`.
 pub(crate) fn copy_to(major: Major, user: ServerUser, data: &Path) -> Result<()> {
-    let template = template(major, user)?;
-    let status = Command::new("cp").args(["-a", "--reflink=auto", "-T"]).arg(&template).arg(data).status();
-    ensure!(status.context("running cp")?.success(), "cp could not copy {}", template.display());
+    copy_tree(&template(major, user)?, data)?;
     identity::set(data, rand::random::<u64>() >> 1).context("giving the copy an identifier of its own")
+}
+
+/// Copies a directory, owners and all, to a place that must not exist.
+pub(crate) fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    let status = Command::new("cp").args(["-a", "--reflink=auto", "-T"]).arg(from).arg(to).status();
+    ensure!(status.context("running cp")?.success(), "cp could not copy {}", from.display());
+    Ok(())
 }
 
 fn template(major: Major, user: ServerUser) -> Result<PathBuf> {

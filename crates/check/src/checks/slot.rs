@@ -4,6 +4,7 @@
 //! this look and that one another process may have ended.
 
 use base::quote_literal;
+use source::slot::SlotState;
 
 use super::{few, is_running};
 use crate::Wanted;
@@ -35,7 +36,10 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
         if begun && has_archive {
             return from_archive("does not exist any more");
         }
-        let what = "does not exist any more, so changes may be missing";
+        let what = match wanted.physical_slot {
+            true => "does not exist any more: it is made anew behind a failover; else changes may be missing",
+            false => "does not exist any more, so changes may be missing",
+        };
         return if begun { vec![cannot(what.to_owned()).remedy(again)] } else { Vec::new() };
     };
     let holder = slot.active_pid.map(|pid| format!(", in use by walsender {pid}")).unwrap_or_default();
@@ -70,6 +74,34 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
         return vec![cannot(what).remedy("choose another --subscription; or, if nothing needs it").sql(drop)];
     }
     Vec::new()
+}
+
+/// What is never received by a standby that is waited for is never decoded.
+pub(super) fn standbys(_: &Wanted, source: &Publisher) -> Vec<Finding> {
+    source.standby_slots.iter().filter_map(|(name, slot)| standby(name, slot.as_ref())).collect()
+}
+
+fn standby(name: &str, slot: Option<&SlotState>) -> Option<Finding> {
+    let object = format!("synchronized_standby_slots {name}");
+    let cannot = |what: &str| Finding::cannot(End::Source, &object, what).refusing(Refuses::Never);
+    let Some(slot) = slot else {
+        let make =
+            format!("SELECT pg_catalog.pg_create_physical_replication_slot({}, true)", quote_literal(name));
+        let what = "there is no such slot, so that nothing would be decoded";
+        return Some(cannot(what).remedy("make it, and set primary_slot_name on the standby").sql(make));
+    };
+    if !slot.is_physical() {
+        return Some(cannot("is a logical slot").remedy("name the physical slot of the standby"));
+    }
+    if slot.is_lost() {
+        return Some(cannot("has lost WAL").remedy("make the standby and its slot anew, or do not name it"));
+    }
+    if slot.active_pid.is_some() {
+        return None;
+    }
+    let what = "no standby uses it: nothing is decoded that the standby has not received";
+    let finding = Finding::warning(End::Source, &object, what);
+    Some(finding.remedy("start the standby with this primary_slot_name, or do not name the slot"))
 }
 
 pub(super) fn subscription(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {

@@ -45,7 +45,7 @@ fn against_wal(server: &Server, undecoded: &[Undecoded]) -> Vec<String> {
     }
     if server.in_recovery {
         reasons
-            .push("it is a standby, whose snapshots do not tell which transactions are running".to_owned());
+            .push("it is a standby, whose snapshots do not tell which transactions are running: connect to its primary".to_owned());
     }
     if server.encoding != "UTF8" {
         reasons.push(format!("the database is in {}, not in UTF8", server.encoding));

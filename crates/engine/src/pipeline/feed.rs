@@ -24,8 +24,9 @@ use tokio_util::sync::CancellationToken;
 use txn::Block;
 
 use super::archive::{self, Archive, Growing, WAITS_BETWEEN_WARNINGS};
-use super::shipping::Shipping;
-use super::snapshot::{Exported, Holder, flush};
+use super::shipping::{Carrier, Shipping};
+use super::snapshot::{Exported, Holder, end_of_wal, flush};
+use super::standbys::{Standbys, held};
 use super::{AbortOnDrop, Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke};
 use crate::decoding::{Ask, Decoding, Restart, Wanted};
 use crate::error::{Error, Kind};
@@ -65,6 +66,8 @@ struct Begin {
     options: StreamOptions,
     /// What is followed instead of a stream.
     archive: Option<Growing>,
+    /// Who must have WAL before it is decoded.
+    standbys: Option<Standbys>,
 }
 
 impl Feed {
@@ -136,12 +139,16 @@ impl Feed {
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         if let Some((archive, wire)) = self.archive.take() {
-            archive.run(out, stop).await?;
+            let from = archive.from;
+            held(self.begin.standbys.as_ref(), from, out, stop, |out| async move {
+                archive.run(&out, stop).await
+            })
+            .await?;
             if stop.is_cancelled() || out.is_closed() {
                 return Ok(());
             }
             let stream = Stream::start(wire, self.begin.options_at(self.start)).await?;
-            self.shipping = Some(Shipping::Stream(Box::new(stream)));
+            self.shipping = Some(self.begin.shipping(Carrier::Stream(Box::new(stream)), self.start));
         }
         match &mut self.shipping {
             Some(shipping) => shipping.run(progress, heard, out, stop).await,
@@ -169,12 +176,19 @@ impl Begin {
 
     /// Begins what ships from `options.start` on, behind the record at `last`; `role` names its connection, if it needs one.
     async fn ship(&self, role: &str, options: StreamOptions, last: Lsn) -> Result<Shipping, Error> {
+        let from = options.start;
         if let Some(archive) = &self.archive {
-            return Ok(Shipping::Archive(Growing { from: options.start, last, ..archive.clone() }));
+            let archive = Growing { from, last, ..archive.clone() };
+            return Ok(self.shipping(Carrier::Archive(archive), from));
         }
         let name = self.settings.subscription.application_name(role);
         let wire = Wire::connect(&self.settings.source, &name, Replication::Database, &SOURCE_SETTINGS);
-        Ok(Shipping::Stream(Box::new(Stream::start(wire.await?, options).await?)))
+        let stream = Stream::start(wire.await?, options).await?;
+        Ok(self.shipping(Carrier::Stream(Box::new(stream)), from))
+    }
+
+    fn shipping(&self, carrier: Carrier, from: Lsn) -> Shipping {
+        Shipping::new(carrier, from, self.standbys.clone())
     }
 
     /// Moves the slot, which no walsender of this one does any more. A server gives up slots that stay as they are for too
@@ -232,7 +246,8 @@ impl Begin {
 impl Streams for Begin {
     fn start(&self, at: Lsn, last: Lsn) -> Starting {
         let (settings, archive) = (Arc::clone(&self.settings), self.archive.clone());
-        let begin = Begin { settings, options: self.options_at(at), archive };
+        let begin =
+            Begin { settings, options: self.options_at(at), archive, standbys: self.standbys.clone() };
         Box::pin(async move {
             let mut options = StreamOptions { slot: None, ..begin.options.clone() };
             if let What::Wal { kept, .. } = &mut options.what {
@@ -260,6 +275,7 @@ async fn decode_with_others(
 pub(super) struct Decoded {
     decoding: Decoding,
     asks: mpsc::Sender<Ask>,
+    lineage: Lineage,
     from: Supply,
 }
 
@@ -278,7 +294,22 @@ impl Attempt<'_> {
         self.settings.source_mode == SourceMode::Wal && self.settings.wal_archive.is_some()
     }
 
-    /// The slot as it is; one that is gone or of no use is made anew where what it has lost is to be had elsewhere.
+    /// Whether the source is another than the one whose slot it was: a standby that has taken its place need not have one.
+    fn has_failed_over(&self, ends: &Ends, restart: &Restart) -> bool {
+        restart.timeline != ends.identity.timeline
+    }
+
+    /// Whether a slot that is not there may be made anew.
+    pub(super) fn can_do_without_slot(&self, ends: &Ends) -> bool {
+        let failed_over = || {
+            let restart = Restart::open(&self.settings.restart_file());
+            restart.is_ok_and(|restart| self.has_failed_over(ends, &restart))
+        };
+        self.has_archive() || self.settings.source_mode == SourceMode::Wal && failed_over()
+    }
+
+    /// The slot as it is; one that is gone or of no use is made anew where what it has lost is to be had elsewhere, or may
+    /// still be there.
     pub(super) async fn slot_to_stream_from(
         &self,
         ends: &Ends,
@@ -292,8 +323,9 @@ impl Attempt<'_> {
             archive.check()?;
             return Ok(found);
         }
-        let (Some(restart), Some(dir)) = (restart, &self.settings.wal_archive) else { return Ok(found) };
-        if found.as_ref().is_some_and(|slot| !slot.is_lost()) {
+        let Some(restart) = restart else { return Ok(found) };
+        let is_of_use = found.as_ref().is_some_and(|slot| !slot.is_lost());
+        if is_of_use || !self.has_archive() && !self.has_failed_over(ends, restart) {
             return Ok(found);
         }
         if found.is_some() {
@@ -302,7 +334,8 @@ impl Attempt<'_> {
         let kept = slot::create_physical_slot(&ends.source, name).await?;
         let (segment_size, _) = self.sizes(ends).await?;
         if restart.lsn().as_u64() / segment_size < kept.as_u64() / segment_size
-            && let Err(error) = archive::check(dir, restart.timeline, restart.lsn())
+            && let Some(dir) = &self.settings.wal_archive
+            && let Err(error) = archive::check(dir, ends.identity.timeline, restart.lsn())
         {
             // One that nobody can use would only keep WAL.
             slot::drop_slot(&ends.source, name).await?;
@@ -349,13 +382,15 @@ impl Attempt<'_> {
         let (catalog, snapshot_name) = looked.map_err(output::Error::from)?;
         // What a crash of the source would take back must not be taken for seen: its ids are given out again.
         flush(&ends.source).await?;
+        let seen = end_of_wal(&ends.source).await?;
+        self.wait_for_standbys(seen).await;
         // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
         // flushed before; what it sees and lies there is known by its id.
         let consistent_point = ends.identity.xlogpos.min(catalog.looked());
         let wanted = self.wanted(ends, (consistent_point, false)).await?;
         wanted.refuse(&catalog, &ends.published)?;
         let timeline = ends.identity.timeline;
-        let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, catalog };
+        let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, seen, catalog };
         restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
         // An archive is told already while rows are copied.
         self.status.decoded().begins(timeline, wanted.segment_size);
@@ -364,12 +399,23 @@ impl Attempt<'_> {
         Ok(Exported { snapshot_name, since, holder })
     }
 
-    /// What was kept, if it is of the WAL that the source has.
+    /// Returns when the standbys that are waited for have flushed what is before `lsn`.
+    pub(super) async fn wait_for_standbys(&self, lsn: Lsn) {
+        if let Some(standbys) = Standbys::of(self.settings, self.status.decoded()) {
+            standbys.wait_for(lsn).await;
+        }
+    }
+
+    /// What was kept, if it is of the WAL that the source has: of its timeline, or of one that it has left since (RULES W3).
     pub(super) fn restart(&self, ends: &Ends) -> Result<Restart, Error> {
-        let restart = Restart::open(&self.settings.restart_file())?;
-        if restart.timeline != ends.identity.timeline {
+        let mut restart = Restart::open(&self.settings.restart_file())?;
+        if self.has_failed_over(ends, &restart) {
             let (before, now) = (restart.timeline, ends.identity.timeline);
-            return Err(Error::refused(Refusal::OtherTimeline { before, now }));
+            let (fork, kept) = (ends.left_at(before), restart.furthest());
+            let Some(fork) = fork.filter(|fork| kept <= *fork) else {
+                return Err(Error::refused(Refusal::OtherTimeline { before, now, fork, kept }));
+            };
+            restart.confirmed = restart.confirmed.min(fork);
         }
         Ok(restart)
     }
@@ -408,8 +454,7 @@ impl Attempt<'_> {
     async fn followed_archive(&self, ends: &Ends, lsn: Lsn) -> Result<Option<Growing>, Error> {
         let Some(dir) = self.settings.followed_archive().map(Path::to_owned) else { return Ok(None) };
         let (segment_size, _) = self.sizes(ends).await?;
-        let (system_id, timeline) = (ends.identity.system_id, ends.identity.timeline);
-        let lineage = Lineage { timeline, forks: ends.forks.clone(), segment_size };
+        let (system_id, lineage) = (ends.identity.system_id, ends.lineage(segment_size));
         let (patience, figures) = (self.settings.wal_receiver_timeout, Arc::clone(self.status.decoded()));
         Ok(Some(Growing { dir, system_id, lineage, from: lsn, last: lsn, patience, figures }))
     }
@@ -429,7 +474,8 @@ impl Attempt<'_> {
         let reserved = reserved.unwrap_or(Lsn::INVALID);
         let followed = self.followed_archive(ends, restart.lsn()).await?;
         let is_removed = followed.is_none() && segment(restart.lsn()) < segment(reserved);
-        if restart.slot != ends.slot_name || is_removed && !self.has_archive() {
+        let may_be_there = self.has_archive() || self.has_failed_over(ends, &restart);
+        if restart.slot != ends.slot_name || is_removed && !may_be_there {
             let why = format!(
                 "it is of slot \"{}\" at {}, and slot \"{}\" keeps WAL from {reserved} on",
                 restart.slot,
@@ -444,7 +490,8 @@ impl Attempt<'_> {
             // Never back to where the slot has nothing.
             kept.advance(reserved);
         }
-        let timeline = restart.timeline;
+        let timeline = ends.identity.timeline;
+        let restart = Restart { timeline, ..restart };
         let name = &self.settings.subscription;
         let place = match &followed {
             Some(archive) => archive.dir.display().to_string(),
@@ -454,6 +501,8 @@ impl Attempt<'_> {
                 one => one,
             },
         };
+        // Who waits for other standbys reads another part of the same WAL.
+        let place = [&[place], self.settings.synchronized_standby_slots.as_slice()].concat().join(" behind ");
         let figures = self.status.decoded();
         figures.begins(timeline, wanted.segment_size);
         figures.needs_from(restart.lsn());
@@ -472,7 +521,7 @@ impl Attempt<'_> {
             (None, Some(lost)) => Supply::ArchiveThenStream(lost),
             (None, None) => Supply::Stream,
         };
-        Ok(Decoded { decoding, asks, from })
+        Ok(Decoded { decoding, asks, lineage: ends.lineage(wanted.segment_size), from })
     }
 
     /// `wal_segment_size` and `logical_decoding_work_mem`.
@@ -514,12 +563,12 @@ impl Attempt<'_> {
                 };
                 (start, What::Pgoutput(pgoutput))
             }
-            Some(Decoded { decoding, from, .. }) => {
+            Some(Decoded { decoding, lineage, from, .. }) => {
                 let start = match from {
                     Supply::ArchiveThenStream(archive) => archive.until,
                     Supply::Stream | Supply::Archive(..) => decoding.position(),
                 };
-                (start, decoding.stream())
+                (start, What::Wal { lineage: lineage.clone(), kept: decoding.kept() })
             }
         };
         let mut options = StreamOptions {
@@ -530,14 +579,14 @@ impl Attempt<'_> {
             timeout: settings.wal_receiver_timeout,
         };
         let (decoding, asks, from) = match decoded {
-            Some(Decoded { decoding, asks, from }) => (Some(decoding), Some(asks), from),
+            Some(Decoded { decoding, asks, from, .. }) => (Some(decoding), Some(asks), from),
             None => (None, None, Supply::Stream),
         };
         let (mut lost, mut followed, mut left_slot) = (None, None, None);
-        let shipping = match from {
+        let carrier = match from {
             Supply::Stream => {
                 let stream = Stream::start(wire, options.clone()).await?;
-                Some(Shipping::Stream(Box::new(stream)))
+                Some(Carrier::Stream(Box::new(stream)))
             }
             // Nobody would answer the walsender meanwhile.
             Supply::ArchiveThenStream(archive) => {
@@ -548,10 +597,12 @@ impl Attempt<'_> {
                 wire.close().await;
                 options.slot = None;
                 (followed, left_slot) = (Some(archive.clone()), left);
-                Some(Shipping::Archive(archive))
+                Some(Carrier::Archive(archive))
             }
         };
-        let begin = Arc::new(Begin { settings: Arc::clone(settings), options, archive: followed });
-        Ok(Feed { begin, start, shipping, archive: lost, decoding, asks, left_slot })
+        let standbys = Standbys::of(settings, self.status.decoded());
+        let begin = Begin { settings: Arc::clone(settings), options, archive: followed, standbys };
+        let shipping = carrier.map(|carrier| begin.shipping(carrier, start));
+        Ok(Feed { begin: Arc::new(begin), start, shipping, archive: lost, decoding, asks, left_slot })
     }
 }

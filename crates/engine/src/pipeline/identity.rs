@@ -10,7 +10,7 @@ use client::Session;
 use source::slot;
 
 use super::{Attempt, SOURCE_SETTINGS};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
 
 /// How often it is asked. The source may be away meanwhile: what the archive has is decoded.
@@ -22,7 +22,7 @@ impl Attempt<'_> {
     /// Asks for ever whether the source is still this system and timeline; if it need not be asked, it only waits.
     ///
     /// # Errors
-    /// It is another.
+    /// It is another; the next attempt finds out whether a new timeline can be followed.
     pub(super) async fn watch_identity(&self, expected: Option<(u64, u32)>) -> Result<Infallible, Error> {
         let Some(expected) = expected else { return std::future::pending().await };
         let mut session = None;
@@ -96,8 +96,7 @@ impl Attempt<'_> {
             return Err(Error::refused(Refusal::OtherSource { name, made_for, found }));
         }
         if expected.1 != found.1 {
-            let (before, now) = (expected.1, found.1);
-            return Err(Error::refused(Refusal::OtherTimeline { before, now }));
+            return Err(Kind::LeftTimeline { before: expected.1, now: found.1 }.into());
         }
         Ok(())
     }

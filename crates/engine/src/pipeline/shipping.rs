@@ -2,23 +2,36 @@
 
 use std::sync::Arc;
 
-use base::Progress;
+use base::{Lsn, Progress};
 use source::stream::{Heard, Stream};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
 
 use super::archive::Growing;
+use super::standbys::{Standbys, held};
 use crate::error::Error;
 
 /// It has begun.
-pub(crate) enum Shipping {
+pub(crate) struct Shipping {
+    carrier: Carrier,
+    /// Where it has begun.
+    from: Lsn,
+    /// Who must have WAL first.
+    standbys: Option<Standbys>,
+}
+
+pub(super) enum Carrier {
     Stream(Box<Stream>),
     Archive(Growing),
 }
 
 impl Shipping {
-    /// Hands blocks to `out` until `stop` is cancelled or nobody takes them.
+    pub(super) fn new(carrier: Carrier, from: Lsn, standbys: Option<Standbys>) -> Shipping {
+        Shipping { carrier, from, standbys }
+    }
+
+    /// Hands blocks to `out` until `stop` is cancelled or nobody takes them. Once: what was handed over does not come again.
     ///
     /// # Errors
     /// The stream has ended or was lost; the archive is damaged or does not have what is needed any more.
@@ -29,15 +42,19 @@ impl Shipping {
         out: &mpsc::Sender<Block>,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
-        match self {
-            Shipping::Stream(stream) => Ok(stream.run(progress, heard, out, stop).await?),
-            Shipping::Archive(archive) => archive.run(heard, out, stop).await,
-        }
+        let carrier = &mut self.carrier;
+        held(self.standbys.as_ref(), self.from, out, stop, |out| async move {
+            match carrier {
+                Carrier::Stream(stream) => Ok(stream.run(progress, heard, &out, stop).await?),
+                Carrier::Archive(archive) => archive.run(heard, &out, stop).await,
+            }
+        })
+        .await
     }
 
     /// Says the last word, if there is somebody to hear it.
     pub(crate) async fn finish(self, progress: &Progress) {
-        if let Shipping::Stream(stream) = self {
+        if let Carrier::Stream(stream) = self.carrier {
             // The source may be gone; it will be told next time.
             let _ = stream.finish(progress).await;
         }

@@ -98,6 +98,7 @@ impl Attempt<'_> {
         // All that it sees lies before, and no crash takes it back.
         flush(source).await?;
         let lsn = end_of_wal(source).await?;
+        self.wait_for_standbys(lsn).await;
         Ok(Exported {
             snapshot_name: row.get(1),
             since: Since { lsn, snapshot: Some(Arc::new(snapshot)) },

@@ -40,8 +40,8 @@ pub struct DecodedSnapshot {
     pub needed_from_lsn: Option<String>,
     /// The segment that has it, as `pg_archivecleanup` wants it.
     pub needed_from_segment: Option<String>,
-    /// What of the archive is waited for, and so cannot be decoded yet.
-    pub archive_awaited: Option<String>,
+    /// What is waited for, and so cannot be decoded yet: a segment of the archive, or WAL that standbys must have first.
+    pub awaited: Option<String>,
 }
 
 impl Decoded {
@@ -67,7 +67,7 @@ impl Decoded {
         self.told().compared = Some((lsn, PgTimestamp::now()));
     }
 
-    /// What of the archive is waited for; `None` when it goes on.
+    /// What of the archive, or of standbys, is waited for; `None` when it goes on.
     pub(crate) fn awaits(&self, what: Option<String>) {
         self.told().awaited = what;
     }
@@ -90,7 +90,7 @@ impl Decoded {
             catalogs_compared_lsn: told.compared.map(|(lsn, _)| lsn.to_string()),
             catalogs_compared_at_unix_ms: told.compared.map(|(_, at)| at.unix_micros() / 1_000),
             subscriptions_in_pass: self.in_pass.load(Ordering::Relaxed).max(1),
-            archive_awaited: told.awaited.clone(),
+            awaited: told.awaited.clone(),
         })
     }
 }

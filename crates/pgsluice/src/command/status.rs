@@ -274,8 +274,8 @@ fn show_decoding(decoded: &DecodedSnapshot, seconds_since: impl Fn(i64) -> f64) 
     if let (Some(lsn), Some(segment)) = (&decoded.needed_from_lsn, &decoded.needed_from_segment) {
         let _ = write!(text, "; WAL needed from {lsn} on, in {segment}");
     }
-    if let Some(awaited) = &decoded.archive_awaited {
-        let _ = write!(text, "; waiting for the archive: {awaited}");
+    if let Some(awaited) = &decoded.awaited {
+        let _ = write!(text, "; waiting: {awaited}");
     }
     text
 }

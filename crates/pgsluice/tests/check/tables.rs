@@ -190,6 +190,17 @@ const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "standbys",
+        both: "CREATE TABLE t (id int PRIMARY KEY)",
+        source: "CREATE PUBLICATION p FOR TABLE t; COMMIT; SELECT pg_create_physical_replication_slot('standbys_idle', true)",
+        args: &["--source-mode", "wal", "--synchronized-standby-slots", "standbys_gone,standbys_idle"],
+        expected: &[
+            cured("cannot", "source", "synchronized_standby_slots standbys_gone", "there is no such slot"),
+            told("warning", "source", "synchronized_standby_slots standbys_idle", "no standby uses it"),
+        ],
+        ..CASE
+    },
+    Case {
         name: "lists",
         since: 15,
         both: "CREATE TABLE listed (id int PRIMARY KEY, v text); CREATE TABLE filtered (id int PRIMARY KEY, v text)",

@@ -236,8 +236,7 @@ fn a_segment_of_the_archive_counts_as_far_as_its_records_are_whole() {
             wait_for("one behind it", BOUND, || Ok(segments(archive.path()).last() > Some(&file))).unwrap();
             let good = damage(&file);
             from(s, archive.path());
-            let awaited =
-                |s: &Scenario| s.status(0)["decoded"]["archive_awaited"].as_str().map(str::to_owned);
+            let awaited = |s: &Scenario| s.status(0)["decoded"]["awaited"].as_str().map(str::to_owned);
             wait_for("the damage to be told", BOUND, || Ok(awaited(s).is_some())).unwrap();
             std::fs::write(&file, good).unwrap();
             s.catch_up();

@@ -327,13 +327,13 @@ fn run(program: &str, args: &[&Path]) {
 }
 
 /// Starts a server that is down as a standby of nobody.
-fn become_standby(cluster: &mut Cluster) {
+pub(crate) fn become_standby(cluster: &mut Cluster) {
     std::fs::write(cluster.data_dir().join("standby.signal"), "").unwrap();
     cluster.start_again().unwrap();
     assert_eq!(cluster.one("postgres", "SELECT pg_is_in_recovery()"), "t");
 }
 
-fn promote(cluster: &Cluster) {
+pub(crate) fn promote(cluster: &Cluster) {
     assert_eq!(cluster.one("postgres", "SELECT pg_promote()"), "t");
 }
 

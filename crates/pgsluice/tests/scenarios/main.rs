@@ -13,6 +13,7 @@ mod create_schema;
 mod decoded;
 mod early;
 mod errors;
+mod failover;
 mod failures;
 mod faults;
 mod folds;

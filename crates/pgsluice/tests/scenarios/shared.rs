@@ -365,7 +365,7 @@ fn what_is_missing_is_told_to_all(stage: &Stage<'_>) {
     let (timeline, number) = (&name[..8], begin / SIZE + 2);
     let later = archive.join(format!("{timeline}{:08X}{:08X}", number >> 8, number & 0xff));
     std::fs::write(&later, page).unwrap();
-    let awaited = |name: &&str| stage.status(name)["decoded"]["archive_awaited"].as_str().map(str::to_owned);
+    let awaited = |name: &&str| stage.status(name)["decoded"]["awaited"].as_str().map(str::to_owned);
     stage.wait("all to know what is awaited", || {
         ALL.iter().all(|name| awaited(name).is_some_and(|what| what.contains(timeline)))
     });

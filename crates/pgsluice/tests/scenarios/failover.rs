@@ -1,0 +1,209 @@
+//! A source that ships WAL fails over (RULES W3): to a standby that has received all that was decoded, or to one that has
+//! not. Of a logical slot, `errors` tells.
+
+use std::time::Duration;
+
+use testkit::{Archive, Cluster, StopMode, wait_for};
+
+use crate::errors::{become_standby, promote};
+use crate::support::{BOUND, Scenario, position, scenario_alone};
+
+const STREAMED: &[&str] = &["--source-mode", "wal", "--wal-stream", "on"];
+const BEHIND_STANDBY: &[&str] =
+    &["--source-mode", "wal", "--wal-stream", "on", "--synchronized-standby-slots", "standby"];
+
+fn alone(strategies: &[&[&str]], scenario: impl Fn(&mut Scenario) + Sync) {
+    scenario_alone(
+        strategies,
+        |source| source,
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+            s.source("CREATE TABLE noise (v text)");
+            s.publish("FOR TABLE t, mark");
+            scenario(s);
+        },
+    );
+}
+
+/// Waits until `standby` has received all that the source has written.
+fn level(s: &Scenario, standby: &Cluster) {
+    let written = s.source_position();
+    wait_for("the standby to have it all", BOUND, || {
+        Ok(position(&standby.one("postgres", "SELECT coalesce(pg_last_wal_receive_lsn(), '0/0')")) >= written)
+    })
+    .unwrap();
+}
+
+/// The source is lost, and `standby` takes its place.
+fn fail_over(s: &mut Scenario, mut standby: Cluster) {
+    s.kill();
+    s.pair_mut().source.kill9();
+    standby.start_again().unwrap();
+    promote(&standby);
+    s.pair_mut().source = standby;
+}
+
+#[test]
+fn w3_what_the_named_standby_has_not_received_is_not_applied() {
+    alone(&[BEHIND_STANDBY, &[BEHIND_STANDBY, &["--streaming", "off"]].concat()], |s| {
+        for timeline in [2, 3] {
+            let mut standby = s.pair_mut().source.standby("standby").unwrap();
+            s.follow();
+            let id = timeline * 100;
+            s.live(&[&format!("INSERT INTO t SELECT i, 'both' FROM generate_series({id}, {id} + 9) i")]);
+            // What is open at a failover is rolled back by it.
+            s.source_in("open", &format!("BEGIN; INSERT INTO t VALUES ({id} + 20, 'open')"));
+            level(s, &standby);
+            standby.stop(StopMode::Immediate).unwrap();
+            s.source(&format!("INSERT INTO t VALUES ({id} + 21, 'only here'); UPDATE t SET v = 'only here'"));
+            for number in 0..s.followers() {
+                let told = || {
+                    let awaited = s.status(number)["decoded"]["awaited"].as_str().map(str::to_owned);
+                    Ok(awaited.is_some_and(|what| what.contains("no standby uses it")))
+                };
+                wait_for("what is waited for to be told", BOUND, told).unwrap();
+            }
+            assert_eq!(s.target_one("SELECT count(*) FROM t WHERE v <> 'both'"), "0", "it was applied");
+            fail_over(s, standby);
+        }
+        // Nothing holds up what is not to be held up.
+        let standby = s.pair_mut().source.standby("standby").unwrap();
+        s.follow();
+        s.wait_for_log("on timeline 3, which is followed");
+        s.live(&["UPDATE t SET v = v || ' and here'", "INSERT INTO t VALUES (1, 'both and here')"]);
+        assert_eq!(s.target_one("SELECT string_agg(DISTINCT v, ',') FROM t"), "both and here");
+        level(s, &standby);
+    });
+}
+
+/// A copy under a snapshot that the standby has not come to would be of rows that its primary never had.
+#[test]
+fn w3_the_first_copy_waits_for_the_named_standby() {
+    alone(&[BEHIND_STANDBY], |s| {
+        let mut standby = s.pair_mut().source.standby("standby").unwrap();
+        level(s, &standby);
+        standby.stop(StopMode::Fast).unwrap();
+        s.source("INSERT INTO t VALUES (1, 'x')");
+        s.run();
+        s.wait_for_log("before the standbys have it");
+        assert_eq!(s.target_one("SELECT count(*) FROM t"), "0", "it was copied");
+        standby.start_again().unwrap();
+        s.follow();
+        s.same();
+    });
+}
+
+#[test]
+fn w3_what_the_new_primary_never_received_is_refused() {
+    alone(&[STREAMED], |s| {
+        let mut standby = s.pair_mut().source.standby("standby").unwrap();
+        s.follow();
+        level(s, &standby);
+        standby.stop(StopMode::Immediate).unwrap();
+        // Nothing of it is published, but what the catalogs are is kept as of a place that the standby never came to.
+        let fork = s.source_position();
+        let kept = || {
+            s.source("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 500)");
+            s.source("CHECKPOINT");
+            std::thread::sleep(Duration::from_millis(300));
+            let needed = s.status(0)["decoded"]["needed_from_lsn"].as_str().map(position);
+            Ok(needed.is_some_and(|needed| needed > fork))
+        };
+        wait_for("the catalogs to be kept anew", BOUND, kept).unwrap();
+        fail_over(s, standby);
+        s.source("INSERT INTO t VALUES (1, 'new')");
+        s.run();
+        let (code, log) = s.ended().remove(0);
+        let told = ["timeline 2, which left timeline 1 at", "was decoded up to", "pgsluice drop"];
+        assert!(code == 1 && told.iter().all(|words| log.contains(words)), "{code}: {log}");
+        assert_eq!(s.target_one("SELECT count(*) FROM t"), "0");
+        // The remedy helps.
+        s.call(0, &["drop", "--force"]).expect_success();
+        s.target("TRUNCATE t, mark");
+        s.live(&["INSERT INTO t VALUES (2, 'new')"]);
+    });
+}
+
+#[test]
+fn w3_a_primary_without_our_slot_is_followed_while_it_has_the_wal() {
+    alone(&[STREAMED], |s| {
+        let standby = s.pair_mut().source.standby("standby").unwrap();
+        s.live(&["INSERT INTO t VALUES (1, 'old')"]);
+        level(s, &standby);
+        fail_over(s, standby);
+        s.source("INSERT INTO t VALUES (2, 'new')");
+        s.follow();
+        s.wait_for_log(&format!("made replication slot \"{}\" anew", s.slot(0)));
+        s.same();
+        // It is kept there from now on, also by who is stopped.
+        s.backlog(&["INSERT INTO t VALUES (3, 'new')", "SELECT pg_switch_wal()", "CHECKPOINT"]);
+        // The next one has removed what is needed before we come.
+        let standby = s.pair_mut().source.standby("standby").unwrap();
+        s.follow();
+        level(s, &standby);
+        fail_over(s, standby);
+        for _ in 0..3 {
+            s.source("INSERT INTO noise VALUES ('x')");
+            s.source("SELECT pg_switch_wal()");
+            s.source("CHECKPOINT");
+        }
+        s.run();
+        let (code, log) = s.ended().remove(0);
+        let told = ["has already been removed", "wal_archive", "copy again"];
+        assert!(code == 1 && told.iter().all(|words| log.contains(words)), "{code}: {log}");
+    });
+}
+
+/// The segments of the new timeline come into the same directory.
+#[test]
+fn w3_an_archive_is_followed_onto_another_timeline() {
+    const ONE: &[&[&str]] = &[&["--source-mode", "wal"]];
+    let keeps = |source: testkit::Builder| source.setting("wal_keep_size", "1GB");
+    scenario_alone(
+        ONE,
+        keeps,
+        |target| target,
+        |s| {
+            let archive = Archive::start(&s.pair().source.data_dir()).unwrap();
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+            s.publish("FOR TABLE t, mark");
+            s.run_with(|command| {
+                command.env("PGSLUICE_WAL_ARCHIVE", archive.path()).env("PGSLUICE_WAL_STREAM", "off");
+            });
+            s.live(&["INSERT INTO t VALUES (1, 'timeline 1')"]);
+            s.source_in("open", "BEGIN; INSERT INTO t VALUES (2, 'open')");
+            let source = &mut s.pair_mut().source;
+            source.stop(StopMode::Immediate).unwrap();
+            become_standby(source);
+            promote(source);
+            s.source("INSERT INTO t VALUES (3, 'timeline 2')");
+            s.wait_for_log("the source is on timeline 2 now");
+            s.live(&["UPDATE t SET v = v || ' seen'"]);
+            assert_eq!(
+                s.target_one("SELECT string_agg(v, ',' ORDER BY id) FROM t"),
+                "timeline 1 seen,timeline 2 seen"
+            );
+        },
+    );
+}
+
+/// Which transactions a standby's snapshot sees is not known (RULES C2).
+#[test]
+fn c2_a_standby_as_source_is_refused() {
+    alone(&[STREAMED], |s| {
+        let standby = s.pair_mut().source.standby("standby").unwrap();
+        level(s, &standby);
+        let url = s
+            .source_url()
+            .replace(&format!(":{}/", s.pair().source.port()), &format!(":{}/", standby.port()));
+        s.run_with(|command| {
+            command.env("PGSLUICE_SOURCE", &url);
+        });
+        let (code, log) = s.ended().remove(0);
+        assert!(code == 1 && log.contains("it is a standby") && log.contains("its primary"), "{code}: {log}");
+        assert_eq!(s.left_behind().iter().filter(|left| left.starts_with("slot")).count(), 0);
+        assert_eq!(standby.one("postgres", "SELECT count(*) FROM pg_replication_slots"), "0");
+        s.live(&["INSERT INTO t VALUES (1, 'primary')"]);
+    });
+}
