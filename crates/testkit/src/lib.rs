@@ -38,7 +38,7 @@ mod wait;
 
 pub use archive::Archive;
 pub use cluster::{Builder, Cluster, StopMode};
-pub use major::Major;
+pub use major::{Major, test_name};
 pub use pair::Pair;
 pub use pg_dump::{pg_dump_for, pg_dump_pinned};
 pub use proxy::{Proxy, Then};

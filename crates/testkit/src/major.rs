@@ -53,12 +53,12 @@ impl Major {
     /// # Panics
     /// As the first of the tests that failed.
     pub fn each(at_once: usize, test: impl Fn(Major) + Sync) {
-        let name = thread::current().name().unwrap_or_default().to_owned();
+        let name = test_name();
         for majors in Major::under_test().chunks(at_once) {
             thread::scope(|scope| {
                 let begin = |major: &Major| {
                     let (test, major) = (&test, *major);
-                    let builder = thread::Builder::new().name(format!("PostgreSQL {major}"));
+                    let builder = thread::Builder::new().name(format!("{name}{ON}{major}"));
                     (major, builder.spawn_scoped(scope, move || test(major)).expect("a thread"))
                 };
                 let begun: Vec<_> = majors.iter().map(begin).collect();
@@ -67,12 +67,22 @@ impl Major {
                     let what = panic.downcast_ref::<String>().map(String::as_str);
                     let what = what.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
                     // Past what the runner catches; nobody may be reading it.
-                    let _ = writeln!(io::stderr(), "{name} on PostgreSQL {major}: {what:.SHOWN_MAX$}");
+                    let _ = writeln!(io::stderr(), "{name}{ON}{major}: {what:.SHOWN_MAX$}");
                     resume_unwind(panic);
                 }
             });
         }
     }
+}
+
+/// Between the name of a test and its major, in the name of a thread.
+const ON: &str = " on PostgreSQL ";
+
+/// The test that this thread belongs to, as its runner and [`Major::each`] name threads; empty in a thread without a name.
+pub fn test_name() -> String {
+    let thread = thread::current();
+    let name = thread.name().unwrap_or_default();
+    name.split(ON).next().unwrap_or_default().to_owned()
 }
 
 /// Characters of why a test failed.
@@ -106,6 +116,14 @@ mod tests {
         }
         assert_eq!(Major::V18.number(), 18);
         assert_eq!(Major::from_number(13), None);
+    }
+
+    #[test]
+    fn a_test_is_known_by_its_name_in_the_threads_of_its_majors() {
+        let test = "major::tests::a_test_is_known_by_its_name_in_the_threads_of_its_majors";
+        assert_eq!(test_name(), test);
+        Major::each(2, |_| assert_eq!(test_name(), test));
+        assert_eq!(thread::spawn(test_name).join().unwrap(), "");
     }
 
     #[test]

@@ -31,9 +31,9 @@ const YIELD: u32 = 5;
 const YIELD_MAX: Duration = Duration::from_secs(2);
 
 /// Every published table.
-pub(crate) const TABLES: [&str; 14] = [
+pub(crate) const TABLES: [&str; 15] = [
     "clock", "tally", "ledger", "checking", "saving", "journal", "keyed", "churn", "wide", "loose", "bulk",
-    "victim", "archive", "annex",
+    "victim", "archive", "annex", "shaped",
 ];
 
 /// The money in all accounts, always.
@@ -60,10 +60,12 @@ pub(crate) const SCHEMA: &str = "
     CREATE TABLE bulk (owner int, batch int8, i int, t text, PRIMARY KEY (owner, batch, i));
     CREATE TABLE victim (id int8 PRIMARY KEY, v int NOT NULL);
     CREATE TABLE archive (id int PRIMARY KEY, t text);
-    CREATE TABLE annex (id int PRIMARY KEY, t text)";
+    CREATE TABLE annex (id int PRIMARY KEY, t text);
+    CREATE TABLE shaped (id int8 PRIMARY KEY, n int8 NOT NULL, note text)";
 
 /// On the source only. `archive` and `annex` are what the first copy has to
-/// carry: long enough to be killed several times.
+/// carry: long enough to be killed several times. `shaped` is written by who
+/// changes its columns ([`crate::ddl`]).
 pub(crate) fn rows() -> String {
     format!(
         "INSERT INTO clock VALUES (1, 0);
@@ -73,7 +75,8 @@ pub(crate) fn rows() -> String {
          INSERT INTO churn SELECT i, i + 1 FROM generate_series(0, 149) i;
          INSERT INTO wide SELECT i, 0, repeat(md5(i::text), 200) FROM generate_series(0, 59) i;
          INSERT INTO archive SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 200000) i;
-         INSERT INTO annex SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 40000) i"
+         INSERT INTO annex SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 40000) i;
+         INSERT INTO shaped SELECT i, 0, 'row ' || i FROM generate_series(0, 99) i"
     )
 }
 

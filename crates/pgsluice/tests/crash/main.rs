@@ -8,8 +8,8 @@
 //! tampered with.
 //!
 //! One of two majors has the source `wal` (by the seed; `PGSLUICE_TEST_SOURCE_MODE` names one for all): there the
-//! catalogs of the source change all the time, too ([`ddl`]), and kills must hit the look at them and what is kept of
-//! them.
+//! catalogs of the source change all the time, too, and the columns of a published table on both ends ([`ddl`]), and kills
+//! must hit the look at them and what is kept of them.
 //!
 //! `PGSLUICE_CRASH_SEED` repeats a run's choices (the load and the servers
 //! keep their own time), the combination of settings that each major has
@@ -87,20 +87,23 @@ fn both_ends_end_equal_whatever_is_killed() {
         let mut world = World::new(major, seed, settings, decoded);
         // Where each row takes a round trip, fewer of them.
         let load = Load::start(&world.pair.source.url("postgres"), seed, settings.batch < 10);
-        let ddl = decoded.then(|| Ddl::start(world.pair.source.url("postgres"), seed));
+        let mut ddl = decoded.then(|| Ddl::start(world.pair.source.url("postgres"), seed));
         world.starting_rounds();
         world.copy_rounds();
         let watch = world.watch();
+        if let Some(ddl) = &mut ddl {
+            ddl.reshape(&world.pair, seed);
+        }
         let saboteur = Saboteur::start(world.pair.target.url("postgres"));
         world.stream_rounds(&load, &watch, kills_min);
         let deleted = saboteur.stop();
         let committed = load.stop();
-        let changed = ddl.map_or(0, Ddl::stop);
+        let (changed, reshaped) = ddl.map_or((0, 0), Ddl::stop);
         world.settle();
         let seen = watch.stop();
         println!(
-            "{}\n{committed} transactions, {changed} changes of catalogs, {deleted} rows deleted behind the back of the \
-             target; {} states read, \
+            "{}\n{committed} transactions, {changed} changes of catalogs, {reshaped} columns that came and went, {deleted} \
+             rows deleted behind the back of the target; {} states read, \
              {} visible commits lost to crashes and applied again; {:.0} s",
             world.tally,
             seen.states,
@@ -110,6 +113,7 @@ fn both_ends_end_equal_whatever_is_killed() {
         assert_eq!(seen.violations, Vec::<String>::new(), "seed {seed}");
         world.compare().unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
         world.canary();
+        assert!(reshaped > 0 || !decoded, "no column came and went (seed {seed})");
         assert!(world.tally.kills() >= kills_min, "too few kills (seed {seed}):\n{}", world.tally);
         assert!(world.tally.held > 0, "no COMMIT was certainly unanswered (seed {seed})");
         assert!(world.tally.answers_lost > 0, "no answer to COMMIT was lost (seed {seed})");

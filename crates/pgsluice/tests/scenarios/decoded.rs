@@ -1,13 +1,30 @@
 //! What is particular to `source_mode = wal`; that it leads to the same rows as `logical`, the other scenarios say.
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use testkit::{Builder, Major, wait_for};
 
 use crate::refresh::wait_until_joined;
-use crate::support::{BOUND, DECODED, Scenario, Session, position, scenario_alone, scenario_with};
+use crate::support::{BOUND, DECODED, FOLDED, Scenario, Session, position, scenario_alone, scenario_with};
 
 const ONE: &[&[&str]] = &[&["--source-mode", "wal", "--wal-stream", "on"]];
+
+#[test]
+fn a_scenario_that_names_no_source_is_told_over_both() {
+    if testkit::source_mode().is_some() {
+        return;
+    }
+    let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+    scenario_with(&[FOLDED], |s| {
+        s.follow();
+        let kind = format!("SELECT slot_type FROM pg_replication_slots WHERE slot_name = '{}'", s.slot(0));
+        seen.lock().unwrap().insert(s.source_one(&kind));
+    });
+    let seen = seen.into_inner().unwrap();
+    assert_eq!(seen.len(), Major::under_test().len().min(2), "{seen:?}");
+}
 
 /// From where on the slot keeps WAL.
 fn reserved(s: &Scenario) -> u64 {
@@ -64,6 +81,136 @@ fn it_goes_on_where_no_open_transaction_needs_what_came_before() {
                 s.target_one("SELECT string_agg(t::text, ' ' ORDER BY id) FROM t"),
                 "(1,8,x) (2,9,x) (3,10,y)"
             );
+        },
+    );
+}
+
+/// Where each stream of WAL began that the source was asked for, the latest last.
+fn streams(s: &Scenario) -> Vec<u64> {
+    let log = s.pair().source.log();
+    let begins = |line: &str| {
+        let (_, command) = line.split_once("received replication command: START_REPLICATION")?;
+        let (_, at) = command.split_once(" PHYSICAL ").expect("a physical one");
+        at.split(' ').next().map(position)
+    };
+    log.lines().filter_map(begins).collect()
+}
+
+/// A stream has no gaps: what it brings is known by where it begins, if there is no other.
+#[test]
+fn a_restart_reads_each_byte_once_more_at_most() {
+    const PAGE: u64 = 8192;
+    scenario_alone(
+        ONE,
+        |source| source.setting("log_replication_commands", "on"),
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id serial PRIMARY KEY, v text)");
+            s.source("CREATE TABLE noise (v text)");
+            s.publish("FOR TABLE t, mark");
+            s.follow();
+            let write = |s: &Scenario| {
+                s.source("INSERT INTO t (v) SELECT repeat('x', 500) FROM generate_series(1, 2000)");
+                s.source("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 3000)");
+            };
+            for (runs, is_killed) in [(1, false), (2, true), (3, true)] {
+                write(s);
+                let before = reserved(s);
+                assert!(moves_past(s, before, BOUND), "{before} is kept for ever");
+                write(s);
+                s.catch_up();
+                assert_eq!(streams(s).len(), runs, "{}", s.log(0));
+                match is_killed {
+                    true => s.kill(),
+                    false => s.stop(),
+                }
+                let free = "SELECT NOT active FROM pg_replication_slots";
+                wait_for("the slot to be free", BOUND, || Ok(s.source_one(free) == "t")).unwrap();
+                write(s);
+                let (kept, end) = (reserved(s), s.source_position());
+                s.follow();
+                s.same();
+                let all = streams(s);
+                assert_eq!(all.len(), runs + 1, "{all:?}\n{}", s.log(0));
+                let (earlier, begun) = (all[runs - 1], all[runs]);
+                assert!(begun >= kept / PAGE * PAGE && begun > earlier, "kept from {kept} on: {all:?}");
+                // It is the one that all has come by.
+                let sent = "SELECT min(sent_lsn) FROM pg_stat_replication HAVING count(*) = 1";
+                assert!(position(&s.source_one(sent)) >= end);
+            }
+        },
+    );
+}
+
+/// The files to which decoding has spilled open transactions. Opened, one that is gone can be told from another of its name.
+fn spilled(s: &Scenario) -> Vec<File> {
+    let dir = s.pair().state_dir().join(format!("{}.decoding", s.name(0)));
+    let paths = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|file| file.path());
+    let spools = paths.filter(|path| path.extension().is_some_and(|extension| extension == "spool"));
+    spools.filter_map(|path| File::open(path).ok()).collect()
+}
+
+fn size(files: &[File]) -> u64 {
+    files.iter().map(|file| file.metadata().unwrap().len()).sum()
+}
+
+/// One large transaction and small ones beside it, until the sender is dropped; how many rows the large one has.
+fn large_and_small(url: &str) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<i32>) {
+    let (url, (stop, stopped)) = (url.to_owned(), std::sync::mpsc::channel::<()>());
+    let write = move || {
+        let (mut large, mut small) = (Session::to(&url), Session::to(&url));
+        large.run("BEGIN");
+        let mut rows = 0;
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+            large.run(&format!(
+                "INSERT INTO t SELECT i, repeat(md5(i::text), 10) FROM generate_series({rows}, {rows} + 99) i"
+            ));
+            rows += 100;
+            small.run(&format!("INSERT INTO t VALUES (-{rows}, 'small')"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        large.run("COMMIT");
+        rows
+    };
+    (stop, std::thread::spawn(write))
+}
+
+/// What was spilled is of no use to the next process, which must not take it for its own.
+#[test]
+fn killed_while_it_spills_what_it_decodes() {
+    scenario_alone(
+        &[&[ONE[0], &["--streaming", "off"]].concat()],
+        |source| source.setting("logical_decoding_work_mem", "64kB"),
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+            s.follow();
+            let (stop, writer) = large_and_small(&s.source_url());
+            for round in 1..=5 {
+                // Then it is killed in what comes for the first time, else in what is read again.
+                if round % 2 == 1 {
+                    s.catch_up();
+                }
+                let (goal, mut before) = (round * 1_000_000, 0);
+                let grows = wait_for("it to spill more and more", BOUND, || {
+                    let now = size(&spilled(s));
+                    let grows = now > goal && before > 0 && now > before;
+                    before = now;
+                    Ok(grows)
+                });
+                assert!(grows.is_ok(), "{grows:?}: {before} of {goal} bytes\n{}", s.log(0));
+                s.kill();
+                let left = spilled(s);
+                assert!(size(&left) > goal, "it was not killed in what it spilled");
+                s.run();
+                let gone = |file: &File| file.metadata().unwrap().nlink() == 0;
+                wait_for("what was left to be removed", BOUND, || Ok(left.iter().all(gone))).unwrap();
+            }
+            drop(stop);
+            assert!(writer.join().unwrap() > 10_000);
+            s.catch_up();
+            s.same();
+            assert!(spilled(s).is_empty());
         },
     );
 }
@@ -325,7 +472,6 @@ fn what_the_source_has_removed_comes_from_its_archive() {
         },
         |target| target,
         |s| {
-            use std::os::unix::fs::MetadataExt;
             let inode = std::fs::metadata(s.pair().source.data_dir().join("PG_VERSION")).unwrap().ino();
             let own = format!("{place}/{inode}");
             s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
@@ -368,7 +514,7 @@ fn what_the_source_has_removed_comes_from_its_archive() {
             s.run_with(|command| {
                 command.env("PGSLUICE_WAL_ARCHIVE", &own).env("PGSLUICE_WAL_STREAM", "on");
             });
-            let awaited = |s: &Scenario| s.status(0)["decoded"]["archive_awaited"].clone();
+            let awaited = |s: &Scenario| s.status(0)["decoded"]["awaited"].clone();
             let name = late.file_name().unwrap().to_str().unwrap();
             let waits = || Ok(awaited(s).as_str().is_some_and(|awaited| awaited.contains(name)));
             wait_for("the segment to be named", BOUND, waits).unwrap();

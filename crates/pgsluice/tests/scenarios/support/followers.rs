@@ -32,6 +32,9 @@ impl Scenario {
         command.env("PGSLUICE_SOURCE", self.source_url());
         command.env("PGSLUICE_TARGET", self.target_url(number));
         command.env("PGSLUICE_SUBSCRIPTION", self.name(number));
+        if let Some(mode) = self.source_mode {
+            command.env("PGSLUICE_SOURCE_MODE", mode);
+        }
         command
     }
 

@@ -5,12 +5,13 @@
 //!
 //! *Strategies* are command lines that must all lead to the same rows ([`FOLDED`], [`ONE_BY_ONE`]): the source is
 //! written once, and one pgsluice per strategy follows it into its own database. As in a shell, words like
-//! `NAME=value` set the environment.
+//! `NAME=value` set the environment. Where none of them names a source, they read WAL on some majors ([`source_mode`]).
 
 mod clusters;
 mod followers;
 mod rows;
 mod session;
+mod source_mode;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -50,7 +51,8 @@ pub(crate) fn scenario_with(strategies: &[&[&str]], scenario: impl Fn(&mut Scena
     Major::each(MAJORS_AT_ONCE, |major| tell(Scenario::on(shared(major), strategies), &scenario));
 }
 
-/// [`scenario_with`] in databases created with these options of `CREATE DATABASE`.
+/// [`scenario_with`] in databases created with these options of `CREATE DATABASE`. Not every encoding can be read from WAL: a
+/// strategy that does not name a source reads a logical slot.
 pub(crate) fn scenario_in(
     source: &str,
     target: &str,
@@ -94,6 +96,8 @@ pub(crate) struct Scenario {
     ends: Ends,
     db: String,
     followers: Vec<Follower>,
+    /// What they read, if it was chosen here.
+    source_mode: Option<&'static str>,
     publication: Option<String>,
     /// Where the source stood before each.
     marks: Vec<u64>,
@@ -103,11 +107,20 @@ pub(crate) struct Scenario {
 /// A schema without rows, a publication of it, some statements: the whole of most scenarios.
 impl Scenario {
     fn on(pair: &'static Pair, strategies: &[&[&str]]) -> Scenario {
-        Scenario::new(Ends::Shared(pair), strategies, [""; 2])
+        Scenario::new(Ends::Shared(pair), strategies, [""; 2]).over_either_source()
     }
 
     pub(crate) fn alone(pair: Pair, strategies: &[&[&str]]) -> Scenario {
-        Scenario::new(Ends::Own(Box::new(pair)), strategies, [""; 2])
+        Scenario::new(Ends::Own(Box::new(pair)), strategies, [""; 2]).over_either_source()
+    }
+
+    /// A scenario that names a source is about that one, or has the other beside it.
+    fn over_either_source(mut self) -> Scenario {
+        let says = |word: &String| word.starts_with("--source-mode");
+        if !self.followers.iter().flat_map(|follower| &follower.args).any(says) {
+            self.source_mode = source_mode::chosen(self.pair().source.major());
+        }
+        self
     }
 
     fn new(ends: Ends, strategies: &[&[&str]], options: [&str; 2]) -> Scenario {
@@ -117,6 +130,7 @@ impl Scenario {
             ends,
             db: db.clone(),
             followers: Vec::new(),
+            source_mode: None,
             publication: None,
             marks: Vec::new(),
             sessions: RefCell::default(),
@@ -302,7 +316,8 @@ impl Drop for Scenario {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for (number, follower) in self.followers.iter().enumerate() {
-                eprintln!("--- {} {:?}:\n{}", follower.name, follower.args, self.short_log(number));
+                let (args, mode) = (&follower.args, self.source_mode.unwrap_or("as it says"));
+                eprintln!("--- {} {args:?}, source_mode {mode}:\n{}", follower.name, self.short_log(number));
             }
         }
         self.kill();
