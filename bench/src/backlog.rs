@@ -49,6 +49,10 @@ const INSERTS_SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, sk integer
 const NARROW_SCHEMA: &str =
     "CREATE TABLE t (pk integer PRIMARY KEY, counter integer) WITH (fillfactor = 50);";
 
+/// The same without a unique index.
+const KEYLESS_SCHEMA: &str = "CREATE TABLE t (pk integer, counter integer) WITH (fillfactor = 50); \
+    CREATE INDEX ON t (pk); ALTER TABLE t REPLICA IDENTITY FULL;";
+
 const HOT_ROWS: u64 = 10;
 const BLOCK: u64 = 1_000;
 
@@ -109,6 +113,7 @@ pub(crate) fn all(options: &Options) -> Vec<Backlog> {
         independent_rows(options),
         thousand_rows(options),
         indexed(options),
+        without_key(options),
         large_insert(options),
         large_update(options),
         updates_slow(options),
@@ -338,6 +343,21 @@ fn thousand_rows(options: &Options) -> Backlog {
     let pick = format!("1 + i % {BLOCK} + {BLOCK} * ((i / {BLOCK}) * 7919 % {blocks})");
     let narrow = narrow("thousand-rows", what, rows, count * BLOCK, script, &pick);
     Backlog { transactions: count, changes_per_transaction: BLOCK, ..narrow }
+}
+
+/// No index is unique, so a row is found by all of its columns; up to 15 native looks for it from the table's beginning.
+fn without_key(options: &Options) -> Backlog {
+    let rows = options.rows.unwrap_or(ROWS);
+    let transactions = transactions(options) / 10;
+    let what = format!(
+        "{transactions} single-row updates at random, each a transaction, {rows} rows without a key, with REPLICA IDENTITY \
+         FULL and an index that is not unique"
+    );
+    let script = Script::one(vec![("pk", up_to(rows))], "UPDATE t SET counter = counter + 1 WHERE pk = :pk");
+    let narrow =
+        narrow("without-key", what, rows, transactions, script, &format!("1 + floor(random() * {rows})"));
+    // They are to be no slower.
+    Backlog { schema: KEYLESS_SCHEMA, goal: 1.0, goal_wal: 1.0, ..narrow }
 }
 
 /// Five secondary indexes, whose columns all change.

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use txn::{Assembler, Begin, Block, Event, Input, Spool};
 
 use self::options::AHEAD_ROWS;
-pub use self::options::{CommitOrder, Options, sessions};
+pub use self::options::{CommitOrder, Options, SourceTypes, sessions};
 use crate::batch::{Batch, Change, Chunk, Digest, End};
 use crate::catalog::Catalog;
 use crate::counters::Counters;

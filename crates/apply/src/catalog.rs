@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use base::{Lsn, Oid, PgSnapshot, Xid};
 use client::Session;
-use proto::pgoutput::Relation;
+use proto::pgoutput::{Relation, RelationColumn};
 use rustc_hash::FxHashMap;
 
-use crate::error::Error;
+use crate::applier::SourceTypes;
+use crate::error::{Error, Kind};
 use crate::join::{Part, TableKey};
 use crate::state::STATE_SCHEMA;
 use crate::table::{MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
@@ -78,6 +79,8 @@ pub(crate) struct Catalog {
     ordinary_triggers: bool,
     /// The backend that is asked at this moment; 0 for none.
     pub(crate) asked: Arc<AtomicI32>,
+    /// See [`crate::Options::types`].
+    pub(crate) types: Option<Arc<SourceTypes>>,
 }
 
 impl Catalog {
@@ -90,6 +93,7 @@ impl Catalog {
             mapped: 0,
             ordinary_triggers,
             asked: Arc::default(),
+            types: None,
         }
     }
 
@@ -163,6 +167,9 @@ impl Catalog {
         self.asked.store(0, Ordering::Relaxed);
         self.mapped += 1;
         let table = Table::map(self.mapped, Arc::clone(relation), &target)?;
+        if let Some(column) = self.types.as_ref().and_then(|types| other_type(relation, types)) {
+            return Err(Kind::OtherTypes { table: table.name, column: column.to_owned() }.into());
+        }
         tracing::debug!(table = %table.name, path = ?table.path, lookup = ?table.lookup, "mapped");
         Ok(Arc::new(table))
     }
@@ -194,6 +201,14 @@ impl Catalog {
                 .collect(),
         })
     }
+}
+
+/// The first column of `relation` that had another type when its values were written: its binary form need not be what the
+/// target's type takes.
+fn other_type<'r>(relation: &'r Relation, types: &SourceTypes) -> Option<&'r str> {
+    let now = types.get(&(relation.namespace.clone(), relation.name.clone()))?;
+    let differs = |column: &&RelationColumn| now.get(&column.name).is_some_and(|oid| *oid != column.type_oid);
+    relation.columns.iter().find(differs).map(|column| column.name.as_str())
 }
 
 fn target_column(row: &tokio_postgres::Row) -> TargetColumn {
@@ -307,6 +322,19 @@ SELECT ARRAY(SELECT a.attname::text
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_column_that_had_another_type_is_found() {
+        let relation = crate::table::fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
+        let now = |types: &[(&str, u32)]| {
+            let types = types.iter().map(|(name, oid)| ((*name).to_owned(), Oid(*oid))).collect();
+            SourceTypes::from([(("s".to_owned(), "t".to_owned()), types)])
+        };
+        assert_eq!(other_type(&relation, &now(&[("id", 23), ("a", 23), ("b", 23)])), None);
+        assert_eq!(other_type(&relation, &now(&[("id", 23), ("a", 23), ("b", 20)])), Some("b"));
+        assert_eq!(other_type(&relation, &now(&[("id", 23)])), None, "dropped since");
+        assert_eq!(other_type(&relation, &SourceTypes::default()), None, "of a table that joined later");
+    }
 
     #[test]
     fn what_the_snapshot_of_the_copy_saw_is_not_applied_again() {

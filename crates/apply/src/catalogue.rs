@@ -204,6 +204,14 @@ base::catalogue! {
         "Run `pgsluice drop`, empty the tables and `pgsluice run` copies them again.",
         &[STATE],
     ),
+    Kind::OtherTypes { .. } => applying(
+        "A column had another type",
+        Kind::OtherTypes { table: TABLE.to_owned(), column: "balance".to_owned() },
+        "The column's type was changed on both ends while rows of before had not been applied. Whether values come in binary is \
+         decided by the types that both ends have at a start.",
+        "Leave it: the stream begins anew, with values as text.",
+        &[("pgsluice scenarios", "a_column_that_was_widened_on_both_ends_takes_what_came_before")],
+    ),
     Kind::Forgotten { .. } => applying(
         "A table was forgotten while it joined",
         Kind::Forgotten { table: TABLE.to_owned() },

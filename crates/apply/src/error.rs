@@ -24,6 +24,11 @@ pub(crate) enum Kind {
         /// The transaction that needs it, and where it finished.
         transaction: Option<(Xid, Lsn)>,
     },
+    /// A column had another type when its values were written than what binary was decided by.
+    OtherTypes {
+        table: String,
+        column: String,
+    },
     Assembly(AssemblyError),
     /// A change could not be applied.
     Change {
@@ -115,6 +120,12 @@ impl Error {
     #[must_use]
     pub fn is_unexplained(&self) -> bool {
         self.is_connection_lost() && self.sqlstate().is_none()
+    }
+
+    /// Values must come as text.
+    #[must_use]
+    pub fn needs_text(&self) -> bool {
+        matches!(&*self.0, Kind::OtherTypes { .. })
     }
 
     /// A deadlock, a serialization failure or a lock that was not to be had:
@@ -228,6 +239,11 @@ impl fmt::Display for Error {
                     )
                 })
             }
+            Kind::OtherTypes { table, column } => write!(
+                f,
+                "column \"{column}\" of table \"{table}\" had another type on the source when what comes now was written: it \
+                 is read again with values as text"
+            ),
             Kind::Assembly(error) => error.fmt(f),
             Kind::Change { table, operation, xid, finished_at, error } => {
                 let doing = format!("{operation} for replication target relation \"{table}\" in transaction {xid}");

@@ -44,7 +44,7 @@ mod table;
 mod target;
 mod write;
 
-pub use applier::{CommitOrder, Feed, Options, apply, sessions};
+pub use applier::{CommitOrder, Feed, Options, SourceTypes, apply, sessions};
 pub use catalog::{JoinedTables, Since};
 pub use catalogue::catalogue;
 pub use counters::Counters;

@@ -97,7 +97,8 @@ impl Target {
         let reached = state.attach_origin(&mut wire).await?;
         let name = options.subscription.application_name("catalog");
         let settings = [("search_path", ""), ("idle_session_timeout", "0")];
-        let catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
+        let mut catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
+        catalog.types.clone_from(&options.types);
         let mut pids = vec![backend(&mut wire).await?];
         let mut wires = vec![wire];
         let wanted = options.sessions();

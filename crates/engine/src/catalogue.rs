@@ -29,6 +29,7 @@ const SLOT_GONE: HeldBy = ("pgsluice scenarios", "a_slot_that_is_gone_is_refused
 const OTHER_SOURCE: HeldBy = ("pgsluice scenarios", "another_source_is_refused_by_its_identifier");
 const RESTORED_TARGET: HeldBy = ("pgsluice scenarios", "p4_a_restored_target_is_refused_with_the_remedy");
 const RESTORED_SOURCE: HeldBy = ("pgsluice scenarios", "a_source_restored_to_before_our_position_is_refused");
+const FOLLOWED_BY_ITSELF: HeldBy = ("pgsluice scenarios", "w3_a_promoted_standby_is_followed_by_itself");
 const ARCHIVE_FAILED_OVER: HeldBy = ("pgsluice scenarios", "w3_an_archive_is_followed_onto_another_timeline");
 const FAILED_OVER: HeldBy = ("pgsluice scenarios", "w3_what_the_new_primary_never_received_is_refused");
 const DISABLED: HeldBy = ("pgsluice scenarios", "disable_on_error_keeps_the_prefix_and_stays_disabled");
@@ -73,12 +74,22 @@ base::catalogue! {
     ),
     Kind::LeftTimeline { .. } => entry(
         Doing::Decoding,
-        "The source of an archive has another timeline",
+        "The source is on another timeline",
         Kind::LeftTimeline { before: 1, now: 2 },
-        "With `wal_stream = off`: a standby took the place of the source, or it was recovered. The next attempt goes on along \
-         the new timeline, if that has all that was decoded, and refuses otherwise.",
-        "Let the new primary archive to the same directory; nothing else needs to be done.",
+        "With `wal_stream = off` or `synchronized_standby_slots`: a standby took the place of the source, or it was recovered. \
+         The next attempt goes on along the new timeline, if that has all that was decoded, and refuses otherwise.",
+        "Let the new primary archive to the same directory, if one is followed; nothing else needs to be done.",
         &[ARCHIVE_FAILED_OVER],
+    ),
+    Kind::SourceIsStandby => entry(
+        Doing::Starting,
+        "The source is a standby",
+        Kind::SourceIsStandby,
+        "With `source_mode = wal`: the connection leads to a standby, as it may in the middle of a failover. What it has may be \
+         less than what was applied, and it does not say on which timeline it will go on.",
+        "Promote it, or give a `--source` that leads to the primary: `target_session_attrs=read-write` where it names several \
+         hosts. It is tried again meanwhile.",
+        &[FOLLOWED_BY_ITSELF],
     ),
     Kind::Silent(_) => entry(
         Doing::Applying,

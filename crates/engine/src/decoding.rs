@@ -116,12 +116,12 @@ impl Restart {
         Ok(Restart { slot, timeline, confirmed, seen, catalog })
     }
 
-    /// Up to here the source must have the WAL that was read, for this to be of any use.
-    pub(crate) fn furthest(&self) -> Lsn {
-        match self.catalog.is_past_look() {
-            true => self.lsn(),
-            false => self.lsn().max(self.seen),
-        }
+    /// Whether nothing is in it of WAL from `fork` on.
+    pub(crate) fn is_within(&self, fork: Lsn) -> bool {
+        let last = self.catalog.last();
+        // `<`: the last record begins there, and what a source writes that went on from there does, too.
+        let is_read_before = if last.is_valid() { last < fork } else { self.catalog.start() <= fork };
+        is_read_before && (self.catalog.is_past_look() || self.seen <= fork)
     }
 
     /// From where on WAL is needed.

@@ -24,7 +24,9 @@ pub(crate) enum Kind {
     Archive(source::segments::Error),
     /// A pass for several subscriptions, by this error of all.
     Pass(String),
-    /// The source of an archive has another timeline than when it was begun.
+    /// The source, by a standby: of its WAL alone it cannot be told what may be gone on from.
+    SourceIsStandby,
+    /// The source has another timeline than when an archive, or its standbys, were begun to be followed.
     LeftTimeline {
         before: u32,
         now: u32,
@@ -77,6 +79,11 @@ impl Error {
         matches!(&*self.0, Kind::Apply(error) if error.is_in_use())
     }
 
+    /// Values must come as text.
+    pub(crate) fn needs_text(&self) -> bool {
+        matches!(&*self.0, Kind::Apply(error) if error.needs_text())
+    }
+
     /// The user asked to stop in the middle of the copy.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(&*self.0, Kind::Copy(error) if error.is_stopped())
@@ -107,8 +114,12 @@ impl fmt::Display for Error {
             ),
             Kind::LeftTimeline { before, now } => write!(
                 f,
-                "the source is on timeline {now} now, and its archive was followed on timeline {before}: it is looked whether \
-                 what was applied is part of both"
+                "the source is on timeline {now} now, and its WAL was followed on timeline {before}: it is looked whether what was \
+                 applied is part of both"
+            ),
+            Kind::SourceIsStandby => f.write_str(
+                "the source is a standby, and --source-mode wal follows primaries only; it is waited for one: promote it, or \
+                 give a --source that leads to the primary",
             ),
             Kind::Silent(silence) => write!(
                 f,
@@ -144,6 +155,7 @@ impl std::error::Error for Error {
             Kind::Archive(error) => error.source(),
             Kind::Spool(_)
             | Kind::Pass(_)
+            | Kind::SourceIsStandby
             | Kind::LeftTimeline { .. }
             | Kind::Silent(_)
             | Kind::Refused(_)

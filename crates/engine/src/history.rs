@@ -30,7 +30,7 @@ use crate::refusal::Refusal;
 
 /// What is stored while the source is a standby: it may be promoted under the
 /// stream, and nobody would know on which timeline the last changes were.
-const UNKNOWN: i64 = 0;
+pub(crate) const UNKNOWN: i64 = 0;
 
 /// The position to stream from, where `reached` is what the target has, besides
 /// what was copied: of `copied` and before. What it has beyond a gap must be
@@ -58,7 +58,13 @@ pub(crate) async fn start_position(
         tracing::warn!("the source is on timeline {now} now, which left timeline {before} at {at}");
         confirmed = confirmed.min(at);
     }
-    let remembered = if standby { UNKNOWN } else { now };
+    let known = reached.furthest().max(copied).max(confirmed);
+    let remembered = match standby {
+        // One that is behind us may be promoted there.
+        true if identity.xlogpos < known => before,
+        true => UNKNOWN,
+        false => now,
+    };
     if remembered != before {
         state.change_timeline(remembered, confirmed).await?;
     }

@@ -92,6 +92,7 @@ pub async fn run(
             // Only while nothing streams: a stream ends by itself in order.
             () = stop_before_streaming(&stop, &status) => return Ok(()),
         };
+        past.in_text = result.as_ref().is_err_and(Error::needs_text);
         let Err(error) = result else { continue };
         if error.is_stopped() || stop.is_cancelled() {
             return Ok(());
@@ -137,6 +138,8 @@ struct Past {
     checked: bool,
     /// The backend of the last control session.
     control_pid: Option<i32>,
+    /// What comes next was written when columns had other types: values must come as text.
+    in_text: bool,
 }
 
 /// One try, from connecting to whatever ends it.
@@ -163,6 +166,8 @@ struct Ends {
     forks: Vec<Fork>,
     published: Vec<PublishedTable>,
     targets: HashMap<TableName, TargetTable>,
+    /// See [`Past::in_text`].
+    in_text: bool,
 }
 
 impl Ends {
@@ -192,7 +197,10 @@ impl Attempt<'_> {
         }
         let copied = match began {
             None => self.begin(&mut ends).await?,
-            Some(_) => self.resume(&ends).await?,
+            Some(_) => {
+                self.judge_timeline(&mut ends).await?;
+                self.resume(&ends).await?
+            }
         };
         let _validating = target_schema::finish(self.settings, self.status, &ends.state).await?;
         statistics::analyze(self.settings, copied, self.stop);
@@ -216,6 +224,13 @@ impl Attempt<'_> {
         };
         let source =
             client::connect(&settings.source, &name.application_name("look"), &SOURCE_SETTINGS).await?;
+        // Of several hosts, each may have been connected to.
+        let is_standby =
+            [wire.parameter("in_hot_standby").map(str::to_owned), source.parameter("in_hot_standby")]
+                .contains(&Some("on".to_owned()));
+        if is_standby && settings.source_mode == SourceMode::Wal {
+            return Err(Kind::SourceIsStandby.into());
+        }
         let row = state.load().await?;
         let adopted = adopt::adoption(&**state.session(), name).await;
         let adopted = adopted.map_err(|error| state.session().error(error))?;
@@ -224,7 +239,21 @@ impl Attempt<'_> {
         let published = publication::inspect(&source, &settings.publications).await?;
         let names: Vec<TableName> = published.iter().map(|table| table.name.clone()).collect();
         let targets = publication::target_tables(state.session(), &names).await?;
-        Ok(Ends { wire, source, state, identity, row, adopted, slot_name, slot, forks, published, targets })
+        let in_text = past.in_text;
+        Ok(Ends {
+            wire,
+            source,
+            state,
+            identity,
+            row,
+            adopted,
+            slot_name,
+            slot,
+            forks,
+            published,
+            targets,
+            in_text,
+        })
     }
 
     /// What must hold before anything is changed.
@@ -273,7 +302,7 @@ impl Attempt<'_> {
             let (plugin, database) = (found.plugin.clone(), found.database.clone());
             return Err(Error::refused(Refusal::NotOurSlot { slot, name, plugin, database }));
         }
-        if found.is_lost() && !self.has_archive() {
+        if found.is_lost() && !self.can_do_without_slot(ends) {
             return Err(Error::refused(Refusal::SlotLost { slot, why: found.invalidation.clone() }));
         }
         Ok(())
@@ -288,6 +317,10 @@ impl Attempt<'_> {
         let sysid = ends.identity.system_id.to_string();
         let timeline = i64::from(ends.identity.timeline);
         ends.state.create(&self.settings.publications, &sysid, timeline, &dbname).await?;
+        if ends.row.is_some() {
+            // It may have been begun on another, of which nothing was kept.
+            ends.state.change_timeline(timeline, Lsn::INVALID).await?;
+        }
         if ends.slot.is_some() {
             // Ours, by the row just found: its creation was not finished.
             slot::drop_slot(&ends.source, &name.slot()).await?;
@@ -309,6 +342,30 @@ impl Attempt<'_> {
         }
         exported.close().await;
         Ok(copied)
+    }
+
+    /// A source on another timeline than last time is judged before anything is copied from it, which is of its own then; and what
+    /// it has of the WAL that is needed is kept from then on.
+    async fn judge_timeline(&self, ends: &mut Ends) -> Result<(), Error> {
+        let timeline = i64::from(ends.identity.timeline);
+        let known = [timeline, history::UNKNOWN];
+        let Some(row) = ends.row.clone().filter(|row| !known.contains(&row.source_timeline)) else {
+            return Ok(());
+        };
+        let restart = match self.settings.source_mode {
+            SourceMode::Logical => None,
+            SourceMode::Wal => Some(self.restart(ends)?),
+        };
+        let (joined, options) = (self.joined(ends).await?, self.apply_options(ends, None).await?);
+        let copied = furthest(&joined);
+        // The fence: nobody applies any more what was sent before.
+        let target = Target::attach(&self.settings.target, &ends.state, &options, joined).await?;
+        let Ends { wire, source, state, .. } = &mut *ends;
+        history::start_position(wire, source, state, &row, (target.reached(), copied)).await?;
+        if restart.is_some() {
+            self.slot_to_stream_from(ends, restart.as_ref()).await?;
+        }
+        Ok(())
     }
 
     /// A later start: what is left of the first copy is made under a snapshot
@@ -410,7 +467,7 @@ impl Attempt<'_> {
             SourceMode::Wal => Some(self.restart(&ends)?),
         };
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
-        let copied = joined.values().map(|since| since.lsn).max().unwrap_or(Lsn::INVALID);
+        let copied = furthest(&joined);
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
         self.status.set_backends(target.backends());
         let (reached, Ends { wire, source, state, .. }) = (target.reached(), &mut ends);
@@ -436,7 +493,8 @@ impl Attempt<'_> {
         };
         drop(ends.source);
         self.status.set_progress(Arc::clone(&progress));
-        let stream = self.feed(ends.wire, ends.slot_name, (start, binary), decoding).await?;
+        let identity = (ends.identity.system_id, ends.identity.timeline);
+        let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
         let spool = DirSpool::open(settings.spool_dir()).map_err(Kind::Spool)?;
         self.status.set_phase(Phase::Streaming);
         tracing::info!(subscription = %settings.subscription, binary, "streaming from {start}");
@@ -470,6 +528,8 @@ impl Attempt<'_> {
         Ok(apply::Options {
             subscription: settings.subscription.clone(),
             binary,
+            types: (binary && settings.binary == Binary::Auto)
+                .then(|| Arc::new(source_types(&ends.published))),
             synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
             batch_rows_max: settings.batch_rows_max,
             batch_bytes_max: settings.batch_bytes_max,
@@ -497,7 +557,7 @@ impl Attempt<'_> {
     }
 
     fn binary(&self, ends: &Ends) -> Result<bool, Error> {
-        if self.settings.binary == Binary::Off {
+        if self.settings.binary == Binary::Off || ends.in_text {
             return Ok(false);
         }
         let pairs = ends.published.iter().filter_map(|table| Some((table, ends.targets.get(&table.name)?)));
@@ -513,8 +573,22 @@ impl Attempt<'_> {
     }
 }
 
+/// Nothing that was copied is of later.
+fn furthest(joined: &JoinedTables) -> Lsn {
+    joined.values().map(|since| since.lsn).max().unwrap_or(Lsn::INVALID)
+}
+
 fn broke(error: &tokio::task::JoinError) -> Error {
     Error::refused(Refusal::ApplierBroke(error.to_string()))
+}
+
+/// What binary is decided by.
+fn source_types(published: &[PublishedTable]) -> apply::SourceTypes {
+    let columns = |table: &PublishedTable| {
+        table.columns.iter().map(|column| (column.name.clone(), column.data_type.oid)).collect()
+    };
+    let key = |name: &TableName| (name.schema.clone(), name.name.clone());
+    published.iter().map(|table| (key(&table.name), columns(table))).collect()
 }
 
 /// Nothing is known of the bytes of either database, and so nothing may be

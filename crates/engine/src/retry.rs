@@ -3,7 +3,7 @@
 //! | what failed                                             | then |
 //! |---------------------------------------------------------|------|
 //! | a connection: lost, refused, server starting or stopping | again at once, then after 0.2 s, 0.4 s ... up to `wal_retrieve_retry_interval` |
-//! | a deadlock, a serialization failure, a source whose archive goes on on another timeline | as above |
+//! | a deadlock, a serialization failure, a source that is a standby or goes on on another timeline, values that must come as text | as above |
 //! | a change that does not fit the target (a conflict that is an error, a missing column) | after the interval; with `disable_on_error` the subscription is disabled instead |
 //! | the spool's disk, another error of a server, catalogs that are being rewritten, the disk of what is decoded | after the interval |
 //! | settings, rights, a password, a certificate, a schema that the target does not take, a slot that is not what the target remembers, WAL that cannot be decoded, the name in use | stop: only a person can help |
@@ -36,7 +36,7 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         Kind::Source(error) if error.is_configuration() || is_missing_right(error.sqlstate()) => {
             Verdict::Stop
         }
-        Kind::Silent(_) | Kind::LeftTimeline { .. } => Verdict::Soon,
+        Kind::Silent(_) | Kind::SourceIsStandby | Kind::LeftTimeline { .. } => Verdict::Soon,
         Kind::Copy(error) if error.is_retryable() => Verdict::Soon,
         Kind::Schema(error) if error.is_retryable() => Verdict::Soon,
         Kind::Copy(_)
@@ -44,7 +44,9 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         | Kind::Refused(_)
         | Kind::Disabled { .. }
         | Kind::DisabledNow { .. } => Verdict::Stop,
-        Kind::Apply(error) if error.is_connection_lost() || error.is_transient() => Verdict::Soon,
+        Kind::Apply(error) if error.is_connection_lost() || error.is_transient() || error.needs_text() => {
+            Verdict::Soon
+        }
         Kind::Apply(error) if error.is_refused() => Verdict::Stop,
         Kind::Apply(error) if error.is_data() && disable_on_error => Verdict::Disable,
         Kind::Client(error) if error.is_connection_lost() => Verdict::Soon,

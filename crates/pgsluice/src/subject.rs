@@ -87,6 +87,13 @@ impl Subject {
                        source's own setting of that name, from 17 on";
             return Err(Failure::Together(why.to_owned()).into());
         }
+        if stream.synchronized_standby_slots.contains(&self.name.slot()) {
+            let why = format!(
+                "synchronized_standby_slots names \"{}\", the subscription's own slot: name the slots of standbys",
+                self.name.slot()
+            );
+            return Err(Failure::Together(why).into());
+        }
         Ok(Settings {
             subscription: self.name.clone(),
             source: self.source()?,
@@ -145,7 +152,11 @@ impl Subject {
             refresh_interval: stream.refresh_interval.0,
             wal_archive: stream.wal_archive.clone(),
             wal_stream: stream.wal_stream.0,
-            synchronized_standby_slots: stream.synchronized_standby_slots.clone(),
+            synchronized_standby_slots: stream
+                .synchronized_standby_slots
+                .iter()
+                .map(|name| name.trim().to_owned())
+                .collect(),
             catalog_check_interval: stream.catalog_check_interval.0,
             allow_triggers: apply.allow_triggers.0,
             state_dir: self.state_dir.clone(),

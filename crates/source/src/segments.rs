@@ -295,18 +295,13 @@ pub struct Lineage {
 }
 
 impl Lineage {
-    /// The timeline to ask for what comes from `lsn` on.
+    /// The timeline that gives the segment of `lsn`: the one that was written to at its end. A server that leaves a timeline goes
+    /// on with a copy of the segment in which it does, so that no other is needed from the beginning of that on.
     #[must_use]
     pub fn timeline_at(&self, lsn: Lsn) -> u32 {
-        // `<`: where a timeline was left the next one goes on.
-        self.forks.iter().find(|fork| lsn < fork.end).map_or(self.timeline, |fork| fork.timeline)
-    }
-
-    /// Whether `timeline` gives the segment that ends there: the one that was written to at its end. A server that leaves a
-    /// timeline goes on with a copy of the segment in which it does.
-    fn has(&self, timeline: u32, segment_end: Lsn) -> bool {
-        let left = |fork: &&Fork| segment_end <= fork.end;
-        self.forks.iter().find(left).map_or(self.timeline, |fork| fork.timeline) == timeline
+        let end = (lsn.as_u64() / self.segment_size).saturating_add(1).saturating_mul(self.segment_size);
+        let left = |fork: &&Fork| end <= fork.end.as_u64();
+        self.forks.iter().find(left).map_or(self.timeline, |fork| fork.timeline)
     }
 }
 
@@ -322,53 +317,56 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Finds the segments in these directories and files.
+    /// Those in a directory that are complete, and of a server's own WAL. Files that were written to within `settled` do not
+    /// count yet: what fills the directory may still write them, and one that has all its room already cannot be told from a
+    /// whole one.
     ///
     /// # Errors
-    /// A place cannot be read, a file that was named is none, or there is no segment at all.
-    pub fn find(places: &[PathBuf]) -> Result<Segments> {
-        Segments::find_those(places, |_| true, Duration::ZERO)
-    }
-
-    /// Those in a directory that are complete, and of `timeline` or one that it may have come from. Files that were
-    /// written to within `settled` do not count yet: what fills the directory may still write them, and one that has all
-    /// its room already cannot be told from a whole one.
-    ///
-    /// # Errors
-    /// As [`Segments::find`].
-    pub fn whole_of(place: &Path, timeline: u32, settled: Duration) -> Result<Segments> {
-        let wanted = |segment: &Segment| !segment.is_partial && segment.timeline <= timeline;
-        Segments::find_those(&[place.to_owned()], wanted, settled)
+    /// The directory cannot be read, or has no segment of that WAL.
+    pub fn whole_of(place: &Path, of: &Lineage, settled: Duration) -> Result<Segments> {
+        let is_whole = |segment: &Segment| {
+            Ok(!segment.is_partial && (settled.is_zero() || segment.is_settled(settled)?))
+        };
+        Ok(Segments { grows: false, ..Segments::own(place, of, is_whole)? })
     }
 
     /// Those in a directory as they are now: also what is still being written, and what was made in advance and has no WAL
     /// of its own yet. How far they are good must be told by the records in them.
     ///
     /// # Errors
-    /// The directory cannot be read, or has no segment at all.
+    /// The directory cannot be read, or has no segment of that WAL.
     pub fn growing(place: &Path, of: &Lineage) -> Result<Segments> {
+        Segments::own(place, of, |_| Ok(true))
+    }
+
+    /// Those of a server's own WAL that `counts`.
+    fn own(place: &Path, of: &Lineage, counts: impl Fn(&Segment) -> Result<bool>) -> Result<Segments> {
         let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
+        let mut is_empty = true;
         for entry in fs::read_dir(place).map_err(io_at(place))? {
             let Some(segment) = Segment::of(&entry.map_err(io_at(place))?.path()) else { continue };
             let number = number_of(segment.number, of.segment_size);
             // No server gives a name beyond, and there is no LSN for it.
             let is_name = u64::from(segment.number.1) < (1 << 32) / of.segment_size;
-            let Some(end) = (number + 1).checked_mul(of.segment_size).filter(|_| is_name) else { continue };
-            if of.has(segment.timeline, Lsn::new(end)) {
-                keep(&mut segments, number, segment);
+            let Some(begin) = number.checked_mul(of.segment_size).filter(|_| is_name) else { continue };
+            if of.timeline_at(Lsn::new(begin)) == segment.timeline {
+                is_empty = false;
+                if counts(&segment)? {
+                    keep(&mut segments, number, segment);
+                }
             }
         }
-        if segments.is_empty() {
+        if is_empty {
             return Err(Error::new(Kind::None { places: vec![place.to_owned()] }));
         }
         Ok(Segments { segments, segment_size: of.segment_size, place: place.to_owned(), grows: true })
     }
 
-    fn find_those(
-        places: &[PathBuf],
-        wanted: impl Fn(&Segment) -> bool,
-        settled: Duration,
-    ) -> Result<Segments> {
+    /// Finds the segments in these directories and files.
+    ///
+    /// # Errors
+    /// A place cannot be read, a file that was named is none, or there is no segment at all.
+    pub fn find(places: &[PathBuf]) -> Result<Segments> {
         let (mut found, mut histories) = (Vec::new(), BTreeMap::new());
         for place in places {
             if fs::metadata(place).map_err(io_at(place))?.is_dir() {
@@ -381,7 +379,6 @@ impl Segments {
                 found.push(Segment::of(place).ok_or_else(|| Error::new(Kind::Name(place.clone())))?);
             }
         }
-        found.retain(wanted);
         let Some(newest) = found.iter().map(|segment| segment.timeline).max() else {
             return Err(Error::new(Kind::None { places: places.to_vec() }));
         };
@@ -389,9 +386,6 @@ impl Segments {
         let history = histories.get(&newest).map(|path| read_history(path, newest)).transpose()?;
         let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
         for segment in found {
-            if !settled.is_zero() && !segment.is_settled(settled)? {
-                continue;
-            }
             let number = number_of(segment.number, segment_size);
             let end = Lsn::new((number + 1) * segment_size);
             if history.as_ref().is_some_and(|history| !history.has(segment.timeline, end)) {
@@ -660,13 +654,27 @@ mod tests {
             let file = File::options().write(true).open(dir.path().join(name(1, number))).unwrap();
             file.set_modified(std::time::SystemTime::now() - age).unwrap();
         };
-        let end = || Segments::whole_of(dir.path(), 1, SETTLED).unwrap().span().1;
+        let whole = || Segments::whole_of(dir.path(), &lineage(1, &[]), SETTLED).unwrap();
+        let end = || whole().span().1;
         aged(1, SETTLED * 2);
         assert_eq!(end(), Lsn::new(2 * SIZE));
-        let missing = Segments::whole_of(dir.path(), 1, SETTLED).unwrap();
+        let missing = whole();
         assert!(missing.read(Lsn::new(2 * SIZE)).is_err_and(|error| error.is_missing()));
         aged(2, SETTLED * 2);
         assert_eq!(end(), Lsn::new(3 * SIZE));
+    }
+
+    fn lineage(timeline: u32, forks: &[(u32, u64)]) -> Lineage {
+        let forks = forks.iter().map(|&(timeline, end)| Fork { timeline, end: Lsn::new(end) }).collect();
+        Lineage { timeline, forks, segment_size: SIZE }
+    }
+
+    #[test]
+    fn a_segment_is_of_the_timeline_that_was_written_to_at_its_end() {
+        let of = lineage(4, &[(1, 2 * SIZE + 5), (2, 2 * SIZE + 5), (3, 5 * SIZE)]);
+        let at = [0, 2 * SIZE - 1, 2 * SIZE, 2 * SIZE + 4, 3 * SIZE, 5 * SIZE - 1, 5 * SIZE, 9 * SIZE];
+        assert_eq!(at.map(|lsn| of.timeline_at(Lsn::new(lsn))), [1, 1, 3, 3, 3, 3, 4, 4]);
+        assert_eq!(of.timeline_at(Lsn::new(u64::MAX)), 4);
     }
 
     #[test]
@@ -791,8 +799,12 @@ mod tests {
         // A clone archives into the same place: who follows the first timeline reads nothing of its own.
         put(1, 4, 1);
         fs::write(dir.path().join(format!("{}.partial", name(1, 5))), segment(5)).unwrap();
-        let segments = Segments::whole_of(dir.path(), 1, Duration::ZERO).unwrap();
-        assert_eq!(marks(&segments), [1, 1, 1, 1]);
+        let whole = |of: &Lineage| Segments::whole_of(dir.path(), of, Duration::ZERO).unwrap();
+        assert_eq!(marks(&whole(&lineage(1, &[]))), [1, 1, 1, 1]);
+        // Nor does who came from it read on in it where that was left, if its own is not there yet.
+        let followed = whole(&lineage(4, &[(1, 2 * SIZE + SIZE / 2), (2, 3 * SIZE + 16)]));
+        let error = all(&followed, SIZE).unwrap_err();
+        assert!(error.is_missing() && error.to_string().contains("which has 0/300000"), "{error}");
         fs::write(dir.path().join("00000004.history"), "what?\n").unwrap();
         let error = Segments::find(&[dir.path().to_owned()]).unwrap_err().to_string();
         assert!(error.ends_with("is no history of a timeline"), "{error}");
@@ -808,10 +820,8 @@ mod tests {
             bytes[8000] = mark;
             fs::write(dir.path().join(name), bytes).unwrap();
         };
-        let growing = |timeline, forks: &[(u32, u64)]| {
-            let forks = forks.iter().map(|&(timeline, end)| Fork { timeline, end: Lsn::new(end) }).collect();
-            Segments::growing(dir.path(), &Lineage { timeline, forks, segment_size: SIZE })
-        };
+        let growing =
+            |timeline, forks: &[(u32, u64)]| Segments::growing(dir.path(), &lineage(timeline, forks));
         assert!(growing(1, &[]).unwrap_err().is_none());
         // The first was left in segment 2 for the second, and went on nevertheless, as did one that the source never had.
         for (timeline, numbers) in [(1, 1..6), (2, 2..4), (3, 2..6)] {

@@ -249,7 +249,10 @@ impl Stream {
             let mut next = Some(frame);
             while let Some(frame) = next {
                 if self.is_left && frame.tag == COPY_DONE {
-                    self.next_timeline().await?;
+                    let timeout = self.options.timeout;
+                    let patience = if timeout.is_zero() { Duration::MAX } else { timeout };
+                    let next = tokio::time::timeout(patience, self.next_timeline()).await;
+                    next.map_err(|_| Error::silent(self.attempt(), timeout))??;
                     break;
                 }
                 bytes += self.take(frame, &mut inputs, progress, heard)?;
@@ -367,10 +370,11 @@ impl Stream {
             let answer = format!("after a timeline that ended at {} came {rows:?}", self.received);
             return Err(Error::reply(self.attempt(), answer));
         };
+        let What::Wal { lineage, .. } = &self.options.what else { return Ok(()) };
+        // Perhaps one after the next, which nothing was written to.
+        let timeline = timeline.max(lineage.timeline_at(start));
+        self.is_left = timeline != lineage.timeline;
         tracing::info!("the source went on at {start} on timeline {timeline}, which is followed");
-        if let What::Wal { lineage, .. } = &self.options.what {
-            self.is_left = timeline != lineage.timeline;
-        }
         let command = start_physical(self.options.slot.as_deref(), start, timeline);
         self.wire.copy_both(&command).await.map_err(|error| self.failed(error))
     }

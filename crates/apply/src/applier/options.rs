@@ -1,10 +1,12 @@
 //! The settings of an applier, and what follows from them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use base::{Lsn, SubscriptionName};
+use base::{Lsn, Oid, SubscriptionName};
 
 use crate::gate::Gate;
+use crate::join::TableKey;
 use crate::prefetch::Options as PrefetchOptions;
 
 /// A batch is full at this share of what is written at once: the rest is for
@@ -24,6 +26,9 @@ pub struct Options {
     pub subscription: SubscriptionName,
     /// The stream's values are in binary form where types have one.
     pub binary: bool,
+    /// What that was decided by, if it was: the types that the source's columns have now. What is read may have been
+    /// written when they had others.
+    pub types: Option<Arc<SourceTypes>>,
     /// `synchronous_commit` of the sessions that apply.
     pub synchronous_commit: String,
     /// Rows that are written as one batch, at most.
@@ -54,6 +59,9 @@ pub struct Options {
     /// Pages that are read ahead, if any are.
     pub prefetch: Option<PrefetchOptions>,
 }
+
+/// Types of the source's columns, by table and name.
+pub type SourceTypes = HashMap<TableKey, HashMap<String, Oid>>;
 
 /// Whether transactions become visible on the target in the source's order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

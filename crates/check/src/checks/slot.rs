@@ -85,8 +85,7 @@ fn standby(name: &str, slot: Option<&SlotState>) -> Option<Finding> {
     let object = format!("synchronized_standby_slots {name}");
     let cannot = |what: &str| Finding::cannot(End::Source, &object, what).refusing(Refuses::Never);
     let Some(slot) = slot else {
-        let make =
-            format!("SELECT pg_catalog.pg_create_physical_replication_slot({}, true)", quote_literal(name));
+        let make = format!("SELECT pg_catalog.pg_create_physical_replication_slot({})", quote_literal(name));
         let what = "there is no such slot, so that nothing would be decoded";
         return Some(cannot(what).remedy("make it, and set primary_slot_name on the standby").sql(make));
     };

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use base::Lsn;
 use bytes::Bytes;
-use source::segments::{self, Segments};
+use source::segments::{self, Lineage, Segments};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
@@ -40,8 +40,8 @@ const QUEUE_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(super) struct Archive {
     pub(super) dir: PathBuf,
-    /// Segments of others that branched off it are not read.
-    pub(super) timeline: u32,
+    /// Segments of others are not read.
+    pub(super) lineage: Lineage,
     pub(super) from: Lsn,
     /// The start of a segment.
     pub(super) until: Lsn,
@@ -53,8 +53,8 @@ pub(super) struct Archive {
 ///
 /// # Errors
 /// It has not, or cannot be read.
-pub(super) fn check(dir: &Path, timeline: u32, lsn: Lsn) -> Result<(), Error> {
-    let found = Segments::whole_of(dir, timeline, Duration::ZERO);
+pub(super) fn check(dir: &Path, lineage: &Lineage, lsn: Lsn) -> Result<(), Error> {
+    let found = Segments::whole_of(dir, lineage, Duration::ZERO);
     found.and_then(|found| found.read(lsn).map(drop)).map_err(|error| Kind::Archive(error).into())
 }
 
@@ -131,7 +131,7 @@ impl Archive {
         position: &mut Lsn,
         out: &mpsc::Sender<Bytes>,
     ) -> Result<Option<segments::Error>, segments::Error> {
-        let found = Segments::whole_of(&self.dir, self.timeline, SETTLED)?;
+        let found = Segments::whole_of(&self.dir, &self.lineage, SETTLED)?;
         let is_removed = found.span().0 > *position;
         let late = |error: segments::Error| match error.is_missing() && !is_removed {
             true => Ok(Some(error)),

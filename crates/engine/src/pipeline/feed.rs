@@ -25,9 +25,9 @@ use txn::Block;
 
 use super::archive::{self, Archive, Growing, WAITS_BETWEEN_WARNINGS};
 use super::shipping::{Carrier, Shipping};
-use super::snapshot::{Exported, Holder, end_of_wal, flush};
+use super::snapshot::{Exported, Holder, end_of_flushed, flush};
 use super::standbys::{Standbys, held};
-use super::{AbortOnDrop, Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke};
+use super::{AbortOnDrop, Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke, identity};
 use crate::decoding::{Ask, Decoding, Restart, Wanted};
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
@@ -229,15 +229,12 @@ impl Begin {
                 session.insert(client::connect(&self.settings.source, &name, &SOURCE_SETTINGS).await?)
             }
         };
-        let found = slot::slot_state(session, slot).await?;
-        let found = found.ok_or_else(|| Error::refused(Refusal::SlotGone { slot: slot.to_owned() }))?;
+        // The next attempt says what becomes of that: the source may have failed over meanwhile.
+        let of_no_use = |what: &str| Error::from(Kind::Pass(format!("replication slot \"{slot}\" {what}")));
+        let found =
+            slot::slot_state(session, slot).await?.ok_or_else(|| of_no_use("does not exist any more"))?;
         if found.is_lost() {
-            let (slot, why) = (slot.to_owned(), found.invalidation);
-            if self.settings.wal_archive.is_some() {
-                // The next attempt makes it anew.
-                return Err(Kind::Pass(format!("replication slot \"{slot}\" has lost WAL")).into());
-            }
-            return Err(Error::refused(Refusal::SlotLost { slot, why }));
+            return Err(of_no_use("has lost WAL"));
         }
         Ok(slot::advance_physical_slot(session, slot, lsn).await?)
     }
@@ -335,7 +332,7 @@ impl Attempt<'_> {
         let (segment_size, _) = self.sizes(ends).await?;
         if restart.lsn().as_u64() / segment_size < kept.as_u64() / segment_size
             && let Some(dir) = &self.settings.wal_archive
-            && let Err(error) = archive::check(dir, ends.identity.timeline, restart.lsn())
+            && let Err(error) = archive::check(dir, &ends.lineage(segment_size), restart.lsn())
         {
             // One that nobody can use would only keep WAL.
             slot::drop_slot(&ends.source, name).await?;
@@ -382,8 +379,8 @@ impl Attempt<'_> {
         let (catalog, snapshot_name) = looked.map_err(output::Error::from)?;
         // What a crash of the source would take back must not be taken for seen: its ids are given out again.
         flush(&ends.source).await?;
-        let seen = end_of_wal(&ends.source).await?;
-        self.wait_for_standbys(seen).await;
+        let seen = end_of_flushed(&ends.source).await?;
+        self.wait_for_standbys(&ends.source, seen).await?;
         // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
         // flushed before; what it sees and lies there is known by its id.
         let consistent_point = ends.identity.xlogpos.min(catalog.looked());
@@ -399,11 +396,16 @@ impl Attempt<'_> {
         Ok(Exported { snapshot_name, since, holder })
     }
 
-    /// Returns when the standbys that are waited for have flushed what is before `lsn`.
-    pub(super) async fn wait_for_standbys(&self, lsn: Lsn) {
-        if let Some(standbys) = Standbys::of(self.settings, self.status.decoded()) {
-            standbys.wait_for(lsn).await;
+    /// Returns when the standbys that are waited for have flushed what is before `lsn`, which is of the WAL of `source`.
+    ///
+    /// # Errors
+    /// Another server answers for it by now.
+    pub(super) async fn wait_for_standbys(&self, source: &Session, lsn: Lsn) -> Result<(), Error> {
+        if self.settings.synchronized_standby_slots.is_empty() {
+            return Ok(());
         }
+        let identity = identity::of(source).await.map_err(|error| source.error(error))?;
+        Standbys::new(self.settings, self.status.decoded(), identity).wait_for(lsn).await
     }
 
     /// What was kept, if it is of the WAL that the source has: of its timeline, or of one that it has left since (RULES W3).
@@ -411,8 +413,9 @@ impl Attempt<'_> {
         let mut restart = Restart::open(&self.settings.restart_file())?;
         if self.has_failed_over(ends, &restart) {
             let (before, now) = (restart.timeline, ends.identity.timeline);
-            let (fork, kept) = (ends.left_at(before), restart.furthest());
-            let Some(fork) = fork.filter(|fork| kept <= *fork) else {
+            let fork = ends.left_at(before);
+            let Some(fork) = fork.filter(|fork| restart.is_within(*fork)) else {
+                let kept = restart.lsn();
                 return Err(Error::refused(Refusal::OtherTimeline { before, now, fork, kept }));
             };
             restart.confirmed = restart.confirmed.min(fork);
@@ -511,7 +514,13 @@ impl Attempt<'_> {
         let lost = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
             let until = Lsn::new(segment(reserved) * wanted.segment_size);
             let figures = Arc::clone(self.status.decoded());
-            Archive { dir, timeline, from: decoding.position(), until, figures }
+            Archive {
+                dir,
+                lineage: ends.lineage(wanted.segment_size),
+                from: decoding.position(),
+                until,
+                figures,
+            }
         });
         let from = match (followed, lost) {
             (Some(archive), _) => {
@@ -547,7 +556,7 @@ impl Attempt<'_> {
 
     pub(super) async fn feed(
         &self,
-        wire: Wire,
+        (wire, source): (Wire, (u64, u32)),
         slot: String,
         (start, binary): (Lsn, bool),
         decoded: Option<Decoded>,
@@ -600,7 +609,9 @@ impl Attempt<'_> {
                 Some(Carrier::Archive(archive))
             }
         };
-        let standbys = Standbys::of(settings, self.status.decoded());
+        let is_waited_for =
+            settings.source_mode == SourceMode::Wal && !settings.synchronized_standby_slots.is_empty();
+        let standbys = is_waited_for.then(|| Standbys::new(settings, self.status.decoded(), source));
         let begin = Begin { settings: Arc::clone(settings), options, archive: followed, standbys };
         let shipping = carrier.map(|carrier| begin.shipping(carrier, start));
         Ok(Feed { begin: Arc::new(begin), start, shipping, archive: lost, decoding, asks, left_slot })

@@ -1,11 +1,11 @@
-//! What is asked of the source, or done there, where its archive is followed: whether it is still the same server, and the slot
-//! that was used before. A stream ends when the server is another; an archive only stops to grow, and what a new
+//! What is asked of the source, or done there, where its archive is followed or its standbys are asked for: whether it is still
+//! the same server, and the slot that was used before. A stream ends when the server is another; an archive only stops to grow, and what a new
 //! timeline writes is in segments of another name.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
-use base::{Lsn, Progress};
+use base::{Lsn, Progress, SubscriptionName};
 use client::Session;
 use source::slot;
 
@@ -18,6 +18,16 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// How often it is looked how far decoding has come.
 const POLL: Duration = Duration::from_millis(500);
 
+/// System identifier and timeline of a primary; a standby gives an error.
+pub(super) async fn of(session: &Session) -> Result<(u64, u32), tokio_postgres::Error> {
+    // The control file tells of a new timeline only with the first checkpoint on it.
+    const SQL: &str = "SELECT s.system_identifier, pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()) \
+                       FROM pg_catalog.pg_control_system() s";
+    let row = session.query_one(SQL, &[]).await?;
+    let timeline = row.get::<_, &str>(1).get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    Ok((row.get::<_, i64>(0).cast_unsigned(), timeline.unwrap_or_default()))
+}
+
 impl Attempt<'_> {
     /// Asks for ever whether the source is still this system and timeline; if it need not be asked, it only waits.
     ///
@@ -29,7 +39,7 @@ impl Attempt<'_> {
         loop {
             tokio::time::sleep(INTERVAL).await;
             match self.identity(&mut session).await {
-                Ok(found) => self.is_still(expected, found)?,
+                Ok(found) => is_still(&self.settings.subscription, expected, found)?,
                 Err(error) => {
                     tracing::debug!("could not ask the source who it is: {error}");
                     session = None;
@@ -74,9 +84,6 @@ impl Attempt<'_> {
     }
 
     async fn identity(&self, session: &mut Option<Session>) -> Result<(u64, u32), client::Error> {
-        // The control file tells of a new timeline only with the first checkpoint on it.
-        const SQL: &str = "SELECT s.system_identifier, pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()) \
-                           FROM pg_catalog.pg_control_system() s";
         let session = match session {
             Some(session) => session,
             None => {
@@ -84,20 +91,25 @@ impl Attempt<'_> {
                 session.insert(client::connect(&self.settings.source, &name, &SOURCE_SETTINGS).await?)
             }
         };
-        let row = session.query_one(SQL, &[]).await.map_err(|error| session.error(error))?;
-        let timeline = row.get::<_, &str>(1).get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        Ok((row.get::<_, i64>(0).cast_unsigned(), timeline.unwrap_or_default()))
+        of(session).await.map_err(|error| session.error(error))
     }
+}
 
-    fn is_still(&self, expected: (u64, u32), found: (u64, u32)) -> Result<(), Error> {
-        if expected.0 != found.0 {
-            let (made_for, found) = (expected.0.to_string(), found.0.to_string());
-            let name = self.settings.subscription.clone();
-            return Err(Error::refused(Refusal::OtherSource { name, made_for, found }));
-        }
-        if expected.1 != found.1 {
-            return Err(Kind::LeftTimeline { before: expected.1, now: found.1 }.into());
-        }
-        Ok(())
+/// Whether a server that was `expected` is still that.
+///
+/// # Errors
+/// It is another, or on another timeline.
+pub(super) fn is_still(
+    name: &SubscriptionName,
+    expected: (u64, u32),
+    found: (u64, u32),
+) -> Result<(), Error> {
+    if expected.0 != found.0 {
+        let (made_for, found) = (expected.0.to_string(), found.0.to_string());
+        return Err(Error::refused(Refusal::OtherSource { name: name.clone(), made_for, found }));
     }
+    if expected.1 != found.1 {
+        return Err(Kind::LeftTimeline { before: expected.1, now: found.1 }.into());
+    }
+    Ok(())
 }

@@ -69,8 +69,16 @@ pub(super) async fn flush(session: &Session) -> Result<(), Error> {
 
 /// Where WAL ends.
 pub(super) async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
-    const END: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()";
-    let row = session.query_one(END, &[]).await.map_err(|error| session.error(error))?;
+    position(session, "SELECT pg_catalog.pg_current_wal_insert_lsn()").await
+}
+
+/// Where what is flushed of it ends: behind all that was inserted before a [`flush`] that has ended.
+pub(super) async fn end_of_flushed(session: &Session) -> Result<Lsn, Error> {
+    position(session, "SELECT pg_catalog.pg_current_wal_flush_lsn()").await
+}
+
+async fn position(session: &Session, sql: &str) -> Result<Lsn, Error> {
+    let row = session.query_one(sql, &[]).await.map_err(|error| session.error(error))?;
     Ok(Lsn::new(row.get::<_, PgLsn>(0).into()))
 }
 
@@ -97,8 +105,8 @@ impl Attempt<'_> {
         let SnapshotText(snapshot) = row.try_get(0).map_err(|error| session.error(error))?;
         // All that it sees lies before, and no crash takes it back.
         flush(source).await?;
-        let lsn = end_of_wal(source).await?;
-        self.wait_for_standbys(lsn).await;
+        let lsn = end_of_flushed(source).await?;
+        self.wait_for_standbys(source, lsn).await?;
         Ok(Exported {
             snapshot_name: row.get(1),
             since: Since { lsn, snapshot: Some(Arc::new(snapshot)) },

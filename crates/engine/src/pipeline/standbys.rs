@@ -12,7 +12,6 @@
 //!
 //! A slot that is not there, or that nobody uses, holds everything up; it is told which, and that is all that can be done.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,16 +24,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
 
-use super::SOURCE_SETTINGS;
-use crate::error::Error;
+use super::{SOURCE_SETTINGS, identity};
+use crate::Settings;
+use crate::error::{Error, Kind};
 use crate::status::Decoded;
-use crate::{Settings, SourceMode};
 
 /// How often slots are asked for that are waited for.
 const POLL: Duration = Duration::from_millis(5);
 /// The same once they have not moved for [`PATIENCE`]; then it is told, too.
 const POLL_LONG: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Until a server is asked again that could not be asked.
+const AGAIN: Duration = Duration::from_secs(1);
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The standbys that are waited for.
@@ -43,41 +44,46 @@ pub(super) struct Standbys {
     settings: Arc<Settings>,
     /// Where it is told what is waited for.
     figures: Arc<Decoded>,
-}
-
-impl fmt::Debug for Standbys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Standbys").field(&self.settings.synchronized_standby_slots).finish()
-    }
+    /// Whose they are: system identifier and timeline. The slots of another say nothing of this one's WAL.
+    source: (u64, u32),
 }
 
 impl Standbys {
-    /// `None` if none are named.
-    pub(super) fn of(settings: &Arc<Settings>, figures: &Arc<Decoded>) -> Option<Standbys> {
-        let is_named =
-            settings.source_mode == SourceMode::Wal && !settings.synchronized_standby_slots.is_empty();
-        let (settings, figures) = (Arc::clone(settings), Arc::clone(figures));
-        is_named.then_some(Standbys { settings, figures })
+    /// Those that are named, of the source that is this system on this timeline.
+    pub(super) fn new(settings: &Arc<Settings>, figures: &Arc<Decoded>, source: (u64, u32)) -> Standbys {
+        Standbys { settings: Arc::clone(settings), figures: Arc::clone(figures), source }
     }
 
     /// Returns when all of them have flushed what is before `lsn`.
-    pub(super) async fn wait_for(&self, lsn: Lsn) {
+    ///
+    /// # Errors
+    /// Another server answers for the source by now.
+    pub(super) async fn wait_for(&self, lsn: Lsn) -> Result<(), Error> {
         let mut asking = Asking::new(self);
         while asking.have < lsn {
-            asking.wait_past(asking.have).await;
+            asking.wait_past(asking.have).await?;
         }
+        Ok(())
     }
 
     /// Hands over what comes, of which the first byte is at `at`, as far as they have it; until nothing comes any more or
     /// nobody takes it.
-    async fn hold(&self, mut at: Lsn, mut come: mpsc::Receiver<Block>, out: &mpsc::Sender<Block>) {
+    ///
+    /// # Errors
+    /// Another server answers for the source by now.
+    async fn hold(
+        &self,
+        mut at: Lsn,
+        mut come: mpsc::Receiver<Block>,
+        out: &mpsc::Sender<Block>,
+    ) -> Result<(), Error> {
         let mut asking = Asking::new(self);
         while let Some(Block { inputs, mut room }) = come.recv().await {
             let end = behind(at, inputs.iter().map(size).sum());
             if end <= asking.have {
                 at = end;
                 if out.send(Block { inputs, room }).await.is_err() {
-                    return;
+                    return Ok(());
                 }
                 continue;
             }
@@ -87,8 +93,8 @@ impl Standbys {
                 while !wal.is_empty() {
                     if asking.have <= at {
                         tokio::select! {
-                            () = asking.wait_past(at) => {}
-                            () = out.closed() => return,
+                            passed = asking.wait_past(at) => passed?,
+                            () = out.closed() => return Ok(()),
                         }
                     }
                     let had = usize::try_from(asking.have.bytes_since(at)).unwrap_or(usize::MAX);
@@ -97,18 +103,19 @@ impl Standbys {
                     // The last of them takes the block's room.
                     let room = if at == end { room.take() } else { None };
                     if out.send(Block { inputs: vec![Input::Message(piece)], room }).await.is_err() {
-                        return;
+                        return Ok(());
                     }
                 }
             }
         }
+        Ok(())
     }
 }
 
 /// Has `ship` hand blocks over, the first byte of which is at `at`, and hands them to `out` as `standbys` have them.
 ///
 /// # Errors
-/// Those of `ship`; what is held then is not handed over.
+/// Those of `ship`, and that another server answers for the source by now. What is held then is not handed over.
 pub(super) async fn held<F: Future<Output = Result<(), Error>>>(
     standbys: Option<&Standbys>,
     at: Lsn,
@@ -121,14 +128,13 @@ pub(super) async fn held<F: Future<Output = Result<(), Error>>>(
     let mut holding = Box::pin(standbys.hold(at, come, out));
     tokio::select! {
         ended = ship(blocks) => ended?,
-        () = &mut holding => return Ok(()),
+        ended = &mut holding => return ended,
     }
     // An archive ends before all of it is handed over.
     tokio::select! {
-        () = holding => {}
-        () = stop.cancelled() => {}
+        ended = holding => ended,
+        () = stop.cancelled() => Ok(()),
     }
-    Ok(())
 }
 
 fn behind(at: Lsn, bytes: usize) -> Lsn {
@@ -156,26 +162,28 @@ impl<'s> Asking<'s> {
     }
 
     /// Returns when they have flushed more than what is before `lsn`.
-    async fn wait_past(&mut self, lsn: Lsn) {
+    async fn wait_past(&mut self, lsn: Lsn) -> Result<(), Error> {
         let began = Instant::now();
         let mut warned: Option<Instant> = None;
         loop {
-            let late = match self.ask().await {
+            let (late, poll) = match self.ask().await {
                 Ok(Late { have, why }) => {
                     self.have = self.have.max(have);
-                    why
+                    (why, if began.elapsed() < PATIENCE { POLL } else { POLL_LONG })
+                }
+                Err(error) if matches!(error.kind(), Kind::LeftTimeline { .. } | Kind::Refused(_)) => {
+                    return Err(error);
                 }
                 // The stream says itself if the source has gone.
                 Err(error) => {
                     self.session = None;
-                    base::with_causes(&error)
+                    (base::with_causes(&error), AGAIN)
                 }
             };
             if self.have > lsn {
                 break;
             }
-            let is_long = began.elapsed() >= PATIENCE;
-            if is_long && warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            if began.elapsed() >= PATIENCE && warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
                 warned = Some(Instant::now());
                 tracing::warn!(
                     subscription = %self.standbys.settings.subscription,
@@ -183,11 +191,12 @@ impl<'s> Asking<'s> {
                 );
                 self.standbys.figures.awaits(Some(format!("WAL from {lsn} on on the standbys: {late}")));
             }
-            tokio::time::sleep(if is_long { POLL_LONG } else { POLL }).await;
+            tokio::time::sleep(poll).await;
         }
         if warned.is_some() {
             self.standbys.figures.awaits(None);
         }
+        Ok(())
     }
 
     async fn ask(&mut self) -> Result<Late, Error> {
@@ -196,7 +205,11 @@ impl<'s> Asking<'s> {
             Some(session) => session,
             None => {
                 let name = settings.subscription.application_name("standbys");
-                self.session.insert(client::connect(&settings.source, &name, &SOURCE_SETTINGS).await?)
+                let session = client::connect(&settings.source, &name, &SOURCE_SETTINGS).await?;
+                // A primary stays on its timeline as long as a session lasts.
+                let found = identity::of(&session).await.map_err(|error| session.error(error))?;
+                identity::is_still(&settings.subscription, self.standbys.source, found)?;
+                self.session.insert(session)
             }
         };
         let mut last: Option<Late> = None;

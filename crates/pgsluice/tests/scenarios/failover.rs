@@ -3,19 +3,24 @@
 
 use std::time::Duration;
 
-use testkit::{Archive, Cluster, StopMode, wait_for};
+use testkit::{Archive, Builder, Cluster, StopMode, wait_for};
 
 use crate::errors::{become_standby, promote};
-use crate::support::{BOUND, Scenario, position, scenario_alone};
+use crate::support::{BOUND, Scenario, Session, position, scenario_alone};
 
 const STREAMED: &[&str] = &["--source-mode", "wal", "--wal-stream", "on"];
 const BEHIND_STANDBY: &[&str] =
     &["--source-mode", "wal", "--wal-stream", "on", "--synchronized-standby-slots", "standby"];
 
+/// Also on the standby, which has its settings: nothing else keeps there what we need of it.
+fn keeps(source: Builder) -> Builder {
+    source.setting("wal_keep_size", "1GB")
+}
+
 fn alone(strategies: &[&[&str]], scenario: impl Fn(&mut Scenario) + Sync) {
     scenario_alone(
         strategies,
-        |source| source,
+        keeps,
         |target| target,
         |s| {
             s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
@@ -52,6 +57,13 @@ fn w3_what_the_named_standby_has_not_received_is_not_applied() {
             s.follow();
             let id = timeline * 100;
             s.live(&[&format!("INSERT INTO t SELECT i, 'both' FROM generate_series({id}, {id} + 9) i")]);
+            if timeline == 2 {
+                // What is needed begins in a segment of the old timeline, which is streamed to its end.
+                s.source("SELECT pg_switch_wal()");
+                s.live(&[&format!("INSERT INTO t VALUES ({id} + 10, 'both')")]);
+            } else {
+                s.wait_for_log("on timeline 2, which is followed");
+            }
             // What is open at a failover is rolled back by it.
             s.source_in("open", &format!("BEGIN; INSERT INTO t VALUES ({id} + 20, 'open')"));
             level(s, &standby);
@@ -70,7 +82,7 @@ fn w3_what_the_named_standby_has_not_received_is_not_applied() {
         // Nothing holds up what is not to be held up.
         let standby = s.pair_mut().source.standby("standby").unwrap();
         s.follow();
-        s.wait_for_log("on timeline 3, which is followed");
+        s.wait_for_log("on timeline 3 now, which left timeline 2 at");
         s.live(&["UPDATE t SET v = v || ' and here'", "INSERT INTO t VALUES (1, 'both and here')"]);
         assert_eq!(s.target_one("SELECT string_agg(DISTINCT v, ',') FROM t"), "both and here");
         level(s, &standby);
@@ -143,6 +155,8 @@ fn w3_a_primary_without_our_slot_is_followed_while_it_has_the_wal() {
         s.follow();
         level(s, &standby);
         fail_over(s, standby);
+        s.source("ALTER SYSTEM SET wal_keep_size = 0");
+        s.source("SELECT pg_reload_conf()");
         for _ in 0..3 {
             s.source("INSERT INTO noise VALUES ('x')");
             s.source("SELECT pg_switch_wal()");
@@ -155,11 +169,66 @@ fn w3_a_primary_without_our_slot_is_followed_while_it_has_the_wal() {
     });
 }
 
+/// With the addresses of both, and our slot on the standby from before, nobody has to do anything. What a standby has that is not
+/// promoted yet is not believed.
+#[test]
+fn w3_a_promoted_standby_is_followed_by_itself() {
+    alone(&[STREAMED, &[STREAMED, &["--binary", "off"]].concat()], |s| {
+        let standby = s.pair_mut().source.standby("standby").unwrap();
+        let port = |cluster: &Cluster| format!("127.0.0.1:{}", cluster.port());
+        let (own, other) = (port(&s.pair().source), port(&standby));
+        let url = s.source_url().replace(&own, &format!("{own},{other}"));
+        s.run_with(|command| {
+            command.env("PGSLUICE_SOURCE", &url);
+        });
+        s.live(&["INSERT INTO t VALUES (1, 'old')"]);
+        for number in 0..s.followers() {
+            let slot = format!("SELECT pg_create_physical_replication_slot('{}', true)", s.slot(number));
+            standby.sql("postgres", &slot).unwrap();
+        }
+        level(s, &standby);
+        s.pair_mut().source.kill9();
+        s.wait_for_log("the source is a standby");
+        promote(&standby);
+        s.pair_mut().source = standby;
+        s.live(&["INSERT INTO t VALUES (2, 'new')", "UPDATE t SET v = v || ' seen'"]);
+        assert_eq!(s.target_one("SELECT string_agg(v, ',' ORDER BY id) FROM t"), "old seen,new seen");
+    });
+}
+
+/// What had been copied is judged before the rest is copied, which is of the new timeline.
+#[test]
+fn w3_a_first_copy_is_finished_from_the_new_primary() {
+    alone(&[STREAMED], |s| {
+        s.both("CREATE TABLE u (id int PRIMARY KEY)");
+        s.source("INSERT INTO t VALUES (1, 'old'); INSERT INTO u SELECT generate_series(1, 1000)");
+        s.source("ALTER PUBLICATION p ADD TABLE u");
+        let standby = s.pair_mut().source.standby("standby").unwrap();
+        let mut holder = Session::to(&s.target_url(0));
+        // Nobody may write to it.
+        holder.run("BEGIN; LOCK TABLE u IN SHARE MODE");
+        s.run();
+        let copied = "SELECT finished FROM pgsluice.copied_table WHERE table_name = 't'";
+        wait_for("one table to be copied", BOUND, || {
+            let finished = s.pair().target.sql(s.name(0), copied);
+            Ok(finished.is_ok_and(|rows| rows.first().is_some_and(|row| row[0].as_deref() == Some("t"))))
+        })
+        .unwrap();
+        level(s, &standby);
+        fail_over(s, standby);
+        holder.run("ROLLBACK");
+        s.source("INSERT INTO t VALUES (2, 'new'); INSERT INTO u VALUES (2000)");
+        s.follow();
+        s.same();
+        s.live(&["UPDATE t SET v = 'seen'", "DELETE FROM u WHERE id < 10"]);
+        assert_eq!(s.target_one("SELECT count(*) FROM u"), "992");
+    });
+}
+
 /// The segments of the new timeline come into the same directory.
 #[test]
 fn w3_an_archive_is_followed_onto_another_timeline() {
     const ONE: &[&[&str]] = &[&["--source-mode", "wal"]];
-    let keeps = |source: testkit::Builder| source.setting("wal_keep_size", "1GB");
     scenario_alone(
         ONE,
         keeps,

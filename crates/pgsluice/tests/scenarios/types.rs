@@ -363,3 +363,24 @@ fn other_types_that_fit() {
         ]);
     });
 }
+
+/// Whether values come in binary is decided by the types at the start; what is read then may be older.
+#[test]
+fn a_column_that_was_widened_on_both_ends_takes_what_came_before() {
+    scenario_with(&[FOLDED, &["--binary", "off"]], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v int, w int2)");
+        s.live(&["INSERT INTO t VALUES (1, 1, 1)"]);
+        s.stop();
+        s.source("INSERT INTO t VALUES (2, 2, 2); UPDATE t SET v = 7 WHERE id = 1");
+        for sql in ["ALTER TABLE t ALTER v TYPE int8", "ALTER TABLE t ALTER w TYPE numeric"] {
+            s.both(sql);
+            s.source("INSERT INTO t SELECT max(id) + 1, 7, 7 FROM t");
+        }
+        s.source("INSERT INTO t VALUES (9, 5000000000, 0.5)");
+        s.follow();
+        s.same();
+        assert!(s.log(0).contains("had another type on the source when"), "{}", s.log(0));
+        // Binary again, once nothing of before comes any more.
+        s.backlog(&["UPDATE t SET v = v + 1, w = w + 1"]);
+    });
+}
