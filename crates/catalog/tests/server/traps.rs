@@ -361,7 +361,7 @@ fn a_look_waits_for_transactions_only_so_long() {
 
 /// Files that nobody has are kept until their transaction ends, and stop it there if it commits.
 #[test]
-fn unknown_files_stop_at_commit_and_only_there() {
+fn w1_unknown_files_stop_at_commit_and_only_there() {
     for major in Major::under_test() {
         let mut stage = Stage::start(major, &["CREATE TABLE t (id int)"]);
         let nobodys =
@@ -395,7 +395,7 @@ fn unknown_files_stop_at_commit_and_only_there() {
 
 /// What answers given before become of it: each change is told, as of whom.
 #[test]
-fn changes_are_told_when_they_hold() {
+fn w2_changes_are_told_when_they_hold() {
     for major in Major::under_test().into_iter().filter(|major| *major >= Major::V15) {
         let prepare = "CREATE SCHEMA s; CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE p (id int) PARTITION BY LIST (id); \
             CREATE TABLE p1 (id int); CREATE PUBLICATION pub FOR TABLE t";
