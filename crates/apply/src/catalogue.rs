@@ -209,7 +209,7 @@ base::catalogue! {
         Kind::OtherTypes { table: TABLE.to_owned(), column: "balance".to_owned() },
         "The column's type was changed on both ends while rows of before had not been applied. Whether values come in binary is \
          decided by the types that both ends have at a start.",
-        "Leave it: the stream begins anew, with values as text.",
+        "Leave it: the stream begins anew, with values as text, as `--binary off` has them always.",
         &[("pgsluice scenarios", "a_column_that_was_widened_on_both_ends_takes_what_came_before")],
     ),
     Kind::Forgotten { .. } => applying(

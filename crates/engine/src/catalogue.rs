@@ -78,7 +78,8 @@ base::catalogue! {
         Kind::LeftTimeline { before: 1, now: 2 },
         "With `wal_stream = off` or `synchronized_standby_slots`: a standby took the place of the source, or it was recovered. \
          The next attempt goes on along the new timeline, if that has all that was decoded, and refuses otherwise.",
-        "Let the new primary archive to the same directory, if one is followed; nothing else needs to be done.",
+        "Let the new primary archive to the directory that `--wal-archive` names, if one is followed; nothing else needs to be \
+         done.",
         &[ARCHIVE_FAILED_OVER],
     ),
     Kind::SourceIsStandby => entry(
@@ -87,8 +88,8 @@ base::catalogue! {
         Kind::SourceIsStandby,
         "With `source_mode = wal`: the connection leads to a standby, as it may in the middle of a failover. What it has may be \
          less than what was applied, and it does not say on which timeline it will go on.",
-        "Promote it, or give a `--source` that leads to the primary: `target_session_attrs=read-write` where it names several \
-         hosts. It is tried again meanwhile.",
+        "Give a `--source` that leads to the primary, with `target_session_attrs=read-write` where it names several hosts; or \
+         promote this one. It is tried again meanwhile.",
         &[FOLLOWED_BY_ITSELF],
     ),
     Kind::Silent(_) => entry(

@@ -348,8 +348,8 @@ impl Segments {
             let number = number_of(segment.number, of.segment_size);
             // No server gives a name beyond, and there is no LSN for it.
             let is_name = u64::from(segment.number.1) < (1 << 32) / of.segment_size;
-            let Some(begin) = number.checked_mul(of.segment_size).filter(|_| is_name) else { continue };
-            if of.timeline_at(Lsn::new(begin)) == segment.timeline {
+            let Some(end) = (number + 1).checked_mul(of.segment_size).filter(|_| is_name) else { continue };
+            if of.timeline_at(Lsn::new(end - of.segment_size)) == segment.timeline {
                 is_empty = false;
                 if counts(&segment)? {
                     keep(&mut segments, number, segment);

@@ -14,12 +14,13 @@ use crate::support::{BOUND, DECODED, Scenario, scenario_alone};
 const ONE: &[&[&str]] = &[DECODED];
 const OFTEN: &[&[&str]] = &[&["--source-mode", "wal", "--refresh-interval", "200ms"]];
 
-/// Nothing else keeps what is not in the archive yet.
-fn keeps(source: Builder) -> Builder {
+/// Nothing else keeps what is not in the archive yet, or what a standby that takes its place has no slot for.
+pub(crate) fn keeps(source: Builder) -> Builder {
     source.setting("wal_keep_size", "1GB")
 }
 
-fn from(s: &mut Scenario, archive: &Path) {
+/// Has everybody follow `archive`.
+pub(crate) fn from(s: &mut Scenario, archive: &Path) {
     s.run_with(|command| {
         command.env("PGSLUICE_WAL_ARCHIVE", archive).env("PGSLUICE_WAL_STREAM", "off");
     });

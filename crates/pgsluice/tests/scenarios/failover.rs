@@ -3,19 +3,15 @@
 
 use std::time::Duration;
 
-use testkit::{Archive, Builder, Cluster, StopMode, wait_for};
+use testkit::{Archive, Cluster, StopMode, wait_for};
 
+use crate::archived::{self, keeps};
 use crate::errors::{become_standby, promote};
 use crate::support::{BOUND, Scenario, Session, position, scenario_alone};
 
 const STREAMED: &[&str] = &["--source-mode", "wal", "--wal-stream", "on"];
 const BEHIND_STANDBY: &[&str] =
     &["--source-mode", "wal", "--wal-stream", "on", "--synchronized-standby-slots", "standby"];
-
-/// Also on the standby, which has its settings: nothing else keeps there what we need of it.
-fn keeps(source: Builder) -> Builder {
-    source.setting("wal_keep_size", "1GB")
-}
 
 fn alone(strategies: &[&[&str]], scenario: impl Fn(&mut Scenario) + Sync) {
     scenario_alone(
@@ -237,9 +233,7 @@ fn w3_an_archive_is_followed_onto_another_timeline() {
             let archive = Archive::start(&s.pair().source.data_dir()).unwrap();
             s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
             s.publish("FOR TABLE t, mark");
-            s.run_with(|command| {
-                command.env("PGSLUICE_WAL_ARCHIVE", archive.path()).env("PGSLUICE_WAL_STREAM", "off");
-            });
+            archived::from(s, archive.path());
             s.live(&["INSERT INTO t VALUES (1, 'timeline 1')"]);
             s.source_in("open", "BEGIN; INSERT INTO t VALUES (2, 'open')");
             let source = &mut s.pair_mut().source;
