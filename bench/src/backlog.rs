@@ -53,6 +53,10 @@ const NARROW_SCHEMA: &str =
 const KEYLESS_SCHEMA: &str = "CREATE TABLE t (pk integer, counter integer) WITH (fillfactor = 50); \
     CREATE INDEX ON t (pk); ALTER TABLE t REPLICA IDENTITY FULL;";
 
+/// Without any index on the subscriber, and so on both.
+const BARE_SCHEMA: &str = "CREATE TABLE t (pk integer, counter integer) WITH (fillfactor = 50); \
+    ALTER TABLE t REPLICA IDENTITY FULL;";
+
 const HOT_ROWS: u64 = 10;
 const BLOCK: u64 = 1_000;
 
@@ -114,6 +118,7 @@ pub(crate) fn all(options: &Options) -> Vec<Backlog> {
         thousand_rows(options),
         indexed(options),
         without_key(options),
+        without_index(options),
         large_insert(options),
         large_update(options),
         updates_slow(options),
@@ -347,17 +352,33 @@ fn thousand_rows(options: &Options) -> Backlog {
 
 /// No index is unique, so a row is found by all of its columns; up to 15 native looks for it from the table's beginning.
 fn without_key(options: &Options) -> Backlog {
+    let what = "with an index that is not unique";
+    keyless(options, "without-key", what, KEYLESS_SCHEMA, "SELECT sum(counter) FROM t WHERE pk > 0", 1)
+}
+
+/// On each major native looks for it so here. It takes long: one in a hundred as many.
+fn without_index(options: &Options) -> Backlog {
+    keyless(options, "without-index", "without an index", BARE_SCHEMA, "SELECT sum(counter) FROM t", 100)
+}
+
+fn keyless(
+    options: &Options,
+    case: &'static str,
+    with: &str,
+    schema: &'static str,
+    warm_up: &'static str,
+    share: u64,
+) -> Backlog {
     let rows = options.rows.unwrap_or(ROWS);
-    let transactions = transactions(options) / 10;
+    let transactions = transactions(options) / share;
     let what = format!(
         "{transactions} single-row updates at random, each a transaction, {rows} rows without a key, with REPLICA IDENTITY \
-         FULL and an index that is not unique"
+         FULL and {with}"
     );
     let script = Script::one(vec![("pk", up_to(rows))], "UPDATE t SET counter = counter + 1 WHERE pk = :pk");
-    let narrow =
-        narrow("without-key", what, rows, transactions, script, &format!("1 + floor(random() * {rows})"));
+    let narrow = narrow(case, what, rows, transactions, script, &format!("1 + floor(random() * {rows})"));
     // They are to be no slower.
-    Backlog { schema: KEYLESS_SCHEMA, goal: 1.0, goal_wal: 1.0, ..narrow }
+    Backlog { schema, warm_up, goal: 1.0, goal_wal: 1.0, ..narrow }
 }
 
 /// Five secondary indexes, whose columns all change.

@@ -193,6 +193,7 @@ impl Catalog {
             firing_rule: row.get(3),
             sole_unique_key: row.get(4),
             constraints: usize::try_from(row.get::<_, i64>(6)).unwrap_or(usize::MAX),
+            indexed: row.get(7),
             columns: columns.iter().map(target_column).collect(),
             has_identity: keys.first().is_some_and(|row| row.get(1)),
             unique_keys: keys
@@ -243,7 +244,13 @@ SELECT c.oid, c.relkind = 'p',
          WHERE (i.indrelid = c.oid
                 OR i.indrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p)
                    AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhrelid = i.indexrelid))
-           AND (i.indisunique OR i.indisexclusion))
+           AND (i.indisunique OR i.indisexclusion)),
+       ARRAY(SELECT a.attname::text
+               FROM pg_catalog.pg_index i
+               JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+               JOIN pg_catalog.pg_am m ON m.oid = x.relam
+               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+              WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND m.amname IN ('btree', 'hash'))
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 

@@ -77,7 +77,7 @@ impl Plan {
 fn touch(table: &Table, steps: &[Step]) -> Touched {
     let append = || steps.iter().all(|step| matches!(step, Step::Append(_)));
     let units = match (&table.collisions, table.path) {
-        (Collisions::None, Path::Rows) if append() => Units::Append,
+        (Collisions::None, Path::Rows | Path::Bag) if append() => Units::Append,
         (Collisions::Keys(others), Path::Fold) => keys(table, others, steps).unwrap_or(Units::Whole),
         _ => Units::Whole,
     };
@@ -100,7 +100,7 @@ fn keys(table: &Table, others: &[Vec<usize>], steps: &[Step]) -> Option<Units> {
                 }
             }
             Step::Row(op) => keys_of(table, others, op, &mut |key| keys.push(key))?,
-            Step::Append(_) => return None,
+            Step::Append(_) | Step::Bag(_) => return None,
         }
     }
     if steps.len() > 1 || !matches!(steps, [Step::Fold(_)]) {
@@ -161,7 +161,7 @@ impl Gathering {
 
     fn extent(&mut self, table: &Table, op: &Op) -> Extent {
         match (&table.collisions, table.path) {
-            (Collisions::None, Path::Rows) if matches!(op, Op::Insert(_)) => Extent::Append,
+            (Collisions::None, Path::Rows | Path::Bag) if matches!(op, Op::Insert(_)) => Extent::Append,
             (Collisions::Keys(others), Path::Fold) => {
                 let filter = &mut self.filter;
                 let told = keys_of(table, others, op, &mut |key| filter.add(key));

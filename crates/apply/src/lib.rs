@@ -13,6 +13,7 @@
 //! confirmed".
 
 mod applier;
+mod bag;
 mod batch;
 mod catalog;
 mod catalogue;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use txn::Op;
 
+use crate::bag::Bag;
 use crate::batch::{CHANGE_OVERHEAD, Change};
 use crate::fold::{Fold, Folded};
 use crate::statement::{Arrays, Misfit};
@@ -26,6 +27,7 @@ pub(crate) const PIECE: usize = 4 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) enum Step {
     Fold(Fold),
+    Bag(Bag),
     /// Rows without a key that were inserted in a row.
     Append(Arrays),
     Row(Op),
@@ -150,6 +152,13 @@ impl Plan {
         let (binary, detached) = (self.binary, self.detached);
         let Some(Stage::Tables(tables)) = self.stages.last_mut() else { return Err(Misfit) };
         let steps = tables.steps(table);
+        if table.path == Path::Bag
+            && let Some((before, after)) = add_to_bag(steps, table, op, detached)
+        {
+            self.rows = self.rows + after.rows - before.rows;
+            self.bytes = self.bytes + after.bytes - before.bytes;
+            return Ok(());
+        }
         match (table.path, op) {
             (Path::Fold, _) => {
                 if !matches!(steps.last(), Some(Step::Fold(_))) {
@@ -183,4 +192,33 @@ impl Plan {
         self.count_single(op);
         Ok(())
     }
+}
+
+/// How large something is that is to be written.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    rows: usize,
+    bytes: usize,
+}
+
+/// Takes a change of a table without a key into the last bag or a new one; the size of that before and
+/// after. `None` where it goes another way.
+fn add_to_bag(steps: &mut Vec<Step>, table: &Table, op: &Op, detached: bool) -> Option<(Size, Size)> {
+    let size = |bag: &Bag| Size { rows: bag.len(), bytes: bag.bytes() };
+    if let Some(Step::Bag(bag)) = steps.last_mut() {
+        let before = size(bag);
+        if bag.add(op) {
+            return Some((before, size(bag)));
+        }
+    }
+    // New rows alone are looked for by nobody, and need not be remembered one by one.
+    if matches!(op, Op::Insert(_)) {
+        return None;
+    }
+    let mut bag = Bag::new(table.columns.len(), detached);
+    bag.add(op).then(|| {
+        let after = size(&bag);
+        steps.push(Step::Bag(bag));
+        (Size::default(), after)
+    })
 }

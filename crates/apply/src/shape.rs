@@ -7,12 +7,14 @@
 //!   one per column, joined by `unnest`. In text form the arrays are `text[]`
 //!   and each value is cast to the column's type *without* its modifier, so
 //!   that assignment, not the cast, judges a value that is too long;
-//!   New rows of which there are many are a COPY;
+//!   New rows of which there are many are a COPY; rows without a key are in [`bags`];
 //! - *rows* write one change; each parameter has the column's own type, so
 //!   that the type's input or receive function sees what the source sent.
 //!
 //! Names are always qualified and operators written out, because sessions
 //! run with an empty `search_path`.
+
+pub(crate) mod bags;
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -87,6 +89,10 @@ pub(crate) enum Kind {
     SetUpdate(Present),
     /// An UPDATE that leaves nothing of the old row.
     SetReplace,
+    /// Of rows that are found by all of their values, of which some are NULL at most in these columns.
+    BagDelete(Present),
+    /// The same; writes the first.
+    BagUpdate(Present, Present),
     RowInsert,
     RowUpdate(Present),
     RowDelete,
@@ -98,12 +104,30 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Shapes {
     made: FxHashMap<(u64, bool, Kind), Arc<Shape>>,
+    /// In which columns of a table NULLs were looked for.
+    nulls: FxHashMap<u64, Vec<Present>>,
     count: u64,
 }
+
+/// A table's statements are made for so many sets of columns with NULLs; another stands for all others.
+const NULLS_MAX: usize = 8;
 
 impl Shapes {
     pub(crate) fn new() -> Self {
         Shapes::default()
+    }
+
+    /// The columns in which a statement on `table` expects NULLs that meets some in `nulls`: a NULL is found by another
+    /// condition, and not by every index as fast.
+    pub(crate) fn nulls(&mut self, table: &Table, nulls: Present) -> Present {
+        let known = self.nulls.entry(table.id).or_default();
+        if !known.contains(&nulls) {
+            if known.len() == NULLS_MAX {
+                return table.columns.iter().map(|column| !column.target.not_null).collect();
+            }
+            known.push(nulls.clone());
+        }
+        nulls
     }
 
     /// The shape of `kind` on `table`; `binary` chooses the form of a set's
@@ -130,6 +154,10 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
     let all: Vec<usize> = (0..table.columns.len()).collect();
     let key = || table.key.clone();
     let (sql, parameters) = match kind {
+        Kind::BagDelete(nulls) => (bags::delete(table, binary, nulls), all),
+        Kind::BagUpdate(present, nulls) => {
+            (bags::update(table, binary, present, nulls), [all, bags::written(present)].concat())
+        }
         Kind::SetProbe => (set_probe(table, binary), key()),
         Kind::SetInsert => (set_insert(table, binary), all),
         Kind::Copy => (copy(table, binary), Vec::new()),
@@ -322,10 +350,14 @@ fn located(table: &Table, before: usize, put: Put<'_>) -> String {
     let sql = &table.sql;
     match (table.lookup, table.partitioned) {
         (Lookup::UniqueKey, _) => condition,
-        (_, false) => format!("t.ctid = (SELECT t.ctid FROM ONLY {sql} AS t WHERE {condition} LIMIT 1)"),
+        // Once more of the row that is written: another session may have made it another one since.
+        (_, false) => {
+            format!("t.ctid = (SELECT t.ctid FROM ONLY {sql} AS t WHERE {condition} LIMIT 1) AND {condition}")
+        }
         (_, true) => {
             format!(
-                "(t.tableoid, t.ctid) IN (SELECT t.tableoid, t.ctid FROM {sql} AS t WHERE {condition} LIMIT 1)"
+                "(t.tableoid, t.ctid) IN (SELECT t.tableoid, t.ctid FROM {sql} AS t WHERE {condition} LIMIT 1) \
+                 AND {condition}"
             )
         }
     }

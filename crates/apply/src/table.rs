@@ -10,6 +10,7 @@
 //! | a trigger that fires for replicas                          | rows, one at a time, and a barrier for every other table (the trigger may look anywhere) |
 //! | a unique, immediate, full, NOT NULL index on the identity whose types are equal only when their bytes are | fold |
 //! | an identity column GENERATED ALWAYS outside the key        | rows |
+//! | no such index, no partitions, and a source with REPLICA IDENTITY FULL | bag |
 //! | anything else                                              | rows; runs of INSERTs are still written together |
 
 use std::fmt;
@@ -62,6 +63,8 @@ pub(crate) struct TargetTable {
     pub(crate) sole_unique_key: bool,
     /// How many indexes are unique or exclude, its partitions' own included.
     pub(crate) constraints: usize,
+    /// The columns that indexes begin with which find single values: those that native apply would use from 16 on.
+    pub(crate) indexed: Vec<String>,
 }
 
 /// The columns of a unique index.
@@ -112,6 +115,8 @@ pub(crate) enum Lookup {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Path {
     Fold,
+    /// See [`crate::bag`].
+    Bag,
     Rows,
     RowsAlone,
 }
@@ -136,6 +141,8 @@ pub(crate) struct Table {
     pub(crate) key_mask: Vec<bool>,
     pub(crate) lookup: Lookup,
     pub(crate) path: Path,
+    /// An index may lead to a row whose values are known.
+    pub(crate) indexed: bool,
     /// Rows with different keys never stand in one another's way.
     pub(crate) sole_unique_key: bool,
     /// What is read before its changes are applied.
@@ -212,6 +219,7 @@ impl Table {
         let same_columns = self.columns == other.columns && self.extras == other.extras;
         let same_rows = self.key == other.key
             && self.lookup == other.lookup
+            && self.indexed == other.indexed
             && self.sole_unique_key == other.sole_unique_key;
         self.id == other.id || same_place && same_columns && same_rows
     }
@@ -249,6 +257,7 @@ impl Table {
         if let Some(column) = columns.iter().find(|column| column.target.generated) {
             return Err(MappingError::GeneratedColumn { table: name, column: column.target.name.clone() });
         }
+        let indexed = relation.columns.iter().any(|column| target.indexed.contains(&column.name));
         let published = |column: &TargetColumn| relation.columns.iter().any(|c| c.name == column.name);
         let extras = target.columns.iter().filter(|c| !c.generated && !published(c));
         let extras = extras.map(|column| quote_ident(&column.name)).collect();
@@ -270,6 +279,7 @@ impl Table {
             key_mask,
             lookup,
             path,
+            indexed,
             sole_unique_key,
             prefetch: Slot::default(),
             root,
@@ -310,6 +320,9 @@ fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: L
     }
     if columns.iter().any(|column| column.target.identity_always && !column.key) {
         return Path::Rows;
+    }
+    if lookup == Lookup::Full && !target.partitioned && !columns.is_empty() {
+        return Path::Bag;
     }
     let foldable = columns
         .iter()
@@ -390,6 +403,7 @@ pub(crate) mod fixtures {
             firing_rule: None,
             sole_unique_key: true,
             constraints: 1,
+            indexed: vec!["id".to_owned()],
         }
     }
 
@@ -419,7 +433,12 @@ mod tests {
         let full = map(ReplicaIdentity::Full, |_| ());
         assert_eq!((full.path, full.lookup), (Path::Fold, Lookup::UniqueKey));
         let keyless = map(ReplicaIdentity::Full, |target| target.unique_keys.clear());
-        assert_eq!((keyless.path, keyless.lookup, keyless.key.len()), (Path::Rows, Lookup::Full, 3));
+        assert_eq!((keyless.path, keyless.lookup, keyless.key.len()), (Path::Bag, Lookup::Full, 3));
+        let partitioned = map(ReplicaIdentity::Full, |target| {
+            target.unique_keys.clear();
+            target.partitioned = true;
+        });
+        assert_eq!((partitioned.path, partitioned.lookup), (Path::Rows, Lookup::Full));
         let not_unique = map(ReplicaIdentity::Default, |target| target.unique_keys.clear());
         assert_eq!((not_unique.path, not_unique.lookup), (Path::Rows, Lookup::Key));
 

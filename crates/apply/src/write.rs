@@ -6,7 +6,8 @@
 //!
 //! Within a fold: probe, DELETE, UPDATE, INSERT. Values of other unique keys
 //! are freed before they are taken where that is possible; where it is not
-//! (a swap), the statement fails and the chunk is applied exactly.
+//! (a swap), the statement fails and the chunk is applied exactly. Within a
+//! bag the same, in at most one statement each.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,10 +16,11 @@ use base::Lsn;
 use proto::pgoutput::{Column, Tuple};
 use txn::Op;
 
+use crate::bag::{Bag, Row};
 use crate::fold::{Fold, Net};
 use crate::plan::{PIECE, Plan, Stage, Step};
 use crate::prefetch::{Hand, Prefetch, Written};
-use crate::shape::{Kind, Present, Shape, Shapes, non_key, plain};
+use crate::shape::{Kind, Present, Shape, Shapes, bags, non_key, plain};
 use crate::statement::{Arrays, Misfit, Parameters, Statement, plain_statement, row_statement};
 use crate::table::{Lookup, Table};
 
@@ -45,6 +47,8 @@ pub(crate) struct Writing {
     stages: VecDeque<Stage>,
     tables: VecDeque<(Arc<Table>, VecDeque<Step>)>,
     fold: Option<(Arc<Table>, Folding)>,
+    /// Statements of a bag.
+    made: VecDeque<Statement>,
     /// Its rows, for who reads their pages ahead; given up when it is written.
     hand: Option<Arc<Hand>>,
     /// See [`Writing::up_to`].
@@ -56,7 +60,7 @@ pub(crate) struct Writing {
 impl Writing {
     pub(crate) fn new(plan: Plan) -> Writing {
         let (stages, tables) = (plan.stages.into(), VecDeque::new());
-        Writing { stages, tables, fold: None, hand: None, up_to: None, paced: false }
+        Writing { stages, tables, fold: None, made: VecDeque::new(), hand: None, up_to: None, paced: false }
     }
 
     /// All that comes up to this commit record is in the plan, or written already.
@@ -128,6 +132,9 @@ impl Writer {
             Arc::clone(writing.hand.get_or_insert_with(|| Arc::new(self.prefetch.hand(writing.up_to))));
         writing.paced = false;
         loop {
+            if let Some(statement) = writing.made.pop_front() {
+                return Ok(Some(statement));
+            }
             if let Some((table, folding)) = &mut writing.fold {
                 match folding.next(table, self, &hand)? {
                     Some((statement, paced)) => {
@@ -158,6 +165,10 @@ impl Writer {
                     hand.set(&table, Written::Inserted, &all, &arrays);
                     return Ok(Some(self.insert(&table, arrays)));
                 }
+                Some((table, Step::Bag(bag))) => {
+                    self.bag(&table, bag, &mut writing.made)?;
+                    continue;
+                }
                 Some((table, Step::Row(op))) => return self.row(&table, &op).map(Some),
                 None => {}
             }
@@ -182,6 +193,68 @@ impl Writer {
         }
         let count = rows.rows();
         rows.into_statement(self.shapes.get(table, self.binary, Kind::SetInsert), count)
+    }
+
+    /// The statements of a bag.
+    fn bag(&mut self, table: &Table, bag: Bag, made: &mut VecDeque<Statement>) -> Result<(), Misfit> {
+        let (rows, present) = bag.into_rows();
+        let (mut deleted, mut updated, mut inserted) = (Vec::new(), Vec::new(), Vec::new());
+        for row in rows {
+            match row {
+                Row { old: Some(old), new: None } => deleted.push((old, None)),
+                Row { old: Some(old), new: Some(new) } => updated.push((old, Some(new))),
+                Row { old: None, new: Some(new) } => inserted.push(new),
+                Row { old: None, new: None } => {}
+            }
+        }
+        self.found_rows(table, &deleted, None, made)?;
+        self.found_rows(table, &updated, Some(present), made)?;
+        if !inserted.is_empty() {
+            let mut arrays = Arrays::within(table.columns.len(), self.binary, &mut self.spare);
+            inserted.iter().try_for_each(|new| arrays.push(new.columns()))?;
+            made.push_back(self.insert(table, arrays));
+        }
+        Ok(())
+    }
+
+    /// The statement that finds rows by all of their values and writes the columns of `present` of each, or deletes it.
+    fn found_rows(
+        &mut self,
+        table: &Table,
+        rows: &[(Tuple, Option<Tuple>)],
+        present: Option<Present>,
+        made: &mut VecDeque<Statement>,
+    ) -> Result<(), Misfit> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mask = present.clone().unwrap_or_default();
+        // By itself it is sought until it is met.
+        if let ([(old, new)], false) = (rows, table.indexed) {
+            let values = written(new, &mask).chain(old.columns());
+            let kind = present.map_or(Kind::RowDelete, Kind::RowUpdate);
+            made.push_back(row_statement(self.shapes.get(table, self.binary, kind), values)?);
+            return Ok(());
+        }
+        let mut nulls = vec![false; table.columns.len()];
+        let columns = table.columns.len() + mask.iter().filter(|present| **present).count();
+        let mut arrays = Arrays::within(columns, self.binary, &mut self.spare);
+        for (old, new) in rows {
+            for (null, value) in nulls.iter_mut().zip(old.columns()) {
+                *null |= value == Column::Null;
+            }
+            arrays.push(old.columns().chain(written(new, &mask)))?;
+        }
+        let nulls = self.shapes.nulls(table, nulls);
+        let kind = present.map_or(Kind::BagDelete(nulls.clone()), |present| Kind::BagUpdate(present, nulls));
+        let statement = arrays.into_statement(self.shapes.get(table, self.binary, kind), rows.len() as u64);
+        if table.indexed {
+            made.push_back(statement);
+        } else {
+            let set = |sql| plain_statement(Arc::new(plain("", sql)));
+            made.extend([set(bags::HASH_JOIN), statement, set(bags::NO_HASH_JOIN)]);
+        }
+        Ok(())
     }
 
     /// What is left of a statement that was sent.
@@ -303,6 +376,12 @@ impl Pass {
             Pass::Insert => 4,
         }
     }
+}
+
+/// The values of a row, if there is one, in the columns of `present`.
+fn written<'a>(row: &'a Option<Tuple>, present: &'a [bool]) -> impl Iterator<Item = Column<'a>> + Clone {
+    let columns = row.iter().flat_map(Tuple::columns).zip(present);
+    columns.filter(|(_, present)| **present).map(|(value, _)| value)
 }
 
 fn is_sent(column: Column<'_>) -> bool {

@@ -81,23 +81,34 @@ fn full_identity(pair: &Pair<'_>, lookup: &Lookup<'_>) -> Option<Finding> {
     Some(Finding::note(End::Source, pair.object(), what).remedy("a primary key as the identity costs less"))
 }
 
+/// Whether it may lead to rows of which the value of such a column is known.
+fn leads_by(index: &Index, is_known: impl Fn(&str) -> bool) -> bool {
+    let first = index.columns.first().and_then(Option::as_deref);
+    index.searchable && index.valid && !index.partial && first.is_some_and(is_known)
+}
+
 fn by_whole_row(pair: &Pair<'_>) -> Finding {
     let what = "the source's identity is FULL and the target has no primary key or replica identity among the published \
-                columns: every UPDATE and DELETE reads the whole table";
-    let finding = Finding::warning(End::Target, pair.object(), what);
+                columns";
+    let is_published = |name: &str| pair.published().columns.iter().any(|column| column.name == name);
+    let finding = match pair.target.facts.indexes.iter().any(|index| leads_by(index, is_published)) {
+        true => {
+            let what = format!(
+                "{what}: rows are found by all of their values, through an index that may be of little use"
+            );
+            Finding::note(End::Target, pair.object(), what)
+        }
+        false => {
+            let what = format!("{what}: every set of UPDATEs and DELETEs reads the whole table");
+            Finding::warning(End::Target, pair.object(), what)
+        }
+    };
     finding.remedy("ALTER TABLE ... ADD PRIMARY KEY with columns that are published, best on both ends")
 }
 
 fn by_columns(pair: &Pair<'_>, columns: &[&str]) -> Finding {
     let indexes = &pair.target.facts.indexes;
     let list = columns.iter().map(|name| quote_ident(name)).collect::<Vec<_>>().join(", ");
-    let begins = |index: &&Index| {
-        let first = index.columns.first().and_then(Option::as_deref);
-        index.searchable
-            && index.valid
-            && !index.partial
-            && first.is_some_and(|first| columns.contains(&first))
-    };
     // Why an index that looks right is none.
     let unfit = indexes.iter().find(|index| index.unique && index.names() == columns && !index.is_key());
     let why = unfit.map_or(String::new(), |index| {
@@ -115,7 +126,7 @@ fn by_columns(pair: &Pair<'_>, columns: &[&str]) -> Finding {
         true => format!("CREATE UNIQUE INDEX ON {} ({list})", pair.name.quoted()),
         false => format!("ALTER TABLE {} ADD PRIMARY KEY ({list})", pair.name.quoted()),
     };
-    let finding = match indexes.iter().any(|index| begins(&index)) {
+    let finding = match indexes.iter().any(|index| leads_by(index, |name| columns.contains(&name))) {
         true => {
             let what = format!("{what}: changes are written one at a time");
             Finding::note(End::Target, pair.object(), what)

@@ -75,21 +75,22 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "identity",
-        both: "CREATE TABLE whole (id int, v text); CREATE TABLE always (id int PRIMARY KEY, n int);
+        both: "CREATE TABLE whole (id int, v text); CREATE TABLE led (id int, v text); CREATE TABLE always (id int PRIMARY KEY, n int);
             CREATE TABLE kept (id numeric PRIMARY KEY); CREATE TABLE busy (id int PRIMARY KEY, r int4range, v text)",
-        source: "CREATE TABLE none (id int); ALTER TABLE whole REPLICA IDENTITY FULL; CREATE TABLE keyed (id int PRIMARY KEY, v text);
+        source: "CREATE TABLE none (id int); ALTER TABLE whole REPLICA IDENTITY FULL; ALTER TABLE led REPLICA IDENTITY FULL; CREATE TABLE keyed (id int PRIMARY KEY, v text);
             CREATE TABLE indexed (id int PRIMARY KEY); CREATE TABLE later (id int PRIMARY KEY);
             CREATE TABLE maybe (id int PRIMARY KEY); CREATE TABLE fully (id int PRIMARY KEY, v text);
             ALTER TABLE fully REPLICA IDENTITY FULL; CREATE PUBLICATION p FOR ALL TABLES",
         target: "CREATE TABLE none (id int); CREATE TABLE keyed (id int, v text); CREATE TABLE indexed (id int); CREATE INDEX ON indexed (id);
             CREATE TABLE later (id int PRIMARY KEY DEFERRABLE); CREATE TABLE maybe (id int UNIQUE);
-            CREATE TABLE fully (id int PRIMARY KEY, v text);
+            CREATE TABLE fully (id int PRIMARY KEY, v text); CREATE INDEX ON led (v);
             ALTER TABLE always ALTER n SET NOT NULL, ALTER n ADD GENERATED ALWAYS AS IDENTITY; ALTER TABLE always ALTER id DROP DEFAULT;
             ALTER TABLE busy ADD CONSTRAINT apart EXCLUDE USING gist (r WITH &&);
             CREATE UNIQUE INDEX lowered ON busy (lower(v)); CREATE UNIQUE INDEX partly ON busy (v) WHERE id > 5",
         expected: &[
             cured("warning", "source", "table public.none", "no replica identity"),
             told("warning", "target", "table public.whole", "reads the whole table"),
+            told("note", "target", "table public.led", "by all of their values"),
             cured("warning", "target", "table public.keyed", "every UPDATE and DELETE reads the whole table"),
             cured("note", "target", "table public.indexed", "one at a time"),
             cured("note", "target", "table public.later", "later_pkey is deferrable"),

@@ -8,6 +8,7 @@
 
 mod adopt;
 mod archived;
+mod bags;
 mod conflicts;
 mod create_schema;
 mod decoded;

@@ -1,0 +1,195 @@
+//! Tables without a key, whose rows are found by all of their values (`apply/src/bag.rs`).
+
+use testkit::wait_for;
+
+use crate::support::{BOUND, FOLDED, ONE_BY_ONE, Scenario, Session, scenario, scenario_with};
+
+/// What is there in many ways: with an index and without, of values that may be NULL, equal, or equal and of other bytes.
+const TABLES: &[&str] = &[
+    "CREATE TABLE plain (a int, b text, c numeric)",
+    "CREATE TABLE indexed (a int, b text, c numeric); CREATE INDEX ON indexed (a)",
+    "CREATE TABLE hashed (a int NOT NULL, b text NOT NULL, c numeric); CREATE INDEX ON hashed USING hash (b)",
+    "CREATE TABLE wide (a int, b text, c numeric, big text); CREATE INDEX ON wide (b, a)",
+];
+const NAMES: [&str; 4] = ["plain", "indexed", "hashed", "wide"];
+
+fn tables(s: &mut Scenario) {
+    for sql in TABLES {
+        s.both(sql);
+    }
+    for table in NAMES {
+        s.both(&format!("ALTER TABLE {table} REPLICA IDENTITY FULL"));
+        s.source(&format!(
+            "INSERT INTO {table} SELECT i % 200, 'b' || i % 40, i % 3 FROM generate_series(1, 700) i"
+        ));
+    }
+    s.source("ALTER TABLE wide ALTER big SET STORAGE EXTERNAL; UPDATE wide SET big = repeat(b, 2000) WHERE a % 7 = 0");
+}
+
+fn replays(s: &Scenario, number: usize) -> u64 {
+    s.status(number)["totals"]["replays"].as_u64().unwrap()
+}
+
+#[test]
+fn a_backlog_on_tables_without_keys_is_written_in_sets() {
+    scenario_with(&[FOLDED, ONE_BY_ONE, &["--max-parallel-apply-workers-per-subscription", "4"]], |s| {
+        tables(s);
+        s.follow();
+        s.stop();
+        for table in NAMES {
+            for sql in [
+                "UPDATE $ SET c = c + 1 WHERE a % 3 = 0",
+                "UPDATE $ SET a = a + 1, b = b || '!' WHERE a % 5 = 0",
+                "DELETE FROM $ WHERE a % 11 = 0",
+                "INSERT INTO $ (a, b, c) SELECT i, 'new', NULL FROM generate_series(1, 90) i",
+                "UPDATE $ SET c = 7 WHERE b = 'new' AND a % 2 = 0",
+                "UPDATE $ SET c = c + 1 WHERE b = 'new'; DELETE FROM $ WHERE b = 'new' AND a < 30",
+                "UPDATE $ SET c = NULL WHERE a % 13 = 0",
+                "UPDATE $ SET c = 2 WHERE c IS NULL",
+            ] {
+                s.source(&sql.replace('$', table));
+            }
+        }
+        s.source("UPDATE plain SET a = NULL WHERE a % 4 = 0; UPDATE indexed SET a = NULL WHERE a % 4 = 0; UPDATE plain SET b = NULL");
+        s.source("UPDATE wide SET big = 'x' WHERE a % 14 = 0; UPDATE wide SET a = a + 1000");
+        s.follow();
+        s.same();
+        for number in 0..s.followers() {
+            assert_eq!(replays(s, number), 0, "follower {number}");
+        }
+        assert_eq!(s.conflicts("update_missing") + s.conflicts("delete_missing"), 0);
+    });
+}
+
+#[test]
+fn transactions_one_by_one_find_their_rows() {
+    scenario(|s| {
+        tables(s);
+        s.follow();
+        for table in NAMES {
+            for n in 0..8 {
+                s.source(&format!("UPDATE {table} SET c = c + {n} WHERE a = {n}"));
+                s.source(&format!(
+                    "DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table} WHERE a = 2 * {n})"
+                ));
+                s.source(&format!("INSERT INTO {table} (a, b) VALUES ({n}, 'late'); UPDATE {table} SET b = 'later' WHERE b = 'late'"));
+            }
+        }
+        s.catch_up();
+        s.same();
+        assert_eq!(s.conflicts("update_missing") + s.conflicts("delete_missing"), 0);
+    });
+}
+
+/// 1.0 and 1.00 are one value by the rules of numeric, and two by their bytes.
+#[test]
+fn rows_that_are_equal_and_look_different_are_each_found_once() {
+    scenario(|s| {
+        s.both("CREATE TABLE t (n numeric, v int); ALTER TABLE t REPLICA IDENTITY FULL");
+        s.source("INSERT INTO t VALUES (1.0, 0), (1.00, 0), (1.000, 0), (2, 0)");
+        s.follow();
+        s.stop();
+        s.source("UPDATE t SET v = 1 WHERE n = 1");
+        s.source("UPDATE t SET v = v + 1; DELETE FROM t WHERE n::text = '1.00'");
+        s.follow();
+        assert_eq!(s.target_one("SELECT string_agg(v::text, ' ' ORDER BY v) FROM t"), "1 2 2");
+        assert_eq!(s.conflicts("update_missing") + s.conflicts("delete_missing"), 0);
+    });
+}
+
+/// Columns that only the target has stay as they are.
+#[test]
+fn what_the_source_does_not_have_is_left_alone() {
+    scenario(|s| {
+        s.source("CREATE TABLE t (a int, b text); ALTER TABLE t REPLICA IDENTITY FULL");
+        s.target("CREATE TABLE t (local text DEFAULT 'new', b text, a int); CREATE INDEX ON t (a)");
+        s.source("INSERT INTO t SELECT i, 'b' FROM generate_series(1, 100) i");
+        s.follow();
+        s.target("UPDATE t SET local = 'row ' || a");
+        s.stop();
+        s.source("UPDATE t SET b = 'c'");
+        s.source("DELETE FROM t WHERE a % 2 = 0; INSERT INTO t VALUES (7, 'more')");
+        s.follow();
+        assert_eq!(
+            s.target_one("SELECT count(*) FROM t WHERE local = 'row ' || a AND b = 'c' AND a % 2 = 1"),
+            "50"
+        );
+        assert_eq!(s.target_one("SELECT local FROM t WHERE b = 'more'"), "new");
+    });
+}
+
+/// A row that is not there is found out, and only that.
+#[test]
+fn f1_a_missing_row_is_not_hidden_by_one_that_becomes_like_it() {
+    scenario(|s| {
+        s.both("CREATE TABLE t (a int, b text); CREATE INDEX ON t (a); ALTER TABLE t REPLICA IDENTITY FULL");
+        s.source("INSERT INTO t VALUES (1, 'one'), (2, 'two'), (3, 'three')");
+        s.follow();
+        s.stop();
+        s.target("DELETE FROM t WHERE a = 2");
+        s.source("UPDATE t SET a = 20, b = 'twenty' WHERE a = 2; UPDATE t SET a = 2, b = 'two' WHERE a = 1; DELETE FROM t WHERE a = 3");
+        s.follow();
+        assert_eq!(s.target_one("SELECT string_agg(a || b, ' ') FROM t"), "2two");
+        assert_eq!((s.conflicts("update_missing"), s.conflicts("delete_missing")), (1, 0));
+    });
+}
+
+/// Without an index the table is read once for a set, and not once for each row.
+#[test]
+fn a_table_without_an_index_is_read_once_for_many_rows() {
+    scenario_with(&[FOLDED], |s| {
+        s.both("CREATE TABLE t (a int, b text); ALTER TABLE t REPLICA IDENTITY FULL");
+        s.source("INSERT INTO t SELECT i, 'b' || i FROM generate_series(1, 20000) i");
+        s.follow();
+        s.stop();
+        s.source("UPDATE t SET a = -a WHERE a % 2 = 0");
+        s.source("DELETE FROM t WHERE a % 5 = 1");
+        let scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 't'";
+        let before: u64 = s.target_one(scans).parse().unwrap();
+        s.follow();
+        s.same();
+        // What a backend counted is told when it is idle, a second later at most.
+        let changed = "SELECT n_tup_upd + n_tup_del >= 12000 FROM pg_stat_user_tables WHERE relname = 't'";
+        wait_for("the counts of changed rows", BOUND, || Ok(s.target_one(changed) == "t")).unwrap();
+        let read = s.target_one(scans).parse::<u64>().unwrap() - before;
+        assert!(read < 50, "the table was read {read} times");
+        assert_eq!(replays(s, 0), 0);
+    });
+}
+
+/// A row that another session of the target changed while we waited for it is another row, as for native apply.
+#[test]
+fn a_row_that_was_changed_meanwhile_is_not_overwritten() {
+    scenario_with(&[FOLDED, ONE_BY_ONE], |s| {
+        s.both(
+            "CREATE TABLE t (a int, b text); ALTER TABLE t REPLICA IDENTITY FULL; \
+             CREATE TABLE i (a int, b text); CREATE INDEX ON i (a); ALTER TABLE i REPLICA IDENTITY FULL",
+        );
+        for table in ["t", "i"] {
+            s.source(&format!("INSERT INTO {table} VALUES (1, 'one'), (2, 'two')"));
+        }
+        s.follow();
+        for table in ["t", "i"] {
+            let mut holders: Vec<Session> =
+                (0..s.followers()).map(|n| Session::to(&s.target_url(n))).collect();
+            for holder in &mut holders {
+                holder.run(&format!("BEGIN; UPDATE {table} SET b = 'local' WHERE a = 1"));
+            }
+            s.source(&format!("UPDATE {table} SET b = 'source' WHERE a = 1"));
+            let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                         AND application_name LIKE '%apply' AND wait_event_type = 'Lock'";
+            for number in 0..s.followers() {
+                wait_for("the change to wait", BOUND, || Ok(s.target_one_of(number, waits) != "0")).unwrap();
+            }
+            for holder in &mut holders {
+                holder.run("COMMIT");
+            }
+            s.catch_up();
+            assert_eq!(
+                s.target_one(&format!("SELECT string_agg(b, ' ' ORDER BY a) FROM {table}")),
+                "local two"
+            );
+        }
+        assert_eq!(s.conflicts("update_missing"), 2);
+    });
+}
