@@ -2,8 +2,9 @@
 //! deletion and beside other stores.
 //!
 //! Every run is a process of its own in a control group with the same memory, on a new store, with a sync at
-//! every commit. The last line of output is one JSON object. Full runs go to `docs/benchmarks`, quick or
-//! partial ones to `target/benchmarks`. Does not belong here: assertions about speed.
+//! every commit. The last line of output is one JSON object. Cases that were run as they are meant to be go to
+//! `docs/benchmarks`, quick ones, and those with other stores or another length, to `target/benchmarks`. Does not
+//! belong here: assertions about speed.
 
 mod cage;
 mod engines;
@@ -19,7 +20,7 @@ use clap::Parser;
 
 use cage::Cage;
 use engines::Arm;
-use report::{Case, Report};
+use report::{Case, Instructions, Report};
 use workload::{Keys, Outcome, Plan};
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -81,13 +82,16 @@ fn run(options: &Options) -> Result<()> {
         return workload::insert_only(arm, count, options.dir.as_deref().context("--inserts wants --dir")?);
     }
     let root = workspace_dir();
-    let is_whole =
-        !options.quick && options.case.is_empty() && options.arm.is_empty() && options.seconds.is_none();
+    let is_whole = !options.quick
+        && options.arm.is_empty()
+        && options.seconds.is_none()
+        && options.repeats.is_none();
     let dir = options.dir.clone().unwrap_or_else(|| root.join("target/churn"));
     std::fs::create_dir_all(&dir)?;
     let arms = if options.arm.is_empty() { Arm::ALL.to_vec() } else { options.arm.clone() };
-    let mut report = Report::new(arguments());
+    let mut report = Report::default();
     let mut cases = cases(options);
+    let names: Vec<String> = cases.iter().map(|case| case.name.clone()).collect();
     cases.retain(|case| options.case.is_empty() || options.case.contains(&case.name));
     let repeats = options.repeats.unwrap_or(if options.quick { 1 } else { 3 });
     report.cases = cases;
@@ -102,32 +106,22 @@ fn run(options: &Options) -> Result<()> {
                 report.measure(index, arms[(place + repeat) % arms.len()], &dir);
             }
             // An hour is long: what there is can be looked at.
-            report.write(&out)?;
+            report.write(&root.join("target/benchmarks"))?;
         }
     }
+    let json = report.json();
     println!("{}", report.table());
-    println!("written to {}", out.display());
-    println!("{}", report.json());
-    Ok(())
-}
-
-/// The command line as others would type it: without the place on this machine.
-fn arguments() -> String {
-    let mut words = Vec::new();
-    let mut given = std::env::args().skip(1);
-    while let Some(word) = given.next() {
-        if word == "--dir" {
-            given.next();
-        } else {
-            words.push(word);
-        }
+    if is_whole {
+        report.record(&out, &names)?;
     }
-    words.join(" ")
+    println!("written to {}", out.display());
+    println!("{json}");
+    Ok(())
 }
 
 /// What is measured. The large store is several times the memory, the small one fits.
 fn cases(options: &Options) -> Vec<Case> {
-    let seconds = options.seconds.unwrap_or(if options.quick { 20.0 } else { 120.0 });
+    let seconds = options.seconds.unwrap_or(if options.quick { 20.0 } else { 30.0 });
     let (large, small) = (2_000_000, 200_000);
     let capped = if options.quick { 96 } else { 128 };
     let all = [
@@ -168,7 +162,7 @@ impl Report {
                 let rate = outcome.transactions_per_second;
                 eprintln!("{} {}: {rate:.0} transactions/s", case.name, arm.name());
                 case.runs.entry(arm).or_default().push(outcome);
-                self.is_capped &= is_capped;
+                case.is_capped &= is_capped;
             }
             Err(error) => {
                 eprintln!("{} {}: {error:#}", case.name, arm.name());
@@ -207,7 +201,7 @@ fn child(options: &Options, plan: &str) -> Result<()> {
 }
 
 /// Instructions that new keys alone cost, with and without bottom-up deletion; `None` without valgrind.
-fn instructions(dir: &Path) -> Result<Option<(u64, u64)>> {
+fn instructions(dir: &Path) -> Result<Option<Instructions>> {
     let count = |arm: Arm| -> Result<Option<u64>> {
         let store = tempfile::tempdir_in(dir)?;
         let mut command = Command::new("valgrind");
@@ -219,7 +213,8 @@ fn instructions(dir: &Path) -> Result<Option<(u64, u64)>> {
         let collected = text.lines().find_map(|line| line.split_once("Collected :"));
         Ok(collected.and_then(|(_, count)| count.trim().parse().ok()))
     };
-    Ok(count(Arm::Ours)?.zip(count(Arm::OursOff)?))
+    let both = count(Arm::Ours)?.zip(count(Arm::OursOff)?);
+    Ok(both.map(|(ours, plain)| Instructions { ours, plain }))
 }
 
 fn workspace_dir() -> PathBuf {

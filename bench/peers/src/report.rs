@@ -1,11 +1,15 @@
-//! What the runs come to: a table, a document with plots, one JSON object.
+//! What the runs come to: a table, a document with plots, one JSON object, and a line per case that is kept.
+//!
+//! All cases together take hours. So each is recorded when it was measured whole, in place of what was recorded of
+//! it before, and the document is made of what is recorded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::engines::Arm;
@@ -15,9 +19,16 @@ use crate::workload::{Keys, Outcome, Plan};
 const MEGABYTE: f64 = 1e6;
 
 /// One workload and the runs of every store.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Case {
     pub(crate) name: String,
+    /// When, by what and where it was measured.
+    date: String,
+    commit: String,
+    machine: String,
     pub(crate) plan: Plan,
+    /// Whether every run had its control group.
+    pub(crate) is_capped: bool,
     pub(crate) runs: BTreeMap<Arm, Vec<Outcome>>,
     /// Runs that did not come to their end, and why: most often the memory's limit.
     pub(crate) failures: Vec<(Arm, String)>,
@@ -25,7 +36,28 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn new(name: &str, plan: Plan) -> Case {
-        Case { name: name.to_owned(), plan, runs: BTreeMap::new(), failures: Vec::new() }
+        Case {
+            name: name.to_owned(),
+            date: output(Command::new("date").args(["--utc", "+%Y-%m-%d"])),
+            commit: commit(),
+            machine: machine(),
+            plan,
+            is_capped: true,
+            runs: BTreeMap::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    /// Forgets what only the plot of another run than the median would show.
+    fn trim(&mut self) {
+        for arm in Arm::ALL {
+            let rate = self.rate(arm);
+            for run in self.runs.get_mut(&arm).into_iter().flatten() {
+                if Some(run.transactions_per_second) != rate {
+                    run.samples.clear();
+                }
+            }
+        }
     }
 
     /// The run with the median throughput.
@@ -55,19 +87,69 @@ impl Case {
     }
 }
 
-/// All cases of one invocation.
-pub(crate) struct Report {
-    arguments: String,
-    pub(crate) cases: Vec<Case>,
-    /// Instructions of inserting new keys only: ours, and without bottom-up deletion.
-    pub(crate) instructions: Option<(u64, u64)>,
-    /// Whether every run had its control group.
-    pub(crate) is_capped: bool,
+/// Instructions of inserting new keys only.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Instructions {
+    pub(crate) ours: u64,
+    /// Without bottom-up deletion.
+    pub(crate) plain: u64,
 }
 
+/// Cases, of one invocation or recorded.
+#[derive(Default)]
+pub(crate) struct Report {
+    pub(crate) cases: Vec<Case>,
+    pub(crate) instructions: Option<Instructions>,
+}
+
+/// A line of what is recorded.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Case(Box<Case>),
+    Instructions(Instructions),
+}
+
+const RECORD: &str = "churn.jsonl";
+
 impl Report {
-    pub(crate) fn new(arguments: String) -> Report {
-        Report { arguments, cases: Vec::new(), instructions: None, is_capped: true }
+    /// What is recorded in `dir`.
+    fn recorded(dir: &Path) -> Result<Report> {
+        let path = dir.join(RECORD);
+        let mut report = Report::default();
+        if !path.exists() {
+            return Ok(report);
+        }
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        for line in text.lines() {
+            match serde_json::from_str(line).with_context(|| format!("reading {}", path.display()))? {
+                Line::Case(case) => report.cases.push(*case),
+                Line::Instructions(instructions) => report.instructions = Some(instructions),
+            }
+        }
+        Ok(report)
+    }
+
+    /// Records these cases in `dir`, in the order of `names`, and writes the document of all that is recorded.
+    pub(crate) fn record(self, dir: &Path, names: &[String]) -> Result<()> {
+        let mut all = Report::recorded(dir)?;
+        for mut case in self.cases {
+            case.trim();
+            all.cases.retain(|other| other.name != case.name);
+            all.cases.push(case);
+        }
+        all.cases.sort_by_key(|case| names.iter().position(|name| *name == case.name));
+        all.instructions = self.instructions.or(all.instructions);
+        let mut text = String::new();
+        for case in &all.cases {
+            writeln!(text, "{}", serde_json::to_string(&json!({ "case": case }))?)?;
+        }
+        if let Some(instructions) = all.instructions {
+            writeln!(text, "{}", serde_json::to_string(&Line::Instructions(instructions))?)?;
+        }
+        std::fs::create_dir_all(dir)?;
+        std::fs::write(dir.join(RECORD), text)?;
+        all.write(dir)
     }
 
     /// The last line of output.
@@ -125,11 +207,11 @@ impl Report {
 
     fn document(&self) -> Result<String> {
         let mut text = "# Benchmark: churn\n\n".to_owned();
-        writeln!(text, "Generated by `cargo x bench {}`; do not edit.\n", self.arguments)?;
-        writeln!(text, "- Date: {}", output(Command::new("date").args(["--utc", "+%Y-%m-%d"])))?;
-        writeln!(text, "- Machine: {}", machine())?;
-        let capped =
-            if self.is_capped { "capped alike by a control group" } else { "NOT capped: no control group" };
+        writeln!(text, "Generated by `cargo x bench churn`; do not edit.\n")?;
+        let capped = match self.cases.iter().all(|case| case.is_capped) {
+            true => "capped alike by a control group",
+            false => "NOT capped in all cases: no control group",
+        };
         writeln!(
             text,
             "- Memory of each store with the kernel's cache for it: {capped}; half of it is the store's own cache"
@@ -146,21 +228,22 @@ impl Report {
              costs the others. Bytes read are the disk's, bytes written what was handed to the kernel.\n"
         )?;
         writeln!(text, "{}", self.table())?;
-        if let Some((ours, off)) = self.instructions {
-            let more = (ours as f64 / off as f64 - 1.0) * 100.0;
+        if let Some(Instructions { ours, plain }) = self.instructions {
+            let more = (ours as f64 / plain as f64 - 1.0) * 100.0;
             writeln!(
                 text,
-                "New keys only, nothing to delete: {ours} instructions, {off} without bottom-up deletion ({more:+.2} %).\n"
+                "New keys only, nothing to delete: {ours} instructions, {plain} without bottom-up deletion ({more:+.2} %).\n"
             )?;
         }
         for case in &self.cases {
             let Plan { keys, count, per_commit, memory_bytes, seconds } = &case.plan;
             let memory = memory_bytes >> 20;
+            let repeats = case.runs.values().map(Vec::len).max().unwrap_or(0);
             writeln!(
                 text,
                 "## {}\n\n{keys:?} keys, {count} at the start, {per_commit} transactions per commit, {memory} MiB of memory, {seconds} s \
-                 (warm-up 30 %, steady 40 %, pinned 10 %, released 20 %).\n",
-                case.name
+                 (warm-up 30 %, steady 40 %, pinned 10 %, released 20 %), medians of {repeats}. {}, {}, program {}.\n",
+                case.name, case.date, case.machine, case.commit
             )?;
             for (_, failure) in &case.failures {
                 writeln!(text, "A run did not end: {failure}.\n")?;
@@ -195,6 +278,13 @@ fn row(case: &Case, arm: Arm, run: &Outcome) -> Vec<String> {
         format!("{:.2}", run.written_bytes_per_transaction / 1000.0),
         sizes.map(|bytes| format!("{:.0}", bytes as f64 / MEGABYTE)).join(", "),
     ]
+}
+
+/// What the program was built from, if git knows.
+fn commit() -> String {
+    let git = |words: &[&str]| output(Command::new("git").args(words));
+    let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)docs"]);
+    format!("{}{}", git(&["describe", "--always"]), if changes.is_empty() { "" } else { "-dirty" })
 }
 
 fn machine() -> String {

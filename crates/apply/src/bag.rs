@@ -9,14 +9,19 @@
 //! old is a row of this bag  that row is `new` now                   that row goes; one that was inserted leaves nothing
 //! else       a new row      `old` is looked for, and becomes `new`  `old` is looked for, and goes
 //! ```
-//! Each row that is looked for is looked for once: changes that need a second row like it begin another bag. So the rows
-//! that one bag finds are pairwise different as their bytes go, and as many must be met as are looked for. Values that
-//! are equal and have other bytes (1.0 and 1.00) may lead to one row; then too few are met, and the changes are
-//! applied one at a time.
+//! A change begins another bag where it would make a row like one that this bag looks for, or look for too many that are
+//! alike ([`LIKE_MAX`]). So what one bag writes is nothing that it looks for, in whatever order its statements find the
+//! rows; and as many must be met as are looked for.
+//!
+//! Bytes are compared here and values on the target. Values that are equal and have other bytes (1.0 and 1.00) may lead
+//! to one row; then too few are met, and the changes are applied one at a time. Where a table has such types all updates
+//! of a bag are found by one statement, which sees what was there before it ([`Rules::uniform`]).
+//!
+//! Where the target's rows can collide, every version counts: one that another follows may be refused. There no row
+//! changes twice in a bag ([`Rules::chains`]).
 //!
 //! Why it is correct: a row that is looked for is none that the bag itself has made, or it would have been taken; so it
-//! was there before. Rows to delete are found first, then all rows to update at once, by the state before; so none of them is
-//! one that the bag wrote. Which of several equal rows was meant, nobody can tell; native apply takes any, too.
+//! was there before. Which of several equal rows was meant, nobody can tell; native apply takes any, too.
 
 use std::hash::Hasher;
 
@@ -27,35 +32,80 @@ use txn::Op;
 
 use crate::batch::CHANGE_OVERHEAD;
 use crate::plan::PIECE;
+use crate::table::{Collisions, Table};
+
+/// So many rows that are alike are looked for: finding the last of them passes over the others.
+const LIKE_MAX: u32 = 16;
+
+/// Which columns, by position.
+pub(crate) type Mask = Vec<bool>;
 
 /// One row: what is looked for, and what it becomes.
 #[derive(Debug)]
 pub(crate) struct Row {
     /// `None` for a new one.
     pub(crate) old: Option<Tuple>,
+    /// So many that are alike are looked for before it.
+    pub(crate) nth: u32,
     /// With every value; `None` for one that goes.
     pub(crate) new: Option<Tuple>,
+    /// The columns that an UPDATE sent, if not all: the others are TOAST values that nobody changed.
+    pub(crate) sent: Option<Mask>,
+}
+
+impl Row {
+    /// The columns in which a NULL is looked for.
+    pub(crate) fn nulls(&self) -> Mask {
+        self.old.iter().flat_map(Tuple::columns).map(|value| value == Column::Null).collect()
+    }
+}
+
+/// What a table asks of its bags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// A row may change more than once.
+    pub(crate) chains: bool,
+    /// All rows to update have NULLs in the same columns, and the same columns are written.
+    pub(crate) uniform: bool,
+}
+
+impl Rules {
+    pub(crate) fn of(table: &Table) -> Rules {
+        Rules {
+            chains: table.collisions == Collisions::None,
+            uniform: !table.columns.iter().all(|column| column.target.bytewise),
+        }
+    }
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Bag {
+    rules: Rules,
     rows: Vec<Row>,
-    /// By what is looked for.
-    looked_for: HashTable<usize>,
+    /// The first row that looks for a value, and how many do.
+    looked_for: HashTable<(usize, u32)>,
     /// By what they are now.
     now: HashTable<usize>,
-    /// The columns that an UPDATE of any row sent; the others are TOAST values that nobody changed.
-    sent: Vec<bool>,
+    /// What the rows to update have in common, where they must.
+    common: Option<(Mask, Option<Mask>)>,
     tuple_bytes: usize,
     /// Tuples are copied out of the messages they came in.
     detached: bool,
 }
 
 impl Bag {
-    /// Of rows with so many columns; `detached` as in [`crate::fold::Fold::new`].
-    pub(crate) fn new(columns: usize, detached: bool) -> Bag {
-        Bag { sent: vec![false; columns], detached, ..Bag::default() }
+    /// `detached` as in [`crate::fold::Fold::new`].
+    pub(crate) fn new(rules: Rules, detached: bool) -> Bag {
+        Bag {
+            rules,
+            rows: Vec::new(),
+            looked_for: HashTable::new(),
+            now: HashTable::new(),
+            common: None,
+            tuple_bytes: 0,
+            detached,
+        }
     }
 
     /// Rows to look for or to write.
@@ -68,63 +118,96 @@ impl Bag {
         self.tuple_bytes + self.rows.len() * CHANGE_OVERHEAD
     }
 
-    /// The rows, and which columns an UPDATE of them writes.
-    pub(crate) fn into_rows(self) -> (Vec<Row>, Vec<bool>) {
-        (self.rows, self.sent)
+    pub(crate) fn into_rows(self) -> Vec<Row> {
+        self.rows
     }
 
-    /// Takes one change in; false if another bag is to begin with it, or it is no change of a bag.
+    /// Takes one change in; false if another bag is to begin with it, or it is no change of a bag. Nothing has changed
+    /// then.
     pub(crate) fn add(&mut self, op: &Op) -> bool {
         if self.bytes() >= PIECE {
             return false;
         }
         let (old, new) = match op {
-            Op::Insert(new) => (None, Some(new)),
-            Op::Update { old: Some(old), new } if !old.key_only => (Some(&old.tuple), Some(new)),
-            Op::Delete(old) if !old.key_only => (Some(&old.tuple), None),
-            Op::Update { .. } | Op::Delete(_) => return false,
-        };
-        if let (Some(_), Some(new)) = (old, new) {
-            for (sent, column) in self.sent.iter_mut().zip(new.columns()) {
-                *sent |= column != Column::Unchanged;
+            Op::Insert(new) if self.rules.chains => {
+                self.push(None, 0, Some(self.own(new)), None);
+                return true;
             }
-        }
-        let Some(old) = old else {
-            self.push(None, new.map(|new| self.own(new)));
-            return true;
+            Op::Update { old: Some(old), new } if !old.key_only => (&old.tuple, Some(new)),
+            Op::Delete(old) if !old.key_only => (&old.tuple, None),
+            Op::Insert(_) | Op::Update { .. } | Op::Delete(_) => return false,
         };
         if old.has_unchanged() {
             return false;
         }
-        let after = new.map(|new| if new.has_unchanged() { complete(old, new) } else { self.own(new) });
-        let (rows, hash) = (&self.rows, hash(old));
-        let is_now = |&at: &usize| rows[at].new.as_ref() == Some(old);
-        if let Ok(found) = self.now.find_entry(hash, is_now) {
-            let (at, _) = found.remove();
+        let sent = new.filter(|new| new.has_unchanged()).map(|new| {
+            let sent = new.columns().map(|column| column != Column::Unchanged);
+            sent.collect::<Mask>()
+        });
+        let after = new.map(|new| if sent.is_some() { complete(old, new) } else { self.own(new) });
+        let makes_one_like_it = after.as_ref().is_some_and(|after| self.count_of(after) > 0);
+        let (rows, old_hash) = (&self.rows, hash(old));
+        let known = self.now.find(old_hash, |&at| rows[at].new.as_ref() == Some(old)).copied();
+        if let Some(at) = known {
+            let is_new = rows[at].old.is_none();
+            let sent = if is_new { None } else { union(rows[at].sent.clone(), sent) };
+            let fits =
+                is_new || after.is_none() || !makes_one_like_it && self.is_common(rows[at].nulls(), &sent);
+            if !self.rules.chains || !fits {
+                return false;
+            }
+            if let Ok(found) = self.now.find_entry(old_hash, |&other| other == at) {
+                found.remove();
+            }
+            self.rows[at].sent = sent;
             self.become_(at, after);
             return true;
         }
-        if self.looked_for.find(hash, |&at| rows[at].old.as_ref() == Some(old)).is_some() {
+        let nth = self.count_of(old);
+        let row = Row { old: Some(self.own(old)), nth, new: None, sent };
+        if nth == LIKE_MAX
+            || after.is_some() && (makes_one_like_it || !self.is_common(row.nulls(), &row.sent))
+        {
             return false;
         }
-        let before = self.own(old);
-        self.push(Some(before), after);
+        if self.rules.uniform && after.is_some() && self.common.is_none() {
+            self.common = Some((row.nulls(), row.sent.clone()));
+        }
+        self.push(row.old, nth, after, row.sent);
         true
+    }
+
+    /// A row to update with NULLs looked for there, and with these columns written, may be of this bag.
+    fn is_common(&self, nulls: Mask, sent: &Option<Mask>) -> bool {
+        self.common.as_ref().is_none_or(|common| common.0 == nulls && common.1 == *sent)
+    }
+
+    /// How many that look like it are looked for.
+    fn count_of(&self, tuple: &Tuple) -> u32 {
+        let rows = &self.rows;
+        let found = self.looked_for.find(hash(tuple), |&(at, _)| rows[at].old.as_ref() == Some(tuple));
+        found.map_or(0, |&(_, count)| count)
     }
 
     fn own(&self, tuple: &Tuple) -> Tuple {
         if self.detached { tuple.detached() } else { tuple.clone() }
     }
 
-    fn push(&mut self, old: Option<Tuple>, new: Option<Tuple>) {
+    fn push(&mut self, old: Option<Tuple>, nth: u32, new: Option<Tuple>, sent: Option<Mask>) {
         let at = self.rows.len();
         if let Some(old) = &old {
             self.tuple_bytes += old.byte_len();
             let rows = &self.rows;
-            let hash_of = |&other: &usize| rows[other].old.as_ref().map_or(0, hash);
-            self.looked_for.insert_unique(hash(old), at, hash_of);
+            let is_like = |&(other, _): &(usize, u32)| rows[other].old.as_ref() == Some(old);
+            match self.looked_for.find_mut(hash(old), is_like) {
+                Some((_, count)) => *count += 1,
+                None => {
+                    let hash_of = |&(other, _): &(usize, u32)| rows[other].old.as_ref().map_or(0, hash);
+                    self.looked_for.insert_unique(hash(old), (at, 1), hash_of);
+                }
+            }
         }
-        self.rows.push(Row { old, new: None });
+        self.rows.push(Row { old, nth, new: None, sent });
         self.become_(at, new);
     }
 
@@ -140,6 +223,12 @@ impl Bag {
             self.now.insert_unique(hash_now, at, hash_of);
         }
     }
+}
+
+/// The columns of either; all, if one has all.
+fn union(one: Option<Mask>, other: Option<Mask>) -> Option<Mask> {
+    let both: Mask = one?.into_iter().zip(other?).map(|(one, other)| one || other).collect();
+    both.contains(&false).then_some(both)
 }
 
 /// `new` with the values it did not send taken from `old`.
@@ -253,15 +342,14 @@ mod tests {
         (columns.next().unwrap(), columns.next().unwrap())
     }
 
-    /// As the statements do it: one that deletes, one that updates, one that inserts, each of which sees what was there
-    /// before it. False where too few rows are met.
+    /// As the statements do it: those that delete, those that update, those that insert. The first two in any order of
+    /// their rows, here one by one from the last. False where too few rows are met.
     fn write(model: &mut Model, bag: Bag) -> bool {
-        let (rows, _) = bag.into_rows();
+        let rows = bag.into_rows();
         for updates in [false, true] {
-            let before = model.clone();
-            for Row { old, new } in rows.iter().filter(|row| row.new.is_some() == updates) {
+            for Row { old, new, .. } in rows.iter().rev().filter(|row| row.new.is_some() == updates) {
                 let Some(old) = old else { continue };
-                if before.get(&values(old)).is_none_or(|count| *count == 0) || !take(model, values(old)) {
+                if !take(model, values(old)) {
                     return false;
                 }
                 if let Some(new) = new {
@@ -269,12 +357,29 @@ mod tests {
                 }
             }
         }
-        for Row { old, new } in &rows {
+        for Row { old, new, .. } in &rows {
             if let (None, Some(new)) = (old, new) {
                 put(model, values(new));
             }
         }
         true
+    }
+
+    const FREE: Rules = Rules { chains: true, uniform: false };
+
+    /// All steps in bags, each written before the next begins; false where too few rows are met.
+    fn write_all(model: &mut Model, steps: &[Step], rules: Rules) -> bool {
+        let (mut through, mut bag) = (true, Bag::new(rules, false));
+        for step in steps {
+            if !bag.add(&step.op()) {
+                through &= write(model, std::mem::replace(&mut bag, Bag::new(rules, false)));
+                if !bag.add(&step.op()) {
+                    let Step::Insert(new) = step else { panic!("an empty bag refuses {step:?}") };
+                    put(model, *new);
+                }
+            }
+        }
+        write(model, bag) && through
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -295,19 +400,13 @@ mod tests {
         fn the_net_effect_is_the_effect(
             steps in steps(),
             start in prop::collection::btree_map((0..3_u8, 0..2_u8), 0..3_usize, 0..6),
+            chains in any::<bool>(),
+            uniform in any::<bool>(),
         ) {
             let mut one_at_a_time = start.clone();
             let clean = steps.iter().all(|step| apply(&mut one_at_a_time, step));
             let mut at_once = start;
-            let (mut through, mut bag) = (true, Bag::new(2, false));
-            for step in &steps {
-                if !bag.add(&step.op()) {
-                    let full = std::mem::replace(&mut bag, Bag::new(2, false));
-                    through = through && write(&mut at_once, full);
-                    prop_assert!(bag.add(&step.op()));
-                }
-            }
-            through = through && write(&mut at_once, bag);
+            let through = write_all(&mut at_once, &steps, Rules { chains, uniform });
             prop_assert_eq!(through, clean);
             if clean {
                 one_at_a_time.retain(|_, count| *count > 0);
@@ -319,39 +418,75 @@ mod tests {
 
     #[test]
     fn a_row_that_changes_often_is_looked_for_once_and_written_once() {
-        let mut bag = Bag::new(2, false);
+        let mut bag = Bag::new(FREE, false);
         assert!((1..100).all(|n| bag.add(&Step::Update((n, 7), (n + 1, 7)).op())));
-        let (rows, sent) = bag.into_rows();
-        assert_eq!((rows.len(), sent), (1, vec![true, true]));
+        let rows = bag.into_rows();
+        assert_eq!((rows.len(), &rows[0].sent), (1, &None));
         assert_eq!(rows[0].old.as_ref().map(values), Some((1, 7)));
         assert_eq!(rows[0].new.as_ref().map(values), Some((100, 7)));
     }
 
     #[test]
+    fn where_rows_collide_each_version_is_written() {
+        let mut bag = Bag::new(Rules { chains: false, uniform: false }, false);
+        assert!(!bag.add(&Step::Insert((1, 1)).op()), "what it collides with is to be met");
+        assert!(bag.add(&Step::Update((1, 1), (2, 1)).op()));
+        assert!(!bag.add(&Step::Update((2, 1), (3, 1)).op()));
+        assert!(bag.add(&Step::Update((5, 1), (3, 1)).op()));
+        assert_eq!(bag.len(), 2);
+    }
+
+    #[test]
     fn what_nobody_changed_is_kept_and_not_written() {
-        let mut bag = Bag::new(2, true);
+        let mut bag = Bag::new(FREE, true);
         assert!(bag.add(&Step::Touch((1, 7), 2).op()));
         assert!(bag.add(&Step::Touch((2, 7), 3).op()));
-        let (rows, sent) = bag.into_rows();
-        assert_eq!(sent, [true, false]);
+        assert!(bag.add(&Step::Update((9, 7), (8, 7)).op()));
+        let rows = bag.into_rows();
+        assert_eq!(
+            rows.iter().map(|row| row.sent.clone()).collect::<Vec<_>>(),
+            [Some(vec![true, false]), None]
+        );
         assert_eq!(rows[0].new.as_ref().map(values), Some((3, 7)));
     }
 
     #[test]
-    fn a_second_row_like_one_that_is_looked_for_begins_another_bag() {
-        let mut bag = Bag::new(2, false);
-        assert!(bag.add(&Step::Delete((1, 1)).op()));
-        assert!(!bag.add(&Step::Delete((1, 1)).op()));
+    fn values_that_may_be_equal_unseen_are_found_by_one_statement() {
+        let mut bag = Bag::new(Rules { chains: true, uniform: true }, false);
+        assert!(bag.add(&Step::Update((1, 7), (2, 7)).op()));
+        assert!(bag.add(&Step::Delete((0, 7)).op()), "rows that go are found before");
+        assert!(!bag.add(&Step::Update((0, 8), (2, 8)).op()), "a NULL elsewhere");
+        assert!(!bag.add(&Step::Touch((3, 8), 4).op()), "not all columns");
+        assert!(bag.add(&Step::Update((3, 8), (4, 8)).op()));
+    }
+
+    #[test]
+    fn rows_that_are_alike_are_counted_up_to_a_bound() {
+        let mut bag = Bag::new(FREE, false);
+        let delete = Step::Delete((1, 1)).op();
+        assert_eq!((0..100).take_while(|_| bag.add(&delete)).count(), LIKE_MAX as usize);
         assert!(
             !bag.add(&Op::Delete(OldTuple { key_only: true, tuple: row((2, 2)) })),
             "no row of all values"
         );
-        assert_eq!(bag.len(), 1);
+        assert_eq!(
+            bag.into_rows().iter().map(|row| row.nth).collect::<Vec<_>>(),
+            (0..LIKE_MAX).collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn a_row_like_one_that_is_looked_for_is_of_another_bag() {
+        let mut bag = Bag::new(FREE, false);
+        assert!(bag.add(&Step::Update((1, 1), (2, 2)).op()));
+        assert!(!bag.add(&Step::Update((3, 3), (1, 1)).op()));
+        assert!(!bag.add(&Step::Update((2, 2), (1, 1)).op()));
+        assert!(bag.add(&Step::Insert((1, 1)).op()), "new rows come last");
     }
 
     #[test]
     fn a_bag_is_no_larger_than_a_statement_may_be() {
-        let mut bag = Bag::new(1, false);
+        let mut bag = Bag::new(FREE, false);
         let value = "x".repeat(PIECE / 4);
         let insert = Op::Insert([Column::Text(value.as_bytes())].into_iter().collect());
         assert_eq!((0..10).take_while(|_| bag.add(&insert)).count(), 4);

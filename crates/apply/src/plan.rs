@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use txn::Op;
 
-use crate::bag::Bag;
+use crate::bag::{Bag, Rules};
 use crate::batch::{CHANGE_OVERHEAD, Change};
 use crate::fold::{Fold, Folded};
 use crate::statement::{Arrays, Misfit};
@@ -97,7 +97,7 @@ impl Plan {
         self.rows
     }
 
-    /// Rows that each take a statement, which may even read a whole table: more
+    /// Rows, or the first ones of bags, that each take a statement, which may even read a whole table: more
     /// of them gain nothing from being written together.
     pub(crate) fn single_rows(&self) -> usize {
         self.single_rows
@@ -155,6 +155,8 @@ impl Plan {
         if table.path == Path::Bag
             && let Some((before, after)) = add_to_bag(steps, table, op, detached)
         {
+            // A bag of one row is written by itself.
+            self.single_rows += usize::from(before.rows == 0);
             self.rows = self.rows + after.rows - before.rows;
             self.bytes = self.bytes + after.bytes - before.bytes;
             return Ok(());
@@ -215,7 +217,7 @@ fn add_to_bag(steps: &mut Vec<Step>, table: &Table, op: &Op, detached: bool) -> 
     if matches!(op, Op::Insert(_)) {
         return None;
     }
-    let mut bag = Bag::new(table.columns.len(), detached);
+    let mut bag = Bag::new(Rules::of(table), detached);
     bag.add(op).then(|| {
         let after = size(&bag);
         steps.push(Step::Bag(bag));

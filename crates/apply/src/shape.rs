@@ -22,10 +22,14 @@ use std::sync::Arc;
 use base::Oid;
 use rustc_hash::FxHashMap;
 
+use crate::bag::Mask;
 use crate::table::{Column, Lookup, Table};
+use bags::Finding;
 
 const TEXT: Oid = Oid(25);
 const TEXT_ARRAY: Oid = Oid(1009);
+const INT4: Oid = Oid(23);
+const INT4_ARRAY: Oid = Oid(1007);
 
 /// A statement to prepare.
 #[derive(Debug)]
@@ -75,7 +79,7 @@ impl Shape {
 }
 
 /// Which columns an UPDATE writes: those whose value was sent.
-pub(crate) type Present = Vec<bool>;
+pub(crate) type Present = Mask;
 
 /// What a shape is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -89,10 +93,9 @@ pub(crate) enum Kind {
     SetUpdate(Present),
     /// An UPDATE that leaves nothing of the old row.
     SetReplace,
-    /// Of rows that are found by all of their values, of which some are NULL at most in these columns.
-    BagDelete(Present),
-    /// The same; writes the first.
-    BagUpdate(Present, Present),
+    /// Of rows that are found by all of their values.
+    BagDelete(Finding),
+    BagUpdate(Present, Finding),
     RowInsert,
     RowUpdate(Present),
     RowDelete,
@@ -105,29 +108,29 @@ pub(crate) enum Kind {
 pub(crate) struct Shapes {
     made: FxHashMap<(u64, bool, Kind), Arc<Shape>>,
     /// In which columns of a table NULLs were looked for.
-    nulls: FxHashMap<u64, Vec<Present>>,
+    nulls: FxHashMap<u64, Vec<Mask>>,
     count: u64,
 }
 
-/// A table's statements are made for so many sets of columns with NULLs; another stands for all others.
-const NULLS_MAX: usize = 8;
+/// A table's statements are made for so many sets of columns with NULLs; one more stands for all others.
+const NULLS_MAX: usize = 32;
 
 impl Shapes {
     pub(crate) fn new() -> Self {
         Shapes::default()
     }
 
-    /// The columns in which a statement on `table` expects NULLs that meets some in `nulls`: a NULL is found by another
-    /// condition, and not by every index as fast.
-    pub(crate) fn nulls(&mut self, table: &Table, nulls: Present) -> Present {
+    /// How rows of `table` are found that have a NULL in each of these columns: by conditions of their own, which an
+    /// index serves and hashes are made of, as long as there are not too many of them.
+    pub(crate) fn finding(&mut self, table: &Table, nulls: Mask, numbered: bool) -> Finding {
         let known = self.nulls.entry(table.id).or_default();
         if !known.contains(&nulls) {
             if known.len() == NULLS_MAX {
-                return table.columns.iter().map(|column| !column.target.not_null).collect();
+                return Finding { nulls: None, numbered };
             }
             known.push(nulls.clone());
         }
-        nulls
+        Finding { nulls: Some(nulls), numbered }
     }
 
     /// The shape of `kind` on `table`; `binary` chooses the form of a set's
@@ -154,9 +157,9 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
     let all: Vec<usize> = (0..table.columns.len()).collect();
     let key = || table.key.clone();
     let (sql, parameters) = match kind {
-        Kind::BagDelete(nulls) => (bags::delete(table, binary, nulls), all),
-        Kind::BagUpdate(present, nulls) => {
-            (bags::update(table, binary, present, nulls), [all, bags::written(present)].concat())
+        Kind::BagDelete(finding) => (finding.delete(table, binary), all),
+        Kind::BagUpdate(present, finding) => {
+            (finding.update(table, binary, present), [all, bags::written(present)].concat())
         }
         Kind::SetProbe => (set_probe(table, binary), key()),
         Kind::SetInsert => (set_insert(table, binary), all),
@@ -175,6 +178,7 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
             (row_sql(table, kind, &|n| format!("${}", n + 1)), positions)
         }
     };
+    let numbered = matches!(kind, Kind::BagDelete(finding) | Kind::BagUpdate(_, finding) if finding.numbered);
     let finds = !matches!(kind, Kind::SetInsert | Kind::Copy | Kind::RowInsert);
     let by_index = (finds && table.lookup == Lookup::UniqueKey).then(|| table.name.clone());
     let columns = parameters.iter().map(|&position| &table.columns[position].target);
@@ -182,11 +186,13 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
         let parameter_types = columns.map(|column| column.type_oid).collect();
         Shape { name, sql, parameter_types, element_types: Vec::new(), by_index }
     } else if binary {
-        let (parameter_types, element_types) =
-            columns.map(|column| (column.array_oid, column.type_oid)).unzip();
+        let (parameter_types, element_types) = columns
+            .map(|column| (column.array_oid, column.type_oid))
+            .chain(numbered.then_some((INT4_ARRAY, INT4)))
+            .unzip();
         Shape { name, sql, parameter_types, element_types, by_index }
     } else {
-        let count = parameters.len();
+        let count = parameters.len() + usize::from(numbered);
         let parameter_types = vec![TEXT_ARRAY; count];
         Shape { name, sql, parameter_types, element_types: vec![TEXT; count], by_index }
     }
@@ -214,18 +220,21 @@ fn list<T>(
     text
 }
 
-/// The arrays as a relation `s(c0, c1, ...)`. They are taken apart in a select
-/// list, in step with one another; in FROM their rows would be copied to a
-/// tuplestore first, and to a file if they exceed `work_mem`.
+/// The arrays as a relation `s(c0, c1, ...)`.
 fn from_arrays(columns: &[&Column], binary: bool) -> String {
-    let rows = list(0..columns.len(), ", ", |n| format!("pg_catalog.unnest(${}) AS c{n}", n + 1));
+    format!("({}) AS s", unnested(columns.iter().map(|column| column.target.type_name.as_str()), binary))
+}
+
+/// The rows of arrays whose values have these types. They are taken apart in a select list, in step with one another; in
+/// FROM their rows would be copied to a tuplestore first, and to a file if they exceed `work_mem`.
+fn unnested<'t>(types: impl Iterator<Item = &'t str> + Clone, binary: bool) -> String {
+    let numbers = 0..types.clone().count();
+    let rows = list(numbers, ", ", |n| format!("pg_catalog.unnest(${}) AS c{n}", n + 1));
     if binary {
-        return format!("(SELECT {rows}) AS s");
+        return format!("SELECT {rows}");
     }
-    let casts = list(columns.iter().enumerate(), ", ", |(n, column)| {
-        format!("u.c{n}::{} AS c{n}", column.target.type_name)
-    });
-    format!("(SELECT {casts} FROM (SELECT {rows}) AS u) AS s")
+    let casts = list(types.enumerate(), ", ", |(n, name)| format!("u.c{n}::{name} AS c{n}"));
+    format!("SELECT {casts} FROM (SELECT {rows}) AS u")
 }
 
 fn columns_at<'a>(table: &'a Table, positions: &[usize]) -> Vec<&'a Column> {

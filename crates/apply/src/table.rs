@@ -9,8 +9,8 @@
 //! |-----------------------------------------------------------|------|
 //! | a trigger that fires for replicas                          | rows, one at a time, and a barrier for every other table (the trigger may look anywhere) |
 //! | a unique, immediate, full, NOT NULL index on the identity whose types are equal only when their bytes are | fold |
-//! | an identity column GENERATED ALWAYS outside the key        | rows |
-//! | no such index, no partitions, and a source with REPLICA IDENTITY FULL | bag |
+//! | an identity column GENERATED ALWAYS outside the key, or among all columns where these find the row | rows |
+//! | no key of its own, no partitions, and a source with REPLICA IDENTITY FULL | bag |
 //! | anything else                                              | rows; runs of INSERTs are still written together |
 
 use std::fmt;
@@ -141,8 +141,8 @@ pub(crate) struct Table {
     pub(crate) key_mask: Vec<bool>,
     pub(crate) lookup: Lookup,
     pub(crate) path: Path,
-    /// An index may lead to a row whose values are known.
-    pub(crate) indexed: bool,
+    /// The columns by whose values an index may lead to a row, by position.
+    pub(crate) indexed: Vec<usize>,
     /// Rows with different keys never stand in one another's way.
     pub(crate) sole_unique_key: bool,
     /// What is read before its changes are applied.
@@ -257,7 +257,10 @@ impl Table {
         if let Some(column) = columns.iter().find(|column| column.target.generated) {
             return Err(MappingError::GeneratedColumn { table: name, column: column.target.name.clone() });
         }
-        let indexed = relation.columns.iter().any(|column| target.indexed.contains(&column.name));
+        let leads = |column: &Column| {
+            column.target.equality.is_some() && target.indexed.contains(&column.target.name)
+        };
+        let indexed = (0..columns.len()).filter(|&at| leads(&columns[at])).collect();
         let published = |column: &TargetColumn| relation.columns.iter().any(|c| c.name == column.name);
         let extras = target.columns.iter().filter(|c| !c.generated && !published(c));
         let extras = extras.map(|column| quote_ident(&column.name)).collect();
@@ -314,14 +317,18 @@ fn lookup<'a>(relation: &Relation, target: &'a TargetTable) -> (Lookup, Vec<usiz
     (if unique.is_some() { Lookup::UniqueKey } else { Lookup::Key }, identity, unique)
 }
 
+/// The statement for a bag has each column twice and a few more, and no list of a query more than 1,664.
+const BAG_COLUMNS_MAX: usize = 800;
+
 fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: Lookup) -> Path {
     if target.firing_trigger.is_some() {
         return Path::RowsAlone;
     }
-    if columns.iter().any(|column| column.target.identity_always && !column.key) {
+    let is_whole = lookup == Lookup::Full;
+    if columns.iter().any(|column| column.target.identity_always && (is_whole || !column.key)) {
         return Path::Rows;
     }
-    if lookup == Lookup::Full && !target.partitioned && !columns.is_empty() {
+    if is_whole && !target.partitioned && (1..=BAG_COLUMNS_MAX).contains(&columns.len()) {
         return Path::Bag;
     }
     let foldable = columns
@@ -439,6 +446,11 @@ mod tests {
             target.partitioned = true;
         });
         assert_eq!((partitioned.path, partitioned.lookup), (Path::Rows, Lookup::Full));
+        let always = map(ReplicaIdentity::Full, |target| {
+            target.unique_keys.clear();
+            target.columns[1].identity_always = true;
+        });
+        assert_eq!((always.path, always.lookup), (Path::Rows, Lookup::Full));
         let not_unique = map(ReplicaIdentity::Default, |target| target.unique_keys.clear());
         assert_eq!((not_unique.path, not_unique.lookup), (Path::Rows, Lookup::Key));
 

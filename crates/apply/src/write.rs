@@ -7,16 +7,17 @@
 //! Within a fold: probe, DELETE, UPDATE, INSERT. Values of other unique keys
 //! are freed before they are taken where that is possible; where it is not
 //! (a swap), the statement fails and the chunk is applied exactly. Within a
-//! bag the same, in at most one statement each.
+//! bag the same, but for the probe.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::Lsn;
 use proto::pgoutput::{Column, Tuple};
+use rustc_hash::FxHashMap;
 use txn::Op;
 
-use crate::bag::{Bag, Row};
+use crate::bag::{Bag, Mask, Row, Rules};
 use crate::fold::{Fold, Net};
 use crate::plan::{PIECE, Plan, Stage, Step};
 use crate::prefetch::{Hand, Prefetch, Written};
@@ -26,6 +27,9 @@ use crate::table::{Lookup, Table};
 
 /// A COPY of fewer rows takes as long to begin as it saves.
 const COPY_ROWS_MIN: u64 = 32;
+
+/// For fewer rows than these a table without an index is not read whole, joined and sorted.
+const SCAN_ROWS_MIN: usize = 4;
 
 /// Makes the statements of one session; keeps the shapes they are made of.
 pub(crate) struct Writer {
@@ -40,6 +44,8 @@ pub(crate) struct Writer {
     prefetch: Prefetch,
     /// A statement is of about so many bytes.
     piece: usize,
+    join_by_hash: Arc<Shape>,
+    join_by_index: Arc<Shape>,
 }
 
 /// A plan that is being written.
@@ -100,6 +106,8 @@ impl Writer {
             exact_only: false,
             prefetch: Prefetch::default(),
             piece: PIECE,
+            join_by_hash: Arc::new(plain("join_by_hash", bags::JOIN_BY_HASH)),
+            join_by_index: Arc::new(plain("join_by_index", bags::JOIN_BY_INDEX)),
         }
     }
 
@@ -197,18 +205,22 @@ impl Writer {
 
     /// The statements of a bag.
     fn bag(&mut self, table: &Table, bag: Bag, made: &mut VecDeque<Statement>) -> Result<(), Misfit> {
-        let (rows, present) = bag.into_rows();
-        let (mut deleted, mut updated, mut inserted) = (Vec::new(), Vec::new(), Vec::new());
-        for row in rows {
-            match row {
-                Row { old: Some(old), new: None } => deleted.push((old, None)),
-                Row { old: Some(old), new: Some(new) } => updated.push((old, Some(new))),
-                Row { old: None, new: Some(new) } => inserted.push(new),
-                Row { old: None, new: None } => {}
+        let (mut deleted, mut updated, mut inserted) = (Groups::default(), Groups::default(), Vec::new());
+        for row in bag.into_rows() {
+            match (&row.old, &row.new) {
+                (Some(_), None) => deleted.add(row),
+                (Some(_), Some(_)) => updated.add(row),
+                (None, Some(_)) => inserted.extend(row.new),
+                (None, None) => {}
             }
         }
-        self.found_rows(table, &deleted, None, made)?;
-        self.found_rows(table, &updated, Some(present), made)?;
+        for group in deleted.groups {
+            self.found_rows(table, &group, None, made)?;
+        }
+        for group in updated.groups {
+            let all = || vec![true; table.columns.len()];
+            self.found_rows(table, &group, Some(group.sent.clone().unwrap_or_else(all)), made)?;
+        }
         if !inserted.is_empty() {
             let mut arrays = Arrays::within(table.columns.len(), self.binary, &mut self.spare);
             inserted.iter().try_for_each(|new| arrays.push(new.columns()))?;
@@ -217,42 +229,47 @@ impl Writer {
         Ok(())
     }
 
-    /// The statement that finds rows by all of their values and writes the columns of `present` of each, or deletes it.
+    /// The statements that find rows by all of their values and write the columns of `present` of each, or delete it.
     fn found_rows(
         &mut self,
         table: &Table,
-        rows: &[(Tuple, Option<Tuple>)],
+        group: &Group,
         present: Option<Present>,
         made: &mut VecDeque<Statement>,
     ) -> Result<(), Misfit> {
-        if rows.is_empty() {
-            return Ok(());
-        }
+        let rows = &group.rows;
+        let numbered = rows.iter().any(|row| row.nth > 0);
+        let finding = self.shapes.finding(table, group.nulls.clone(), numbered);
+        let is_led = finding.is_led(table);
         let mask = present.clone().unwrap_or_default();
-        // By itself it is sought until it is met.
-        if let ([(old, new)], false) = (rows, table.indexed) {
-            let values = written(new, &mask).chain(old.columns());
-            let kind = present.map_or(Kind::RowDelete, Kind::RowUpdate);
-            made.push_back(row_statement(self.shapes.get(table, self.binary, kind), values)?);
+        // Few are sought each until it is met. More than one only where none can be taken for what another became.
+        if !is_led && rows.len() < if Rules::of(table).uniform { 2 } else { SCAN_ROWS_MIN } {
+            let shape = self.shapes.get(table, self.binary, present.map_or(Kind::RowDelete, Kind::RowUpdate));
+            for row in rows {
+                let old = row.old.iter().flat_map(Tuple::columns);
+                made.push_back(row_statement(Arc::clone(&shape), written(&row.new, &mask).chain(old))?);
+            }
             return Ok(());
         }
-        let mut nulls = vec![false; table.columns.len()];
         let columns = table.columns.len() + mask.iter().filter(|present| **present).count();
-        let mut arrays = Arrays::within(columns, self.binary, &mut self.spare);
-        for (old, new) in rows {
-            for (null, value) in nulls.iter_mut().zip(old.columns()) {
-                *null |= value == Column::Null;
-            }
-            arrays.push(old.columns().chain(written(new, &mask)))?;
+        let mut arrays = Arrays::within(columns + usize::from(numbered), self.binary, &mut self.spare);
+        for row in rows {
+            let (bytes, text) = (row.nth.to_be_bytes(), row.nth.to_string());
+            let nth = if self.binary { Column::Binary(&bytes) } else { Column::Text(text.as_bytes()) };
+            let old = row.old.iter().flat_map(Tuple::columns);
+            arrays.push(old.chain(written(&row.new, &mask)).chain(numbered.then_some(nth)))?;
         }
-        let nulls = self.shapes.nulls(table, nulls);
-        let kind = present.map_or(Kind::BagDelete(nulls.clone()), |present| Kind::BagUpdate(present, nulls));
+        let kind = match present {
+            Some(present) => Kind::BagUpdate(present, finding),
+            None => Kind::BagDelete(finding),
+        };
         let statement = arrays.into_statement(self.shapes.get(table, self.binary, kind), rows.len() as u64);
-        if table.indexed {
+        if is_led {
             made.push_back(statement);
         } else {
-            let set = |sql| plain_statement(Arc::new(plain("", sql)));
-            made.extend([set(bags::HASH_JOIN), statement, set(bags::NO_HASH_JOIN)]);
+            let by_hash = plain_statement(Arc::clone(&self.join_by_hash));
+            let by_index = plain_statement(Arc::clone(&self.join_by_index));
+            made.extend([by_hash, statement, by_index]);
         }
         Ok(())
     }
@@ -375,6 +392,36 @@ impl Pass {
             Pass::Replace => 3,
             Pass::Insert => 4,
         }
+    }
+}
+
+/// Rows of a bag that one statement finds and writes.
+struct Group {
+    nulls: Mask,
+    sent: Option<Mask>,
+    rows: Vec<Row>,
+}
+
+/// In the order in which the first of each came.
+#[derive(Default)]
+struct Groups {
+    groups: Vec<Group>,
+    index: FxHashMap<(Mask, Option<Mask>), usize>,
+}
+
+impl Groups {
+    fn add(&mut self, row: Row) {
+        let sent = row.sent.clone().filter(|_| row.new.is_some());
+        let key = (row.nulls(), sent);
+        let at = match self.index.get(&key) {
+            Some(at) => *at,
+            None => {
+                self.groups.push(Group { nulls: key.0.clone(), sent: key.1.clone(), rows: Vec::new() });
+                self.index.insert(key, self.groups.len() - 1);
+                self.groups.len() - 1
+            }
+        };
+        self.groups[at].rows.push(row);
     }
 }
 

@@ -5,69 +5,117 @@
 //! ```
 //! Where an index may lead to them the match is a look-up for each row, which ends with the first that it finds. Where none
 //! may, it is a join by hashes, which reads the table once for all rows; the sessions that apply are told to join by
-//! nothing but indexes, so the statement stands between [`HASH_JOIN`] and [`NO_HASH_JOIN`].
+//! nothing but indexes, so the statement stands between [`JOIN_BY_HASH`] and [`JOIN_BY_INDEX`].
 //!
 //! The values are compared once more with the row that is written, because another session may have changed it since: it
 //! is another row then, as for native apply.
 
-use super::{Present, columns_at, equality, from_arrays, list};
+use super::{columns_at, equality, list, unnested};
+use crate::bag::Mask;
 use crate::table::Table;
 
-/// For the statement behind it.
-pub(crate) const HASH_JOIN: &str = "SET LOCAL enable_hashjoin = on";
-pub(crate) const NO_HASH_JOIN: &str = "SET LOCAL enable_hashjoin = off";
+/// For the statement behind it; no index is of use, not even one that reads the table in another order. Gives no row.
+pub(crate) const JOIN_BY_HASH: &str = "SELECT 1 WHERE pg_catalog.set_config('enable_hashjoin', 'on', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_seqscan', 'on', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_indexscan', 'off', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_bitmapscan', 'off', true) OPERATOR(pg_catalog.=) ''";
+/// The settings that sessions which apply have.
+pub(crate) const JOIN_BY_INDEX: &str = "SELECT 1 WHERE pg_catalog.set_config('enable_hashjoin', 'off', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_seqscan', 'off', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_indexscan', 'on', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_bitmapscan', 'on', true) OPERATOR(pg_catalog.=) ''";
 
-/// `row` and the arrays' row `s` are the same, which has NULLs at most in the columns of `nulls`.
-fn alike(table: &Table, row: &str, s: &str, nulls: &[bool]) -> String {
-    list(table.columns.iter().enumerate(), " AND ", |(n, column)| {
-        let name = format!("{row}.{}", column.sql);
-        let operator = equality(column);
-        match (&column.target.equality, nulls[n]) {
-            // Types without equality are the same when they look the same.
-            (None, _) => {
-                format!("{name}::pg_catalog.text IS NOT DISTINCT FROM {s}.c{n}::pg_catalog.text")
+/// How a set of rows is found.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Finding {
+    /// The columns in which each row has a NULL; `None` where it may be in any.
+    pub(crate) nulls: Option<Mask>,
+    /// Some look like others of the set: behind the columns comes how many before it.
+    pub(crate) numbered: bool,
+}
+
+impl Finding {
+    /// An index may lead to the rows.
+    pub(crate) fn is_led(&self, table: &Table) -> bool {
+        let has_value = |at: &usize| self.nulls.as_ref().is_none_or(|nulls| !nulls[*at]);
+        table.indexed.iter().any(has_value)
+    }
+
+    /// `row` and the arrays' row `s` are the same.
+    fn alike(&self, table: &Table, row: &str, s: &str) -> String {
+        list(table.columns.iter().enumerate(), " AND ", |(n, column)| {
+            let name = format!("{row}.{}", column.sql);
+            let operator = equality(column);
+            match (&column.target.equality, self.nulls.as_ref().map(|nulls| nulls[n])) {
+                (_, Some(true)) => format!("{name} IS NULL"),
+                // Types without equality are the same when they look the same.
+                (None, _) => {
+                    format!("{name}::pg_catalog.text IS NOT DISTINCT FROM {s}.c{n}::pg_catalog.text")
+                }
+                (Some(_), None) if !column.target.not_null => {
+                    format!("({name} {operator} {s}.c{n} OR {name} IS NULL AND {s}.c{n} IS NULL)")
+                }
+                (Some(_), _) => format!("{name} {operator} {s}.c{n}"),
             }
-            (Some(_), true) => format!("({name} {operator} {s}.c{n} OR {name} IS NULL AND {s}.c{n} IS NULL)"),
-            (Some(_), false) => format!("{name} {operator} {s}.c{n}"),
+        })
+    }
+
+    /// The arrays, of all columns and behind them those that are `written`, each row with the place of one that matches.
+    fn found(&self, table: &Table, binary: bool, written: &[usize]) -> String {
+        let all: Vec<usize> = (0..table.columns.len()).collect();
+        let columns = columns_at(table, &[&all, written].concat());
+        let number = self.numbered.then_some("pg_catalog.int4");
+        let types = columns.iter().map(|column| column.target.type_name.as_str()).chain(number);
+        // Values are made of text once, and not for each row that they are compared with.
+        let arrays = format!("({} OFFSET 0) AS s", unnested(types, binary));
+        let (sql, alike) = (&table.sql, self.alike(table, "x", "s"));
+        let nth = format!("s.c{}", columns.len());
+        match (self.is_led(table), self.numbered) {
+            (true, numbered) => {
+                let offset = if numbered { format!(" OFFSET {nth}") } else { String::new() };
+                format!(
+                    "(SELECT (SELECT x.ctid FROM ONLY {sql} AS x WHERE {alike}{offset} LIMIT 1) AS at, s.* \
+                     FROM {arrays} OFFSET 0) AS f"
+                )
+            }
+            (false, false) => format!(
+                "(SELECT DISTINCT ON (s.i) x.ctid AS at, s.* \
+                 FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) AS s \
+                 JOIN ONLY {sql} AS x ON {alike}) AS f"
+            ),
+            (false, true) => format!(
+                "(SELECT s.* FROM (SELECT x.ctid AS at, s.*, \
+                 pg_catalog.row_number() OVER (PARTITION BY s.i ORDER BY x.ctid) AS n \
+                 FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) AS s \
+                 JOIN ONLY {sql} AS x ON {alike}) AS s \
+                 WHERE s.n OPERATOR(pg_catalog.=) ({nth} OPERATOR(pg_catalog.+) 1)) AS f"
+            ),
         }
-    })
-}
-
-/// The arrays, of all columns and behind them those that are `written`, each row with the place of one that matches.
-fn found(table: &Table, binary: bool, nulls: &[bool], written: &[usize]) -> String {
-    let all: Vec<usize> = (0..table.columns.len()).collect();
-    let arrays = from_arrays(&columns_at(table, &[&all, written].concat()), binary);
-    let (sql, alike) = (&table.sql, alike(table, "x", "s", nulls));
-    if table.indexed {
-        return format!(
-            "(SELECT (SELECT x.ctid FROM ONLY {sql} AS x WHERE {alike} LIMIT 1) AS at, s.* FROM {arrays} OFFSET 0) AS f"
-        );
     }
-    format!(
-        "(SELECT DISTINCT ON (s.i) x.ctid AS at, s.* FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) \
-         AS s JOIN ONLY {sql} AS x ON {alike}) AS f"
-    )
-}
 
-pub(super) fn update(table: &Table, binary: bool, present: &Present, nulls: &[bool]) -> String {
-    let written = written(present);
-    let mut assignments = list(written.iter().enumerate(), ", ", |(n, &at)| {
-        format!("{} = f.c{}", table.columns[at].sql, n + table.columns.len())
-    });
-    if assignments.is_empty() {
-        let first = &table.columns[0].sql;
-        assignments = format!("{first} = t.{first}");
+    pub(super) fn update(&self, table: &Table, binary: bool, present: &Mask) -> String {
+        let written = written(present);
+        let mut assignments = list(written.iter().enumerate(), ", ", |(n, &at)| {
+            format!("{} = f.c{}", table.columns[at].sql, n + table.columns.len())
+        });
+        if assignments.is_empty() {
+            let first = &table.columns[0].sql;
+            assignments = format!("{first} = t.{first}");
+        }
+        let (found, same) = (self.found(table, binary, &written), self.alike(table, "t", "f"));
+        format!(
+            "UPDATE ONLY {} AS t SET {assignments} FROM {found} WHERE t.ctid = f.at AND {same}",
+            table.sql
+        )
     }
-    let (found, same) = (found(table, binary, nulls, &written), alike(table, "t", "f", nulls));
-    format!("UPDATE ONLY {} AS t SET {assignments} FROM {found} WHERE t.ctid = f.at AND {same}", table.sql)
-}
 
-pub(super) fn delete(table: &Table, binary: bool, nulls: &[bool]) -> String {
-    let (found, same) = (found(table, binary, nulls, &[]), alike(table, "t", "f", nulls));
-    format!("DELETE FROM ONLY {} AS t USING {found} WHERE t.ctid = f.at AND {same}", table.sql)
+    pub(super) fn delete(&self, table: &Table, binary: bool) -> String {
+        let (found, same) = (self.found(table, binary, &[]), self.alike(table, "t", "f"));
+        format!("DELETE FROM ONLY {} AS t USING {found} WHERE t.ctid = f.at AND {same}", table.sql)
+    }
 }
 
 /// The columns that are.
-pub(super) fn written(present: &Present) -> Vec<usize> {
+pub(super) fn written(present: &Mask) -> Vec<usize> {
     (0..present.len()).filter(|&at| present[at]).collect()
 }

@@ -97,6 +97,48 @@ fn rows_that_are_equal_and_look_different_are_each_found_once() {
     });
 }
 
+#[test]
+fn rows_that_are_alike_are_counted_off() {
+    scenario_with(&[FOLDED], |s| {
+        for (table, index) in [("bare", ""), ("led", "CREATE INDEX ON led (a)")] {
+            s.both(&format!(
+                "CREATE TABLE {table} (a int, b text); ALTER TABLE {table} REPLICA IDENTITY FULL; {index}"
+            ));
+            s.source(&format!("INSERT INTO {table} SELECT i / 100, NULL FROM generate_series(0, 399) i"));
+        }
+        s.follow();
+        s.stop();
+        for table in ["bare", "led"] {
+            s.source(&format!(
+                "DELETE FROM {table} WHERE ctid IN (SELECT ctid FROM {table} ORDER BY a, ctid LIMIT 70)"
+            ));
+            s.source(&format!("UPDATE {table} SET b = 'x' WHERE ctid IN (SELECT ctid FROM {table} ORDER BY a DESC LIMIT 150)"));
+            s.source(&format!("UPDATE {table} SET a = a + 1 WHERE a < 2"));
+        }
+        s.follow();
+        s.same();
+        assert_eq!(replays(s, 0), 0);
+    });
+}
+
+/// A value that another one follows in the same batch may be in the way of a row of the target's own.
+#[test]
+fn f1_a_version_that_collides_is_not_passed_over() {
+    scenario(|s| {
+        s.both("CREATE TABLE t (a int, b text); ALTER TABLE t REPLICA IDENTITY FULL");
+        s.target("CREATE UNIQUE INDEX ON t (a)");
+        s.source("INSERT INTO t VALUES (1, 'one')");
+        s.follow();
+        s.target("INSERT INTO t VALUES (7, 'local')");
+        s.source("UPDATE t SET b = 'uno'; INSERT INTO t VALUES (7, 'source'); DELETE FROM t WHERE a = 7");
+        s.wait_for_log("conflict=insert_exists");
+        assert_eq!(s.target_one("SELECT b FROM t WHERE a = 7"), "local");
+        s.target("DELETE FROM t WHERE a = 7");
+        s.catch_up();
+        s.same();
+    });
+}
+
 /// Columns that only the target has stay as they are.
 #[test]
 fn what_the_source_does_not_have_is_left_alone() {
