@@ -49,6 +49,10 @@ const INSERTS_SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, sk integer
 const NARROW_SCHEMA: &str =
     "CREATE TABLE t (pk integer PRIMARY KEY, counter integer) WITH (fillfactor = 50);";
 
+/// The same by another type.
+const NUMERIC_SCHEMA: &str =
+    "CREATE TABLE t (pk numeric PRIMARY KEY, counter integer) WITH (fillfactor = 50);";
+
 /// The same without a unique index.
 const KEYLESS_SCHEMA: &str = "CREATE TABLE t (pk integer, counter integer) WITH (fillfactor = 50); \
     CREATE INDEX ON t (pk); ALTER TABLE t REPLICA IDENTITY FULL;";
@@ -117,6 +121,7 @@ pub(crate) fn all(options: &Options) -> Vec<Backlog> {
         independent_rows(options),
         thousand_rows(options),
         indexed(options),
+        numeric_key(options),
         without_key(options),
         without_index(options),
         large_insert(options),
@@ -348,6 +353,20 @@ fn thousand_rows(options: &Options) -> Backlog {
     let pick = format!("1 + i % {BLOCK} + {BLOCK} * ((i / {BLOCK}) * 7919 % {blocks})");
     let narrow = narrow("thousand-rows", what, rows, count * BLOCK, script, &pick);
     Backlog { transactions: count, changes_per_transaction: BLOCK, ..narrow }
+}
+
+/// Of a type whose values may be equal and have other bytes.
+fn numeric_key(options: &Options) -> Backlog {
+    let rows = options.rows.unwrap_or(ROWS);
+    let transactions = transactions(options);
+    let what = format!(
+        "{transactions} single-row updates at random, each a transaction, {rows} rows with a key of type numeric"
+    );
+    let script = Script::one(vec![("pk", up_to(rows))], "UPDATE t SET counter = counter + 1 WHERE pk = :pk");
+    let pick = format!("1 + floor(random() * {rows})");
+    let narrow = narrow("numeric-key", what, rows, transactions, script, &pick);
+    // They are to be no slower.
+    Backlog { schema: NUMERIC_SCHEMA, goal: 1.0, goal_wal: 1.0, ..narrow }
 }
 
 /// No index is unique, so a row is found by all of its columns; up to 15 native looks for it from the table's beginning.

@@ -225,6 +225,9 @@ fn target_column(row: &tokio_postgres::Row) -> TargetColumn {
         bytewise: row.get(8),
         is_enum: row.get(9),
         declared: row.get(10),
+        typmod: row.get(11),
+        rounded: row.get(12),
+        inherent: row.get(13),
     }
 }
 
@@ -265,6 +268,11 @@ SELECT c.oid, c.relkind = 'p',
 /// macaddr(8), numeric and char with a modifier (which fixes scale and
 /// length), enums. Not: float (-0 = 0), numeric without scale, citext, jsonb,
 /// interval, timetz, inet.
+///
+/// Inherent, beside these: numeric, float4 and float8, interval, timetz, inet, cidr, jsonb.
+///
+/// What rounds by its modifier: numeric, time, timetz, timestamp(tz), interval. Others are refused when they are too
+/// long, and never compared.
 const COLUMNS: &str = "
 SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1),
        a.attnotnull, a.attgenerated <> '', a.attidentity = 'a',
@@ -288,7 +296,10 @@ SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1
          OR b.oid IN (25, 1043) AND coalesce((SELECT l.collisdeterministic FROM pg_catalog.pg_collation l
                                                WHERE l.oid = a.attcollation), false),
        b.typtype = 'e',
-       pg_catalog.format_type(a.atttypid, -1)
+       pg_catalog.format_type(a.atttypid, -1), a.atttypmod,
+       CASE WHEN a.atttypid IN (1700, 1083, 1266, 1114, 1184, 1186) AND a.atttypmod >= 0
+            THEN pg_catalog.format_type(a.atttypid, a.atttypmod) END,
+       b.oid IN (1700, 700, 701, 1186, 1266, 869, 650, 3802)
   FROM pg_catalog.pg_attribute a
   JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
   CROSS JOIN LATERAL (

@@ -245,7 +245,8 @@ fn columns_at<'a>(table: &'a Table, positions: &[usize]) -> Vec<&'a Column> {
 fn key_matches(table: &Table) -> String {
     list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
         let column = &table.columns[position];
-        format!("t.{}{} {} s.c{n}", column.sql, column.collate, equality(column))
+        let value = column.compared(format!("s.c{n}"));
+        format!("t.{}{} {} {value}", column.sql, column.collate, equality(column))
     })
 }
 
@@ -345,7 +346,8 @@ fn row_insert(table: &Table, put: Put<'_>) -> String {
 /// The condition that finds the row; its parameters start behind `before`.
 fn located(table: &Table, before: usize, put: Put<'_>) -> String {
     let condition = list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
-        let (column, value) = (&table.columns[position], put(before + n));
+        let column = &table.columns[position];
+        let value = column.compared(put(before + n));
         let name = format!("{}{}", column.sql, column.collate);
         match (&column.target.equality, table.lookup) {
             // Types without equality are the same when they look the same.

@@ -8,7 +8,7 @@
 //! | the target table has ...                                  | path |
 //! |-----------------------------------------------------------|------|
 //! | a trigger that fires for replicas                          | rows, one at a time, and a barrier for every other table (the trigger may look anywhere) |
-//! | a unique, immediate, full, NOT NULL index on the identity whose types are equal only when their bytes are | fold |
+//! | a unique, immediate, full, NOT NULL index on the identity whose types are equal only when their bytes are, or by a rule that the source's own index follows | fold |
 //! | an identity column GENERATED ALWAYS outside the key, or among all columns where these find the row | rows |
 //! | no key of its own, no partitions, and a source with REPLICA IDENTITY FULL | bag |
 //! | anything else                                              | rows; runs of INSERTs are still written together |
@@ -37,9 +37,14 @@ pub(crate) struct TargetColumn {
     pub(crate) equality: Option<String>,
     /// Equal values have equal bytes in both wire forms.
     pub(crate) bytewise: bool,
+    /// Which values are equal is the type's own rule, and so the same on both ends: no collation and no user has a say.
+    pub(crate) inherent: bool,
     pub(crate) is_enum: bool,
     /// Its own type as SQL, without its modifier.
     pub(crate) declared: String,
+    pub(crate) typmod: i32,
+    /// The same with its modifier, where that rounds what is stored: of numbers and times.
+    pub(crate) rounded: Option<String>,
 }
 
 /// A target table as its catalogs describe it.
@@ -95,6 +100,18 @@ pub(crate) struct Column {
     pub(crate) key: bool,
     /// ` COLLATE ...`, if the index that finds rows has another than it.
     pub(crate) collate: String,
+    /// What the source's values become here before they are compared, as they did when they were stored.
+    pub(crate) rounded: Option<String>,
+}
+
+impl Column {
+    /// A value of the source as it is compared with the column; `value` is SQL.
+    pub(crate) fn compared(&self, value: String) -> String {
+        match &self.rounded {
+            Some(rounded) => format!("{value}::{rounded}"),
+            None => value,
+        }
+    }
 }
 
 /// How a row is found.
@@ -251,7 +268,9 @@ impl Table {
                     unique.and_then(|unique| unique.names.iter().position(|name| *name == column.name));
                 let collate =
                     unique.zip(place).map_or_else(String::new, |(unique, at)| unique.collate[at].clone());
-                Some(Column { sql, target, key: key.contains(&position), collate })
+                let same = (column.type_oid, column.typmod) == (target.type_oid, target.typmod);
+                let rounded = target.rounded.clone().filter(|_| !same);
+                Some(Column { sql, target, key: key.contains(&position), collate, rounded })
             })
             .collect();
         if let Some(column) = columns.iter().find(|column| column.target.generated) {
@@ -331,11 +350,14 @@ fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: L
     if is_whole && !target.partitioned && (1..=BAG_COLUMNS_MAX).contains(&columns.len()) {
         return Path::Bag;
     }
-    let foldable = columns
-        .iter()
-        .zip(&relation.columns)
-        .filter(|(column, _)| column.key)
-        .all(|(column, source)| column.target.not_null && is_comparable(column, source.type_oid));
+    // An index of the source's that is unique by the same rule: two rows of one fold are never equal at a time.
+    let unique_there = relation.identity != ReplicaIdentity::Full;
+    let foldable =
+        columns.iter().zip(&relation.columns).filter(|(column, _)| column.key).all(|(column, source)| {
+            let comparable = is_comparable(column, source.type_oid)
+                || unique_there && column.target.inherent && is_same_type(column, source.type_oid);
+            column.target.not_null && column.rounded.is_none() && comparable
+        });
     if lookup == Lookup::UniqueKey && foldable { Path::Fold } else { Path::Rows }
 }
 
@@ -343,9 +365,12 @@ fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: L
 /// source's type must be the target's, or '1' and '01' of a text key would be
 /// two rows there and one here.
 fn is_comparable(column: &Column, source: Oid) -> bool {
-    let same_type = source == column.target.type_oid && !source.is_user_defined()
-        || column.target.is_enum && source.is_user_defined();
-    column.target.bytewise && same_type
+    column.target.bytewise && is_same_type(column, source)
+}
+
+fn is_same_type(column: &Column, source: Oid) -> bool {
+    source == column.target.type_oid && !source.is_user_defined()
+        || column.target.is_enum && source.is_user_defined()
 }
 
 fn collisions(relation: &Relation, target: &TargetTable, columns: &[Column], key: &[usize]) -> Collisions {
@@ -382,8 +407,11 @@ pub(crate) mod fixtures {
             identity_always: false,
             equality: Some("OPERATOR(pg_catalog.=)".to_owned()),
             bytewise: true,
+            inherent: true,
             is_enum: false,
             declared: "integer".to_owned(),
+            typmod: -1,
+            rounded: None,
         }
     }
 
@@ -458,12 +486,19 @@ mod tests {
         assert_eq!(trigger.path, Path::RowsAlone);
         for change in [
             (|target| target.columns[0].not_null = false) as fn(&mut TargetTable),
-            |target| target.columns[0].bytewise = false,
+            |target| (target.columns[0].bytewise, target.columns[0].inherent) = (false, false),
+            |target| {
+                (target.columns[0].typmod, target.columns[0].rounded) =
+                    (655_366, Some("numeric(10,2)".to_owned()));
+            },
             |target| target.columns[0].type_oid = Oid(25),
             |target| target.columns[1].identity_always = true,
         ] {
             assert_eq!(map(ReplicaIdentity::Default, change).path, Path::Rows);
         }
+        let inherent = |target: &mut TargetTable| target.columns[0].bytewise = false;
+        assert_eq!(map(ReplicaIdentity::Default, inherent).path, Path::Fold);
+        assert_eq!(map(ReplicaIdentity::Full, inherent).path, Path::Rows, "nothing is unique on the source");
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub(crate) struct TargetColumn {
     pub(crate) full_type: String,
     pub(crate) has_default: bool,
     pub(crate) bytewise: bool,
+    /// Which values are equal is the type's own rule, whatever the collation.
+    pub(crate) inherent: bool,
     pub(crate) is_enum: bool,
     pub(crate) labels: Vec<String>,
 }
@@ -225,7 +227,7 @@ SELECT f AS name FROM pg_catalog.unnest(ARRAY[
  WHERE NOT pg_catalog.has_function_privilege(f, 'EXECUTE')";
 
 /// $1 the tables, $2 the states in which triggers and rules fire for us, as in
-/// `apply`'s `catalog.rs`; which types are bytewise must agree with it, too.
+/// `apply`'s `catalog.rs`; which types are bytewise and inherent must agree with it, too.
 /// What is beneath domains is found once for all columns, not for each.
 fn tables_sql() -> String {
     format!(
@@ -263,6 +265,7 @@ SELECT c.oid::int8 AS oid, c.relkind AS kind, c.relpersistence AS persistence,
                      OR b.typtype = 'e' OR b.oid IN (1700, 1042) AND a.atttypmod >= 0
                      OR b.oid IN (25, 1043) AND COALESCE((SELECT l.collisdeterministic FROM pg_catalog.pg_collation l
                                                            WHERE l.oid = a.attcollation), false),
+                   'inherent', b.oid IN (1700, 700, 701, 1186, 1266, 869, 650, 3802),
                    'is_enum', b.typtype = 'e',
                    'labels', ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = b.oid)))
           FROM pg_catalog.pg_attribute a

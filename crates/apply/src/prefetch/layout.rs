@@ -258,7 +258,7 @@ impl Making<'_> {
         let condition = |(n, &position): (usize, &usize)| {
             let column = self.column(position);
             let equality = column.target.equality.as_deref().unwrap_or("OPERATOR(pg_catalog.=)");
-            format!("t.{} {equality} s.c{n}", column.sql)
+            format!("t.{} {equality} {}", column.sql, column.compared(format!("s.c{n}")))
         };
         self.table.key.iter().enumerate().map(condition).collect::<Vec<_>>().join(" AND ")
     }

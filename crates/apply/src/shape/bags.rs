@@ -45,17 +45,17 @@ impl Finding {
     fn alike(&self, table: &Table, row: &str, s: &str) -> String {
         list(table.columns.iter().enumerate(), " AND ", |(n, column)| {
             let name = format!("{row}.{}", column.sql);
-            let operator = equality(column);
+            let (operator, value) = (equality(column), column.compared(format!("{s}.c{n}")));
             match (&column.target.equality, self.nulls.as_ref().map(|nulls| nulls[n])) {
                 (_, Some(true)) => format!("{name} IS NULL"),
                 // Types without equality are the same when they look the same.
                 (None, _) => {
-                    format!("{name}::pg_catalog.text IS NOT DISTINCT FROM {s}.c{n}::pg_catalog.text")
+                    format!("{name}::pg_catalog.text IS NOT DISTINCT FROM {value}::pg_catalog.text")
                 }
                 (Some(_), None) if !column.target.not_null => {
-                    format!("({name} {operator} {s}.c{n} OR {name} IS NULL AND {s}.c{n} IS NULL)")
+                    format!("({name} {operator} {value} OR {name} IS NULL AND {value} IS NULL)")
                 }
-                (Some(_), _) => format!("{name} {operator} {s}.c{n}"),
+                (Some(_), _) => format!("{name} {operator} {value}"),
             }
         })
     }

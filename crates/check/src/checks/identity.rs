@@ -5,10 +5,10 @@
 //!
 //! | the target has, for the source's identity ... | a row is found by | changes are written |
 //! | --- | --- | --- |
-//! | a unique, immediate, full index, all columns NOT NULL and bytewise | that key | as sets |
+//! | a unique, immediate, full index, all columns NOT NULL and bytewise, or equal by a rule that the source's index has too | that key | as sets |
 //! | such an index, but a column may be NULL, or equal without equal bytes | that key | one at a time |
 //! | no such index | the identity's columns, in whatever index begins with one | one at a time |
-//! | nothing, and the source's identity is FULL | all columns | one at a time |
+//! | nothing, and the source's identity is FULL | all columns, in whatever index begins with one | as sets |
 
 use base::quote_ident;
 use source::publication::{Column, ReplicaIdentity};
@@ -143,6 +143,8 @@ fn by_columns(pair: &Pair<'_>, columns: &[&str]) -> Finding {
 fn one_at_a_time(pair: &Pair<'_>, columns: &[&str]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let published = &pair.published().columns;
+    // An index of the source's, which is unique by the same rule.
+    let unique_there = pair.published().identity != ReplicaIdentity::Full;
     for column in published.iter().filter(|column| columns.contains(&column.name.as_str())) {
         let (Some(target), Some(own)) =
             (pair.target.described.column(&column.name), pair.target.facts.columns.get(&column.name))
@@ -151,7 +153,9 @@ fn one_at_a_time(pair: &Pair<'_>, columns: &[&str]) -> Vec<Finding> {
         };
         let what = match () {
             () if !target.not_null => "may be NULL",
-            () if !own.bytewise => "has a type whose values may be equal without being the same",
+            () if !(own.bytewise || own.inherent && unique_there) => {
+                "has a type whose values may be equal without being the same"
+            }
             () if !same_type(column, target, own.is_enum) => {
                 "has another type than on the source, or a type of users"
             }

@@ -76,7 +76,7 @@ const CASES: &[Case] = &[
     Case {
         name: "identity",
         both: "CREATE TABLE whole (id int, v text); CREATE TABLE led (id int, v text); CREATE TABLE always (id int PRIMARY KEY, n int);
-            CREATE TABLE kept (id numeric PRIMARY KEY); CREATE TABLE busy (id int PRIMARY KEY, r int4range, v text)",
+            CREATE TABLE kept (id bpchar PRIMARY KEY); CREATE TABLE busy (id int PRIMARY KEY, r int4range, v text)",
         source: "CREATE TABLE none (id int); ALTER TABLE whole REPLICA IDENTITY FULL; ALTER TABLE led REPLICA IDENTITY FULL; CREATE TABLE keyed (id int PRIMARY KEY, v text);
             CREATE TABLE indexed (id int PRIMARY KEY); CREATE TABLE later (id int PRIMARY KEY);
             CREATE TABLE maybe (id int PRIMARY KEY); CREATE TABLE fully (id int PRIMARY KEY, v text);

@@ -1,5 +1,6 @@
 //! Tables without a key, whose rows are found by all of their values (`apply/src/bag.rs`).
 
+use rand::Rng as _;
 use testkit::wait_for;
 
 use crate::support::{BOUND, FOLDED, ONE_BY_ONE, Scenario, Session, scenario, scenario_with};
@@ -78,6 +79,58 @@ fn transactions_one_by_one_find_their_rows() {
         s.catch_up();
         s.same();
         assert_eq!(s.conflicts("update_missing") + s.conflicts("delete_missing"), 0);
+    });
+}
+
+/// Few values, so that rows are often alike, become like others, change again and go; NULLs and unsent values everywhere.
+#[test]
+fn a_random_walk_leads_to_the_same_rows() {
+    let seed = std::env::var("PGSLUICE_BAG_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    let seed: u32 = seed.unwrap_or_else(|| rand::rng().random_range(0..9_000));
+    println!("PGSLUICE_BAG_SEED={seed}");
+    scenario(|s| {
+        for (table, types, index) in [
+            ("bare", "a int, b text, c date", ""),
+            ("led", "a int, b text, c date", "CREATE INDEX ON led (a); CREATE INDEX ON led USING hash (b)"),
+            ("loose", "a numeric, b text, c float8", "CREATE INDEX ON loose (b)"),
+        ] {
+            s.both(&format!(
+                "CREATE TABLE {table} ({types}, big text); ALTER TABLE {table} REPLICA IDENTITY FULL; {index}"
+            ));
+            s.source(&format!("ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL"));
+        }
+        s.follow();
+        let walk = |s: &Scenario, steps: u32, seed: u32| {
+            for (table, c) in
+                [("bare", "'2001-01-01'::date + k"), ("led", "'2001-01-01'::date + k"), ("loose", "k / 4.0")]
+            {
+                s.source(&format!(
+                    "DO $$ DECLARE k int; p tid; BEGIN PERFORM setseed({seed} / 10000.0);
+                       FOR step IN 1 .. {steps} LOOP
+                         k := floor(random() * 4);
+                         SELECT ctid INTO p FROM {table} ORDER BY random() LIMIT 1;
+                         CASE floor(random() * 7)
+                           WHEN 0, 1 THEN INSERT INTO {table} VALUES (nullif(k, 0), nullif('b' || k % 3, 'b0'), {c},
+                             CASE WHEN k = 1 THEN repeat('x', 5000) END);
+                           WHEN 2 THEN DELETE FROM {table} WHERE ctid = p;
+                           WHEN 3 THEN UPDATE {table} SET a = nullif(k, 2) WHERE ctid = p;
+                           WHEN 4 THEN UPDATE {table} SET b = nullif('b' || k % 3, 'b1'), c = {c} WHERE ctid = p;
+                           WHEN 5 THEN UPDATE {table} SET big = CASE WHEN k > 1 THEN repeat('y', 4000 + k) END WHERE ctid = p;
+                           ELSE UPDATE {table} SET c = {c} WHERE a = k;
+                         END CASE;
+                         IF random() < 0.2 THEN COMMIT; END IF;
+                       END LOOP; END $$"
+                ));
+            }
+        };
+        walk(s, 150, seed);
+        s.catch_up();
+        s.same();
+        s.stop();
+        walk(s, 600, seed + 1);
+        s.follow();
+        s.same();
+        assert_eq!(s.conflicts("update_missing") + s.conflicts("delete_missing"), 0, "seed {seed}");
     });
 }
 

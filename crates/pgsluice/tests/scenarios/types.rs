@@ -1,6 +1,6 @@
 //! Every column type the server has passes through unchanged, copied and streamed, in text and in binary.
 
-use crate::support::{FOLDED, Scenario, scenario_with};
+use crate::support::{FOLDED, Scenario, scenario, scenario_with};
 
 mod values;
 
@@ -109,6 +109,33 @@ fn arrays((name, values): Type) -> [String; 4] {
     let rectangle =
         format!("[-1:0][5:6]={{{{{0}{delimiter}NULL}}{delimiter}{{NULL{delimiter}{0}}}}}", elements[0]);
     [literal(&line), literal("{}"), literal(&rectangle), "NULL".to_owned()]
+}
+
+/// What a column of the target rounds when it is stored is rounded when it is looked for, as by native apply.
+#[test]
+fn values_that_the_target_rounds_are_found_again() {
+    scenario(|s| {
+        let columns = "n numeric, at timestamp, i interval, e float8";
+        let rounded = "n numeric(10,2), at timestamp(0), i interval(0), e numeric(6,1)";
+        s.source(&format!("CREATE TABLE f ({columns}); ALTER TABLE f REPLICA IDENTITY FULL; CREATE TABLE k (id numeric PRIMARY KEY, v int)"));
+        s.target(&format!(
+            "CREATE TABLE f ({rounded}); CREATE TABLE k (id numeric(10,2) PRIMARY KEY, v int)"
+        ));
+        s.source(
+            "INSERT INTO f SELECT i + 0.005, '2001-01-01 00:00:00.7'::timestamp + i * interval '1 day', interval '1.6 s' * i, i + 0.25 \
+             FROM generate_series(1, 40) i; \
+             INSERT INTO k SELECT i + 0.0049, 0 FROM generate_series(1, 40) i",
+        );
+        s.follow();
+        s.source("UPDATE f SET e = 7.77 WHERE n < 5; DELETE FROM f WHERE n > 20");
+        s.source("UPDATE k SET v = 1; DELETE FROM k WHERE id < 9");
+        s.catch_up();
+        s.source("UPDATE k SET id = -id WHERE id > 30; UPDATE f SET n = NULL WHERE n > 10; UPDATE f SET at = NULL WHERE n IS NULL");
+        s.catch_up();
+        assert_eq!(s.conflicts("update_missing") + s.conflicts("delete_missing"), 0);
+        s.same_as("f", "SELECT n::numeric(10,2), at::timestamp(0), i::interval(0), e::numeric(6,1) FROM f");
+        s.same_as("k", "SELECT id::numeric(10,2), v FROM k");
+    });
 }
 
 /// A column for each type that has arrays, in a table with a key and in one that is looked up by its whole row.
