@@ -11,14 +11,14 @@
 //! ```
 //! A change begins another bag where it would make a row like one that this bag looks for, or look for too many that are
 //! alike ([`LIKE_MAX`]). So what one bag writes is nothing that it looks for, in whatever order its statements find the
-//! rows; and as many must be met as are looked for.
+//! rows; rows that are alike are looked for by one statement after the other, and each finds one less.
 //!
 //! Bytes are compared here and values on the target. Values that are equal and have other bytes (1.0 and 1.00) may lead
 //! to one row; then too few are met, and the changes are applied one at a time. Where a table has such types all updates
 //! of a bag are found by one statement, which sees what was there before it ([`Rules::uniform`]).
 //!
-//! Where the target's rows can collide, every version counts: one that another follows may be refused. There no row
-//! changes twice in a bag ([`Rules::chains`]).
+//! Where the target's rows can collide, every version counts, and in its order: one that another follows may be refused.
+//! There no row changes twice in a bag, and a bag is one statement ([`Rules::chains`]).
 //!
 //! Why it is correct: a row that is looked for is none that the bag itself has made, or it would have been taken; so it
 //! was there before. Which of several equal rows was meant, nobody can tell; native apply takes any, too.
@@ -63,7 +63,7 @@ impl Row {
 /// What a table asks of its bags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rules {
-    /// A row may change more than once.
+    /// A row may change more than once, and rows may be written in another order.
     pub(crate) chains: bool,
     /// All rows to update have NULLs in the same columns, and the same columns are written.
     pub(crate) uniform: bool,
@@ -73,7 +73,7 @@ impl Rules {
     pub(crate) fn of(table: &Table) -> Rules {
         Rules {
             chains: table.collisions == Collisions::None,
-            uniform: !table.columns.iter().all(|column| column.target.bytewise),
+            uniform: !table.columns.iter().all(|column| column.exact),
         }
     }
 }
@@ -87,8 +87,9 @@ pub(crate) struct Bag {
     looked_for: HashTable<(usize, u32)>,
     /// By what they are now.
     now: HashTable<usize>,
-    /// What the rows to update have in common, where they must.
-    common: Option<(Mask, Option<Mask>)>,
+    /// What the rows to update have in common, where they must: NULLs looked for, columns sent. Where rows may collide, all
+    /// rows, and that they go or stay.
+    common: Option<(Mask, Option<Mask>, bool)>,
     tuple_bytes: usize,
     /// Tuples are copied out of the messages they came in.
     detached: bool,
@@ -151,8 +152,8 @@ impl Bag {
         if let Some(at) = known {
             let is_new = rows[at].old.is_none();
             let sent = if is_new { None } else { union(rows[at].sent.clone(), sent) };
-            let fits =
-                is_new || after.is_none() || !makes_one_like_it && self.is_common(rows[at].nulls(), &sent);
+            let same = !self.rules.uniform || sent == rows[at].sent;
+            let fits = is_new || after.is_none() || !makes_one_like_it && same;
             if !self.rules.chains || !fits {
                 return false;
             }
@@ -165,21 +166,26 @@ impl Bag {
         }
         let nth = self.count_of(old);
         let row = Row { old: Some(self.own(old)), nth, new: None, sent };
-        if nth == LIKE_MAX
-            || after.is_some() && (makes_one_like_it || !self.is_common(row.nulls(), &row.sent))
-        {
+        let stays = after.is_some();
+        let has_common = !self.rules.chains || self.rules.uniform && stays;
+        let like_max = if has_common { 1 } else { LIKE_MAX };
+        let fits = !has_common || self.is_common(&row, stays);
+        if nth == like_max || stays && makes_one_like_it || !fits {
             return false;
         }
-        if self.rules.uniform && after.is_some() && self.common.is_none() {
-            self.common = Some((row.nulls(), row.sent.clone()));
+        if has_common && self.common.is_none() {
+            self.common = Some((row.nulls(), row.sent.clone(), stays));
         }
         self.push(row.old, nth, after, row.sent);
         true
     }
 
-    /// A row to update with NULLs looked for there, and with these columns written, may be of this bag.
-    fn is_common(&self, nulls: Mask, sent: &Option<Mask>) -> bool {
-        self.common.as_ref().is_none_or(|common| common.0 == nulls && common.1 == *sent)
+    /// A row that is looked for may be of this bag.
+    fn is_common(&self, row: &Row, stays: bool) -> bool {
+        let same = |common: &(Mask, Option<Mask>, bool)| {
+            common.0 == row.nulls() && common.1 == row.sent && common.2 == stays
+        };
+        self.common.as_ref().is_none_or(same)
     }
 
     /// How many that look like it are looked for.
@@ -343,7 +349,8 @@ mod tests {
     }
 
     /// As the statements do it: those that delete, those that update, those that insert. The first two in any order of
-    /// their rows, here one by one from the last. False where too few rows are met.
+    /// their rows, here one by one from the last. False where too few rows are met. (Rows that are alike are never of
+    /// one statement.)
     fn write(model: &mut Model, bag: Bag) -> bool {
         let rows = bag.into_rows();
         for updates in [false, true] {
@@ -433,6 +440,7 @@ mod tests {
         assert!(bag.add(&Step::Update((1, 1), (2, 1)).op()));
         assert!(!bag.add(&Step::Update((2, 1), (3, 1)).op()));
         assert!(bag.add(&Step::Update((5, 1), (3, 1)).op()));
+        assert!(!bag.add(&Step::Delete((6, 1)).op()), "it would go before the others change");
         assert_eq!(bag.len(), 2);
     }
 

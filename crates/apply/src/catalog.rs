@@ -193,7 +193,7 @@ impl Catalog {
             firing_rule: row.get(3),
             sole_unique_key: row.get(4),
             constraints: usize::try_from(row.get::<_, i64>(6)).unwrap_or(usize::MAX),
-            indexed: row.get(7),
+            indexed: row.get::<_, Vec<String>>(7).into_iter().zip(row.get::<_, Vec<bool>>(8)).collect(),
             columns: columns.iter().map(target_column).collect(),
             has_identity: keys.first().is_some_and(|row| row.get(1)),
             unique_keys: keys
@@ -254,7 +254,16 @@ SELECT c.oid, c.relkind = 'p',
                JOIN pg_catalog.pg_am m ON m.oid = x.relam
                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
               WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND m.amname IN ('btree', 'hash')
-                AND i.indcollation[0] = a.attcollation)
+                AND i.indcollation[0] = a.attcollation
+              ORDER BY i.indexrelid),
+       ARRAY(SELECT m.amname = 'btree'
+               FROM pg_catalog.pg_index i
+               JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+               JOIN pg_catalog.pg_am m ON m.oid = x.relam
+               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+              WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND m.amname IN ('btree', 'hash')
+                AND i.indcollation[0] = a.attcollation
+              ORDER BY i.indexrelid)
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 
@@ -271,8 +280,8 @@ SELECT c.oid, c.relkind = 'p',
 ///
 /// Inherent, beside these: numeric, float4 and float8, interval, timetz, inet, cidr, jsonb.
 ///
-/// What rounds by its modifier: numeric, time, timetz, timestamp(tz), interval. Others are refused when they are too
-/// long, and never compared.
+/// What rounds by its modifier: numeric, time, timetz, timestamp(tz), interval. Of others the server refuses what is too
+/// long (but for blanks at the end of varchar, which are cut off).
 const COLUMNS: &str = "
 SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1),
        a.attnotnull, a.attgenerated <> '', a.attidentity = 'a',

@@ -74,7 +74,7 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Folded {
     Yes,
-    /// It changes the key: a step of its own.
+    /// It changes the key, or must be kept apart for another reason: a step of its own.
     KeyChange,
     /// It contradicts what came before.
     Void,
@@ -201,6 +201,8 @@ impl Fold {
         let folded = match op {
             Op::Insert(new) => self.push_key(table, new).then_some(()),
             Op::Delete(old) => self.push_key(table, &old.tuple).then_some(()),
+            // Equal keys of other bytes must be met by one statement, or one would overtake another.
+            Op::Update { new, .. } if !table.exact_key && new.has_unchanged() => return Folded::KeyChange,
             Op::Update { old: None, new } => self.push_key(table, new).then_some(()),
             Op::Update { old: Some(old), new } => {
                 if !same_key(table, &old.tuple, new) {

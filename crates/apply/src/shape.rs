@@ -28,8 +28,6 @@ use bags::Finding;
 
 const TEXT: Oid = Oid(25);
 const TEXT_ARRAY: Oid = Oid(1009);
-const INT4: Oid = Oid(23);
-const INT4_ARRAY: Oid = Oid(1007);
 
 /// A statement to prepare.
 #[derive(Debug)]
@@ -122,15 +120,15 @@ impl Shapes {
 
     /// How rows of `table` are found that have a NULL in each of these columns: by conditions of their own, which an
     /// index serves and hashes are made of, as long as there are not too many of them.
-    pub(crate) fn finding(&mut self, table: &Table, nulls: Mask, numbered: bool) -> Finding {
+    pub(crate) fn finding(&mut self, table: &Table, nulls: Mask) -> Finding {
         let known = self.nulls.entry(table.id).or_default();
         if !known.contains(&nulls) {
             if known.len() == NULLS_MAX {
-                return Finding { nulls: None, numbered };
+                return Finding { nulls: None };
             }
             known.push(nulls.clone());
         }
-        Finding { nulls: Some(nulls), numbered }
+        Finding { nulls: Some(nulls) }
     }
 
     /// The shape of `kind` on `table`; `binary` chooses the form of a set's
@@ -178,7 +176,6 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
             (row_sql(table, kind, &|n| format!("${}", n + 1)), positions)
         }
     };
-    let numbered = matches!(kind, Kind::BagDelete(finding) | Kind::BagUpdate(_, finding) if finding.numbered);
     let finds = !matches!(kind, Kind::SetInsert | Kind::Copy | Kind::RowInsert);
     let by_index = (finds && table.lookup == Lookup::UniqueKey).then(|| table.name.clone());
     let columns = parameters.iter().map(|&position| &table.columns[position].target);
@@ -186,13 +183,11 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
         let parameter_types = columns.map(|column| column.type_oid).collect();
         Shape { name, sql, parameter_types, element_types: Vec::new(), by_index }
     } else if binary {
-        let (parameter_types, element_types) = columns
-            .map(|column| (column.array_oid, column.type_oid))
-            .chain(numbered.then_some((INT4_ARRAY, INT4)))
-            .unzip();
+        let (parameter_types, element_types) =
+            columns.map(|column| (column.array_oid, column.type_oid)).unzip();
         Shape { name, sql, parameter_types, element_types, by_index }
     } else {
-        let count = parameters.len() + usize::from(numbered);
+        let count = parameters.len();
         let parameter_types = vec![TEXT_ARRAY; count];
         Shape { name, sql, parameter_types, element_types: vec![TEXT; count], by_index }
     }
@@ -353,7 +348,9 @@ fn located(table: &Table, before: usize, put: Put<'_>) -> String {
             // Types without equality are the same when they look the same.
             (None, _) => format!("t.{name}::pg_catalog.text IS NOT DISTINCT FROM {value}::pg_catalog.text"),
             (Some(operator), Lookup::Full) => {
-                format!("(t.{name} {operator} {value} OR t.{name} IS NULL AND {value} IS NULL)")
+                format!(
+                    "(t.{name} {operator} {value} OR t.{name} IS NOT DISTINCT FROM NULL AND {value} IS NOT DISTINCT FROM NULL)"
+                )
             }
             (Some(operator), _) => format!("t.{name} {operator} {value}"),
         }

@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use base::{Oid, quote_ident};
-use proto::pgoutput::{Relation, ReplicaIdentity};
+use proto::pgoutput::{Relation, RelationColumn, ReplicaIdentity};
 
 use crate::prefetch::Slot;
 
@@ -68,8 +68,16 @@ pub(crate) struct TargetTable {
     pub(crate) sole_unique_key: bool,
     /// How many indexes are unique or exclude, its partitions' own included.
     pub(crate) constraints: usize,
-    /// The columns that indexes begin with which find single values: those that native apply would use from 16 on.
-    pub(crate) indexed: Vec<String>,
+    /// The columns that indexes begin with which find single values: those that native apply would use from 16 on. And
+    /// whether one finds NULLs.
+    pub(crate) indexed: Vec<(String, bool)>,
+}
+
+/// The first column of an index, by position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Leading {
+    pub(crate) column: usize,
+    pub(crate) finds_nulls: bool,
 }
 
 /// The columns of a unique index.
@@ -102,6 +110,8 @@ pub(crate) struct Column {
     pub(crate) collate: String,
     /// What the source's values become here before they are compared, as they did when they were stored.
     pub(crate) rounded: Option<String>,
+    /// Values are equal here exactly if their bytes are.
+    pub(crate) exact: bool,
 }
 
 impl Column {
@@ -158,8 +168,10 @@ pub(crate) struct Table {
     pub(crate) key_mask: Vec<bool>,
     pub(crate) lookup: Lookup,
     pub(crate) path: Path,
-    /// The columns by whose values an index may lead to a row, by position.
-    pub(crate) indexed: Vec<usize>,
+    /// What may lead to a row whose values are known.
+    pub(crate) indexed: Vec<Leading>,
+    /// Keys are equal here exactly if their bytes are.
+    pub(crate) exact_key: bool,
     /// Rows with different keys never stand in one another's way.
     pub(crate) sole_unique_key: bool,
     /// What is read before its changes are applied.
@@ -268,18 +280,21 @@ impl Table {
                     unique.and_then(|unique| unique.names.iter().position(|name| *name == column.name));
                 let collate =
                     unique.zip(place).map_or_else(String::new, |(unique, at)| unique.collate[at].clone());
-                let same = (column.type_oid, column.typmod) == (target.type_oid, target.typmod);
-                let rounded = target.rounded.clone().filter(|_| !same);
-                Some(Column { sql, target, key: key.contains(&position), collate, rounded })
+                let rounded = target.rounded.clone().filter(|_| rounds(column, &target));
+                let exact = rounded.is_none() && target.bytewise && is_same_type(&target, column.type_oid);
+                Some(Column { sql, target, key: key.contains(&position), collate, rounded, exact })
             })
             .collect();
         if let Some(column) = columns.iter().find(|column| column.target.generated) {
             return Err(MappingError::GeneratedColumn { table: name, column: column.target.name.clone() });
         }
-        let leads = |column: &Column| {
-            column.target.equality.is_some() && target.indexed.contains(&column.target.name)
+        let leading = |(name, finds_nulls): &(String, bool)| {
+            let column = columns.iter().position(|column| column.target.name == *name)?;
+            columns[column].target.equality.as_ref()?;
+            Some(Leading { column, finds_nulls: *finds_nulls })
         };
-        let indexed = (0..columns.len()).filter(|&at| leads(&columns[at])).collect();
+        let indexed = target.indexed.iter().filter_map(leading).collect();
+        let exact_key = columns.iter().filter(|column| column.key).all(|column| column.exact);
         let published = |column: &TargetColumn| relation.columns.iter().any(|c| c.name == column.name);
         let extras = target.columns.iter().filter(|c| !c.generated && !published(c));
         let extras = extras.map(|column| quote_ident(&column.name)).collect();
@@ -302,6 +317,7 @@ impl Table {
             lookup,
             path,
             indexed,
+            exact_key,
             sole_unique_key,
             prefetch: Slot::default(),
             root,
@@ -354,27 +370,40 @@ fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: L
     let unique_there = relation.identity != ReplicaIdentity::Full;
     let foldable =
         columns.iter().zip(&relation.columns).filter(|(column, _)| column.key).all(|(column, source)| {
-            let comparable = is_comparable(column, source.type_oid)
-                || unique_there && column.target.inherent && is_same_type(column, source.type_oid);
-            column.target.not_null && column.rounded.is_none() && comparable
+            let inherent = unique_there && column.target.inherent && column.rounded.is_none();
+            let comparable = column.exact || inherent && is_same_type(&column.target, source.type_oid);
+            column.target.not_null && comparable
         });
     if lookup == Lookup::UniqueKey && foldable { Path::Fold } else { Path::Rows }
 }
 
-/// Whether values are equal on the target exactly if their bytes are. The
-/// source's type must be the target's, or '1' and '01' of a text key would be
-/// two rows there and one here.
-fn is_comparable(column: &Column, source: Oid) -> bool {
-    column.target.bytewise && is_same_type(column, source)
+/// The source's type must be the target's, or '1' and '01' of a text key would be two rows there and one here.
+fn is_same_type(target: &TargetColumn, source: Oid) -> bool {
+    source == target.type_oid && !source.is_user_defined() || target.is_enum && source.is_user_defined()
 }
 
-fn is_same_type(column: &Column, source: Oid) -> bool {
-    source == column.target.type_oid && !source.is_user_defined()
-        || column.target.is_enum && source.is_user_defined()
+/// Whether storing a value of `source` may change it, where the target's modifier can.
+fn rounds(source: &RelationColumn, target: &TargetColumn) -> bool {
+    const NUMERIC: Oid = Oid(1700);
+    const INTERVAL: Oid = Oid(1186);
+    let (from, to) = (source.typmod, target.typmod);
+    match target.type_oid {
+        oid if oid != source.type_oid => true,
+        // Scale, in the lower eleven bits, with a sign.
+        NUMERIC => from < 0 || numeric_scale(from) > numeric_scale(to),
+        INTERVAL => from != to,
+        // Fractional digits, six unless it says so.
+        _ => (if from < 0 { 6 } else { from }) > to,
+    }
+}
+
+fn numeric_scale(typmod: i32) -> i32 {
+    const HEADER: i32 = 4;
+    (((typmod - HEADER) & 0x7ff) ^ 1024) - 1024
 }
 
 fn collisions(relation: &Relation, target: &TargetTable, columns: &[Column], key: &[usize]) -> Collisions {
-    let comparable = |&at: &usize| is_comparable(&columns[at], relation.columns[at].type_oid);
+    let comparable = |&at: &usize| columns[at].exact;
     let shown = target.unique_keys.iter().filter_map(|key| key.positions(relation));
     let shown: Vec<Vec<usize>> = shown.filter(|key| key.iter().all(comparable)).collect();
     match target.constraints {
@@ -438,7 +467,7 @@ pub(crate) mod fixtures {
             firing_rule: None,
             sole_unique_key: true,
             constraints: 1,
-            indexed: vec!["id".to_owned()],
+            indexed: vec![("id".to_owned(), true)],
         }
     }
 
@@ -488,8 +517,7 @@ mod tests {
             (|target| target.columns[0].not_null = false) as fn(&mut TargetTable),
             |target| (target.columns[0].bytewise, target.columns[0].inherent) = (false, false),
             |target| {
-                (target.columns[0].typmod, target.columns[0].rounded) =
-                    (655_366, Some("numeric(10,2)".to_owned()));
+                (target.columns[0].typmod, target.columns[0].rounded) = (2, Some("time(2)".to_owned()));
             },
             |target| target.columns[0].type_oid = Oid(25),
             |target| target.columns[1].identity_always = true,
@@ -499,6 +527,29 @@ mod tests {
         let inherent = |target: &mut TargetTable| target.columns[0].bytewise = false;
         assert_eq!(map(ReplicaIdentity::Default, inherent).path, Path::Fold);
         assert_eq!(map(ReplicaIdentity::Full, inherent).path, Path::Rows, "nothing is unique on the source");
+    }
+
+    #[test]
+    fn a_modifier_rounds_where_it_is_the_narrower_one() {
+        let numeric = |precision: i32, scale: i32| (precision << 16 | scale & 0x7ff) + 4;
+        let rounded = |oid: u32, from: i32, to: i32| {
+            let source =
+                RelationColumn { identity: true, name: "id".to_owned(), type_oid: Oid(oid), typmod: from };
+            rounds(&source, &TargetColumn { typmod: to, ..fixtures::target_column("id", oid) })
+        };
+        for (from, to, expected) in [
+            (numeric(12, 4), numeric(10, 2), true),
+            (-1, numeric(10, 2), true),
+            (numeric(10, 2), numeric(12, 2), false),
+            (numeric(5, -3), numeric(5, 0), false),
+            (numeric(5, 0), numeric(5, -3), true),
+        ] {
+            assert_eq!(rounded(1700, from, to), expected, "{from} {to}");
+        }
+        assert_eq!([rounded(1114, -1, 0), rounded(1114, -1, 6), rounded(1114, 0, 3)], [true, false, false]);
+        let source = RelationColumn { identity: true, name: "id".to_owned(), type_oid: Oid(701), typmod: -1 };
+        let target = TargetColumn { typmod: numeric(6, 1), ..fixtures::target_column("id", 1700) };
+        assert!(rounds(&source, &target), "another type");
     }
 
     #[test]

@@ -238,12 +238,13 @@ impl Writer {
         made: &mut VecDeque<Statement>,
     ) -> Result<(), Misfit> {
         let rows = &group.rows;
-        let numbered = rows.iter().any(|row| row.nth > 0);
-        let finding = self.shapes.finding(table, group.nulls.clone(), numbered);
+        let finding = self.shapes.finding(table, group.nulls.clone());
         let is_led = finding.is_led(table);
         let mask = present.clone().unwrap_or_default();
-        // Few are sought each until it is met. More than one only where none can be taken for what another became.
-        if !is_led && rows.len() < if Rules::of(table).uniform { 2 } else { SCAN_ROWS_MIN } {
+        // Few are sought each until it is met, and so are those of which many are there. More than one only where none can
+        // be taken for what another became.
+        let few = if Rules::of(table).uniform { rows.len() < 2 } else { rows.len() < SCAN_ROWS_MIN };
+        if !is_led && (few || group.nth > 0) {
             let shape = self.shapes.get(table, self.binary, present.map_or(Kind::RowDelete, Kind::RowUpdate));
             for row in rows {
                 let old = row.old.iter().flat_map(Tuple::columns);
@@ -252,12 +253,10 @@ impl Writer {
             return Ok(());
         }
         let columns = table.columns.len() + mask.iter().filter(|present| **present).count();
-        let mut arrays = Arrays::within(columns + usize::from(numbered), self.binary, &mut self.spare);
+        let mut arrays = Arrays::within(columns, self.binary, &mut self.spare);
         for row in rows {
-            let (bytes, text) = (row.nth.to_be_bytes(), row.nth.to_string());
-            let nth = if self.binary { Column::Binary(&bytes) } else { Column::Text(text.as_bytes()) };
             let old = row.old.iter().flat_map(Tuple::columns);
-            arrays.push(old.chain(written(&row.new, &mask)).chain(numbered.then_some(nth)))?;
+            arrays.push(old.chain(written(&row.new, &mask)))?;
         }
         let kind = match present {
             Some(present) => Kind::BagUpdate(present, finding),
@@ -395,10 +394,11 @@ impl Pass {
     }
 }
 
-/// Rows of a bag that one statement finds and writes.
+/// Rows of a bag that one statement finds and writes: none of them are alike.
 struct Group {
     nulls: Mask,
     sent: Option<Mask>,
+    nth: u32,
     rows: Vec<Row>,
 }
 
@@ -406,17 +406,18 @@ struct Group {
 #[derive(Default)]
 struct Groups {
     groups: Vec<Group>,
-    index: FxHashMap<(Mask, Option<Mask>), usize>,
+    index: FxHashMap<(Mask, Option<Mask>, u32), usize>,
 }
 
 impl Groups {
     fn add(&mut self, row: Row) {
         let sent = row.sent.clone().filter(|_| row.new.is_some());
-        let key = (row.nulls(), sent);
+        let key = (row.nulls(), sent, row.nth);
         let at = match self.index.get(&key) {
             Some(at) => *at,
             None => {
-                self.groups.push(Group { nulls: key.0.clone(), sent: key.1.clone(), rows: Vec::new() });
+                let (nulls, sent, nth) = key.clone();
+                self.groups.push(Group { nulls, sent, nth, rows: Vec::new() });
                 self.index.insert(key, self.groups.len() - 1);
                 self.groups.len() - 1
             }

@@ -30,15 +30,13 @@ pub(crate) const JOIN_BY_INDEX: &str = "SELECT 1 WHERE pg_catalog.set_config('en
 pub(crate) struct Finding {
     /// The columns in which each row has a NULL; `None` where it may be in any.
     pub(crate) nulls: Option<Mask>,
-    /// Some look like others of the set: behind the columns comes how many before it.
-    pub(crate) numbered: bool,
 }
 
 impl Finding {
     /// An index may lead to the rows.
     pub(crate) fn is_led(&self, table: &Table) -> bool {
-        let has_value = |at: &usize| self.nulls.as_ref().is_none_or(|nulls| !nulls[*at]);
-        table.indexed.iter().any(has_value)
+        let has_value = |at: usize| self.nulls.as_ref().is_none_or(|nulls| !nulls[at]);
+        table.indexed.iter().any(|index| index.finds_nulls || has_value(index.column))
     }
 
     /// `row` and the arrays' row `s` are the same.
@@ -47,13 +45,16 @@ impl Finding {
             let name = format!("{row}.{}", column.sql);
             let (operator, value) = (equality(column), column.compared(format!("{s}.c{n}")));
             match (&column.target.equality, self.nulls.as_ref().map(|nulls| nulls[n])) {
-                (_, Some(true)) => format!("{name} IS NULL"),
+                // Not IS NULL, which a row of NULLs satisfies.
+                (_, Some(true)) => format!("{name} IS NOT DISTINCT FROM NULL"),
                 // Types without equality are the same when they look the same.
                 (None, _) => {
                     format!("{name}::pg_catalog.text IS NOT DISTINCT FROM {value}::pg_catalog.text")
                 }
                 (Some(_), None) if !column.target.not_null => {
-                    format!("({name} {operator} {value} OR {name} IS NULL AND {value} IS NULL)")
+                    format!(
+                        "({name} {operator} {value} OR {name} IS NOT DISTINCT FROM NULL AND {value} IS NOT DISTINCT FROM NULL)"
+                    )
                 }
                 (Some(_), _) => format!("{name} {operator} {value}"),
             }
@@ -64,33 +65,19 @@ impl Finding {
     fn found(&self, table: &Table, binary: bool, written: &[usize]) -> String {
         let all: Vec<usize> = (0..table.columns.len()).collect();
         let columns = columns_at(table, &[&all, written].concat());
-        let number = self.numbered.then_some("pg_catalog.int4");
-        let types = columns.iter().map(|column| column.target.type_name.as_str()).chain(number);
+        let types = columns.iter().map(|column| column.target.type_name.as_str());
         // Values are made of text once, and not for each row that they are compared with.
         let arrays = format!("({} OFFSET 0) AS s", unnested(types, binary));
         let (sql, alike) = (&table.sql, self.alike(table, "x", "s"));
-        let nth = format!("s.c{}", columns.len());
-        match (self.is_led(table), self.numbered) {
-            (true, numbered) => {
-                let offset = if numbered { format!(" OFFSET {nth}") } else { String::new() };
-                format!(
-                    "(SELECT (SELECT x.ctid FROM ONLY {sql} AS x WHERE {alike}{offset} LIMIT 1) AS at, s.* \
-                     FROM {arrays} OFFSET 0) AS f"
-                )
-            }
-            (false, false) => format!(
-                "(SELECT DISTINCT ON (s.i) x.ctid AS at, s.* \
-                 FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) AS s \
-                 JOIN ONLY {sql} AS x ON {alike}) AS f"
-            ),
-            (false, true) => format!(
-                "(SELECT s.* FROM (SELECT x.ctid AS at, s.*, \
-                 pg_catalog.row_number() OVER (PARTITION BY s.i ORDER BY x.ctid) AS n \
-                 FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) AS s \
-                 JOIN ONLY {sql} AS x ON {alike}) AS s \
-                 WHERE s.n OPERATOR(pg_catalog.=) ({nth} OPERATOR(pg_catalog.+) 1)) AS f"
-            ),
+        if self.is_led(table) {
+            return format!(
+                "(SELECT (SELECT x.ctid FROM ONLY {sql} AS x WHERE {alike} LIMIT 1) AS at, s.* FROM {arrays} OFFSET 0) AS f"
+            );
         }
+        format!(
+            "(SELECT DISTINCT ON (s.i) x.ctid AS at, s.* \
+             FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) AS s JOIN ONLY {sql} AS x ON {alike}) AS f"
+        )
     }
 
     pub(super) fn update(&self, table: &Table, binary: bool, present: &Mask) -> String {

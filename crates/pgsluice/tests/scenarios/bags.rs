@@ -174,6 +174,22 @@ fn rows_that_are_alike_are_counted_off() {
     });
 }
 
+/// IS NULL is true of both; only one of them was meant.
+#[test]
+fn null_is_not_a_row_of_nulls() {
+    scenario(|s| {
+        s.both("CREATE TYPE pair AS (x int, y int); CREATE TABLE t (a int, p pair, b text); ALTER TABLE t REPLICA IDENTITY FULL");
+        s.source("INSERT INTO t VALUES (1, ROW(NULL, NULL)), (1, NULL), (2, ROW(NULL, NULL)), (2, NULL), (3, ROW(1, NULL))");
+        s.follow();
+        s.source("DELETE FROM t WHERE a = 1 AND p IS NOT DISTINCT FROM NULL");
+        s.source("UPDATE t SET b = 'x' WHERE a = 2 AND p IS DISTINCT FROM NULL");
+        s.catch_up();
+        s.same();
+        s.backlog(&["UPDATE t SET a = a + 1 WHERE p IS DISTINCT FROM NULL; DELETE FROM t WHERE p IS NOT DISTINCT FROM NULL"]);
+        assert_eq!(s.conflicts("update_missing") + s.conflicts("delete_missing"), 0);
+    });
+}
+
 /// A value that another one follows in the same batch may be in the way of a row of the target's own.
 #[test]
 fn f1_a_version_that_collides_is_not_passed_over() {
