@@ -24,7 +24,7 @@ const RULES: [(&str, &str); 25] = [
     ("p4", "a target that was restored is noticed although idle feedback went past it"),
     ("p5", "origins needed and left are counted before a start"),
     ("f1", "the first operation on a key says what it expects, and that is checked key by key"),
-    ("f2", "folds only where an index says which row is meant; swaps and defaults as one by one"),
+    ("f2", "folds only where an index says which row is meant, or rows that look alike mean any; swaps and defaults as one by one"),
     ("f3", "a commit timestamp belongs to one source transaction"),
     ("f4", "a conflict costs its own chunk and not the batch"),
     ("f5", "triggers and rules that fire for replicas see every change, or are refused"),
@@ -32,7 +32,7 @@ const RULES: [(&str, &str); 25] = [
     ("a1", "what is met by a transaction executed ahead is void: only the first in line reports"),
     (
         "a2",
-        "tables whose equality or indexes a change does not show are neither folded over nor executed ahead",
+        "tables whose equality or indexes a change does not show are not executed ahead",
     ),
     ("a3", "a wait that goes through a transaction executed ahead is ended by us, as no server sees it"),
     ("r1", "look-ups ahead read what a change will enter, and no more"),
