@@ -248,23 +248,17 @@ SELECT c.oid, c.relkind = 'p',
                 OR i.indrelid IN (SELECT p.relid FROM pg_catalog.pg_partition_tree(c.oid) p)
                    AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhrelid = i.indexrelid))
            AND (i.indisunique OR i.indisexclusion)),
-       ARRAY(SELECT a.attname::text
-               FROM pg_catalog.pg_index i
-               JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
-               JOIN pg_catalog.pg_am m ON m.oid = x.relam
-               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-              WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND m.amname IN ('btree', 'hash')
-                AND i.indcollation[0] = a.attcollation
-              ORDER BY i.indexrelid),
-       ARRAY(SELECT m.amname = 'btree'
-               FROM pg_catalog.pg_index i
-               JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
-               JOIN pg_catalog.pg_am m ON m.oid = x.relam
-               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-              WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND m.amname IN ('btree', 'hash')
-                AND i.indcollation[0] = a.attcollation
-              ORDER BY i.indexrelid)
+       l.names, l.finds_nulls
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  CROSS JOIN LATERAL (
+       SELECT coalesce(pg_catalog.array_agg(a.attname::text), '{}') AS names,
+              coalesce(pg_catalog.array_agg(m.amname = 'btree'), '{}') AS finds_nulls
+         FROM pg_catalog.pg_index i
+         JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+         JOIN pg_catalog.pg_am m ON m.oid = x.relam
+         JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+        WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND m.amname IN ('btree', 'hash')
+          AND i.indcollation[0] = a.attcollation) l
  WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 
 /// $1 the table. `b` is the type beneath all domains: a cast to a domain would
