@@ -82,10 +82,8 @@ fn run(options: &Options) -> Result<()> {
         return workload::insert_only(arm, count, options.dir.as_deref().context("--inserts wants --dir")?);
     }
     let root = workspace_dir();
-    let is_whole = !options.quick
-        && options.arm.is_empty()
-        && options.seconds.is_none()
-        && options.repeats.is_none();
+    let is_whole =
+        !options.quick && options.arm.is_empty() && options.seconds.is_none() && options.repeats.is_none();
     let dir = options.dir.clone().unwrap_or_else(|| root.join("target/churn"));
     std::fs::create_dir_all(&dir)?;
     let arms = if options.arm.is_empty() { Arm::ALL.to_vec() } else { options.arm.clone() };

@@ -320,3 +320,42 @@ fn aligned(rows: &[Vec<String>]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    fn case(name: &str, rate: f64) -> Case {
+        let zero = json!({ "mean": 0.0, "p50": 0.0, "p99": 0.0, "p999": 0.0 });
+        let samples: Vec<Value> = (0..3)
+            .map(|n| json!({ "seconds": f64::from(n), "transactions": n, "file_bytes": 1000 }))
+            .collect();
+        let run = json!({
+            "transactions_per_second": rate, "update": zero, "look_up": zero, "commit": zero,
+            "read_bytes_per_transaction": 0.0, "written_bytes_per_transaction": 0.0, "file_loaded": 1, "file_warm": 1,
+            "file_steady": 1, "file_pinned": 1, "file_released": 1, "file_compacted": 1, "missing": 0, "samples": samples,
+        });
+        let plan = Plan { keys: Keys::Uniform, count: 1, per_commit: 1, memory_bytes: 1 << 20, seconds: 1.0 };
+        let mut case = Case::new(name, plan);
+        case.runs.insert(Arm::Ours, vec![serde_json::from_value(run).unwrap()]);
+        case
+    }
+
+    #[test]
+    fn a_case_that_is_measured_again_takes_the_place_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["a", "b"].map(str::to_owned);
+        for (name, rate) in [("b", 1.0), ("a", 2.0), ("b", 3.0)] {
+            let report = Report { cases: vec![case(name, rate)], instructions: None };
+            report.record(dir.path(), &names).unwrap();
+        }
+        let recorded = Report::recorded(dir.path()).unwrap();
+        let rates: Vec<_> =
+            recorded.cases.iter().map(|case| (case.name.as_str(), case.rate(Arm::Ours))).collect();
+        assert_eq!(rates, [("a", Some(2.0)), ("b", Some(3.0))]);
+        let document = std::fs::read_to_string(dir.path().join("churn.md")).unwrap();
+        assert!(document.contains("## a\n") && document.contains("## b\n"), "{document}");
+    }
+}
