@@ -34,7 +34,7 @@ use crate::batch::CHANGE_OVERHEAD;
 use crate::plan::PIECE;
 use crate::table::{Collisions, Table};
 
-/// So many rows that are alike are looked for: finding the last of them passes over the others.
+/// So many rows that are alike are looked for: each takes a statement of its own.
 const LIKE_MAX: u32 = 16;
 
 /// Which columns, by position.

@@ -69,8 +69,6 @@ fn session_settings(options: &Options) -> Vec<(&str, &str)> {
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
         ("enable_seqscan", "off"),
-        // Equal rows are counted off, by a look for each: they must come in the same order each time.
-        ("synchronize_seqscans", "off"),
         ("jit", "off"),
         ("tcp_keepalives_idle", "30"),
         ("tcp_keepalives_interval", "10"),

@@ -151,7 +151,7 @@ fn rows_that_are_equal_and_look_different_are_each_found_once() {
 }
 
 #[test]
-fn rows_that_are_alike_are_counted_off() {
+fn rows_that_are_alike_are_each_found() {
     scenario_with(&[FOLDED], |s| {
         for (table, index) in [("bare", ""), ("led", "CREATE INDEX ON led (a)")] {
             s.both(&format!(
