@@ -188,7 +188,6 @@ enum Piece {
     Early(Option<Box<Ended>>),
     /// To be done alone.
     Alone(Option<Order>),
-    CaughtUp(Lsn),
 }
 
 /// See the module.
@@ -199,6 +198,9 @@ pub(crate) struct Crew {
     lanes: Vec<Lane>,
     /// Each with what says that a worker is busy, until it is done.
     pieces: BTreeMap<u64, InFlight>,
+    /// Positions that are reached once the piece of that number is committed, where order is preserved. They are
+    /// nobody's work: what comes behind one is executed ahead as if it were not there.
+    positions: VecDeque<(u64, Lsn)>,
     /// Where order is not preserved, what is in flight has at most about so
     /// many bytes; else the schedule takes no more than there are lanes.
     bytes_max: Option<usize>,
@@ -280,6 +282,7 @@ impl Crew {
             early_lane: (lanes.len() > parts.workers).then_some(parts.workers),
             lanes,
             pieces: BTreeMap::new(),
+            positions: VecDeque::new(),
             bytes_max: parts.relaxed,
             bytes: Bytes::default(),
             patient: VecDeque::new(),
@@ -386,9 +389,7 @@ impl Crew {
     fn push(&mut self, work: Work) {
         let bytes = work.bytes();
         let (piece, footprint, busy) = match work {
-            // A position is no work: nothing waits for it.
-            Work::CaughtUp(lsn) if self.bytes_max.is_some() => return self.shared.caught_up(lsn),
-            Work::CaughtUp(lsn) => (Piece::CaughtUp(lsn), Footprint::Everything, None),
+            Work::CaughtUp(lsn) => return self.caught_up(lsn),
             Work::Large(large, footprint) => {
                 self.shared.handed(large.digest.last.map_or(large.digest.since, |end| end.commit.end_lsn));
                 (Piece::Large(Some(large)), footprint, None)
@@ -462,12 +463,6 @@ impl Crew {
                 (number, lane, Order::Replay { originals, digest: *digest, again })
             }
             Action::Alone { number, lane } => match self.piece_of(number) {
-                Piece::CaughtUp(lsn) => {
-                    let lsn = *lsn;
-                    self.shared.caught_up(lsn);
-                    self.committed(number);
-                    return Ok(());
-                }
                 Piece::Alone(order) => (number, lane, order.take().ok_or(Kind::Lost)?),
                 Piece::Large(_) => (number, lane, self.large(number)?),
                 Piece::Early(_) => match self.give_turn(number, lane) {
@@ -588,10 +583,25 @@ impl Crew {
                 Piece::Set { digest, .. } => self.shared.done(digest.bytes),
                 // Another may have been begun since this one was left to others.
                 Piece::Early(_) => drop(self.early.take_if(|early| early.turn.is_some())),
-                Piece::Large(_) | Piece::Alone(_) | Piece::CaughtUp(_) => {}
+                Piece::Large(_) | Piece::Alone(_) => {}
             }
         }
         self.schedule.committed(number);
+        while let Some((_, lsn)) = self.positions.pop_front_if(|(last, _)| *last <= number) {
+            self.shared.caught_up(lsn);
+        }
+    }
+
+    /// Nothing of what comes between what was handed over last and `lsn` is for this target.
+    fn caught_up(&mut self, lsn: Lsn) {
+        match self.pieces.last_key_value() {
+            // Where order is not preserved it is known what is still missing before it.
+            Some((&last, _)) if self.bytes_max.is_none() => {
+                self.positions.pop_back_if(|(number, _)| *number == last);
+                self.positions.push_back((last, lsn));
+            }
+            _ => self.shared.caught_up(lsn),
+        }
     }
 
     /// When the lock watch is to be asked about the head, if others are open.

@@ -254,6 +254,31 @@ fn held_head(s: &mut Scenario, deadlock_timeout: &str) -> Session {
     panic!("no chunk is ever executed ahead");
 }
 
+/// Between transactions the source says how far it is. That is no work: what comes behind it is executed ahead of what
+/// waits before it.
+#[test]
+fn what_follows_a_position_of_the_source_is_executed_ahead() {
+    scenario_with(FOUR, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE held (id int PRIMARY KEY, n int)");
+        s.source("INSERT INTO held VALUES (1, 0)");
+        s.follow();
+        let mut holder = Session::to(&s.target_url(0));
+        holder.run("BEGIN; SELECT FROM held FOR UPDATE");
+        s.source("UPDATE held SET n = 1");
+        let is = |state: &str| Ok(s.target_one(&applying(state)) == "t");
+        wait_for("the head to wait", BOUND, || is("wait_event_type = 'Lock'")).unwrap();
+        for _ in 0..6 {
+            s.source("SELECT pg_logical_emit_message(true, 'nobody', 'listens')");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        s.source("DO $$ BEGIN FOR i IN 1 .. 80 LOOP INSERT INTO t VALUES (i); COMMIT; END LOOP; END $$");
+        wait_for("a chunk ahead", BOUND, || is("state = 'idle in transaction'")).unwrap();
+        holder.run("COMMIT");
+        s.catch_up();
+        s.same();
+    });
+}
+
 /// The head waits for a session of the target, that session for a row of a chunk executed ahead, and that chunk for
 /// its turn: nobody but us can see it, and the server's `deadlock_timeout` has nothing to do with it.
 #[test]
