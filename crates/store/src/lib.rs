@@ -21,6 +21,7 @@ mod meta;
 mod page;
 mod pager;
 mod pages;
+mod pending;
 mod reader;
 mod recovery;
 mod removal;

@@ -5,6 +5,7 @@
 //! fences do not hold what is looked for sends the reader back to the root.
 
 use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,8 +13,9 @@ use std::time::Duration;
 use base::Lsn;
 
 use crate::error::{Error, Result};
-use crate::page::{Cell, Fence, NEWEST, Page};
+use crate::page::{Cell, Fence, NEWEST, Page, order};
 use crate::pager::Pager;
+use crate::pending::{Pending, Versioned};
 use crate::removal::{View, hidden};
 use crate::tree::TreeRef;
 
@@ -49,13 +51,14 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) pager: Arc<Pager>,
+    pub(crate) pending: Pending,
     registry: Mutex<Registry>,
 }
 
 impl Shared {
     pub(crate) fn new(pager: Arc<Pager>, committed: u64, horizon: u64) -> Shared {
         let registry = Registry { committed, horizon, readers: BTreeMap::new() };
-        Shared { pager, registry: Mutex::new(registry) }
+        Shared { pager, pending: Pending::default(), registry: Mutex::new(registry) }
     }
 
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
@@ -84,7 +87,7 @@ impl Shared {
     }
 
     /// The leaf for (key, LSN) as of now.
-    fn leaf(&self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<Arc<Page>> {
+    pub(crate) fn leaf(&self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<Arc<Page>> {
         for restart in 0_u32.. {
             let before = self.pager.moves();
             let lost = match self.walk(tree, key, lsn)? {
@@ -132,6 +135,9 @@ impl Shared {
     pub(crate) fn get(&self, tree: TreeRef, key: &[u8], as_of: u64, floor: u64) -> Result<Option<Version>> {
         // No version has the last LSN, which fences use.
         let as_of = as_of.min(NEWEST - 1);
+        if let Some((lsn, version)) = self.pending.get(tree.id, key, as_of) {
+            return Ok(visible(tree, lsn, version, floor));
+        }
         let mut target = (key.to_vec(), as_of);
         loop {
             let leaf = self.leaf(tree, &target.0, target.1)?;
@@ -160,6 +166,12 @@ impl Shared {
         };
         Ok(Some(Version { lsn: Lsn::new(cell.lsn), is_delete: cell.flags.delete, value }))
     }
+}
+
+fn visible(tree: TreeRef, lsn: u64, version: Versioned, floor: u64) -> Option<Version> {
+    let Versioned { delete, value } = version;
+    let is_hidden = hidden(tree.window, floor, lsn, delete);
+    (!is_hidden).then(|| Version { lsn: Lsn::new(lsn), is_delete: delete, value })
 }
 
 /// Takes snapshots; cheap to clone and to hand to other threads.
@@ -239,6 +251,15 @@ impl Drop for Snapshot {
     }
 }
 
+/// A leaf as a scan goes through it.
+#[derive(Debug)]
+struct Leaf {
+    page: Arc<Page>,
+    index: usize,
+    /// What is to go into it.
+    pending: Peekable<std::vec::IntoIter<(Vec<u8>, u64, Versioned)>>,
+}
+
 /// Keys in order, each with its version. Ends after the first error.
 #[derive(Debug)]
 pub struct Scan<'a> {
@@ -248,7 +269,7 @@ pub struct Scan<'a> {
     floor: u64,
     /// From where on the next leaf is looked at; `None` at the end.
     next: Option<Fence>,
-    leaf: Option<(Arc<Page>, usize)>,
+    leaf: Option<Leaf>,
     end: Bound<Vec<u8>>,
     /// The key that was judged last: its older versions are passed over.
     judged: Option<Vec<u8>>,
@@ -280,30 +301,65 @@ impl<'a> Scan<'a> {
         }
     }
 
+    /// The leaf at `from`, and what is to go into it: that is looked at before the leaf, because it may go there
+    /// meanwhile.
+    fn leaf(&self, from: &Fence) -> Result<Leaf> {
+        let is_any_pending = self.shared.pending.count() > 0;
+        let mut page = self.shared.leaf(self.tree, &from.key, from.lsn)?;
+        let mut pending = Vec::new();
+        while is_any_pending {
+            pending = self.shared.pending.of_leaf(self.tree.id, &page, from);
+            let after = self.shared.leaf(self.tree, &from.key, from.lsn)?;
+            let is_same_range = after.high() == page.high();
+            page = after;
+            if is_same_range {
+                break;
+            }
+        }
+        let (Ok(index) | Err(index)) = page.search(&from.key, from.lsn);
+        Ok(Leaf { page, index, pending: pending.into_iter().peekable() })
+    }
+
     fn step(&mut self) -> Result<Option<(Vec<u8>, Version)>> {
         loop {
-            let Some((leaf, index)) = &mut self.leaf else {
+            let Some(leaf) = &mut self.leaf else {
                 let Some(next) = self.next.take() else { return Ok(None) };
-                let leaf = self.shared.leaf(self.tree, &next.key, next.lsn)?;
-                let (Ok(index) | Err(index)) = leaf.search(&next.key, next.lsn);
-                self.leaf = Some((leaf, index));
+                self.leaf = Some(self.leaf(&next)?);
                 continue;
             };
-            if *index == leaf.count() {
-                self.next = leaf.high_fence();
+            let (page, place) = (leaf.page.clone(), leaf.index);
+            let is_at_end = place == page.count();
+            let is_first = |(key, lsn, _): &(Vec<u8>, u64, Versioned)| {
+                is_at_end || order((key, *lsn), (&page.key(place), page.cell(place).lsn)).is_le()
+            };
+            if let Some((key, lsn, version)) = leaf.pending.next_if(is_first) {
+                if lsn > self.as_of || self.judged.as_ref() == Some(&key) {
+                    continue;
+                }
+                if self.is_behind_end(&key) {
+                    self.leaf = None;
+                    return Ok(None);
+                }
+                self.judged = Some(key.clone());
+                if let Some(version) = visible(self.tree, lsn, version, self.floor) {
+                    return Ok(Some((key, version)));
+                }
+                continue;
+            }
+            if is_at_end {
+                self.next = page.high_fence();
                 self.leaf = None;
                 continue;
             }
-            let (leaf, place) = (leaf.clone(), *index);
-            *index += 1;
-            let cell = leaf.cell(place);
+            leaf.index += 1;
+            let cell = page.cell(place);
             let is_judged = |judged: &Vec<u8>| {
-                judged.strip_prefix(leaf.prefix()).is_some_and(|suffix| suffix == cell.suffix)
+                judged.strip_prefix(page.prefix()).is_some_and(|suffix| suffix == cell.suffix)
             };
             if cell.lsn > self.as_of || self.judged.as_ref().is_some_and(is_judged) {
                 continue;
             }
-            let key = leaf.key(place);
+            let key = page.key(place);
             if self.is_behind_end(&key) {
                 self.leaf = None;
                 return Ok(None);

@@ -111,6 +111,7 @@ fn assemble(
         horizon_next: meta.horizon,
         written_max: 0,
         is_poisoned: false,
+        fetchers: None,
         stats: Stats::default(),
     };
     store.name_trees();

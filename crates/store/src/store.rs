@@ -5,6 +5,8 @@
 //! from the disk, or the log is half full, a checkpoint writes them beside the running work and gives the
 //! log's space back.
 //!
+//! A leaf that is not in memory is not waited for, either: see [`crate::pending`].
+//!
 //! ```text
 //!   put, delete --> leaf in the cache ----------- checkpoint --> data file (copy on write, then the head)
 //!        \--------> open batch --- commit + sync --> log --- released by the checkpoint that holds it
@@ -24,8 +26,9 @@ use crate::log::{Log, Record};
 use crate::meta::{Kind, TREE_NAME_BYTES_MAX, TREES_MAX, TreeInfo};
 use crate::page::{Fence, KEY_BYTES_MAX, NEWEST, PAGE_BYTES, VALUE_BYTES_MAX};
 use crate::pages::Pages;
+use crate::pending::{Fetchers, PAGES_PER_VERSION, PENDING_MAX, Wanted};
 use crate::reader::{Reader, Scan, Shared, Tree, Version};
-use crate::tree::{BottomUp, Change, TreeRef, Written};
+use crate::tree::{BottomUp, Change, TreeRef, Written, fits_cell};
 
 /// Leaves that one split lets be swept: of what the tree gains by splits a multiple is looked at, so garbage
 /// that no full leaf meets stays a fraction of the tree. Four is the least that keeps a queue's garbage under
@@ -51,7 +54,7 @@ pub struct Options {
     pub size_bytes_max: Option<u64>,
     /// What bottom-up deletion may look at.
     pub bottom_up: BottomUp,
-    /// Checkpoints run on a thread of their own.
+    /// Checkpoints run on a thread of their own, and so do reads of leaves that changes go into.
     pub background: bool,
 }
 
@@ -121,6 +124,8 @@ pub struct Stats {
     pub log_blocks_written: u64,
     /// Checkpoints that ended.
     pub checkpoints: u64,
+    /// Versions that did not wait for their leaf to be read.
+    pub pending: u64,
     /// Leaves that bottom-up deletion looked at.
     pub attempts: u64,
     /// Versions removed.
@@ -224,6 +229,8 @@ pub struct Store {
     /// The newest version of the open batch; 0 if it is empty.
     pub(crate) written_max: u64,
     pub(crate) is_poisoned: bool,
+    /// From the first version on whose leaf is not in memory.
+    pub(crate) fetchers: Option<Fetchers>,
     pub(crate) stats: Stats,
     pub(crate) blocks: (u32, u32),
 }
@@ -255,6 +262,7 @@ impl Store {
             return Ok(Tree(self.trees[id].reference(id)));
         }
         self.ready()?;
+        self.apply_pending()?;
         if name.is_empty() || name.len() > TREE_NAME_BYTES_MAX || self.trees.len() == TREES_MAX {
             return Err(Error::misuse(format!(
                 "tree \"{name}\" cannot be made: a name has 1 to {TREE_NAME_BYTES_MAX} bytes, a store {TREES_MAX} trees"
@@ -311,12 +319,120 @@ impl Store {
             )));
         }
         self.relieve()?;
-        let written = self.apply(tree.0, change)?;
+        self.apply_fetched(PENDING_MAX - 1)?;
+        if self.may_wait(tree.0, change) {
+            self.keep_pending(tree.0, change)?;
+        } else {
+            let pages = u32::try_from(change.value.len() / PAGE_BYTES + 1).unwrap_or(u32::MAX);
+            if !self.has_room_for_pending(pages + PAGES_PER_VERSION) {
+                self.apply_pending()?;
+            }
+            self.apply_elders(tree.0, change)?;
+            self.apply_and_sweep(tree.0, change)?;
+        }
         let Change { key, lsn, delete, value } = change;
         self.log.add(Record { tree: tree.0.id, delete, lsn, key, value });
         self.written_max = self.written_max.max(lsn);
+        Ok(())
+    }
+
+    /// Whether a change may go into its leaf later, because that is not in memory, the change is newer than all that
+    /// is there, and there will be room for it.
+    fn may_wait(&self, tree: TreeRef, change: Change<'_>) -> bool {
+        let Change { key, lsn, value, .. } = change;
+        let is_larger_than_memory = self.pages.in_use() as usize > self.options.cache_pages();
+        is_larger_than_memory
+            && lsn >= self.written_max
+            && fits_cell(key, value)
+            && self.has_room_for_pending(PAGES_PER_VERSION)
+            && self.pages.ensure_room(PAGES_PER_VERSION).is_ok()
+            && !self.pages.is_in_memory(tree, key, lsn)
+    }
+
+    /// Whether there is room for what is pending and `pages` more.
+    fn has_room_for_pending(&self, pages: u32) -> bool {
+        let versions = u32::try_from(self.shared.pending.count()).unwrap_or(u32::MAX);
+        versions == 0
+            || self
+                .pages
+                .ensure_room(versions.saturating_mul(PAGES_PER_VERSION).saturating_add(pages))
+                .is_ok()
+    }
+
+    fn keep_pending(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
+        self.shared.pending.add(tree.id, change);
+        self.stats.pending += 1;
+        if self.options.background {
+            let fetchers = match self.fetchers.take() {
+                Some(fetchers) => fetchers,
+                None => {
+                    let started = Fetchers::start(&self.shared);
+                    self.poison_on_error(started)?
+                }
+            };
+            let wanted = Wanted { tree, key: change.key.to_vec(), lsn: change.lsn };
+            self.fetchers.insert(fetchers).ask(wanted);
+        }
+        Ok(())
+    }
+
+    /// Puts pending versions into leaves that were read, and waits for such while there are more than `pending_max`.
+    fn apply_fetched(&mut self, pending_max: usize) -> Result<()> {
+        while self.shared.pending.count() > 0 {
+            let wait = self.shared.pending.count() > pending_max;
+            let fetched = self.fetchers.as_ref().and_then(|fetchers| fetchers.next(wait));
+            let (tree, key, lsn) = match (fetched, self.shared.pending.first()) {
+                (Some(wanted), _) => (wanted.tree, wanted.key, wanted.lsn),
+                // Nobody reads for us.
+                (None, Some((tree, key, lsn))) if wait => {
+                    (self.trees[usize::from(tree)].reference(usize::from(tree)), key, lsn)
+                }
+                _ => return Ok(()),
+            };
+            self.apply_pending_of_leaf(tree, &key, lsn)?;
+        }
+        Ok(())
+    }
+
+    /// Puts everything that is pending into its leaf.
+    fn apply_pending(&mut self) -> Result<()> {
+        self.apply_fetched(0)
+    }
+
+    /// Before a change goes into its leaf, what is pending there does, and elders of its key wherever they belong.
+    fn apply_elders(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
+        self.apply_pending_of_leaf(tree, change.key, change.lsn)?;
+        while let Some((lsn, _)) = self.shared.pending.get(tree.id, change.key, change.lsn) {
+            self.apply_pending_of_leaf(tree, change.key, lsn)?;
+        }
+        Ok(())
+    }
+
+    /// Puts what is pending into the leaf that (key, LSN) belongs to.
+    fn apply_pending_of_leaf(&mut self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<()> {
+        if self.shared.pending.count() == 0 {
+            return Ok(());
+        }
+        let result = self.pages.descend(tree, key, lsn, &mut Vec::new());
+        let leaf = self.poison_on_error(result)?;
+        // Elders first: a deletion goes when nothing older of its key is there, and what came later would be back.
+        for (key, lsn, version) in
+            self.shared.pending.of_leaf(tree.id, &leaf, &leaf.low_fence()).into_iter().rev()
+        {
+            let change = Change { key: &key, lsn, delete: version.delete, value: &version.value };
+            let result = self.apply_and_sweep(tree, change);
+            // There was room for it when it was accepted.
+            self.is_poisoned |= result.is_err();
+            result?;
+            self.shared.pending.remove(tree.id, &key, lsn);
+        }
+        Ok(())
+    }
+
+    fn apply_and_sweep(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
+        let written = self.apply(tree, change)?;
         if written.splits > 0 {
-            self.sweep_some(tree.0, written.splits)?;
+            self.sweep_some(tree, written.splits)?;
         }
         Ok(())
     }
@@ -559,6 +675,7 @@ impl Store {
         open_writes: bool,
         tidying: Tidying,
     ) -> Result<()> {
+        self.apply_pending()?;
         let checkpoints = std::mem::replace(&mut self.checkpoints, Checkpoints::Lost);
         let Checkpoints::Idle(mut checkpointer) = checkpoints else {
             unreachable!("callers finish the one before first");

@@ -101,6 +101,11 @@ pub(crate) struct Swept {
     pub(crate) next: Option<Fence>,
 }
 
+/// Whether a value stands beside its key, and on no page of its own.
+pub(crate) fn fits_cell(key: &[u8], value: &[u8]) -> bool {
+    CELL_HEAD_BYTES + key.len() + value.len() <= CELL_BYTES_MAX
+}
+
 impl Pages {
     /// An empty tree; its root.
     pub(crate) fn create_tree(&mut self, id: u8, window: bool) -> Result<u32> {
@@ -147,7 +152,7 @@ impl Pages {
     ) -> Result<Written> {
         let Change { key, lsn, value, .. } = change;
         let mut flags = CellFlags { delete: change.delete, overflow: false };
-        if CELL_HEAD_BYTES + key.len() + value.len() <= CELL_BYTES_MAX {
+        if fits_cell(key, value) {
             return self.write_cell(tree, key, lsn, flags, value, bottom_up, view);
         }
         flags.overflow = true;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -99,6 +100,103 @@ fn s2_increasing_keys_deleted_in_order_keep_the_size() {
     // No leaf on the left is ever full again: without sweeping there were twenty times as many pages.
     let (early, late) = sizes[10..].split_at(25);
     assert!(late.iter().max().unwrap() * 10 <= early.iter().max().unwrap() * 11, "{sizes:?}");
+}
+
+/// A version's value says when it was written, so that any answer can be judged by itself.
+fn dated(lsn: u64) -> Vec<u8> {
+    format!("{lsn:080}").into_bytes()
+}
+
+/// What does not wait for its leaf is read all the same: by the writer at once, by readers in their snapshots.
+#[test]
+fn versions_that_do_not_wait_for_their_leaf_are_read_all_the_same() {
+    const KEYS: u64 = 20_000;
+    let dir = scratch();
+    // A leaf in six is in memory.
+    let (mut store, tree) = open(dir.path(), Options { cache_bytes: 1 << 19, ..options() });
+    for number in 0..KEYS {
+        store.put(tree, &key(number), Lsn::new(number + 1), &dated(number + 1)).unwrap();
+    }
+    store.commit(Lsn::new(KEYS)).unwrap();
+    let reader = store.reader();
+    let is_over = AtomicBool::new(false);
+    let mut newest: Vec<u64> = (1..=KEYS).collect();
+    std::thread::scope(|scope| {
+        let look = || {
+            let mut random = StdRng::seed_from_u64(1);
+            let mut looks = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let snapshot = reader.snapshot().unwrap();
+                let number = random.random_range(0..KEYS - 40);
+                let range = key(number)..key(number + 40);
+                let bounds = (Bound::Included(&range.start[..]), Bound::Excluded(&range.end[..]));
+                let scanned: Vec<_> = snapshot.scan(tree, bounds).map(|item| item.unwrap()).collect();
+                assert_eq!(scanned.len(), 40, "no key is missing, and none comes twice");
+                for (number, (found, version)) in (number..).zip(scanned) {
+                    assert_eq!(found, key(number));
+                    assert!(version.lsn <= snapshot.lsn() && version.value == dated(version.lsn.as_u64()));
+                    assert_eq!(snapshot.get(tree, &found).unwrap(), Some(version), "the same twice");
+                }
+                looks += 1;
+            }
+            looks
+        };
+        let readers = [scope.spawn(look), scope.spawn(look)];
+        let mut random = StdRng::seed_from_u64(2);
+        let mut lsn = KEYS;
+        for update in 1..=60_000_u64 {
+            lsn += 1;
+            let number = random.random_range(0..KEYS);
+            store.put(tree, &key(number), Lsn::new(lsn), &dated(lsn)).unwrap();
+            newest[number as usize] = lsn;
+            let number = random.random_range(0..KEYS);
+            let latest = store.latest(tree, &key(number)).unwrap().unwrap();
+            assert_eq!(latest.lsn.as_u64(), newest[number as usize]);
+            if update % 100 == 0 {
+                store.set_horizon(Lsn::new(lsn.saturating_sub(2000)));
+                store.commit(Lsn::new(lsn)).unwrap();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 100));
+    });
+    let all: Vec<_> = store.scan(tree, .., store.committed()).unwrap().map(|item| item.unwrap().1).collect();
+    assert_eq!(all.iter().map(|version| version.lsn.as_u64()).collect::<Vec<_>>(), newest);
+    store.check().unwrap();
+    assert!(store.stats().pending > 30_000, "{:?}", store.stats());
+}
+
+/// What is pending fits when it goes into its leaf, however close the limit is.
+#[test]
+fn what_does_not_wait_for_its_leaf_fits_under_the_limit() {
+    let dir = scratch();
+    let limit = Options { cache_bytes: 1 << 18, size_bytes_max: Some(12 << 20), ..options() };
+    let (mut store, tree) = open(dir.path(), limit);
+    let mut random = StdRng::seed_from_u64(3);
+    let mut written = std::collections::BTreeMap::new();
+    let refused = (1..1_000_000_u64).find(|lsn| {
+        let number = random.random_range(0..1_000_000_000);
+        let value = vec![b'v'; if lsn % 97 == 0 { 20_000 } else { 60 }];
+        match store.put(tree, &key(number), Lsn::new(*lsn), &value) {
+            Ok(()) => assert!(written.insert(key(number), *lsn).is_none_or(|before| before < *lsn)),
+            Err(error) => {
+                assert!(error.is_full(), "{error}");
+                return true;
+            }
+        }
+        if lsn % 50 == 0 {
+            store.commit(Lsn::new(*lsn)).unwrap();
+        }
+        false
+    });
+    store.commit(Lsn::new(refused.unwrap())).unwrap();
+    assert!(store.stats().pending > 1000 && store.stats().file_bytes <= 12 << 20, "{:?}", store.stats());
+    drop(store);
+    let (store, tree) = open(dir.path(), Options { cache_bytes: 1 << 18, ..options() });
+    let scan = store.scan(tree, .., store.committed()).unwrap();
+    let all: Vec<(Vec<u8>, u64)> =
+        scan.map(|item| item.unwrap()).map(|(key, version)| (key, version.lsn.as_u64())).collect();
+    assert_eq!(all, written.into_iter().collect::<Vec<_>>());
 }
 
 #[test]

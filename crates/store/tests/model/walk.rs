@@ -194,11 +194,15 @@ impl Walk {
     fn write(&mut self) -> Result<(), Stop> {
         let tree = self.random.random_range(0..NAMES.len());
         let (key, value) = (self.key(), self.value());
-        let repeat = self.random.random_bool(0.05) && self.lsn > self.now.committed;
-        if !repeat {
+        // Inside a batch any order will do, and the same LSN replaces.
+        let is_within = self.random.random_bool(0.1) && self.lsn > self.now.committed;
+        let at = if is_within {
+            self.random.random_range(self.now.committed.max(self.lsn.saturating_sub(20)) + 1..=self.lsn)
+        } else {
             self.lsn += self.random.random_range(1..3);
-        }
-        let (at, delete) = (self.lsn, self.random.random_bool(0.2));
+            self.lsn
+        };
+        let delete = self.random.random_bool(0.2);
         let handle = self.trees[tree];
         let store = self.store();
         if delete {
