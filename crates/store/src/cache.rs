@@ -6,8 +6,8 @@
 //! is held for the lookup or the change of one page, never while the disk works, so neither side waits for
 //! the other's reads.
 //!
-//! Eviction is the clock: a page used since the hand last passed stays. When everything is dirty the cache
-//! grows beyond its size; the writer bounds that by starting a checkpoint in time.
+//! Eviction is a clock that counts uses: what is used again stays, what was read once leaves first. When
+//! everything is dirty the cache grows beyond its size; the writer bounds that by starting a checkpoint in time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +17,10 @@ use crate::page::Page;
 
 /// Readers on other shards do not meet; more would only split the clock's view of what is cold.
 const SHARDS: usize = 16;
+
+/// A page that is used often stays for so many rounds of the hand without a use; one that was used once leaves at the
+/// next.
+const USES_MAX: u8 = 3;
 
 /// How a page in memory relates to its place on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +38,14 @@ struct Frame {
     id: u32,
     page: Arc<Page>,
     state: State,
-    used: bool,
+    /// How often it was used since the hand last passed, at most [`USES_MAX`].
+    uses: u8,
+}
+
+impl Frame {
+    fn touch(&mut self) {
+        self.uses = (self.uses + 1).min(USES_MAX);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -58,14 +69,15 @@ impl Shard {
 
     /// Makes room for one; false if every page must stay.
     fn evict(&mut self) -> bool {
-        // Twice around: the first pass takes the marks away.
-        for _ in 0..2 * self.frames.len() {
+        // So often around: each pass takes a use away.
+        for _ in 0..(usize::from(USES_MAX) + 1) * self.frames.len() {
             self.hand = if self.hand + 1 < self.frames.len() { self.hand + 1 } else { 0 };
             let frame = &mut self.frames[self.hand];
-            if frame.state == State::Clean && !std::mem::take(&mut frame.used) {
+            if frame.state == State::Clean && frame.uses == 0 {
                 self.drop_at(self.hand);
                 return true;
             }
+            frame.uses = frame.uses.saturating_sub(1);
         }
         false
     }
@@ -101,7 +113,7 @@ impl Cache {
     pub(crate) fn get(&self, id: u32) -> Option<Arc<Page>> {
         let mut shard = self.shard(id);
         let frame = shard.frame(id)?;
-        frame.used = true;
+        frame.touch();
         Some(frame.page.clone())
     }
 
@@ -122,7 +134,7 @@ impl Cache {
         if !is_current() {
             return None;
         }
-        shard.add(Frame { id, page: page.clone(), state: State::Clean, used: true }, self.frames_max);
+        shard.add(Frame { id, page: page.clone(), state: State::Clean, uses: 0 }, self.frames_max);
         Some(page)
     }
 
@@ -131,7 +143,7 @@ impl Cache {
     pub(crate) fn change<R>(&self, id: u32, change: impl FnOnce(&mut Page) -> R) -> Option<(R, bool)> {
         let mut shard = self.shard(id);
         let frame = shard.frame(id)?;
-        frame.used = true;
+        frame.touch();
         let result = change(Arc::make_mut(&mut frame.page));
         let newly = frame.state != State::Dirty;
         frame.state = State::Dirty;
@@ -144,10 +156,10 @@ impl Cache {
         let mut shard = self.shard(id);
         if let Some(frame) = shard.frame(id) {
             frame.page = Arc::new(page);
-            frame.used = true;
+            frame.touch();
             return std::mem::replace(&mut frame.state, State::Dirty) != State::Dirty;
         }
-        let frame = Frame { id, page: Arc::new(page), state: State::Dirty, used: true };
+        let frame = Frame { id, page: Arc::new(page), state: State::Dirty, uses: 0 };
         shard.add(frame, self.frames_max);
         true
     }

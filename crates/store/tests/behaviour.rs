@@ -110,10 +110,18 @@ fn dated(lsn: u64) -> Vec<u8> {
 /// What does not wait for its leaf is read all the same: by the writer at once, by readers in their snapshots.
 #[test]
 fn versions_that_do_not_wait_for_their_leaf_are_read_all_the_same() {
+    // Where nobody reads leaves for the writer, versions wait through several commits.
+    for (background, per_commit) in [(true, 100), (false, 10)] {
+        read_what_is_pending(background, per_commit);
+    }
+}
+
+fn read_what_is_pending(background: bool, per_commit: u64) {
     const KEYS: u64 = 20_000;
+    const SCANNED: u64 = 400;
     let dir = scratch();
     // A leaf in six is in memory.
-    let (mut store, tree) = open(dir.path(), Options { cache_bytes: 1 << 19, ..options() });
+    let (mut store, tree) = open(dir.path(), Options { cache_bytes: 1 << 19, background, ..options() });
     for number in 0..KEYS {
         store.put(tree, &key(number), Lsn::new(number + 1), &dated(number + 1)).unwrap();
     }
@@ -127,11 +135,11 @@ fn versions_that_do_not_wait_for_their_leaf_are_read_all_the_same() {
             let mut looks = 0;
             while !is_over.load(Ordering::Relaxed) {
                 let snapshot = reader.snapshot().unwrap();
-                let number = random.random_range(0..KEYS - 40);
-                let range = key(number)..key(number + 40);
+                let number = random.random_range(0..KEYS - SCANNED);
+                let range = key(number)..key(number + SCANNED);
                 let bounds = (Bound::Included(&range.start[..]), Bound::Excluded(&range.end[..]));
                 let scanned: Vec<_> = snapshot.scan(tree, bounds).map(|item| item.unwrap()).collect();
-                assert_eq!(scanned.len(), 40, "no key is missing, and none comes twice");
+                assert_eq!(scanned.len() as u64, SCANNED, "no key is missing, and none comes twice");
                 for (number, (found, version)) in (number..).zip(scanned) {
                     assert_eq!(found, key(number));
                     assert!(version.lsn <= snapshot.lsn() && version.value == dated(version.lsn.as_u64()));
@@ -152,7 +160,7 @@ fn versions_that_do_not_wait_for_their_leaf_are_read_all_the_same() {
             let number = random.random_range(0..KEYS);
             let latest = store.latest(tree, &key(number)).unwrap().unwrap();
             assert_eq!(latest.lsn.as_u64(), newest[number as usize]);
-            if update % 100 == 0 {
+            if update % per_commit == 0 {
                 store.set_horizon(Lsn::new(lsn.saturating_sub(2000)));
                 store.commit(Lsn::new(lsn)).unwrap();
             }
@@ -166,37 +174,59 @@ fn versions_that_do_not_wait_for_their_leaf_are_read_all_the_same() {
     assert!(store.stats().pending > 30_000, "{:?}", store.stats());
 }
 
-/// What is pending fits when it goes into its leaf, however close the limit is.
+/// A store whose leaves are on disk but for a few, and in which nothing happens by itself.
+fn larger_than_memory(dir: &Path, keys: u64, size_bytes_max: Option<u64>) -> (Store, Tree, u64) {
+    let small = Options { cache_bytes: 1 << 18, background: false, size_bytes_max, ..options() };
+    let (mut store, tree) = open(dir, small);
+    let lsn = load(&mut store, tree, keys);
+    store.checkpoint().unwrap();
+    for number in (0..keys).step_by(40) {
+        store.latest(tree, &key(number)).unwrap();
+    }
+    (store, tree, lsn)
+}
+
+/// What is pending fits when it goes into its leaf, although what came after it has filled the file.
 #[test]
 fn what_does_not_wait_for_its_leaf_fits_under_the_limit() {
     let dir = scratch();
-    let limit = Options { cache_bytes: 1 << 18, size_bytes_max: Some(12 << 20), ..options() };
-    let (mut store, tree) = open(dir.path(), limit);
-    let mut random = StdRng::seed_from_u64(3);
-    let mut written = std::collections::BTreeMap::new();
-    let refused = (1..1_000_000_u64).find(|lsn| {
-        let number = random.random_range(0..1_000_000_000);
-        let value = vec![b'v'; if lsn % 97 == 0 { 20_000 } else { 60 }];
-        match store.put(tree, &key(number), Lsn::new(*lsn), &value) {
-            Ok(()) => assert!(written.insert(key(number), *lsn).is_none_or(|before| before < *lsn)),
-            Err(error) => {
-                assert!(error.is_full(), "{error}");
-                return true;
-            }
-        }
-        if lsn % 50 == 0 {
-            store.commit(Lsn::new(*lsn)).unwrap();
-        }
-        false
-    });
-    store.commit(Lsn::new(refused.unwrap())).unwrap();
-    assert!(store.stats().pending > 1000 && store.stats().file_bytes <= 12 << 20, "{:?}", store.stats());
-    drop(store);
-    let (store, tree) = open(dir.path(), Options { cache_bytes: 1 << 18, ..options() });
-    let scan = store.scan(tree, .., store.committed()).unwrap();
-    let all: Vec<(Vec<u8>, u64)> =
-        scan.map(|item| item.unwrap()).map(|(key, version)| (key, version.lsn.as_u64())).collect();
-    assert_eq!(all, written.into_iter().collect::<Vec<_>>());
+    let (mut store, tree, mut lsn) = larger_than_memory(dir.path(), 40_000, Some(24 << 20));
+    // Each of six leaves has more to take in than it has room for.
+    for number in 1..=60_u64 {
+        lsn += 1;
+        let between = [key(number / 10 * 1000), number.to_be_bytes().to_vec()].concat();
+        store.put(tree, &between, Lsn::new(lsn), &[b'v'; 60]).unwrap();
+    }
+    assert!(store.stats().pending > 50, "{:?}", store.stats());
+    for bytes in [20_000, 4000] {
+        let refused = (0..10_000_u64).find_map(|number| {
+            lsn += 1;
+            store.put(tree, &key(1_000_000 + number), Lsn::new(lsn), &vec![b'v'; bytes]).err()
+        });
+        assert!(refused.unwrap().is_full());
+    }
+    store.commit(Lsn::new(lsn)).unwrap();
+    store.checkpoint().unwrap();
+    store.check().unwrap();
+    assert!(store.stats().file_bytes <= 24 << 20);
+    let end = key(1_000_000);
+    let small = (Bound::Unbounded, Bound::Excluded(&end[..]));
+    assert_eq!(store.scan(tree, small, Lsn::new(lsn)).unwrap().count(), 40_000 + 60);
+}
+
+/// Within a batch a version may be older than one that is in its leaf already: it does not hide that.
+#[test]
+fn an_older_version_of_a_batch_does_not_hide_a_newer_one() {
+    let dir = scratch();
+    let (mut store, tree, lsn) = larger_than_memory(dir.path(), 20_000, None);
+    store.put(tree, &key(7), Lsn::new(lsn + 10), b"newer").unwrap();
+    store.checkpoint().unwrap();
+    for number in 1000..20_000 {
+        store.latest(tree, &key(number)).unwrap();
+    }
+    store.put(tree, &key(7), Lsn::new(lsn + 5), b"older").unwrap();
+    assert_eq!(store.latest(tree, &key(7)).unwrap().unwrap().value, b"newer");
+    assert_eq!(store.get(tree, &key(7), Lsn::new(lsn + 9)).unwrap().unwrap().value, b"older");
 }
 
 #[test]
