@@ -7,7 +7,7 @@
 //! ```text
 //!   put --> leaf in memory? --yes--> into it
 //!              | no
-//!              +--> pending --asks--> fetchers --> cache      the writer, at its next change or commit:
+//!              +--> pending --asks--> fetchers --> cache      the writer, at its next change:
 //!                      ^--- readers look here first           all pending of that leaf into it
 //! ```
 //!
@@ -34,8 +34,7 @@ use crate::tree::{Change, TreeRef};
 /// At most so many: a checkpoint waits for the reads of all of them, some milliseconds.
 pub(crate) const PENDING_MAX: usize = 64;
 
-/// Threads that read. A look-up keeps a third read on its way; with three of them disks of the cloud answer about
-/// twice as often as with one, and with more hardly more often.
+/// Threads that read, beside the caller's own look-ups.
 const FETCHERS: usize = 2;
 
 /// Who waits longer for a leaf reads one itself.
