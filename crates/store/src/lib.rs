@@ -18,6 +18,7 @@ mod disk;
 mod error;
 mod log;
 mod meta;
+mod neighbours;
 mod page;
 mod pager;
 mod pages;

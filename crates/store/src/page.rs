@@ -303,10 +303,23 @@ impl Page {
         (0..self.count()).map(|index| self.cell(index))
     }
 
+    /// Bytes of the cell that begins at `start`, without its slot.
+    fn cell_bytes(&self, start: usize) -> usize {
+        CELL_HEAD_BYTES + self.u16(start) + (self.u16(start + 2) & usize::from(CELL_LEN))
+    }
+
     fn suffix_and_lsn(&self, index: usize) -> (&[u8], u64) {
         let start = self.cell_start(index);
         let suffix = start + CELL_HEAD_BYTES;
         (&self.bytes[suffix..suffix + self.u16(start)], self.u64(start + 4))
+    }
+
+    pub(crate) fn lsn(&self, index: usize) -> u64 {
+        self.u64(self.cell_start(index) + 4)
+    }
+
+    pub(crate) fn is_delete(&self, index: usize) -> bool {
+        self.u16(self.cell_start(index) + 2) & usize::from(CELL_DELETE) != 0
     }
 
     /// The cell at (key, LSN), or where it would stand. The key must lie between the fences.
@@ -332,6 +345,11 @@ impl Page {
     /// Whether the cell is a version of `key`, which lies between the fences.
     pub(crate) fn is_of(&self, index: usize, key: &[u8]) -> bool {
         index < self.count() && self.suffix_and_lsn(index).0 == &key[self.u16(PREFIX)..]
+    }
+
+    /// Whether two cells are versions of one key.
+    pub(crate) fn is_one_key(&self, a: usize, b: usize) -> bool {
+        self.suffix_and_lsn(a).0 == self.suffix_and_lsn(b).0
     }
 
     /// Where an inner page leads for (key, LSN): the index of the last child whose low fence is not after it.
@@ -413,7 +431,7 @@ impl Page {
         if self.is_window() {
             return self.lower_removable_from(lsn.saturating_add(1));
         }
-        let is_delete = self.cell(index).flags.delete;
+        let is_delete = self.is_delete(index);
         let successor = if index > 0 {
             let (before, newer) = self.suffix_and_lsn(index - 1);
             (before == suffix).then_some(newer)
@@ -452,11 +470,34 @@ impl Page {
 
     /// The same cells without gaps.
     fn rebuilt(&self) -> Page {
-        let mut builder = Builder::new(self.head(), &self.low_fence(), self.high_fence().as_ref());
-        for cell in self.cells() {
-            assert!(builder.push(self.prefix(), cell), "the cells were here before");
+        self.without(|_| false)
+    }
+
+    /// The cells but those that are `gone`, without gaps. The fences stay, and so a cell's bytes: bottom-up
+    /// deletion does this often enough that a [`Builder`] would show.
+    pub(crate) fn without(&self, gone: impl Fn(usize) -> bool) -> Page {
+        let mut page = Page { bytes: [0; PAGE_BYTES] };
+        let mut slot = self.slots_start();
+        page.bytes[..slot].copy_from_slice(&self.bytes[..slot]);
+        page.set_u64(REMOVABLE, NEVER);
+        page.set_u16(DEAD, 0);
+        page.set_u16(COUNT, 0);
+        let (mut heap, mut count) = (PAGE_BYTES, 0);
+        for index in (0..self.count()).filter(|index| !gone(*index)) {
+            let start = self.cell_start(index);
+            let cell = &self.bytes[start..start + self.cell_bytes(start)];
+            heap -= cell.len();
+            page.bytes[heap..heap + cell.len()].copy_from_slice(cell);
+            page.set_u16(slot, heap);
+            (slot, count) = (slot + SLOT_BYTES, count + 1);
+            page.set_u16(COUNT, count);
+            if page.is_leaf() {
+                // Of a pair of versions the elder notes the younger's LSN.
+                page.note_removable(count - 1);
+            }
         }
-        builder.finish()
+        page.set_u16(HEAP, heap);
+        page
     }
 
     /// Why this is not a well-formed page of a tree, if it is not. After this nothing here can panic.

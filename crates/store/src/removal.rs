@@ -47,9 +47,8 @@ impl View {
 pub(crate) fn removable(leaf: &Page, view: &View, first: usize, examined_max: usize) -> Vec<bool> {
     let count = leaf.count();
     let mut marks = vec![false; count];
-    let is_same = |a: usize, b: usize| leaf.cell(a).suffix == leaf.cell(b).suffix;
     let mut begin = first.min(count);
-    while begin > 0 && begin < count && is_same(begin - 1, begin) {
+    while begin > 0 && begin < count && leaf.is_one_key(begin - 1, begin) {
         begin -= 1;
     }
     let mut examined = 0;
@@ -57,7 +56,7 @@ pub(crate) fn removable(leaf: &Page, view: &View, first: usize, examined_max: us
         let mut start = from;
         while start < to && examined < examined_max {
             let mut end = start + 1;
-            while end < to && is_same(start, end) {
+            while end < to && leaf.is_one_key(end - 1, end) {
                 end += 1;
             }
             judge_key(leaf, view, start, end, &mut marks);
@@ -71,12 +70,12 @@ pub(crate) fn removable(leaf: &Page, view: &View, first: usize, examined_max: us
 /// Judges the versions of one key, newest first, in cells `start..end`.
 fn judge_key(leaf: &Page, view: &View, start: usize, end: usize, marks: &mut [bool]) {
     if leaf.is_window() {
-        (start..end).for_each(|index| marks[index] = view.is_out_of_window(leaf.cell(index).lsn));
+        (start..end).for_each(|index| marks[index] = view.is_out_of_window(leaf.lsn(index)));
         return;
     }
     let mut newer = if start == 0 { leaf.fence_successor(leaf.cell(0).suffix) } else { None };
     for (index, mark) in marks.iter_mut().enumerate().take(end).skip(start) {
-        let lsn = leaf.cell(index).lsn;
+        let lsn = leaf.lsn(index);
         *mark = newer.is_some_and(|newer| view.is_superseded(lsn, newer));
         newer = Some(lsn);
     }
@@ -88,8 +87,7 @@ fn judge_key(leaf: &Page, view: &View, start: usize, end: usize, marks: &mut [bo
         if marks[index] {
             continue;
         }
-        let cell = leaf.cell(index);
-        if !cell.flags.delete || !view.is_forgotten_deletion(cell.lsn) {
+        if !leaf.is_delete(index) || !view.is_forgotten_deletion(leaf.lsn(index)) {
             return;
         }
         marks[index] = true;

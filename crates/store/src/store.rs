@@ -132,6 +132,8 @@ pub struct Stats {
     pub removed: u64,
     /// Pages split.
     pub splits: u64,
+    /// Leaves that were full and shared their cells with a neighbour in place of a split.
+    pub shares: u64,
     /// Leaves looked at by sweeping.
     pub swept: u64,
     /// Versions in all trees, about.
@@ -445,6 +447,7 @@ impl Store {
         self.stats.attempts += written.attempts;
         self.stats.removed += written.removed;
         self.stats.splits += written.splits;
+        self.stats.shares += written.shares;
         self.trees[usize::from(tree.id)].count(written.debt, 1, written.removed);
         Ok(written)
     }

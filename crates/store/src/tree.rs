@@ -6,8 +6,12 @@
 //!    hold what it looks for, or at no page at all, starts over from the root. *Split:* the new right page is
 //!    there first, then the left one gives up half of its range, then the parent learns of it; between the
 //!    last two a reader of the right half starts over. *Merge:* the left page takes the range first, then the
-//!    parent forgets the right one, then that is freed. The writer counts such moves: where a reader loses
-//!    its way and nothing moved meanwhile, that is damage.
+//!    parent forgets the right one, then that is freed. *Share* (the fence between two neighbours moves,
+//!    left or right): whoever takes a range has it first, then the parent learns of it, then the other gives
+//!    it up. Until then both have it, with the same cells, and either serves; a reader that saw the parent
+//!    before the change and arrives after the end starts over. Another order would show no reader a wrong
+//!    page, only make more of them start over, as long as the writer is in the middle. The writer counts all
+//!    such moves: where a reader loses its way and nothing moved meanwhile, that is damage.
 //! 2. A tree's root keeps its id. *Grow:* its content moves to a new child first. *Shrink:* the other way
 //!    round.
 //! 3. An image of a leaf that was current at any time after the reader began is good enough: later writes
@@ -20,23 +24,21 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::neighbours::{MERGE_FILL_BYTES, cut_at_end, halves};
 use crate::page::{
     Builder, CELL_BYTES_MAX, CELL_HEAD_BYTES, Cell, CellFlags, Fence, NEWEST, NodeHead, OVERFLOW_BYTES, Page,
-    ROOM_BYTES, common_prefix,
+    ROOM_BYTES,
 };
 use crate::pager::overflow_parts;
 use crate::pages::Pages;
 use crate::removal::{View, removable};
 
-/// How full a leaf at the end of the tree is left when keys come in order: PostgreSQL's default fillfactor.
-/// The tenth that is free takes the first new versions, until old ones have become removable.
-const FILL_AT_END_PERCENT: usize = 90;
-
 /// Room that must be there after bottom-up deletion for the leaf not to be split when a new version of a known
 /// key comes, if the entry itself does not take more: a twenty-fourth of the page, as nbtree asks after its
 /// pass. It is the room that counts, not what was freed: a leaf that has little beyond one version per key
-/// can free only that little, and must not split over it.
-const ROOM_MIN_BYTES: usize = ROOM_BYTES / 24;
+/// can free only that little, and must not split over it. Neighbours that share must both have it, too: with
+/// less they would share again at the next entry, with more (a sixteenth) leaves end up less full.
+pub(crate) const ROOM_MIN_BYTES: usize = ROOM_BYTES / 24;
 
 /// The same when a new key comes: the leaf holds more keys than before, so a split is due anyway, and putting
 /// it off must win more.
@@ -44,9 +46,6 @@ const ROOM_MIN_NEW_KEY_BYTES: usize = ROOM_BYTES / 16;
 
 /// Under this a leaf or an inner page looks for a neighbour to merge with.
 const MERGE_BELOW_BYTES: usize = ROOM_BYTES / 4;
-
-/// What a merge in passing may fill: three quarters, so that the next insert does not split again.
-pub(crate) const MERGE_FILL_BYTES: usize = ROOM_BYTES * 3 / 4;
 
 /// What bottom-up deletion may look at when a leaf is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,6 +57,17 @@ pub enum BottomUp {
     Restricted,
     /// Never: a full leaf splits.
     Off,
+}
+
+impl BottomUp {
+    /// Cells of `leaf` to be looked at in one attempt.
+    pub(crate) fn examined_max(self, leaf: &Page) -> usize {
+        match self {
+            BottomUp::Full => usize::MAX,
+            BottomUp::Restricted => leaf.count().div_ceil(2),
+            BottomUp::Off => 0,
+        }
+    }
 }
 
 /// A tree as its functions need it.
@@ -82,6 +92,8 @@ pub(crate) struct Written {
     pub(crate) attempts: u64,
     /// Pages that were split.
     pub(crate) splits: u64,
+    /// Neighbouring leaves that shared their room.
+    pub(crate) shares: u64,
 }
 
 /// A version to be written.
@@ -91,6 +103,16 @@ pub(crate) struct Change<'a> {
     pub(crate) lsn: u64,
     pub(crate) delete: bool,
     pub(crate) value: &'a [u8],
+}
+
+/// A cell that room is looked for, and how.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) lsn: u64,
+    pub(crate) payload_len: usize,
+    pub(crate) bottom_up: BottomUp,
+    pub(crate) view: &'a View,
 }
 
 /// What one step of a sweep did.
@@ -196,8 +218,8 @@ impl Pages {
         let mut written = Written::default();
         let mut steps = Steps::new();
         let mut may_attempt = bottom_up != BottomUp::Off;
+        let mut leaf = self.descend(tree, key, lsn, &mut steps)?;
         loop {
-            let leaf = self.descend(tree, key, lsn, &mut steps)?;
             let id = leaf.id();
             let index = match leaf.search(key, lsn) {
                 Err(index) => index,
@@ -206,6 +228,7 @@ impl Pages {
                     // it.
                     self.ensure_room(steps.len() as u32 + 2)?;
                     self.take_out(&leaf, index)?;
+                    leaf = self.fetch_node(id, tree.id)?;
                     continue;
                 }
             };
@@ -222,24 +245,46 @@ impl Pages {
             }
             if may_attempt {
                 may_attempt = false;
-                let is_version = leaf.is_of(index, key) || (index > 0 && leaf.is_of(index - 1, key));
-                let least = if is_version { ROOM_MIN_BYTES } else { ROOM_MIN_NEW_KEY_BYTES };
-                let wanted = leaf.footprint_bytes(key.len(), payload.len()).max(least);
-                let examined_max =
-                    if bottom_up == BottomUp::Full { usize::MAX } else { leaf.count().div_ceil(2) };
-                let (removed, freed) = self.remove_old(&leaf, index, examined_max, &view, &mut written);
-                written.removed += removed;
-                if freed > 0 && leaf.free_bytes() + freed >= wanted {
+                let wanted = Wanted { key, lsn, payload_len: payload.len(), bottom_up, view: &view() };
+                let has_room = self.make_room(tree, &steps, &leaf, index, wanted, &mut written)?;
+                leaf = self.fetch_node(id, tree.id)?;
+                if has_room && leaf.covers(key, lsn) {
                     continue;
                 }
                 // What was found is gone, but not enough of it: split now, rather than try again at the next
                 // entry.
-                let leaf = self.fetch_node(id, tree.id)?;
-                self.split(tree, &steps, &leaf, Some(index.min(leaf.count())), &mut written)?;
-                continue;
+                if !has_room {
+                    self.split(tree, &steps, &leaf, Some(index.min(leaf.count())), &mut written)?;
+                }
+            } else {
+                self.split(tree, &steps, &leaf, Some(index), &mut written)?;
             }
-            self.split(tree, &steps, &leaf, Some(index), &mut written)?;
+            leaf = self.descend(tree, key, lsn, &mut steps)?;
         }
+    }
+
+    /// Makes room in a full leaf other than by a split in half: whether there is enough now.
+    fn make_room(
+        &mut self,
+        tree: TreeRef,
+        steps: &[(u32, usize)],
+        leaf: &Page,
+        index: usize,
+        wanted: Wanted<'_>,
+        written: &mut Written,
+    ) -> Result<bool> {
+        let Wanted { key, payload_len, .. } = wanted;
+        let is_version = leaf.is_of(index, key) || (index > 0 && leaf.is_of(index - 1, key));
+        let least = if is_version { ROOM_MIN_BYTES } else { ROOM_MIN_NEW_KEY_BYTES };
+        let bytes = leaf.footprint_bytes(key.len(), payload_len).max(least);
+        let examined_max = wanted.bottom_up.examined_max(leaf);
+        let freed = self.remove_old(leaf, index, examined_max, wanted.view, written);
+        if freed > 0 && leaf.free_bytes() + freed >= bytes {
+            return Ok(true);
+        }
+        // New keys come to stay, at the end of the tree or everywhere: shares would only put the split off, and
+        // made a load in random order twice as slow.
+        if is_version { self.share(tree, steps, wanted, written) } else { Ok(false) }
     }
 
     /// Takes a cell out and frees what its value lies on.
@@ -251,39 +296,37 @@ impl Pages {
         self.change(leaf.id(), leaf.tree(), |page| page.remove(index))
     }
 
-    /// Bottom-up deletion on one leaf: removes what nobody needs; how many versions and bytes.
+    /// Bottom-up deletion on one leaf: removes what nobody needs; how many bytes that freed.
     ///
     /// One comparison tells whether there can be anything: the leaf knows from which LSN on.
-    fn remove_old(
+    pub(crate) fn remove_old(
         &mut self,
         leaf: &Page,
         first: usize,
         examined_max: usize,
-        view: impl Fn() -> View,
+        view: &View,
         written: &mut Written,
-    ) -> (u64, usize) {
-        let view = view();
+    ) -> usize {
         if leaf.removable_from() > view.horizon {
-            return (0, 0);
+            return 0;
         }
         written.attempts += 1;
-        let marks = removable(leaf, &view, first, examined_max);
+        let marks = removable(leaf, view, first, examined_max);
         let removed = marks.iter().filter(|mark| **mark).count() as u64;
         if removed == 0 {
-            return (0, 0);
+            return 0;
         }
-        let mut builder = Builder::new(leaf.head(), &leaf.low_fence(), leaf.high_fence().as_ref());
-        for (cell, mark) in leaf.cells().zip(marks) {
-            if !mark {
-                assert!(builder.push(leaf.prefix(), cell), "fewer cells than before");
+        written.removed += removed;
+        let page = leaf.without(|index| marks[index]);
+        let freed = page.free_bytes() - leaf.free_bytes();
+        self.put(page);
+        for index in (0..leaf.count()).filter(|index| marks[*index]) {
+            let cell = leaf.cell(index);
+            if cell.flags.overflow {
+                self.free_overflow(cell.payload);
             }
         }
-        let page = builder.finish();
-        let freed = page.free_bytes() - leaf.free_bytes();
-        let overflow: Vec<Vec<u8>> = self.overflow_of_removed(leaf, &page);
-        self.put(page);
-        overflow.iter().for_each(|payload| self.free_overflow(payload));
-        (removed, freed)
+        freed
     }
 
     /// Overflow payloads in `before` that are not in `after`, which has a part of the same cells.
@@ -314,8 +357,9 @@ impl Pages {
             return Ok(());
         };
         let at_end = node.high().is_none() && insert_at == Some(node.count());
-        let cut = at_end.then(|| cut_at_end(node)).flatten().or_else(|| cut_in_half(node));
-        let (left, right, fence) = cut.expect("KEY_BYTES_MAX is chosen so that each half fits");
+        let cut = at_end.then(|| cut_at_end(node)).flatten().or_else(|| halves(&[node]));
+        let [left, right] = cut.expect("KEY_BYTES_MAX is chosen so that each half fits");
+        let fence = right.low_fence();
         let parent = self.fetch_node(parent_id, tree.id)?;
         if !parent.has_room(fence.key.len(), 4) {
             let at_end = (index + 1 == parent.count()).then_some(parent.count());
@@ -353,14 +397,12 @@ impl Pages {
         let mut steps = Steps::new();
         let leaf = self.descend(tree, &place.key, place.lsn, &mut steps)?;
         let next = leaf.high_fence();
-        let mut ignored = Written::default();
-        let (removed, _) = self.remove_old(&leaf, 0, usize::MAX, || view.clone(), &mut ignored);
-        let used =
-            if removed == 0 { leaf.used_bytes() } else { self.fetch_node(leaf.id(), tree.id)?.used_bytes() };
-        if used < MERGE_BELOW_BYTES {
+        let mut written = Written::default();
+        let freed = self.remove_old(&leaf, 0, usize::MAX, view, &mut written);
+        if leaf.used_bytes() - freed < MERGE_BELOW_BYTES {
             self.merge_upwards(tree, &steps)?;
         }
-        Ok(Swept { removed, next })
+        Ok(Swept { removed: written.removed, next })
     }
 
     /// Merges the page that `steps` lead to with a neighbour, then its parent if that became small, up to the
@@ -381,42 +423,6 @@ impl Pages {
         self.shrink_root(tree)
     }
 
-    /// Moves the child right of `left` into it, if both fill at most `fill_bytes` or one is empty; whether
-    /// they did.
-    fn merge(&mut self, tree: TreeRef, parent: &Page, left: usize, fill_bytes: usize) -> Result<bool> {
-        let (left_page, right_page) = self.pair(tree, parent, left)?;
-        let mut builder =
-            Builder::new(left_page.head(), &left_page.low_fence(), right_page.high_fence().as_ref());
-        for page in [&left_page, &right_page] {
-            if !page.cells().all(|cell| builder.push(page.prefix(), cell)) {
-                return Ok(false);
-            }
-        }
-        let merged = builder.finish();
-        let is_one_empty = left_page.count() == 0 || right_page.count() == 0;
-        if merged.used_bytes() > fill_bytes && !is_one_empty {
-            return Ok(false);
-        }
-        let _moving = self.pager.moving();
-        self.put(merged);
-        self.change(parent.id(), tree.id, |page| page.remove(left + 1))?;
-        self.free(right_page.id());
-        Ok(true)
-    }
-
-    fn pair(&self, tree: TreeRef, parent: &Page, left: usize) -> Result<(Arc<Page>, Arc<Page>)> {
-        let left_page = self.fetch_node(parent.child(left), tree.id)?;
-        let right_page = self.fetch_node(parent.child(left + 1), tree.id)?;
-        if left_page.high() != Some(right_page.low()) {
-            return Err(self.pager.damaged(
-                right_page.id(),
-                tree.id,
-                "it does not begin where its neighbour ends",
-            ));
-        }
-        Ok((left_page, right_page))
-    }
-
     /// A root with a single child takes its place.
     pub(crate) fn shrink_root(&mut self, tree: TreeRef) -> Result<()> {
         loop {
@@ -429,56 +435,6 @@ impl Pages {
             self.put(child.with_id(tree.root));
             self.free(child.id());
         }
-    }
-
-    /// Fills the children of one parent from the left as far as [`FILL_AT_END_PERCENT`] allows.
-    ///
-    /// `from` is the child to fill next; afterwards the one to go on with, `None` at the end.
-    pub(crate) fn pack(&mut self, tree: TreeRef, parent_id: u32, from: usize) -> Result<Option<usize>> {
-        let parent = self.fetch_node(parent_id, tree.id)?;
-        if from + 1 >= parent.count() {
-            return Ok(None);
-        }
-        let fill_bytes = ROOM_BYTES * FILL_AT_END_PERCENT / 100;
-        if self.merge(tree, &parent, from, fill_bytes)? {
-            return Ok(Some(from));
-        }
-        self.shift(tree, &parent, from, fill_bytes)?;
-        Ok(Some(from + 1))
-    }
-
-    /// Moves cells from the right one of two neighbours to the left one until that is full.
-    fn shift(&mut self, tree: TreeRef, parent: &Page, left: usize, fill_bytes: usize) -> Result<()> {
-        let (left_page, right_page) = self.pair(tree, parent, left)?;
-        let mut bytes = left_page.used_bytes();
-        let moves = |cell: &Cell<'_>| {
-            bytes += cell.footprint_bytes();
-            bytes <= fill_bytes
-        };
-        let moved = right_page.cells().take_while(moves).count();
-        if moved == 0 || moved == right_page.count() {
-            return Ok(());
-        }
-        let Some((head, tail, fence)) = cut(&right_page, moved) else { return Ok(()) };
-        let mut builder = Builder::new(left_page.head(), &left_page.low_fence(), Some(&fence));
-        for page in [&*left_page, &head] {
-            if !page.cells().all(|cell| builder.push(page.prefix(), cell)) {
-                return Ok(());
-            }
-        }
-        // The right page's cell of the parent is replaced; its new fence must fit.
-        let old = parent.cell(left + 1).footprint_bytes();
-        if parent.free_bytes() + old < parent.footprint_bytes(fence.key.len(), 4) {
-            return Ok(());
-        }
-        let _moving = self.pager.moving();
-        self.put(builder.finish());
-        let id = right_page.id();
-        self.put(tail.with_id(id));
-        self.change(parent.id(), tree.id, |page| {
-            page.remove(left + 1);
-            page.insert(left + 1, &fence.key, fence.lsn, CellFlags::default(), &id.to_le_bytes());
-        })
     }
 
     /// Takes back what is newer than `committed` in the leaf at `place`; where the next leaf begins.
@@ -505,60 +461,4 @@ impl Pages {
         }
         Ok(leaf.high_fence())
     }
-}
-
-/// The two parts of `node` cut before cell `at`, and the fence between them; `None` if one does not fit.
-///
-/// Between two keys the fence is as short as tells them apart: inner pages hold more children, leaves share
-/// more.
-fn cut(node: &Page, at: usize) -> Option<(Page, Page, Fence)> {
-    let fence = if node.is_leaf() {
-        let (left, right) = (node.key(at - 1), node.key(at));
-        if left == right {
-            Fence { key: right, lsn: node.cell(at - 1).lsn - 1 }
-        } else {
-            Fence { key: right[..=common_prefix(&left, &right)].to_vec(), lsn: NEWEST }
-        }
-    } else {
-        Fence { key: node.key(at), lsn: node.cell(at).lsn }
-    };
-    let mut left = Builder::new(node.head(), &node.low_fence(), Some(&fence));
-    let right_head = NodeHead { fence_void: false, ..node.head() };
-    let mut right = Builder::new(right_head, &fence, node.high_fence().as_ref());
-    for (index, cell) in node.cells().enumerate() {
-        if !(if index < at { &mut left } else { &mut right }).push(node.prefix(), cell) {
-            return None;
-        }
-    }
-    Some((left.finish(), right.finish(), fence))
-}
-
-/// Keys come in order: the left part stays nearly full.
-fn cut_at_end(node: &Page) -> Option<(Page, Page, Fence)> {
-    let mut bytes = node.used_bytes();
-    let over = |cell: &Cell<'_>| {
-        bytes -= cell.footprint_bytes();
-        bytes > ROOM_BYTES * FILL_AT_END_PERCENT / 100
-    };
-    let right = node.cells().rev().take_while(over).count() + 1;
-    let at = node.count().checked_sub(right).filter(|at| *at > 0)?;
-    cut(node, at)
-}
-
-/// The most even cut, moved to where a key begins if one is near.
-fn cut_in_half(node: &Page) -> Option<(Page, Page, Fence)> {
-    let total: usize = node.cells().map(|cell| cell.footprint_bytes()).sum();
-    let mut before = 0;
-    let mut best = None;
-    for index in 1..node.count() {
-        before += node.cell(index - 1).footprint_bytes();
-        let uneven = before.abs_diff(total - before);
-        // Versions of a key that stay together are judged together; worth a fifth of the page.
-        let inside_key = node.cell(index - 1).suffix == node.cell(index).suffix;
-        let cost = uneven + if inside_key { total / 5 } else { 0 };
-        if best.is_none_or(|(least, _)| cost < least) {
-            best = Some((cost, index));
-        }
-    }
-    cut(node, best?.1)
 }

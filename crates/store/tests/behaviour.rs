@@ -4,7 +4,7 @@
 
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::Lsn;
 use rand::rngs::StdRng;
@@ -72,6 +72,80 @@ fn churn_grows_the_file_only_without_bottom_up_deletion() {
     assert!(full.1 * 100 <= full.0 * 105, "{pages:?}");
     assert!(restricted.1 * 5 < off.1, "half the examination finds half as much, and that late: {pages:?}");
     assert!(off.1 > 5 * full.1 && off.1 > off.0 * 3 / 2, "the plain tree keeps every version: {pages:?}");
+}
+
+#[test]
+fn leaves_stay_nearly_as_full_under_churn_as_they_were_loaded() {
+    let dir = scratch();
+    let (mut store, tree) = open(dir.path(), options());
+    let lsn = load(&mut store, tree, 10_000);
+    let loaded = store.stats().pages;
+    // More versions wait for the horizon than a leaf has room for beside its keys, on the average.
+    let lsn = churn(&mut store, tree, 10_000, 200_000, 1200, lsn);
+    let churned = store.stats().pages;
+    assert!(churned * 4 <= loaded * 5, "{churned} pages after churn, {loaded} loaded");
+    churn(&mut store, tree, 10_000, 100_000, 1200, lsn);
+    assert!(store.stats().pages * 100 <= churned * 103, "{:?}, {churned} before", store.stats());
+    store.check().unwrap();
+}
+
+#[test]
+fn readers_miss_no_key_while_neighbours_share() {
+    const KEYS: u64 = 3000;
+    let dir = scratch();
+    let (mut store, tree) = open(dir.path(), options());
+    let mut lsn = load(&mut store, tree, KEYS);
+    let is_over = AtomicBool::new(false);
+    let reader = store.reader();
+    // Readers look where the writer is.
+    let place = AtomicU64::new(0);
+    let look = |seed: u64| {
+        let mut random = StdRng::seed_from_u64(seed);
+        while !is_over.load(Ordering::Relaxed) {
+            let snapshot = reader.snapshot().unwrap();
+            let start = place.load(Ordering::Relaxed);
+            let range = start..(start + 80).min(KEYS);
+            let numbers =
+                snapshot.scan(tree, (Bound::Included(&*key(range.start)), Bound::Excluded(&*key(range.end))));
+            let numbers = numbers.map(|item| item.unwrap().0);
+            assert!(numbers.eq(range.clone().map(key)), "a scan as of {} is whole", snapshot.lsn());
+            for _ in 0..400 {
+                let number = random.random_range(range.clone());
+                let version = snapshot.get(tree, &key(number)).unwrap();
+                assert!(version.is_some(), "{number} as of {}", snapshot.lsn());
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers = [1, 2].map(|seed| {
+            scope.spawn({
+                let look = &look;
+                move || look(seed)
+            })
+        });
+        // Bursts of versions go from place to place: wherever one is, leaves give to both sides.
+        let mut random = StdRng::seed_from_u64(3);
+        for burst in 0..6000_u64 {
+            let start = random.random_range(0..KEYS - 40);
+            place.store(start.saturating_sub(20), Ordering::Relaxed);
+            for _ in 0..60 {
+                let number = start + random.random_range(0..40);
+                let value = vec![b'v'; random.random_range(20..90)];
+                store.put(tree, &key(number), Lsn::new(lsn), &value).unwrap();
+                lsn += 1;
+            }
+            store.set_horizon(Lsn::new(lsn.saturating_sub(60)));
+            store.commit(Lsn::new(lsn)).unwrap();
+            lsn += 1;
+            if burst % 100 == 0 && readers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    assert!(store.stats().shares > 1000, "{:?}", store.stats());
+    store.check().unwrap();
 }
 
 #[test]

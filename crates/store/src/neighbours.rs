@@ -1,0 +1,265 @@
+//! What neighbours under one parent do with each other: merge, share their room, fill up from the left.
+//!
+//! `tree` decides when. The order in which pages change is hazard 1 there: whoever takes a range has it before
+//! the parent says so, whoever gives it up has it until the parent has said so.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::page::{
+    Builder, Cell, CellFlags, Fence, NEWEST, NodeHead, Page, ROOM_BYTES, common_prefix, order,
+};
+use crate::pages::Pages;
+use crate::tree::{ROOM_MIN_BYTES, TreeRef, Wanted, Written};
+
+/// How full a leaf at the end of the tree is left when keys come in order: PostgreSQL's default fillfactor.
+/// The tenth that is free takes the first new versions, until old ones have become removable.
+const FILL_AT_END_PERCENT: usize = 90;
+
+/// What a merge in passing may fill: three quarters, so that the next insert does not split again.
+pub(crate) const MERGE_FILL_BYTES: usize = ROOM_BYTES * 3 / 4;
+
+impl Pages {
+    /// Makes room in the leaf that `steps` lead to by dividing its cells and its emptier neighbour's evenly;
+    /// whether there is enough now. No page is allocated.
+    pub(crate) fn share(
+        &mut self,
+        tree: TreeRef,
+        steps: &[(u32, usize)],
+        wanted: Wanted<'_>,
+        written: &mut Written,
+    ) -> Result<bool> {
+        let Some(&(parent_id, index)) = steps.last() else { return Ok(false) };
+        let parent = self.fetch_node(parent_id, tree.id)?;
+        let Some(left) = self.emptier_neighbour(tree, &parent, index, wanted, written)? else {
+            return Ok(false);
+        };
+        let (left_page, right_page) = self.pair(tree, &parent, left)?;
+        // A crash took back the version that this fence was made from. Rare, and left as it is.
+        if right_page.is_fence_void() {
+            return Ok(false);
+        }
+        let has_room = |page: &Page| {
+            let is_its = page.covers(wanted.key, wanted.lsn);
+            page.free_bytes() >= ROOM_MIN_BYTES
+                && (!is_its || page.has_room(wanted.key.len(), wanted.payload_len))
+        };
+        let nodes = [&*left_page, &*right_page];
+        let Some(pages) = halves(&nodes).filter(|pages| pages.iter().all(has_room)) else {
+            return Ok(false);
+        };
+        let is_done = self.replace(tree, &parent, left, nodes, pages)?;
+        written.shares += u64::from(is_done);
+        Ok(is_done)
+    }
+
+    /// The child to the left of the border between child `index` and its emptier neighbour, after bottom-up
+    /// deletion in both; `None` if it is an only child.
+    fn emptier_neighbour(
+        &mut self,
+        tree: TreeRef,
+        parent: &Page,
+        index: usize,
+        wanted: Wanted<'_>,
+        written: &mut Written,
+    ) -> Result<Option<usize>> {
+        let mut emptier = None;
+        for left in index.saturating_sub(1)..(index + 1).min(parent.count() - 1) {
+            let neighbour = if left < index { left } else { left + 1 };
+            let page = self.fetch_node(parent.child(neighbour), tree.id)?;
+            let examined_max = wanted.bottom_up.examined_max(&page);
+            let free = page.free_bytes() + self.remove_old(&page, 0, examined_max, wanted.view, written);
+            if emptier.is_none_or(|(most, _)| free > most) {
+                emptier = Some((free, left));
+            }
+        }
+        Ok(emptier.map(|(_, left)| left))
+    }
+
+    /// Puts `pages`, which hold what two neighbours hold, in the place of these, the child `left` of `parent`
+    /// and the next one; false if the parent has no room for the new fence.
+    fn replace(
+        &mut self,
+        tree: TreeRef,
+        parent: &Page,
+        left: usize,
+        nodes: [&Page; 2],
+        pages: [Page; 2],
+    ) -> Result<bool> {
+        let id = nodes[1].id();
+        let [left_page, right_page] = pages;
+        let (fence, right_page) = (right_page.low_fence(), right_page.with_id(id));
+        let old = parent.cell(left + 1).footprint_bytes();
+        if parent.free_bytes() + old < parent.footprint_bytes(fence.key.len(), 4) {
+            return Ok(false);
+        }
+        let is_left_taking = order((&fence.key, fence.lsn), nodes[1].low()).is_gt();
+        let (taking, giving) = if is_left_taking { (left_page, right_page) } else { (right_page, left_page) };
+        let _moving = self.pager.moving();
+        self.put(taking);
+        self.change(parent.id(), tree.id, |page| {
+            page.remove(left + 1);
+            page.insert(left + 1, &fence.key, fence.lsn, CellFlags::default(), &id.to_le_bytes());
+        })?;
+        self.put(giving);
+        Ok(true)
+    }
+
+    /// Moves the child right of `left` into it, if both fill at most `fill_bytes` or one is empty; whether
+    /// they did.
+    pub(crate) fn merge(
+        &mut self,
+        tree: TreeRef,
+        parent: &Page,
+        left: usize,
+        fill_bytes: usize,
+    ) -> Result<bool> {
+        let (left_page, right_page) = self.pair(tree, parent, left)?;
+        let mut builder =
+            Builder::new(left_page.head(), &left_page.low_fence(), right_page.high_fence().as_ref());
+        for page in [&left_page, &right_page] {
+            if !page.cells().all(|cell| builder.push(page.prefix(), cell)) {
+                return Ok(false);
+            }
+        }
+        let merged = builder.finish();
+        let is_one_empty = left_page.count() == 0 || right_page.count() == 0;
+        if merged.used_bytes() > fill_bytes && !is_one_empty {
+            return Ok(false);
+        }
+        let _moving = self.pager.moving();
+        self.put(merged);
+        self.change(parent.id(), tree.id, |page| page.remove(left + 1))?;
+        self.free(right_page.id());
+        Ok(true)
+    }
+
+    fn pair(&self, tree: TreeRef, parent: &Page, left: usize) -> Result<(Arc<Page>, Arc<Page>)> {
+        let left_page = self.fetch_node(parent.child(left), tree.id)?;
+        let right_page = self.fetch_node(parent.child(left + 1), tree.id)?;
+        if left_page.high() != Some(right_page.low()) {
+            return Err(self.pager.damaged(
+                right_page.id(),
+                tree.id,
+                "it does not begin where its neighbour ends",
+            ));
+        }
+        Ok((left_page, right_page))
+    }
+
+    /// Fills the children of one parent from the left as far as [`FILL_AT_END_PERCENT`] allows.
+    ///
+    /// `from` is the child to fill next; afterwards the one to go on with, `None` at the end.
+    pub(crate) fn pack(&mut self, tree: TreeRef, parent_id: u32, from: usize) -> Result<Option<usize>> {
+        let parent = self.fetch_node(parent_id, tree.id)?;
+        if from + 1 >= parent.count() {
+            return Ok(None);
+        }
+        let fill_bytes = ROOM_BYTES * FILL_AT_END_PERCENT / 100;
+        if self.merge(tree, &parent, from, fill_bytes)? {
+            return Ok(Some(from));
+        }
+        self.fill(tree, &parent, from, fill_bytes)?;
+        Ok(Some(from + 1))
+    }
+
+    /// Moves cells from the right one of two neighbours to the left one until that is full.
+    fn fill(&mut self, tree: TreeRef, parent: &Page, left: usize, fill_bytes: usize) -> Result<()> {
+        let (left_page, right_page) = self.pair(tree, parent, left)?;
+        let mut bytes = left_page.used_bytes();
+        let moves = |cell: &Cell<'_>| {
+            bytes += cell.footprint_bytes();
+            bytes <= fill_bytes
+        };
+        let moved = right_page.cells().take_while(moves).count();
+        if moved == 0 || moved == right_page.count() {
+            return Ok(());
+        }
+        let nodes = [&*left_page, &*right_page];
+        if let Some(pages) = divide(&nodes, left_page.count() + moved) {
+            self.replace(tree, parent, left, nodes, pages)?;
+        }
+        Ok(())
+    }
+}
+
+/// The cells of neighbours, each with the prefix of its page.
+fn cells_of<'a>(nodes: &[&'a Page]) -> Vec<(&'a [u8], Cell<'a>)> {
+    nodes.iter().flat_map(|node| node.cells().map(|cell| (node.prefix(), cell))).collect()
+}
+
+/// Two pages, both with the first one's id, that hold what the neighbours `nodes` hold, cut before cell `at`;
+/// `None` if one does not fit.
+///
+/// A fence between two cells of a key is made from the left one, so it speaks of a successor that stands
+/// there; if that is not committed yet, opening after a crash marks the fence as it does after a split.
+fn divide(nodes: &[&Page], at: usize) -> Option<[Page; 2]> {
+    let cells = cells_of(nodes);
+    let (first, last) = (nodes.first()?, nodes.last()?);
+    let fence = fence(&cells[at - 1], &cells[at], first.is_leaf());
+    let mut left = Builder::new(first.head(), &first.low_fence(), Some(&fence));
+    let right_head = NodeHead { fence_void: false, ..first.head() };
+    let mut right = Builder::new(right_head, &fence, last.high_fence().as_ref());
+    for (index, (prefix, cell)) in cells.iter().enumerate() {
+        if !(if index < at { &mut left } else { &mut right }).push(prefix, *cell) {
+            return None;
+        }
+    }
+    Some([left.finish(), right.finish()])
+}
+
+/// The fence between two cells.
+///
+/// Between two keys of a leaf it is as short as tells them apart: inner pages hold more children, leaves share
+/// more.
+fn fence(left: &(&[u8], Cell<'_>), right: &(&[u8], Cell<'_>), is_leaf: bool) -> Fence {
+    let key = [right.0, right.1.suffix].concat();
+    if !is_leaf {
+        return Fence { key, lsn: right.1.lsn };
+    }
+    let left_key = [left.0, left.1.suffix].concat();
+    if left_key == key {
+        return Fence { key, lsn: left.1.lsn - 1 };
+    }
+    Fence { key: key[..=common_prefix(&left_key, &key)].to_vec(), lsn: NEWEST }
+}
+
+/// Whether two cells are versions of one key.
+fn is_one_key(left: &(&[u8], Cell<'_>), right: &(&[u8], Cell<'_>)) -> bool {
+    if left.0 == right.0 {
+        left.1.suffix == right.1.suffix
+    } else {
+        [left.0, left.1.suffix].concat() == [right.0, right.1.suffix].concat()
+    }
+}
+
+/// Keys come in order: the left part stays nearly full.
+pub(crate) fn cut_at_end(node: &Page) -> Option<[Page; 2]> {
+    let mut bytes = node.used_bytes();
+    let over = |cell: &Cell<'_>| {
+        bytes -= cell.footprint_bytes();
+        bytes > ROOM_BYTES * FILL_AT_END_PERCENT / 100
+    };
+    let right = node.cells().rev().take_while(over).count() + 1;
+    let at = node.count().checked_sub(right).filter(|at| *at > 0)?;
+    divide(&[node], at)
+}
+
+/// What neighbours hold, or one page, cut as evenly as can be, or where a key begins if one does near that; `None`
+/// if one part does not fit or there is nothing to cut.
+pub(crate) fn halves(nodes: &[&Page]) -> Option<[Page; 2]> {
+    let cells = cells_of(nodes);
+    let total: usize = cells.iter().map(|(_, cell)| cell.footprint_bytes()).sum();
+    let mut before = 0;
+    let mut best = None;
+    for (at, pair) in (1..).zip(cells.windows(2)) {
+        before += pair[0].1.footprint_bytes();
+        // Versions of a key that stay together are judged together; worth a fifth of a page.
+        let inside = if is_one_key(&pair[0], &pair[1]) { total / nodes.len() / 5 } else { 0 };
+        let cost = before.abs_diff(total - before) + inside;
+        if best.is_none_or(|(least, _)| cost < least) {
+            best = Some((cost, at));
+        }
+    }
+    divide(nodes, best?.1)
+}
