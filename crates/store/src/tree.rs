@@ -212,7 +212,12 @@ impl Pages {
                     + u64::from(!tree.window && supersedes)
                     + u64::from(!tree.window && flags.delete);
                 drop(leaf);
-                self.change(id, tree.id, |page| page.insert(index, key, lsn, flags, payload))?;
+                let insert = |page: &mut Page| page.insert(index, key, lsn, flags, payload);
+                if flags.overflow {
+                    self.change(id, tree.id, insert)?;
+                } else {
+                    self.change_alone(id, tree.id, insert)?;
+                }
                 return Ok(written);
             }
             if may_attempt {
@@ -242,8 +247,9 @@ impl Pages {
         let cell = leaf.cell(index);
         if cell.flags.overflow {
             self.free_overflow(cell.payload);
+            return self.change(leaf.id(), leaf.tree(), |page| page.remove(index));
         }
-        self.change(leaf.id(), leaf.tree(), |page| page.remove(index))
+        self.change_alone(leaf.id(), leaf.tree(), |page| page.remove(index))
     }
 
     /// Bottom-up deletion on one leaf: removes what nobody needs; how many versions and bytes.
@@ -276,7 +282,11 @@ impl Pages {
         let page = builder.finish();
         let freed = page.free_bytes() - leaf.free_bytes();
         let overflow: Vec<Vec<u8>> = self.overflow_of_removed(leaf, &page);
-        self.put(page);
+        if overflow.is_empty() {
+            self.put_alone(page)
+        } else {
+            self.put(page)
+        }
         overflow.iter().for_each(|payload| self.free_overflow(payload));
         (removed, freed)
     }
@@ -495,7 +505,11 @@ impl Pages {
             }
             let page = builder.finish();
             let overflow = self.overflow_of_removed(&leaf, &page);
-            self.put(page);
+            if overflow.is_empty() && !void {
+                self.put_alone(page)
+            } else {
+                self.put(page)
+            }
             overflow.iter().for_each(|payload| self.free_overflow(payload));
         }
         Ok(leaf.high_fence())

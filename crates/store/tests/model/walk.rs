@@ -80,6 +80,8 @@ impl Walk {
             cache_bytes: [1 << 18, 1 << 20][random.random_range(0..2)],
             log_bytes: [1 << 16, 1 << 19][random.random_range(0..2)],
             size_bytes_max: None,
+            // Of some hundred pages at most: many stages, some, one.
+            checkpoint_pages: [1, 4, 16, 0][random.random_range(0..4)],
             bottom_up: bottom_up[random.random_range(0..4)],
             background: false,
         };
@@ -198,7 +200,12 @@ impl Walk {
         if !repeat {
             self.lsn += self.random.random_range(1..3);
         }
-        let (at, delete) = (self.lsn, self.random.random_bool(0.2));
+        // Within a batch a key's elder may come after its deletion.
+        let at = match self.random.random_bool(0.2) {
+            true => self.random.random_range(self.now.committed + 1..=self.lsn),
+            false => self.lsn,
+        };
+        let delete = self.random.random_bool(0.2);
         let handle = self.trees[tree];
         let store = self.store();
         if delete {
