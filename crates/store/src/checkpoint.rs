@@ -1,9 +1,15 @@
 //! A checkpoint: changed pages to free places, then the table that finds them, then one write that makes it
 //! all true.
 //!
-//! Nothing that the last checkpoint leads to is overwritten. Pages go to blocks that it does not use; when
-//! they, the table and the directories are durable, the head is written; when that is durable, the blocks of
-//! replaced pages become free. A crash at any instant leaves the old state or the new one, whole.
+//! Nothing that the head in force leads to is overwritten. Pages go to blocks that it does not use; when
+//! they, the table and the directories are durable, the next head is written; when that is durable, the
+//! blocks of replaced pages become free. A crash at any instant leaves the old state or the new one, whole.
+//!
+//! That takes a free block for every page written. So where many changed, a checkpoint does this in
+//! **stages**, and each writes into the blocks that the one before gave back. Between two stages the pages
+//! are a mixture of now and of the checkpoint before; the README says why the log makes it whole again. Here
+//! it means: what must be as of one instant together is in the first stage, and the log is needed from where
+//! the checkpoint before needs it, until the last stage's head.
 //!
 //! [`Checkpointer`] owns what this needs (which blocks are free, the table as it is on disk) and nothing
 //! else, so that it can do its work on a thread of its own while the writer goes on: it is handed the pages
@@ -78,8 +84,12 @@ impl Blocks {
 /// What the writer hands over.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Changed pages.
-    pub(crate) pages: Vec<Arc<Page>>,
+    /// Changed pages, all as of one instant: one head must lead to all of these.
+    pub(crate) entangled: Vec<Arc<Page>>,
+    /// Changed leaves each of which may also still be as of the checkpoint before.
+    pub(crate) alone: Vec<Arc<Page>>,
+    /// Pages between two heads, as far as the entangled ones allow.
+    pub(crate) stage_pages: usize,
     /// Ids that were freed and are not among the pages.
     pub(crate) freed: Vec<u32>,
     pub(crate) table_len: u32,
@@ -98,16 +108,42 @@ pub(crate) struct Job {
 }
 
 /// What it gets back.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Done {
     /// Where the pages lie now.
     pub(crate) entries: Vec<(u32, Entry)>,
     pub(crate) seq: u64,
-    /// Blocks written, the head included.
+    /// Blocks written, heads included.
     pub(crate) blocks_written: u64,
     /// Blocks of the file in use, and in all.
     pub(crate) blocks_used: u32,
     pub(crate) blocks_end: u32,
+}
+
+/// What a head between two stages repeats of the last one that stood for a whole checkpoint.
+#[derive(Debug, Default)]
+struct Last {
+    open_writes: bool,
+    log_block: u64,
+    commit_no: u64,
+    trees: Vec<TreeInfo>,
+}
+
+impl Last {
+    fn of(meta: &Meta) -> Last {
+        let (log_block, commit_no, trees) = (meta.log_block, meta.commit_no, meta.trees.clone());
+        Last { open_writes: meta.open_writes, log_block, commit_no, trees }
+    }
+
+    /// The head of a stage that others follow: all that was logged since is applied again to what it leads
+    /// to, and so counted again.
+    fn keep(&self, meta: &mut Meta) {
+        (meta.log_block, meta.commit_no) = (self.log_block, self.commit_no);
+        meta.open_writes |= self.open_writes;
+        for (tree, last) in meta.trees.iter_mut().zip(&self.trees) {
+            (tree.debt, tree.versions) = (last.debt, last.versions);
+        }
+    }
 }
 
 /// The data file as the last checkpoint left it.
@@ -116,6 +152,7 @@ pub(crate) struct Checkpointer {
     disk: Arc<dyn Disk>,
     store_id: u64,
     seq: u64,
+    last: Last,
     blocks: Blocks,
     table: Vec<Entry>,
     table_pages: Vec<Entry>,
@@ -133,6 +170,7 @@ impl Checkpointer {
             disk,
             store_id,
             seq: 0,
+            last: Last::default(),
             blocks,
             table: Vec::new(),
             table_pages: Vec::new(),
@@ -145,6 +183,7 @@ impl Checkpointer {
     pub(crate) fn load(disk: Arc<dyn Disk>, meta: &Meta) -> Result<Checkpointer> {
         let mut loaded = Checkpointer::new(disk, meta.store_id);
         loaded.seq = meta.seq;
+        loaded.last = Last::of(meta);
         loaded.directories = meta.directories.clone();
         // A crash may have left it longer.
         let size_bytes = loaded.disk.size_bytes().map_err(Error::io("find the size of the data file"))?;
@@ -212,8 +251,30 @@ impl Checkpointer {
     /// Writes `job` and makes it the store's state.
     ///
     /// # Errors
-    /// The disk's. What is on disk is then the old state or the new one; nothing more may be written.
-    pub(crate) fn write(&mut self, job: Job) -> Result<Done> {
+    /// The disk's. What is on disk is then the state before or after some stage; nothing more may be written.
+    pub(crate) fn write(&mut self, mut job: Job) -> Result<Done> {
+        let mut pages = std::mem::take(&mut job.entangled);
+        let mut alone = std::mem::take(&mut job.alone).into_iter();
+        pages.extend(alone.by_ref().take(job.stage_pages.saturating_sub(pages.len())));
+        let mut done = Done::default();
+        loop {
+            let is_last = alone.len() == 0;
+            self.write_stage(pages, &mut job, is_last, &mut done)?;
+            if is_last {
+                return Ok(done);
+            }
+            pages = alone.by_ref().take(job.stage_pages.max(1)).collect();
+        }
+    }
+
+    /// Writes some pages of `job`, and a head that leads to them.
+    fn write_stage(
+        &mut self,
+        pages: Vec<Arc<Page>>,
+        job: &mut Job,
+        is_last: bool,
+        done: &mut Done,
+    ) -> Result<()> {
         let mut replaced = Vec::new();
         let mut dirty = BTreeSet::new();
         let mut writes: BTreeMap<u32, Image> = BTreeMap::new();
@@ -221,20 +282,20 @@ impl Checkpointer {
         let gone = self.table.drain(table_len.min(self.table.len())..);
         replaced.extend(gone.filter(|entry| entry.is_some()).map(|entry| entry.block));
         self.table.resize(table_len, Entry::NONE);
-        let mut entries = Vec::with_capacity(job.pages.len());
-        for page in job.pages {
+        for page in pages {
             let entry = Entry { block: self.blocks.allocate(), crc: page.checksum() };
             self.set(page.id(), entry, &mut replaced, &mut dirty);
-            entries.push((page.id(), entry));
+            done.entries.push((page.id(), entry));
             writes.insert(entry.block, Image::Page(page));
         }
-        for id in job.freed {
+        // With the first stage; whatever led to them is in it.
+        for id in std::mem::take(&mut job.freed) {
             if (id as usize) < self.table.len() {
                 self.set(id, Entry::NONE, &mut replaced, &mut dirty);
             }
         }
         let pages = self.table.len().div_ceil(ENTRIES);
-        if job.rewrite_table || pages != self.table_pages.len() {
+        if (job.rewrite_table && is_last) || pages != self.table_pages.len() {
             dirty.extend(0..pages);
         }
         self.write_table(pages, dirty, &mut replaced, &mut writes)?;
@@ -243,8 +304,9 @@ impl Checkpointer {
 
         self.seq += 1;
         self.file_blocks = self.file_blocks.max(self.blocks.end());
-        let truncate = job.truncate.then(|| self.blocks.end()).filter(|end| *end < self.file_blocks);
-        let meta = Meta {
+        let truncate =
+            (job.truncate && is_last).then(|| self.blocks.end()).filter(|end| *end < self.file_blocks);
+        let mut meta = Meta {
             store_id: self.store_id,
             seq: self.seq,
             committed: job.committed,
@@ -256,28 +318,29 @@ impl Checkpointer {
             log_file_blocks: job.log_file_blocks,
             table_len: job.table_len,
             blocks: truncate.unwrap_or(self.file_blocks),
-            trees: job.trees,
+            trees: job.trees.clone(),
             directories: self.directories.clone(),
         };
+        if is_last {
+            self.last = Last::of(&meta);
+        } else {
+            self.last.keep(&mut meta);
+        }
         let slot = (self.seq % u64::from(SLOTS)) as u32;
         self.disk
             .write_at(offset(slot), &meta.encode())
             .and_then(|()| self.disk.sync())
             .map_err(Error::io("write the head of the data file"))?;
-        let blocks_written = writes.len() as u64 + 1;
         replaced.into_iter().for_each(|block| self.blocks.free(block));
         if let Some(end) = truncate {
             // Only now: the head before this one still led behind the new end.
             self.disk.set_size(offset(end)).map_err(Error::io("cut the data file"))?;
             self.file_blocks = end;
         }
-        Ok(Done {
-            entries,
-            seq: self.seq,
-            blocks_written,
-            blocks_used: self.blocks.used,
-            blocks_end: self.file_blocks,
-        })
+        done.seq = self.seq;
+        done.blocks_written += writes.len() as u64 + 1;
+        (done.blocks_used, done.blocks_end) = (self.blocks.used, self.file_blocks);
+        Ok(())
     }
 
     fn set(&mut self, id: u32, entry: Entry, replaced: &mut Vec<u32>, dirty: &mut BTreeSet<usize>) {

@@ -106,6 +106,7 @@ pub(crate) struct Log {
     commit_no: u64,
     /// Records of the open batch behind room for a commit's head.
     batch: Vec<u8>,
+    is_batch_cut: bool,
     frame: Vec<u8>,
     blocks_written: u64,
 }
@@ -140,6 +141,7 @@ impl Log {
             needed_from: next,
             commit_no,
             batch,
+            is_batch_cut: false,
             frame: Vec::new(),
             blocks_written: 0,
         }
@@ -194,9 +196,21 @@ impl Log {
         self.batch.len() - COMMIT_HEAD_BYTES
     }
 
+    /// Whether the open batch takes so much of the ring that a checkpoint should hold a part of it.
+    pub(crate) fn is_batch_long(&self) -> bool {
+        self.batch_bytes() > self.blocks as usize * PAGE_BYTES / 4
+    }
+
     /// Forgets the first `bytes` of the open batch: a durable checkpoint holds them.
     pub(crate) fn forget(&mut self, bytes: usize) {
         self.batch.drain(COMMIT_HEAD_BYTES..COMMIT_HEAD_BYTES + bytes);
+        self.is_batch_cut = true;
+    }
+
+    /// Whether a part of the open batch is forgotten. Then all of it must be before its commit: the log has a
+    /// batch's records whole or not at all, see the README on stages.
+    pub(crate) fn is_batch_cut(&self) -> bool {
+        self.is_batch_cut
     }
 
     /// Whether the open batch can be written without overwriting what opening would need.
@@ -273,6 +287,7 @@ impl Log {
         self.blocks_written += written;
         self.commit_no += 1;
         self.batch.truncate(COMMIT_HEAD_BYTES);
+        self.is_batch_cut = false;
         Ok(())
     }
 

@@ -1,8 +1,8 @@
-//! The head of the data file: what the last checkpoint says is the store.
+//! The head of the data file: what the last checkpoint, or its last stage, says is the store.
 //!
-//! Two slots, blocks 0 and 1. A checkpoint writes the one that the checkpoint before did not write, once
-//! everything it leads to is durable: so one slot is whole at any instant, and the higher number wins. From
-//! the head everything is reached with checksums: directories, page table, pages.
+//! Two slots, blocks 0 and 1. A head goes to the one that the head before is not in, once everything it leads
+//! to is durable: so one slot is whole at any instant, and the higher number wins. From the head everything is
+//! reached with checksums: directories, page table, pages.
 
 use crate::disk::Disk;
 use crate::error::{Error, Place, Result};
@@ -52,13 +52,13 @@ pub(crate) struct TreeInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) store_id: u64,
-    /// Number of this checkpoint.
+    /// Number of this head.
     pub(crate) seq: u64,
     pub(crate) committed: u64,
     pub(crate) horizon: u64,
-    /// The pages hold versions after `committed`: unless the log commits them, they are taken back.
+    /// The pages may hold versions after `committed`: unless the log commits them, they are taken back.
     pub(crate) open_writes: bool,
-    /// The log goes on here.
+    /// The log is to be applied from here on. Between two stages of a checkpoint that is before `committed`.
     pub(crate) log_block: u64,
     pub(crate) commit_no: u64,
     /// Blocks the ring of the log has room for.

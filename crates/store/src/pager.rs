@@ -126,8 +126,9 @@ impl Pager {
             }
             let page = match self.read(id, tree, entry) {
                 Ok(page) => Arc::new(page),
-                // The place may have been given to another page while we read it.
-                Err(_) if self.entry(id) != entry => continue,
+                // The place may have been given to another page while we read it: by a stage of the running
+                // checkpoint, then the cache has the page until the table has its new place; or before.
+                Err(_) if self.cache.get(id).is_some() || self.entry(id) != entry => continue,
                 Err(error) => return Err(error),
             };
             if let Some(page) = self.cache.add_clean(id, page, || self.entry(id) == entry) {

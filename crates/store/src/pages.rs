@@ -3,6 +3,11 @@
 //! Beside the pager that it shares with readers it keeps which ids are free, and which pages differ from the
 //! last checkpoint. What it does to a page is seen by readers at once; the order in which it changes several
 //! is what keeps every page reachable (see `tree`).
+//!
+//! A page that took part in a change of several is **entangled** with them until a checkpoint has written it:
+//! on disk all of them must be as of one instant. Every change entangles, except where the caller says that
+//! it concerns one leaf **alone**: cells without overflow pages came or went, and its fences say what they
+//! said before.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,8 +35,21 @@ pub(crate) struct Pages {
     pages_max: u32,
     /// Ids that became dirty since the last checkpoint began; some may be freed again.
     dirty: Vec<u32>,
+    /// Those of them that changed together with others.
+    entangled: FxHashSet<u32>,
     /// Ids freed since the last checkpoint began; some may be in use again.
     freed: Vec<u32>,
+}
+
+/// What differs from the last checkpoint.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    pub(crate) entangled: Vec<Arc<Page>>,
+    pub(crate) alone: Vec<Arc<Page>>,
+    /// Ids that are free and were not.
+    pub(crate) freed: Vec<u32>,
+    /// Length of the page table.
+    pub(crate) len: u32,
 }
 
 impl Pages {
@@ -42,7 +60,8 @@ impl Pages {
             ids.filter(|(_, entry)| !entry.is_some()).map(|(id, _)| Reverse(id)).collect();
         let len = u32::try_from(table.len()).expect("the table's length was read from 32 bits");
         let in_use = len - u32::try_from(free.len()).expect("a part of the table");
-        Pages { pager, free, len, in_use, pages_max, dirty: Vec::new(), freed: Vec::new() }
+        let (dirty, entangled, freed) = (Vec::new(), FxHashSet::default(), Vec::new());
+        Pages { pager, free, len, in_use, pages_max, dirty, entangled, freed }
     }
 
     pub(crate) fn in_use(&self) -> u32 {
@@ -90,6 +109,17 @@ impl Pages {
 
     /// Changes a page in place.
     pub(crate) fn change<R>(&mut self, id: u32, tree: u8, change: impl FnOnce(&mut Page) -> R) -> Result<R> {
+        self.entangled.insert(id);
+        self.change_alone(id, tree, change)
+    }
+
+    /// Changes a leaf in place, and nothing else with it.
+    pub(crate) fn change_alone<R>(
+        &mut self,
+        id: u32,
+        tree: u8,
+        change: impl FnOnce(&mut Page) -> R,
+    ) -> Result<R> {
         // It may have been evicted since it was looked at.
         let mut change = Some(change);
         loop {
@@ -107,6 +137,12 @@ impl Pages {
 
     /// Puts a page under its id, new or in place of what was there.
     pub(crate) fn put(&mut self, page: Page) {
+        self.entangled.insert(page.id());
+        self.put_alone(page);
+    }
+
+    /// Puts a leaf in place of what it was, and changes nothing else with it.
+    pub(crate) fn put_alone(&mut self, page: Page) {
         let id = page.id();
         if self.pager.cache.put_dirty(page) {
             self.dirty.push(id);
@@ -115,6 +151,7 @@ impl Pages {
 
     /// Marks a page of whatever tree to be written anew.
     pub(crate) fn touch(&mut self, id: u32) -> Result<()> {
+        self.entangled.insert(id);
         loop {
             if let Some(((), newly)) = self.pager.cache.change(id, |_| ()) {
                 self.dirty.extend(newly.then_some(id));
@@ -144,8 +181,9 @@ impl Pages {
         self.in_use -= 1;
     }
 
-    /// What a checkpoint has to write: changed pages, freed ids, the table's length.
-    pub(crate) fn begin_checkpoint(&mut self) -> (Vec<Arc<Page>>, Vec<u32>, u32) {
+    /// What a checkpoint has to write; pages in the order of their ids, so that a stage's share the table's
+    /// pages.
+    pub(crate) fn begin_checkpoint(&mut self) -> Changed {
         let mut ids = std::mem::take(&mut self.dirty);
         ids.sort_unstable();
         ids.dedup();
@@ -153,7 +191,9 @@ impl Pages {
         let written: FxHashSet<u32> = pages.iter().map(|page| page.id()).collect();
         let mut freed = std::mem::take(&mut self.freed);
         freed.retain(|id| !written.contains(id));
-        (pages, freed, self.len)
+        let together = std::mem::take(&mut self.entangled);
+        let (entangled, alone) = pages.into_iter().partition(|page| together.contains(&page.id()));
+        Changed { entangled, alone, freed, len: self.len }
     }
 
     /// The checkpoint is durable.

@@ -307,13 +307,15 @@ impl<'a> Scan<'a> {
         let is_any_pending = self.shared.pending.count() > 0;
         let mut page = self.shared.leaf(self.tree, &from.key, from.lsn)?;
         let mut pending = Vec::new();
-        while is_any_pending {
-            pending = self.shared.pending.of_leaf(self.tree.id, &page, from);
-            let after = self.shared.leaf(self.tree, &from.key, from.lsn)?;
-            let is_same_range = after.high() == page.high();
-            page = after;
-            if is_same_range {
-                break;
+        if is_any_pending {
+            loop {
+                pending = self.shared.pending.of_leaf(self.tree.id, &page, from);
+                let after = self.shared.leaf(self.tree, &from.key, from.lsn)?;
+                let is_same_range = after.high() == page.high();
+                page = after;
+                if is_same_range {
+                    break;
+                }
             }
         }
         let (Ok(index) | Err(index)) = page.search(&from.key, from.lsn);

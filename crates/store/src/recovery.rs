@@ -4,16 +4,22 @@
 //! commit, its records are applied once more, which changes nothing; if not, every leaf is looked at once and
 //! versions above the last commit are taken out. Nothing else can be lost by this: until a batch is durable
 //! no older version was removed because of it (RULES S3).
+//!
+//! A head between two stages of a checkpoint leads to leaves as of the checkpoint before and as of its own
+//! instant, and the log goes back to the former. So commits may come here that the head covers already: what
+//! is committed, and the horizon, never go back for them. See the README.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+
+use base::Lsn;
 
 use crate::checkpoint::{Checkpointer, Job};
 use crate::disk::Disk;
 use crate::error::{Error, Place, Result};
 use crate::log::{Commit, Log, Opened};
 use crate::meta::{Meta, SLOTS};
-use crate::page::{Fence, KEY_BYTES_MAX, PAGE_BYTES, VALUE_BYTES_MAX};
+use crate::page::{Fence, KEY_BYTES_MAX, NEWEST, PAGE_BYTES, VALUE_BYTES_MAX};
 use crate::pager::Pager;
 use crate::pages::Pages;
 use crate::reader::Shared;
@@ -34,12 +40,10 @@ pub(crate) fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) ->
     // What was committed fitted then, and must be accepted now although leaves may be filled otherwise.
     store.pages.set_pages_max(u32::MAX);
     let is_changed = !commits.is_empty() || meta.open_writes || is_torn;
-    if commits.is_empty() && meta.open_writes {
-        take_back(&mut store)?;
+    if meta.open_writes && commits.last().is_none_or(|last| last.lsn <= meta.committed) {
+        take_back(&mut store, &meta)?;
     }
-    for commit in &commits {
-        replay(&mut store, commit)?;
-    }
+    replay_all(&mut store, &commits, &meta)?;
     if is_changed {
         store.begin_checkpoint(Tidying::default())?;
         store.finish_checkpoint()?;
@@ -67,7 +71,9 @@ fn create(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<S
     let log = Log::create(log, store_id, options.log_blocks())?;
     let mut checkpointer = Checkpointer::new(data.clone(), store_id);
     let empty = || Job {
-        pages: Vec::new(),
+        entangled: Vec::new(),
+        alone: Vec::new(),
+        stage_pages: usize::MAX,
         freed: Vec::new(),
         table_len: 0,
         committed: 0,
@@ -119,14 +125,16 @@ fn assemble(
 }
 
 /// Takes versions above the last commit out of every leaf.
-fn take_back(store: &mut Store) -> Result<()> {
+fn take_back(store: &mut Store, meta: &Meta) -> Result<()> {
     for id in 0..store.trees.len() {
         let tree = store.trees[id].reference(id);
         let mut place = Some(Fence::start());
         while let Some(at) = place {
             place = store.pages.take_back(tree, &at, store.committed)?;
             if store.pages.dirty() >= store.dirty_max() {
-                store.begin_checkpoint_at(store.log.position(), true, Tidying::default())?;
+                // A crash from here on starts over, and has the whole log to apply.
+                let position = (meta.log_block, meta.commit_no);
+                store.begin_checkpoint_at(position, true, Tidying::default())?;
                 store.finish_checkpoint()?;
             }
         }
@@ -134,8 +142,29 @@ fn take_back(store: &mut Store) -> Result<()> {
     Ok(())
 }
 
-/// Applies a commit of the log.
-fn replay(store: &mut Store, commit: &Commit) -> Result<()> {
+/// Applies the log.
+fn replay_all(store: &mut Store, commits: &[Commit], meta: &Meta) -> Result<()> {
+    let (Some(first), Some(last)) = (commits.first(), commits.last()) else { return Ok(()) };
+    let is_covered = first.lsn <= meta.committed;
+    if is_covered && last.lsn < meta.committed {
+        let (end, covered) = (Lsn::new(last.lsn), Lsn::new(meta.committed));
+        let why = format!("it ends at {end}, the data file has commit {covered}");
+        return Err(Error::damaged(Place::Log { block: last.block }, why));
+    }
+    let mut before = if is_covered { 0 } else { meta.committed };
+    for commit in commits {
+        replay(store, commit, before)?;
+        before = commit.lsn;
+    }
+    Ok(())
+}
+
+/// Applies a commit of the log; the one before it was at `before`.
+fn replay(store: &mut Store, commit: &Commit, before: u64) -> Result<()> {
+    let oldest = commit.records().flatten().map(|record| record.lsn).min().unwrap_or(NEWEST);
+    // What is removed while it is applied must be older than all of it: a deletion that the horizon covers
+    // would go before the elder that it hides has come.
+    store.shared.registry().horizon = store.horizon.min(oldest.saturating_sub(1));
     let damaged = |why: &str| Error::damaged(Place::Log { block: commit.block }, why);
     for record in commit.records() {
         let record = record.ok_or_else(|| damaged("a record ends behind its commit"))?;
@@ -145,7 +174,7 @@ fn replay(store: &mut Store, commit: &Commit) -> Result<()> {
         };
         if record.key.len() > KEY_BYTES_MAX
             || record.value.len() > VALUE_BYTES_MAX
-            || record.lsn <= store.committed
+            || record.lsn <= before
             || record.lsn > commit.lsn
         {
             return Err(damaged("a record is not one that could have been written"));
@@ -159,9 +188,10 @@ fn replay(store: &mut Store, commit: &Commit) -> Result<()> {
             store.finish_checkpoint()?;
         }
     }
-    (store.committed, store.horizon) = (commit.lsn, commit.horizon);
-    store.horizon_next = commit.horizon;
+    store.committed = store.committed.max(commit.lsn);
+    store.horizon = store.horizon.max(commit.horizon);
+    store.horizon_next = store.horizon;
     let mut registry = store.shared.registry();
-    (registry.committed, registry.horizon) = (commit.lsn, commit.horizon);
+    (registry.committed, registry.horizon) = (store.committed, store.horizon);
     Ok(())
 }

@@ -240,7 +240,12 @@ impl Pages {
                     + u64::from(!tree.window && supersedes)
                     + u64::from(!tree.window && flags.delete);
                 drop(leaf);
-                self.change(id, tree.id, |page| page.insert(index, key, lsn, flags, payload))?;
+                let insert = |page: &mut Page| page.insert(index, key, lsn, flags, payload);
+                if flags.overflow {
+                    self.change(id, tree.id, insert)?;
+                } else {
+                    self.change_alone(id, tree.id, insert)?;
+                }
                 return Ok(written);
             }
             if may_attempt {
@@ -292,8 +297,9 @@ impl Pages {
         let cell = leaf.cell(index);
         if cell.flags.overflow {
             self.free_overflow(cell.payload);
+            return self.change(leaf.id(), leaf.tree(), |page| page.remove(index));
         }
-        self.change(leaf.id(), leaf.tree(), |page| page.remove(index))
+        self.change_alone(leaf.id(), leaf.tree(), |page| page.remove(index))
     }
 
     /// Bottom-up deletion on one leaf: removes what nobody needs; how many bytes that freed.
@@ -319,13 +325,14 @@ impl Pages {
         written.removed += removed;
         let page = leaf.without(|index| marks[index]);
         let freed = page.free_bytes() - leaf.free_bytes();
-        self.put(page);
-        for index in (0..leaf.count()).filter(|index| marks[*index]) {
-            let cell = leaf.cell(index);
-            if cell.flags.overflow {
-                self.free_overflow(cell.payload);
-            }
+        let has_overflow = |index: &usize| marks[*index] && leaf.cell(*index).flags.overflow;
+        let gone: Vec<usize> = (0..leaf.count()).filter(has_overflow).collect();
+        if gone.is_empty() {
+            self.put_alone(page);
+        } else {
+            self.put(page);
         }
+        gone.into_iter().for_each(|index| self.free_overflow(leaf.cell(index).payload));
         freed
     }
 
@@ -456,7 +463,11 @@ impl Pages {
             }
             let page = builder.finish();
             let overflow = self.overflow_of_removed(&leaf, &page);
-            self.put(page);
+            if overflow.is_empty() && !void {
+                self.put_alone(page)
+            } else {
+                self.put(page)
+            }
             overflow.iter().for_each(|payload| self.free_overflow(payload));
         }
         Ok(leaf.high_fence())

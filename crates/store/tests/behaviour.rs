@@ -149,6 +149,25 @@ fn readers_miss_no_key_while_neighbours_share() {
 }
 
 #[test]
+fn the_file_takes_little_more_than_its_pages_though_all_of_them_change() {
+    let dir = scratch();
+    let (mut store, tree) =
+        open(dir.path(), Options { cache_bytes: 16 << 20, checkpoint_pages: 64, ..options() });
+    let mut lsn = load(&mut store, tree, 30_000);
+    for round in 0..4 {
+        let written = store.stats().pages_written;
+        lsn = churn(&mut store, tree, 30_000, 60_000, 500, lsn);
+        store.checkpoint().unwrap();
+        let stats = store.stats();
+        assert!(stats.pages_written - written > 2 * stats.pages, "{stats:?}");
+        // With room for a second one of each page that changed it was nearly twice as much.
+        let (file, pages) = (stats.file_bytes, stats.pages * 4096);
+        assert!(file * 10 <= pages * 12, "round {round}: {file} bytes for {pages} of pages");
+    }
+    store.check().unwrap();
+}
+
+#[test]
 fn s2_increasing_keys_deleted_in_order_keep_the_size() {
     let dir = scratch();
     let (mut store, tree) = open(dir.path(), options());
@@ -427,7 +446,8 @@ fn readers_see_whole_commits_while_the_writer_goes_on() {
     const ACCOUNTS: u64 = 400;
     let dir = scratch();
     // A cache that holds a part, so that readers meet pages on their way to and from the disk.
-    let small = Options { cache_bytes: 1 << 18, log_bytes: 1 << 18, ..Options::default() };
+    let small =
+        Options { cache_bytes: 1 << 18, log_bytes: 1 << 18, checkpoint_pages: 4, ..Options::default() };
     let (mut store, tree) = open(dir.path(), small);
     let is_over = AtomicBool::new(false);
     let total = |snapshot: &store::Snapshot| -> i64 {

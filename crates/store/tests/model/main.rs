@@ -8,6 +8,7 @@
 
 mod disk;
 mod oracle;
+mod stages;
 mod walk;
 
 use std::sync::atomic::{AtomicU64, Ordering};

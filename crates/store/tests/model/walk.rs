@@ -80,6 +80,8 @@ impl Walk {
             cache_bytes: [1 << 18, 1 << 20][random.random_range(0..2)],
             log_bytes: [1 << 16, 1 << 19][random.random_range(0..2)],
             size_bytes_max: None,
+            // Of some hundred pages at most: many stages, some, one.
+            checkpoint_pages: [1, 4, 16, 0][random.random_range(0..4)],
             bottom_up: bottom_up[random.random_range(0..4)],
             background: false,
         };
@@ -197,7 +199,7 @@ impl Walk {
         // Inside a batch any order will do, and the same LSN replaces.
         let is_within = self.random.random_bool(0.1) && self.lsn > self.now.committed;
         let at = if is_within {
-            self.random.random_range(self.now.committed.max(self.lsn.saturating_sub(20)) + 1..=self.lsn)
+            self.random.random_range(self.now.committed + 1..=self.lsn)
         } else {
             self.lsn += self.random.random_range(1..3);
             self.lsn
