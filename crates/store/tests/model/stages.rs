@@ -241,15 +241,23 @@ fn every_head_of_a_checkpoint_opens_with_the_same_content() {
         let (mut store, trees) = medium.open(&options).unwrap();
         let mut history = History::new();
         let (mut last, mut committed, mut horizon) = (0_u64, 0, 0);
+        let mut batch = Vec::new();
         for step in 0..4000 {
             // A batch has LSNs in any order.
             last += random.random_range(0..3) + u64::from(last == committed);
             let at = if random.random_bool(0.3) { random.random_range(committed + 1..=last) } else { last };
-            let (key, tree) = (random.random_range(0..keys).to_be_bytes(), random.random_range(0..2));
+            let mut change = (random.random_range(0..2), random.random_range(0..keys).to_be_bytes(), at);
+            if random.random_bool(0.2) && !batch.is_empty() {
+                // The same version again: it replaces what a checkpoint may have of it.
+                change = batch[random.random_range(0..batch.len())];
+            }
+            batch.push(change);
+            let (tree, key, at) = change;
             let value = vec![random.random(); random.random_range(0..value_max)];
             history.write(&mut store, trees, (tree, &key, at, random.random_bool(0.3), &value));
             if random.random_bool(0.02) {
                 committed = last;
+                batch.clear();
                 horizon = horizon.max(committed.saturating_sub(lag));
                 history.expect(committed, horizon);
                 history.commit(&mut store, committed, horizon);
@@ -260,7 +268,7 @@ fn every_head_of_a_checkpoint_opens_with_the_same_content() {
             let images = medium.take_images();
             stages_max = stages_max.max(images.len() / 2);
             if step > 1000 {
-                for image in images.into_iter().filter(|_| random.random_bool(0.1)) {
+                for image in images.into_iter().filter(|_| random.random_bool(0.15)) {
                     // A checkpoint that made room for a commit was written before it.
                     history.look_at(image, &options, 0);
                     looked += 1;
