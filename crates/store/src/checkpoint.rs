@@ -84,11 +84,10 @@ impl Blocks {
 /// What the writer hands over.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Changed pages, all as of one instant: one head must lead to all of these.
-    pub(crate) entangled: Vec<Arc<Page>>,
-    /// Changed leaves each of which may also still be as of the checkpoint before.
-    pub(crate) alone: Vec<Arc<Page>>,
-    /// Pages between two heads, as far as the entangled ones allow.
+    /// Changed pages, all as of one instant. Each part may also still be as of the checkpoint before, as a whole; see
+    /// [`Changed`](crate::pages::Changed).
+    pub(crate) parts: Vec<Vec<Arc<Page>>>,
+    /// Pages between two heads, as far as the parts allow.
     pub(crate) stage_pages: usize,
     /// Ids that were freed and are not among the pages.
     pub(crate) freed: Vec<u32>,
@@ -253,17 +252,18 @@ impl Checkpointer {
     /// # Errors
     /// The disk's. What is on disk is then the state before or after some stage; nothing more may be written.
     pub(crate) fn write(&mut self, mut job: Job) -> Result<Done> {
-        let mut pages = std::mem::take(&mut job.entangled);
-        let mut alone = std::mem::take(&mut job.alone).into_iter();
-        pages.extend(alone.by_ref().take(job.stage_pages.saturating_sub(pages.len())));
+        let mut parts = std::mem::take(&mut job.parts).into_iter().peekable();
         let mut done = Done::default();
         loop {
-            let is_last = alone.len() == 0;
+            let mut pages = parts.next().unwrap_or_default();
+            while let Some(part) = parts.next_if(|part| pages.len() + part.len() <= job.stage_pages) {
+                pages.extend(part);
+            }
+            let is_last = parts.peek().is_none();
             self.write_stage(pages, &mut job, is_last, &mut done)?;
             if is_last {
                 return Ok(done);
             }
-            pages = alone.by_ref().take(job.stage_pages.max(1)).collect();
         }
     }
 

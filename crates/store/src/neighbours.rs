@@ -96,12 +96,14 @@ impl Pages {
         let is_left_taking = order((&fence.key, fence.lsn), nodes[1].low()).is_gt();
         let (taking, giving) = if is_left_taking { (left_page, right_page) } else { (right_page, left_page) };
         let _moving = self.pager.moving();
-        self.put(taking);
-        self.change(parent.id(), tree.id, |page| {
+        // Bound to each other and to nothing else: no page came or went.
+        let parent_id = parent.id();
+        self.put_with(parent_id, taking);
+        self.change_with(id, parent_id, tree.id, |page| {
             page.remove(left + 1);
             page.insert(left + 1, &fence.key, fence.lsn, CellFlags::default(), &id.to_le_bytes());
         })?;
-        self.put(giving);
+        self.put_with(parent_id, giving);
         Ok(true)
     }
 

@@ -4,16 +4,16 @@
 //! last checkpoint. What it does to a page is seen by readers at once; the order in which it changes several
 //! is what keeps every page reachable (see `tree`).
 //!
-//! A page that took part in a change of several is **entangled** with them until a checkpoint has written it:
-//! on disk all of them must be as of one instant. Every change entangles, except where the caller says that
-//! it concerns one leaf **alone**: cells without overflow pages came or went, and its fences say what they
-//! said before.
+//! Pages that took part in one change are **bound** until a checkpoint has written them: on disk they must be as
+//! of one instant. Every change binds its page to all that are bound so, except where the caller says that it
+//! concerns few pages, or one leaf **alone**: cells without overflow pages came or went, and its fences say what
+//! they said before.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::checkpoint::Done;
 use crate::error::{Error, Result};
@@ -35,17 +35,48 @@ pub(crate) struct Pages {
     pages_max: u32,
     /// Ids that became dirty since the last checkpoint began; some may be freed again.
     dirty: Vec<u32>,
-    /// Those of them that changed together with others.
-    entangled: FxHashSet<u32>,
+    bonds: Bonds,
     /// Ids freed since the last checkpoint began; some may be in use again.
     freed: Vec<u32>,
+}
+
+/// Which changed pages changed together, since the last checkpoint began.
+#[derive(Debug, Default)]
+struct Bonds {
+    /// Each bound page and one that it is bound to, on the way to one that stands for all of them.
+    to: FxHashMap<u32, u32>,
+}
+
+/// No page's id: stands for all pages that are bound to more than is known.
+const MANY: u32 = u32::MAX;
+
+impl Bonds {
+    /// The one that stands for `id` and all it is bound to.
+    fn root(&mut self, mut id: u32) -> u32 {
+        while let Some(next) = self.to.get(&id).copied() {
+            // Every second one skips one: ways stay short.
+            let Some(after) = self.to.get(&next).copied() else { return next };
+            self.to.insert(id, after);
+            id = after;
+        }
+        id
+    }
+
+    fn bind(&mut self, a: u32, b: u32) {
+        let (a, b) = (self.root(a), self.root(b));
+        if a != b {
+            let (from, to) = if a == MANY { (b, a) } else { (a, b) };
+            self.to.insert(from, to);
+        }
+    }
 }
 
 /// What differs from the last checkpoint.
 #[derive(Debug)]
 pub(crate) struct Changed {
-    pub(crate) entangled: Vec<Arc<Page>>,
-    pub(crate) alone: Vec<Arc<Page>>,
+    /// Changed pages by what is bound: of each part a head leads to all or to none. The first part belongs together
+    /// with what is freed.
+    pub(crate) parts: Vec<Vec<Arc<Page>>>,
     /// Ids that are free and were not.
     pub(crate) freed: Vec<u32>,
     /// Length of the page table.
@@ -60,8 +91,8 @@ impl Pages {
             ids.filter(|(_, entry)| !entry.is_some()).map(|(id, _)| Reverse(id)).collect();
         let len = u32::try_from(table.len()).expect("the table's length was read from 32 bits");
         let in_use = len - u32::try_from(free.len()).expect("a part of the table");
-        let (dirty, entangled, freed) = (Vec::new(), FxHashSet::default(), Vec::new());
-        Pages { pager, free, len, in_use, pages_max, dirty, entangled, freed }
+        let (dirty, bonds, freed) = (Vec::new(), Bonds::default(), Vec::new());
+        Pages { pager, free, len, in_use, pages_max, dirty, bonds, freed }
     }
 
     pub(crate) fn in_use(&self) -> u32 {
@@ -109,7 +140,18 @@ impl Pages {
 
     /// Changes a page in place.
     pub(crate) fn change<R>(&mut self, id: u32, tree: u8, change: impl FnOnce(&mut Page) -> R) -> Result<R> {
-        self.entangled.insert(id);
+        self.change_with(MANY, id, tree, change)
+    }
+
+    /// Changes a page in place that is bound to the page `with`.
+    pub(crate) fn change_with<R>(
+        &mut self,
+        with: u32,
+        id: u32,
+        tree: u8,
+        change: impl FnOnce(&mut Page) -> R,
+    ) -> Result<R> {
+        self.bonds.bind(id, with);
         self.change_alone(id, tree, change)
     }
 
@@ -137,7 +179,12 @@ impl Pages {
 
     /// Puts a page under its id, new or in place of what was there.
     pub(crate) fn put(&mut self, page: Page) {
-        self.entangled.insert(page.id());
+        self.put_with(MANY, page);
+    }
+
+    /// Puts a page in place of what it was, which is bound to the page `with`.
+    pub(crate) fn put_with(&mut self, with: u32, page: Page) {
+        self.bonds.bind(page.id(), with);
         self.put_alone(page);
     }
 
@@ -151,7 +198,7 @@ impl Pages {
 
     /// Marks a page of whatever tree to be written anew.
     pub(crate) fn touch(&mut self, id: u32) -> Result<()> {
-        self.entangled.insert(id);
+        self.bonds.bind(id, MANY);
         loop {
             if let Some(((), newly)) = self.pager.cache.change(id, |_| ()) {
                 self.dirty.extend(newly.then_some(id));
@@ -165,6 +212,8 @@ impl Pages {
     pub(crate) fn allocate(&mut self) -> u32 {
         self.in_use += 1;
         if let Some(Reverse(id)) = self.free.pop() {
+            // On disk it may still be what it was: that is gone with what led to it, in the first part.
+            self.bonds.bind(id, MANY);
             return id;
         }
         self.len += 1;
@@ -191,9 +240,17 @@ impl Pages {
         let written: FxHashSet<u32> = pages.iter().map(|page| page.id()).collect();
         let mut freed = std::mem::take(&mut self.freed);
         freed.retain(|id| !written.contains(id));
-        let together = std::mem::take(&mut self.entangled);
-        let (entangled, alone) = pages.into_iter().partition(|page| together.contains(&page.id()));
-        Changed { entangled, alone, freed, len: self.len }
+        let mut bonds = std::mem::take(&mut self.bonds);
+        let mut parts = vec![Vec::new()];
+        let mut places = FxHashMap::from_iter([(MANY, 0)]);
+        for page in pages {
+            let place = *places.entry(bonds.root(page.id())).or_insert(parts.len());
+            if place == parts.len() {
+                parts.push(Vec::new());
+            }
+            parts[place].push(page);
+        }
+        Changed { parts, freed, len: self.len }
     }
 
     /// The checkpoint is durable.

@@ -71,8 +71,7 @@ fn create(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<S
     let log = Log::create(log, store_id, options.log_blocks())?;
     let mut checkpointer = Checkpointer::new(data.clone(), store_id);
     let empty = || Job {
-        entangled: Vec::new(),
-        alone: Vec::new(),
+        parts: Vec::new(),
         stage_pages: usize::MAX,
         freed: Vec::new(),
         table_len: 0,

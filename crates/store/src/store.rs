@@ -53,7 +53,7 @@ pub struct Options {
     /// The data file never grows beyond this; what does not fit is refused ([`Error::is_full`]).
     pub size_bytes_max: Option<u64>,
     /// Pages that a checkpoint writes before it gives the blocks they replace back and uses them for the next
-    /// ones; 0 for a sixteenth of the pages in use, at least 256. Smaller: a smaller data file, more syncs.
+    /// ones; 0 for a thirty-second of the pages in use, 128 to 512. Smaller: a smaller data file, more syncs.
     pub checkpoint_pages: usize,
     /// What bottom-up deletion may look at.
     pub bottom_up: BottomUp,
@@ -65,7 +65,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             cache_bytes: 64 << 20,
-            log_bytes: 4 << 20,
+            log_bytes: 2 << 20,
             size_bytes_max: None,
             checkpoint_pages: 0,
             bottom_up: BottomUp::Full,
@@ -98,10 +98,10 @@ impl Options {
         (self.cache_pages() / if fits { 2 } else { 4 }).min(share).max(16)
     }
 
-    /// Pages of a stage of a checkpoint, where `pages` are in use. At sixteen stages the file has a sixteenth
-    /// more blocks than pages; below 256 pages two syncs cost more than the writes between them.
+    /// Pages of a stage of a checkpoint, where `pages` are in use: the file has so many more blocks than pages. Below 128
+    /// two syncs cost more than the writes between them, above 512 nothing is gained.
     fn stage_pages(&self, pages: u32) -> usize {
-        if self.checkpoint_pages > 0 { self.checkpoint_pages } else { (pages as usize / 16).max(256) }
+        if self.checkpoint_pages > 0 { self.checkpoint_pages } else { (pages as usize / 32).clamp(128, 512) }
     }
 
     /// Pages that may be in use so that the file keeps its limit: a checkpoint writes changed pages, once
@@ -696,10 +696,9 @@ impl Store {
         let Checkpoints::Idle(mut checkpointer) = checkpoints else {
             unreachable!("callers finish the one before first");
         };
-        let Changed { entangled, alone, freed, len } = self.pages.begin_checkpoint();
+        let Changed { parts, freed, len } = self.pages.begin_checkpoint();
         let job = Job {
-            entangled,
-            alone,
+            parts,
             stage_pages: self.options.stage_pages(self.pages.in_use()),
             freed,
             table_len: len,

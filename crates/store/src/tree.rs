@@ -374,10 +374,10 @@ impl Pages {
         }
         let _moving = self.pager.moving();
         let right_id = self.allocate();
-        self.put(right.with_id(right_id));
-        self.put(left);
+        self.put_with(parent_id, right.with_id(right_id));
+        self.put_with(parent_id, left);
         drop(parent);
-        self.change(parent_id, tree.id, |page| {
+        self.change_with(right_id, parent_id, tree.id, |page| {
             let place = page.search(&fence.key, fence.lsn).expect_err("no two children begin alike");
             page.insert(place, &fence.key, fence.lsn, CellFlags::default(), &right_id.to_le_bytes());
         })?;
