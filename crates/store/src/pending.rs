@@ -29,7 +29,8 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::page::{Fence, Page};
 use crate::reader::Shared;
-use crate::tree::{Change, TreeRef};
+use crate::store::Store;
+use crate::tree::{Change, TreeRef, fits_cell};
 
 /// At most so many: a checkpoint waits for the reads of all of them, some milliseconds.
 pub(crate) const PENDING_MAX: usize = 64;
@@ -118,6 +119,102 @@ impl Pending {
     /// The first of all.
     pub(crate) fn first(&self) -> Option<(u8, Vec<u8>, u64)> {
         self.read().keys().next().map(|(tree, key, lsn)| (*tree, key.clone(), lsn.0))
+    }
+}
+
+/// What the writer does about them.
+impl Store {
+    /// Whether a change may go into its leaf later, because that is not in memory, the change is newer than all that
+    /// is there, and there will be room for it.
+    pub(crate) fn may_wait(&self, tree: TreeRef, change: Change<'_>) -> bool {
+        let Change { key, lsn, value, .. } = change;
+        let is_larger_than_memory = self.pages.in_use() as usize > self.options.cache_pages();
+        is_larger_than_memory
+            && lsn >= self.written_max
+            && fits_cell(key, value)
+            && self.has_room_for_pending(PAGES_PER_VERSION)
+            && self.pages.ensure_room(PAGES_PER_VERSION).is_ok()
+            && !self.pages.is_in_memory(tree, key, lsn)
+    }
+
+    /// Whether there is room for what is pending and `pages` more.
+    pub(crate) fn has_room_for_pending(&self, pages: u32) -> bool {
+        let versions = u32::try_from(self.shared.pending.count()).unwrap_or(u32::MAX);
+        versions == 0
+            || self
+                .pages
+                .ensure_room(versions.saturating_mul(PAGES_PER_VERSION).saturating_add(pages))
+                .is_ok()
+    }
+
+    pub(crate) fn keep_pending(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
+        self.shared.pending.add(tree.id, change);
+        self.stats.pending += 1;
+        if self.options.background {
+            let fetchers = match self.fetchers.take() {
+                Some(fetchers) => fetchers,
+                None => {
+                    let started = Fetchers::start(&self.shared);
+                    self.poison_on_error(started)?
+                }
+            };
+            let wanted = Wanted { tree, key: change.key.to_vec(), lsn: change.lsn };
+            self.fetchers.insert(fetchers).ask(wanted);
+        }
+        Ok(())
+    }
+
+    /// Puts pending versions into leaves that were read, and waits for such while there are more than `pending_max`.
+    pub(crate) fn apply_fetched(&mut self, pending_max: usize) -> Result<()> {
+        while self.shared.pending.count() > 0 {
+            let wait = self.shared.pending.count() > pending_max;
+            let fetched = self.fetchers.as_ref().and_then(|fetchers| fetchers.next(wait));
+            let (tree, key, lsn) = match (fetched, self.shared.pending.first()) {
+                (Some(wanted), _) => (wanted.tree, wanted.key, wanted.lsn),
+                // Nobody reads for us.
+                (None, Some((tree, key, lsn))) if wait => {
+                    (self.trees[usize::from(tree)].reference(usize::from(tree)), key, lsn)
+                }
+                _ => return Ok(()),
+            };
+            self.apply_pending_of_leaf(tree, &key, lsn)?;
+        }
+        Ok(())
+    }
+
+    /// Puts everything that is pending into its leaf.
+    pub(crate) fn apply_pending(&mut self) -> Result<()> {
+        self.apply_fetched(0)
+    }
+
+    /// Before a change goes into its leaf, what is pending there does, and elders of its key wherever they belong.
+    pub(crate) fn apply_elders(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
+        self.apply_pending_of_leaf(tree, change.key, change.lsn)?;
+        while let Some((lsn, _)) = self.shared.pending.get(tree.id, change.key, change.lsn) {
+            self.apply_pending_of_leaf(tree, change.key, lsn)?;
+        }
+        Ok(())
+    }
+
+    /// Puts what is pending into the leaf that (key, LSN) belongs to.
+    fn apply_pending_of_leaf(&mut self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<()> {
+        if self.shared.pending.count() == 0 {
+            return Ok(());
+        }
+        let result = self.pages.descend(tree, key, lsn, &mut Vec::new());
+        let leaf = self.poison_on_error(result)?;
+        // Elders first: a deletion goes when nothing older of its key is there, and what came later would be back.
+        for (key, lsn, version) in
+            self.shared.pending.of_leaf(tree.id, &leaf, &leaf.low_fence()).into_iter().rev()
+        {
+            let change = Change { key: &key, lsn, delete: version.delete, value: &version.value };
+            let result = self.apply_and_sweep(tree, change);
+            // There was room for it when it was accepted.
+            self.is_poisoned |= result.is_err();
+            result?;
+            self.shared.pending.remove(tree.id, &key, lsn);
+        }
+        Ok(())
     }
 }
 
