@@ -587,7 +587,10 @@ impl Crew {
             }
         }
         self.schedule.committed(number);
-        while let Some((_, lsn)) = self.positions.pop_front_if(|(last, _)| *last <= number) {
+        while let Some(&(last, lsn)) = self.positions.front()
+            && last <= number
+        {
+            self.positions.pop_front();
             self.shared.caught_up(lsn);
         }
     }
@@ -596,10 +599,10 @@ impl Crew {
     fn caught_up(&mut self, lsn: Lsn) {
         match self.pieces.last_key_value() {
             // Where order is not preserved it is known what is still missing before it.
-            Some((&last, _)) if self.bytes_max.is_none() => {
-                self.positions.pop_back_if(|(number, _)| *number == last);
-                self.positions.push_back((last, lsn));
-            }
+            Some((&last, _)) if self.bytes_max.is_none() => match self.positions.back_mut() {
+                Some((number, position)) if *number == last => *position = lsn,
+                _ => self.positions.push_back((last, lsn)),
+            },
             _ => self.shared.caught_up(lsn),
         }
     }
