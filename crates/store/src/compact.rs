@@ -15,6 +15,8 @@ impl Store {
     /// # Errors
     /// Disk and damage.
     pub fn compact(&mut self) -> Result<()> {
+        // A change in the middle could split, and so merge, what is being packed.
+        self.apply_pending()?;
         self.sweep_all()?;
         for id in 0..self.trees.len() {
             // Inner pages first, so that more leaves share a parent; then once more, because those have fewer
@@ -56,6 +58,8 @@ impl Store {
 
     /// Rewrites what lies behind the blocks that would be enough, until nothing does.
     fn move_to_front(&mut self) -> Result<()> {
+        // What is freed while one runs must be known until it ends.
+        self.finish_checkpoint()?;
         self.pages.trim();
         let mut behind_before = usize::MAX;
         loop {

@@ -31,6 +31,8 @@ pub(crate) struct Pages {
     free: BinaryHeap<Reverse<u32>>,
     /// Ids in use or free; all below.
     len: u32,
+    /// The same when the last checkpoint began.
+    len_before: u32,
     in_use: u32,
     pages_max: u32,
     /// Ids that became dirty since the last checkpoint began; some may be freed again.
@@ -92,7 +94,7 @@ impl Pages {
         let len = u32::try_from(table.len()).expect("the table's length was read from 32 bits");
         let in_use = len - u32::try_from(free.len()).expect("a part of the table");
         let (dirty, bonds, freed) = (Vec::new(), Bonds::default(), Vec::new());
-        Pages { pager, free, len, in_use, pages_max, dirty, bonds, freed }
+        Pages { pager, free, len, len_before: len, in_use, pages_max, dirty, bonds, freed }
     }
 
     pub(crate) fn in_use(&self) -> u32 {
@@ -211,17 +213,24 @@ impl Pages {
     /// An id for a new page. [`Pages::ensure_room`] was asked.
     pub(crate) fn allocate(&mut self) -> u32 {
         self.in_use += 1;
-        if let Some(Reverse(id)) = self.free.pop() {
+        let id = match self.free.pop() {
+            Some(Reverse(id)) => id,
+            None => {
+                self.len += 1;
+                self.len - 1
+            }
+        };
+        if id < self.len_before {
             // On disk it may still be what it was: that is gone with what led to it, in the first part.
             self.bonds.bind(id, MANY);
-            return id;
         }
-        self.len += 1;
-        self.len - 1
+        id
     }
 
     /// Gives an id back. Nothing leads to it any more, except for what readers remember.
     pub(crate) fn free(&mut self, id: u32) {
+        // What was bound to it is bound to what took its place, which nobody says here.
+        self.bonds.bind(id, MANY);
         // The table first: a reader that misses the cache must not find the old page on disk.
         self.pager.set_entries([(id, Entry::NONE)]);
         self.pager.cache.remove(id);
@@ -250,6 +259,7 @@ impl Pages {
             }
             parts[place].push(page);
         }
+        self.len_before = self.len;
         Changed { parts, freed, len: self.len }
     }
 

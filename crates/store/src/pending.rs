@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::page::{Fence, Page};
+use crate::page::{Fence, NEWEST, Page};
 use crate::reader::Shared;
 use crate::store::Store;
 use crate::tree::{Change, TreeRef, fits_cell};
@@ -187,22 +187,19 @@ impl Store {
         self.apply_fetched(0)
     }
 
-    /// Before a change goes into its leaf, what is pending there does, and elders of its key wherever they belong.
-    pub(crate) fn apply_elders(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
-        self.apply_pending_of_leaf(tree, change.key, change.lsn)?;
-        while let Some((lsn, _)) = self.shared.pending.get(tree.id, change.key, change.lsn) {
-            self.apply_pending_of_leaf(tree, change.key, lsn)?;
-        }
-        Ok(())
-    }
-
     /// Puts what is pending into the leaf that (key, LSN) belongs to.
-    fn apply_pending_of_leaf(&mut self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<()> {
+    pub(crate) fn apply_pending_of_leaf(&mut self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<()> {
         if self.shared.pending.count() == 0 {
             return Ok(());
         }
         let result = self.pages.descend(tree, key, lsn, &mut Vec::new());
         let leaf = self.poison_on_error(result)?;
+        // A key that goes on in the next leaf may have elders pending there, above a fence that a crash made void.
+        if let Some((key, at)) = leaf.high().filter(|(_, at)| *at != NEWEST)
+            && let Some((lsn, _)) = self.shared.pending.get(tree.id, key, at)
+        {
+            self.apply_pending_of_leaf(tree, key, lsn)?;
+        }
         // Elders first: a deletion goes when nothing older of its key is there, and what came later would be back.
         for (key, lsn, version) in
             self.shared.pending.of_leaf(tree.id, &leaf, &leaf.low_fence()).into_iter().rev()

@@ -339,7 +339,7 @@ impl Store {
             if !self.has_room_for_pending(pages + PAGES_PER_VERSION) {
                 self.apply_pending()?;
             }
-            self.apply_elders(tree.0, change)?;
+            self.apply_pending_of_leaf(tree.0, change.key, change.lsn)?;
             self.apply_and_sweep(tree.0, change)?;
         }
         let Change { key, lsn, delete, value } = change;

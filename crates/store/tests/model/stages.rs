@@ -538,3 +538,79 @@ fn a_deletion_waits_for_its_elder_though_the_horizon_is_above_it() {
         history.look_at(image, &options, 5000);
     }
 }
+
+/// An inner page that takes its neighbour in a merge takes over what had changed below that.
+#[test]
+fn an_inner_page_that_takes_its_neighbour_is_bound_to_what_changed_below_that() {
+    let options = Options { cache_bytes: 8 << 20, log_bytes: 8 << 20, checkpoint_pages: 1, ..options() };
+    let medium = Medium::of(Image::default());
+    let (mut store, trees) = medium.open(&options).unwrap();
+    let mut history = History::new();
+    // Three inner pages below the root, then a second one that is less than half full.
+    for number in 0..12_000 {
+        history.write(&mut store, trees, (0, &short(number), number + 1, false, &[1; 100]));
+    }
+    history.commit(&mut store, 12_000, 0);
+    for number in 7000..11_000 {
+        history.write(&mut store, trees, (0, &short(number), 13_000 + number, true, b""));
+    }
+    history.commit(&mut store, 30_000, 29_000);
+    store.sweep_all().unwrap();
+    store.checkpoint().unwrap();
+    let before = store.stats();
+    // A leaf below the second one shares its room; then the first one becomes small, and takes the second.
+    for number in 0.. {
+        history.write(&mut store, trees, (0, &short(6000 + number), 30_001 + number, false, &[2; 100]));
+        if store.stats().shares > before.shares {
+            break;
+        }
+    }
+    assert_eq!(store.stats().splits, before.splits);
+    for number in 0..5400 {
+        history.write(&mut store, trees, (0, &short(number), 31_000 + number, true, b""));
+    }
+    history.commit(&mut store, 40_000, 39_000);
+    store.sweep_all().unwrap();
+    assert_eq!(store.stats().checkpoints, before.checkpoints, "all of it is in one checkpoint");
+    drop(medium.take_images());
+    store.checkpoint().unwrap();
+    let images = medium.take_images();
+    for image in images {
+        assert_eq!(history.look_at(image, &options, 40_000), 40_000);
+    }
+}
+
+/// A fence within a key that was made by versions that a crash took back may lie above what is written again: versions of one
+/// key wait for two leaves then, and the elder goes first.
+#[test]
+fn versions_on_both_sides_of_a_void_fence_go_into_their_leaves_in_order() {
+    let (before, _) = filled();
+    let medium = Medium::of(before);
+    let (mut store, trees) = medium.open(&smallest()).unwrap();
+    let hot = short(1000);
+    for number in 1..=300 {
+        store.put(trees[0], &hot, lsn(3000 + number), &[3; 100]).unwrap();
+    }
+    store.checkpoint().unwrap();
+    let crashed = medium.files();
+    drop(store);
+    let (mut store, trees) = Medium::of(crashed).open(&smallest()).unwrap();
+    assert_eq!(store.committed(), lsn(2000));
+    // Not in memory then.
+    for number in (0..900).chain(1100..2000).step_by(10) {
+        store.latest(trees[0], &short(number)).unwrap();
+    }
+    store.put(trees[0], &hot, lsn(3050), b"elder").unwrap();
+    store.put(trees[0], &hot, lsn(3250), b"younger").unwrap();
+    assert_eq!(store.stats().pending, 2, "both wait");
+    // The younger one's leaf is in memory now, and is changed.
+    let from_here = (Bound::Included(&hot[..]), Bound::Unbounded);
+    assert!(store.scan(trees[0], from_here, lsn(3300)).unwrap().next().is_some());
+    store.put(trees[0], &hot, lsn(3300), b"youngest").unwrap();
+    assert_eq!(store.stats().pending, 2, "this one did not wait");
+    for (as_of, value) in [(3400, "youngest"), (3299, "younger"), (3249, "elder")] {
+        assert_eq!(store.get(trees[0], &hot, lsn(as_of)).unwrap().unwrap().value, value.as_bytes());
+    }
+    store.commit(lsn(3300)).unwrap();
+    store.check().unwrap();
+}
