@@ -133,20 +133,16 @@ impl Store {
             && lsn >= self.written_max
             && fits_cell(key, value)
             && self.has_room_for_pending(PAGES_PER_VERSION)
-            && self.pages.ensure_room(PAGES_PER_VERSION).is_ok()
             && !self.pages.is_in_memory(tree, key, lsn)
     }
 
     /// Whether there is room for what is pending and `pages` more.
     pub(crate) fn has_room_for_pending(&self, pages: u32) -> bool {
         let versions = u32::try_from(self.shared.pending.count()).unwrap_or(u32::MAX);
-        versions == 0
-            || self
-                .pages
-                .ensure_room(versions.saturating_mul(PAGES_PER_VERSION).saturating_add(pages))
-                .is_ok()
+        self.pages.ensure_room(versions.saturating_mul(PAGES_PER_VERSION).saturating_add(pages)).is_ok()
     }
 
+    /// Keeps a change, and has its leaf read.
     pub(crate) fn keep_pending(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
         self.shared.pending.add(tree.id, change);
         self.stats.pending += 1;
