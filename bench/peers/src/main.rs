@@ -43,7 +43,7 @@ struct Options {
     /// Only this store; may be given more than once.
     #[arg(long, value_enum)]
     arm: Vec<Arm>,
-    /// Seconds of each run after loading, 20 unless set: 3600 for the message's hour.
+    /// Seconds of each run after loading, 10 unless set: 3600 for the message's hour.
     #[arg(long)]
     seconds: Option<f64>,
     /// Repeats of every run; medians count.
@@ -119,7 +119,7 @@ fn run(options: &Options) -> Result<()> {
 
 /// What is measured. The large store is several times the memory, the small one fits.
 fn cases(options: &Options) -> Vec<Case> {
-    let seconds = options.seconds.unwrap_or(20.0);
+    let seconds = options.seconds.unwrap_or(10.0);
     let (large, small) = (2_000_000, 200_000);
     let capped = if options.quick { 96 } else { 128 };
     let all = [

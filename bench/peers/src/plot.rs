@@ -19,6 +19,7 @@ type Height = fn(&Sample, &Sample) -> f64;
 fn color(arm: Arm) -> RGBColor {
     match arm {
         Arm::Ours => RGBColor(30, 100, 200),
+        Arm::OursApart => RGBColor(20, 50, 120),
         Arm::OursRestricted => RGBColor(90, 180, 230),
         Arm::OursOff => RGBColor(120, 120, 120),
         Arm::Redb => RGBColor(200, 60, 40),

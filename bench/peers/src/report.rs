@@ -183,6 +183,7 @@ impl Report {
             "read KB/tx",
             "written KB/tx",
             "file MB loaded, warm, steady, pinned, released",
+            "bytes per key",
         ];
         let mut rows = vec![head.map(str::to_owned).to_vec()];
         for case in &self.cases {
@@ -214,7 +215,8 @@ impl Report {
         };
         writeln!(
             text,
-            "- Memory of each store with the kernel's cache for it: {capped}; half of it is the store's own cache"
+            "- Memory of each store with the kernel's cache for it: {capped}; three quarters of it are the \
+             store's own cache, if it has one: every such store was slower with a half"
         )?;
         writeln!(
             text,
@@ -223,9 +225,10 @@ impl Report {
         )?;
         writeln!(
             text,
-            "`ours-off` is our store with bottom-up deletion and sweeping off, `ours-restricted` with half the examination. \
-             Figures are of the steady phase; \"ours is x\" is our throughput by theirs. Commit holds what forgetting old versions \
-             costs the others. Bytes read are the disk's, bytes written what was handed to the kernel.\n"
+            "`ours` says that a transaction's second look-up comes before it asks for the first (`Store::prefetch`); the others \
+             have no such call, and `ours-apart` does without. `ours-off` is our store with bottom-up deletion and sweeping off, \
+             `ours-restricted` with half the examination. Figures are of the steady phase; \"ours is x\" is our throughput by theirs. Commit holds what forgetting old versions \
+             costs the others. Bytes per key are those of the files at the end of steady by the keys that are there then. Bytes read are the disk's, bytes written what was handed to the kernel.\n"
         )?;
         writeln!(text, "{}", self.table())?;
         if let Some(Instructions { ours, plain }) = self.instructions {
@@ -277,6 +280,7 @@ fn row(case: &Case, arm: Arm, run: &Outcome) -> Vec<String> {
         format!("{:.2}", run.read_bytes_per_transaction / 1000.0),
         format!("{:.2}", run.written_bytes_per_transaction / 1000.0),
         sizes.map(|bytes| format!("{:.0}", bytes as f64 / MEGABYTE)).join(", "),
+        format!("{:.0}", run.file_steady as f64 / run.keys as f64),
     ]
 }
 
@@ -334,7 +338,7 @@ mod tests {
             .collect();
         let run = json!({
             "transactions_per_second": rate, "update": zero, "look_up": zero, "commit": zero,
-            "read_bytes_per_transaction": 0.0, "written_bytes_per_transaction": 0.0, "file_loaded": 1, "file_warm": 1,
+            "read_bytes_per_transaction": 0.0, "written_bytes_per_transaction": 0.0, "keys": 1, "file_loaded": 1, "file_warm": 1,
             "file_steady": 1, "file_pinned": 1, "file_released": 1, "file_compacted": 1, "missing": 0, "samples": samples,
         });
         let plan = Plan { keys: Keys::Uniform, count: 1, per_commit: 1, memory_bytes: 1 << 20, seconds: 1.0 };

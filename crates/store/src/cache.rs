@@ -188,6 +188,11 @@ impl Cache {
         while shard.frames.len() > self.frames_max && shard.evict() {}
     }
 
+    /// Pages it holds.
+    pub(crate) fn pages_max(&self) -> usize {
+        SHARDS * self.frames_max
+    }
+
     /// Pages in memory now.
     pub(crate) fn pages(&self) -> usize {
         let count = |shard: &Mutex<Shard>| shard.lock().unwrap_or_else(PoisonError::into_inner).frames.len();

@@ -8,8 +8,11 @@
 use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use rustix::fs::Advice;
 
 /// A file of bytes. Calls may come from several threads at once.
 pub trait Disk: fmt::Debug + Send + Sync {
@@ -18,6 +21,12 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// # Errors
     /// The disk's; `UnexpectedEof` where the file is shorter.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Says that these bytes are going to be read, so that a disk which can reads them meanwhile. Does not wait,
+    /// changes nothing, and may do nothing.
+    fn prefetch(&self, offset: u64, length: usize) {
+        let _ = (offset, length);
+    }
 
     /// Writes all of `bytes` at `offset`; the file grows if it must.
     ///
@@ -74,7 +83,7 @@ impl FileDisk {
         }
         // Pages are read one by one, at random: reading ahead would read several times what is asked.
         // Only advice: a file system that knows none still reads correctly.
-        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         Ok(FileDisk(file))
     }
 }
@@ -82,6 +91,12 @@ impl FileDisk {
 impl Disk for FileDisk {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.0.read_exact_at(buffer, offset)
+    }
+
+    fn prefetch(&self, offset: u64, length: usize) {
+        // Only advice, as at opening.
+        let length = NonZeroU64::new(length as u64);
+        let _ = rustix::fs::fadvise(&self.0, offset, length, Advice::WillNeed);
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

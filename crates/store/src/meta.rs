@@ -9,8 +9,10 @@ use crate::error::{Error, Place, Result};
 use crate::page::PAGE_BYTES;
 use crate::pager::{Entry, offset};
 
-/// Version of the format; FORMAT.md describes it.
-pub(crate) const FORMAT: u32 = 1;
+/// Version of the format that is written; FORMAT.md describes it and the one before, which is read, too.
+pub(crate) const FORMAT: u32 = 2;
+/// The oldest that is read.
+const FORMAT_OLDEST: u32 = 1;
 const MAGIC: &[u8; 8] = b"pgslstor";
 /// Blocks of the two slots.
 pub(crate) const SLOTS: u32 = 2;
@@ -120,9 +122,9 @@ impl Meta {
         if &bytes[..8] != MAGIC || u32_at(CRC) != crc32fast::hash(&bytes[..CRC]) {
             return Ok(None);
         }
-        if u32_at(8) != FORMAT || u32_at(12) as usize != PAGE_BYTES {
+        if !(FORMAT_OLDEST..=FORMAT).contains(&u32_at(8)) || u32_at(12) as usize != PAGE_BYTES {
             return Err(Error::misuse(format!(
-                "the file has format {} with pages of {} bytes, this program reads format {FORMAT} with {PAGE_BYTES}",
+                "the file has format {} with pages of {} bytes, this program reads formats {FORMAT_OLDEST} to {FORMAT} with {PAGE_BYTES}",
                 u32_at(8),
                 u32_at(12)
             )));

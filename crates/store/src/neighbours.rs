@@ -16,6 +16,14 @@ use crate::tree::{ROOM_MIN_BYTES, TreeRef, Wanted, Written};
 /// The tenth that is free takes the first new versions, until old ones have become removable.
 const FILL_AT_END_PERCENT: usize = 90;
 
+/// The same where pages outgrow the cache: the versions that a lagging horizon pins are spread over many leaves, few in
+/// each, and what is not left free is memory for others.
+const FILL_AT_END_LARGE_PERCENT: usize = 94;
+
+/// A last leaf that is full is not cut before the one before it is filled, if that wants so much: else every page
+/// would be filled up for the sake of a cell.
+const FILL_MIN_BYTES: usize = ROOM_BYTES / 16;
+
 /// What a merge in passing may fill: three quarters, so that the next insert does not split again.
 pub(crate) const MERGE_FILL_BYTES: usize = ROOM_BYTES * 3 / 4;
 
@@ -42,7 +50,7 @@ impl Pages {
         let has_room = |page: &Page| {
             let is_its = page.covers(wanted.key, wanted.lsn);
             page.free_bytes() >= ROOM_MIN_BYTES
-                && (!is_its || page.has_room(wanted.key.len(), wanted.payload_len))
+                && (!is_its || page.has_room(wanted.key.len(), wanted.lsn, wanted.payload_len))
         };
         let nodes = [&*left_page, &*right_page];
         let Some(pages) = halves(&nodes).filter(|pages| pages.iter().all(has_room)) else {
@@ -90,7 +98,7 @@ impl Pages {
         let [left_page, right_page] = pages;
         let (fence, right_page) = (right_page.low_fence(), right_page.with_id(id));
         let old = parent.cell(left + 1).footprint_bytes();
-        if parent.free_bytes() + old < parent.footprint_bytes(fence.key.len(), 4) {
+        if parent.free_bytes() + old < parent.footprint_bytes(fence.key.len(), fence.lsn, 4) {
             return Ok(false);
         }
         let is_left_taking = order((&fence.key, fence.lsn), nodes[1].low()).is_gt();
@@ -149,7 +157,18 @@ impl Pages {
         Ok((left_page, right_page))
     }
 
-    /// Fills the children of one parent from the left as far as [`FILL_AT_END_PERCENT`] allows.
+    /// Bytes that a leaf at the end of a tree is filled to.
+    fn fill_at_end_bytes(&self) -> usize {
+        let is_large = self.in_use() as usize > self.pager.cache.pages_max() / 2;
+        ROOM_BYTES * if is_large { FILL_AT_END_LARGE_PERCENT } else { FILL_AT_END_PERCENT } / 100
+    }
+
+    /// Keys come in order: the left part stays nearly full.
+    pub(crate) fn cut_at_end(&self, node: &Page) -> Option<[Page; 2]> {
+        cut_at(node, self.fill_at_end_bytes())
+    }
+
+    /// Fills the children of one parent from the left as far as new leaves at the end are filled.
     ///
     /// `from` is the child to fill next; afterwards the one to go on with, `None` at the end.
     pub(crate) fn pack(&mut self, tree: TreeRef, parent_id: u32, from: usize) -> Result<Option<usize>> {
@@ -157,7 +176,7 @@ impl Pages {
         if from + 1 >= parent.count() {
             return Ok(None);
         }
-        let fill_bytes = ROOM_BYTES * FILL_AT_END_PERCENT / 100;
+        let fill_bytes = self.fill_at_end_bytes();
         if self.merge(tree, &parent, from, fill_bytes)? {
             return Ok(Some(from));
         }
@@ -165,23 +184,38 @@ impl Pages {
         Ok(Some(from + 1))
     }
 
-    /// Moves cells from the right one of two neighbours to the left one until that is full.
-    fn fill(&mut self, tree: TreeRef, parent: &Page, left: usize, fill_bytes: usize) -> Result<()> {
+    /// Makes room in the last leaf of a tree, child `last` of `parent`, by filling up the one before it; whether that
+    /// made enough to be worth it.
+    ///
+    /// The last leaf has no high fence and so no prefix: cut off when it is full of whole keys, what was cut off has
+    /// shorter cells and room left.
+    pub(crate) fn fill_before_last(&mut self, tree: TreeRef, parent: &Page, last: usize) -> Result<bool> {
+        let Some(before) = last.checked_sub(1) else { return Ok(false) };
+        let page = self.fetch_node(parent.child(before), tree.id)?;
+        let fill_bytes = self.fill_at_end_bytes();
+        if page.used_bytes() + FILL_MIN_BYTES > fill_bytes {
+            return Ok(false);
+        }
+        self.fill(tree, parent, before, fill_bytes)
+    }
+
+    /// Moves cells from the right one of two neighbours to the left one until that is full; whether any were.
+    fn fill(&mut self, tree: TreeRef, parent: &Page, left: usize, fill_bytes: usize) -> Result<bool> {
         let (left_page, right_page) = self.pair(tree, parent, left)?;
+        // The left one's prefix may become another: the bytes are about right.
         let mut bytes = left_page.used_bytes();
+        let shorter = left_page.prefix().len().saturating_sub(right_page.prefix().len());
         let moves = |cell: &Cell<'_>| {
-            bytes += cell.footprint_bytes();
+            bytes += cell.footprint_bytes().saturating_sub(shorter);
             bytes <= fill_bytes
         };
         let moved = right_page.cells().take_while(moves).count();
         if moved == 0 || moved == right_page.count() {
-            return Ok(());
+            return Ok(false);
         }
         let nodes = [&*left_page, &*right_page];
-        if let Some(pages) = divide(&nodes, left_page.count() + moved) {
-            self.replace(tree, parent, left, nodes, pages)?;
-        }
-        Ok(())
+        let Some(pages) = divide(&nodes, left_page.count() + moved) else { return Ok(false) };
+        self.replace(tree, parent, left, nodes, pages)
     }
 }
 
@@ -235,16 +269,12 @@ fn is_one_key(left: &(&[u8], Cell<'_>), right: &(&[u8], Cell<'_>)) -> bool {
     }
 }
 
-/// Keys come in order: the left part stays nearly full.
-pub(crate) fn cut_at_end(node: &Page) -> Option<[Page; 2]> {
-    let mut bytes = node.used_bytes();
-    let over = |cell: &Cell<'_>| {
-        bytes -= cell.footprint_bytes();
-        bytes > ROOM_BYTES * FILL_AT_END_PERCENT / 100
-    };
-    let right = node.cells().rev().take_while(over).count() + 1;
-    let at = node.count().checked_sub(right).filter(|at| *at > 0)?;
-    divide(&[node], at)
+/// A page cut so that the left part is filled to `fill_bytes`, as nearly as can be.
+///
+/// The last page of a tree has no high fence and so no prefix; the left part has one, and its cells are shorter.
+fn cut_at(node: &Page, fill_bytes: usize) -> Option<[Page; 2]> {
+    let mut cuts = (1..node.count()).rev().filter_map(|at| divide(&[node], at));
+    cuts.find(|[left, _]| left.used_bytes() <= fill_bytes)
 }
 
 /// What neighbours hold, or one page, cut as evenly as can be, or where a key begins if one does near that; `None`

@@ -10,6 +10,8 @@
 //! FORMAT.md has the bytes. Nothing here does I/O or knows what may be removed, but a leaf keeps the earliest
 //! LSN at which something in it may become removable, so that asking costs one comparison.
 
+mod format1;
+
 use std::cmp::Ordering;
 
 /// The unit of reading and writing: the usual file system block and sector, so that a page is one read.
@@ -27,8 +29,11 @@ pub(crate) const CELL_BYTES_MAX: usize = 1200;
 /// pages of 4,064 bytes, rounded down.
 pub const VALUE_BYTES_MAX: usize = 400_000;
 
-/// Before a cell's suffix: two lengths and the LSN.
+/// Before a cell's suffix, at most: two lengths of two bytes and the LSN. A small LSN takes fewer bytes, a short
+/// suffix's length only one.
 pub(crate) const CELL_HEAD_BYTES: usize = 12;
+/// No cell is shorter: two lengths and a byte of the LSN.
+const CELL_BYTES_MIN: usize = 4;
 const SLOT_BYTES: usize = 2;
 const BODY: usize = 48;
 /// What a page has for fences, slots and cells.
@@ -60,12 +65,21 @@ const KIND_OVERFLOW: u8 = 2;
 const HAS_HIGH: u8 = 1;
 const FENCE_VOID: u8 = 2;
 const WINDOW: u8 = 4;
+/// The cells are as format 2 has them.
+const FORMAT_2: u8 = 8;
 
-/// In a cell's second length: the version is a deletion.
+/// In a cell's first word: the version is a deletion.
 const CELL_DELETE: u16 = 1 << 15;
-/// In a cell's second length: the payload lists overflow pages.
+/// In a cell's first word: the payload lists overflow pages.
 const CELL_OVERFLOW: u16 = 1 << 14;
-const CELL_LEN: u16 = CELL_OVERFLOW - 1;
+/// Where the count of the LSN's bytes, less one, stands in a cell's first word.
+const CELL_LSN_SHIFT: u32 = 11;
+/// The payload's length in a cell's first word.
+const CELL_PAYLOAD: u16 = (1 << CELL_LSN_SHIFT) - 1;
+const _: () = assert!(CELL_BYTES_MAX <= CELL_PAYLOAD as usize);
+/// A suffix so long has its length in two bytes: this and the high byte, then the low byte.
+const SUFFIX_LONG: usize = 252;
+const _: () = assert!(KEY_BYTES_MAX >> 8 < 256 - SUFFIX_LONG);
 
 /// The LSN of a fence that lies before every version of its key.
 pub(crate) const NEWEST: u64 = u64::MAX;
@@ -110,8 +124,31 @@ pub(crate) struct Cell<'a> {
 impl Cell<'_> {
     /// Bytes it takes in its page, the slot included.
     pub(crate) fn footprint_bytes(&self) -> usize {
-        SLOT_BYTES + CELL_HEAD_BYTES + self.suffix.len() + self.payload.len()
+        SLOT_BYTES + cell_bytes(self.suffix.len(), self.lsn, self.payload.len())
     }
+}
+
+/// Bytes of an LSN in a cell. It is stored with one added, so that that of most fences, the last one there is, is
+/// short.
+fn lsn_bytes(lsn: u64) -> usize {
+    let bits = u64::BITS - lsn.wrapping_add(1).leading_zeros();
+    (bits.div_ceil(8) as usize).max(1)
+}
+
+/// Bytes of a cell.
+fn cell_bytes(suffix_len: usize, lsn: u64, payload_len: usize) -> usize {
+    let suffix_len_bytes = if suffix_len < SUFFIX_LONG { 1 } else { 2 };
+    2 + suffix_len_bytes + lsn_bytes(lsn) + suffix_len + payload_len
+}
+
+/// Where the parts of a cell lie in its page.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    word: u16,
+    lsn: usize,
+    suffix: usize,
+    payload: usize,
+    end: usize,
 }
 
 /// What a page of a tree is, apart from its content.
@@ -287,15 +324,41 @@ impl Page {
         self.u16(self.slots_start() + SLOT_BYTES * index)
     }
 
+    /// The parts of the cell that begins at `start`, at least [`CELL_BYTES_MIN`] before the end of the page.
+    fn layout(&self, start: usize) -> Layout {
+        let word = u16::from_le_bytes([self.bytes[start], self.bytes[start + 1]]);
+        let first = usize::from(self.bytes[start + 2]);
+        let (suffix_len, lsn) = if first < SUFFIX_LONG {
+            (first, start + 3)
+        } else {
+            (((first - SUFFIX_LONG) << 8) + usize::from(self.bytes[start + 3]), start + 4)
+        };
+        let suffix = lsn + usize::from((word >> CELL_LSN_SHIFT) & 7) + 1;
+        let payload = suffix + suffix_len;
+        Layout { word, lsn, suffix, payload, end: payload + usize::from(word & CELL_PAYLOAD) }
+    }
+
+    fn lsn_of(&self, layout: Layout) -> u64 {
+        let Layout { lsn, suffix, .. } = layout;
+        let stored = if let Some(bytes) = self.bytes.get(lsn..lsn + 8) {
+            let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            word & (u64::MAX >> (64 - 8 * (suffix - lsn)))
+        } else {
+            let mut bytes = [0; 8];
+            bytes[..suffix - lsn].copy_from_slice(&self.bytes[lsn..suffix]);
+            u64::from_le_bytes(bytes)
+        };
+        stored.wrapping_sub(1)
+    }
+
     pub(crate) fn cell(&self, index: usize) -> Cell<'_> {
-        let start = self.cell_start(index);
-        let suffix_end = start + CELL_HEAD_BYTES + self.u16(start);
-        let word = u16::from_le_bytes([self.bytes[start + 2], self.bytes[start + 3]]);
+        let layout = self.layout(self.cell_start(index));
+        let Layout { word, suffix, payload, end, .. } = layout;
         Cell {
-            suffix: &self.bytes[start + CELL_HEAD_BYTES..suffix_end],
-            lsn: self.u64(start + 4),
+            suffix: &self.bytes[suffix..payload],
+            lsn: self.lsn_of(layout),
             flags: CellFlags { delete: word & CELL_DELETE != 0, overflow: word & CELL_OVERFLOW != 0 },
-            payload: &self.bytes[suffix_end..suffix_end + usize::from(word & CELL_LEN)],
+            payload: &self.bytes[payload..end],
         }
     }
 
@@ -303,23 +366,17 @@ impl Page {
         (0..self.count()).map(|index| self.cell(index))
     }
 
-    /// Bytes of the cell that begins at `start`, without its slot.
-    fn cell_bytes(&self, start: usize) -> usize {
-        CELL_HEAD_BYTES + self.u16(start) + (self.u16(start + 2) & usize::from(CELL_LEN))
-    }
-
     fn suffix_and_lsn(&self, index: usize) -> (&[u8], u64) {
-        let start = self.cell_start(index);
-        let suffix = start + CELL_HEAD_BYTES;
-        (&self.bytes[suffix..suffix + self.u16(start)], self.u64(start + 4))
+        let layout = self.layout(self.cell_start(index));
+        (&self.bytes[layout.suffix..layout.payload], self.lsn_of(layout))
     }
 
     pub(crate) fn lsn(&self, index: usize) -> u64 {
-        self.u64(self.cell_start(index) + 4)
+        self.lsn_of(self.layout(self.cell_start(index)))
     }
 
     pub(crate) fn is_delete(&self, index: usize) -> bool {
-        self.u16(self.cell_start(index) + 2) & usize::from(CELL_DELETE) != 0
+        self.u16(self.cell_start(index)) & usize::from(CELL_DELETE) != 0
     }
 
     /// The cell at (key, LSN), or where it would stand. The key must lie between the fences.
@@ -380,18 +437,18 @@ impl Page {
     }
 
     /// Whether a cell with a key that lies between the fences fits.
-    pub(crate) fn has_room(&self, key_len: usize, payload_len: usize) -> bool {
-        self.footprint_bytes(key_len, payload_len) <= self.free_bytes()
+    pub(crate) fn has_room(&self, key_len: usize, lsn: u64, payload_len: usize) -> bool {
+        self.footprint_bytes(key_len, lsn, payload_len) <= self.free_bytes()
     }
 
     /// Bytes a cell with this key would take here.
-    pub(crate) fn footprint_bytes(&self, key_len: usize, payload_len: usize) -> usize {
-        SLOT_BYTES + CELL_HEAD_BYTES + key_len - self.u16(PREFIX) + payload_len
+    pub(crate) fn footprint_bytes(&self, key_len: usize, lsn: u64, payload_len: usize) -> usize {
+        SLOT_BYTES + cell_bytes(key_len - self.u16(PREFIX), lsn, payload_len)
     }
 
     /// Inserts a cell at the place that [`Page::search`] found. There must be room.
     pub(crate) fn insert(&mut self, index: usize, key: &[u8], lsn: u64, flags: CellFlags, payload: &[u8]) {
-        let footprint = self.footprint_bytes(key.len(), payload.len());
+        let footprint = self.footprint_bytes(key.len(), lsn, payload.len());
         assert!(footprint <= self.free_bytes(), "room was looked for before");
         if self.u16(HEAP) - self.slots_end() < footprint {
             *self = self.rebuilt();
@@ -412,13 +469,22 @@ impl Page {
 
     fn write_cell(&mut self, start: usize, suffix: &[&[u8]], lsn: u64, flags: CellFlags, payload: &[u8]) {
         let suffix_len: usize = suffix.iter().map(|part| part.len()).sum();
-        self.set_u16(start, suffix_len);
         let mut word = u16::try_from(payload.len()).expect("a cell is shorter than a page");
+        let lsn_len = lsn_bytes(lsn);
+        word |= ((lsn_len - 1) as u16) << CELL_LSN_SHIFT;
         word |= if flags.delete { CELL_DELETE } else { 0 };
         word |= if flags.overflow { CELL_OVERFLOW } else { 0 };
-        self.bytes[start + 2..start + 4].copy_from_slice(&word.to_le_bytes());
-        self.set_u64(start + 4, lsn);
-        let mut at = start + CELL_HEAD_BYTES;
+        self.bytes[start..start + 2].copy_from_slice(&word.to_le_bytes());
+        let mut at = start + 3;
+        if suffix_len < SUFFIX_LONG {
+            self.bytes[start + 2] = suffix_len as u8;
+        } else {
+            self.bytes[start + 2] = (SUFFIX_LONG + (suffix_len >> 8)) as u8;
+            self.bytes[start + 3] = suffix_len as u8;
+            at += 1;
+        }
+        self.bytes[at..at + lsn_len].copy_from_slice(&lsn.wrapping_add(1).to_le_bytes()[..lsn_len]);
+        at += lsn_len;
         for part in suffix.iter().copied().chain([payload]) {
             self.bytes[at..at + part.len()].copy_from_slice(part);
             at += part.len();
@@ -460,7 +526,8 @@ impl Page {
 
     /// Takes a cell out.
     pub(crate) fn remove(&mut self, index: usize) {
-        let dead = self.u16(DEAD) + self.cell(index).footprint_bytes() - SLOT_BYTES;
+        let start = self.cell_start(index);
+        let dead = self.u16(DEAD) + self.layout(start).end - start;
         let (slot, end) = (self.slots_start() + SLOT_BYTES * index, self.slots_end());
         self.bytes.copy_within(slot + SLOT_BYTES..end, slot);
         self.set_u16(DEAD, dead);
@@ -485,7 +552,7 @@ impl Page {
         let (mut heap, mut count) = (PAGE_BYTES, 0);
         for index in (0..self.count()).filter(|index| !gone(*index)) {
             let start = self.cell_start(index);
-            let cell = &self.bytes[start..start + self.cell_bytes(start)];
+            let cell = &self.bytes[start..self.layout(start).end];
             heap -= cell.len();
             page.bytes[heap..heap + cell.len()].copy_from_slice(cell);
             page.set_u16(slot, heap);
@@ -505,6 +572,9 @@ impl Page {
         if !self.is_node() {
             return Err("it is not a page of a tree");
         }
+        if self.bytes[FLAGS] & FORMAT_2 == 0 {
+            return Err("its cells are of another format");
+        }
         let (low, high, prefix) = (self.u16(LOW_LEN), self.u16(HIGH_LEN), self.u16(PREFIX));
         if low > KEY_BYTES_MAX || high > KEY_BYTES_MAX || prefix > low {
             return Err("a fence is too long");
@@ -519,17 +589,15 @@ impl Page {
         let mut bytes = self.u16(DEAD);
         for index in 0..self.count() {
             let start = self.cell_start(index);
-            if start < heap || start + CELL_HEAD_BYTES > PAGE_BYTES {
+            if start < heap || start + CELL_BYTES_MIN > PAGE_BYTES {
                 return Err("a cell lies outside of the page");
             }
-            let word = u16::from_le_bytes([self.bytes[start + 2], self.bytes[start + 3]]);
-            let payload = usize::from(word & CELL_LEN);
-            let cell = CELL_HEAD_BYTES + self.u16(start) + payload;
-            if start + cell > PAGE_BYTES {
+            let layout = self.layout(start);
+            if layout.end > PAGE_BYTES {
                 return Err("a cell ends outside of the page");
             }
-            bytes += cell;
-            if !self.is_leaf() && payload != 4 {
+            bytes += layout.end - start;
+            if !self.is_leaf() && layout.end - layout.payload != 4 {
                 return Err("a child's id does not have four bytes");
             }
         }
@@ -574,7 +642,7 @@ impl Builder {
         page.bytes[KIND] = KIND_NODE;
         page.bytes[LEVEL] = head.level;
         page.bytes[TREE] = head.tree;
-        let mut flags = if head.window { WINDOW } else { 0 };
+        let mut flags = FORMAT_2 | if head.window { WINDOW } else { 0 };
         flags |= if head.fence_void { FENCE_VOID } else { 0 };
         flags |= if high.is_some() { HAS_HIGH } else { 0 };
         page.bytes[FLAGS] = flags;
@@ -605,7 +673,7 @@ impl Builder {
         } else {
             (&[][..], &cell.suffix[skipped - prefix.len()..])
         };
-        let bytes = CELL_HEAD_BYTES + head.len() + tail.len() + cell.payload.len();
+        let bytes = cell_bytes(head.len() + tail.len(), cell.lsn, cell.payload.len());
         if self.slots_end + SLOT_BYTES + bytes > self.heap {
             return false;
         }
@@ -683,13 +751,13 @@ mod tests {
         let mut page = Builder::new(head(), &Fence::start(), None).finish();
         let value = "v".repeat(100);
         let mut lsn = 1;
-        while page.has_room(3, value.len()) {
+        while page.has_room(3, lsn, value.len()) {
             put(&mut page, "key", lsn, &value);
             lsn += 1;
         }
         let full = page.count();
         (0..full / 2).for_each(|index| page.remove(index));
-        while page.has_room(3, value.len()) {
+        while page.has_room(3, lsn, value.len()) {
             put(&mut page, "key", lsn, &value);
             lsn += 1;
         }
@@ -708,6 +776,33 @@ mod tests {
             assert_eq!(moved.prefix(), prefix.as_bytes());
             assert_eq!(moved.key(0), b"abc5x");
             assert_eq!((moved.validate_node(), moved.validate_order()), (Ok(()), Ok(())));
+        }
+    }
+
+    #[test]
+    fn cells_take_what_they_say_whatever_their_lengths() {
+        let lsns = [0, 1, 254, 255, 256, u64::from(u32::MAX), (1 << 56) - 2, 1 << 56, NEWEST - 1, NEWEST];
+        for suffix_len in [0, 1, 251, 252, 255, 256, 511, 512, KEY_BYTES_MAX] {
+            for payload_len in [0, 1, 4, CELL_BYTES_MAX - CELL_HEAD_BYTES - suffix_len] {
+                for lsn in lsns {
+                    let mut page = Builder::new(head(), &Fence::start(), None).finish();
+                    let (key, payload) = (vec![b'k'; suffix_len], vec![b'p'; payload_len]);
+                    let (free, said) =
+                        (page.free_bytes(), page.footprint_bytes(suffix_len, lsn, payload_len));
+                    let flags = CellFlags { delete: true, overflow: payload_len == 4 };
+                    page.insert(0, &key, lsn, flags, &payload);
+                    let cell = page.cell(0);
+                    assert_eq!(
+                        (cell.suffix, cell.lsn, cell.flags, cell.payload),
+                        (&key[..], lsn, flags, &payload[..])
+                    );
+                    assert_eq!((cell.footprint_bytes(), free - page.free_bytes()), (said, said));
+                    assert!(said <= SLOT_BYTES + CELL_HEAD_BYTES + suffix_len + payload_len);
+                    assert_eq!(page.validate_node(), Ok(()));
+                    page.remove(0);
+                    assert_eq!((page.free_bytes(), page.validate_node()), (free, Ok(())));
+                }
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use crate::cache::Cache;
 use crate::disk::Disk;
 use crate::error::{Error, Place, Result};
 use crate::page::{PAGE_BYTES, Page};
+use crate::tree::TreeRef;
 
 /// Where a page lies and what its bytes must hash to. Block 0 is the head of the file, so it stands for
 /// "nowhere".
@@ -137,6 +138,32 @@ impl Pager {
         }
     }
 
+    /// The first page on the way to (key, LSN) that is not in memory, if there is one: the leaf, as a rule.
+    pub(crate) fn missing(&self, tree: TreeRef, key: &[u8], lsn: u64) -> Option<u32> {
+        let (mut id, mut level_max) = (tree.root, u8::MAX);
+        loop {
+            let Some(page) = self.cache.get(id) else { return Some(id) };
+            // What a reader follows may have become another page meanwhile.
+            let is_on_the_way = page.is_node()
+                && page.tree() == tree.id
+                && page.level() <= level_max
+                && page.covers(key, lsn);
+            if !is_on_the_way || page.is_leaf() {
+                return None;
+            }
+            level_max = page.level() - 1;
+            id = page.child(page.child_index(key, lsn));
+        }
+    }
+
+    /// Has the first page read that a look-up of (key, LSN) would wait for; does not wait itself.
+    pub(crate) fn prefetch(&self, tree: TreeRef, key: &[u8], lsn: u64) {
+        let entry = self.missing(tree, key, lsn).map_or(Entry::NONE, |id| self.entry(id));
+        if entry.is_some() {
+            self.disk.prefetch(offset(entry.block), PAGE_BYTES);
+        }
+    }
+
     /// Reads a page past the cache and checks all that can be checked of it alone.
     pub(crate) fn read(&self, id: u32, tree: u8, entry: Entry) -> Result<Page> {
         let mut bytes = [0; PAGE_BYTES];
@@ -155,9 +182,11 @@ impl Pager {
         if page.id() != id {
             return Err(self.damaged(id, tree, format!("it is page {}", page.id())));
         }
-        if page.overflow().is_none() {
-            page.validate_node().map_err(|why| self.damaged(id, tree, why))?;
+        if page.overflow().is_some() {
+            return Ok(page);
         }
+        let page = page.into_format_2().map_err(|why| self.damaged(id, tree, why))?;
+        page.validate_node().map_err(|why| self.damaged(id, tree, why))?;
         Ok(page)
     }
 

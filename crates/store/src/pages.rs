@@ -19,7 +19,6 @@ use crate::checkpoint::Done;
 use crate::error::{Error, Result};
 use crate::page::Page;
 use crate::pager::{Entry, Pager};
-use crate::tree::TreeRef;
 
 /// No tree's number: a page that is only moved is not looked at.
 const NAMELESS: u8 = u8::MAX;
@@ -129,15 +128,6 @@ impl Pages {
             return Err(self.pager.damaged(id, tree, "it is no part of the tree"));
         }
         Ok(page)
-    }
-
-    /// Whether the leaf for (key, LSN) can be had without the disk.
-    pub(crate) fn is_in_memory(&self, tree: TreeRef, key: &[u8], lsn: u64) -> bool {
-        let mut page = self.pager.cache.get(tree.root);
-        while let Some(node) = page.take_if(|page| !page.is_leaf()) {
-            page = self.pager.cache.get(node.child(node.child_index(key, lsn)));
-        }
-        page.is_some()
     }
 
     /// Changes a page in place.

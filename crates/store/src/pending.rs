@@ -1,14 +1,14 @@
 //! Versions that do not wait for their leaf.
 //!
 //! Where a tree is larger than memory, most of what a change costs is the read of its leaf, and nobody needs the
-//! leaf before the next checkpoint. So a version whose leaf is not in memory is kept here, is read from here, and
-//! goes into its leaf when a thread has read that ([`Fetchers`]): the caller goes on meanwhile.
+//! leaf before the next checkpoint. So a version whose leaf is not in memory is kept here and read from here, the
+//! disk is told that the leaf is going to be read, and the caller goes on meanwhile.
 //!
 //! ```text
 //!   put --> leaf in memory? --yes--> into it
 //!              | no
-//!              +--> pending --asks--> fetchers --> cache      the writer, at its next change:
-//!                      ^--- readers look here first           all pending of that leaf into it
+//!              +--> pending, prefetch of the leaf     the writer, when there are as many as may be:
+//!                      ^--- readers look here first   all pending of the eldest's leaf into that
 //! ```
 //!
 //! Invariants: a pending version is newer than every version of its key in the tree, so that it answers alone, and
@@ -21,25 +21,20 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::page::{Fence, NEWEST, Page};
-use crate::reader::Shared;
 use crate::store::Store;
 use crate::tree::{Change, TreeRef, fits_cell};
 
-/// At most so many: a checkpoint waits for the reads of all of them, some milliseconds.
+/// At most so many: enough for the eldest's leaf to have been read when its turn comes, whatever else is being read,
+/// and a checkpoint waits for few of them.
 pub(crate) const PENDING_MAX: usize = 64;
 
-/// Threads that read, beside the caller's own look-ups.
-const FETCHERS: usize = 2;
-
-/// Who waits longer for a leaf reads one itself.
-const READ_TIME_MAX: Duration = Duration::from_millis(5);
+/// Pages that a version changes when it goes into its leaf, at the most that happens often: the leaf, its neighbour,
+/// their parent, and four leaves that are swept for a split.
+pub(crate) const PAGES_CHANGED: usize = 8;
 
 /// Pages that one version may add to a tree: one per level, and trees of the longest keys have some twenty.
 pub(crate) const PAGES_PER_VERSION: u32 = 24;
@@ -54,11 +49,28 @@ pub(crate) struct Versioned {
 /// Tree, key, LSN from the newest on: the order of a leaf.
 type Place = (u8, Vec<u8>, Reverse<u64>);
 
+#[derive(Debug, Default)]
+struct Versions {
+    /// With the number in `by_age`.
+    by_place: BTreeMap<Place, (u64, Versioned)>,
+    by_age: BTreeMap<u64, Place>,
+    /// The next number.
+    next: u64,
+}
+
+impl Versions {
+    fn remove(&mut self, place: &Place) {
+        if let Some((age, _)) = self.by_place.remove(place) {
+            self.by_age.remove(&age);
+        }
+    }
+}
+
 /// All of them, of all trees.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     count: AtomicUsize,
-    versions: RwLock<BTreeMap<Place, Versioned>>,
+    versions: RwLock<Versions>,
 }
 
 impl Pending {
@@ -67,27 +79,33 @@ impl Pending {
         self.count.load(Ordering::Acquire)
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Place, Versioned>> {
+    fn read(&self) -> RwLockReadGuard<'_, Versions> {
         self.versions.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<Place, Versioned>> {
-        self.versions.write().unwrap_or_else(PoisonError::into_inner)
+    fn change(&self, change: impl FnOnce(&mut Versions)) {
+        let mut versions: RwLockWriteGuard<'_, Versions> =
+            self.versions.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut versions);
+        self.count.store(versions.by_place.len(), Ordering::Release);
     }
 
     /// Keeps a version, in place of one of the same key and LSN.
     pub(crate) fn add(&self, tree: u8, change: Change<'_>) {
         let Change { key, lsn, delete, value } = change;
-        let mut versions = self.write();
-        versions.insert((tree, key.to_vec(), Reverse(lsn)), Versioned { delete, value: value.to_vec() });
-        self.count.store(versions.len(), Ordering::Release);
+        let place = (tree, key.to_vec(), Reverse(lsn));
+        let version = Versioned { delete, value: value.to_vec() };
+        self.change(|versions| {
+            versions.remove(&place);
+            versions.by_age.insert(versions.next, place.clone());
+            versions.by_place.insert(place, (versions.next, version));
+            versions.next += 1;
+        });
     }
 
     /// It is in its leaf now.
     pub(crate) fn remove(&self, tree: u8, key: &[u8], lsn: u64) {
-        let mut versions = self.write();
-        versions.remove(&(tree, key.to_vec(), Reverse(lsn)));
-        self.count.store(versions.len(), Ordering::Release);
+        self.change(|versions| versions.remove(&(tree, key.to_vec(), Reverse(lsn))));
     }
 
     /// The newest version of `key` at or below `as_of`.
@@ -97,8 +115,8 @@ impl Pending {
         }
         let versions = self.read();
         let from = (tree, key.to_vec(), Reverse(as_of));
-        let ((.., lsn), version) =
-            versions.range(from..).next().filter(|(at, _)| at.0 == tree && at.1 == key)?;
+        let ((.., lsn), (_, version)) =
+            versions.by_place.range(from..).next().filter(|(at, _)| at.0 == tree && at.1 == key)?;
         Some((lsn.0, version.clone()))
     }
 
@@ -110,15 +128,16 @@ impl Pending {
         let versions = self.read();
         let begin = Bound::Included((tree, from.key.clone(), Reverse(from.lsn)));
         versions
+            .by_place
             .range((begin, Bound::Unbounded))
             .take_while(|((of, key, lsn), _)| *of == tree && leaf.covers(key, lsn.0))
-            .map(|((_, key, lsn), version)| (key.clone(), lsn.0, version.clone()))
+            .map(|((_, key, lsn), (_, version))| (key.clone(), lsn.0, version.clone()))
             .collect()
     }
 
-    /// The first of all.
-    pub(crate) fn first(&self) -> Option<(u8, Vec<u8>, u64)> {
-        self.read().keys().next().map(|(tree, key, lsn)| (*tree, key.clone(), lsn.0))
+    /// The one that waits longest.
+    fn eldest(&self) -> Option<(u8, Vec<u8>, u64)> {
+        self.read().by_age.values().next().map(|(tree, key, lsn)| (*tree, key.clone(), lsn.0))
     }
 }
 
@@ -133,7 +152,7 @@ impl Store {
             && lsn >= self.written_max
             && fits_cell(key, value)
             && self.has_room_for_pending(PAGES_PER_VERSION)
-            && !self.pages.is_in_memory(tree, key, lsn)
+            && self.pages.pager.missing(tree, key, lsn).is_some()
     }
 
     /// Whether there is room for what is pending and `pages` more.
@@ -143,36 +162,18 @@ impl Store {
     }
 
     /// Keeps a change, and has its leaf read.
-    pub(crate) fn keep_pending(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
+    pub(crate) fn keep_pending(&mut self, tree: TreeRef, change: Change<'_>) {
         self.shared.pending.add(tree.id, change);
         self.stats.pending += 1;
-        if self.options.background {
-            let fetchers = match self.fetchers.take() {
-                Some(fetchers) => fetchers,
-                None => {
-                    let started = Fetchers::start(&self.shared);
-                    self.poison_on_error(started)?
-                }
-            };
-            let wanted = Wanted { tree, key: change.key.to_vec(), lsn: change.lsn };
-            self.fetchers.insert(fetchers).ask(wanted);
-        }
-        Ok(())
+        self.pages.pager.prefetch(tree, change.key, change.lsn);
     }
 
-    /// Puts pending versions into leaves that were read, and waits for such while there are more than `pending_max`.
-    pub(crate) fn apply_fetched(&mut self, pending_max: usize) -> Result<()> {
-        while self.shared.pending.count() > 0 {
-            let wait = self.shared.pending.count() > pending_max;
-            let fetched = self.fetchers.as_ref().and_then(|fetchers| fetchers.next(wait));
-            let (tree, key, lsn) = match (fetched, self.shared.pending.first()) {
-                (Some(wanted), _) => (wanted.tree, wanted.key, wanted.lsn),
-                // Nobody reads for us.
-                (None, Some((tree, key, lsn))) if wait => {
-                    (self.trees[usize::from(tree)].reference(usize::from(tree)), key, lsn)
-                }
-                _ => return Ok(()),
-            };
+    /// Puts pending versions into their leaves, the eldest first, until there are at most `pending_max`.
+    pub(crate) fn apply_eldest(&mut self, pending_max: usize) -> Result<()> {
+        while self.shared.pending.count() > pending_max
+            && let Some((tree, key, lsn)) = self.shared.pending.eldest()
+        {
+            let tree = self.trees[usize::from(tree)].reference(usize::from(tree));
             self.apply_pending_of_leaf(tree, &key, lsn)?;
         }
         Ok(())
@@ -180,7 +181,7 @@ impl Store {
 
     /// Puts everything that is pending into its leaf.
     pub(crate) fn apply_pending(&mut self) -> Result<()> {
-        self.apply_fetched(0)
+        self.apply_eldest(0)
     }
 
     /// Puts what is pending into the leaf that (key, LSN) belongs to.
@@ -208,69 +209,5 @@ impl Store {
             self.shared.pending.remove(tree.id, &key, lsn);
         }
         Ok(())
-    }
-}
-
-/// A version whose leaf is to be read.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    pub(crate) tree: TreeRef,
-    pub(crate) key: Vec<u8>,
-    pub(crate) lsn: u64,
-}
-
-/// The threads that read leaves into the cache.
-#[derive(Debug)]
-pub(crate) struct Fetchers {
-    wanted: Vec<SyncSender<Wanted>>,
-    next: usize,
-    read: Receiver<Wanted>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Fetchers {
-    pub(crate) fn start(shared: &Arc<Shared>) -> Result<Fetchers> {
-        let (done, read) = mpsc::channel();
-        let mut fetchers = Fetchers { wanted: Vec::new(), next: 0, read, threads: Vec::new() };
-        for _ in 0..FETCHERS {
-            let (sender, wanted) = mpsc::sync_channel(PENDING_MAX);
-            let (shared, done) = (shared.clone(), done.clone());
-            let fetch = move || fetch(&shared, &wanted, &done);
-            let thread = std::thread::Builder::new().name("fetch".to_owned()).spawn(fetch);
-            fetchers.threads.push(thread.map_err(Error::io("start a thread"))?);
-            fetchers.wanted.push(sender);
-        }
-        Ok(fetchers)
-    }
-
-    pub(crate) fn ask(&mut self, wanted: Wanted) {
-        self.next = (self.next + 1) % self.wanted.len();
-        // A thread that is gone read nothing: the writer reads it itself.
-        let _ = self.wanted[self.next].send(wanted);
-    }
-
-    /// One whose leaf was read; if `wait`, it is waited for, but no longer than a read should take.
-    pub(crate) fn next(&self, wait: bool) -> Option<Wanted> {
-        if wait { self.read.recv_timeout(READ_TIME_MAX).ok() } else { self.read.try_recv().ok() }
-    }
-}
-
-impl Drop for Fetchers {
-    fn drop(&mut self) {
-        self.wanted.clear();
-        for thread in self.threads.drain(..) {
-            // What it met, the writer meets, too.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn fetch(shared: &Shared, wanted: &Receiver<Wanted>, done: &Sender<Wanted>) {
-    for wanted in wanted {
-        // Damage and errors of the disk are the writer's to meet: it reads the leaf once more.
-        let _ = shared.leaf(wanted.tree, &wanted.key, wanted.lsn);
-        if done.send(wanted).is_err() {
-            return;
-        }
     }
 }

@@ -233,7 +233,12 @@ impl Snapshot {
         self.shared.get(tree.0, key, self.lsn, self.floor)
     }
 
-    /// The same for every key of `range`, in the order of the keys.
+    /// Says that `key` is going to be looked up; see [`Store::prefetch`](crate::Store::prefetch).
+    pub fn prefetch(&self, tree: Tree, key: &[u8]) {
+        self.shared.pager.prefetch(tree.0, key, self.lsn);
+    }
+
+    /// What [`Snapshot::get`] answers for every key of `range`, in the order of the keys.
     pub fn scan<'a>(&'a self, tree: Tree, range: impl RangeBounds<[u8]>) -> Scan<'a> {
         Scan::new(&self.shared, tree.0, range, self.lsn, self.floor)
     }

@@ -116,7 +116,6 @@ fn assemble(
         horizon_next: meta.horizon,
         written_max: 0,
         is_poisoned: false,
-        fetchers: None,
         stats: Stats::default(),
     };
     store.name_trees();

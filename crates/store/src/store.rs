@@ -26,9 +26,9 @@ use crate::log::{Log, Record};
 use crate::meta::{Kind, TREE_NAME_BYTES_MAX, TREES_MAX, TreeInfo};
 use crate::page::{Fence, KEY_BYTES_MAX, NEWEST, PAGE_BYTES, VALUE_BYTES_MAX};
 use crate::pages::{Changed, Pages};
-use crate::pending::{Fetchers, PAGES_PER_VERSION, PENDING_MAX};
+use crate::pending::{PAGES_CHANGED, PAGES_PER_VERSION, PENDING_MAX};
 use crate::reader::{Reader, Scan, Shared, Tree, Version};
-use crate::tree::{BottomUp, Change, TreeRef, Written};
+use crate::tree::{BottomUp, Change, Swept, TreeRef, Written};
 
 /// Leaves that one split lets be swept: of what the tree gains by splits a multiple is looked at, so garbage
 /// that no full leaf meets stays a fraction of the tree. Four is the least that keeps a queue's garbage under
@@ -37,7 +37,7 @@ const SWEEP_LEAVES: u64 = 4;
 
 /// Sweeping starts when one version in so many is, or will be, removable. Under churn leaves clean themselves
 /// and hold less.
-const SWEEP_SHARE: u64 = 8;
+const SWEEP_SHARE: u64 = 16;
 
 /// A pass over a tree that removed less than one version per so many leaves was not worth its reads: the next
 /// one waits until the horizon has reached what was newest then, or the garbage has doubled.
@@ -57,7 +57,7 @@ pub struct Options {
     pub checkpoint_pages: usize,
     /// What bottom-up deletion may look at.
     pub bottom_up: BottomUp,
-    /// Checkpoints run on a thread of their own, and so do reads of leaves that changes go into.
+    /// Checkpoints run on a thread of their own.
     pub background: bool,
 }
 
@@ -98,19 +98,25 @@ impl Options {
         (self.cache_pages() / if fits { 2 } else { 4 }).min(share).max(16)
     }
 
+    /// Versions that may wait for their leaf: what they change is still to come when a checkpoint is due.
+    pub(crate) fn pending_max(&self) -> usize {
+        (self.dirty_max(u32::MAX) / 4).min(PENDING_MAX)
+    }
+
     /// Pages of a stage of a checkpoint, where `pages` are in use: the file has so many more blocks than pages. Below 128
     /// two syncs cost more than the writes between them, above 512 nothing is gained.
     fn stage_pages(&self, pages: u32) -> usize {
         if self.checkpoint_pages > 0 { self.checkpoint_pages } else { (pages as usize / 32).clamp(128, 512) }
     }
 
-    /// Pages that may be in use so that the file keeps its limit: a checkpoint writes changed pages, once
-    /// more as many as one write may add, and the page table (two entries' worth of an eight-byte entry per
-    /// page) beside the old ones.
+    /// Pages that may be in use so that the file keeps its limit: a checkpoint writes changed pages, what is
+    /// pending, once more as many as one write may add, and the page table (two entries' worth of an eight-byte
+    /// entry per page) beside the old ones.
     pub(crate) fn pages_max(&self) -> u32 {
         let Some(blocks) = self.blocks_max() else { return u32::MAX };
-        let beside =
-            2 * (VALUE_BYTES_MAX / PAGE_BYTES + 16) + self.dirty_max(0) + 2 * (blocks as usize / 500 + 2);
+        let pending = if blocks as usize > self.cache_pages() { self.pending_max() } else { 0 };
+        let changed = self.dirty_max(0) + PAGES_CHANGED * pending;
+        let beside = 2 * (VALUE_BYTES_MAX / PAGE_BYTES + 16) + changed + 2 * (blocks as usize / 500 + 2);
         blocks.saturating_sub(u32::try_from(beside).unwrap_or(u32::MAX))
     }
 }
@@ -155,6 +161,9 @@ pub struct Stats {
 pub(crate) struct TreeState {
     pub(crate) info: TreeInfo,
     sweep_at: Fence,
+    /// The leaf where a sweep found something last and where more will become removable, or the first behind it: where
+    /// keys are deleted in order, the next one. At first the beginning.
+    found_at: Fence,
     /// Leaves looked at and versions removed in this pass over the tree.
     pass_leaves: u64,
     pass_removed: u64,
@@ -164,7 +173,8 @@ pub(crate) struct TreeState {
 
 impl TreeState {
     pub(crate) fn new(info: TreeInfo) -> TreeState {
-        TreeState { info, sweep_at: Fence::start(), pass_leaves: 0, pass_removed: 0, rest: None }
+        let (sweep_at, found_at) = (Fence::start(), Fence::start());
+        TreeState { info, sweep_at, found_at, pass_leaves: 0, pass_removed: 0, rest: None }
     }
 
     /// Whether enough is, or will be, removable and the last pass does not say that looking is useless for
@@ -241,8 +251,6 @@ pub struct Store {
     /// The newest version of the open batch; 0 if it is empty.
     pub(crate) written_max: u64,
     pub(crate) is_poisoned: bool,
-    /// From the first version on whose leaf is not in memory.
-    pub(crate) fetchers: Option<Fetchers>,
     pub(crate) stats: Stats,
     pub(crate) blocks: (u32, u32),
 }
@@ -331,9 +339,9 @@ impl Store {
             )));
         }
         self.relieve()?;
-        self.apply_fetched(PENDING_MAX - 1)?;
         if self.may_wait(tree.0, change) {
-            self.keep_pending(tree.0, change)?;
+            self.apply_eldest(self.options.pending_max() - 1)?;
+            self.keep_pending(tree.0, change);
         } else {
             let pages = u32::try_from(change.value.len() / PAGE_BYTES + 1).unwrap_or(u32::MAX);
             if !self.has_room_for_pending(pages + PAGES_PER_VERSION) {
@@ -431,6 +439,12 @@ impl Store {
         self.shared.get(tree.0, key, NEWEST, self.horizon)
     }
 
+    /// Says that `key` is going to be looked up, so that its leaf is read meanwhile if it is not in memory. Who
+    /// knows several keys says so of all but the first and then asks for all: their reads take the time of one.
+    pub fn prefetch(&self, tree: Tree, key: &[u8]) {
+        self.shared.pager.prefetch(tree.0, key, NEWEST);
+    }
+
     /// Every key of `range` with its version as of `as_of`, in order.
     ///
     /// # Errors
@@ -495,35 +509,53 @@ impl Store {
     fn sweep_some(&mut self, tree: TreeRef, splits: u64) -> Result<()> {
         let id = usize::from(tree.id);
         let leaves = splits.saturating_mul(SWEEP_LEAVES);
+        // Where there was something before, as long as there is; then round and round.
+        let mut finds = true;
         for _ in 0..leaves {
             if self.options.bottom_up == BottomUp::Off || !self.trees[id].wants_sweep(self.horizon) {
                 break;
             }
-            self.sweep_step(id)?;
+            let state = &self.trees[id];
+            if finds && state.found_at != state.sweep_at {
+                let place = state.found_at.clone();
+                finds = self.sweep_leaf(id, &place)?.removed > 0;
+            } else {
+                self.sweep_step(id)?;
+            }
         }
         Ok(())
     }
 
-    /// Sweeps one leaf; whether there are leaves behind it.
+    /// Sweeps the next leaf; whether there are leaves behind it.
     fn sweep_step(&mut self, id: usize) -> Result<bool> {
+        let place = self.trees[id].sweep_at.clone();
+        let next = self.sweep_leaf(id, &place)?.next;
+        let newest = self.committed.max(self.written_max);
+        let state = &mut self.trees[id];
+        let goes_on = next.is_some();
+        if !goes_on {
+            state.end_pass(newest);
+        }
+        state.sweep_at = next.unwrap_or_else(Fence::start);
+        Ok(goes_on)
+    }
+
+    fn sweep_leaf(&mut self, id: usize, place: &Fence) -> Result<Swept> {
         let view = self.shared.view();
         let tree = self.trees[id].reference(id);
-        let place = std::mem::replace(&mut self.trees[id].sweep_at, Fence::start());
-        let result = self.pages.sweep(tree, &place, &view);
+        let result = self.pages.sweep(tree, place, &view);
         let swept = self.poison_on_error(result)?;
         self.stats.swept += 1;
         self.stats.removed += swept.removed;
-        let newest = self.committed.max(self.written_max);
         let state = &mut self.trees[id];
         state.count(0, 0, swept.removed);
         state.pass_leaves += 1;
         state.pass_removed += swept.removed;
-        let goes_on = swept.next.is_some();
-        if !goes_on {
-            state.end_pass(newest);
+        if swept.removed > 0 || *place == state.found_at {
+            let waits = swept.more_to_come.then_some(place);
+            state.found_at = waits.or(swept.next.as_ref()).cloned().unwrap_or_else(Fence::start);
         }
-        state.sweep_at = swept.next.unwrap_or_else(Fence::start);
-        Ok(goes_on)
+        Ok(swept)
     }
 
     /// Writes everything that changed to the data file; the log is then empty.

@@ -24,10 +24,10 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::neighbours::{MERGE_FILL_BYTES, cut_at_end, halves};
+use crate::neighbours::{MERGE_FILL_BYTES, halves};
 use crate::page::{
-    Builder, CELL_BYTES_MAX, CELL_HEAD_BYTES, Cell, CellFlags, Fence, NEWEST, NodeHead, OVERFLOW_BYTES, Page,
-    ROOM_BYTES,
+    Builder, CELL_BYTES_MAX, CELL_HEAD_BYTES, Cell, CellFlags, Fence, NEVER, NEWEST, NodeHead,
+    OVERFLOW_BYTES, Page, ROOM_BYTES,
 };
 use crate::pager::overflow_parts;
 use crate::pages::Pages;
@@ -119,6 +119,8 @@ pub(crate) struct Wanted<'a> {
 #[derive(Debug)]
 pub(crate) struct Swept {
     pub(crate) removed: u64,
+    /// Whether the leaf still holds what some horizon will make removable.
+    pub(crate) more_to_come: bool,
     /// Where the next step goes; `None` at the end of the tree.
     pub(crate) next: Option<Fence>,
 }
@@ -232,7 +234,7 @@ impl Pages {
                     continue;
                 }
             };
-            if leaf.has_room(key.len(), payload.len()) {
+            if leaf.has_room(key.len(), lsn, payload.len()) {
                 let supersedes = leaf.is_of(index, key)
                     || (index == leaf.count()
                         && leaf.high().is_some_and(|(high, at)| high == key && at != NEWEST));
@@ -278,10 +280,10 @@ impl Pages {
         wanted: Wanted<'_>,
         written: &mut Written,
     ) -> Result<bool> {
-        let Wanted { key, payload_len, .. } = wanted;
+        let Wanted { key, lsn, payload_len, .. } = wanted;
         let is_version = leaf.is_of(index, key) || (index > 0 && leaf.is_of(index - 1, key));
         let least = if is_version { ROOM_MIN_BYTES } else { ROOM_MIN_NEW_KEY_BYTES };
-        let bytes = leaf.footprint_bytes(key.len(), payload_len).max(least);
+        let bytes = leaf.footprint_bytes(key.len(), lsn, payload_len).max(least);
         let examined_max = wanted.bottom_up.examined_max(leaf);
         let freed = self.remove_old(leaf, index, examined_max, wanted.view, written);
         if freed > 0 && leaf.free_bytes() + freed >= bytes {
@@ -364,13 +366,16 @@ impl Pages {
             return Ok(());
         };
         let at_end = node.high().is_none() && insert_at == Some(node.count());
-        let cut = at_end.then(|| cut_at_end(node)).flatten().or_else(|| halves(&[node]));
+        let cut = at_end.then(|| self.cut_at_end(node)).flatten().or_else(|| halves(&[node]));
         let [left, right] = cut.expect("KEY_BYTES_MAX is chosen so that each half fits");
         let fence = right.low_fence();
         let parent = self.fetch_node(parent_id, tree.id)?;
-        if !parent.has_room(fence.key.len(), 4) {
+        if !parent.has_room(fence.key.len(), fence.lsn, 4) {
             let at_end = (index + 1 == parent.count()).then_some(parent.count());
             return self.split(tree, above, &parent, at_end, written);
+        }
+        if at_end && node.is_leaf() && self.fill_before_last(tree, &parent, index)? {
+            return Ok(());
         }
         let _moving = self.pager.moving();
         let right_id = self.allocate();
@@ -406,10 +411,11 @@ impl Pages {
         let next = leaf.high_fence();
         let mut written = Written::default();
         let freed = self.remove_old(&leaf, 0, usize::MAX, view, &mut written);
+        let more_to_come = self.fetch_node(leaf.id(), tree.id)?.removable_from() != NEVER;
         if leaf.used_bytes() - freed < MERGE_BELOW_BYTES {
             self.merge_upwards(tree, &steps)?;
         }
-        Ok(Swept { removed: written.removed, next })
+        Ok(Swept { removed: written.removed, more_to_come, next })
     }
 
     /// Merges the page that `steps` lead to with a neighbour, then its parent if that became small, up to the

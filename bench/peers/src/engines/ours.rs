@@ -12,14 +12,16 @@ pub(crate) struct Ours {
     store: Store,
     tree: Tree,
     pin: Option<Snapshot>,
+    /// Look-ups are not announced.
+    is_apart: bool,
 }
 
 impl Ours {
-    pub(crate) fn open(dir: &Path, cache_bytes: usize, bottom_up: BottomUp) -> Result<Ours> {
+    pub(crate) fn open(dir: &Path, cache_bytes: usize, bottom_up: BottomUp, is_apart: bool) -> Result<Ours> {
         let options = Options { cache_bytes, bottom_up, ..Options::default() };
         let mut store = Store::open(&dir.join("versions"), options)?;
         let tree = store.tree("history", Kind::History)?;
-        Ok(Ours { store, tree, pin: None })
+        Ok(Ours { store, tree, pin: None, is_apart })
     }
 }
 
@@ -35,6 +37,12 @@ impl Operations for Ours {
     fn get(&mut self, key: u64) -> Result<Option<usize>> {
         let version = self.store.latest(self.tree, &key.to_be_bytes())?;
         Ok(version.filter(|version| !version.is_delete).map(|version| version.value.len()))
+    }
+
+    fn prefetch(&mut self, key: u64) {
+        if !self.is_apart {
+            self.store.prefetch(self.tree, &key.to_be_bytes());
+        }
     }
 
     fn forget(&mut self, _key: u64, _lsn: u64) -> Result<()> {

@@ -587,6 +587,11 @@ fn versions_on_both_sides_of_a_void_fence_go_into_their_leaves_in_order() {
     let (before, _) = filled();
     let medium = Medium::of(before);
     let (mut store, trees) = medium.open(&smallest()).unwrap();
+    // More than fits in memory.
+    for number in 2000..3000 {
+        store.put(trees[0], &short(number), lsn(number + 1), &[1; 100]).unwrap();
+    }
+    store.commit(lsn(3000)).unwrap();
     let hot = short(1000);
     for number in 1..=300 {
         store.put(trees[0], &hot, lsn(3000 + number), &[3; 100]).unwrap();
@@ -595,9 +600,9 @@ fn versions_on_both_sides_of_a_void_fence_go_into_their_leaves_in_order() {
     let crashed = medium.files();
     drop(store);
     let (mut store, trees) = Medium::of(crashed).open(&smallest()).unwrap();
-    assert_eq!(store.committed(), lsn(2000));
+    assert_eq!(store.committed(), lsn(3000));
     // Not in memory then.
-    for number in (0..900).chain(1100..2000).step_by(10) {
+    for number in (0..900).chain(1100..3000).step_by(10) {
         store.latest(trees[0], &short(number)).unwrap();
     }
     store.put(trees[0], &hot, lsn(3050), b"elder").unwrap();

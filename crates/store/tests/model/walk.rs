@@ -270,6 +270,7 @@ impl Walk {
         let tree = self.random.random_range(0..NAMES.len());
         let (key, as_of, floor) = (self.key(), self.as_of(), self.floor());
         let handle = self.trees[tree];
+        self.store().prefetch(handle, &key);
         let seen = self.store().get(handle, &key, lsn(as_of))?.map(answer);
         let expected = self.now.get(tree, &key, as_of, floor);
         same("get", &seen, &expected).map_err(|failure| format!("{key:?} as of {as_of}: {failure}"))?;
