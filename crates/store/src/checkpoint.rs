@@ -328,8 +328,7 @@ impl Checkpointer {
         }
         let slot = (self.seq % u64::from(SLOTS)) as u32;
         self.disk
-            .write_at(offset(slot), &meta.encode())
-            .and_then(|()| self.disk.sync())
+            .write_durably(offset(slot), &meta.encode())
             .map_err(Error::io("write the head of the data file"))?;
         replaced.into_iter().for_each(|block| self.blocks.free(block));
         if let Some(end) = truncate {

@@ -9,10 +9,11 @@ use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::num::NonZeroU64;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::Advice;
+use rustix::fs::{Advice, OFlags};
 
 /// A file of bytes. Calls may come from several threads at once.
 pub trait Disk: fmt::Debug + Send + Sync {
@@ -33,6 +34,15 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// # Errors
     /// The disk's.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// [`Disk::write_at`] inside of the file, durable when it returns. What was written before need not be.
+    ///
+    /// # Errors
+    /// As [`Disk::sync`].
+    fn write_durably(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_at(offset, bytes)?;
+        self.sync()
+    }
 
     /// Bytes in the file.
     ///
@@ -56,7 +66,18 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
 /// An ordinary file, held exclusively.
 #[derive(Debug)]
-pub struct FileDisk(File);
+pub struct FileDisk {
+    file: File,
+    /// The same file past the kernel's cache, each write durable when it returns; `None` where the file system has
+    /// no such thing.
+    direct: Option<File>,
+    direct_fails: AtomicBool,
+}
+
+/// What direct writes are aligned to, in memory and in the file.
+const DIRECT_ALIGN: usize = 4096;
+/// Longer writes gain nothing past the kernel's cache.
+const DIRECT_BYTES_MAX: usize = 64 << 10;
 
 impl FileDisk {
     /// Opens `path`, making it if it is missing, and locks it.
@@ -84,34 +105,63 @@ impl FileDisk {
         // Pages are read one by one, at random: reading ahead would read several times what is asked.
         // Only advice: a file system that knows none still reads correctly.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-        Ok(FileDisk(file))
+        let flags = (OFlags::DIRECT | OFlags::DSYNC).bits().cast_signed();
+        let direct = File::options().write(true).custom_flags(flags).open(path).ok();
+        Ok(FileDisk { file, direct, direct_fails: AtomicBool::new(false) })
+    }
+
+    /// The file past the kernel's cache, for such a write.
+    fn direct(&self, offset: u64, length: usize) -> Option<&File> {
+        let fits = offset.is_multiple_of(DIRECT_ALIGN as u64)
+            && length.is_multiple_of(DIRECT_ALIGN)
+            && length <= DIRECT_BYTES_MAX
+            && !self.direct_fails.load(Ordering::Relaxed);
+        self.direct.as_ref().filter(|_| fits)
     }
 }
 
 impl Disk for FileDisk {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(buffer, offset)
+        self.file.read_exact_at(buffer, offset)
     }
 
     fn prefetch(&self, offset: u64, length: usize) {
         // Only advice, as at opening.
         let length = NonZeroU64::new(length as u64);
-        let _ = rustix::fs::fadvise(&self.0, offset, length, Advice::WillNeed);
+        let _ = rustix::fs::fadvise(&self.file, offset, length, Advice::WillNeed);
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn write_durably(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if let Some(direct) = self.direct(offset, bytes.len()) {
+            let mut buffer = vec![0; bytes.len() + DIRECT_ALIGN];
+            let start = buffer.as_ptr().align_offset(DIRECT_ALIGN);
+            let aligned = &mut buffer[start..start + bytes.len()];
+            aligned.copy_from_slice(bytes);
+            match direct.write_all_at(aligned, offset) {
+                // It wants another alignment, or has it at opening only: nothing was written.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.direct_fails.store(true, Ordering::Relaxed);
+                }
+                result => return result,
+            }
+        }
+        self.write_at(offset, bytes)?;
+        self.sync()
     }
 
     fn size_bytes(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn set_size(&self, bytes: u64) -> io::Result<()> {
-        self.0.set_len(bytes)
+        self.file.set_len(bytes)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 }

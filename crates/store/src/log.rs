@@ -282,7 +282,7 @@ impl Log {
             block[..4].copy_from_slice(&crc.to_le_bytes());
         }
         let written = last as u64 + 1;
-        self.write_frame().and_then(|()| self.disk.sync()).map_err(Error::io("write the log"))?;
+        self.write_frame().map_err(Error::io("write the log"))?;
         self.next += written;
         self.blocks_written += written;
         self.commit_no += 1;
@@ -291,8 +291,9 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the frame, in two parts where the ring ends.
+    /// Writes the frame, in two parts where the ring ends, and makes it durable.
     fn write_frame(&mut self) -> std::io::Result<()> {
+        let file_blocks = self.file_blocks;
         let first = (self.next % u64::from(self.blocks)) as u32;
         let until_end = (self.blocks - first) as usize * PAGE_BYTES;
         let (head, tail) = self.frame.split_at(until_end.min(self.frame.len()));
@@ -310,9 +311,13 @@ impl Log {
                 }
                 self.file_blocks = grown;
             }
-            self.disk.write_at(u64::from(1 + first) * PAGE_BYTES as u64, part)?;
+            let offset = u64::from(1 + first) * PAGE_BYTES as u64;
+            if tail.is_empty() && self.file_blocks == file_blocks {
+                return self.disk.write_durably(offset, part);
+            }
+            self.disk.write_at(offset, part)?;
         }
-        Ok(())
+        self.disk.sync()
     }
 }
 
