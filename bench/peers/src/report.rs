@@ -81,9 +81,14 @@ impl Case {
         Some(self.rate(Arm::Ours)? / other?)
     }
 
+    /// Whether its data outgrow memory.
+    pub(crate) fn is_large(&self) -> bool {
+        self.name.contains("large")
+    }
+
     /// Against the best peer: twice where the data outgrow memory under churn, never behind.
     fn goal(&self) -> f64 {
-        if self.name.contains("large") && self.plan.keys != Keys::Queue { 2.0 } else { 1.0 }
+        if self.is_large() && self.plan.keys != Keys::Queue { 2.0 } else { 1.0 }
     }
 }
 
@@ -226,7 +231,7 @@ impl Report {
         writeln!(
             text,
             "`ours` says that a transaction's second look-up comes before it asks for the first (`Store::prefetch`); the others \
-             have no such call, and `ours-apart` does without. `ours-off` is our store with bottom-up deletion and sweeping off, \
+             have no such call, and `ours-apart`, where data outgrow memory, does without. `ours-off` is our store with bottom-up deletion and sweeping off, \
              `ours-restricted` with half the examination. Figures are of the steady phase; \"ours is x\" is our throughput by theirs. Commit holds what forgetting old versions \
              costs the others. Bytes per key are those of the files at the end of steady by the keys that are there then. Bytes read are the disk's, bytes written what was handed to the kernel.\n"
         )?;

@@ -325,6 +325,7 @@ impl Page {
     }
 
     /// The parts of the cell that begins at `start`, at least [`CELL_BYTES_MIN`] before the end of the page.
+    #[inline]
     fn layout(&self, start: usize) -> Layout {
         let word = u16::from_le_bytes([self.bytes[start], self.bytes[start + 1]]);
         let first = usize::from(self.bytes[start + 2]);
@@ -381,11 +382,14 @@ impl Page {
 
     /// The cell at (key, LSN), or where it would stand. The key must lie between the fences.
     pub(crate) fn search(&self, key: &[u8], lsn: u64) -> Result<usize, usize> {
-        let wanted = (&key[self.u16(PREFIX)..], lsn);
+        let suffix = &key[self.u16(PREFIX)..];
         let (mut from, mut to) = (0, self.count());
         while from < to {
             let middle = usize::midpoint(from, to);
-            match order(self.suffix_and_lsn(middle), wanted) {
+            let layout = self.layout(self.cell_start(middle));
+            // As `order` has it; the LSN is looked at only where keys are the same.
+            let here = self.bytes[layout.suffix..layout.payload].cmp(suffix);
+            match here.then_with(|| lsn.cmp(&self.lsn_of(layout))) {
                 Ordering::Less => from = middle + 1,
                 Ordering::Equal => return Ok(middle),
                 Ordering::Greater => to = middle,

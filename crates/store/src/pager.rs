@@ -102,6 +102,11 @@ impl Pager {
         table.get(id as usize).copied().unwrap_or(Entry::NONE)
     }
 
+    /// Entries of the table: as many pages as there were at once, or more.
+    fn ids(&self) -> usize {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Changes entries; the table grows as far as it must.
     pub(crate) fn set_entries(&self, entries: impl IntoIterator<Item = (u32, Entry)>) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -158,6 +163,10 @@ impl Pager {
 
     /// Has the first page read that a look-up of (key, LSN) would wait for; does not wait itself.
     pub(crate) fn prefetch(&self, tree: TreeRef, key: &[u8], lsn: u64) {
+        if self.ids() <= self.cache.pages_max() {
+            // All that there is fits in memory, and soon is there.
+            return;
+        }
         let entry = self.missing(tree, key, lsn).map_or(Entry::NONE, |id| self.entry(id));
         if entry.is_some() {
             self.disk.prefetch(offset(entry.block), PAGE_BYTES);

@@ -138,18 +138,16 @@ impl Shared {
         if let Some((lsn, version)) = self.pending.get(tree.id, key, as_of) {
             return Ok(visible(tree, lsn, version, floor));
         }
-        let mut target = (key.to_vec(), as_of);
+        let mut at = as_of;
         loop {
-            let leaf = self.leaf(tree, &target.0, target.1)?;
-            let (Ok(index) | Err(index)) = leaf.search(&target.0, target.1);
+            let leaf = self.leaf(tree, key, at)?;
+            let (Ok(index) | Err(index)) = leaf.search(key, at);
             if leaf.is_of(index, key) {
                 return self.version(tree, leaf.cell(index), floor);
             }
             // Older versions may begin the next leaf, if that is where this one's range ends.
             match leaf.high() {
-                Some((high, lsn)) if index == leaf.count() && high == key && lsn != NEWEST => {
-                    target = (high.to_vec(), lsn);
-                }
+                Some((high, lsn)) if index == leaf.count() && high == key && lsn != NEWEST => at = lsn,
                 _ => return Ok(None),
             }
         }
