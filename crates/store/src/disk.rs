@@ -9,6 +9,7 @@ use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +107,9 @@ impl FileDisk {
         // Only advice: a file system that knows none still reads correctly.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         let flags = (OFlags::DIRECT | OFlags::DSYNC).bits().cast_signed();
-        let direct = File::options().write(true).custom_flags(flags).open(path).ok();
+        // By the descriptor: the name may lead to another file by now.
+        let same = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let direct = File::options().write(true).custom_flags(flags).open(same).ok();
         Ok(FileDisk { file, direct, direct_fails: AtomicBool::new(false) })
     }
 

@@ -202,15 +202,17 @@ impl Pages {
     /// Moves cells from the right one of two neighbours to the left one until that is full; whether any were.
     fn fill(&mut self, tree: TreeRef, parent: &Page, left: usize, fill_bytes: usize) -> Result<bool> {
         let (left_page, right_page) = self.pair(tree, parent, left)?;
-        // The left one's prefix may become another: the bytes are about right.
         let mut bytes = left_page.used_bytes();
-        let shorter = left_page.prefix().len().saturating_sub(right_page.prefix().len());
-        let moves = |cell: &Cell<'_>| {
-            bytes += cell.footprint_bytes().saturating_sub(shorter);
-            bytes <= fill_bytes
+        let (prefix, longer) = (left_page.prefix(), right_page.prefix().len());
+        let moves = |index: &usize| {
+            // What does not begin alike would make all cells of the left one longer.
+            let is_alike = right_page.key(*index).starts_with(prefix);
+            bytes += right_page.cell(*index).footprint_bytes();
+            bytes -= if is_alike { prefix.len().saturating_sub(longer) } else { 0 };
+            is_alike && bytes <= fill_bytes
         };
-        let moved = right_page.cells().take_while(moves).count();
-        if moved == 0 || moved == right_page.count() {
+        let moved = (0..right_page.count().saturating_sub(1)).take_while(moves).count();
+        if moved == 0 {
             return Ok(false);
         }
         let nodes = [&*left_page, &*right_page];

@@ -32,9 +32,10 @@ use crate::tree::{Change, TreeRef, fits_cell};
 /// and a checkpoint waits for few of them.
 pub(crate) const PENDING_MAX: usize = 64;
 
-/// Pages that a version changes when it goes into its leaf, at the most that happens often: the leaf, its neighbour,
-/// their parent, and four leaves that are swept for a split.
-pub(crate) const PAGES_CHANGED: usize = 8;
+/// Pages that a version changes when it goes into its leaf, at the most but for splits further up: the leaf, the new one,
+/// their parent, two neighbours that are cleaned, and four leaves that are swept, each with a neighbour and a parent if it is
+/// merged.
+pub(crate) const PAGES_CHANGED: usize = 17;
 
 /// Pages that one version may add to a tree: one per level, and trees of the longest keys have some twenty.
 pub(crate) const PAGES_PER_VERSION: u32 = 24;

@@ -28,6 +28,10 @@ use crate::tree::Change;
 
 /// Opens the store on two disks; makes one if both are empty.
 pub(crate) fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
+    // A program that was killed may have left what only the kernel's cache has. It is read here like the rest, so it must be
+    // durable before anything relies on it.
+    data.sync().map_err(Error::io("sync the data file"))?;
+    log.sync().map_err(Error::io("sync the log"))?;
     let Some(meta) = Meta::read(&*data)? else {
         if !is_unborn(&*data, &*log)? {
             return Err(Error::damaged(Place::Meta, "neither of its two slots is whole"));
@@ -69,6 +73,9 @@ fn create(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<S
     let store_id = RandomState::new().hash_one(std::process::id());
     // The log first: a head of the data file without a log would be damage.
     let log = Log::create(log, store_id, options.log_blocks())?;
+    // Heads are written inside of the file.
+    let slots = u64::from(SLOTS) * PAGE_BYTES as u64;
+    data.set_size(slots).and_then(|()| data.sync()).map_err(Error::io("make the data file"))?;
     let mut checkpointer = Checkpointer::new(data.clone(), store_id);
     let empty = || Job {
         parts: Vec::new(),

@@ -177,11 +177,14 @@ impl TreeState {
         TreeState { info, sweep_at, found_at, pass_leaves: 0, pass_removed: 0, rest: None }
     }
 
-    /// Whether enough is, or will be, removable and the last pass does not say that looking is useless for
-    /// now.
-    fn wants_sweep(&self, horizon: u64) -> bool {
-        let rests = self.rest.is_some_and(|(until, debt)| horizon < until && self.info.debt < debt);
-        !rests && self.info.debt.saturating_mul(SWEEP_SHARE) >= self.info.versions
+    /// Whether enough is, or will be, removable.
+    fn wants_sweep(&self) -> bool {
+        self.info.debt.saturating_mul(SWEEP_SHARE) >= self.info.versions
+    }
+
+    /// Whether the last pass says that another one is useless for now.
+    fn rests(&self, horizon: u64) -> bool {
+        self.rest.is_some_and(|(until, debt)| horizon < until && self.info.debt < debt)
     }
 
     /// A pass over the tree has ended, `newest` is the last LSN so far.
@@ -512,13 +515,16 @@ impl Store {
         // Where there was something before, as long as there is; then round and round.
         let mut finds = true;
         for _ in 0..leaves {
-            if self.options.bottom_up == BottomUp::Off || !self.trees[id].wants_sweep(self.horizon) {
+            let state = &self.trees[id];
+            if self.options.bottom_up == BottomUp::Off || !state.wants_sweep() {
                 break;
             }
-            let state = &self.trees[id];
-            if finds && state.found_at != state.sweep_at {
+            let rests = state.rests(self.horizon);
+            if finds && (rests || state.found_at != state.sweep_at) {
                 let place = state.found_at.clone();
                 finds = self.sweep_leaf(id, &place)?.removed > 0;
+            } else if rests {
+                break;
             } else {
                 self.sweep_step(id)?;
             }
@@ -529,9 +535,11 @@ impl Store {
     /// Sweeps the next leaf; whether there are leaves behind it.
     fn sweep_step(&mut self, id: usize) -> Result<bool> {
         let place = self.trees[id].sweep_at.clone();
-        let next = self.sweep_leaf(id, &place)?.next;
+        let Swept { removed, next, .. } = self.sweep_leaf(id, &place)?;
         let newest = self.committed.max(self.written_max);
         let state = &mut self.trees[id];
+        state.pass_leaves += 1;
+        state.pass_removed += removed;
         let goes_on = next.is_some();
         if !goes_on {
             state.end_pass(newest);
@@ -549,8 +557,6 @@ impl Store {
         self.stats.removed += swept.removed;
         let state = &mut self.trees[id];
         state.count(0, 0, swept.removed);
-        state.pass_leaves += 1;
-        state.pass_removed += swept.removed;
         if swept.removed > 0 || *place == state.found_at {
             let waits = swept.more_to_come.then_some(place);
             state.found_at = waits.or(swept.next.as_ref()).cloned().unwrap_or_else(Fence::start);

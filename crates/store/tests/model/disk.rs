@@ -3,6 +3,7 @@
 //! What was not synced when the power goes is applied in any order, by sectors, wholly, partly or not at all.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -46,6 +47,16 @@ enum Step {
 }
 
 impl Step {
+    /// The parts of a step that do not lie in `range`.
+    fn without(self, range: Range<usize>) -> Vec<Step> {
+        let Step::Write(offset, bytes) = self else { return vec![self] };
+        let end = offset + bytes.len();
+        let part = |from: usize, to: usize| {
+            (from < to).then(|| Step::Write(from, bytes[from - offset..to - offset].to_vec()))
+        };
+        [part(offset, end.min(range.start)), part(offset.max(range.end), end)].into_iter().flatten().collect()
+    }
+
     fn apply(&self, image: &mut Vec<u8>) {
         match self {
             Step::Write(offset, bytes) => {
@@ -133,6 +144,24 @@ impl Disk for SimDisk {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.step(Step::Write(offset as usize, bytes.to_vec()))
+    }
+
+    /// Only what is written here becomes durable, and what of the file's size it needs; what else is pending stays so.
+    fn write_durably(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.lies.load(Ordering::Relaxed) {
+            self.write_at(offset, bytes)?;
+            return self.sync();
+        }
+        let offset = offset as usize;
+        self.step(Step::Write(offset, bytes.to_vec()))?;
+        let mut images = self.images.lock().unwrap();
+        let Images { durable, pending, .. } = &mut *images;
+        let written = pending.pop();
+        let parts =
+            std::mem::take(pending).into_iter().flat_map(|step| step.without(offset..offset + bytes.len()));
+        *pending = parts.collect();
+        written.iter().for_each(|step| step.apply(durable));
+        Ok(())
     }
 
     fn size_bytes(&self) -> io::Result<u64> {

@@ -328,6 +328,8 @@ fn a_batch_is_committed_or_not_while_a_checkpoint_is_between_two_heads() {
             history.write(&mut store, trees, (0, &short(number * 60), 2100 + number, false, b"in the log"));
         }
         history.commit(&mut store, 2110, 2105);
+        // Opening synced, too.
+        drop(medium.take_images());
         medium.permit(syncs.map(|_| permits));
         for number in 0..24 {
             let deletes = number % 3 == 0;
