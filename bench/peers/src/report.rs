@@ -221,7 +221,8 @@ impl Report {
         writeln!(
             text,
             "- Memory of each store with the kernel's cache for it: {capped}; three quarters of it are the \
-             store's own cache, if it has one: every such store was slower with a half"
+             store's own cache, if it has one: every such store was slower with a half (fjall has that under Zipf's law, \
+             where it was killed with more)"
         )?;
         writeln!(
             text,

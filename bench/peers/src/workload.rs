@@ -295,7 +295,7 @@ pub(crate) fn run(arm: Arm, plan: &Plan, dir: &Path) -> Result<Outcome> {
     SmallRng::seed_from_u64(7).fill_bytes(&mut pool);
     let now = Instant::now();
     let mut driver = Driver {
-        engine: arm.open(dir, plan.memory_bytes)?,
+        engine: arm.open(dir, plan.memory_bytes, plan.keys)?,
         dir,
         plan,
         random: SmallRng::seed_from_u64(1),
@@ -353,7 +353,7 @@ pub(crate) fn run(arm: Arm, plan: &Plan, dir: &Path) -> Result<Outcome> {
 
 /// Only new keys, nothing to delete: what the look for old versions costs where there are none.
 pub(crate) fn insert_only(arm: Arm, count: u64, dir: &Path) -> Result<()> {
-    let mut engine = arm.open(dir, 256 << 20)?;
+    let mut engine = arm.open(dir, 256 << 20, Keys::Uniform)?;
     let value = [7; VALUE_BYTES];
     for batch in 0..count / 1000 {
         let lsn = batch + 1;
