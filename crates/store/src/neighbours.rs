@@ -16,7 +16,7 @@ use crate::tree::{ROOM_MIN_BYTES, TreeRef, Wanted, Written};
 /// The tenth that is free takes the first new versions, until old ones have become removable.
 const FILL_AT_END_PERCENT: usize = 90;
 
-/// The same where pages outgrow the cache: the versions that a lagging horizon pins are spread over many leaves, few in
+/// The same from half of the cache on: the versions that a lagging horizon pins are spread over many leaves, few in
 /// each, and what is not left free is memory for others.
 const FILL_AT_END_LARGE_PERCENT: usize = 94;
 
