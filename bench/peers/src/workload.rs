@@ -80,7 +80,6 @@ pub(crate) struct Outcome {
     pub(crate) read_bytes_per_transaction: f64,
     pub(crate) written_bytes_per_transaction: f64,
     /// Keys that are there when steady ends.
-    #[serde(default)]
     pub(crate) keys: u64,
     pub(crate) file_loaded: u64,
     /// When steady begins and ends, at the end of pinned, of released, and after compacting (ours).

@@ -21,7 +21,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::error::Result;
 use crate::page::{Fence, NEWEST, Page};
@@ -85,8 +85,7 @@ impl Pending {
     }
 
     fn change(&self, change: impl FnOnce(&mut Versions)) {
-        let mut versions: RwLockWriteGuard<'_, Versions> =
-            self.versions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut versions = self.versions.write().unwrap_or_else(PoisonError::into_inner);
         change(&mut versions);
         self.count.store(versions.by_place.len(), Ordering::Release);
     }
