@@ -5,6 +5,9 @@
 //! carries the store, its number in the endless sequence of blocks, the commit it belongs to and the
 //! checkpoint it follows, so that any block found anywhere in the ring can be placed.
 //!
+//! The file is only as long as it had to be: before it grows, a commit goes **back to the beginning** of the ring if
+//! enough of that was given back. The numbers between are skipped.
+//!
 //! At opening blocks are followed from where the checkpoint says. What ends the sequence is judged
 //! by all other blocks of the ring:
 //!
@@ -14,6 +17,7 @@
 //! | a block of `n + 2` or later | `n + 1` was durable and is gone: damage |
 //! | a block that follows a later checkpoint | the head of the data file is older than the log: damage |
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::disk::Disk;
@@ -25,8 +29,14 @@ const HEAD_BYTES: usize = 40;
 /// Bytes of records in a block.
 const PAYLOAD_BYTES: usize = PAGE_BYTES - HEAD_BYTES;
 const LAST_OF_COMMIT: u16 = 1;
-/// The ring grows by so many blocks of zeros: a sync that does not change the file's size is much cheaper.
-const GROWTH_BLOCKS: u32 = 256;
+/// The file grows by an eighth of the ring, zeros, and at most by this: a sync that does not change its size is much
+/// cheaper.
+const GROWTH_BLOCKS_MAX: u32 = 32;
+/// So much of the ring holds what a checkpoint should take over if that writes no more than [`CHEAP_PAGES`] pages for
+/// each of these blocks: waiting longer would not make it cheaper, and the log is as long as what one takes over and
+/// what comes meanwhile.
+const CHEAP_SHARE: u64 = 5;
+const CHEAP_PAGES: u64 = 4;
 /// At the start of a commit's bytes: its LSN and the horizon that holds from then on.
 const COMMIT_HEAD_BYTES: usize = 16;
 /// Before a record's key: what it is, its tree, two lengths, the LSN.
@@ -103,6 +113,11 @@ pub(crate) struct Log {
     next: u64,
     /// The oldest block that opening would need.
     needed_from: u64,
+    /// The numbers that were skipped last: these are no block's.
+    skipped: Range<u64>,
+    /// A checkpoint took something over since opening: its head says that the format is today's, and only that has
+    /// skipped numbers.
+    is_released: bool,
     commit_no: u64,
     /// Records of the open batch behind room for a commit's head.
     batch: Vec<u8>,
@@ -139,6 +154,8 @@ impl Log {
             file_blocks,
             next,
             needed_from: next,
+            skipped: next..next,
+            is_released: false,
             commit_no,
             batch,
             is_batch_cut: false,
@@ -219,9 +236,18 @@ impl Log {
         self.next - self.needed_from + wanted <= u64::from(self.blocks)
     }
 
-    /// Blocks that opening would read, and blocks of the ring.
-    pub(crate) fn used(&self) -> (u64, u32) {
-        (self.next - self.needed_from, self.blocks)
+    /// Blocks that opening would read.
+    pub(crate) fn used(&self) -> u64 {
+        let skipped = self.skipped.end.saturating_sub(self.skipped.start.max(self.needed_from));
+        self.next - self.needed_from - skipped
+    }
+
+    /// Whether a checkpoint should take over what is here, where it has `pages` pages to write.
+    pub(crate) fn is_checkpoint_due(&self, pages: usize) -> bool {
+        let (used, blocks) = (self.used(), u64::from(self.blocks));
+        // A third of the log is left for what comes while it runs: more than the longest batch, a quarter. At a half a
+        // fifth more pages were written, and updates were no faster.
+        used >= blocks * 2 / 3 || (used >= blocks / CHEAP_SHARE && pages as u64 <= CHEAP_PAGES * used)
     }
 
     /// Where the next commit begins: its block and its number.
@@ -231,7 +257,9 @@ impl Log {
 
     /// A checkpoint holds everything before `block`.
     pub(crate) fn release(&mut self, block: u64) {
-        self.needed_from = block;
+        self.is_released = true;
+        // What was skipped holds nothing.
+        self.needed_from = if self.skipped.contains(&block) { self.skipped.end } else { block };
     }
 
     /// Gives the ring another size; it must be empty.
@@ -261,6 +289,7 @@ impl Log {
     /// The disk's. Whether the commit is durable is then not known.
     pub(crate) fn commit(&mut self, lsn: u64, horizon: u64, seq: u64) -> Result<()> {
         assert!(self.has_room(), "the caller looks for room first");
+        self.go_back();
         self.batch[..8].copy_from_slice(&lsn.to_le_bytes());
         self.batch[8..16].copy_from_slice(&horizon.to_le_bytes());
         self.frame.clear();
@@ -291,6 +320,23 @@ impl Log {
         Ok(())
     }
 
+    /// Skips to the beginning of the ring, if else the file would grow and there is room for what may come: until a
+    /// cheap checkpoint is due, and as much while that runs.
+    fn go_back(&mut self) {
+        let blocks = u64::from(self.blocks);
+        let wanted = self.batch.len().div_ceil(PAYLOAD_BYTES) as u64;
+        let grows = self.next % blocks + wanted >= u64::from(self.file_blocks);
+        let free = self.needed_from % blocks;
+        let is_one_round = self.needed_from / blocks == self.next / blocks;
+        let cheap = blocks / CHEAP_SHARE;
+        let has_room = free >= wanted.max(cheap) && free + self.used() >= 2 * cheap;
+        if self.is_released && grows && is_one_round && has_room {
+            let first = round_after(self.next, blocks);
+            self.skipped = self.next..first;
+            self.next = first;
+        }
+    }
+
     /// Writes the frame, in two parts where the ring ends, and makes it durable.
     fn write_frame(&mut self) -> std::io::Result<()> {
         let file_blocks = self.file_blocks;
@@ -303,7 +349,8 @@ impl Log {
                 continue;
             }
             if end > self.file_blocks {
-                let grown = end.next_multiple_of(GROWTH_BLOCKS).min(self.blocks + 1);
+                let step = (self.blocks / 8).clamp(1, GROWTH_BLOCKS_MAX);
+                let grown = end.next_multiple_of(step).min(self.blocks + 1);
                 // One by one: the kernel keeps what is written together as one unit and would write it all
                 // for each commit.
                 for block in self.file_blocks..grown {
@@ -319,6 +366,11 @@ impl Log {
         }
         self.disk.sync()
     }
+}
+
+/// The first number of the round after that of block `number`.
+fn round_after(number: u64, blocks: u64) -> u64 {
+    (number / blocks + 1) * blocks
 }
 
 /// A block of the ring that is whole and this store's.
@@ -363,18 +415,27 @@ impl Ring {
         (block.number == number && block.commit_no == commit_no).then_some(block)
     }
 
+    /// The number of a commit's first block, where the one before ended at `number`: that, or at the beginning of the
+    /// ring.
+    fn start(&self, number: u64, commit_no: u64, meta: &crate::meta::Meta) -> Option<u64> {
+        let back = round_after(number, u64::from(meta.log_blocks.max(1)));
+        [number, back].into_iter().find(|number| self.block(*number, commit_no, meta).is_some())
+    }
+
     /// Follows whole commits from where the checkpoint says.
     fn find_end(&mut self, meta: &crate::meta::Meta) {
-        let (mut number, mut commit_no) = self.end;
-        while let Some(block) = self.block(number, commit_no, meta) {
-            number += 1;
-            // Once around: no commit is longer than the ring.
-            if number - self.end.0 > self.places.len() as u64 {
-                return;
+        loop {
+            let (end, commit_no) = self.end;
+            let Some(mut number) = self.start(end, commit_no, meta) else { return };
+            while let Some(block) = self.block(number, commit_no, meta) {
+                number += 1;
+                if block.is_last {
+                    self.end = (number, commit_no + 1);
+                    break;
+                }
             }
-            if block.is_last {
-                commit_no += 1;
-                self.end = (number, commit_no);
+            if self.end.0 == end {
+                return;
             }
         }
     }
@@ -402,7 +463,8 @@ impl Ring {
         let mut commits = Vec::new();
         let mut number = meta.log_block;
         for commit_no in meta.commit_no..commit_no {
-            let first = number;
+            let first = self.start(number, commit_no, meta).expect("the end was found behind it");
+            number = first;
             let mut bytes = Vec::new();
             loop {
                 let block = self.block(number, commit_no, meta).expect("the end was found behind it");

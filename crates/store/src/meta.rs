@@ -9,8 +9,8 @@ use crate::error::{Error, Place, Result};
 use crate::page::PAGE_BYTES;
 use crate::pager::{Entry, offset};
 
-/// Version of the format that is written; FORMAT.md describes it and the one before, which is read, too.
-pub(crate) const FORMAT: u32 = 2;
+/// Version of the format that is written; FORMAT.md describes it and those before, which are read, too.
+pub(crate) const FORMAT: u32 = 3;
 /// The oldest that is read.
 const FORMAT_OLDEST: u32 = 1;
 const MAGIC: &[u8; 8] = b"pgslstor";

@@ -10,7 +10,7 @@ use crate::page::{
     Builder, Cell, CellFlags, Fence, NEWEST, NodeHead, Page, ROOM_BYTES, common_prefix, order,
 };
 use crate::pages::Pages;
-use crate::tree::{ROOM_MIN_BYTES, TreeRef, Wanted, Written};
+use crate::tree::{MERGE_BELOW_BYTES, ROOM_MIN_BYTES, TreeRef, Wanted, Written, without_old};
 
 /// How full a leaf at the end of the tree is left when keys come in order: PostgreSQL's default fillfactor.
 /// The tenth that is free takes the first new versions, until old ones have become removable.
@@ -24,27 +24,49 @@ const FILL_AT_END_LARGE_PERCENT: usize = 94;
 /// would be filled up for the sake of a cell.
 const FILL_MIN_BYTES: usize = ROOM_BYTES / 16;
 
+/// So far away a leaf whose neighbours are full looks for room, on either side. Under churn leaves differ by chance, and
+/// what a page more would bring is there a few leaves on: see "Leaves that stay full" in the README.
+const FAR_MAX: usize = 6;
+
+/// Room that each leaf must have when cells were moved further than to a neighbour: that is work, and wants to last.
+const FAR_ROOM_MIN_BYTES: usize = ROOM_BYTES / 12;
+
 /// What a merge in passing may fill: three quarters, so that the next insert does not split again.
 pub(crate) const MERGE_FILL_BYTES: usize = ROOM_BYTES * 3 / 4;
 
 impl Pages {
-    /// Makes room in the leaf that `steps` lead to by dividing its cells and its emptier neighbour's evenly;
-    /// whether there is enough now. No page is allocated.
+    /// Makes room in the leaf that `steps` lead to by dividing its cells and its emptier neighbour's evenly, or if these
+    /// are full, too, and the leaf is not crowded, by moving some further; whether there is enough now. No page is allocated.
     pub(crate) fn share(
         &mut self,
         tree: TreeRef,
         steps: &[(u32, usize)],
         wanted: Wanted<'_>,
+        is_crowded: bool,
         written: &mut Written,
     ) -> Result<bool> {
         let Some(&(parent_id, index)) = steps.last() else { return Ok(false) };
         let parent = self.fetch_node(parent_id, tree.id)?;
-        let Some(left) = self.emptier_neighbour(tree, &parent, index, wanted, written)? else {
+        let is_done = self.share_with_neighbour(tree, &parent, index, wanted, written)?
+            || (!is_crowded && self.share_with_far(tree, parent, index, wanted, written)?);
+        written.shares += u64::from(is_done);
+        Ok(is_done)
+    }
+
+    fn share_with_neighbour(
+        &mut self,
+        tree: TreeRef,
+        parent: &Page,
+        index: usize,
+        wanted: Wanted<'_>,
+        written: &mut Written,
+    ) -> Result<bool> {
+        let Some((room, left)) = self.emptier_neighbour(tree, parent, index, wanted, written)? else {
             return Ok(false);
         };
-        let (left_page, right_page) = self.pair(tree, &parent, left)?;
-        // A crash took back the version that this fence was made from. Rare, and left as it is.
-        if right_page.is_fence_void() {
+        let (left_page, right_page) = self.pair(tree, parent, left)?;
+        let here = if left == index { &left_page } else { &right_page };
+        if room + here.free_bytes() < 2 * ROOM_MIN_BYTES {
             return Ok(false);
         }
         let has_room = |page: &Page| {
@@ -53,16 +75,14 @@ impl Pages {
                 && (!is_its || page.has_room(wanted.key.len(), wanted.lsn, wanted.payload_len))
         };
         let nodes = [&*left_page, &*right_page];
-        let Some(pages) = halves(&nodes).filter(|pages| pages.iter().all(has_room)) else {
-            return Ok(false);
-        };
-        let is_done = self.replace(tree, &parent, left, nodes, pages)?;
-        written.shares += u64::from(is_done);
-        Ok(is_done)
+        match halves(&nodes).filter(|pages| pages.iter().all(has_room)) {
+            Some(pages) => self.replace(tree, parent, left, nodes, pages),
+            None => Ok(false),
+        }
     }
 
-    /// The child to the left of the border between child `index` and its emptier neighbour, after bottom-up
-    /// deletion in both; `None` if it is an only child.
+    /// The room in the emptier neighbour of child `index`, after bottom-up deletion in both, and the child to the left
+    /// of the border between them; `None` if it is an only child.
     fn emptier_neighbour(
         &mut self,
         tree: TreeRef,
@@ -70,7 +90,7 @@ impl Pages {
         index: usize,
         wanted: Wanted<'_>,
         written: &mut Written,
-    ) -> Result<Option<usize>> {
+    ) -> Result<Option<(usize, usize)>> {
         let mut emptier = None;
         for left in index.saturating_sub(1)..(index + 1).min(parent.count() - 1) {
             let neighbour = if left < index { left } else { left + 1 };
@@ -81,11 +101,79 @@ impl Pages {
                 emptier = Some((free, left));
             }
         }
-        Ok(emptier.map(|(_, left)| left))
+        Ok(emptier)
+    }
+
+    /// Divides evenly what the children of `parent` between `index` and another one hold, as far away as has to be.
+    ///
+    /// Border after border is moved, from the far end on: each step is one between two neighbours, whole in itself.
+    fn share_with_far(
+        &mut self,
+        tree: TreeRef,
+        parent: Arc<Page>,
+        index: usize,
+        wanted: Wanted<'_>,
+        written: &mut Written,
+    ) -> Result<bool> {
+        let Some((far, mean)) = self.far_with_room(tree, &parent, index, wanted, written)? else {
+            return Ok(false);
+        };
+        let parent_id = parent.id();
+        drop(parent);
+        let lefts: Vec<usize> =
+            if far < index { (far..index).collect() } else { (index..far).rev().collect() };
+        for left in lefts {
+            let parent = self.fetch_node(parent_id, tree.id)?;
+            let (left_page, right_page) = self.pair(tree, &parent, left)?;
+            let done = ROOM_BYTES - mean;
+            let both = left_page.used_bytes() + right_page.used_bytes();
+            let left_bytes = if far < index { done } else { both.saturating_sub(done) };
+            let nodes = [&*left_page, &*right_page];
+            let Some(pages) = cut_near(&nodes, &cells_of(&nodes), left_bytes) else { return Ok(false) };
+            if !self.replace(tree, &parent, left, nodes, pages)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Which child of `parent` is to be the far end, and the room that each leaf has then. Only of leaves in memory, a
+    /// read would cost more than a page; and not beyond one that sweeping is about to merge away.
+    fn far_with_room(
+        &mut self,
+        tree: TreeRef,
+        parent: &Page,
+        index: usize,
+        wanted: Wanted<'_>,
+        written: &mut Written,
+    ) -> Result<Option<(usize, usize)>> {
+        let room_here = self.fetch_node(parent.child(index), tree.id)?.free_bytes();
+        let mut best = None;
+        for is_right in [false, true] {
+            let mut room = room_here;
+            for distance in 1..=FAR_MAX {
+                let far = if is_right { index.checked_add(distance) } else { index.checked_sub(distance) };
+                let Some(far) = far.filter(|far| *far < parent.count()) else { break };
+                let Some(page) = self.pager.cache.get(parent.child(far)) else { break };
+                room += page.free_bytes();
+                let examined_max = wanted.bottom_up.examined_max(&page);
+                if let Some(cleaned) = without_old(&page, 0, examined_max, wanted.view, written) {
+                    if cleaned.used_bytes() < MERGE_BELOW_BYTES {
+                        break;
+                    }
+                    room += self.put_without_old(&page, cleaned, written);
+                }
+                let mean = room / (distance + 1);
+                if mean >= FAR_ROOM_MIN_BYTES && best.is_none_or(|(_, most)| mean > most) {
+                    best = Some((far, mean));
+                }
+            }
+        }
+        Ok(best)
     }
 
     /// Puts `pages`, which hold what two neighbours hold, in the place of these, the child `left` of `parent`
-    /// and the next one; false if the parent has no room for the new fence.
+    /// and the next one; false if the parent has no room for the new fence, or the old one is void.
     fn replace(
         &mut self,
         tree: TreeRef,
@@ -94,6 +182,10 @@ impl Pages {
         nodes: [&Page; 2],
         pages: [Page; 2],
     ) -> Result<bool> {
+        // A crash took back the version that this fence was made from. Rare, and left as it is.
+        if nodes[1].is_fence_void() {
+            return Ok(false);
+        }
         let id = nodes[1].id();
         let [left_page, right_page] = pages;
         let (fence, right_page) = (right_page.low_fence(), right_page.with_id(id));
@@ -216,7 +308,9 @@ impl Pages {
             return Ok(false);
         }
         let nodes = [&*left_page, &*right_page];
-        let Some(pages) = divide(&nodes, left_page.count() + moved) else { return Ok(false) };
+        let Some(pages) = divide(&nodes, &cells_of(&nodes), left_page.count() + moved) else {
+            return Ok(false);
+        };
         self.replace(tree, parent, left, nodes, pages)
     }
 }
@@ -226,13 +320,12 @@ fn cells_of<'a>(nodes: &[&'a Page]) -> Vec<(&'a [u8], Cell<'a>)> {
     nodes.iter().flat_map(|node| node.cells().map(|cell| (node.prefix(), cell))).collect()
 }
 
-/// Two pages, both with the first one's id, that hold what the neighbours `nodes` hold, cut before cell `at`;
+/// Two pages, both with the first one's id, that hold what the neighbours `nodes` hold, `cells`, cut before cell `at`;
 /// `None` if one does not fit.
 ///
 /// A fence between two cells of a key is made from the left one, so it speaks of a successor that stands
 /// there; if that is not committed yet, opening after a crash marks the fence as it does after a split.
-fn divide(nodes: &[&Page], at: usize) -> Option<[Page; 2]> {
-    let cells = cells_of(nodes);
+fn divide(nodes: &[&Page], cells: &[(&[u8], Cell<'_>)], at: usize) -> Option<[Page; 2]> {
     let (first, last) = (nodes.first()?, nodes.last()?);
     let fence = fence(&cells[at - 1], &cells[at], first.is_leaf());
     let mut left = Builder::new(first.head(), &first.low_fence(), Some(&fence));
@@ -275,25 +368,31 @@ fn is_one_key(left: &(&[u8], Cell<'_>), right: &(&[u8], Cell<'_>)) -> bool {
 ///
 /// The last page of a tree has no high fence and so no prefix; the left part has one, and its cells are shorter.
 fn cut_at(node: &Page, fill_bytes: usize) -> Option<[Page; 2]> {
-    let mut cuts = (1..node.count()).rev().filter_map(|at| divide(&[node], at));
+    let cells = cells_of(&[node]);
+    let mut cuts = (1..node.count()).rev().filter_map(|at| divide(&[node], &cells, at));
     cuts.find(|[left, _]| left.used_bytes() <= fill_bytes)
 }
 
-/// What neighbours hold, or one page, cut as evenly as can be, or where a key begins if one does near that; `None`
-/// if one part does not fit or there is nothing to cut.
+/// What neighbours hold, or one page, cut as evenly as can be; see [`cut_near`].
 pub(crate) fn halves(nodes: &[&Page]) -> Option<[Page; 2]> {
     let cells = cells_of(nodes);
     let total: usize = cells.iter().map(|(_, cell)| cell.footprint_bytes()).sum();
+    cut_near(nodes, &cells, total / 2)
+}
+
+/// What neighbours hold, or one page, cut so that cells of about `left_bytes` stay on the left, or where a key begins
+/// if one does near that; `None` if one part does not fit or there is nothing to cut.
+fn cut_near(nodes: &[&Page], cells: &[(&[u8], Cell<'_>)], left_bytes: usize) -> Option<[Page; 2]> {
     let mut before = 0;
     let mut best = None;
     for (at, pair) in (1..).zip(cells.windows(2)) {
         before += pair[0].1.footprint_bytes();
-        // Versions of a key that stay together are judged together; worth a fifth of a page.
-        let inside = if is_one_key(&pair[0], &pair[1]) { total / nodes.len() / 5 } else { 0 };
-        let cost = before.abs_diff(total - before) + inside;
+        // Versions of a key that stay together are judged together; worth a tenth of a page.
+        let inside = if is_one_key(&pair[0], &pair[1]) { ROOM_BYTES / 10 } else { 0 };
+        let cost = before.abs_diff(left_bytes) + inside;
         if best.is_none_or(|(least, _)| cost < least) {
             best = Some((cost, at));
         }
     }
-    divide(nodes, best?.1)
+    divide(nodes, cells, best?.1)
 }

@@ -26,12 +26,12 @@ const NAMELESS: u8 = u8::MAX;
 #[derive(Debug)]
 pub(crate) struct Pages {
     pub(crate) pager: Arc<Pager>,
-    /// Lowest first, so that the end of the page table can become empty.
+    /// Free since the last checkpoint began or longer. Lowest first, so that the end of the page table can become empty.
     free: BinaryHeap<Reverse<u32>>,
+    /// Freed later and not in use again: not used before the next checkpoint, if that can be.
+    free_next: Vec<u32>,
     /// Ids in use or free; all below.
     len: u32,
-    /// The same when the last checkpoint began.
-    len_before: u32,
     in_use: u32,
     pages_max: u32,
     /// Ids that became dirty since the last checkpoint began; some may be freed again.
@@ -92,8 +92,8 @@ impl Pages {
             ids.filter(|(_, entry)| !entry.is_some()).map(|(id, _)| Reverse(id)).collect();
         let len = u32::try_from(table.len()).expect("the table's length was read from 32 bits");
         let in_use = len - u32::try_from(free.len()).expect("a part of the table");
-        let (dirty, bonds, freed) = (Vec::new(), Bonds::default(), Vec::new());
-        Pages { pager, free, len, len_before: len, in_use, pages_max, dirty, bonds, freed }
+        let (free_next, dirty, bonds, freed) = (Vec::new(), Vec::new(), Bonds::default(), Vec::new());
+        Pages { pager, free, free_next, len, in_use, pages_max, dirty, bonds, freed }
     }
 
     pub(crate) fn in_use(&self) -> u32 {
@@ -203,17 +203,17 @@ impl Pages {
     /// An id for a new page. [`Pages::ensure_room`] was asked.
     pub(crate) fn allocate(&mut self) -> u32 {
         self.in_use += 1;
-        let id = match self.free.pop() {
-            Some(Reverse(id)) => id,
-            None => {
-                self.len += 1;
-                self.len - 1
-            }
-        };
-        if id < self.len_before {
-            // On disk it may still be what it was: that is gone with what led to it, in the first part.
-            self.bonds.bind(id, MANY);
+        if let Some(Reverse(id)) = self.free.pop() {
+            return id;
         }
+        // No longer table than the size limit reckons with.
+        let again = if self.len < self.pages_max { None } else { self.free_next.pop() };
+        let Some(id) = again else {
+            self.len += 1;
+            return self.len - 1;
+        };
+        // The last checkpoint has it as what it was: that is gone with what led to it, in the first part of the next.
+        self.bonds.bind(id, MANY);
         id
     }
 
@@ -225,7 +225,7 @@ impl Pages {
         self.pager.set_entries([(id, Entry::NONE)]);
         self.pager.cache.remove(id);
         self.freed.push(id);
-        self.free.push(Reverse(id));
+        self.free_next.push(id);
         self.in_use -= 1;
     }
 
@@ -249,7 +249,7 @@ impl Pages {
             }
             parts[place].push(page);
         }
-        self.len_before = self.len;
+        self.free.extend(self.free_next.drain(..).map(Reverse));
         Changed { parts, freed, len: self.len }
     }
 
@@ -264,7 +264,8 @@ impl Pages {
 
     /// Forgets free ids at the end of the table.
     pub(crate) fn trim(&mut self) {
-        let mut free: Vec<u32> = std::mem::take(&mut self.free).into_iter().map(|Reverse(id)| id).collect();
+        let free = std::mem::take(&mut self.free).into_iter().map(|Reverse(id)| id);
+        let mut free: Vec<u32> = free.chain(self.free_next.drain(..)).collect();
         free.sort_unstable();
         while free.last().is_some_and(|id| *id + 1 == self.len) {
             free.pop();

@@ -52,7 +52,7 @@ pub(crate) fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) ->
         store.begin_checkpoint(Tidying::default())?;
         store.finish_checkpoint()?;
     }
-    if store.log.blocks() != store.options.log_blocks() && store.log.used().0 == 0 {
+    if store.log.blocks() != store.options.log_blocks() && store.log.used() == 0 {
         store.log.resize(store.options.log_blocks());
         store.begin_checkpoint(Tidying::default())?;
         store.finish_checkpoint()?;

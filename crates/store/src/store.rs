@@ -2,8 +2,8 @@
 //!
 //! A change goes into its leaf at once, in memory, and as a record into the open batch. [`Store::commit`]
 //! writes the batch to the log and syncs it: that is the only wait a commit has. When enough pages differ
-//! from the disk, or two thirds of the log are full, a checkpoint writes them beside the running work and
-//! gives the log's space back.
+//! from the disk, or the log holds enough for what that costs, a checkpoint writes them beside the running
+//! work and gives the log's space back.
 //!
 //! A leaf that is not in memory is not waited for, either: see [`crate::pending`].
 //!
@@ -48,7 +48,7 @@ const SWEEP_WORTH_LEAVES: u64 = 4;
 pub struct Options {
     /// Memory for pages. Up to as much again is needed while a checkpoint holds pages that change meanwhile.
     pub cache_bytes: usize,
-    /// Size of the log. Larger: fewer checkpoints, a longer start after a crash.
+    /// The log is never larger. More: fewer checkpoints, a longer start after a crash.
     pub log_bytes: usize,
     /// The data file never grows beyond this; what does not fit is refused ([`Error::is_full`]).
     pub size_bytes_max: Option<u64>,
@@ -363,7 +363,23 @@ impl Store {
     pub(crate) fn apply_and_sweep(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
         let written = self.apply(tree, change)?;
         if written.splits > 0 {
+            self.sweep_history(tree, change.key, written.splits)?;
             self.sweep_some(tree, written.splits)?;
+        }
+        Ok(())
+    }
+
+    /// Sweeps the end of a key's history if that fills leaves of its own: no version comes to them any more, and where
+    /// the horizon cuts the history everything to the right may go.
+    fn sweep_history(&mut self, tree: TreeRef, key: &[u8], splits: u64) -> Result<()> {
+        if self.options.bottom_up == BottomUp::Off {
+            return Ok(());
+        }
+        let leaf = self.pages.descend(tree, key, self.horizon, &mut Vec::new());
+        let mut next = self.poison_on_error(leaf)?.high_fence();
+        for _ in 0..splits.saturating_mul(SWEEP_LEAVES) {
+            let Some(place) = next.filter(|next| next.key == key && next.lsn != NEWEST) else { break };
+            next = self.sweep_leaf(usize::from(tree.id), &place)?.next;
         }
         Ok(())
     }
@@ -522,7 +538,7 @@ impl Store {
             let rests = state.rests(self.horizon);
             if finds && (rests || state.found_at != state.sweep_at) {
                 let place = state.found_at.clone();
-                finds = self.sweep_leaf(id, &place)?.removed > 0;
+                finds = self.sweep_at(id, &place)?.removed > 0;
             } else if rests {
                 break;
             } else {
@@ -535,7 +551,7 @@ impl Store {
     /// Sweeps the next leaf; whether there are leaves behind it.
     fn sweep_step(&mut self, id: usize) -> Result<bool> {
         let place = self.trees[id].sweep_at.clone();
-        let Swept { removed, next, .. } = self.sweep_leaf(id, &place)?;
+        let Swept { removed, next, .. } = self.sweep_at(id, &place)?;
         let newest = self.committed.max(self.written_max);
         let state = &mut self.trees[id];
         state.pass_leaves += 1;
@@ -548,6 +564,17 @@ impl Store {
         Ok(goes_on)
     }
 
+    /// Sweeps the leaf at `place`, and remembers where the next one is likely to find something.
+    fn sweep_at(&mut self, id: usize, place: &Fence) -> Result<Swept> {
+        let swept = self.sweep_leaf(id, place)?;
+        let state = &mut self.trees[id];
+        if swept.removed > 0 || *place == state.found_at {
+            let waits = swept.more_to_come.then_some(place);
+            state.found_at = waits.or(swept.next.as_ref()).cloned().unwrap_or_else(Fence::start);
+        }
+        Ok(swept)
+    }
+
     fn sweep_leaf(&mut self, id: usize, place: &Fence) -> Result<Swept> {
         let view = self.shared.view();
         let tree = self.trees[id].reference(id);
@@ -555,12 +582,7 @@ impl Store {
         let swept = self.poison_on_error(result)?;
         self.stats.swept += 1;
         self.stats.removed += swept.removed;
-        let state = &mut self.trees[id];
-        state.count(0, 0, swept.removed);
-        if swept.removed > 0 || *place == state.found_at {
-            let waits = swept.more_to_come.then_some(place);
-            state.found_at = waits.or(swept.next.as_ref()).cloned().unwrap_or_else(Fence::start);
-        }
+        self.trees[id].count(0, 0, swept.removed);
         Ok(swept)
     }
 
@@ -613,12 +635,9 @@ impl Store {
 
     fn checkpoint_if_due(&mut self) -> Result<()> {
         self.poll_checkpoint()?;
-        let (log_used, log_blocks) = self.log.used();
-        // A little before it must, so that it starts at a commit. A third of the log is left for what comes
-        // while it runs: more than the longest batch, a quarter. At a half a fifth more pages were written,
-        // and updates were no faster.
-        let is_due =
-            self.pages.dirty() >= self.dirty_max() / 8 * 7 || log_used >= u64::from(log_blocks) * 2 / 3;
+        // A little before it must, so that it starts at a commit.
+        let dirty = self.pages.dirty();
+        let is_due = dirty >= self.dirty_max() / 8 * 7 || self.log.is_checkpoint_due(dirty);
         if is_due && matches!(self.checkpoints, Checkpoints::Idle(_)) {
             self.begin_checkpoint(Tidying::default())?;
         }

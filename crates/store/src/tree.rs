@@ -44,8 +44,12 @@ pub(crate) const ROOM_MIN_BYTES: usize = ROOM_BYTES / 24;
 /// it off must win more.
 const ROOM_MIN_NEW_KEY_BYTES: usize = ROOM_BYTES / 16;
 
+/// A leaf of which so great a part are versions of one key will have more of them soon: it shares with a neighbour or is
+/// split, and looks no further.
+const CROWD_SHARE: usize = 4;
+
 /// Under this a leaf or an inner page looks for a neighbour to merge with.
-const MERGE_BELOW_BYTES: usize = ROOM_BYTES / 4;
+pub(crate) const MERGE_BELOW_BYTES: usize = ROOM_BYTES / 4;
 
 /// What bottom-up deletion may look at when a leaf is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -123,6 +127,24 @@ pub(crate) struct Swept {
     pub(crate) more_to_come: bool,
     /// Where the next step goes; `None` at the end of the tree.
     pub(crate) next: Option<Fence>,
+}
+
+/// `leaf` without what nobody needs; `None` if that is nothing.
+///
+/// One comparison tells whether there can be anything: the leaf knows from which LSN on.
+pub(crate) fn without_old(
+    leaf: &Page,
+    first: usize,
+    examined_max: usize,
+    view: &View,
+    written: &mut Written,
+) -> Option<Page> {
+    if leaf.removable_from() > view.horizon {
+        return None;
+    }
+    written.attempts += 1;
+    let marks = removable(leaf, view, first, examined_max);
+    marks.contains(&true).then(|| leaf.without(|index| marks[index]))
 }
 
 /// Whether a value stands beside its key, and on no page of its own.
@@ -291,7 +313,11 @@ impl Pages {
         }
         // New keys come to stay, at the end of the tree or everywhere: shares would only put the split off, and
         // made a load in random order twice as slow.
-        if is_version { self.share(tree, steps, wanted, written) } else { Ok(false) }
+        if !is_version {
+            return Ok(false);
+        }
+        let is_crowded = leaf.is_of(index + leaf.count() / CROWD_SHARE, key);
+        self.share(tree, steps, wanted, is_crowded, written)
     }
 
     /// Takes a cell out and frees what its value lies on.
@@ -305,8 +331,6 @@ impl Pages {
     }
 
     /// Bottom-up deletion on one leaf: removes what nobody needs; how many bytes that freed.
-    ///
-    /// One comparison tells whether there can be anything: the leaf knows from which LSN on.
     pub(crate) fn remove_old(
         &mut self,
         leaf: &Page,
@@ -315,26 +339,21 @@ impl Pages {
         view: &View,
         written: &mut Written,
     ) -> usize {
-        if leaf.removable_from() > view.horizon {
-            return 0;
-        }
-        written.attempts += 1;
-        let marks = removable(leaf, view, first, examined_max);
-        let removed = marks.iter().filter(|mark| **mark).count() as u64;
-        if removed == 0 {
-            return 0;
-        }
-        written.removed += removed;
-        let page = leaf.without(|index| marks[index]);
+        let page = without_old(leaf, first, examined_max, view, written);
+        page.map_or(0, |page| self.put_without_old(leaf, page, written))
+    }
+
+    /// Puts `page` in the place of `leaf`, of whose cells it has some; how many bytes that freed.
+    pub(crate) fn put_without_old(&mut self, leaf: &Page, page: Page, written: &mut Written) -> usize {
+        written.removed += (leaf.count() - page.count()) as u64;
         let freed = page.free_bytes() - leaf.free_bytes();
-        let has_overflow = |index: &usize| marks[*index] && leaf.cell(*index).flags.overflow;
-        let gone: Vec<usize> = (0..leaf.count()).filter(has_overflow).collect();
-        if gone.is_empty() {
+        let overflow = self.overflow_of_removed(leaf, &page);
+        if overflow.is_empty() {
             self.put_alone(page);
         } else {
             self.put(page);
         }
-        gone.into_iter().for_each(|index| self.free_overflow(leaf.cell(index).payload));
+        overflow.iter().for_each(|payload| self.free_overflow(payload));
         freed
     }
 
@@ -423,12 +442,15 @@ impl Pages {
     fn merge_upwards(&mut self, tree: TreeRef, steps: &[(u32, usize)]) -> Result<()> {
         for &(parent_id, index) in steps.iter().rev() {
             let parent = self.fetch_node(parent_id, tree.id)?;
-            let left = if index + 1 < parent.count() { Some(index) } else { index.checked_sub(1) };
             // An only child has nobody to merge with before its parent has.
-            let merged = match left {
-                Some(left) => self.merge(tree, &parent, left, MERGE_FILL_BYTES)?,
-                None => true,
-            };
+            let mut merged = parent.count() == 1;
+            // To the right first: where keys are deleted in order that is next. What is there may not fit beside longer
+            // cells, which fences further apart make.
+            for left in [Some(index), index.checked_sub(1)].into_iter().flatten() {
+                if !merged && left + 1 < parent.count() {
+                    merged = self.merge(tree, &parent, left, MERGE_FILL_BYTES)?;
+                }
+            }
             if !merged || self.fetch_node(parent_id, tree.id)?.used_bytes() >= MERGE_BELOW_BYTES {
                 break;
             }

@@ -9,11 +9,15 @@ use store::{Kind, Options, Store};
 
 const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/format");
 
+/// Versions of a commit when the file was written: so that the last one is where it is.
+const COMMITTED: u64 = 25;
+
 fn options() -> Options {
     Options { cache_bytes: 1 << 20, log_bytes: 1 << 16, background: false, ..Options::default() }
 }
 
-/// What the file holds: versions in pages, a long value, a deletion, and a commit that is only in the log.
+/// What the file holds: versions in pages, a long value, a deletion, and a commit that is only in the log; from format 3
+/// on at the beginning of its ring.
 fn write(path: &Path) {
     let mut store = Store::open(path, options()).unwrap();
     let history = store.tree("history", Kind::History).unwrap();
@@ -21,6 +25,9 @@ fn write(path: &Path) {
     for number in 0..300_u64 {
         let key = format!("key/{:03}", number % 100);
         store.put(history, key.as_bytes(), Lsn::new(number + 1), &number.to_le_bytes()).unwrap();
+        if number % COMMITTED == 0 {
+            store.commit(Lsn::new(number + 1)).unwrap();
+        }
     }
     store.put(history, b"long", Lsn::new(301), &[7; 5000]).unwrap();
     store.delete(history, b"key/050", Lsn::new(302), b"gone").unwrap();
@@ -78,13 +85,29 @@ fn the_second_format_is_read() {
     read("format-2");
 }
 
+/// Whether the numbers of the blocks in a log have a gap: a commit went back to the beginning of the ring.
+fn has_gap(path: &Path) -> bool {
+    let bytes = std::fs::read(path).unwrap();
+    let number = |block: &[u8]| u64::from_le_bytes(block[16..24].try_into().unwrap());
+    let mut numbers: Vec<u64> = bytes.chunks(4096).skip(1).map(number).collect();
+    numbers.sort_unstable();
+    numbers.windows(2).last().is_some_and(|last| last[1] - last[0] > 1)
+}
+
+#[test]
+fn the_third_format_is_read() {
+    assert!(has_gap(&Path::new(DIR).join("format-3.log")));
+    read("format-3");
+}
+
 #[test]
 #[ignore = "writes the file that the other tests read; only for a new format"]
 fn write_the_file_of_this_format() {
     let dir = Path::new(DIR);
     std::fs::create_dir_all(dir).unwrap();
-    for name in ["format-2", "format-2.log"] {
+    for name in ["format-3", "format-3.log"] {
         assert!(!dir.join(name).exists(), "{name} is there; an old format's file is never written again");
     }
-    write(&dir.join("format-2"));
+    write(&dir.join("format-3"));
+    assert!(has_gap(&dir.join("format-3.log")), "choose another COMMITTED");
 }
