@@ -29,6 +29,7 @@ const HEAD_BYTES: usize = 40;
 /// Bytes of records in a block.
 const PAYLOAD_BYTES: usize = PAGE_BYTES - HEAD_BYTES;
 const LAST_OF_COMMIT: u16 = 1;
+const FIRST_OF_COMMIT: u16 = 2;
 /// The file grows by an eighth of the ring, zeros, and at most by this: a sync that does not change its size is much
 /// cheaper.
 const GROWTH_BLOCKS_MAX: u32 = 32;
@@ -246,8 +247,10 @@ impl Log {
     pub(crate) fn is_checkpoint_due(&self, pages: usize) -> bool {
         let (used, blocks) = (self.used(), u64::from(self.blocks));
         // A third of the log is left for what comes while it runs: more than the longest batch, a quarter. At a half a
-        // fifth more pages were written, and updates were no faster.
-        used >= blocks * 2 / 3 || (used >= blocks / CHEAP_SHARE && pages as u64 <= CHEAP_PAGES * used)
+        // fifth more pages were written, and updates were no faster. What was skipped is not there to be used, either.
+        used >= blocks * 2 / 3
+            || self.next - self.needed_from >= blocks - blocks / CHEAP_SHARE
+            || (used >= blocks / CHEAP_SHARE && is_cheap(pages, used))
     }
 
     /// Where the next commit begins: its block and its number.
@@ -283,13 +286,13 @@ impl Log {
         self.blocks_written
     }
 
-    /// Makes the open batch durable. There must be room.
+    /// Makes the open batch durable, where a checkpoint would have `pages` pages to write. There must be room.
     ///
     /// # Errors
     /// The disk's. Whether the commit is durable is then not known.
-    pub(crate) fn commit(&mut self, lsn: u64, horizon: u64, seq: u64) -> Result<()> {
+    pub(crate) fn commit(&mut self, lsn: u64, horizon: u64, seq: u64, pages: usize) -> Result<()> {
         assert!(self.has_room(), "the caller looks for room first");
-        self.go_back();
+        self.go_back(pages);
         self.batch[..8].copy_from_slice(&lsn.to_le_bytes());
         self.batch[8..16].copy_from_slice(&horizon.to_le_bytes());
         self.frame.clear();
@@ -300,7 +303,9 @@ impl Log {
             self.frame.resize(start + PAGE_BYTES, 0);
             let block = &mut self.frame[start..];
             block[4..6].copy_from_slice(&(part.len() as u16).to_le_bytes());
-            let flags = if index == last { LAST_OF_COMMIT } else { 0 };
+            let is_last = if index == last { LAST_OF_COMMIT } else { 0 };
+            let is_first = if index == 0 { FIRST_OF_COMMIT } else { 0 };
+            let flags = is_first | is_last;
             block[6..8].copy_from_slice(&flags.to_le_bytes());
             block[8..16].copy_from_slice(&self.store_id.to_le_bytes());
             block[16..24].copy_from_slice(&(self.next + index as u64).to_le_bytes());
@@ -321,16 +326,17 @@ impl Log {
     }
 
     /// Skips to the beginning of the ring, if else the file would grow and there is room for what may come: until a
-    /// cheap checkpoint is due, and as much while that runs.
-    fn go_back(&mut self) {
+    /// cheap checkpoint is due, and as much while it runs. All that opening needs must lie in this round, so that what
+    /// is before it is free. Where checkpoints are not cheap, all of the ring will be wanted soon.
+    fn go_back(&mut self, pages: usize) {
         let blocks = u64::from(self.blocks);
         let wanted = self.batch.len().div_ceil(PAYLOAD_BYTES) as u64;
         let grows = self.next % blocks + wanted >= u64::from(self.file_blocks);
-        let free = self.needed_from % blocks;
         let is_one_round = self.needed_from / blocks == self.next / blocks;
+        let free = self.needed_from % blocks;
         let cheap = blocks / CHEAP_SHARE;
         let has_room = free >= wanted.max(cheap) && free + self.used() >= 2 * cheap;
-        if self.is_released && grows && is_one_round && has_room {
+        if self.is_released && grows && is_one_round && has_room && is_cheap(pages, self.used() + wanted) {
             let first = round_after(self.next, blocks);
             self.skipped = self.next..first;
             self.next = first;
@@ -368,6 +374,11 @@ impl Log {
     }
 }
 
+/// Whether a checkpoint of `pages` pages writes little for `logged` blocks of the log.
+fn is_cheap(pages: usize, logged: u64) -> bool {
+    pages as u64 <= CHEAP_PAGES * logged
+}
+
 /// The first number of the round after that of block `number`.
 fn round_after(number: u64, blocks: u64) -> u64 {
     (number / blocks + 1) * blocks
@@ -378,6 +389,8 @@ struct Block {
     number: u64,
     commit_no: u64,
     seq: u64,
+    /// Says so since format 3.
+    is_first: bool,
     is_last: bool,
     payload: Vec<u8>,
 }
@@ -416,10 +429,14 @@ impl Ring {
     }
 
     /// The number of a commit's first block, where the one before ended at `number`: that, or at the beginning of the
-    /// ring.
+    /// ring. What is there must say that it is the first: a commit across the ring's end has a block there, too, which
+    /// may be all that a crash left of it.
     fn start(&self, number: u64, commit_no: u64, meta: &crate::meta::Meta) -> Option<u64> {
+        if self.block(number, commit_no, meta).is_some() {
+            return Some(number);
+        }
         let back = round_after(number, u64::from(meta.log_blocks.max(1)));
-        [number, back].into_iter().find(|number| self.block(*number, commit_no, meta).is_some())
+        self.block(back, commit_no, meta).filter(|block| block.is_first).map(|_| back)
     }
 
     /// Follows whole commits from where the checkpoint says.
@@ -497,7 +514,8 @@ fn parse_block(bytes: &[u8; PAGE_BYTES], store_id: u64) -> Option<Block> {
         number: word(16),
         commit_no: word(24),
         seq: word(32),
-        is_last: bytes[6] & 1 != 0,
+        is_first: bytes[6] & FIRST_OF_COMMIT as u8 != 0,
+        is_last: bytes[6] & LAST_OF_COMMIT as u8 != 0,
         payload: bytes[HEAD_BYTES..HEAD_BYTES + length].to_vec(),
     })
 }

@@ -104,7 +104,7 @@ impl Pages {
         Ok(emptier)
     }
 
-    /// Divides evenly what the children of `parent` between `index` and another one hold, as far away as has to be.
+    /// Divides evenly what the children of `parent` between `index` and another one hold, where that makes most room.
     ///
     /// Border after border is moved, from the far end on: each step is one between two neighbours, whole in itself.
     fn share_with_far(
@@ -125,11 +125,22 @@ impl Pages {
         for left in lefts {
             let parent = self.fetch_node(parent_id, tree.id)?;
             let (left_page, right_page) = self.pair(tree, &parent, left)?;
-            let done = ROOM_BYTES - mean;
-            let both = left_page.used_bytes() + right_page.used_bytes();
-            let left_bytes = if far < index { done } else { both.saturating_sub(done) };
             let nodes = [&*left_page, &*right_page];
-            let Some(pages) = cut_near(&nodes, &cells_of(&nodes), left_bytes) else { return Ok(false) };
+            let cells = cells_of(&nodes);
+            // Without the fences, which stay about as long.
+            let done = |page: &Page| {
+                let in_cells: usize = page.cells().map(|cell| cell.footprint_bytes()).sum();
+                (ROOM_BYTES - mean).saturating_sub(page.used_bytes() - in_cells)
+            };
+            let total: usize = cells.iter().map(|(_, cell)| cell.footprint_bytes()).sum();
+            let left_bytes =
+                if far < index { done(&left_page) } else { total.saturating_sub(done(&right_page)) };
+            let Some(pages) = cut_near(&nodes, &cells, left_bytes, FAR_ROOM_MIN_BYTES / 2) else {
+                return Ok(false);
+            };
+            if pages[1].low() == right_page.low() {
+                continue;
+            }
             if !self.replace(tree, &parent, left, nodes, pages)? {
                 return Ok(false);
             }
@@ -147,14 +158,20 @@ impl Pages {
         wanted: Wanted<'_>,
         written: &mut Written,
     ) -> Result<Option<(usize, usize)>> {
-        let room_here = self.fetch_node(parent.child(index), tree.id)?.free_bytes();
+        let here = self.fetch_node(parent.child(index), tree.id)?;
+        let entry_bytes = here.footprint_bytes(wanted.key.len(), wanted.lsn, wanted.payload_len);
+        // Borders are where cells end: half of one may be missing.
+        let least = FAR_ROOM_MIN_BYTES.max(entry_bytes * 3 / 2);
         let mut best = None;
         for is_right in [false, true] {
-            let mut room = room_here;
+            let mut room = here.free_bytes();
             for distance in 1..=FAR_MAX {
                 let far = if is_right { index.checked_add(distance) } else { index.checked_sub(distance) };
                 let Some(far) = far.filter(|far| *far < parent.count()) else { break };
-                let Some(page) = self.pager.cache.get(parent.child(far)) else { break };
+                if self.pager.cache.get(parent.child(far)).is_none() {
+                    break;
+                }
+                let page = self.fetch_node(parent.child(far), tree.id)?;
                 room += page.free_bytes();
                 let examined_max = wanted.bottom_up.examined_max(&page);
                 if let Some(cleaned) = without_old(&page, 0, examined_max, wanted.view, written) {
@@ -164,7 +181,7 @@ impl Pages {
                     room += self.put_without_old(&page, cleaned, written);
                 }
                 let mean = room / (distance + 1);
-                if mean >= FAR_ROOM_MIN_BYTES && best.is_none_or(|(_, most)| mean > most) {
+                if mean >= least && best.is_none_or(|(_, most)| mean > most) {
                     best = Some((far, mean));
                 }
             }
@@ -377,18 +394,23 @@ fn cut_at(node: &Page, fill_bytes: usize) -> Option<[Page; 2]> {
 pub(crate) fn halves(nodes: &[&Page]) -> Option<[Page; 2]> {
     let cells = cells_of(nodes);
     let total: usize = cells.iter().map(|(_, cell)| cell.footprint_bytes()).sum();
-    cut_near(nodes, &cells, total / 2)
+    // Versions of a key that stay together are judged together; worth a tenth of a page.
+    cut_near(nodes, &cells, total / 2, ROOM_BYTES / 10)
 }
 
-/// What neighbours hold, or one page, cut so that cells of about `left_bytes` stay on the left, or where a key begins
-/// if one does near that; `None` if one part does not fit or there is nothing to cut.
-fn cut_near(nodes: &[&Page], cells: &[(&[u8], Cell<'_>)], left_bytes: usize) -> Option<[Page; 2]> {
+/// What neighbours hold, `cells`, or one page, cut so that cells of about `left_bytes` stay on the left, or where a key
+/// begins if one does within `near` bytes of that; `None` if one part does not fit or there is nothing to cut.
+fn cut_near(
+    nodes: &[&Page],
+    cells: &[(&[u8], Cell<'_>)],
+    left_bytes: usize,
+    near: usize,
+) -> Option<[Page; 2]> {
     let mut before = 0;
     let mut best = None;
     for (at, pair) in (1..).zip(cells.windows(2)) {
         before += pair[0].1.footprint_bytes();
-        // Versions of a key that stay together are judged together; worth a tenth of a page.
-        let inside = if is_one_key(&pair[0], &pair[1]) { ROOM_BYTES / 10 } else { 0 };
+        let inside = if is_one_key(&pair[0], &pair[1]) { near } else { 0 };
         let cost = before.abs_diff(left_bytes) + inside;
         if best.is_none_or(|(least, _)| cost < least) {
             best = Some((cost, at));

@@ -262,7 +262,8 @@ impl Pages {
         done.entries.iter().for_each(|(id, _)| self.pager.cache.end_write(*id));
     }
 
-    /// Forgets free ids at the end of the table.
+    /// Forgets free ids at the end of the table. A checkpoint must come before anything is allocated: what was freed since
+    /// the last one is taken for free here.
     pub(crate) fn trim(&mut self) {
         let free = std::mem::take(&mut self.free).into_iter().map(|Reverse(id)| id);
         let mut free: Vec<u32> = free.chain(self.free_next.drain(..)).collect();

@@ -33,9 +33,9 @@ use crate::tree::{Change, TreeRef, fits_cell};
 pub(crate) const PENDING_MAX: usize = 64;
 
 /// Pages that a version changes when it goes into its leaf, at the most but for splits further up: the leaf, the new one,
-/// their parent, two neighbours that are cleaned, and four leaves that are swept, each with a neighbour and a parent if it is
-/// merged.
-pub(crate) const PAGES_CHANGED: usize = 17;
+/// their parent, six leaves on either side that are cleaned, and twice four that are swept, the end of the key's history and
+/// others, each with a neighbour and a parent if it is merged.
+pub(crate) const PAGES_CHANGED: usize = 3 + 2 * 6 + 2 * 4 * 3;
 
 /// Pages that one version may add to a tree: one per level, and trees of the longest keys have some twenty.
 pub(crate) const PAGES_PER_VERSION: u32 = 24;

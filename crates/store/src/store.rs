@@ -429,7 +429,7 @@ impl Store {
             self.begin_checkpoint(Tidying::default())?;
             self.finish_checkpoint()?;
         }
-        let result = self.log.commit(lsn, horizon, self.seq);
+        let result = self.log.commit(lsn, horizon, self.seq, self.pages.dirty());
         self.poison_on_error(result)?;
         (self.committed, self.horizon, self.written_max) = (lsn, horizon, 0);
         let mut registry = self.shared.registry();

@@ -90,6 +90,43 @@ fn leaves_stay_nearly_as_full_under_churn_as_they_were_loaded() {
     store.check().unwrap();
 }
 
+/// The README's table.
+#[test]
+#[ignore = "a minute, to be built with optimisation; the one before is the same in small"]
+fn pages_of_two_hundred_thousand_keys_under_churn() {
+    const KEYS: u64 = 200_000;
+    let dir = scratch();
+    let (mut store, tree) = open(dir.path(), Options { cache_bytes: 192 << 20, ..Options::default() });
+    // An odd factor is a permutation: neighbours by number are not neighbours in the tree.
+    let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+    let mut keys: Vec<_> = (0..KEYS).map(key).collect();
+    keys.sort_unstable();
+    for (lsn, chunk) in (1..).zip(keys.chunks(10_000)) {
+        for key in chunk {
+            store.put(tree, key, Lsn::new(lsn), &[b'v'; 100]).unwrap();
+        }
+        store.commit(Lsn::new(lsn)).unwrap();
+    }
+    let loaded = store.stats().pages;
+    println!("loaded: {loaded} pages");
+    let mut random = StdRng::seed_from_u64(1);
+    let first = 10_000;
+    for update in 1..=16_000_000 {
+        let lsn = first + update;
+        let number = random.random_range(0..KEYS);
+        store.put(tree, &key(number), Lsn::new(lsn), &[b'v'; 100]).unwrap();
+        if update % 1000 == 0 {
+            store.set_horizon(Lsn::new(lsn - 10_000));
+            store.commit(Lsn::new(lsn)).unwrap();
+        }
+        if [100_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 16_000_000].contains(&update) {
+            println!("{update} updates: {} pages", store.stats().pages);
+        }
+    }
+    assert!(store.stats().pages * 100 <= loaded * 112, "{:?}", store.stats());
+    store.check().unwrap();
+}
+
 #[test]
 fn readers_miss_no_key_while_neighbours_share() {
     const KEYS: u64 = 3000;

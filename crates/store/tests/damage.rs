@@ -267,3 +267,45 @@ fn after_a_sync_that_failed_nothing_is_written_until_the_store_is_opened_again()
     assert!([Lsn::new(1), Lsn::new(2)].contains(&store.committed()), "one or the other, whole");
     store.check().unwrap();
 }
+
+/// A commit across the end of the log's ring has a block at its beginning, as one has that went back there. If a crash left
+/// only that of it, it is no commit.
+#[test]
+fn a_torn_commit_across_the_end_of_the_log_is_not_taken_for_one_that_went_back() {
+    let options = || Options { log_bytes: 1 << 16, ..options() };
+    // Eleven blocks; in the second case what lies in the last one could be a commit without a change.
+    for value_bytes in [44_000, 10 * (BLOCK_BYTES - 40) - 16 - 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("versions");
+        let mut store = Store::open(&path, options()).unwrap();
+        let tree = store.tree("history", Kind::History).unwrap();
+        for lsn in 1..=6 {
+            store.put(tree, b"key", Lsn::new(lsn), &[b'a'; 20]).unwrap();
+            store.commit(Lsn::new(lsn)).unwrap();
+        }
+        store.close().unwrap();
+        let mut store = Store::open(&path, options()).unwrap();
+        let tree = store.tree("history", Kind::History).unwrap();
+        store.put(tree, b"key", Lsn::new(7), &vec![b'v'; value_bytes]).unwrap();
+        store.commit(Lsn::new(7)).unwrap();
+        drop(store);
+
+        let mut bytes = fs::read(log_path(&path)).unwrap();
+        let number = |bytes: &[u8], place: usize| {
+            let at = place * BLOCK_BYTES + 16;
+            u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+        };
+        assert_eq!((number(&bytes, 7), number(&bytes, 1)), (6, 16), "it goes over the end");
+        // Of what was written before the end nothing arrived, what is at the beginning did.
+        bytes[7 * BLOCK_BYTES..].fill(0);
+        fs::write(log_path(&path), &bytes).unwrap();
+        let mut store = Store::open(&path, options()).unwrap();
+        assert_eq!(store.committed(), Lsn::new(6));
+        assert_eq!(store.latest(tree, b"key").unwrap().unwrap().value, [b'a'; 20]);
+        store.put(tree, b"key", Lsn::new(8), b"later").unwrap();
+        store.commit(Lsn::new(8)).unwrap();
+        drop(store);
+        let store = Store::open(&path, options()).unwrap();
+        assert_eq!(store.latest(tree, b"key").unwrap().unwrap().value, b"later");
+    }
+}

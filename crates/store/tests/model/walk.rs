@@ -173,6 +173,12 @@ impl Walk {
                 self.snapshots.clear();
                 Ok(self.reopen()?)
             }
+            5 => {
+                // Opening has nothing to do then, and the log goes on where it was.
+                self.store().checkpoint()?;
+                self.snapshots.clear();
+                Ok(self.reopen()?)
+            }
             _ => Ok(()),
         }
     }
