@@ -98,9 +98,11 @@ impl Options {
         (self.cache_pages() / if fits { 2 } else { 4 }).min(share).max(16)
     }
 
-    /// Versions that may wait for their leaf: what they change is still to come when a checkpoint is due.
+    /// Versions that may wait for their leaf: what they change is still to come when a checkpoint is due, and under a size
+    /// limit there is room for it.
     pub(crate) fn pending_max(&self) -> usize {
-        (self.dirty_max(u32::MAX) / 4).min(PENDING_MAX)
+        let share = if self.size_bytes_max.is_some() { 8 } else { 4 };
+        (self.dirty_max(u32::MAX) / share).min(PENDING_MAX)
     }
 
     /// Pages of a stage of a checkpoint, where `pages` are in use: the file has so many more blocks than pages. Below 128

@@ -284,6 +284,8 @@ fn a_torn_commit_across_the_end_of_the_log_is_not_taken_for_one_that_went_back()
             store.commit(Lsn::new(lsn)).unwrap();
         }
         store.close().unwrap();
+        // As it is when the commit is written: the checkpoint that comes after it is not there yet.
+        let data = fs::read(&path).unwrap();
         let mut store = Store::open(&path, options()).unwrap();
         let tree = store.tree("history", Kind::History).unwrap();
         store.put(tree, b"key", Lsn::new(7), &vec![b'v'; value_bytes]).unwrap();
@@ -299,6 +301,7 @@ fn a_torn_commit_across_the_end_of_the_log_is_not_taken_for_one_that_went_back()
         // Of what was written before the end nothing arrived, what is at the beginning did.
         bytes[7 * BLOCK_BYTES..].fill(0);
         fs::write(log_path(&path), &bytes).unwrap();
+        fs::write(&path, &data).unwrap();
         let mut store = Store::open(&path, options()).unwrap();
         assert_eq!(store.committed(), Lsn::new(6));
         assert_eq!(store.latest(tree, b"key").unwrap().unwrap().value, [b'a'; 20]);
