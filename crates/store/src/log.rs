@@ -36,7 +36,7 @@ const GROWTH_BLOCKS_MAX: u32 = 32;
 /// So much of the ring holds what a checkpoint should take over if that writes no more than [`CHEAP_PAGES`] pages for
 /// each of these blocks: waiting longer would not make it cheaper, and the log is as long as what one takes over and
 /// what comes meanwhile.
-const CHEAP_SHARE: u64 = 5;
+const CHEAP_SHARE: u64 = 4;
 const CHEAP_PAGES: u64 = 4;
 /// At the start of a commit's bytes: its LSN and the horizon that holds from then on.
 const COMMIT_HEAD_BYTES: usize = 16;
