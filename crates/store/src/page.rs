@@ -408,6 +408,11 @@ impl Page {
         index < self.count() && self.suffix_and_lsn(index).0 == &key[self.u16(PREFIX)..]
     }
 
+    /// Whether versions of `key` may stand in the next leaf: the fence to it lies within the key.
+    pub(crate) fn goes_on_right(&self, key: &[u8]) -> bool {
+        self.high().is_some_and(|(high, lsn)| high == key && lsn != NEWEST)
+    }
+
     /// Whether two cells are versions of one key.
     pub(crate) fn is_one_key(&self, a: usize, b: usize) -> bool {
         self.suffix_and_lsn(a).0 == self.suffix_and_lsn(b).0

@@ -365,7 +365,9 @@ impl Store {
     pub(crate) fn apply_and_sweep(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
         let written = self.apply(tree, change)?;
         if written.splits > 0 {
-            self.sweep_history(tree, change.key, written.splits)?;
+            if written.has_history {
+                self.sweep_history(tree, change.key, written.splits)?;
+            }
             self.sweep_some(tree, written.splits)?;
         }
         Ok(())

@@ -96,6 +96,8 @@ pub(crate) struct Written {
     pub(crate) attempts: u64,
     /// Pages that were split.
     pub(crate) splits: u64,
+    /// A leaf was split behind which older versions of the key stand in leaves of their own.
+    pub(crate) has_history: bool,
     /// Neighbouring leaves that shared their room.
     pub(crate) shares: u64,
 }
@@ -257,9 +259,7 @@ impl Pages {
                 }
             };
             if leaf.has_room(key.len(), lsn, payload.len()) {
-                let supersedes = leaf.is_of(index, key)
-                    || (index == leaf.count()
-                        && leaf.high().is_some_and(|(high, at)| high == key && at != NEWEST));
+                let supersedes = leaf.is_of(index, key) || (index == leaf.count() && leaf.goes_on_right(key));
                 written.debt = u64::from(tree.window)
                     + u64::from(!tree.window && supersedes)
                     + u64::from(!tree.window && flags.delete);
@@ -283,9 +283,11 @@ impl Pages {
                 // What was found is gone, but not enough of it: split now, rather than try again at the next
                 // entry.
                 if !has_room {
+                    written.has_history |= leaf.goes_on_right(key);
                     self.split(tree, &steps, &leaf, Some(index.min(leaf.count())), &mut written)?;
                 }
             } else {
+                written.has_history |= leaf.goes_on_right(key);
                 self.split(tree, &steps, &leaf, Some(index), &mut written)?;
             }
             leaf = self.descend(tree, key, lsn, &mut steps)?;
