@@ -6,7 +6,7 @@
 //! checkpoint it follows, so that any block found anywhere in the ring can be placed.
 //!
 //! The file is only as long as it had to be: before it grows, a commit goes **back to the beginning** of the ring if
-//! enough of that was given back. The numbers between are skipped.
+//! enough of that was given back and checkpoints are cheap. The numbers between are skipped.
 //!
 //! At opening blocks are followed from where the checkpoint says. What ends the sequence is judged
 //! by all other blocks of the ring:

@@ -13,7 +13,7 @@
 //! [`hidden`] is the other side: what a reader no longer sees whether or not it is still there, so that an
 //! answer never depends on when a leaf was last full.
 
-use crate::page::{NEWEST, Page};
+use crate::page::Page;
 
 /// What a reader at `floor` does not see of a version, although it may still be there.
 pub(crate) fn hidden(window: bool, floor: u64, lsn: u64, delete: bool) -> bool {
@@ -79,7 +79,7 @@ fn judge_key(leaf: &Page, view: &View, start: usize, end: usize, marks: &mut [bo
         *mark = newer.is_some_and(|newer| view.is_superseded(lsn, newer));
         newer = Some(lsn);
     }
-    if end == leaf.count() && goes_on_right(leaf) {
+    if end == leaf.count() && leaf.goes_on_right(&leaf.key(end - 1)) {
         // An older version in the next leaf would come back to life without the deletion.
         return;
     }
@@ -94,17 +94,10 @@ fn judge_key(leaf: &Page, view: &View, start: usize, end: usize, marks: &mut [bo
     }
 }
 
-/// Whether versions of the last cell's key may stand in the next leaf.
-fn goes_on_right(leaf: &Page) -> bool {
-    let prefix = leaf.prefix().len();
-    let last = leaf.cell(leaf.count() - 1).suffix;
-    leaf.high().is_some_and(|(key, lsn)| lsn != NEWEST && &key[prefix..] == last)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::{Builder, Cell, CellFlags, Fence, NodeHead};
+    use crate::page::{Builder, Cell, CellFlags, Fence, NEWEST, NodeHead};
 
     /// A leaf with versions of key "k"; a negative LSN is a deletion.
     fn leaf(window: bool, low: Option<u64>, high: Option<u64>, versions: &[i64]) -> Page {
