@@ -47,6 +47,7 @@ use crate::join::{Asides, Join, JoinRequests, Part, Request};
 use crate::large::{Growing, Large};
 use crate::prefetch::Prefetch;
 use crate::reach::Reached;
+use crate::runaway::{self, Watched};
 use crate::schedule::Footprint;
 use crate::settled::{FILES_MAX, Room, Settled};
 use crate::shared::{Kept, Shared};
@@ -101,7 +102,7 @@ pub async fn apply(
     counters.queued_bytes.store(0, Ordering::Relaxed);
     counters.executing.store(false, Ordering::Relaxed);
     let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters);
-    let shared = Shared::new(Arc::clone(&counters), progress);
+    let shared = Shared::new(Arc::clone(&counters), progress).telling(Arc::clone(&target.catalog.changed));
     let sessions = target.sessions.wires.len();
     let workers = sessions.min(options.workers);
     let relaxed = options.is_relaxed(workers);
@@ -188,14 +189,27 @@ fn start(
     let (workers, binary, exact_only) =
         (wires.len().min(options.workers), options.binary, options.exact_only);
     let identity = Identity { subscription: options.subscription.to_string() };
-    let cancellers = wires.iter().map(Wire::canceller).collect();
+    let cancellers: Vec<Canceller> = wires.iter().map(Wire::canceller).collect();
     let executor = |wire| {
         let writer = Writer::new(binary).exact_only(exact_only).one_of(workers).prefetching(prefetch.clone());
         Executor::new(wire, writer, &identity, Arc::clone(&shared))
     };
     let mut executors: Vec<Executor> = wires.into_iter().map(executor).collect();
+    let watched = pids.iter().zip(&cancellers).zip(&executors).map(|((pid, canceller), executor)| {
+        let (canceller, cancelled) = (canceller.clone(), executor.cancelled());
+        Watched { pid: *pid, canceller, cancelled }
+    });
+    let (info, name) = lock_watch.asks();
+    let looks = runaway::watch(info, name, watched.collect(), Arc::clone(&shared.counters));
+    let watching = AbortOnDrop(tokio::spawn(async move {
+        looks.await;
+        Ok(())
+    }));
     match executors.pop() {
-        Some(executor) if executors.is_empty() => tokio::spawn(execute(executor, queue, shared)),
+        Some(executor) if executors.is_empty() => tokio::spawn(async move {
+            let _watching = watching;
+            execute(executor, queue, shared).await
+        }),
         last => {
             executors.extend(last);
             let relaxed = options.is_relaxed(workers).then_some(options.batch_bytes_max);
@@ -212,7 +226,11 @@ fn start(
                 relaxed,
                 starts,
             };
-            tokio::spawn(Crew::new(parts).run(queue))
+            let crew = Crew::new(parts);
+            tokio::spawn(async move {
+                let _watching = watching;
+                crew.run(queue).await
+            })
         }
     }
 }

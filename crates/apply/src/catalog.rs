@@ -2,13 +2,14 @@
 //!
 //! Handed relations as the source describes them; gives back their mapping,
 //! read from the target once per description. A mapping is kept until the
-//! source describes the relation anew or the applier starts again; after a
-//! failed chunk everything is read again, because the reason may be a change
-//! of the target's tables.
+//! source describes the relation anew, the table's columns, indexes, triggers
+//! or rules were seen to change ([`crate::sizes`]), or the applier starts
+//! again; after a failed chunk everything is read again, because the reason
+//! may be a change of the target's tables.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use base::{Lsn, Oid, PgSnapshot, Xid};
 use client::Session;
@@ -18,6 +19,7 @@ use rustc_hash::FxHashMap;
 use crate::applier::SourceTypes;
 use crate::error::{Error, Kind};
 use crate::join::{Part, TableKey};
+use crate::search::Bounds;
 use crate::state::STATE_SCHEMA;
 use crate::table::{MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
 
@@ -81,6 +83,8 @@ pub(crate) struct Catalog {
     pub(crate) asked: Arc<AtomicI32>,
     /// See [`crate::Options::types`].
     pub(crate) types: Option<Arc<SourceTypes>>,
+    /// A table of the target is another one than it was mapped onto.
+    pub(crate) changed: Arc<AtomicBool>,
 }
 
 impl Catalog {
@@ -94,6 +98,7 @@ impl Catalog {
             ordinary_triggers,
             asked: Arc::default(),
             types: None,
+            changed: Arc::default(),
         }
     }
 
@@ -122,6 +127,9 @@ impl Catalog {
         relation: &Arc<Relation>,
         (final_lsn, xid): (Lsn, Xid),
     ) -> Result<Part, Error> {
+        if self.changed.swap(false, Ordering::Relaxed) {
+            self.known.clear();
+        }
         let known = match self.known.get(&relation.id) {
             Some((described, known)) if Arc::ptr_eq(described, relation) => known.clone(),
             _ => self.read(relation).await?,
@@ -175,7 +183,7 @@ impl Catalog {
     }
 
     /// The target's table of this name.
-    async fn target(&self, schema: &str, name: &str) -> Result<TargetTable, Error> {
+    pub(crate) async fn target(&self, schema: &str, name: &str) -> Result<TargetTable, Error> {
         let lost = |error| self.session.error(error);
         let fires: &[&str] = if self.ordinary_triggers { &["A", "O"] } else { &["A", "R"] };
         let rows = self.session.query(TABLE, &[&schema, &name, &fires, &self.ordinary_triggers]).await;
@@ -196,10 +204,7 @@ impl Catalog {
             indexed: row.get::<_, Vec<String>>(7).into_iter().zip(row.get::<_, Vec<bool>>(8)).collect(),
             columns: columns.iter().map(target_column).collect(),
             has_identity: keys.first().is_some_and(|row| row.get(1)),
-            unique_keys: keys
-                .iter()
-                .map(|row| UniqueKey { names: row.get(0), collate: row.get(2) })
-                .collect(),
+            unique_keys: keys.iter().map(unique_key).collect(),
         })
     }
 }
@@ -210,6 +215,14 @@ fn other_type<'r>(relation: &'r Relation, types: &SourceTypes) -> Option<&'r str
     let now = types.get(&(relation.namespace.clone(), relation.name.clone()))?;
     let differs = |column: &&RelationColumn| now.get(&column.name).is_some_and(|oid| *oid != column.type_oid);
     relation.columns.iter().find(differs).map(|column| column.name.as_str())
+}
+
+fn unique_key(row: &tokio_postgres::Row) -> UniqueKey {
+    let bounds: [Vec<String>; 3] = [row.get(3), row.get(4), row.get(5)];
+    let [at_least, at_most, order] = bounds.map(Vec::into_iter);
+    let bounds = at_least.zip(at_most).zip(order);
+    let bounds = bounds.map(|((at_least, at_most), order)| Bounds { at_least, at_most, order });
+    UniqueKey { names: row.get(0), collate: row.get(2), bounds: bounds.collect(), has_rival: row.get(6) }
 }
 
 fn target_column(row: &tokio_postgres::Row) -> TargetColumn {
@@ -318,20 +331,42 @@ SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1
 /// $1 the table. The replica identity first, then the primary key. An index
 /// whose collation takes other values for equal than its column's does is
 /// left out: by it another row would be found than by the column.
+///
+/// Bounds and order are those of the index's own operator classes; DESC is 1 and NULLS FIRST 2 in
+/// `indoption`. A rival is an index with a column of the key that does not begin with all of them: among
+/// those of any kind, and those that are not valid yet.
 const UNIQUE_KEYS: &str = "
-SELECT ARRAY(SELECT a.attname::text
-               FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
-               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k]
-              ORDER BY k),
-       i.indisreplident OR i.indisprimary,
-       ARRAY(SELECT coalesce((SELECT pg_catalog.format(' COLLATE %I.%I', n.nspname, l.collname)
-                                FROM pg_catalog.pg_collation l
-                                JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
-                               WHERE l.oid = i.indcollation[k] AND l.oid <> a.attcollation), '')
-               FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
-               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k]
-              ORDER BY k)
+SELECT k.names, i.indisreplident OR i.indisprimary, k.collations, k.at_least, k.at_most, k.orders,
+       EXISTS (SELECT FROM pg_catalog.pg_index o
+                WHERE o.indrelid = i.indrelid AND o.indexrelid <> i.indexrelid
+                  AND (o.indkey::int2[])[0:o.indnkeyatts - 1] && (i.indkey::int2[])[0:i.indnkeyatts - 1]
+                  AND NOT (o.indkey::int2[])[0:i.indnkeyatts - 1] @> (i.indkey::int2[])[0:i.indnkeyatts - 1])
   FROM pg_catalog.pg_index i
+ CROSS JOIN LATERAL (
+       SELECT array_agg(a.attname::text ORDER BY k) AS names,
+              array_agg(coalesce((SELECT pg_catalog.format(' COLLATE %I.%I', n.nspname, l.collname)
+                                    FROM pg_catalog.pg_collation l
+                                    JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
+                                   WHERE l.oid = i.indcollation[k] AND l.oid <> a.attcollation), '')
+                        ORDER BY k) AS collations,
+              array_agg(s.at_least ORDER BY k) AS at_least, array_agg(s.at_most ORDER BY k) AS at_most,
+              array_agg('USING ' || CASE WHEN i.indoption[k] & 1 = 0 THEN s.less ELSE s.greater END
+                        || CASE WHEN i.indoption[k] & 2 = 0 THEN ' NULLS LAST' ELSE ' NULLS FIRST' END
+                        ORDER BY k) AS orders
+         FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
+         JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k]
+         JOIN pg_catalog.pg_opclass c ON c.oid = i.indclass[k]
+        CROSS JOIN LATERAL (
+              SELECT min(x.sql) FILTER (WHERE x.strategy = 1) AS less,
+                     min(x.sql) FILTER (WHERE x.strategy = 2) AS at_most,
+                     min(x.sql) FILTER (WHERE x.strategy = 4) AS at_least,
+                     min(x.sql) FILTER (WHERE x.strategy = 5) AS greater
+                FROM (SELECT p.amopstrategy, pg_catalog.format('OPERATOR(%I.%s)', n.nspname, q.oprname)
+                        FROM pg_catalog.pg_amop p
+                        JOIN pg_catalog.pg_operator q ON q.oid = p.amopopr
+                        JOIN pg_catalog.pg_namespace n ON n.oid = q.oprnamespace
+                       WHERE p.amopfamily = c.opcfamily AND p.amoplefttype = c.opcintype
+                         AND p.amoprighttype = c.opcintype) x (strategy, sql)) s) k
  WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indisready AND i.indimmediate
    AND i.indpred IS NULL AND i.indexprs IS NULL
    AND NOT EXISTS (SELECT FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k

@@ -30,6 +30,8 @@ pub struct Counters {
     pub rows_written: AtomicU64,
     /// Chunks rolled back and applied again one change at a time.
     pub replays: AtomicU64,
+    /// Statements that ran away and were planned anew.
+    pub replanned: AtomicU64,
     /// Chunks of which a part was executed before their turn to commit came.
     pub ahead: AtomicU64,
     /// Those of them that met something and were executed again.

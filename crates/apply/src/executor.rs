@@ -22,6 +22,7 @@
 //! reported, only what exact replay finds is; the next transaction is not sent
 //! before the last COMMIT was answered (RULES P1), or goes to the same session behind it ([`pipelined`]).
 
+mod looking;
 pub(crate) mod pipelined;
 mod procedure;
 mod sending;
@@ -45,9 +46,11 @@ use crate::fit::EXACT;
 use crate::join::Join;
 use crate::large::Large;
 use crate::plan::Plan;
+use crate::runaway::{self, Cancelled};
 use crate::settled::Originals;
 use crate::shape::{Shape, plain};
 use crate::shared::Shared;
+use crate::sizes::Sizes;
 use crate::state::ABORT_MOVES_ORIGIN;
 use crate::statement::{Parameters, Statement, plain_statement};
 use crate::table::{Path, Table};
@@ -100,6 +103,14 @@ pub(crate) struct Executor {
     insisting: pipelined::Insisting,
     span: pipelined::Span,
     procedure: procedure::Procedure,
+    /// How large the tables look to the planner.
+    sizes: Sizes,
+    /// What it took them for when the plans of their statements were looked at, by their ids.
+    planned_at: FxHashMap<u64, f64>,
+    /// Told of a statement that ran away.
+    cancelled: Arc<Cancelled>,
+    away: Option<runaway::Statement>,
+    away_from: Vec<Arc<Table>>,
 }
 
 /// The statements of a session.
@@ -114,6 +125,8 @@ struct Prepared {
 enum Setback {
     /// Something was not as the source had it.
     Unexpected,
+    /// A statement failed with this SQLSTATE.
+    Failed(String),
     /// The connection or the session is of no further use.
     Broken(Error),
 }
@@ -153,7 +166,17 @@ impl Executor {
             insisting: pipelined::Insisting::default(),
             span: pipelined::Span::default(),
             procedure: procedure::Procedure::default(),
+            sizes: Sizes::default(),
+            planned_at: FxHashMap::default(),
+            cancelled: Arc::default(),
+            away: None,
+            away_from: Vec::new(),
         }
+    }
+
+    /// Where it hears of statements of its own that were cancelled because they ran away.
+    pub(crate) fn cancelled(&self) -> Arc<Cancelled> {
+        Arc::clone(&self.cancelled)
     }
 
     /// What is applied next begins here; it follows what was applied last
@@ -228,12 +251,9 @@ impl Executor {
         match self.apply_set(chunk.plan, None, chunk.first, false).await {
             Ok(written) => tally.written = written,
             Err(Setback::Broken(error)) => return Err(error),
-            Err(Setback::Unexpected) => {
-                add(&self.shared.counters.replays, 1);
-                tracing::debug!(changes = batch.changes.len(), "applying a part one change at a time");
+            Err(Setback::Unexpected | Setback::Failed(_)) => {
                 self.one(&[&Which::RollbackTo]).await?;
-                self.replay_part(&batch).await?;
-                tally.written = batch.changes.len() as u64;
+                tally.written = self.apply_part_again(&batch).await?;
             }
         }
         self.open += tally;
@@ -242,6 +262,29 @@ impl Executor {
             self.committed(&chunk.digest);
         }
         Ok(())
+    }
+
+    /// Applies a part, whose savepoint was gone back to: as a set again if a statement of it ran away, or one change at
+    /// a time. So many rows were written.
+    async fn apply_part_again(&mut self, batch: &Batch) -> Result<u64, Error> {
+        add(&self.shared.counters.replays, 1);
+        if self.away.is_some() {
+            self.heal().await?;
+            let mut plan = Plan::new(self.writer.binary());
+            if plan.add_all(&batch.changes).is_ok() {
+                match self.apply_set(Some(plan), None, false, false).await {
+                    Ok(written) => return Ok(written),
+                    Err(Setback::Broken(error)) => return Err(error),
+                    Err(Setback::Unexpected | Setback::Failed(_)) => {
+                        self.one(&[&Which::RollbackTo]).await?;
+                        self.heal().await?;
+                    }
+                }
+            }
+        }
+        tracing::debug!(changes = batch.changes.len(), "applying a part one change at a time");
+        self.replay_part(batch).await?;
+        Ok(batch.changes.len() as u64)
     }
 
     /// Applies whole transactions as sets and commits; false if something was
@@ -273,33 +316,11 @@ impl Executor {
                     Err(error) => return Err(error),
                 }
             }
-            Err(Setback::Unexpected) => {}
+            Err(Setback::Unexpected | Setback::Failed(_)) => {}
             Err(Setback::Broken(error)) => return Err(error),
         }
         self.roll_back().await?;
         Ok(false)
-    }
-
-    /// Says so if the planner does not do as the session's settings tell it to: rows are found, but slowly.
-    async fn look_at_plans(&mut self) -> Result<(), Error> {
-        for shape in std::mem::take(&mut self.prepared.unseen) {
-            match explain(&mut self.wire, &shape).await {
-                Ok(plan) => {
-                    if let (Some(scan), Some(table)) = (whole_scan(&plan), &shape.by_index) {
-                        tracing::warn!(
-                            %table,
-                            plan = scan,
-                            statement = %shape.sql,
-                            "the target's planner reads the whole table to find rows by their identity; look at the \
-                             index on it"
-                        );
-                    }
-                }
-                Err(_) if self.wire_is_alive() => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
     }
 
     /// Rolls back, whatever the state of the transaction.
@@ -309,6 +330,7 @@ impl Executor {
             match self.one(&[&Which::Rollback]).await {
                 // query_canceled: a cancel that came late for what it was meant for.
                 Err(error) if error.sqlstate() == Some("57014") && self.wire_is_alive() => {}
+                Ok(()) => return self.heal().await,
                 ended => return ended,
             }
         }
@@ -363,6 +385,8 @@ impl Executor {
         let Some(mut plan) = parts.next().await else { return Ok(None) };
         let _sending = flight::inside(Phase::Batch);
         let broken = |error: client::Error| Setback::Broken(error.into());
+        let tables: Vec<Arc<Table>> = plan.tables().cloned().collect();
+        self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
         if first {
             sending.push(&self.begin);
@@ -386,7 +410,18 @@ impl Executor {
                 None => break true,
             }
         };
-        sending.written(prologue, fits).await.map(Some)
+        match sending.written(prologue, fits).await {
+            Err(Setback::Failed(code)) => Err(self.failed_set(&code, tables)),
+            written => written.map(Some),
+        }
+    }
+
+    /// What a set's error means.
+    fn failed_set(&mut self, code: &str, tables: Vec<Arc<Table>>) -> Setback {
+        if self.ran_away(code) {
+            self.away_from = tables;
+        }
+        Setback::Unexpected
     }
 
     /// Applies what does not fit as a whole in pieces that may (RULES F4).
@@ -490,6 +525,8 @@ impl Executor {
         }
         let _sending = flight::inside(Phase::Batch);
         let broken = |error: client::Error| Setback::Broken(error.into());
+        let tables: Vec<Arc<Table>> = plan.iter().flat_map(Plan::tables).cloned().collect();
+        self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
         if first {
             sending.push(&self.begin);
@@ -504,7 +541,10 @@ impl Executor {
             Some(writing) => sending.send(&mut self.writer, writing).await.map_err(broken)?,
             None => false,
         };
-        let written = sending.written(prologue, fits).await?;
+        let written = match sending.written(prologue, fits).await {
+            Err(Setback::Failed(code)) => return Err(self.failed_set(&code, tables)),
+            written => written?,
+        };
         // Only now: a savepoint that was released cannot be gone back to.
         if !alone {
             self.one(&[&Which::Release]).await.map_err(Setback::Broken)?;
@@ -519,11 +559,13 @@ impl Executor {
             let mut tries = 0;
             while let Err(error) = self.replay_transaction(batch, start, end).await {
                 self.open = Tally::default();
+                // A cancel that was meant for the set before it.
+                let passes = error.is_transient() || error.sqlstate().is_some_and(|code| self.ran_away(code));
                 if self.wire_is_alive() {
                     self.roll_back().await?;
                 }
                 tries += 1;
-                if !error.is_transient() || tries > TRANSIENT_RETRIES {
+                if !passes || tries > TRANSIENT_RETRIES {
                     return Err(error);
                 }
                 tracing::info!(xid = %end.begin.xid, "trying a transaction again: {error}");

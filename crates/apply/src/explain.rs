@@ -25,12 +25,16 @@ pub(crate) async fn explain(wire: &mut Wire, shape: &Shape) -> Result<Vec<String
     Ok(explained?.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect())
 }
 
-/// The line of `plan` by which it reads a whole table, as no statement may whose rows an index finds.
+/// The line of `plan` by which it reads a whole table, or a whole index, as no statement may whose rows an index finds.
 pub(crate) fn whole_scan(plan: &[String]) -> Option<&str> {
-    let lines = plan.iter().map(|line| line.trim_start_matches([' ', '-', '>']));
-    lines
-        .into_iter()
-        .find(|line| line.starts_with("Seq Scan on ") || line.starts_with("Parallel Seq Scan on "))
+    let plain = |line: &'_ str| -> usize { line.len() - line.trim_start_matches([' ', '-', '>']).len() };
+    plan.iter().enumerate().find_map(|(at, line)| {
+        let scan = &line[plain(line)..];
+        let whole_table = scan.starts_with("Seq Scan on ") || scan.starts_with("Parallel Seq Scan on ");
+        let by_index = scan.starts_with("Index Scan ") || scan.starts_with("Index Only Scan ");
+        let has_condition = plan.get(at + 1).is_some_and(|next| next.trim_start().starts_with("Index Cond:"));
+        (whole_table || by_index && !has_condition).then_some(scan)
+    })
 }
 
 #[cfg(test)]
@@ -40,8 +44,10 @@ mod tests {
     #[test]
     fn a_table_that_is_read_whole_is_named() {
         let plan = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-        let by_index = plan("Update on t\n  ->  Nested Loop\n        ->  Index Scan using t_pkey on t");
-        assert_eq!(whole_scan(&by_index), None);
+        let by_index = "Update on t\n  ->  Nested Loop\n        ->  Index Scan using t_pkey on t";
+        assert_eq!(whole_scan(&plan(by_index)), Some("Index Scan using t_pkey on t"));
+        let looked_up = format!("{by_index}\n              Index Cond: (id = s.c0)");
+        assert_eq!(whole_scan(&plan(&looked_up)), None);
         let whole =
             plan("Update on t\n  ->  Nested Loop\n        ->  Seq Scan on t\n              Filter: (a = b)");
         assert_eq!(whole_scan(&whole), Some("Seq Scan on t"));

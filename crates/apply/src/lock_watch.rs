@@ -47,6 +47,11 @@ impl LockWatch {
         LockWatch { info, application_name, session: None, patience }
     }
 
+    /// Where the target is, and how sessions that ask it are called.
+    pub(crate) fn asks(&self) -> (ConnInfo, String) {
+        (self.info.clone(), self.application_name.clone())
+    }
+
     /// What the backend `pid` waits for, if for one of `ours` in the end.
     pub(crate) async fn look(&mut self, pid: i32, ours: &[i32]) -> Wait {
         match self.answer(BLOCKING, &[&pid, &ours]).await {

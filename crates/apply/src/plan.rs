@@ -92,6 +92,18 @@ impl Plan {
         self.binary
     }
 
+    /// The tables whose rows it writes; some may be named twice.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.stages.iter().flat_map(|stage| {
+            let (many, one) = match stage {
+                Stage::Tables(stage) => (stage.tables.as_slice(), None),
+                Stage::Row(table, _) => ([].as_slice(), Some(table)),
+                Stage::Truncate { .. } => ([].as_slice(), None),
+            };
+            many.iter().map(|(table, _)| table).chain(one)
+        })
+    }
+
     /// Rows to write.
     pub(crate) fn rows(&self) -> usize {
         self.rows

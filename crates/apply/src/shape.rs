@@ -20,9 +20,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use base::Oid;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::bag::Mask;
+use crate::search::{self, Search};
+use crate::sizes::LARGE;
 use crate::table::{Column, Lookup, Table};
 use bags::Finding;
 
@@ -104,7 +106,11 @@ pub(crate) enum Kind {
 /// Every shape in use, made once.
 #[derive(Debug, Default)]
 pub(crate) struct Shapes {
-    made: FxHashMap<(u64, bool, Kind), Arc<Shape>>,
+    made: FxHashMap<(u64, bool, Kind, Search), Arc<Shape>>,
+    /// Tables, by their ids, that the planner is known to take for large, and how many rows it may still be.
+    large: FxHashMap<u64, f64>,
+    /// Those of which it is not believed any more.
+    doubted: FxHashSet<u64>,
     /// In which columns of a table NULLs were looked for.
     nulls: FxHashMap<u64, Vec<Mask>>,
     count: u64,
@@ -131,14 +137,51 @@ impl Shapes {
         Finding { nulls: Some(nulls) }
     }
 
+    /// The planner takes the table for one of so many rows.
+    pub(crate) fn looks(&mut self, table: &Table, rows: f64) {
+        if rows >= LARGE && !self.doubted.contains(&table.id) {
+            self.large.insert(table.id, rows);
+        } else {
+            self.large.remove(&table.id);
+        }
+    }
+
+    /// So many rows were deleted: what counts the table next may find few.
+    pub(crate) fn shrinks(&mut self, table: &Table, rows: u64) {
+        if let Some(large) = self.large.get_mut(&table.id) {
+            *large -= rows as f64;
+            if *large < LARGE {
+                self.large.remove(&table.id);
+            }
+        }
+    }
+
+    /// The statements that find rows of the table by its key.
+    pub(crate) fn made_for(&self, table: &Table) -> impl Iterator<Item = Arc<Shape>> {
+        let id = table.id;
+        let of_table = self.made.iter().filter(move |((made_for, ..), _)| *made_for == id);
+        of_table.map(|(_, shape)| Arc::clone(shape)).filter(|shape| shape.by_index.is_some())
+    }
+
+    /// It was taken for large, and that was of no use.
+    pub(crate) fn doubt(&mut self, table: &Table) {
+        self.large.remove(&table.id);
+        self.doubted.insert(table.id);
+    }
+
     /// The shape of `kind` on `table`; `binary` chooses the form of a set's
     /// parameters and means nothing for rows.
     pub(crate) fn get(&mut self, table: &Table, binary: bool, kind: Kind) -> Arc<Shape> {
-        let identity = (table.id, binary, kind);
+        let is_set = matches!(kind, Kind::SetProbe | Kind::SetDelete | Kind::SetUpdate(_) | Kind::SetReplace);
+        let search = match is_set {
+            true => Search::of_set(table, self.large.contains_key(&table.id)),
+            false => Search::of_row(table),
+        };
+        let identity = (table.id, binary, kind, search);
         if let Some(shape) = self.made.get(&identity) {
             return Arc::clone(shape);
         }
-        let shape = Arc::new(make(format!("shape{}", self.count), table, binary, &identity.2));
+        let shape = Arc::new(make(format!("shape{}", self.count), table, binary, &identity.2, search));
         self.count += 1;
         self.made.insert(identity, Arc::clone(&shape));
         shape
@@ -151,7 +194,7 @@ pub(crate) fn plain(name: &str, sql: &str) -> Shape {
     Shape { name, sql, parameter_types: Vec::new(), element_types: Vec::new(), by_index: None }
 }
 
-fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
+fn make(name: String, table: &Table, binary: bool, kind: &Kind, search: Search) -> Shape {
     let all: Vec<usize> = (0..table.columns.len()).collect();
     let key = || table.key.clone();
     let (sql, parameters) = match kind {
@@ -159,17 +202,17 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
         Kind::BagUpdate(present, finding) => {
             (finding.update(table, binary, present), [all, bags::written(present)].concat())
         }
-        Kind::SetProbe => (set_probe(table, binary), key()),
+        Kind::SetProbe => (set_probe(table, binary, search), key()),
         Kind::SetInsert => (set_insert(table, binary), all),
         Kind::Copy => (copy(table, binary), Vec::new()),
-        Kind::SetDelete => (set_delete(table, binary), key()),
+        Kind::SetDelete => (set_delete(table, binary, search), key()),
         Kind::SetUpdate(present) => {
             let written = non_key(table, present);
-            (set_update(table, binary, &written, &[]), [key(), written].concat())
+            (set_update(table, binary, search, (&written, &[])), [key(), written].concat())
         }
         Kind::SetReplace => {
             let written = non_key(table, &vec![true; table.columns.len()]);
-            (set_update(table, binary, &written, &table.extras), [key(), written].concat())
+            (set_update(table, binary, search, (&written, &table.extras)), [key(), written].concat())
         }
         Kind::RowInsert | Kind::RowUpdate(_) | Kind::RowDelete | Kind::RowProbe => {
             let positions = row_parameters(table, kind);
@@ -217,7 +260,12 @@ fn list<T>(
 
 /// The arrays as a relation `s(c0, c1, ...)`.
 fn from_arrays(columns: &[&Column], binary: bool) -> String {
-    format!("({}) AS s", unnested(columns.iter().map(|column| column.target.type_name.as_str()), binary))
+    format!("{} AS s", arrays(columns, binary))
+}
+
+/// The same without a name.
+fn arrays(columns: &[&Column], binary: bool) -> String {
+    format!("({})", unnested(columns.iter().map(|column| column.target.type_name.as_str()), binary))
 }
 
 /// The rows of arrays whose values have these types. They are taken apart in a select list, in step with one another; in
@@ -236,27 +284,40 @@ fn columns_at<'a>(table: &'a Table, positions: &[usize]) -> Vec<&'a Column> {
     positions.iter().map(|&position| &table.columns[position]).collect()
 }
 
-/// `t.key = s.cN` for the key, whose columns come first in the arrays.
-fn key_matches(table: &Table) -> String {
-    list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
-        let column = &table.columns[position];
-        let value = column.compared(format!("s.c{n}"));
-        format!("t.{}{} {} {value}", column.sql, column.collate, equality(column))
-    })
-}
-
-fn equality(column: &Column) -> &str {
-    column.target.equality.as_deref().unwrap_or("OPERATOR(pg_catalog.=)")
-}
-
-fn set_probe(table: &Table, binary: bool) -> String {
+fn set_probe(table: &Table, binary: bool, search: Search) -> String {
     let keys = from_arrays(&columns_at(table, &table.key), binary);
-    format!(
-        "SELECT 1 FROM {keys} WHERE EXISTS (SELECT FROM {}{} AS t WHERE {}) LIMIT 1",
-        table.only(),
-        table.sql,
-        key_matches(table)
-    )
+    let (only, sql) = (table.only(), &table.sql);
+    let found = match (search, &table.key_index) {
+        (Search::Ordered, Some(index)) => {
+            format!("({}) IS NOT NULL", search::place(table, index, &of_set("s")))
+        }
+        // OFFSET keeps it a query for each row: as a join the table might be read whole.
+        _ => {
+            let matches = search::is_key(table, "t", &of_set("s"));
+            format!("EXISTS (SELECT FROM {only}{sql} AS t WHERE {matches} OFFSET 0)")
+        }
+    };
+    format!("SELECT 1 FROM {keys} WHERE {found} LIMIT 1")
+}
+
+/// The key's values in rows of a set, in which its columns come first.
+fn of_set(rows: &str) -> impl Fn(usize) -> String {
+    move |n| format!("{rows}.c{n}")
+}
+
+/// Rows of a set beside the table's rows `t` of their keys: what stands in FROM and in WHERE.
+fn met(table: &Table, search: Search, arrays: &str, rows: &str) -> (String, String) {
+    match (search, &table.key_index) {
+        (Search::Ordered, Some(index)) => {
+            let place = search::place(table, index, &of_set("a"));
+            let still = search::is_still_key(table, "t", &of_set(rows));
+            (
+                format!("(SELECT ({place}) AS at, a.* FROM {arrays} AS a OFFSET 0) AS {rows}"),
+                format!("t.ctid = {rows}.at AND {still}"),
+            )
+        }
+        _ => (format!("{arrays} AS {rows}"), search::joins(table, search, "t", &of_set(rows))),
+    }
 }
 
 fn insert_into(table: &Table) -> String {
@@ -276,13 +337,19 @@ fn copy(table: &Table, binary: bool) -> String {
     format!("COPY {} ({names}) FROM STDIN (FORMAT {format})", table.sql)
 }
 
-fn set_delete(table: &Table, binary: bool) -> String {
-    let keys = from_arrays(&columns_at(table, &table.key), binary);
-    format!("DELETE FROM {}{} AS t USING {keys} WHERE {}", table.only(), table.sql, key_matches(table))
+fn set_delete(table: &Table, binary: bool, search: Search) -> String {
+    let (keys, met) = met(table, search, &arrays(&columns_at(table, &table.key), binary), "s");
+    format!("DELETE FROM {}{} AS t USING {keys} WHERE {met}", table.only(), table.sql)
 }
 
-fn set_update(table: &Table, binary: bool, written: &[usize], defaults: &[String]) -> String {
-    let arrays = from_arrays(&columns_at(table, &[&table.key, written].concat()), binary);
+/// Writes columns, and sets others to their defaults.
+fn set_update(
+    table: &Table,
+    binary: bool,
+    search: Search,
+    (written, defaults): (&[usize], &[String]),
+) -> String {
+    let arrays = arrays(&columns_at(table, &[&table.key, written].concat()), binary);
     let mut assignments = list(written.iter().enumerate(), ", ", |(n, &position)| {
         format!("{} = s.c{}", table.columns[position].sql, n + table.key.len())
     });
@@ -295,13 +362,18 @@ fn set_update(table: &Table, binary: bool, written: &[usize], defaults: &[String
         let key = &table.columns[table.key[0]].sql;
         assignments = format!("{key} = t.{key}");
     }
-    let (only, sql) = (table.only(), &table.sql);
-    format!("UPDATE {only}{sql} AS t SET {assignments} FROM {arrays} WHERE {}", key_matches(table))
+    let (rows, met) = met(table, search, &arrays, "s");
+    format!("UPDATE {}{} AS t SET {assignments} FROM {rows} WHERE {met}", table.only(), table.sql)
+}
+
+/// How a set of rows is deleted where the table looks large, without a name.
+pub(crate) fn of_large_set(table: &Table, binary: bool) -> Shape {
+    make(String::new(), table, binary, &Kind::SetDelete, Search::Plain)
 }
 
 /// The statement of one change, without a name.
 pub(crate) fn of_one_change(table: &Table, kind: &Kind) -> Shape {
-    make(String::new(), table, true, kind)
+    make(String::new(), table, true, kind, Search::of_row(table))
 }
 
 /// The columns whose values a statement of one change takes, in its order.
@@ -338,9 +410,36 @@ fn row_insert(table: &Table, put: Put<'_>) -> String {
     format!("{} VALUES ({values})", insert_into(table))
 }
 
-/// The condition that finds the row; its parameters start behind `before`.
+/// The condition that finds the row; its parameters start behind `before`. Whatever finds a row by its place looks at
+/// its values once more: another session may have made it another one since.
 fn located(table: &Table, before: usize, put: Put<'_>) -> String {
-    let condition = list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
+    let value = |n: usize| put(before + n);
+    let sql = &table.sql;
+    match (table.lookup, &table.key_index) {
+        (Lookup::UniqueKey, Some(index)) if Search::of_row(table) == Search::Ordered => {
+            let still = search::is_still_key(table, "t", &value);
+            format!("t.ctid = ({}) AND {still}", search::place(table, index, &value))
+        }
+        (Lookup::UniqueKey, _) => search::is_key(table, "t", &value),
+        _ if !table.partitioned => {
+            let condition = alike(table, before, put);
+            format!(
+                "t.ctid = (SELECT t.ctid FROM ONLY {sql} AS t WHERE {condition} LIMIT 1) AND ({condition}) IS TRUE"
+            )
+        }
+        _ => {
+            let condition = alike(table, before, put);
+            format!(
+                "(t.tableoid, t.ctid) IN (SELECT t.tableoid, t.ctid FROM {sql} AS t WHERE {condition} LIMIT 1) \
+                 AND ({condition}) IS TRUE"
+            )
+        }
+    }
+}
+
+/// A row has the values of the columns that identify it, which are not unique here.
+fn alike(table: &Table, before: usize, put: Put<'_>) -> String {
+    list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
         let column = &table.columns[position];
         let value = column.compared(put(before + n));
         let name = format!("{}{}", column.sql, column.collate);
@@ -354,21 +453,7 @@ fn located(table: &Table, before: usize, put: Put<'_>) -> String {
             }
             (Some(operator), _) => format!("t.{name} {operator} {value}"),
         }
-    });
-    let sql = &table.sql;
-    match (table.lookup, table.partitioned) {
-        (Lookup::UniqueKey, _) => condition,
-        // Once more of the row that is written: another session may have made it another one since.
-        (_, false) => {
-            format!("t.ctid = (SELECT t.ctid FROM ONLY {sql} AS t WHERE {condition} LIMIT 1) AND {condition}")
-        }
-        (_, true) => {
-            format!(
-                "(t.tableoid, t.ctid) IN (SELECT t.tableoid, t.ctid FROM {sql} AS t WHERE {condition} LIMIT 1) \
-                 AND {condition}"
-            )
-        }
-    }
+    })
 }
 
 fn row_delete(table: &Table, put: Put<'_>) -> String {
@@ -424,7 +509,7 @@ mod tests {
     use crate::table::fixtures;
 
     fn sql(binary: bool, kind: Kind) -> String {
-        make("p".into(), &fixtures::table(), binary, &kind).sql
+        make("p".into(), &fixtures::table(), binary, &kind, Search::Plain).sql
     }
 
     #[test]
@@ -453,7 +538,7 @@ mod tests {
 
     #[test]
     fn a_statement_insists_on_its_rows() {
-        let insisting = |kind| make("p".into(), &fixtures::table(), true, &kind).insisting();
+        let insisting = |kind| make("p".into(), &fixtures::table(), true, &kind, Search::Guarded).insisting();
         let begins_with = |kind, wanted: &str| insisting(kind).unwrap().sql.contains(wanted);
         assert!(begins_with(
             Kind::SetDelete,

@@ -1,7 +1,7 @@
 //! What the executors of one target have in common: figures, experience, and
 //! how far the target is.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) kept: Arc<Kept>,
     /// How far the target is, where transactions commit out of order.
     reach: Option<Mutex<Reach>>,
+    /// Tells the planner that a table of the target has changed.
+    tables_changed: Arc<AtomicBool>,
 }
 
 /// What a transaction costs that stays one, when many are sent to one session behind one another.
@@ -73,12 +75,23 @@ impl Shared {
             stored: AtomicU64::new(0),
             kept: Arc::default(),
             reach: None,
+            tables_changed: Arc::default(),
         }
     }
 
     /// The same where transactions commit out of order, behind `prefix`.
     pub(crate) fn relaxed(self, prefix: Lsn) -> Shared {
         Shared { reach: Some(Mutex::new(Reach::new(prefix))), ..self }
+    }
+
+    /// The same; `changed` hears of tables that have changed.
+    pub(crate) fn telling(self, changed: Arc<AtomicBool>) -> Shared {
+        Shared { tables_changed: changed, ..self }
+    }
+
+    /// A table of the target has changed.
+    pub(crate) fn table_changed(&self) {
+        self.tables_changed.store(true, Ordering::Relaxed);
     }
 
     /// Whether they do.

@@ -20,6 +20,7 @@ use base::{Oid, quote_ident};
 use proto::pgoutput::{Relation, RelationColumn, ReplicaIdentity};
 
 use crate::prefetch::Slot;
+use crate::search::{Bounds, KeyColumn, KeyIndex};
 
 /// A column of the target as its catalogs describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,6 +88,10 @@ pub(crate) struct UniqueKey {
     /// For each, ` COLLATE ...` if the index has another collation than the
     /// column: without it the planner would not use the index.
     pub(crate) collate: Vec<String>,
+    /// For each, how the index orders it.
+    pub(crate) bounds: Vec<Bounds>,
+    /// See [`KeyIndex::has_rival`].
+    pub(crate) has_rival: bool,
 }
 
 impl UniqueKey {
@@ -96,6 +101,15 @@ impl UniqueKey {
         let mut found: Vec<usize> = self.names.iter().map(position).collect::<Option<_>>()?;
         found.sort_unstable();
         Some(found)
+    }
+
+    /// It, where rows of `relation` are found by it.
+    fn index(&self, relation: &Relation) -> KeyIndex {
+        let position = |name: &String| relation.columns.iter().position(|column| column.name == *name);
+        let columns = self.names.iter().zip(&self.bounds).filter_map(|(name, bounds)| {
+            Some(KeyColumn { position: position(name)?, bounds: bounds.clone() })
+        });
+        KeyIndex { columns: columns.collect(), has_rival: self.has_rival }
     }
 }
 
@@ -115,6 +129,11 @@ pub(crate) struct Column {
 }
 
 impl Column {
+    /// Its equality as SQL.
+    pub(crate) fn equality(&self) -> &str {
+        self.target.equality.as_deref().unwrap_or("OPERATOR(pg_catalog.=)")
+    }
+
     /// A value of the source as it is compared with the column; `value` is SQL.
     pub(crate) fn compared(&self, value: String) -> String {
         match &self.rounded {
@@ -167,6 +186,8 @@ pub(crate) struct Table {
     /// The same, one flag per column.
     pub(crate) key_mask: Vec<bool>,
     pub(crate) lookup: Lookup,
+    /// By which rows are found with [`Lookup::UniqueKey`].
+    pub(crate) key_index: Option<KeyIndex>,
     pub(crate) path: Path,
     /// What may lead to a row whose values are known.
     pub(crate) indexed: Vec<Leading>,
@@ -176,7 +197,9 @@ pub(crate) struct Table {
     pub(crate) sole_unique_key: bool,
     /// What is read before its changes are applied.
     pub(crate) prefetch: Slot,
-    /// The target's table; of a partition, its root.
+    /// The target's table.
+    pub(crate) oid: Oid,
+    /// The same; of a partition, its root.
     pub(crate) root: Oid,
     /// What rows of different transactions can collide by (RULES A2).
     pub(crate) collisions: Collisions,
@@ -248,6 +271,7 @@ impl Table {
         let same_columns = self.columns == other.columns && self.extras == other.extras;
         let same_rows = self.key == other.key
             && self.lookup == other.lookup
+            && self.key_index == other.key_index
             && self.indexed == other.indexed
             && self.sole_unique_key == other.sole_unique_key;
         self.id == other.id || same_place && same_columns && same_rows
@@ -304,7 +328,8 @@ impl Table {
         let partitioned = target.partitioned;
         let sole_unique_key = target.sole_unique_key;
         let collisions = collisions(&relation, target, &columns, &key);
-        let root = target.root;
+        let (oid, root) = (target.oid, target.root);
+        let key_index = unique.map(|unique| unique.index(&relation));
         Ok(Table {
             id,
             name,
@@ -315,11 +340,13 @@ impl Table {
             key,
             key_mask,
             lookup,
+            key_index,
             path,
             indexed,
             exact_key,
             sole_unique_key,
             prefetch: Slot::default(),
+            oid,
             root,
             collisions,
         })
@@ -422,7 +449,14 @@ pub(crate) mod fixtures {
     use super::*;
 
     pub(crate) fn unique_key(name: &str) -> UniqueKey {
-        UniqueKey { names: vec![name.to_owned()], collate: vec![String::new()] }
+        let operator = |sign: &str| format!("OPERATOR(pg_catalog.{sign})");
+        let bounds = Bounds {
+            at_least: operator(">="),
+            at_most: operator("<="),
+            order: format!("USING {} NULLS LAST", operator("<")),
+        };
+        let (names, collate) = (vec![name.to_owned()], vec![String::new()]);
+        UniqueKey { names, collate, bounds: vec![bounds], has_rival: false }
     }
 
     pub(crate) fn target_column(name: &str, type_oid: u32) -> TargetColumn {
@@ -445,13 +479,21 @@ pub(crate) mod fixtures {
     }
 
     pub(crate) fn relation(identity: ReplicaIdentity) -> Arc<Relation> {
-        let column = |name: &str, key: bool| RelationColumn {
-            identity: key || identity == ReplicaIdentity::Full,
+        relation_of(identity, &["id"])
+    }
+
+    pub(crate) fn relation_with_key(key: &[&str]) -> Arc<Relation> {
+        relation_of(ReplicaIdentity::Default, key)
+    }
+
+    fn relation_of(identity: ReplicaIdentity, key: &[&str]) -> Arc<Relation> {
+        let column = |name: &str| RelationColumn {
+            identity: key.contains(&name) || identity == ReplicaIdentity::Full,
             name: name.to_owned(),
             type_oid: Oid(23),
             typmod: -1,
         };
-        let columns = vec![column("id", true), column("a", false), column("b", false)];
+        let columns = ["id", "a", "b"].map(column).to_vec();
         Arc::new(Relation { id: Oid(16384), namespace: "s".into(), name: "t".into(), identity, columns })
     }
 

@@ -43,14 +43,15 @@ pub struct Backends {
     pub asked: Arc<AtomicI32>,
 }
 
-/// Settings of a session that applies. The planner is told to join a set to
-/// the table by its index, whatever the statistics say: a set is small beside
-/// a table, and without statistics a hash join would read all of it.
-fn session_settings(options: &Options) -> Vec<(&str, &str)> {
+/// Settings of a session that applies. The planner is left no way to find a
+/// row but by an index, whatever the statistics say ([`crate::search`] has
+/// the argument), and what it costs is what we reckon with, not what somebody
+/// set for other queries.
+pub(crate) fn session_settings(synchronous_commit: &str) -> Vec<(&str, &str)> {
     vec![
         ("search_path", ""),
         ("row_security", "off"),
-        ("synchronous_commit", &options.synchronous_commit),
+        ("synchronous_commit", synchronous_commit),
         ("client_encoding", "UTF8"),
         ("datestyle", "ISO"),
         ("intervalstyle", "postgres"),
@@ -66,9 +67,23 @@ fn session_settings(options: &Options) -> Vec<(&str, &str)> {
         ("default_transaction_read_only", "off"),
         ("enable_nestloop", "on"),
         ("enable_indexscan", "on"),
+        ("enable_tidscan", "on"),
+        ("enable_partition_pruning", "on"),
+        ("enable_indexonlyscan", "off"),
+        ("enable_bitmapscan", "off"),
+        ("enable_seqscan", "off"),
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
-        ("enable_seqscan", "off"),
+        ("enable_material", "off"),
+        ("enable_memoize", "off"),
+        ("enable_sort", "off"),
+        ("enable_incremental_sort", "off"),
+        ("max_parallel_workers_per_gather", "0"),
+        ("seq_page_cost", "1"),
+        ("random_page_cost", "1"),
+        ("cpu_tuple_cost", "0.01"),
+        ("cpu_index_tuple_cost", "0.005"),
+        ("cpu_operator_cost", "0.0025"),
         ("jit", "off"),
         ("tcp_keepalives_idle", "30"),
         ("tcp_keepalives_interval", "10"),
@@ -145,7 +160,7 @@ impl Target {
 
 /// A session with the settings of one that applies, and whether it is a replica.
 async fn session(info: &ConnInfo, options: &Options) -> Result<(Wire, bool), Error> {
-    let settings = session_settings(options);
+    let settings = session_settings(&options.synchronous_commit);
     let name = options.subscription.application_name("apply");
     let mut wire = Wire::connect(info, &name, client::Replication::Off, &settings).await?;
     if wire.version().major() >= 17 {

@@ -184,6 +184,7 @@ impl Writer {
                 None => return Ok(None),
                 Some(Stage::Row(table, op)) => return self.row(&table, &op).map(Some),
                 Some(Stage::Truncate { tables, restart_identity }) => {
+                    tables.iter().for_each(|table| self.shapes.looks(table, 0.0));
                     return Ok(Some(truncate(&tables, restart_identity)));
                 }
                 Some(Stage::Tables(stage)) => {
@@ -271,6 +272,11 @@ impl Writer {
             made.extend([by_hash, statement, by_index]);
         }
         Ok(())
+    }
+
+    /// What is known of how large tables look.
+    pub(crate) fn shapes(&mut self) -> &mut Shapes {
+        &mut self.shapes
     }
 
     /// What is left of a statement that was sent.
@@ -509,6 +515,9 @@ impl Folding {
                 let statement = if kind == Kind::SetInsert {
                     writer.insert(table, arrays)
                 } else {
+                    if kind == Kind::SetDelete {
+                        writer.shapes.shrinks(table, rows);
+                    }
                     arrays.into_statement(writer.shapes.get(table, writer.binary, kind), rows)
                 };
                 return Ok(Some((statement, paced)));

@@ -162,6 +162,16 @@ impl<'b> Way<'b> {
 impl Executor {
     /// Applies whole transactions, each as one.
     pub(super) async fn apply_each(&mut self, mut rest: Batch) -> Result<(), Error> {
+        if self.sizes.are_old(Instant::now()) {
+            let table = |change: &'_ Change| match change {
+                Change::Row { table, .. } => Some(Arc::clone(table)),
+                Change::Truncate { .. } => None,
+            };
+            let mut tables: Vec<Arc<Table>> = rest.changes.iter().filter_map(table).collect();
+            tables.sort_unstable_by_key(|table| table.id);
+            tables.dedup_by_key(|table| table.id);
+            self.look_at_sizes(tables.iter(), true).await?;
+        }
         while !rest.ends.is_empty() {
             let mut count = self.span.next(rest.ends.len());
             let mut committed = 0;

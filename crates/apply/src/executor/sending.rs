@@ -110,7 +110,7 @@ impl<'w> Sending<'w> {
                 return Err(Setback::Broken(Kind::Statement { what: "BEGIN", error: error.clone() }.into()));
             }
             tracing::debug!(code = %error.code, "a set failed: {}", error.message);
-            return Err(Setback::Unexpected);
+            return Err(Setback::Failed(error.code.clone()));
         }
         if !fits || result.rows != expected {
             return Err(Setback::Unexpected);

@@ -29,6 +29,7 @@ use base::{Oid, quote_ident};
 
 use super::gauge::Gauge;
 use super::{Mode, Written};
+use crate::search::{self, Search};
 use crate::shape::Shape;
 use crate::table::{Column, Lookup as Located, Table};
 
@@ -42,6 +43,8 @@ pub(super) struct KeyColumn {
     pub(super) greater: String,
     /// ` COLLATE ...`, if the index has another collation than the column.
     pub(super) collate: String,
+    /// What stands behind the column in ORDER BY for the order of the index.
+    pub(super) order: String,
 }
 
 /// A valid, full B-tree of the target without expressions.
@@ -253,24 +256,24 @@ impl Making<'_> {
         }
     }
 
-    /// `t.key = s.cN`, for the key whose columns come first.
-    fn key_matches(&self) -> String {
-        let condition = |(n, &position): (usize, &usize)| {
-            let column = self.column(position);
-            let equality = column.target.equality.as_deref().unwrap_or("OPERATOR(pg_catalog.=)");
-            format!("t.{} {equality} {}", column.sql, column.compared(format!("s.c{n}")))
+    /// The row of a key, whose values come first, and `more` of it as `o`. OFFSET keeps it a query for each row of the
+    /// set: as a join the table might be read whole. The place is asked for because no index has it: the heap page is
+    /// read also where all of it is visible.
+    fn found(&self, more: &str) -> String {
+        let (from, value) = (self.from(), |n: usize| format!("s.c{n}"));
+        let still = match &self.table.key_index {
+            Some(index) if Search::of_row(self.table) == Search::Ordered => {
+                format!("t.ctid = ({})", search::place(self.table, index, &value))
+            }
+            _ => search::is_key(self.table, "t", &value),
         };
-        self.table.key.iter().enumerate().map(condition).collect::<Vec<_>>().join(" AND ")
+        format!("(SELECT t.ctid{more} FROM {from} WHERE {still} OFFSET 0) AS o")
     }
 
-    /// `ctid` is asked for because no index has it: the heap page is read also where all of it is visible.
     fn row(&self) -> Lookup {
         let arrays = self.sorted_arrays(&self.table.key, self.table.key.len());
-        let (from, matches) = (self.from(), self.key_matches());
-        let sql = format!(
-            "SELECT pg_catalog.count(o.ctid) FROM {arrays} \
-             CROSS JOIN LATERAL (SELECT t.ctid FROM {from} WHERE {matches}) AS o"
-        );
+        let sql =
+            format!("SELECT pg_catalog.count(o.ctid) FROM {arrays} CROSS JOIN LATERAL {}", self.found(""));
         Lookup { reads_row: true, ..self.lookup("row", sql, self.table.key.clone()) }
     }
 
@@ -287,20 +290,22 @@ impl Making<'_> {
         }
     }
 
-    /// Finds nothing, at the leaf where `values` belong.
+    /// Finds nothing, at the leaf where `values` belong. Without sorting only this index gives the order, and LIMIT keeps
+    /// it a query for each row.
     fn leaf(&self, index: &Index, values: &[String]) -> String {
         let last = index.keys.len() - 1;
-        let mut condition = String::new();
+        let (mut condition, mut order) = (String::new(), String::new());
         for (number, (key, value)) in index.keys.iter().zip(values).enumerate() {
             let column = format!("t.{}{}", quote_ident(&key.name), key.collate);
             let written = if number < last {
                 write!(condition, "{column} {} {value} AND ", key.equal)
             } else {
+                order = format!("{column} {}", key.order);
                 write!(condition, "{column} {} {value} AND {column} {} {value}", key.greater, key.less)
             };
             written.expect("a string takes everything");
         }
-        format!("SELECT FROM {} WHERE {condition}", self.from())
+        format!("SELECT FROM {} WHERE {condition} ORDER BY {order} LIMIT 1", self.from())
     }
 
     /// `None` if no index but the identity's own is entered by a new version.
@@ -325,11 +330,9 @@ impl Making<'_> {
         let columns = [key.as_slice(), &compared].concat();
         let place = |position: &usize| columns.iter().position(|column| column == position);
         let mut sql = format!(
-            "SELECT pg_catalog.count(o.ctid) FROM {} CROSS JOIN LATERAL (SELECT t.ctid, {} AS moved FROM {} WHERE {}) AS o",
+            "SELECT pg_catalog.count(o.ctid) FROM {} CROSS JOIN LATERAL {}",
             self.sorted_arrays(&columns, key.len()),
-            self.differs(&compared),
-            self.from(),
-            self.key_matches()
+            self.found(&format!(", {} AS moved", self.differs(&compared)))
         );
         for (number, index, positions) in &entered {
             // Columns of an index all block HOT, so each is there.
@@ -369,6 +372,7 @@ pub(super) mod tests {
             equal: operator("="),
             greater: operator(">"),
             collate: String::new(),
+            order: format!("USING {} NULLS LAST", operator("<")),
         };
         Index { oid, name: name.to_owned(), keys: columns.iter().map(key).collect() }
     }
@@ -459,7 +463,8 @@ pub(super) mod tests {
             all.new_row[0].shape.sql,
             "SELECT FROM (SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1 ORDER BY 1, 2) AS s \
              CROSS JOIN LATERAL (SELECT FROM ONLY \"s\".\"t\" AS t WHERE t.\"b\" OPERATOR(pg_catalog.=) s.c0 \
-             AND t.\"a\" OPERATOR(pg_catalog.>) s.c1 AND t.\"a\" OPERATOR(pg_catalog.<) s.c1) AS i"
+             AND t.\"a\" OPERATOR(pg_catalog.>) s.c1 AND t.\"a\" OPERATOR(pg_catalog.<) s.c1 \
+             ORDER BY t.\"a\" USING OPERATOR(pg_catalog.<) NULLS LAST LIMIT 1) AS i"
         );
         let text = Layout::new(&fixtures::table(), &Indexes::default(), Mode::Identity, false);
         let row = text.row.unwrap();
@@ -467,7 +472,7 @@ pub(super) mod tests {
             row.shape.sql,
             "SELECT pg_catalog.count(o.ctid) FROM (SELECT u.c0::integer AS c0 FROM (SELECT pg_catalog.unnest($1) \
              AS c0) AS u ORDER BY 1) AS s CROSS JOIN LATERAL (SELECT t.ctid FROM ONLY \"s\".\"t\" AS t WHERE \
-             t.\"id\" OPERATOR(pg_catalog.=) s.c0) AS o"
+             t.\"id\" OPERATOR(pg_catalog.=) s.c0 OFFSET 0) AS o"
         );
         assert_eq!(row.shape.parameter_types, [TEXT_ARRAY]);
     }

@@ -517,6 +517,25 @@ fn same_key(table: &Table, old: &Tuple, new: &Tuple) -> bool {
 }
 
 #[cfg(test)]
+pub(crate) mod on_servers {
+    //! What the tests of plans ask of the look-ups.
+
+    use client::Wire;
+
+    use super::*;
+    use crate::shape::Shape;
+
+    pub(crate) use super::worker::SETTINGS;
+
+    /// Every look-up of `table`, and the columns that it takes.
+    pub(crate) async fn look_ups(wire: &mut Wire, table: &Table) -> Vec<(Arc<Shape>, Vec<usize>)> {
+        let indexes = target::read_indexes(wire, table).await.expect("the catalogs");
+        let layout = Layout::new(table, &indexes, Mode::All, false);
+        layout.all().map(|lookup| (Arc::clone(&lookup.shape), lookup.columns.clone())).collect()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use proto::pgoutput::OldTuple;
 

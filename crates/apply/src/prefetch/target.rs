@@ -75,9 +75,9 @@ pub(super) async fn read_indexes(wire: &mut Wire, table: &Table) -> Result<Index
         if indexes.btrees.last().is_none_or(|index| index.oid != oid) {
             indexes.btrees.push(Index { oid, name: text(&row, 1), keys: Vec::new() });
         }
-        let [name, less, equal, greater, collate] = [2, 3, 4, 5, 6].map(|at| text(&row, at));
+        let [name, less, equal, greater, collate, order] = [2, 3, 4, 5, 6, 7].map(|at| text(&row, at));
         if let Some(index) = indexes.btrees.last_mut() {
-            index.keys.push(KeyColumn { name, less, equal, greater, collate });
+            index.keys.push(KeyColumn { name, less, equal, greater, collate, order });
         }
     }
     let blocking = HOT_BLOCKING.replace("$1", &relation).replace("$2", summarizing);
@@ -91,7 +91,9 @@ const BTREES: &str = "
 SELECT i.indexrelid, pg_catalog.quote_ident(c.relname), a.attname, o.less, o.equal, o.greater,
        coalesce((SELECT pg_catalog.format(' COLLATE %I.%I', n.nspname, l.collname)
                    FROM pg_catalog.pg_collation l JOIN pg_catalog.pg_namespace n ON n.oid = l.collnamespace
-                  WHERE l.oid = i.indcollation[k.n] AND l.oid <> a.attcollation), '')
+                  WHERE l.oid = i.indcollation[k.n] AND l.oid <> a.attcollation), ''),
+       'USING ' || CASE WHEN i.indoption[k.n] & 1 = 0 THEN o.less ELSE o.greater END
+       || CASE WHEN i.indoption[k.n] & 2 = 0 THEN ' NULLS LAST' ELSE ' NULLS FIRST' END
   FROM pg_catalog.pg_index i
   JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
   JOIN pg_catalog.pg_am m ON m.oid = c.relam AND m.amname = 'btree'
@@ -155,7 +157,9 @@ fn judge(plan: &[String], indexes: &[String], reads_row: bool) -> Result<(), Mis
         conditions += usize::from(line.starts_with("Index Cond:"));
         let scan = line.strip_prefix("Index Only Scan using ").or(line.strip_prefix("Index Scan using "));
         let Some(scan) = scan else {
-            if line.contains(" Scan on ") && !line.starts_with("Subquery Scan") {
+            // The row of a place that an index has found is all that `Tid Scan` reads.
+            let is_none = line.starts_with("Subquery Scan") || reads_row && line.starts_with("Tid Scan");
+            if line.contains(" Scan on ") && !is_none {
                 return misuse(
                     missing.first().copied(),
                     format!("the planner would use another way ({line})"),

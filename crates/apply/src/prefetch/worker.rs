@@ -33,7 +33,7 @@ const GROUP_ROWS: std::ops::RangeInclusive<usize> = super::ROWS_MIN..=256;
 
 /// Nothing is written, no lock is waited for, and nothing takes long. Plans are made once, by their indexes, as
 /// those of the applier's sets are.
-const SETTINGS: [(&str, &str); 21] = [
+pub(crate) const SETTINGS: [(&str, &str); 26] = [
     ("search_path", ""),
     ("row_security", "off"),
     ("client_encoding", "UTF8"),
@@ -48,12 +48,17 @@ const SETTINGS: [(&str, &str); 21] = [
     ("idle_in_transaction_session_timeout", "10s"),
     ("idle_session_timeout", "0"),
     ("plan_cache_mode", "force_generic_plan"),
+    ("enable_nestloop", "on"),
+    ("enable_indexscan", "on"),
+    ("enable_indexonlyscan", "on"),
     ("enable_seqscan", "off"),
     ("enable_bitmapscan", "off"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("enable_material", "off"),
     ("enable_memoize", "off"),
+    ("enable_sort", "off"),
+    ("enable_incremental_sort", "off"),
     ("max_parallel_workers_per_gather", "0"),
     ("jit", "off"),
 ];

@@ -8,22 +8,27 @@
 //! nothing but indexes, so the statement stands between [`JOIN_BY_HASH`] and [`JOIN_BY_INDEX`].
 //!
 //! The values are compared once more with the row that is written, because another session may have changed it since: it
-//! is another row then, as for native apply.
+//! is another row then, as for native apply. That comparison is of no use to a join or an index, so that the row is
+//! fetched by its place and nothing else.
 
-use super::{columns_at, equality, list, unnested};
+use super::{columns_at, list, unnested};
 use crate::bag::Mask;
 use crate::table::Table;
 
-/// For the statement behind it; no index is of use, not even one that reads the table in another order. Gives no row.
-pub(crate) const JOIN_BY_HASH: &str = "SELECT 1 WHERE pg_catalog.set_config('enable_hashjoin', 'on', true) OPERATOR(pg_catalog.=) '' \
+/// For the statement behind it; no index is of use, not even one that reads the table in another order. It is planned
+/// as it is executed, so that the planner sees how large the table is then: for what it takes for an empty table it
+/// would read the set once for each row of it. Gives no row.
+pub(crate) const JOIN_BY_HASH: &str = "SELECT 1 WHERE pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_hashjoin', 'on', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_seqscan', 'on', true) OPERATOR(pg_catalog.=) '' \
-     OR pg_catalog.set_config('enable_indexscan', 'off', true) OPERATOR(pg_catalog.=) '' \
-     OR pg_catalog.set_config('enable_bitmapscan', 'off', true) OPERATOR(pg_catalog.=) ''";
+     OR pg_catalog.set_config('enable_sort', 'on', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_indexscan', 'off', true) OPERATOR(pg_catalog.=) ''";
 /// The settings that sessions which apply have.
-pub(crate) const JOIN_BY_INDEX: &str = "SELECT 1 WHERE pg_catalog.set_config('enable_hashjoin', 'off', true) OPERATOR(pg_catalog.=) '' \
+pub(crate) const JOIN_BY_INDEX: &str = "SELECT 1 WHERE pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_hashjoin', 'off', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_seqscan', 'off', true) OPERATOR(pg_catalog.=) '' \
-     OR pg_catalog.set_config('enable_indexscan', 'on', true) OPERATOR(pg_catalog.=) '' \
-     OR pg_catalog.set_config('enable_bitmapscan', 'on', true) OPERATOR(pg_catalog.=) ''";
+     OR pg_catalog.set_config('enable_sort', 'off', true) OPERATOR(pg_catalog.=) '' \
+     OR pg_catalog.set_config('enable_indexscan', 'on', true) OPERATOR(pg_catalog.=) ''";
 
 /// How a set of rows is found.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -43,7 +48,7 @@ impl Finding {
     fn alike(&self, table: &Table, row: &str, s: &str) -> String {
         list(table.columns.iter().enumerate(), " AND ", |(n, column)| {
             let name = format!("{row}.{}", column.sql);
-            let (operator, value) = (equality(column), column.compared(format!("{s}.c{n}")));
+            let (operator, value) = (column.equality(), column.compared(format!("{s}.c{n}")));
             match (&column.target.equality, self.nulls.as_ref().map(|nulls| nulls[n])) {
                 // Not IS NULL, which a row of NULLs satisfies.
                 (_, Some(true)) => format!("{name} IS NOT DISTINCT FROM NULL"),
@@ -74,9 +79,11 @@ impl Finding {
                 "(SELECT (SELECT x.ctid FROM ONLY {sql} AS x WHERE {alike} LIMIT 1) AS at, s.* FROM {arrays} OFFSET 0) AS f"
             );
         }
+        // LEFT, so that the table's rows are never gone through with a look at the whole set for each.
         format!(
             "(SELECT DISTINCT ON (s.i) x.ctid AS at, s.* \
-             FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) AS s JOIN ONLY {sql} AS x ON {alike}) AS f"
+             FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) AS s \
+             LEFT JOIN ONLY {sql} AS x ON {alike}) AS f"
         )
     }
 
@@ -91,14 +98,14 @@ impl Finding {
         }
         let (found, same) = (self.found(table, binary, &written), self.alike(table, "t", "f"));
         format!(
-            "UPDATE ONLY {} AS t SET {assignments} FROM {found} WHERE t.ctid = f.at AND {same}",
+            "UPDATE ONLY {} AS t SET {assignments} FROM {found} WHERE t.ctid = f.at AND ({same}) IS TRUE",
             table.sql
         )
     }
 
     pub(super) fn delete(&self, table: &Table, binary: bool) -> String {
         let (found, same) = (self.found(table, binary, &[]), self.alike(table, "t", "f"));
-        format!("DELETE FROM ONLY {} AS t USING {found} WHERE t.ctid = f.at AND {same}", table.sql)
+        format!("DELETE FROM ONLY {} AS t USING {found} WHERE t.ctid = f.at AND ({same}) IS TRUE", table.sql)
     }
 }
 

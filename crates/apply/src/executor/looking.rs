@@ -1,0 +1,158 @@
+//! Whether statements are executed as they are meant to be: how large the tables look, what plans
+//! were made, and what is done when one ran away.
+//!
+//! Nothing of it is needed for the right rows, so that whatever cannot be asked is left.
+
+use std::time::Instant;
+
+use super::*;
+use crate::runaway;
+use crate::shape::of_large_set;
+use crate::sizes;
+
+/// Plans are looked at again when a table looks so many times as large as then.
+const GROWN: f64 = 8.0;
+
+impl Executor {
+    /// Asks how large the tables of `plan` look, as far as that is not known. `outside` a transaction an error ends
+    /// nothing.
+    pub(super) async fn look_at_sizes<'t>(
+        &mut self,
+        tables: impl Iterator<Item = &'t Arc<Table>> + Clone,
+        outside: bool,
+    ) -> Result<(), Error> {
+        let now = Instant::now();
+        let due = self.sizes.due(tables.clone().map(AsRef::as_ref), now);
+        if due.is_empty() {
+            return Ok(());
+        }
+        let rows = match self.wire.query(&sizes::question(&due)).await {
+            Ok(rows) => rows,
+            Err(_) if self.wire_is_alive() && outside => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let answers: Vec<_> = rows.iter().filter_map(|row| sizes::answer(row)).collect();
+        let changed = answers.iter().filter(|size| self.sizes.know(size, now)).count() > 0;
+        if changed {
+            tracing::info!("tables were altered on the target: they are looked at anew");
+            self.shared.table_changed();
+        }
+        for table in tables {
+            let Some(size) = answers.iter().find(|size| size.oid == table.oid) else { continue };
+            // A table that has changed is mapped anew; until then nothing is taken for granted.
+            let rows = match !changed && self.may_be_plain(table, size.rows, outside).await? {
+                true => size.rows,
+                false => 0.0,
+            };
+            self.writer.shapes().looks(table, rows);
+            if size.rows > GROWN * self.planned_at.get(&table.id).copied().unwrap_or(1.0) {
+                self.planned_at.insert(table.id, size.rows);
+                let made = self.writer.shapes().made_for(table);
+                let prepared = made.filter(|shape| self.prepared.names.contains(&shape.name));
+                self.prepared.unseen.extend(prepared);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether sets of rows of a table that looks like one of `rows` rows may have their fastest form. Where another
+    /// index might be taken, the plan that would be made now tells.
+    async fn may_be_plain(&mut self, table: &Table, rows: f64, outside: bool) -> Result<bool, Error> {
+        let Some(index) = &table.key_index else { return Ok(false) };
+        if rows < sizes::LARGE || !index.has_rival || table.key.len() == 1 {
+            return Ok(rows >= sizes::LARGE);
+        }
+        if !outside {
+            return Ok(false);
+        }
+        match explain(&mut self.wire, &of_large_set(table, self.writer.binary())).await {
+            Ok(plan) => Ok(conditions(&plan) == table.key.len()),
+            Err(_) if self.wire_is_alive() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Says so if the planner does not do as the session's settings tell it to: rows are found, but slowly.
+    pub(super) async fn look_at_plans(&mut self) -> Result<(), Error> {
+        for shape in std::mem::take(&mut self.prepared.unseen) {
+            match explain(&mut self.wire, &shape).await {
+                Ok(plan) => {
+                    if let (Some(scan), Some(table)) = (whole_scan(&plan), &shape.by_index) {
+                        tracing::warn!(
+                            %table,
+                            plan = scan,
+                            statement = %shape.sql,
+                            "the target's planner reads the whole table to find rows by their identity; look at the \
+                             index on it"
+                        );
+                    }
+                }
+                Err(_) if self.wire_is_alive() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `error` is of a statement that was taken back because it ran away; it is remembered until [`Self::heal`].
+    pub(super) fn ran_away(&mut self, code: &str) -> bool {
+        // query_canceled
+        if code == "57014"
+            && let Some(statement) = self.cancelled.take()
+        {
+            self.away = Some(statement);
+        }
+        self.away.is_some()
+    }
+
+    /// After a statement that ran away was rolled back: plans are made anew, with fresh statistics of its table.
+    pub(super) async fn heal(&mut self) -> Result<(), Error> {
+        let tables = std::mem::take(&mut self.away_from);
+        let Some(runaway::Statement { text, ran }) = self.away.take() else { return Ok(()) };
+        add(&self.shared.counters.replanned, 1);
+        let named = tables.iter().filter(|table| text.contains(&table.sql));
+        let mut remedies = vec!["DISCARD PLANS".to_owned()];
+        let mut names = Vec::new();
+        for table in named {
+            self.writer.shapes().doubt(table);
+            names.push(table.name.as_str());
+            remedies.push(format!("ANALYZE (SKIP_LOCKED) {}", table.sql));
+        }
+        remedies.dedup();
+        names.dedup();
+        tracing::warn!(
+            table = names.join(", "),
+            seconds = ran.as_secs(),
+            "a statement ran far longer than it should and was cancelled; its table is analyzed, its plan is made \
+             anew, and the changes are applied again"
+        );
+        self.sizes.forget();
+        for remedy in remedies {
+            match self.wire.query(&remedy).await {
+                Ok(_) => {}
+                Err(error) if self.wire_is_alive() => tracing::debug!("{remedy}: {error}"),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many columns the condition of the plan's index has. Each is `(column = value)`, and values are columns, too.
+fn conditions(plan: &[String]) -> usize {
+    let condition = plan.iter().find_map(|line| line.trim_start().strip_prefix("Index Cond: "));
+    condition.map_or(0, |condition| condition.matches(" AND ").count() + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_columns_of_a_condition_are_counted() {
+        let plan = |condition: &str| [" ->  Index Scan using i on t".to_owned(), condition.to_owned()];
+        assert_eq!(conditions(&plan("      Index Cond: ((k = s.c0) AND (id = s.c1))")), 2);
+        assert_eq!(conditions(&plan("      Index Cond: (k = s.c0)")), 1);
+        assert_eq!(conditions(&plan("      Filter: (k = s.c0)")), 0);
+    }
+}

@@ -1,0 +1,132 @@
+//! RULES Q1, the kind: a plan made while a table looked small, empty or of dead rows only, and kept for
+//! the life of a session.
+//!
+//! Tables grow a thousandfold inside one transaction of the stream, where no ANALYZE can help. What
+//! proves the plan is what the server counts: rows that index scans read, `idx_tup_read`. A look-up
+//! reads one; a plan that reads the index for each row of a set, hundreds of millions.
+
+use crate::support::{DECODED, FOLDED, Scenario, scenario_alone, scenario_with};
+
+/// Rows that index scans on the target's tables read, as the server has counted.
+fn rows_read(s: &Scenario) -> u64 {
+    let sql = "SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes WHERE schemaname = 'public'";
+    s.target_one_of(0, sql).parse().expect("a number")
+}
+
+/// A table that is tiny when its statements are planned, grows, and is updated and emptied in one transaction each.
+#[test]
+fn q1_a_table_that_grew_in_the_stream_is_updated_and_emptied_by_its_index() {
+    scenario_with(&[FOLDED, DECODED], |s| {
+        s.both(
+            "CREATE TABLE t (id int PRIMARY KEY, v int, w text);
+             CREATE TABLE rivals (k int, id int, v int, PRIMARY KEY (k, id)); CREATE INDEX ON rivals (k)",
+        );
+        s.source(
+            "INSERT INTO t VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c'); INSERT INTO rivals VALUES (0, 1, 1)",
+        );
+        s.follow();
+        s.target("ANALYZE t, rivals");
+        s.source("UPDATE t SET v = 0 WHERE id = 1; DELETE FROM t WHERE id = 2");
+        s.source(
+            "UPDATE rivals SET v = 0; INSERT INTO rivals VALUES (1, 2, 2); DELETE FROM rivals WHERE k = 1",
+        );
+        s.catch_up();
+        let before = rows_read(s);
+        s.source(
+            "INSERT INTO t SELECT i, i, 'w' FROM generate_series(10, 30009) i;
+             INSERT INTO rivals SELECT i % 2, i, i FROM generate_series(10, 30009) i",
+        );
+        s.source("UPDATE t SET v = v + 1; UPDATE rivals SET v = v + 1");
+        s.source("DELETE FROM t; DELETE FROM rivals");
+        s.catch_up();
+        s.same();
+        // 60,000 rows, each looked up twice, and what each look-up meets besides.
+        let read = rows_read(s) - before;
+        assert!(read < 20 * 120_000, "{read} rows were read");
+    });
+}
+
+/// All of it in one transaction, with a TRUNCATE before.
+#[test]
+fn q1_a_table_that_grows_and_changes_in_one_transaction_is_searched_by_its_index() {
+    scenario_with(&[FOLDED, DECODED], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v int, w text)");
+        s.source("INSERT INTO t SELECT i, i, 'w' FROM generate_series(1, 20000) i");
+        s.follow();
+        s.target("ANALYZE t");
+        s.source("UPDATE t SET v = 0 WHERE id < 100");
+        s.catch_up();
+        let before = rows_read(s);
+        s.source(
+            "BEGIN; TRUNCATE t; INSERT INTO t SELECT i, i, 'w' FROM generate_series(1, 30000) i;
+             UPDATE t SET v = v + 1; UPDATE t SET w = 'x' || id; DELETE FROM t WHERE id % 3 = 0; COMMIT",
+        );
+        s.catch_up();
+        s.same();
+        let read = rows_read(s) - before;
+        assert!(read < 20 * 120_000, "{read} rows were read");
+    });
+}
+
+/// An index that comes to stand beside the key's while pgsluice runs is taken into account.
+#[test]
+fn q1_an_index_made_on_the_target_meanwhile_is_no_reason_to_read_more() {
+    scenario_with(&[FOLDED], |s| {
+        s.both("CREATE TABLE t (k int, id int, v int, PRIMARY KEY (k, id))");
+        s.source("INSERT INTO t VALUES (0, 1, 1)");
+        s.follow();
+        s.source("UPDATE t SET v = 2");
+        s.catch_up();
+        s.target("CREATE INDEX ON t (k); ANALYZE t");
+        // Asked again after five seconds; something has to come meanwhile.
+        let told = || s.log(0).contains("tables were altered on the target");
+        let mut number = 10;
+        let seen = testkit::wait_for("the new index to be seen", crate::support::BOUND, || {
+            number += 1;
+            s.source(&format!(
+                "INSERT INTO t VALUES (0, {number}, 1); UPDATE t SET v = v + 1 WHERE id = {number}"
+            ));
+            Ok(told())
+        });
+        seen.unwrap();
+        let before = rows_read(s);
+        s.source("INSERT INTO t SELECT 0, i, i FROM generate_series(100000, 120000) i");
+        s.source("UPDATE t SET v = v + 1");
+        s.catch_up();
+        s.same();
+        let read = rows_read(s) - before;
+        assert!(read < 20 * 40_000, "{read} rows were read");
+    });
+}
+
+/// A statement that runs away all the same is taken back, its table is analyzed, and the changes are applied. What runs
+/// away here is a table without a key, found by an index that tells nothing.
+#[test]
+fn q1_a_statement_that_runs_away_is_taken_back_and_planned_anew() {
+    scenario_alone(
+        &[FOLDED],
+        |source| source,
+        |target| target.setting("autovacuum", "off"),
+        |s| {
+            let table = "CREATE TABLE t (k int, id int, v int); ALTER TABLE t REPLICA IDENTITY FULL;
+                         CREATE INDEX ON t (k)";
+            s.both(table);
+            s.target("CREATE INDEX ON t (id)");
+            s.source("INSERT INTO t VALUES (0, 1, 1), (0, 2, 2)");
+            s.follow();
+            s.target("ANALYZE t");
+            s.source("UPDATE t SET v = v + 1; DELETE FROM t WHERE id = 2");
+            s.catch_up();
+            // What the planner is told of the columns is wrong from here on: id looks as if it told nothing.
+            s.target("ALTER TABLE t ALTER id SET (n_distinct = 1), ALTER k SET (n_distinct = -1); ANALYZE t");
+            s.source("INSERT INTO t SELECT 0, i, i FROM generate_series(10, 40009) i");
+            s.catch_up();
+            s.target("ANALYZE t");
+            s.source("UPDATE t SET v = v + 1 WHERE id % 2 = 0");
+            s.wait_for_log("a statement ran far longer than it should and was cancelled");
+            s.target("ALTER TABLE t ALTER id RESET (n_distinct), ALTER k RESET (n_distinct); ANALYZE t");
+            s.catch_up();
+            s.same();
+        },
+    );
+}
