@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// Rules that apply today, and what would be lost without each.
-const RULES: [(&str, &str); 25] = [
+const RULES: [(&str, &str); 26] = [
     (
         "p1",
         "commits in the source's order, and progress that is the truth also where an abort can move an origin",
@@ -48,6 +48,10 @@ const RULES: [(&str, &str); 25] = [
     (
         "w3",
         "a failover is followed where the new primary has all that was applied, and WAL can wait for it to",
+    ),
+    (
+        "q1",
+        "a statement that finds rows by their key looks each up, whatever the statistics said when it was planned",
     ),
     ("s1", "what a window may forget and a history may not"),
     ("s2", "size is bounded also where leaves are never full again"),

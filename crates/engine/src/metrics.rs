@@ -189,6 +189,12 @@ const FAMILIES: &[Family] = &[
         "Transactions committed on the target before an earlier one.",
         |s| plain(s.totals.out_of_order as f64),
     ),
+    family(
+        "pgsluice_replanned_statements_total",
+        "counter",
+        "Statements that ran far longer than they should, were cancelled and planned anew.",
+        |s| plain(s.totals.replanned as f64),
+    ),
     family("pgsluice_replays_total", "counter", "Chunks applied again one change at a time.", |s| {
         plain(s.totals.replays as f64)
     }),

@@ -69,6 +69,9 @@ pub struct Totals {
     pub rows_written: u64,
     /// Chunks rolled back and applied again one change at a time.
     pub replays: u64,
+    /// Statements that ran far longer than they should, were cancelled and planned anew.
+    #[serde(default)]
+    pub replanned: u64,
     /// Chunks executed before their turn to commit.
     #[serde(default)]
     pub ahead: u64,
@@ -332,6 +335,7 @@ impl Status {
             batches: get(&counters.batches),
             rows_written: get(&counters.rows_written),
             replays: get(&counters.replays),
+            replanned: get(&counters.replanned),
             ahead: get(&counters.ahead),
             ahead_void: get(&counters.ahead_void),
             out_of_order: get(&counters.out_of_order),

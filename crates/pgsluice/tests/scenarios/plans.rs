@@ -100,7 +100,8 @@ fn q1_an_index_made_on_the_target_meanwhile_is_no_reason_to_read_more() {
 }
 
 /// A statement that runs away all the same is taken back, its table is analyzed, and the changes are applied. What runs
-/// away here is a table without a key, found by an index that tells nothing.
+/// away here is a table without a key: by its statistics one index finds a row and the other finds all, and then it is
+/// the other way round.
 #[test]
 fn q1_a_statement_that_runs_away_is_taken_back_and_planned_anew() {
     scenario_alone(
@@ -108,25 +109,19 @@ fn q1_a_statement_that_runs_away_is_taken_back_and_planned_anew() {
         |source| source,
         |target| target.setting("autovacuum", "off"),
         |s| {
-            let table = "CREATE TABLE t (k int, id int, v int); ALTER TABLE t REPLICA IDENTITY FULL;
-                         CREATE INDEX ON t (k)";
-            s.both(table);
+            s.both(
+                "CREATE TABLE t (k int, id int, v int); ALTER TABLE t REPLICA IDENTITY FULL; CREATE INDEX ON t (k)",
+            );
             s.target("CREATE INDEX ON t (id)");
-            s.source("INSERT INTO t VALUES (0, 1, 1), (0, 2, 2)");
+            s.source("INSERT INTO t SELECT -i, 0, i FROM generate_series(1, 1000) i");
             s.follow();
             s.target("ANALYZE t");
-            s.source("UPDATE t SET v = v + 1; DELETE FROM t WHERE id = 2");
-            s.catch_up();
-            // What the planner is told of the columns is wrong from here on: id looks as if it told nothing.
-            s.target("ALTER TABLE t ALTER id SET (n_distinct = 1), ALTER k SET (n_distinct = -1); ANALYZE t");
-            s.source("INSERT INTO t SELECT 0, i, i FROM generate_series(10, 40009) i");
-            s.catch_up();
-            s.target("ANALYZE t");
-            s.source("UPDATE t SET v = v + 1 WHERE id % 2 = 0");
+            s.source("INSERT INTO t SELECT 0, i, i FROM generate_series(1, 40000) i");
+            s.source("UPDATE t SET v = v + 1 WHERE k = 0 AND id % 2 = 0");
             s.wait_for_log("a statement ran far longer than it should and was cancelled");
-            s.target("ALTER TABLE t ALTER id RESET (n_distinct), ALTER k RESET (n_distinct); ANALYZE t");
             s.catch_up();
             s.same();
+            assert!(s.status(0)["totals"]["replanned"].as_u64().unwrap() > 0);
         },
     );
 }
