@@ -1,0 +1,129 @@
+//! Waiting for a follower: as long as it moves, and if it does not, telling which one it is and what it was doing.
+
+use anyhow::Result;
+use serde_json::Value;
+use testkit::{Rows, Sluice, wait_while_it_moves};
+
+use super::{BOUND, Scenario};
+
+/// CPU time of a follower and of its backends counts as progress by this much: more than their clocks take in a third
+/// of [`BOUND`].
+const BUSY_SECONDS: f64 = 1.0;
+
+/// How far a follower is.
+#[derive(Debug, PartialEq)]
+struct Progress {
+    applied: Value,
+    /// What it has written, and of a first copy what has come.
+    counters: [Value; 6],
+    copied: Vec<Value>,
+    /// CPU seconds of itself and of its backends, by [`BUSY_SECONDS`]: inside one statement over many rows no counter
+    /// moves.
+    busy: u64,
+}
+
+impl Scenario {
+    /// Waits for something that follower `number` is to do, as long as it gets on.
+    ///
+    /// # Panics
+    /// When it stands still for [`BOUND`]: names the follower, its settings, its `status`, and what both servers say of it.
+    #[track_caller]
+    pub(crate) fn wait_for_follower(
+        &mut self,
+        number: usize,
+        what: &str,
+        mut condition: impl FnMut(&mut Scenario) -> Result<bool>,
+    ) {
+        // Both look at it, one after the other.
+        let this = std::cell::RefCell::new(self);
+        let waited = wait_while_it_moves(
+            what,
+            BOUND,
+            || condition(*this.borrow_mut()),
+            || this.borrow().progress(number),
+        );
+        if let Err(error) = waited {
+            panic!("{error:#}, for {}", this.into_inner().report(number));
+        }
+    }
+
+    /// A follower's name and settings.
+    pub(super) fn told(&self, number: usize) -> String {
+        let follower = &self.followers[number];
+        let mode = self.source_mode.map(|mode| format!(" --source-mode {mode}")).unwrap_or_default();
+        let args =
+            if follower.args.is_empty() { "as a user runs it".to_owned() } else { follower.args.join(" ") };
+        format!(
+            "follower {number} of {}, {}, on PostgreSQL {}: {args}{mode}",
+            self.followers.len(),
+            follower.name,
+            self.major()
+        )
+    }
+
+    fn progress(&self, number: usize) -> Progress {
+        let output = self.call(number, &["status", "--json"]);
+        let status: Value = serde_json::from_str(&output.stdout).unwrap_or_default();
+        let total = |name: &str| status["totals"][name].clone();
+        let tables = status["copy"]["tables"].as_array();
+        let own = self.followers[number].sluice.as_ref().map_or(0.0, Sluice::cpu_seconds);
+        let busy = own + self.backends_cpu_seconds(number);
+        Progress {
+            applied: status["applied"].clone(),
+            counters: ["inserts", "updates", "deletes", "truncates", "transactions", "rows_written"]
+                .map(total),
+            copied: tables.into_iter().flatten().map(|table| table["bytes"].clone()).collect(),
+            busy: (busy / BUSY_SECONDS) as u64,
+        }
+    }
+
+    /// Of what works for it on the target now.
+    fn backends_cpu_seconds(&self, number: usize) -> f64 {
+        let sql = format!(
+            "SELECT pid FROM pg_stat_activity WHERE datname = '{}' AND backend_type = 'client backend' AND state = 'active'",
+            self.followers[number].db
+        );
+        let rows = self.pair().target.sql("postgres", &sql).unwrap_or_default();
+        let pids = rows.iter().flatten().flatten().filter_map(|pid| pid.parse().ok());
+        pids.map(testkit::process::cpu_seconds).sum()
+    }
+
+    /// All that is known of a follower that is late.
+    fn report(&self, number: usize) -> String {
+        let status = self.call(number, &["status"]);
+        let db = &self.followers[number].db;
+        let on_target = format!(
+            "SELECT pid, application_name, state, coalesce(wait_event_type || '/' || wait_event, 'runs') AS waits, \
+                    (now() - query_start)::interval(0) AS since, pg_blocking_pids(pid) AS blocked_by, \
+                    left(regexp_replace(query, '\\s+', ' ', 'g'), 300) AS query \
+               FROM pg_stat_activity WHERE datname = '{db}' AND pid <> pg_backend_pid() ORDER BY query_start"
+        );
+        let on_source = format!(
+            "SELECT slot_name, active_pid, restart_lsn, confirmed_flush_lsn, r.state, r.sent_lsn, r.write_lsn, \
+                    r.flush_lsn, pg_current_wal_lsn() AS source_end, \
+                    coalesce(a.wait_event_type || '/' || a.wait_event, 'runs') AS waits \
+               FROM pg_replication_slots s LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid \
+               LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE slot_name LIKE '{}%'",
+            self.slot(number)
+        );
+        let ask = |cluster: &testkit::Cluster, sql: &str| match cluster.sql("postgres", sql) {
+            Ok(rows) => lines(&rows),
+            Err(error) => format!("  {error:#}\n"),
+        };
+        format!(
+            "{}\n--- its status:\n{}{}--- its sessions on the target:\n{}--- its slots on the source:\n{}--- its log:\n{}",
+            self.told(number),
+            status.stdout,
+            status.stderr,
+            ask(&self.pair().target, &on_target),
+            ask(&self.pair().source, &on_source),
+            self.short_log(number)
+        )
+    }
+}
+
+/// Rows for people, one a line.
+fn lines(rows: &Rows) -> String {
+    let cell = |cell: &Option<String>| cell.clone().unwrap_or_else(|| "-".to_owned());
+    rows.iter().map(|row| format!("  {}\n", row.iter().map(cell).collect::<Vec<_>>().join(" | "))).collect()
+}
