@@ -1,14 +1,19 @@
 //! Waiting for a follower: as long as it moves, and if it does not, telling which one it is and what it was doing.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Result;
 use serde_json::Value;
 use testkit::{Rows, Sluice, wait_while_it_moves};
 
 use super::{BOUND, Scenario};
 
-/// CPU time of a follower and of its backends counts as progress by this much: more than their clocks take in a third
-/// of [`BOUND`].
-const BUSY_SECONDS: f64 = 1.0;
+/// Processors that a follower uses when it does more than look at its clocks, while no counter moves: it decodes, or
+/// reads what it will pass over.
+const BUSY: f64 = 0.05;
+
+/// Beside a failure it helps to know what else took long.
+const LONG: Duration = Duration::from_secs(5);
 
 /// How far a follower is.
 #[derive(Debug, PartialEq)]
@@ -17,9 +22,27 @@ struct Progress {
     /// What it has written, and of a first copy what has come.
     counters: [Value; 6],
     copied: Vec<Value>,
-    /// CPU seconds of itself and of its backends, by [`BUSY_SECONDS`]: inside one statement over many rows no counter
-    /// moves.
-    busy: u64,
+    /// Its open transactions on the target, each with its last message and the CPU seconds of its backend. Inside a
+    /// transaction of thousands of rows, each a round trip, nothing else moves.
+    transactions: Vec<(String, u64)>,
+    /// How often it was found [`BUSY`].
+    busy: usize,
+}
+
+/// What a follower has used, looked at from time to time.
+struct Busy {
+    looked: Instant,
+    seconds: f64,
+    found: usize,
+}
+
+impl Busy {
+    fn since(&mut self, seconds: f64) -> usize {
+        let rate = (seconds - self.seconds) / self.looked.elapsed().as_secs_f64().max(1e-3);
+        self.found += usize::from(rate >= BUSY);
+        (self.looked, self.seconds) = (Instant::now(), seconds);
+        self.found
+    }
 }
 
 impl Scenario {
@@ -34,16 +57,22 @@ impl Scenario {
         what: &str,
         mut condition: impl FnMut(&mut Scenario) -> Result<bool>,
     ) {
+        let began = Instant::now();
         // Both look at it, one after the other.
         let this = std::cell::RefCell::new(self);
+        let mut busy = Busy { looked: began, seconds: this.borrow().cpu_seconds(number), found: 0 };
         let waited = wait_while_it_moves(
             what,
             BOUND,
             || condition(*this.borrow_mut()),
-            || this.borrow().progress(number),
+            || this.borrow().progress(number, &mut busy),
         );
+        let this = this.into_inner();
         if let Err(error) = waited {
-            panic!("{error:#}, for {}", this.into_inner().report(number));
+            panic!("{error:#}, for {}", this.report(number));
+        }
+        if began.elapsed() >= LONG {
+            println!("waited {:.1?} for {what}, for {}", began.elapsed(), this.told(number));
         }
     }
 
@@ -61,31 +90,37 @@ impl Scenario {
         )
     }
 
-    fn progress(&self, number: usize) -> Progress {
+    fn progress(&self, number: usize, busy: &mut Busy) -> Progress {
         let output = self.call(number, &["status", "--json"]);
         let status: Value = serde_json::from_str(&output.stdout).unwrap_or_default();
         let total = |name: &str| status["totals"][name].clone();
         let tables = status["copy"]["tables"].as_array();
-        let own = self.followers[number].sluice.as_ref().map_or(0.0, Sluice::cpu_seconds);
-        let busy = own + self.backends_cpu_seconds(number);
         Progress {
             applied: status["applied"].clone(),
             counters: ["inserts", "updates", "deletes", "truncates", "transactions", "rows_written"]
                 .map(total),
             copied: tables.into_iter().flatten().map(|table| table["bytes"].clone()).collect(),
-            busy: (busy / BUSY_SECONDS) as u64,
+            transactions: self.transactions(number),
+            busy: busy.since(self.cpu_seconds(number)),
         }
     }
 
-    /// Of what works for it on the target now.
-    fn backends_cpu_seconds(&self, number: usize) -> f64 {
+    fn cpu_seconds(&self, number: usize) -> f64 {
+        self.followers[number].sluice.as_ref().map_or(0.0, Sluice::cpu_seconds)
+    }
+
+    fn transactions(&self, number: usize) -> Vec<(String, u64)> {
         let sql = format!(
-            "SELECT pid FROM pg_stat_activity WHERE datname = '{}' AND backend_type = 'client backend' AND state = 'active'",
+            "SELECT pid, concat_ws(' ', xact_start, state_change) FROM pg_stat_activity \
+              WHERE datname = '{}' AND backend_type = 'client backend' AND xact_start IS NOT NULL ORDER BY pid",
             self.followers[number].db
         );
         let rows = self.pair().target.sql("postgres", &sql).unwrap_or_default();
-        let pids = rows.iter().flatten().flatten().filter_map(|pid| pid.parse().ok());
-        pids.map(testkit::process::cpu_seconds).sum()
+        let transaction = |row: &Vec<Option<String>>| {
+            let pid = row[0].as_ref()?.parse().ok()?;
+            Some((format!("{pid} {}", row[1].as_ref()?), testkit::process::cpu_seconds(pid) as u64))
+        };
+        rows.iter().filter_map(transaction).collect()
     }
 
     /// All that is known of a follower that is late.
