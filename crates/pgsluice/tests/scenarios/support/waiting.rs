@@ -55,6 +55,18 @@ impl Scenario {
         &mut self,
         number: usize,
         what: &str,
+        condition: impl FnMut(&mut Scenario) -> Result<bool>,
+    ) {
+        self.wait_for_follower_within(BOUND, number, what, condition);
+    }
+
+    /// [`Scenario::wait_for_follower`] with another bound.
+    #[track_caller]
+    pub(crate) fn wait_for_follower_within(
+        &mut self,
+        bound: Duration,
+        number: usize,
+        what: &str,
         mut condition: impl FnMut(&mut Scenario) -> Result<bool>,
     ) {
         let began = Instant::now();
@@ -63,7 +75,7 @@ impl Scenario {
         let mut busy = Busy { looked: began, seconds: this.borrow().cpu_seconds(number), found: 0 };
         let waited = wait_while_it_moves(
             what,
-            BOUND,
+            bound,
             || condition(*this.borrow_mut()),
             || this.borrow().progress(number, &mut busy),
         );
