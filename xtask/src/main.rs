@@ -14,6 +14,7 @@ mod documents;
 mod fuzz;
 mod matrix;
 mod promises;
+mod regress;
 mod suite;
 mod tidy;
 
@@ -68,7 +69,7 @@ enum Chore {
         /// streams or wal; both unless named.
         what: Option<String>,
     },
-    /// Decodes WAL of random walks beside the server, and compares message by message.
+    /// Decodes WAL of random walks, or of PostgreSQL's regression SQL, beside the server, and compares message by message.
     Conformance(conformance::Options),
     /// Fuzzes what reads bytes from outside, with libFuzzer; needs the nightly toolchain.
     Fuzz {

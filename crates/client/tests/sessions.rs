@@ -285,8 +285,8 @@ fn a_command_under_way_learns_that_its_server_is_gone() {
     cluster.kill9();
     runtime.block_on(async {
         for waiting in [session, wire] {
-            let error =
-                tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("no hang").unwrap();
+            let bound = testkit::at_this_load(Duration::from_secs(20));
+            let error = tokio::time::timeout(bound, waiting).await.expect("no hang").unwrap();
             assert!(error.is_connection_lost(), "{error:?}");
         }
     });

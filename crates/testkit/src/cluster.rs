@@ -17,6 +17,7 @@ use rand::Rng;
 use rustix::process::Signal;
 
 use crate::major::Major;
+use crate::patience::Patience;
 use crate::process;
 use crate::server::server_dir;
 use crate::sql::{self, Rows};
@@ -333,8 +334,8 @@ impl Cluster {
     fn wait_ready(&mut self) -> Result<()> {
         let file = self.data_dir().join("postmaster.pid");
         let server = self.server.as_mut().expect("just started");
-        let deadline = Instant::now() + START_BOUND;
-        while Instant::now() < deadline {
+        let mut patience = Patience::new(START_BOUND);
+        while !patience.is_over() {
             if let Some(status) = server.try_wait()? {
                 bail!("the server ended with {status}");
             }

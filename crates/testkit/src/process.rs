@@ -8,10 +8,12 @@ use std::io;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
+
+use crate::patience::Patience;
 
 type Request = (Command, Sender<io::Result<Child>>);
 
@@ -42,14 +44,14 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Waits until `child` ends, at most `bound`; `None` when it still runs.
+/// Waits until `child` ends, at most `bound`, which lasts longer where the machine is busy; `None` when it still runs.
 pub(crate) fn wait(child: &mut Child, bound: Duration) -> Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + bound;
+    let mut patience = Patience::new(bound);
     loop {
         if let Some(status) = child.try_wait().context("waiting for a process")? {
             return Ok(Some(status));
         }
-        if Instant::now() >= deadline {
+        if patience.is_over() {
             return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -100,7 +102,7 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
 }
 
 /// CPU seconds, user and system, of `pid` itself; 0 when it is gone.
-pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+pub fn cpu_seconds(pid: u32) -> f64 {
     Stat::of(pid).map_or(0.0, |stat| seconds(stat.ticks))
 }
 

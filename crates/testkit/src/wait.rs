@@ -1,24 +1,58 @@
 //! Waiting for a condition, never for a time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
+
+use crate::patience::Patience;
 
 /// First pause between two looks; doubled each time up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 /// Longest pause: short against every bound a test uses, long enough to leave two cores to the servers.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
+/// While something moves it is waited for up to this many bounds.
+const MOVING_BOUNDS: u32 = 20;
+/// How often within a bound somebody looks whether it moves: twice without a difference, and it stands still.
+const LOOKS: u32 = 3;
+
 /// Looks at `condition` until it holds.
 ///
 /// # Errors
-/// When it does not hold within `bound` (the message names `what`), or at once when `condition` itself fails.
-pub fn wait_for(what: &str, bound: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
-    let started = Instant::now();
+/// When it does not hold within `bound`, which lasts longer where the machine is busy ([`Patience`]; the message names
+/// `what`), or at once when `condition` itself fails.
+pub fn wait_for(what: &str, bound: Duration, condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait_while_it_moves(what, bound, condition, || ())
+}
+
+/// [`wait_for`] something that is no hang as long as it moves: `progress` says how far it is, and is only asked where
+/// a third of `bound` went by. From each time that it differs the bound begins anew, up to a bound that is 20 times as
+/// long.
+///
+/// # Errors
+/// As [`wait_for`].
+pub fn wait_while_it_moves<P: PartialEq>(
+    what: &str,
+    bound: Duration,
+    mut condition: impl FnMut() -> Result<bool>,
+    mut progress: impl FnMut() -> P,
+) -> Result<()> {
+    let mut all = Patience::new(bound * MOVING_BOUNDS);
+    let mut still = Patience::new(bound);
+    let (mut seen, mut looks) = (None, 0);
     let mut pause = PAUSE_FIRST;
     while !condition()? {
-        if started.elapsed() >= bound {
-            bail!("waited {bound:?} for {what}, in vain");
+        let spent = still.spent();
+        if spent >= bound || all.is_over() {
+            bail!("waited {:.0?} for {what}, in vain", all.elapsed());
+        }
+        if spent >= bound * (looks + 1) / LOOKS {
+            looks += 1;
+            let now = Some(progress());
+            if seen.is_some() && now != seen {
+                (still, looks) = (Patience::new(bound), 0);
+            }
+            seen = now;
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
@@ -28,6 +62,8 @@ pub fn wait_for(what: &str, bound: Duration, mut condition: impl FnMut() -> Resu
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -45,5 +81,32 @@ mod tests {
     fn says_what_it_waited_for_in_vain() {
         let error = wait_for("the tide", Duration::from_millis(5), || Ok(false)).unwrap_err();
         assert!(error.to_string().contains("the tide"), "{error}");
+    }
+
+    #[test]
+    fn what_moves_is_waited_for_beyond_its_bound_and_what_stands_still_is_not() {
+        let bound = Duration::from_millis(60);
+        let began = Instant::now();
+        let mut position = 0;
+        let moves = || {
+            position += 1;
+            position
+        };
+        wait_while_it_moves("the end", bound, || Ok(began.elapsed() > bound * 4), moves).unwrap();
+        let mut looks = 0;
+        let stands = || looks += 1;
+        let error = wait_while_it_moves("the end", bound, || Ok(false), stands).unwrap_err();
+        assert!(error.to_string().contains("in vain"), "{error}");
+        assert!(looks > 1, "nobody looked whether it moved");
+    }
+
+    #[test]
+    fn what_moves_for_ever_is_not_waited_for_for_ever() {
+        let mut position = 0;
+        let moves = || {
+            position += 1;
+            position
+        };
+        wait_while_it_moves("the end", Duration::from_millis(10), || Ok(false), moves).unwrap_err();
     }
 }

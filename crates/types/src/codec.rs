@@ -147,8 +147,8 @@ fn compile(oid: Oid, types: &impl Types, settings: &Settings, depth: usize) -> R
             Builtin::Money if !settings.lc_monetary_is_c => {
                 return Err(refused("its text depends on lc_monetary, which is not C"));
             }
-            Builtin::Int2Vector => Form::Vector { element: Box::new(part(Oid(21))?), width: 2 },
-            Builtin::OidVector => Form::Vector { element: Box::new(part(Oid(26))?), width: 4 },
+            Builtin::Int2Vector => vector(Builtin::Int2, 2, Align::Short),
+            Builtin::OidVector => vector(Builtin::Unsigned4, 4, Align::Int),
             builtin => Form::Builtin(builtin),
         },
         TypeKind::Array { element } => {
@@ -178,6 +178,12 @@ fn compile(oid: Oid, types: &impl Types, settings: &Settings, depth: usize) -> R
         TypeKind::Pseudo => return Err(refused("it is a pseudo-type")),
     };
     Ok(Codec { len: info.len, align: info.align, form })
+}
+
+/// A vector of one of two built-in types. The catalogs need not describe it: to them a vector is made of nothing.
+fn vector(element: Builtin, width: u8, align: Align) -> Form {
+    let element = Codec { len: width.into(), align, form: Form::Builtin(element) };
+    Form::Vector { element: Box::new(element), width: width.into() }
 }
 
 fn builtin_text(builtin: Builtin, payload: &[u8], settings: &Settings, out: &mut Vec<u8>) -> Result<()> {

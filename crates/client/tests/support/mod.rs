@@ -22,7 +22,8 @@ pub(crate) fn over_tcp(cluster: &Cluster, more: &str) -> ConnInfo {
 #[track_caller]
 pub(crate) fn run<T>(what: &str, test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let bounded = async { tokio::time::timeout(Duration::from_secs(60), test).await };
+    let bound = testkit::at_this_load(Duration::from_secs(60));
+    let bounded = async { tokio::time::timeout(bound, test).await };
     let result = runtime.block_on(bounded);
-    result.unwrap_or_else(|_| panic!("{what}: no end within 60 s"))
+    result.unwrap_or_else(|_| panic!("{what}: no end within {bound:?}"))
 }

@@ -123,6 +123,51 @@ pub(crate) struct Told {
     known: HashMap<u32, Rc<Relation>>,
 }
 
+/// What one side has of relations that the other cannot render.
+#[derive(Default, Debug)]
+pub(crate) struct LeftOut {
+    pub(crate) rows: u64,
+    relations: HashSet<u32>,
+    /// Transactions of which nothing else was there.
+    emptied: HashSet<u32>,
+}
+
+impl Told {
+    /// Takes away the rows of relations that have a column of one of these types. A truncation has no values, and stays.
+    pub(crate) fn leave_out(&mut self, types: &HashSet<u32>) -> LeftOut {
+        let mut left_out = LeftOut::default();
+        let is_of =
+            |relation: &Rc<Relation>| relation.columns.iter().any(|column| types.contains(&column.type_oid));
+        self.items.retain_mut(|item| {
+            let Item::Transaction(transaction) = item else { return true };
+            let before = transaction.changes.len();
+            transaction.changes.retain(|change| {
+                let stays = !change.message.is_row() || !change.relations.iter().any(is_of);
+                if !stays {
+                    left_out.relations.extend(change.relations.iter().map(|relation| relation.id));
+                }
+                stays
+            });
+            left_out.rows += (before - transaction.changes.len()) as u64;
+            let is_emptied = before > 0 && transaction.changes.is_empty();
+            if is_emptied && matches!(transaction.ended, Ended::Commit(_)) {
+                left_out.emptied.insert(transaction.xid);
+                return false;
+            }
+            true
+        });
+        left_out
+    }
+
+    /// What the other side has left out is nothing here: a transaction without anything in it may come out or not.
+    pub(crate) fn without_emptied(&mut self, theirs: &LeftOut) {
+        self.items.retain(|item| {
+            let of = item.transaction().filter(|one| one.changes.is_empty());
+            of.is_none_or(|transaction| !theirs.emptied.contains(&transaction.xid))
+        });
+    }
+}
+
 #[derive(Default, Debug)]
 struct Stream {
     origin: Option<(At, String)>,
@@ -384,12 +429,56 @@ impl std::ops::AddAssign for Tally {
 #[derive(Debug)]
 pub(crate) struct Compared {
     pub(crate) tally: Tally,
-    /// Relations that only one side may know, for a transaction that was rolled back.
+    /// Relations that only one side may know: for a transaction that was rolled back, or as one side leaves them out.
     pub(crate) aside: HashSet<u32>,
 }
 
-/// The first difference, told for people.
-pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Compared, String> {
+impl Compared {
+    /// Relations that were taken from one side may be described there.
+    pub(crate) fn beside(mut self, left_out: &LeftOut) -> Compared {
+        self.aside.extend(&left_out.relations);
+        self
+    }
+}
+
+/// A difference, told for people, and where in the WAL it is.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) place: Option<At>,
+    words: String,
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl From<Difference> for String {
+    fn from(difference: Difference) -> String {
+        difference.words
+    }
+}
+
+/// Where two items that should be one begin to differ: at a change, as far as there is one.
+fn place(ours: Option<&Item>, theirs: Option<&Item>) -> Option<At> {
+    let begin = |item: &Item| match item {
+        Item::Alone(lsn, ..) => *lsn,
+        Item::Transaction(one) => one.changes.first().map_or(one.sent.0, |change| change.lsn),
+    };
+    let (Some(Item::Transaction(ours)), Some(Item::Transaction(theirs))) = (ours, theirs) else {
+        return theirs.or(ours).map(begin);
+    };
+    let same = |(ours, theirs): &(&Change, &Change)| {
+        (ours.lsn, &ours.message, &ours.relations) == (theirs.lsn, &theirs.message, &theirs.relations)
+    };
+    let equal = ours.changes.iter().zip(&theirs.changes).take_while(same).count();
+    let next = [theirs.changes.get(equal), ours.changes.get(equal)].into_iter().flatten().next();
+    Some(next.map_or(theirs.sent.0, |change| change.lsn))
+}
+
+/// The first difference.
+pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Compared, Difference> {
     let known = [ours.known.clone(), theirs.known.clone()];
     let mut described = Described { known, aside: HashSet::new() };
     let (ours, mut theirs) = (telling(&ours.items, &theirs.items), telling(&theirs.items, &ours.items));
@@ -415,7 +504,8 @@ pub(crate) fn compare(ours: &Told, theirs: &Told) -> Result<Compared, String> {
             Err(difference) => {
                 let before = at.checked_sub(1).and_then(|at| theirs.get(at));
                 let before = before.map_or_else(|| "nothing".to_owned(), |item| head(item));
-                return Err(format!("item {at} (after {before}): {difference}"));
+                let place = place(pair.0.copied(), pair.1.copied());
+                return Err(Difference { place, words: format!("item {at} (after {before}): {difference}") });
             }
         }
     }

@@ -10,6 +10,7 @@ mod canary;
 mod census;
 mod compare;
 mod message;
+mod regress;
 #[path = "../../../wal/tests/live/server.rs"]
 #[allow(dead_code, reason = "the tests of `wal` use the rest")]
 mod server;

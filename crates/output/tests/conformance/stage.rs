@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::{Lsn, Oid, PgVersion, Xid};
 use catalog::{Catalog, Look};
 use client::ConnInfo;
-use output::{Decoder, Options, OriginFilter, Publications, Streaming};
+use output::{Decoder, OnRefused, Options, OriginFilter, Publications, Streaming};
 use testkit::{Builder, Cluster, Major, StopMode};
 use tokio_postgres::{Client, NoTls};
 use txn::DirSpool;
@@ -120,6 +120,17 @@ pub(crate) struct Ours {
 impl Ours {
     /// From where `catalog` was looked at; what ended before `start` does not come out.
     pub(crate) fn new(form: &Form, catalog: Catalog, start: Lsn, two_phase_at: Option<Lsn>) -> Ours {
+        Ours::on_refused(form, catalog, start, two_phase_at, OnRefused::Stop)
+    }
+
+    /// [`Ours::new`], where not every table can be rendered.
+    pub(crate) fn on_refused(
+        form: &Form,
+        catalog: Catalog,
+        start: Lsn,
+        two_phase_at: Option<Lsn>,
+        refused: OnRefused,
+    ) -> Ours {
         let (database, major) = (catalog.databases()[0].0, catalog.server().major);
         let spool = tempfile::tempdir().unwrap();
         let settings = Settings::new(PgVersion::from_num(major * 10_000));
@@ -132,6 +143,7 @@ impl Ours {
         options.messages = form.messages;
         options.origin = if form.origin_none { OriginFilter::None } else { OriginFilter::Any };
         options.work_mem_bytes = form.our_memory;
+        options.refused = refused;
         let dir = DirSpool::open(spool.path().to_owned()).unwrap();
         let decoder = Decoder::new(catalog, options, Box::new(dir)).unwrap();
         Ours {
@@ -213,6 +225,8 @@ impl Talk {
 
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
+    /// Where everything happens.
+    db: &'static str,
     pub(crate) runtime: std::sync::Arc<tokio::runtime::Runtime>,
     pub(crate) database: Oid,
     /// Where both slots begin.
@@ -261,19 +275,27 @@ pub(crate) fn look(url: &str) -> Result<Catalog, String> {
 impl Stage {
     /// On a server that is prepared: a look, the slots, and a decoder for each form.
     pub(crate) fn new(cluster: Cluster, forms: &[Form]) -> Stage {
-        cluster.sql(DB, "CHECKPOINT").unwrap();
-        let catalog = look(&cluster.url(DB)).unwrap();
-        for (slot, two_phase) in [(PLAIN, false), (TWO_PHASE, true)] {
+        Stage::in_database(cluster, DB, forms)
+    }
+
+    /// [`Stage::new`] in a database of another name.
+    pub(crate) fn in_database(cluster: Cluster, db: &'static str, forms: &[Form]) -> Stage {
+        cluster.sql(db, "CHECKPOINT").unwrap();
+        let catalog = look(&cluster.url(db)).unwrap();
+        // pgoutput of 14 has no prepared transactions.
+        let two_phase = (cluster.major() > Major::V14).then_some((TWO_PHASE, true));
+        for (slot, two_phase) in [(PLAIN, false)].into_iter().chain(two_phase) {
             let create = format!(
                 "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', false, {two_phase})"
             );
-            cluster.sql(DB, &create).unwrap();
+            cluster.sql(db, &create).unwrap();
         }
         let confirmed = "SELECT max(confirmed_flush_lsn) FROM pg_replication_slots";
-        let start: Lsn = cluster.one(DB, confirmed).parse().unwrap();
+        let start: Lsn = cluster.one(db, confirmed).parse().unwrap();
         let database = catalog.databases()[0].0;
         let mut stage = Stage {
             cluster,
+            db,
             runtime: std::sync::Arc::new(runtime()),
             database,
             start,
@@ -293,7 +315,7 @@ impl Stage {
     /// going on, and everything before must be confirmed.
     pub(crate) fn begin(&mut self, forms: &[Form]) -> Catalog {
         let start = self.position();
-        let catalog = look(&self.cluster.url(DB)).unwrap();
+        let catalog = look(&self.cluster.url(self.db)).unwrap();
         self.ours = forms.iter().map(|form| self.decoder(form, catalog.clone(), start)).collect();
         catalog
     }
@@ -305,7 +327,8 @@ impl Stage {
 
     pub(crate) fn talk(&self) -> Talk {
         let client = self.runtime.block_on(async {
-            let (client, connection) = tokio_postgres::connect(&self.cluster.url(DB), NoTls).await.unwrap();
+            let (client, connection) =
+                tokio_postgres::connect(&self.cluster.url(self.db), NoTls).await.unwrap();
             tokio::spawn(connection);
             client
         });
@@ -441,15 +464,16 @@ impl Stage {
             Item::Alone(_, _, Message::RollbackPrepared { xid, .. }) => is_new(*xid),
             Item::Alone(..) => true,
         });
-        compare(&our_items, &items).map(|compared| compared.tally).map_err(told)
+        let compared = compare(&our_items, &items).map_err(|difference| told(difference.into()))?;
+        Ok(compared.tally)
     }
 
     /// What was compared does not come again, not even after a crash.
     pub(crate) fn confirm(&self, to: Lsn) {
-        for slot in [PLAIN, TWO_PHASE] {
-            self.cluster.sql(DB, &format!("SELECT pg_replication_slot_advance('{slot}', '{to}')")).unwrap();
-        }
-        self.cluster.sql(DB, "CHECKPOINT").unwrap();
+        let advance =
+            format!("SELECT pg_replication_slot_advance(slot_name, '{to}') FROM pg_replication_slots");
+        self.cluster.sql(self.db, &advance).unwrap();
+        self.cluster.sql(self.db, "CHECKPOINT").unwrap();
     }
 
     /// An immediate stop, and recovery.

@@ -115,7 +115,8 @@ fn sigterm_ends_a_batch_that_waits_for_a_lock() {
         for number in 0..s.followers() {
             let began = Instant::now();
             let status = s.sluice(number).terminate(STOP).unwrap();
-            assert!(status.success() && began.elapsed() < STOP, "{}", s.log(number));
+            let in_time = began.elapsed() < testkit::at_this_load(STOP);
+            assert!(status.success() && in_time, "{}", s.log(number));
         }
         s.kill();
         assert_eq!(s.target_one("SELECT sum(n) || ' ' || count(*) FROM t"), "0 100");

@@ -19,6 +19,7 @@ mod failures;
 mod faults;
 mod folds;
 mod identity;
+mod late;
 mod parallel;
 mod plans;
 mod prefetch;

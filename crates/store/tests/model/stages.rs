@@ -13,7 +13,7 @@ use store::{Disk, Error, Kind, Options, Store, Tree};
 use crate::oracle::{Answer, Oracle, answer, lsn};
 
 const NAMES: [(&str, Kind); 2] = [("history", Kind::History), ("window", Kind::Window)];
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Both files of a store at one instant.
 type Image = [Vec<u8>; 2];

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
-use testkit::{Output, Sluice, wait_for};
+use testkit::{Output, Sluice};
 
 use super::{BOUND, STOP, Scenario};
 
@@ -18,12 +17,6 @@ pub(super) struct Follower {
     /// Standard error of earlier runs.
     pub(super) log: String,
 }
-
-/// So many times as long as anything else may take what moves.
-const MOVING_BOUNDS: usize = 4;
-const MOVES_WITHIN: Duration = Duration::from_secs(5);
-/// CPU seconds in that time: several times what its clocks take.
-const BUSY_SECONDS: f64 = 0.2;
 
 impl Scenario {
     /// The command of follower `number`, not started.
@@ -78,12 +71,11 @@ impl Scenario {
     pub(crate) fn wait_for_copy(&mut self) {
         for number in 0..self.followers.len() {
             let url = self.target_url(number);
-            let copied = wait_for("the first copy", BOUND, || {
-                self.assert_running(number);
-                let finished = self.at(&url, "SELECT bool_and(finished)::text FROM pgsluice.copied_table");
+            self.wait_for_follower(number, "the first copy", |s| {
+                s.assert_running(number);
+                let finished = s.at(&url, "SELECT bool_and(finished)::text FROM pgsluice.copied_table");
                 Ok(finished.is_ok_and(|rows| rows[0][0].as_deref() == Some("true")))
             });
-            assert!(copied.is_ok(), "{copied:?}\n{}", self.short_log(number));
         }
     }
 
@@ -113,37 +105,12 @@ impl Scenario {
     #[track_caller]
     pub(crate) fn wait_for_mark_of(&mut self, number: usize, id: u32) {
         let url = self.target_url(number);
-        let wait = |this: &mut Scenario| {
-            wait_for("the target to be level", BOUND, || {
-                let there = this.at(&url, &format!("SELECT count(*) FROM mark WHERE id = {id}"));
-                this.assert_running(number);
-                let there = there.is_ok_and(|rows| rows[0][0].as_deref() == Some("1"));
-                Ok(there && (!this.is_relaxed(number) || this.applied(number) > this.marks[id as usize - 1]))
-            })
-        };
-        let mut reached = wait(self);
-        for _ in 0..MOVING_BOUNDS {
-            if reached.is_ok() || !self.moves(number) {
-                break;
-            }
-            println!("strategy {number} is not level after {BOUND:?}, and moves: a slow machine");
-            reached = wait(self);
-        }
-        assert!(
-            reached.is_ok(),
-            "{reached:?}, strategy {:?}\n{}",
-            self.followers[number].args,
-            self.short_log(number)
-        );
-    }
-
-    /// Whether it applies more within a few seconds, or is busy: in one transaction of thousands of rows, each a round
-    /// trip, the position stands still.
-    fn moves(&self, number: usize) -> bool {
-        let busy = || self.followers[number].sluice.as_ref().map_or(0.0, Sluice::cpu_seconds);
-        let before = (self.applied(number), busy());
-        std::thread::sleep(MOVES_WITHIN);
-        self.applied(number) > before.0 || busy() - before.1 > BUSY_SECONDS
+        self.wait_for_follower(number, "the target to be level", |s| {
+            let there = s.at(&url, &format!("SELECT count(*) FROM mark WHERE id = {id}"));
+            s.assert_running(number);
+            let there = there.is_ok_and(|rows| rows[0][0].as_deref() == Some("1"));
+            Ok(there && (!s.is_relaxed(number) || s.applied(number) > s.marks[id as usize - 1]))
+        });
     }
 
     fn is_relaxed(&self, number: usize) -> bool {
@@ -171,21 +138,19 @@ impl Scenario {
     #[track_caller]
     fn assert_running(&mut self, number: usize) {
         let runs = self.followers[number].sluice.as_mut().is_some_and(Sluice::is_running);
-        assert!(
-            runs,
-            "pgsluice ended, strategy {:?}\n{}",
-            self.followers[number].args,
-            self.short_log(number)
-        );
+        assert!(runs, "pgsluice ended: {}\n{}", self.told(number), self.short_log(number));
     }
 
     /// Waits until every pgsluice has said what it is about to do; before, a signal ends it as it ends any program.
     #[track_caller]
     pub(crate) fn wait_until_started(&mut self) {
         for number in 0..self.followers.len() {
-            let Some(sluice) = &self.followers[number].sluice else { continue };
-            wait_for("pgsluice to start", BOUND, || Ok(sluice.stderr().contains("replicating from")))
-                .unwrap();
+            if self.followers[number].sluice.is_none() {
+                continue;
+            }
+            self.wait_for_follower(number, "pgsluice to start", |s| {
+                Ok(s.sluice(number).stderr().contains("replicating from"))
+            });
         }
     }
 
@@ -201,9 +166,11 @@ impl Scenario {
         self.wait_until_started();
         for follower in &mut self.followers[first..] {
             let Some(mut sluice) = follower.sluice.take() else { continue };
-            let status = sluice.terminate(STOP).expect("it stops in time");
+            let (name, args) = (&follower.name, &follower.args);
+            let status = sluice.terminate(STOP);
+            let status = status.unwrap_or_else(|error| panic!("follower {name} {args:?}: {error:#}"));
             follower.log.push_str(&sluice.stderr());
-            assert!(status.success(), "{status}\n{}", follower.log);
+            assert!(status.success(), "follower {name} {args:?}: {status}\n{}", follower.log);
         }
     }
 
@@ -229,7 +196,9 @@ impl Scenario {
             let mut sluice = follower.sluice.take().expect("it runs");
             let status = sluice.wait(BOUND).unwrap();
             follower.log.push_str(&sluice.stderr());
-            let status = status.unwrap_or_else(|| panic!("pgsluice still runs:\n{}", follower.log));
+            let (name, args) = (&follower.name, &follower.args);
+            let status =
+                status.unwrap_or_else(|| panic!("follower {name} {args:?} still runs:\n{}", follower.log));
             ends.push((status.code().unwrap_or(-1), follower.log.clone()));
         }
         ends
@@ -255,13 +224,7 @@ impl Scenario {
     #[track_caller]
     pub(crate) fn wait_for_log(&mut self, words: &str) {
         for number in 0..self.followers.len() {
-            let seen = wait_for(words, BOUND, || Ok(self.log(number).contains(words)));
-            assert!(
-                seen.is_ok(),
-                "{seen:?}, strategy {:?}\n{}",
-                self.followers[number].args,
-                self.short_log(number)
-            );
+            self.wait_for_follower(number, words, |s| Ok(s.log(number).contains(words)));
         }
     }
 

@@ -12,6 +12,7 @@ mod followers;
 mod rows;
 mod session;
 mod source_mode;
+mod waiting;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,9 +27,10 @@ use followers::Follower;
 pub(crate) use followers::position;
 pub(crate) use session::Session;
 
-/// Long enough for a debug build on a busy machine; nothing waits this long unless it is broken.
+/// So long nothing stands still unless it is broken. A follower that moves is waited for longer, and on a busy machine
+/// everything is.
 pub(crate) const BOUND: Duration = Duration::from_secs(90);
-/// What a stop may take.
+/// What a stop may take on a machine with nothing else to do.
 pub(crate) const STOP: Duration = Duration::from_secs(5);
 
 /// As a user runs it.
