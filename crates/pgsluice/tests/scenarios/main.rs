@@ -9,6 +9,7 @@
 mod adopt;
 mod archived;
 mod bags;
+mod binary;
 mod conflicts;
 mod create_schema;
 mod decoded;
