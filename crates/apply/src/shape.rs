@@ -184,8 +184,7 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind) -> Shape {
         let parameter_types = columns.map(|column| column.type_oid).collect();
         Shape { name, sql, parameter_types, element_types: Vec::new(), by_index }
     } else if binary {
-        let (parameter_types, element_types) =
-            columns.map(TargetColumn::parameter).unzip();
+        let (parameter_types, element_types) = columns.map(TargetColumn::parameter).unzip();
         Shape { name, sql, parameter_types, element_types, by_index }
     } else {
         let count = parameters.len();
@@ -459,9 +458,11 @@ mod tests {
         let relation = fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
         let table = Table::map(1, relation, &target).unwrap();
         let shape = make("p".into(), &table, true, &Kind::SetUpdate(vec![true, true, false]));
-        assert!(shape.sql.contains(
-            "(SELECT pg_catalog.unnest($1) AS c0, (pg_catalog.unnest($2)).value AS c1) AS s"
-        ));
+        assert!(
+            shape
+                .sql
+                .contains("(SELECT pg_catalog.unnest($1) AS c0, (pg_catalog.unnest($2)).value AS c1) AS s")
+        );
         assert_eq!(shape.parameter_types, [Oid(1007), Oid(16_501)]);
         let held = Element { oid: Oid(16_500), holds: Some(Oid(1007)) };
         assert_eq!(shape.element_types, [Oid(23).into(), held]);

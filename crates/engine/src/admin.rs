@@ -530,7 +530,8 @@ pub(crate) async fn remove_rows(
     }
     // Only what is ours: whatever else somebody put there keeps the schema.
     let holders = transaction.query(HOLDERS, &[]).await?;
-    let holders: String = holders.iter().map(|row| format!("DROP TYPE {}; ", row.get::<_, &str>(0))).collect();
+    let holders: String =
+        holders.iter().map(|row| format!("DROP TYPE {}; ", row.get::<_, &str>(0))).collect();
     let savepoint = transaction.transaction().await?;
     let names: Vec<_> = tables.iter().map(|(table, _)| format!("pgsluice.{}", quote_ident(table))).collect();
     let sql = format!("DROP TABLE {}; {holders}DROP SCHEMA pgsluice", names.join(", "));

@@ -9,10 +9,10 @@ use base::PgVersion;
 use source::publication::{self, BinaryRefusal, PublishedTable, TargetTable};
 
 use super::{Attempt, Ends};
+use crate::Binary;
 use crate::error::Error;
 use crate::refusal::Refusal;
 use crate::status::ValuesSnapshot;
-use crate::Binary;
 
 /// Whether values of these tables may come in binary; what their arrays need is made on the target.
 ///

@@ -15,6 +15,7 @@ mod create_schema;
 mod decoded;
 mod early;
 mod errors;
+mod estimates;
 mod failover;
 mod failures;
 mod faults;

@@ -161,7 +161,8 @@ pub(crate) fn arrays_pass_through(forms: &[&[&str]], types: impl Fn(u32) -> Vec<
             sql
         };
         let everything = |value: &dyn Fn(usize) -> String| {
-            let set: Vec<String> = (0..types.len()).map(|number| format!("a{number} = {}", value(number))).collect();
+            let set: Vec<String> =
+                (0..types.len()).map(|number| format!("a{number} = {}", value(number))).collect();
             set.join(", ")
         };
         s.source(&fill(100));
@@ -190,6 +191,9 @@ pub(crate) fn arrays_pass_through(forms: &[&[&str]], types: impl Fn(u32) -> Vec<
         s.live(&changes[..1]);
         s.backlog(&changes[1..]);
         assert_eq!(s.conflicts("update_missing") + s.conflicts("delete_missing"), 0);
+        for number in 0..s.followers() {
+            assert!(!s.log(number).contains("not by a temporary procedure"), "{}", s.log(number));
+        }
     });
 }
 

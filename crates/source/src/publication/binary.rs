@@ -143,7 +143,10 @@ impl fmt::Display for BinaryRefusal {
                 }
             }
             Reason::NoHolders(why) => {
-                write!(f, "arrays need types in schema pgsluice, which the target's role may not create ({why})")
+                write!(
+                    f,
+                    "arrays need types in schema pgsluice, which the target's role may not create ({why})"
+                )
             }
         }
     }
@@ -311,7 +314,8 @@ mod tests {
             rows_estimate: 0,
             publications: Vec::new(),
         };
-        let refused = |columns| binary_allowed(V18, V18, [(&table(columns), &target)]).unwrap_err().to_string();
+        let refused =
+            |columns| binary_allowed(V18, V18, [(&table(columns), &target)]).unwrap_err().to_string();
         let first = "column \"a\" of table \"s.t\" has the user-defined type type 16400";
         assert_eq!(refused(columns.clone()), format!("{first} (and 2 more columns are in the way)"));
         assert_eq!(refused(columns[..2].to_vec()), first);
