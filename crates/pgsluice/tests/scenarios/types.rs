@@ -415,11 +415,15 @@ fn other_types_that_fit() {
 #[test]
 fn a_column_that_was_widened_on_both_ends_takes_what_came_before() {
     scenario_with(&[FOLDED, &["--binary", "off"]], |s| {
-        s.both("CREATE TABLE t (id int PRIMARY KEY, v int, w int2)");
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v int, w int2, x int[] DEFAULT '{1,NULL}')");
         s.live(&["INSERT INTO t VALUES (1, 1, 1)"]);
         s.stop();
         s.source("INSERT INTO t VALUES (2, 2, 2); UPDATE t SET v = 7 WHERE id = 1");
-        for sql in ["ALTER TABLE t ALTER v TYPE int8", "ALTER TABLE t ALTER w TYPE numeric"] {
+        for sql in [
+            "ALTER TABLE t ALTER v TYPE int8",
+            "ALTER TABLE t ALTER x TYPE int8[]",
+            "ALTER TABLE t ALTER w TYPE numeric",
+        ] {
             s.both(sql);
             s.source("INSERT INTO t SELECT max(id) + 1, 7, 7 FROM t");
         }
