@@ -162,7 +162,7 @@ impl<'a> Refreshing<'a> {
         }
         let pairs = new.iter().map(|(table, job)| (table, job.target()));
         if self.stream.binary
-            && let Err(why) = may_be_binary((session.version(), &self.state), pairs).await?
+            && let Err(why) = may_be_binary((session.version(), self.state), pairs).await?
         {
             let keys: Vec<TableKey> = new.iter().map(|(table, _)| key(&table.name)).collect();
             self.state.add_tables(&keys).await?;
