@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 
 use crate::applier::SourceTypes;
 use crate::error::{Error, Kind};
+use crate::holder::Holder;
 use crate::join::{Part, TableKey};
 use crate::search::Bounds;
 use crate::state::STATE_SCHEMA;
@@ -230,6 +231,11 @@ fn target_column(row: &tokio_postgres::Row) -> TargetColumn {
         name: row.get(0),
         type_oid: Oid(row.get(1)),
         array_oid: Oid(row.get(2)),
+        holder: row.get::<_, Option<u32>>(14).map(|oid| Holder {
+            oid: Oid(oid),
+            array_oid: Oid(row.get(15)),
+            name: row.get(16),
+        }),
         type_name: row.get(3),
         not_null: row.get(4),
         generated: row.get(5),
@@ -287,6 +293,8 @@ SELECT c.oid, c.relkind = 'p',
 ///
 /// Inherent, beside these: numeric, float4 and float8, interval, timetz, inet, cidr, jsonb.
 ///
+/// Last, for an array, what holds it in a set ([`crate::holder`]).
+///
 /// What rounds by its modifier: numeric, time, timetz, timestamp(tz), interval. Of others the server refuses what is too
 /// long (but for blanks at the end of varchar, which are cut off).
 const COLUMNS: &str = "
@@ -315,7 +323,8 @@ SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1
        pg_catalog.format_type(a.atttypid, -1), a.atttypmod,
        CASE WHEN a.atttypid IN (1700, 1083, 1266, 1114, 1184, 1186) AND a.atttypmod >= 0
             THEN pg_catalog.format_type(a.atttypid, a.atttypmod) END,
-       b.oid IN (1700, 700, 701, 1186, 1266, 869, 650, 3802)
+       b.oid IN (1700, 700, 701, 1186, 1266, 869, 650, 3802),
+       h.oid, h.typarray, 'pgsluice.' || pg_catalog.quote_ident(h.typname)
   FROM pg_catalog.pg_attribute a
   JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
   CROSS JOIN LATERAL (
@@ -325,6 +334,11 @@ SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1
          SELECT d.typbasetype FROM pg_catalog.pg_type d JOIN base ON d.oid = base.oid WHERE d.typtype = 'd')
        SELECT x.* FROM pg_catalog.pg_type x JOIN base ON x.oid = base.oid WHERE x.typtype <> 'd') b
   LEFT JOIN pg_catalog.pg_type e ON e.oid = b.typelem
+  LEFT JOIN LATERAL (
+       SELECT x.* FROM pg_catalog.pg_type x
+         JOIN pg_catalog.pg_namespace n ON n.oid = x.typnamespace AND n.nspname = 'pgsluice'
+         JOIN pg_catalog.pg_attribute v ON v.attrelid = x.typrelid AND v.attnum = 1 AND v.attname = 'value'
+        WHERE x.typname = 'array_of_' || e.typname AND v.atttypid = t.oid) h ON t.typarray = 0
  WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum";
 

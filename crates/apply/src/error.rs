@@ -189,6 +189,12 @@ impl Error {
         }
     }
 
+    /// The role lacks a right on the target (`insufficient_privilege`).
+    #[must_use]
+    pub fn is_missing_right(&self) -> bool {
+        self.sqlstate() == Some(MISSING_RIGHT)
+    }
+
     pub(crate) fn sqlstate(&self) -> Option<&str> {
         match &*self.0 {
             Kind::Client(error) => error.sqlstate(),

@@ -28,6 +28,7 @@ mod flusher;
 mod fold;
 mod footprint;
 mod gate;
+mod holder;
 mod join;
 mod large;
 mod lock_watch;

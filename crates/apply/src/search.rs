@@ -111,17 +111,30 @@ pub(crate) fn joins(table: &Table, search: Search, row: &str, value: Value<'_>) 
     let (Search::Guarded, Some(index)) = (search, &table.key_index) else {
         return is_key(table, row, value);
     };
-    let first = index.columns.first().map(|column| column.position);
     conjunction(table.key.iter().enumerate().map(|(n, &at)| {
         let column = &table.columns[at];
-        if Some(at) == first { is_among(column, row, &value(n)) } else { equals(column, row, &value(n)) }
+        match index.columns.first().filter(|first| first.position == at) {
+            Some(first) => is_among(column, &first.bounds, row, &value(n)),
+            None => equals(column, row, &value(n)),
+        }
     }))
 }
 
-fn is_among(column: &Column, row: &str, value: &str) -> String {
+/// Equal, in a way that orders nothing.
+fn is_among(column: &Column, bounds: &Bounds, row: &str, value: &str) -> String {
+    // An array of arrays has elements of another type.
+    if column.target.type_name.ends_with("[]") {
+        return is_between(column, bounds, row, value);
+    }
     let (name, equality) = (&column.sql, column.equality());
     let value = column.compared(value.to_owned());
     format!("{row}.{name}{} {equality} ANY (ARRAY[{value}])", column.collate)
+}
+
+fn is_between(column: &Column, Bounds { at_least, at_most, .. }: &Bounds, row: &str, value: &str) -> String {
+    let name = format!("{row}.{}{}", column.sql, column.collate);
+    let value = column.compared(value.to_owned());
+    format!("{name} {at_least} {value} AND {name} {at_most} {value}")
 }
 
 /// A query of the row's place, in the form `Ordered`. Of a key in one column that is
@@ -138,10 +151,9 @@ pub(crate) fn place(table: &Table, index: &KeyIndex, value: Value<'_>) -> String
         let column = &table.columns[*position];
         let (name, value) = (format!("x.{}{}", column.sql, column.collate), value(number(*position)));
         if n == last {
-            let (value, Bounds { at_least, at_most, .. }) = (column.compared(value), bounds);
-            conditions.push(format!("{name} {at_least} {value} AND {name} {at_most} {value}"));
+            conditions.push(is_between(column, bounds, "x", &value));
         } else if n == 0 {
-            conditions.push(is_among(column, "x", &value));
+            conditions.push(is_among(column, bounds, "x", &value));
         } else {
             conditions.push(equals(column, "x", &value));
             continue;

@@ -23,9 +23,10 @@ use base::Oid;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::bag::Mask;
+use crate::holder::Element;
 use crate::search::{self, Search};
 use crate::sizes::LARGE;
-use crate::table::{Column, Lookup, Table};
+use crate::table::{Column, Lookup, Table, TargetColumn};
 use bags::Finding;
 
 const TEXT: Oid = Oid(25);
@@ -39,7 +40,7 @@ pub(crate) struct Shape {
     pub(crate) sql: String,
     pub(crate) parameter_types: Vec<Oid>,
     /// For arrays: the element type of each parameter.
-    pub(crate) element_types: Vec<Oid>,
+    pub(crate) element_types: Vec<Element>,
     /// The table, for people, whose rows a unique index must find.
     pub(crate) by_index: Option<String>,
 }
@@ -226,13 +227,12 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind, search: Search) 
         let parameter_types = columns.map(|column| column.type_oid).collect();
         Shape { name, sql, parameter_types, element_types: Vec::new(), by_index }
     } else if binary {
-        let (parameter_types, element_types) =
-            columns.map(|column| (column.array_oid, column.type_oid)).unzip();
+        let (parameter_types, element_types) = columns.map(TargetColumn::parameter).unzip();
         Shape { name, sql, parameter_types, element_types, by_index }
     } else {
         let count = parameters.len();
         let parameter_types = vec![TEXT_ARRAY; count];
-        Shape { name, sql, parameter_types, element_types: vec![TEXT; count], by_index }
+        Shape { name, sql, parameter_types, element_types: vec![TEXT.into(); count], by_index }
     }
 }
 
@@ -265,18 +265,23 @@ fn from_arrays(columns: &[&Column], binary: bool) -> String {
 
 /// The same without a name.
 fn arrays(columns: &[&Column], binary: bool) -> String {
-    format!("({})", unnested(columns.iter().map(|column| column.target.type_name.as_str()), binary))
+    format!("({})", unnested(columns, binary))
 }
 
-/// The rows of arrays whose values have these types. They are taken apart in a select list, in step with one another; in
+/// The rows of arrays with values for these columns. They are taken apart in a select list, in step with one another; in
 /// FROM their rows would be copied to a tuplestore first, and to a file if they exceed `work_mem`.
-fn unnested<'t>(types: impl Iterator<Item = &'t str> + Clone, binary: bool) -> String {
-    let numbers = 0..types.clone().count();
-    let rows = list(numbers, ", ", |n| format!("pg_catalog.unnest(${}) AS c{n}", n + 1));
+fn unnested(columns: &[&Column], binary: bool) -> String {
+    let element = |n: usize| format!("pg_catalog.unnest(${})", n + 1);
     if binary {
+        let rows = list(columns.iter().enumerate(), ", ", |(n, column)| {
+            format!("{} AS c{n}", column.target.value_of(element(n)))
+        });
         return format!("SELECT {rows}");
     }
-    let casts = list(types.enumerate(), ", ", |(n, name)| format!("u.c{n}::{name} AS c{n}"));
+    let rows = list(0..columns.len(), ", ", |n| format!("{} AS c{n}", element(n)));
+    let casts = list(columns.iter().enumerate(), ", ", |(n, column)| {
+        format!("u.c{n}::{} AS c{n}", column.target.type_name)
+    });
     format!("SELECT {casts} FROM (SELECT {rows}) AS u")
 }
 
@@ -506,6 +511,7 @@ fn row_update_identity(table: &Table, written: &[usize], put: Put<'_>) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::holder::Holder;
     use crate::table::fixtures;
 
     fn sql(binary: bool, kind: Kind) -> String {
@@ -526,6 +532,27 @@ mod tests {
              AS c0) AS u) AS s WHERE t.\"id\" OPERATOR(pg_catalog.=) s.c0"
         );
         assert!(sql(true, Kind::SetReplace).contains("\"a\" = s.c1, \"b\" = s.c2, \"extra\" = DEFAULT FROM"));
+    }
+
+    #[test]
+    fn arrays_of_a_set_come_in_what_holds_them() {
+        let mut target = fixtures::target();
+        (target.columns[1].type_oid, target.columns[1].array_oid) = (Oid(1007), Oid(0));
+        target.columns[1].holder =
+            Some(Holder { oid: Oid(16_500), array_oid: Oid(16_501), name: "pgsluice.array_of_int4".into() });
+        let relation = fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
+        let table = Table::map(1, relation, &target).unwrap();
+        let shape = make("p".into(), &table, true, &Kind::SetUpdate(vec![true, true, false]), Search::Plain);
+        assert!(
+            shape
+                .sql
+                .contains("(SELECT pg_catalog.unnest($1) AS c0, (pg_catalog.unnest($2)).value AS c1) AS s")
+        );
+        assert_eq!(shape.parameter_types, [Oid(1007), Oid(16_501)]);
+        let held = Element { oid: Oid(16_500), holds: Some(Oid(1007)) };
+        assert_eq!(shape.element_types, [Oid(23).into(), held]);
+        let row = make("p".into(), &table, true, &Kind::RowInsert, Search::Plain);
+        assert_eq!(row.parameter_types[1], Oid(1007), "one row takes the array as it is");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! (`array_recv`): dimensions, a flag for NULLs, the element type, then each
 //! element behind its length. A value's length and bytes stand in the same
 //! form in pgoutput's tuple, so each value is copied once into its column's
-//! array and once more into the message. Arrays are megabytes: their memory is
+//! array and once more into the message; one that is an array itself is
+//! wrapped there ([`crate::holder`]). Arrays are megabytes: their memory is
 //! handed from statement to statement, not to the system and back.
 //!
 //! Many new rows go by COPY, to which the arrays are read row by row: the
@@ -13,11 +14,11 @@
 
 use std::sync::Arc;
 
-use base::Oid;
 use bytes::{BufMut, BytesMut};
 use client::Pipeline;
 use proto::pgoutput::Column;
 
+use crate::holder::{Element, held_len, put_held};
 use crate::shape::Shape;
 
 /// One execution of a shape.
@@ -77,15 +78,19 @@ struct Array {
 
 impl Array {
     /// Appends it as `array_recv` takes it.
-    fn put(&self, element_type: Oid, elements: u32, out: &mut BytesMut) {
-        let length = u32::try_from(self.elements.len() + 20).expect("a statement is far below 4 GiB");
+    fn put(&self, element: Element, elements: u32, out: &mut BytesMut) {
+        let bytes = element.holds.map_or(self.elements.len(), |_| held_len(&self.elements));
+        let length = u32::try_from(bytes + 20).expect("a statement is far below 4 GiB");
         out.put_u32(length);
         out.put_u32(1);
         out.put_u32(u32::from(self.has_null));
-        out.put_u32(element_type.0);
+        out.put_u32(element.oid.0);
         out.put_u32(elements);
         out.put_u32(1);
-        out.put_slice(&self.elements);
+        match element.holds {
+            Some(held) => put_held(&self.elements, held, out),
+            None => out.put_slice(&self.elements),
+        }
     }
 }
 
@@ -185,19 +190,19 @@ impl Arrays {
         out.put_u16(1);
         out.put_u16(1);
         out.put_u16(count(self.columns.len()));
-        for (array, element_type) in self.columns.iter().zip(&shape.element_types) {
-            array.put(*element_type, self.rows, out);
+        for (array, element) in self.columns.iter().zip(&shape.element_types) {
+            array.put(*element, self.rows, out);
         }
     }
 
     /// Parameters, as in Bind, of arrays that are of one column each and of their own lengths.
-    pub(crate) fn parameters(each: &[(Oid, Arrays)]) -> Parameters {
+    pub(crate) fn parameters(each: &[(Element, Arrays)]) -> Parameters {
         let mut out = BytesMut::with_capacity(each.iter().map(|(_, arrays)| arrays.byte_len()).sum());
         out.put_u16(1);
         out.put_u16(1);
         out.put_u16(count(each.len()));
-        for (element_type, arrays) in each {
-            arrays.columns.iter().for_each(|array| array.put(*element_type, arrays.rows, &mut out));
+        for (element, arrays) in each {
+            arrays.columns.iter().for_each(|array| array.put(*element, arrays.rows, &mut out));
         }
         Parameters::Values(out)
     }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use base::{Oid, quote_ident};
 use proto::pgoutput::{Relation, RelationColumn, ReplicaIdentity};
 
+use crate::holder::{Element, Holder};
 use crate::prefetch::Slot;
 use crate::search::{Bounds, KeyColumn, KeyIndex};
 
@@ -28,6 +29,8 @@ pub(crate) struct TargetColumn {
     pub(crate) name: String,
     pub(crate) type_oid: Oid,
     pub(crate) array_oid: Oid,
+    /// What stands around its values in a set, if the type is an array.
+    pub(crate) holder: Option<Holder>,
     /// The type beneath all domains, without its modifier, so that a cast to
     /// it never cuts a value short.
     pub(crate) type_name: String,
@@ -46,6 +49,29 @@ pub(crate) struct TargetColumn {
     pub(crate) typmod: i32,
     /// The same with its modifier, where that rounds what is stored: of numbers and times.
     pub(crate) rounded: Option<String>,
+}
+
+impl TargetColumn {
+    /// The type of a set's parameter for it in binary form, and what that is made of.
+    pub(crate) fn parameter(&self) -> (Oid, Element) {
+        match &self.holder {
+            Some(holder) => (holder.array_oid, Element { oid: holder.oid, holds: Some(self.type_oid) }),
+            None => (self.array_oid, self.type_oid.into()),
+        }
+    }
+
+    /// What such a parameter is an array of, as SQL.
+    pub(crate) fn carried(&self) -> &str {
+        self.holder.as_ref().map_or(&self.declared, |holder| &holder.name)
+    }
+
+    /// The column's value from an element of such a parameter; `element` is SQL.
+    pub(crate) fn value_of(&self, element: String) -> String {
+        match &self.holder {
+            Some(_) => format!("({element}).value"),
+            None => element,
+        }
+    }
 }
 
 /// A target table as its catalogs describe it.
@@ -464,6 +490,7 @@ pub(crate) mod fixtures {
             name: name.to_owned(),
             type_oid: Oid(type_oid),
             array_oid: Oid(1007),
+            holder: None,
             type_name: "integer".to_owned(),
             not_null: true,
             generated: false,

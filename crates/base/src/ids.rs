@@ -18,6 +18,18 @@ impl Oid {
     /// the same id on every server of one major version.
     pub const FIRST_NORMAL: Oid = Oid(16384);
 
+    /// The first id that initdb gives out by itself (`FirstGenbkiObjectId`). What is below is written
+    /// down in the server's own catalogs and is the same in every version; from here to
+    /// [`Oid::FIRST_NORMAL`] are row types of catalogs and what `information_schema` has, which move
+    /// from version to version.
+    pub const FIRST_ASSIGNED: Oid = Oid(10000);
+
+    /// Whether the id stands for the same object on every server of every version.
+    #[must_use]
+    pub fn is_built_in(self) -> bool {
+        self < Self::FIRST_ASSIGNED
+    }
+
     /// Whether the object was made by a user and so has another id elsewhere.
     #[must_use]
     pub fn is_user_defined(self) -> bool {

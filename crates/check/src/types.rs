@@ -156,6 +156,7 @@ mod tests {
                 base: Oid(base),
                 base_class: 'b',
                 element: None,
+                element_class: None,
                 has_array_type: true,
                 has_send: true,
                 has_receive: true,

@@ -39,6 +39,7 @@
 
 mod catalogue;
 mod error;
+mod estimate;
 mod held;
 mod job;
 mod plan;

@@ -27,7 +27,7 @@ pub(crate) struct Unit {
 }
 
 /// A relation with storage on the source.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Heap {
     pub(crate) name: TableName,
     /// Pages of its main fork.
@@ -36,6 +36,8 @@ pub(crate) struct Heap {
     pub(crate) bytes: u64,
     /// Its pages are numbered as ctid shows them: access method `heap`.
     pub(crate) has_pages: bool,
+    /// By the last ANALYZE or VACUUM, scaled to its present size.
+    pub(crate) rows: Option<f64>,
 }
 
 /// A range is not smaller: below it, a transaction's fixed cost shows.
@@ -120,7 +122,8 @@ mod tests {
 
     #[test]
     fn toast_makes_ranges_shorter_and_small_tables_stay_whole() {
-        let heap = |pages, bytes| Heap { name: TableName::new("s", "t"), pages, bytes, has_pages: true };
+        let heap =
+            |pages, bytes| Heap { name: TableName::new("s", "t"), pages, bytes, has_pages: true, rows: None };
         assert_eq!(heap_units(&heap(1000, 1000 * 8192), 16 << 20).len(), 1);
         assert_eq!(heap_units(&heap(10_000, 10_000 * 8192), 8 << 20).len(), 10);
         assert_eq!(heap_units(&heap(1000, 800 << 20), 8 << 20).len(), 100);

@@ -2,6 +2,12 @@
 //!
 //! Written by the copy's workers, read by anyone; every figure is an atomic.
 //! Figures of a table begin anew when it is emptied and copied again.
+//!
+//! How many rows there are is an estimate until a table is done. It begins as
+//! what the statistics or a few pages said (`crate::estimate`), and moves
+//! with every range that was copied to what that range had for its size on
+//! disk; the first word weighs as much as a sixteenth of the table. How many
+//! bytes COPY makes of a table nobody has begun is told by the other tables.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,13 +30,44 @@ pub enum TableState {
 #[derive(Debug)]
 pub struct TableProgress {
     name: TableName,
+    /// Before anything was copied.
     rows_estimated: AtomicU64,
+    /// Its size on the source's disk.
     bytes_estimated: AtomicU64,
+    /// What of it was copied, by ranges that are done.
+    done: Done,
+    /// The same of all tables.
+    all_done: Arc<Done>,
     rows: AtomicU64,
     bytes: AtomicU64,
     state: AtomicU8,
     times: Mutex<Times>,
 }
+
+/// Ranges that were copied to their end.
+#[derive(Debug, Default)]
+struct Done {
+    /// On the source's disk.
+    disk_bytes: AtomicU64,
+    rows: AtomicU64,
+    /// As COPY data.
+    bytes: AtomicU64,
+}
+
+impl Done {
+    fn add(&self, disk_bytes: u64, rows: u64, bytes: u64) {
+        self.disk_bytes.fetch_add(disk_bytes, Relaxed);
+        self.rows.fetch_add(rows, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    fn clear(&self) {
+        [&self.disk_bytes, &self.rows, &self.bytes].iter().for_each(|figure| figure.store(0, Relaxed));
+    }
+}
+
+/// So much of the table, one part in so many, the first estimate counts for.
+const FIRST_WORD: f64 = 16.0;
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Times {
@@ -39,11 +76,13 @@ struct Times {
 }
 
 impl TableProgress {
-    fn new(name: TableName) -> TableProgress {
+    fn new(name: TableName, all_done: Arc<Done>) -> TableProgress {
         TableProgress {
             name,
             rows_estimated: AtomicU64::new(0),
             bytes_estimated: AtomicU64::new(0),
+            done: Done::default(),
+            all_done,
             rows: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             state: AtomicU8::new(TableState::Waiting as u8),
@@ -76,7 +115,14 @@ impl TableProgress {
     /// Rows there are, by estimate until it is done, then exactly.
     #[must_use]
     pub fn rows_estimated(&self) -> u64 {
-        self.rows_estimated.load(Relaxed).max(self.rows())
+        let first = self.rows_estimated.load(Relaxed);
+        let (disk, done) = (self.bytes_estimated.load(Relaxed), self.done.disk_bytes.load(Relaxed));
+        if self.state() != TableState::Copying || disk == 0 || done == 0 {
+            return first.max(self.rows());
+        }
+        let (disk, done, rows) = (disk as f64, done as f64, self.done.rows.load(Relaxed) as f64);
+        let rows_per_byte = (rows + first as f64 / FIRST_WORD) / (done + disk / FIRST_WORD);
+        ((rows + rows_per_byte * (disk - done).max(0.0)) as u64).max(self.rows())
     }
 
     /// Bytes of COPY data so far.
@@ -86,12 +132,21 @@ impl TableProgress {
     }
 
     /// Bytes of COPY data there will be, by estimate: what was copied is
-    /// scaled up by rows, and before the first row it is the table's size.
+    /// scaled up by rows. Before the first row it is the table's size on disk
+    /// and what COPY made of that in other tables.
     #[must_use]
     pub fn bytes_estimated(&self) -> u64 {
         let (bytes, rows) = (self.bytes(), self.rows());
         match rows {
-            0 => self.bytes_estimated.load(Relaxed).max(bytes),
+            0 => {
+                let disk = self.bytes_estimated.load(Relaxed);
+                let others = (self.all_done.disk_bytes.load(Relaxed), self.all_done.bytes.load(Relaxed));
+                let expected = match others {
+                    (0, _) => disk,
+                    (of, copied) => (disk as f64 * copied as f64 / of as f64) as u64,
+                };
+                expected.max(bytes)
+            }
             _ => (bytes as f64 / rows as f64 * self.rows_estimated() as f64) as u64,
         }
     }
@@ -118,6 +173,7 @@ impl TableProgress {
     }
 
     pub(crate) fn start(&self) {
+        self.done.clear();
         self.rows.store(0, Relaxed);
         self.bytes.store(0, Relaxed);
         self.state.store(TableState::Copying as u8, Relaxed);
@@ -128,6 +184,12 @@ impl TableProgress {
     pub(crate) fn add_block(&self, rows: u64, bytes: u64) {
         self.rows.fetch_add(rows, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// A range of `disk_bytes` on the source was copied: `rows` in `bytes`.
+    pub(crate) fn unit_done(&self, disk_bytes: u64, rows: u64, bytes: u64) {
+        self.done.add(disk_bytes, rows, bytes);
+        self.all_done.add(disk_bytes, rows, bytes);
     }
 
     /// The server counted `rows` where we had counted `messages`: COPY's
@@ -152,6 +214,7 @@ impl TableProgress {
 #[derive(Debug, Default)]
 pub struct CopyProgress {
     tables: Mutex<Vec<Arc<TableProgress>>>,
+    done: Arc<Done>,
 }
 
 /// All tables together.
@@ -200,11 +263,12 @@ impl CopyProgress {
         let table = match tables.iter().find(|table| table.name() == name) {
             Some(table) => Arc::clone(table),
             None => {
-                tables.push(Arc::new(TableProgress::new(name.clone())));
+                tables.push(Arc::new(TableProgress::new(name.clone(), Arc::clone(&self.done))));
                 Arc::clone(&tables[tables.len() - 1])
             }
         };
         table.state.store(TableState::Waiting as u8, Relaxed);
+        table.done.clear();
         table.rows.store(0, Relaxed);
         table.bytes.store(0, Relaxed);
         table.rows_estimated.store(rows, Relaxed);
@@ -239,5 +303,28 @@ mod tests {
             progress.totals(),
             CopyTotals { tables: 1, rows_estimated: 5, bytes_estimated: 10, ..CopyTotals::default() }
         );
+    }
+
+    #[test]
+    fn ranges_that_were_copied_mend_an_estimate_that_was_wrong() {
+        let progress = CopyProgress::default();
+        // Four times too many.
+        let table = progress.announce(&TableName::new("s", "t"), 1_000_000, 16_000);
+        let waiting = progress.announce(&TableName::new("s", "u"), 10, 4_000);
+        table.start();
+        let estimates: Vec<u64> = (0..16)
+            .map(|_| {
+                table.add_block(15_625, 500);
+                table.unit_done(1_000, 15_625, 500);
+                table.rows_estimated()
+            })
+            .collect();
+        assert!(estimates.is_sorted_by(|before, after| before >= after), "{estimates:?}");
+        assert!(estimates[0] < 650_000 && estimates[3] < 400_000 && estimates[7] < 300_000, "{estimates:?}");
+        assert_eq!(estimates[15], 250_000);
+        assert_eq!(waiting.bytes_estimated(), 2_000, "as COPY made of the other table");
+        // Another attempt knows nothing of it.
+        table.start();
+        assert_eq!(table.rows_estimated(), 1_000_000);
     }
 }

@@ -23,7 +23,7 @@ use crate::schedule::{Claim, Schedule, Way};
 use crate::sql::{copy_in, copy_out};
 use crate::table::{self, Start};
 use crate::transfer::transfer;
-use crate::{CopyJob, held, session};
+use crate::{CopyJob, estimate, held, session};
 
 /// An exported snapshot of the source. The connection that exported it must
 /// stay open until the attempt has ended.
@@ -251,7 +251,10 @@ async fn copy_range(
 }
 
 async fn copy_unit(table: &Table, unit: &Unit, source: &mut Wire, target: &mut Wire) -> Result<u64, Error> {
-    transfer(source, target, &copy_out(&table.job, unit), &copy_in(&table.job), &table.progress).await
+    let (job, progress) = (&table.job, &table.progress);
+    let (rows, bytes) = transfer(source, target, &copy_out(job, unit), &copy_in(job), progress).await?;
+    progress.unit_done(unit.bytes, rows, bytes);
+    Ok(rows)
 }
 
 async fn finish_table(shared: &Shared, table: &Table, rows: u64, target: &mut Wire) -> Result<(), Error> {
@@ -264,6 +267,7 @@ async fn finish_table(shared: &Shared, table: &Table, rows: u64, target: &mut Wi
 /// The tables with their units, the largest first.
 async fn plan(source: &mut Wire, jobs: Vec<CopyJob>, attempt: &Attempt) -> Result<Vec<Table>, Error> {
     let mut layouts = layouts(source, &jobs).await?;
+    let known = estimate::rows(source, &jobs, &layouts).await?;
     let total: u64 = layouts.values().map(Layout::bytes).sum();
     let range_bytes = range_bytes(total, attempt.options.connections, attempt.options.split_bytes);
     let mut tables = Vec::new();
@@ -271,7 +275,8 @@ async fn plan(source: &mut Wire, jobs: Vec<CopyJob>, attempt: &Attempt) -> Resul
         let name = job.table.name.clone();
         let layout = layouts.remove(&job.table.oid.0).ok_or_else(|| Error::new(Kind::Dropped).of(&name))?;
         let units = layout.units(&job, range_bytes);
-        let progress = attempt.progress.announce(&name, job.table.rows_estimate, layout.bytes());
+        let rows = known.get(&job.table.oid.0).copied().unwrap_or(job.table.rows_estimate);
+        let progress = attempt.progress.announce(&name, rows, layout.bytes());
         tables.push(Table { job, units, progress, rows: AtomicU64::new(0) });
     }
     let bytes = |table: &Table| table.units.iter().map(|unit| unit.bytes).sum::<u64>();
@@ -281,7 +286,7 @@ async fn plan(source: &mut Wire, jobs: Vec<CopyJob>, attempt: &Attempt) -> Resul
 
 /// What is below a published table.
 #[derive(Default)]
-struct Layout {
+pub(crate) struct Layout {
     heaps: Vec<Heap>,
     /// A leaf cannot be read by itself with the same result: it is a foreign
     /// table, has policies or rights of its own.
@@ -291,6 +296,11 @@ struct Layout {
 impl Layout {
     fn bytes(&self) -> u64 {
         self.heaps.iter().map(|heap| heap.bytes).sum()
+    }
+
+    /// What can be read by itself.
+    pub(crate) fn readable(&self) -> &[Heap] {
+        if self.root_only { &[] } else { &self.heaps }
     }
 
     fn units(&self, job: &CopyJob, range_bytes: u64) -> Vec<Unit> {
@@ -304,7 +314,7 @@ impl Layout {
 }
 
 /// One row per relation with storage: root, schema, name, pages, bytes,
-/// access method is heap, readable by itself.
+/// access method is heap, readable by itself, rows by the statistics.
 fn layout_sql(oids: &str) -> String {
     format!(
         "SELECT c.oid, n.nspname, l.relname, \
@@ -312,7 +322,10 @@ fn layout_sql(oids: &str) -> String {
                 COALESCE(pg_catalog.pg_table_size(l.oid), 0), COALESCE(m.amname = 'heap', false), \
                 l.relkind = 'r' AND NOT pg_catalog.row_security_active(l.oid) \
                     AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') \
-                    AND pg_catalog.has_table_privilege(l.oid, 'SELECT') \
+                    AND pg_catalog.has_table_privilege(l.oid, 'SELECT'), \
+                CASE WHEN l.reltuples >= 0 AND l.relpages > 0 \
+                     THEN l.reltuples::float8 / l.relpages \
+                          * (pg_catalog.pg_relation_size(l.oid) / pg_catalog.current_setting('block_size')::int8) END \
          FROM pg_catalog.pg_class c \
          CROSS JOIN LATERAL (SELECT c.oid AS relid WHERE c.relkind <> 'p' UNION ALL \
                              SELECT p.relid::oid FROM pg_catalog.pg_partition_tree(c.oid) p \
@@ -343,6 +356,7 @@ async fn layouts(source: &mut Wire, jobs: &[CopyJob]) -> Result<HashMap<u32, Lay
             pages: number(3),
             bytes: number(4),
             has_pages: text(5) == "t",
+            rows: text(7).parse().ok(),
         });
     }
     // A partitioned table without leaves has no row of its own.

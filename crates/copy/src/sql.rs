@@ -61,7 +61,8 @@ fn column_list(columns: &str) -> String {
     if columns.is_empty() { String::new() } else { format!(" ({columns})") }
 }
 
-fn conditions(unit: &Unit, row_filter: Option<&str>) -> String {
+/// Which rows of its relation belong to `unit`, as SQL; empty for all.
+pub(crate) fn conditions(unit: &Unit, row_filter: Option<&str>) -> String {
     let PageRange { from, to } = unit.pages;
     let mut conditions = Vec::new();
     // Line pointers count from 1, so (n,0) is before the first row of page n.

@@ -22,7 +22,7 @@ enum Item {
 }
 
 /// Copies what `copy_out` gives into `copy_in`. Returns the target's count of
-/// rows. After an error both connections are in the middle of a COPY and of
+/// rows, and the bytes they came in. After an error both connections are in the middle of a COPY and of
 /// no further use.
 pub(crate) async fn transfer(
     source: &mut Wire,
@@ -30,7 +30,7 @@ pub(crate) async fn transfer(
     copy_out: &str,
     copy_in: &str,
     progress: &TableProgress,
-) -> Result<u64, Error> {
+) -> Result<(u64, u64), Error> {
     let read_failed = Error::client("read it from the source");
     let write_failed = Error::client("write it into the target");
     let (sender, mut receiver) = mpsc::channel(BLOCKS_AHEAD);
@@ -47,19 +47,20 @@ pub(crate) async fn transfer(
     };
     let write = async move {
         target.copy_in(copy_in).await.map_err(write_failed)?;
-        let mut messages = 0;
+        let (mut messages, mut bytes) = (0, 0);
         while let Some(item) = receiver.recv().await {
             let Item::Block(block) = item else {
                 let rows = target.copy_in_finish().await.map_err(write_failed)?;
                 progress.correct(messages, rows);
-                return Ok(rows);
+                return Ok((rows, bytes));
             };
             target.copy_in_block(&block.bytes).await.map_err(write_failed)?;
             messages += block.messages;
+            bytes += block.bytes.len() as u64;
             progress.add_block(block.messages, block.bytes.len() as u64);
         }
         Err(Error::broken("reading ended without an end"))
     };
-    let ((), rows) = tokio::try_join!(read, write)?;
-    Ok(rows)
+    let ((), copied) = tokio::try_join!(read, write)?;
+    Ok(copied)
 }

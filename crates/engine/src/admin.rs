@@ -498,6 +498,13 @@ WHERE c.relnamespace = 'pgsluice'::pg_catalog.regnamespace AND c.relkind = 'r'
   AND a.attname = CASE c.relname WHEN 'subscription' THEN 'name' ELSE 'subscription' END
 ORDER BY c.relname = 'subscription', c.relname";
 
+/// The types that arrays are applied with (`State::make_holders`).
+const HOLDERS: &str = "\
+SELECT pg_catalog.format('pgsluice.%I', t.typname)
+FROM pg_catalog.pg_type t
+JOIN pg_catalog.pg_class c ON c.oid = t.typrelid AND c.relkind = 'c'
+WHERE t.typnamespace = 'pgsluice'::pg_catalog.regnamespace AND t.typname ~ '^array_of_'";
+
 /// The rows of `name`, and with the last subscription the schema.
 pub(crate) async fn remove_rows(
     transaction: &mut tokio_postgres::Transaction<'_>,
@@ -522,9 +529,12 @@ pub(crate) async fn remove_rows(
         return Ok(());
     }
     // Only what is ours: whatever else somebody put there keeps the schema.
+    let holders = transaction.query(HOLDERS, &[]).await?;
+    let holders: String =
+        holders.iter().map(|row| format!("DROP TYPE {}; ", row.get::<_, &str>(0))).collect();
     let savepoint = transaction.transaction().await?;
     let names: Vec<_> = tables.iter().map(|(table, _)| format!("pgsluice.{}", quote_ident(table))).collect();
-    let sql = format!("DROP TABLE {}; DROP SCHEMA pgsluice", names.join(", "));
+    let sql = format!("DROP TABLE {}; {holders}DROP SCHEMA pgsluice", names.join(", "));
     match savepoint.batch_execute(&sql).await {
         Ok(()) => {
             savepoint.commit().await?;

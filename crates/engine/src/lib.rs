@@ -36,5 +36,6 @@ pub use settings::{
 pub use shared::Passes;
 pub use status::{
     Blocked, BuildingSnapshot, CopySnapshot, DecodedSnapshot, Lag, LagFigures, LastError, Phase,
-    PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,
+    PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, ValuesSnapshot,
+    WaitingTable,
 };

@@ -14,6 +14,7 @@
 mod archive;
 mod compare;
 mod feed;
+mod form;
 mod identity;
 mod shipping;
 mod snapshot;
@@ -36,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use txn::{Block, DirSpool};
 
 use self::feed::Feed;
+pub(crate) use self::form::may_be_binary;
 pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
 use crate::adopt::{self, Adoption};
@@ -524,7 +526,7 @@ impl Attempt<'_> {
 
     async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {
         let settings = self.settings;
-        let binary = self.binary(ends)?;
+        let binary = self.binary(ends).await?;
         Ok(apply::Options {
             subscription: settings.subscription.clone(),
             binary,
@@ -554,22 +556,6 @@ impl Attempt<'_> {
                 binary,
             }),
         })
-    }
-
-    fn binary(&self, ends: &Ends) -> Result<bool, Error> {
-        if self.settings.binary == Binary::Off || ends.in_text {
-            return Ok(false);
-        }
-        let pairs = ends.published.iter().filter_map(|table| Some((table, ends.targets.get(&table.name)?)));
-        let (source, target) = (ends.wire.version(), ends.state.session().version());
-        match (publication::binary_allowed(source, target, pairs), self.settings.binary) {
-            (Ok(()), _) => Ok(true),
-            (Err(why), Binary::On) => Err(Error::refused(Refusal::Binary(why))),
-            (Err(why), _) => {
-                tracing::info!("values come as text: {why}");
-                Ok(false)
-            }
-        }
     }
 }
 

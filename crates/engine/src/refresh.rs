@@ -30,7 +30,7 @@ use copy::CopyJob;
 use source::publication::{self, PublishedTable, TableName};
 
 use crate::error::Error;
-use crate::pipeline::Attempt;
+use crate::pipeline::{Attempt, may_be_binary};
 use crate::refusal::Refusal;
 use crate::statistics;
 use crate::status::{Refresh, WaitingTable};
@@ -161,13 +161,14 @@ impl<'a> Refreshing<'a> {
             return Ok(Ok(()));
         }
         let pairs = new.iter().map(|(table, job)| (table, job.target()));
-        let versions = (session.version(), self.state.session().version());
-        if self.stream.binary && publication::binary_allowed(versions.0, versions.1, pairs).is_err() {
+        if self.stream.binary
+            && let Err(why) = may_be_binary((session.version(), self.state), pairs).await?
+        {
             let keys: Vec<TableKey> = new.iter().map(|(table, _)| key(&table.name)).collect();
             self.state.add_tables(&keys).await?;
             tracing::info!(
                 subscription = %settings.subscription,
-                "starting the stream anew: values come as text, for the sake of a table that was added"
+                "starting the stream anew: values come as text, for the sake of a table that was added: {why}"
             );
             return Ok(Err(Restart));
         }

@@ -96,8 +96,8 @@ pub enum SourceMode {
 /// Whether values are asked for in binary form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
-    /// Where no published column's binary form contains the OID of a
-    /// user-defined type (RULES C3).
+    /// Where every published column has a built-in type, or an array or range
+    /// of one (RULES C3).
     Auto,
     /// Always.
     On,

@@ -34,11 +34,13 @@ use schema::SchemaProgress;
 use tokio::sync::watch;
 
 mod decoded;
+mod form;
 mod snapshot;
 mod standstill;
 
 pub(crate) use decoded::Decoded;
 pub use decoded::DecodedSnapshot;
+pub use form::ValuesSnapshot;
 pub use snapshot::{
     BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, PrefetchSnapshot, Refresh, SchemaSnapshot,
     Snapshot, TableSnapshot, Totals, WaitingTable,
@@ -137,6 +139,7 @@ pub struct Status {
     refresh_asked: watch::Sender<u64>,
     refresh: Mutex<Option<Refresh>>,
     standstill: Standstill,
+    form: form::Form,
     decoded: Arc<Decoded>,
 }
 
@@ -190,6 +193,7 @@ impl Status {
             refresh_asked: watch::Sender::new(0),
             refresh: Mutex::default(),
             standstill: Standstill::default(),
+            form: form::Form::default(),
             decoded: Arc::default(),
         }
     }

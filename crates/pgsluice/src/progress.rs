@@ -3,6 +3,12 @@
 //! On a terminal: a bar per table that is being copied and one for all, then
 //! a line with rate and lag. Elsewhere: a log line at intervals while the
 //! first copy runs, and when it is done.
+//!
+//! What is on the screen goes when the view does: a bar that is dropped as it
+//! is would stay there, and look as if it still moved.
+
+mod echo;
+mod layout;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +17,8 @@ use std::time::{Duration, Instant};
 use engine::{BuildingSnapshot, Snapshot, Status, TableSnapshot};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+pub(crate) use self::echo::Quiet;
+use self::layout::Layout;
 use crate::units::{show_bytes, show_count, show_seconds};
 
 /// Time between two looks on a terminal.
@@ -45,6 +53,7 @@ struct View {
     total: Option<ProgressBar>,
     schema: Option<ProgressBar>,
     line: Option<ProgressBar>,
+    layout: Option<Layout>,
     rate: Rate,
     logged: Option<Instant>,
     copied: bool,
@@ -59,6 +68,8 @@ struct Sum {
     rows_estimated: u64,
     bytes: u64,
     bytes_estimated: u64,
+    /// What the table takes that takes longest of those begun: all cannot be done before.
+    seconds_left_min: f64,
 }
 
 impl Sum {
@@ -70,6 +81,7 @@ impl Sum {
             sum.rows_estimated += table.rows_estimated;
             sum.bytes += table.bytes;
             sum.bytes_estimated += table.bytes_estimated;
+            sum.seconds_left_min = sum.seconds_left_min.max(seconds_left(table).unwrap_or(0.0));
         }
         sum
     }
@@ -84,31 +96,51 @@ impl Sum {
             show_count(self.rows_estimated),
             show_bytes(self.bytes),
             show_bytes(self.bytes_estimated),
-            self.outlook(rate)
+            self.outlook(rate).map_or_else(String::new, |[rate, left]| format!(", {rate}, {left}"))
         )
     }
 
-    /// The same beside a bar, which shows how much of it is done.
-    fn short_words(&self, rate: Option<f64>) -> String {
-        let (rows, bytes) = (show_count(self.rows), show_bytes(self.bytes));
-        format!("{} of {} tables, {rows} rows, {bytes}{}", self.done, self.tables, self.outlook(rate))
+    /// The same beside a bar, which shows how much of it is done; each with its weight.
+    fn figures(&self, rate: Option<f64>) -> Vec<(u8, String)> {
+        let tables = format!("{} of {} tables", self.done, self.tables);
+        let amount = amount(self.rows, self.bytes);
+        let outlook = self.outlook(rate).map(weighed).into_iter().flatten();
+        std::iter::once((3, tables)).chain(amount).chain(outlook).collect()
     }
 
     /// Rate and time left, once they are known.
-    fn outlook(&self, rate: Option<f64>) -> String {
-        if let Some(rate) = rate.filter(|rate| *rate >= 1.0) {
-            let left = self.bytes_estimated.saturating_sub(self.bytes) as f64 / rate;
-            return format!(", {}/s, {} left", show_bytes(rate as u64), show_seconds(left));
-        }
-        String::new()
+    fn outlook(&self, rate: Option<f64>) -> Option<[String; 2]> {
+        let rate = rate.filter(|rate| *rate >= 1.0)?;
+        let left = self.bytes_estimated.saturating_sub(self.bytes) as f64 / rate;
+        let left = left.max(self.seconds_left_min);
+        Some([format!("{}/s", show_bytes(rate as u64)), format!("{} left", show_seconds(left))])
     }
 }
 
-/// A figure's growth per second, smoothed over about ten seconds.
+/// What a table that is being copied takes at the rate it had so far, once there is one.
+fn seconds_left(table: &TableSnapshot) -> Option<f64> {
+    let seconds = table.elapsed_ms as f64 / 1e3;
+    (table.state == "copying" && seconds > 0.5 && table.rows > 0)
+        .then(|| table.rows_estimated.saturating_sub(table.rows) as f64 * seconds / table.rows as f64)
+}
+
+/// What was copied, in words with their weights.
+fn amount(rows: u64, bytes: u64) -> [(u8, String); 2] {
+    [(1, format!("{} rows", show_count(rows))), (2, show_bytes(bytes))]
+}
+
+/// Rate and time left with their weights.
+fn weighed([rate, left]: [String; 2]) -> [(u8, String); 2] {
+    [(4, rate), (5, left)]
+}
+
+/// A figure's growth per second over about the last ten seconds, or since it began to grow.
 #[derive(Default)]
 struct Rate {
     last: Option<(Instant, u64)>,
-    per_second: Option<f64>,
+    /// Growth and seconds, each the less the longer ago it was.
+    grown: f64,
+    seconds: f64,
 }
 
 impl Rate {
@@ -116,20 +148,26 @@ impl Rate {
         if let Some((then, before)) = self.last {
             let seconds = now.duration_since(then).as_secs_f64();
             if seconds < 0.05 {
-                return self.per_second;
+                return self.per_second();
             }
-            // A figure that falls has begun anew; it says nothing of a rate.
-            let present = figure.checked_sub(before).map(|grown| grown as f64 / seconds);
-            self.per_second = match (self.per_second, present) {
-                (Some(smooth), Some(present)) => {
-                    Some(smooth + (present - smooth) * (seconds / 10.0).min(1.0))
+            match figure.checked_sub(before) {
+                // A figure that falls has begun anew; it says nothing of a rate.
+                None => *self = Rate::default(),
+                // What has not begun to grow is slow to begin, not slow.
+                Some(_) if figure == 0 => {}
+                Some(grown) => {
+                    let kept = (-seconds / 10.0).exp();
+                    self.grown = self.grown * kept + grown as f64;
+                    self.seconds = self.seconds * kept + seconds;
                 }
-                (None, present) => present,
-                (_, None) => None,
-            };
+            }
         }
         self.last = Some((now, figure));
-        self.per_second
+        self.per_second()
+    }
+
+    fn per_second(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.grown / self.seconds)
     }
 }
 
@@ -168,19 +206,20 @@ impl View {
         if let Some(line) = self.line.take() {
             line.finish_and_clear();
         }
+        let layout = self.lay_out();
         for table in &snapshot.copy.tables {
             let shown = self.tables.len();
             match (table.state.as_str(), self.tables.get(&table.table)) {
                 ("copying", None) if shown < BARS_MAX => {
-                    let bar = ProgressBar::new(1).with_style(bar_style()).with_prefix(table.table.clone());
+                    let bar = ProgressBar::new(1).with_style(layout.style()).with_prefix(table.table.clone());
                     let bar = match &self.total {
                         Some(total) => bars.insert_before(total, bar),
                         None => bars.add(bar),
                     };
-                    draw_table(&bar, table);
+                    draw_table(&bar, table, layout);
                     self.tables.insert(table.table.clone(), bar);
                 }
-                ("copying", Some(bar)) => draw_table(bar, table),
+                ("copying", Some(bar)) => draw_table(bar, table, layout),
                 (_, Some(_)) => {
                     if let Some(bar) = self.tables.remove(&table.table) {
                         bar.finish_and_clear();
@@ -194,28 +233,40 @@ impl View {
         let total = self.total.get_or_insert_with(|| {
             bars.add(
                 ProgressBar::new(1)
-                    .with_style(bar_style())
+                    .with_style(layout.style())
                     .with_prefix(format!("{} in all", snapshot.subscription)),
             )
         });
         total.set_length(sum.rows_estimated.max(1));
         total.set_position(sum.rows);
-        total.set_message(sum.short_words(rate));
+        total.set_message(layout.words(sum.figures(rate)));
     }
 
     fn draw_schema(&mut self, snapshot: &Snapshot, bars: &MultiProgress) {
         if let Some(line) = self.line.take() {
             line.finish_and_clear();
         }
+        let layout = self.lay_out();
         let schema = &snapshot.schema;
         let bar = self.schema.get_or_insert_with(|| {
             let prefix = format!("{} indexing", snapshot.subscription);
-            bars.add(ProgressBar::new(1).with_style(bar_style()).with_prefix(prefix))
+            bars.add(ProgressBar::new(1).with_style(layout.style()).with_prefix(prefix))
         });
         bar.set_length(schema.objects.max(1) as u64);
         bar.set_position(schema.done as u64);
         let building: Vec<String> = schema.building.iter().map(show_building).collect();
         bar.set_message(format!("{} of {}; {}", schema.done, schema.objects, building.join("; ")));
+    }
+
+    /// The terminal may have another width than before.
+    fn lay_out(&mut self) -> Layout {
+        let layout = Layout::of_terminal();
+        if self.layout.replace(layout) != Some(layout) {
+            for bar in self.tables.values().chain(&self.total).chain(&self.schema) {
+                bar.set_style(layout.style());
+            }
+        }
+        layout
     }
 
     fn clear_copy(&mut self) {
@@ -269,6 +320,15 @@ impl View {
     }
 }
 
+impl Drop for View {
+    fn drop(&mut self) {
+        self.clear_copy();
+        for bar in self.schema.take().into_iter().chain(self.line.take()) {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 /// `INDEX public.t_v_idx: building index: scanning table, 45%, 12 s`
 pub(crate) fn show_building(building: &BuildingSnapshot) -> String {
     let phase = building.phase.as_ref().map_or_else(String::new, |phase| format!(": {phase}"));
@@ -277,21 +337,15 @@ pub(crate) fn show_building(building: &BuildingSnapshot) -> String {
 }
 
 /// One table's bar.
-fn draw_table(bar: &ProgressBar, table: &TableSnapshot) {
+fn draw_table(bar: &ProgressBar, table: &TableSnapshot, layout: Layout) {
     bar.set_length(table.rows_estimated.max(1));
     bar.set_position(table.rows);
-    let seconds = table.elapsed_ms as f64 / 1e3;
-    let mut words = format!("{} rows, {}", show_count(table.rows), show_bytes(table.bytes));
-    if seconds > 0.5 && table.rows > 0 {
-        let left = table.rows_estimated.saturating_sub(table.rows) as f64 * seconds / table.rows as f64;
-        let rate = (table.bytes as f64 / seconds) as u64;
-        words.push_str(&format!(", {}/s, {} left", show_bytes(rate), show_seconds(left)));
+    let mut figures = amount(table.rows, table.bytes).to_vec();
+    if let Some(left) = seconds_left(table) {
+        let rate = (table.bytes as f64 * 1e3 / table.elapsed_ms.max(1) as f64) as u64;
+        figures.extend(weighed([format!("{}/s", show_bytes(rate)), format!("{} left", show_seconds(left))]));
     }
-    bar.set_message(words);
-}
-
-fn bar_style() -> ProgressStyle {
-    style("{prefix:24!} {bar:24} {percent:>3}% {wide_msg}")
+    bar.set_message(layout.words(figures));
 }
 
 /// A template of ours, which is well-formed.
@@ -309,10 +363,14 @@ mod tests {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         assert_eq!(rate.at(at(0), 0), None);
-        assert_eq!(rate.at(at(1), 100), Some(100.0));
-        assert_eq!(rate.at(at(2), 100), Some(90.0));
-        assert_eq!(rate.at(at(3), 0), None);
-        assert_eq!(rate.at(at(4), 50), Some(50.0));
+        assert_eq!(rate.at(at(1), 0), None, "nothing has come yet");
+        assert_eq!(rate.at(at(2), 100), Some(100.0));
+        // A slow second counts as much as a quick one, until it is long ago.
+        let rounded = |rate: Option<f64>| rate.map(f64::round);
+        assert_eq!(rounded(rate.at(at(3), 100)), Some(48.0));
+        assert_eq!(rounded(rate.at(at(93), 9100)), Some(100.0));
+        assert_eq!(rate.at(at(94), 0), None);
+        assert_eq!(rate.at(at(95), 50), Some(50.0));
     }
 
     #[test]
@@ -344,5 +402,8 @@ mod tests {
             sum.words(Some(102_400.0)),
             "1 of 2 tables, 3,000 of about 4,000 rows, 2.9 MB of about 3.9 MB, 100 kB/s, 10 s left"
         );
+        // Many short rows: few bytes are left, but not little time.
+        let slow = TableSnapshot { elapsed_ms: 20_000, ..table("copying", 1_000) };
+        assert!(Sum::of(&[table("done", 2_000), slow]).words(Some(102_400.0)).ends_with(", 20 s left"));
     }
 }

@@ -107,8 +107,10 @@ pub(crate) struct Stream {
 
     /// Ask for values in binary form
     ///
-    /// `auto` asks for it only if no published column's binary form contains
-    /// the OID of a user-defined type, which means nothing on another server.
+    /// `auto` asks for it if every published column has the same built-in type
+    /// on both ends, arrays and ranges of such types included. The form of a
+    /// user-defined type may mean nothing on another server; `status` names the
+    /// column that is in the way. The first copy decides table by table.
     #[arg(long, value_enum, default_value = "auto", value_name = "MODE")]
     pub(crate) binary: Binary,
 

@@ -33,7 +33,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::error::{Error, Kind};
 
-pub use binary::{BinaryRefusal, binary_allowed};
+pub use binary::{BinaryRefusal, array_types, binary_allowed};
 pub use columns::{Column, DataType, Generated, TargetTable, target_tables};
 
 /// The schema that holds our state on a target: neither copied nor applied.

@@ -36,6 +36,7 @@ use txn::Op;
 use super::pipelined::{ASK_EACH, ASK_OF_FEW, Sent, Way};
 use super::*;
 use crate::batch::Change;
+use crate::holder::Element;
 use crate::shape::{self, row_parameters, row_sql};
 use crate::statement::Arrays;
 use crate::table::Lookup;
@@ -61,7 +62,7 @@ const VAIN_MAX: u32 = 8;
 
 /// Values of one type, one after another.
 struct Slot {
-    element: Oid,
+    element: Element,
     array: Oid,
     declared: String,
 }
@@ -122,13 +123,13 @@ impl Procedure {
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(positions.len());
         for &position in &positions {
             let target = &table.columns[position].target;
-            let (element, array) = if binary { (target.type_oid, target.array_oid) } else { TEXT };
-            if array == Oid(0) || element == NAME || self.slots.len() > SLOTS_MAX {
+            let (array, element) = if binary { target.parameter() } else { (TEXT.1, TEXT.0.into()) };
+            if array == Oid(0) || element == NAME.into() || self.slots.len() > SLOTS_MAX {
                 self.slots.truncate(slots_before);
                 return None;
             }
             let slot = self.slots.iter().position(|slot| slot.element == element).unwrap_or_else(|| {
-                let declared = if binary { target.declared.as_str() } else { "pg_catalog.text" };
+                let declared = if binary { target.carried() } else { "pg_catalog.text" };
                 self.slots.push(Slot { element, array, declared: format!("{declared}[]") });
                 self.slots.len() - 1
             });
@@ -139,7 +140,7 @@ impl Procedure {
             let (slot, offset) = places[n];
             let value = format!("(${})[pgsluice_at{slot} + {offset}]", FIRST_SLOT + slot);
             let target = &table.columns[positions[n]].target;
-            if binary { value } else { format!("{value}::{}", target.type_name) }
+            if binary { target.value_of(value) } else { format!("{value}::{}", target.type_name) }
         });
         let used: Vec<usize> = places.iter().map(|(slot, _)| *slot).collect();
         let mut moves = String::new();
@@ -297,7 +298,7 @@ impl Procedure {
     /// The CALL of the one that was made now.
     fn call(&self) -> Shape {
         let mut call = plain(&self.name(), "");
-        let fixed = [INT4, LSN, TIMESTAMPTZ];
+        let fixed = [INT4, LSN, TIMESTAMPTZ].map(|(element, array)| (element.into(), array));
         let types = fixed.into_iter().chain(self.slots.iter().map(|slot| (slot.element, slot.array)));
         (call.element_types, call.parameter_types) = types.unzip();
         let numbers: Vec<String> = (1..=call.parameter_types.len()).map(|n| format!("${n}")).collect();
@@ -321,7 +322,7 @@ impl Executor {
         }
         let Some((shape, _)) = &self.procedure.made else { return Ok((0, 0)) };
         let Gathered { which, ends, times, values, sent } = gathered;
-        let arrays: Vec<(Oid, Arrays)> =
+        let arrays: Vec<(Element, Arrays)> =
             shape.element_types.iter().copied().zip([which, ends, times].into_iter().chain(values)).collect();
         let parameters = Arrays::parameters(&arrays);
         let statement = Statement { shape: Arc::clone(shape), parameters, rows_expected: 0 };
@@ -485,7 +486,7 @@ mod tests {
             "there is no room for its branches"
         );
         assert_eq!(gather(&mut procedure, 0), (true, BRANCHES_MAX, false, 1));
-        procedure.slots.push(Slot { element: Oid(1), array: Oid(2), declared: "x[]".to_owned() });
+        procedure.slots.push(Slot { element: Oid(1).into(), array: Oid(2), declared: "x[]".to_owned() });
         assert_eq!(procedure.rename().as_deref(), Some("pgsluice_each1"));
         assert_eq!(procedure.name(), "pgsluice_each2");
     }

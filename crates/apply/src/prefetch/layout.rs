@@ -29,9 +29,10 @@ use base::{Oid, quote_ident};
 
 use super::gauge::Gauge;
 use super::{Mode, Written};
+use crate::holder::Element;
 use crate::search::{self, Search};
 use crate::shape::Shape;
-use crate::table::{Column, Lookup as Located, Table};
+use crate::table::{Column, Lookup as Located, Table, TargetColumn};
 
 /// A key column of a B-tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -224,11 +225,14 @@ impl Making<'_> {
     fn sorted_arrays(&self, columns: &[usize], sorted: usize) -> String {
         let list =
             |item: &dyn Fn(usize) -> String, count| (0..count).map(item).collect::<Vec<_>>().join(", ");
-        let rows = list(&|n| format!("pg_catalog.unnest(${}) AS c{n}", n + 1), columns.len());
+        let element = |n: usize| format!("pg_catalog.unnest(${})", n + 1);
         let order = list(&|n| (n + 1).to_string(), sorted);
         if self.binary {
+            let value = |n: usize| self.column(columns[n]).target.value_of(element(n));
+            let rows = list(&|n| format!("{} AS c{n}", value(n)), columns.len());
             return format!("(SELECT {rows} ORDER BY {order}) AS s");
         }
+        let rows = list(&|n| format!("{} AS c{n}", element(n)), columns.len());
         let cast = |n| format!("u.c{n}::{} AS c{n}", self.column(columns[n]).target.type_name);
         let casts = list(&cast, columns.len());
         format!("(SELECT {casts} FROM (SELECT {rows}) AS u ORDER BY {order}) AS s")
@@ -241,9 +245,9 @@ impl Making<'_> {
     fn lookup(&self, what: &str, sql: String, columns: Vec<usize>) -> Lookup {
         let targets = columns.iter().map(|&position| &self.column(position).target);
         let (parameter_types, element_types) = if self.binary {
-            targets.map(|column| (column.array_oid, column.type_oid)).unzip()
+            targets.map(TargetColumn::parameter).unzip()
         } else {
-            targets.map(|_| (TEXT_ARRAY, TEXT)).unzip()
+            targets.map(|_| (TEXT_ARRAY, Element::from(TEXT))).unzip()
         };
         let name = format!("prefetch{}_{what}", self.id);
         Lookup {

@@ -86,6 +86,13 @@ const SAMPLES: &[Sample] = &[
         scanned: false,
     },
     Sample {
+        name: "arrays",
+        ddl: "CREATE TABLE t (id int[], k int, v int, w text, PRIMARY KEY (id, k))",
+        key: &["id", "k"],
+        values: "ARRAY[i, 1], i % 5, i % 7, 'w' || i",
+        scanned: false,
+    },
+    Sample {
         name: "partitions",
         ddl: "CREATE TABLE t (id bigint, k int, v int, w text, PRIMARY KEY (id, k)) PARTITION BY HASH (k); \
               CREATE TABLE t0 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0); \
@@ -197,8 +204,8 @@ impl Stage<'_> {
         let mut applies = session(session_settings("off")).await;
         let looks_up = session(prefetch::on_servers::SETTINGS.to_vec()).await;
         let table = map(&url, sample).await;
-        let answer = applies.query(&question(&[table.oid])).await.expect("an answer");
-        let rows = answer(&answer[0]).expect("a size").rows;
+        let told = applies.query(&question(&[table.oid])).await.expect("an answer");
+        let rows = answer(&told[0]).expect("a size").rows;
         Stage { sample, state: state.0, applies, looks_up, table, rows, failures: Vec::new() }
     }
 

@@ -70,9 +70,8 @@ impl Finding {
     fn found(&self, table: &Table, binary: bool, written: &[usize]) -> String {
         let all: Vec<usize> = (0..table.columns.len()).collect();
         let columns = columns_at(table, &[&all, written].concat());
-        let types = columns.iter().map(|column| column.target.type_name.as_str());
         // Values are made of text once, and not for each row that they are compared with.
-        let arrays = format!("({} OFFSET 0) AS s", unnested(types, binary));
+        let arrays = format!("({} OFFSET 0) AS s", unnested(&columns, binary));
         let (sql, alike) = (&table.sql, self.alike(table, "x", "s"));
         if self.is_led(table) {
             return format!(

@@ -13,7 +13,7 @@ use conflict::ConflictType;
 use copy::{TableProgress, TableState};
 use serde::{Deserialize, Serialize};
 
-use super::{Blocked, DecodedSnapshot, Mark, Phase, Status};
+use super::{Blocked, DecodedSnapshot, Mark, Phase, Status, ValuesSnapshot};
 
 /// The last error, which may be over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,6 +234,9 @@ pub struct Snapshot {
     /// Pages read ahead.
     #[serde(default)]
     pub prefetch: PrefetchSnapshot,
+    /// In which form values come; nothing before the first stream.
+    #[serde(default)]
+    pub values: Option<ValuesSnapshot>,
     /// Of WAL that is decoded here; nothing where the source decodes.
     #[serde(default)]
     pub decoded: Option<DecodedSnapshot>,
@@ -288,6 +291,7 @@ impl Status {
             blocked: self.blocked(),
             schema: self.schema_snapshot(),
             prefetch: self.prefetch_snapshot(),
+            values: self.values(),
             decoded: self.decoded.snapshot(),
             last_error,
         }

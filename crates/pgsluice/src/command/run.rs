@@ -7,7 +7,7 @@
 //! first that failed.
 
 use std::io::IsTerminal as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::{from_control, from_engine};
 use crate::exit::{Code, code_of};
 use crate::failure::Failure;
+use crate::progress::Quiet;
 use crate::settings::{LogFormat, Process};
 use crate::subject::Subject;
 use crate::{logging, progress};
@@ -56,7 +57,8 @@ pub(super) async fn run_logged(
     let locks = settings.iter().map(|own| Lock::acquire(&own.state_dir, &own.subscription));
     let locks = locks.collect::<Result<Vec<_>, _>>().map_err(from_control)?;
     let stop = CancellationToken::new();
-    watch_signals(stop.clone())?;
+    let quiet: Arc<Mutex<Option<Quiet>>> = Arc::default();
+    watch_signals(stop.clone(), (bars.clone(), Arc::clone(&quiet)))?;
     let mut pipelines = Vec::new();
     for (settings, lock) in settings.into_iter().zip(locks) {
         let status = Arc::new(Status::new(settings.subscription.clone()));
@@ -72,12 +74,15 @@ pub(super) async fn run_logged(
         tracing::info!("serving metrics at http://{bound}/metrics");
     }
     let on_terminal = std::io::stderr().is_terminal() && process.log_format == LogFormat::Text;
+    *quiet.lock().unwrap_or_else(PoisonError::into_inner) = Some(Quiet::when(on_terminal));
     let code = tokio::select! {
         code = run_all(pipelines) => code,
         () = progress::show(&statuses, bars, on_terminal) => unreachable!("it shows for ever"),
     };
     // Nothing is left on the screen that looks as if it still moved.
     let _ = bars.clear();
+    // Whoever waits for a second signal has another hold on it.
+    drop(quiet.lock().unwrap_or_else(PoisonError::into_inner).take());
     Ok(code)
 }
 
@@ -152,7 +157,10 @@ async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> 
 }
 
 /// The first SIGTERM or SIGINT cancels `stop`, the second ends the process.
-fn watch_signals(stop: CancellationToken) -> anyhow::Result<()> {
+fn watch_signals(
+    stop: CancellationToken,
+    (bars, quiet): (MultiProgress, Arc<Mutex<Option<Quiet>>>),
+) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("could not listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("could not listen for SIGINT")?;
     tokio::spawn(async move {
@@ -163,6 +171,8 @@ fn watch_signals(stop: CancellationToken) -> anyhow::Result<()> {
                 _ = interrupt.recv() => ("SIGINT", 2),
             };
             if !first {
+                let _ = bars.clear();
+                drop(quiet.lock().unwrap_or_else(PoisonError::into_inner).take());
                 std::process::exit(128 + number);
             }
             first = false;

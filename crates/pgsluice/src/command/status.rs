@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use engine::admin::{self, SlotFigures, Stored};
 use engine::control::{self, Request};
-use engine::{DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot};
+use engine::{DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot, ValuesSnapshot};
 use serde::Serialize;
 
 use super::{connect, from_admin, from_control};
@@ -169,6 +169,9 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
         ),
     );
     lines.add("prefetch", show_prefetch(&snapshot.prefetch));
+    if let Some(values) = &snapshot.values {
+        lines.add("values", show_values(values));
+    }
     if let Some(decoded) = &snapshot.decoded {
         lines.add("decoding", show_decoding(decoded, seconds_since));
     }
@@ -255,6 +258,14 @@ fn show_prefetch(prefetch: &PrefetchSnapshot) -> String {
         rate * 100.0,
         prefetch.workers
     )
+}
+
+/// `as text: column "mood" of table "public.accounts" has the user-defined type public.mood`
+fn show_values(values: &ValuesSnapshot) -> String {
+    match &values.reason {
+        Some(reason) => format!("as {}: {reason}", values.form),
+        None => format!("in {} form", values.form),
+    }
 }
 
 /// `here, in one pass for 3 subscriptions; catalogs compared with the source's 12 s ago, at 0/1A2B3C4D`

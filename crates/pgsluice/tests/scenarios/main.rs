@@ -9,11 +9,13 @@
 mod adopt;
 mod archived;
 mod bags;
+mod binary;
 mod conflicts;
 mod create_schema;
 mod decoded;
 mod early;
 mod errors;
+mod estimates;
 mod failover;
 mod failures;
 mod faults;

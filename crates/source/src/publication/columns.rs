@@ -39,6 +39,8 @@ pub struct DataType {
     /// Element type, if the base is an array (also `int2vector` and
     /// `oidvector`).
     pub element: Option<Oid>,
+    /// `typtype` of the element.
+    pub element_class: Option<char>,
     /// There is an array type of it.
     pub has_array_type: bool,
     /// It has a binary output function, and so has its element.
@@ -86,6 +88,7 @@ impl Column {
                 base: Oid(oid),
                 base_class: 'b',
                 element: None,
+                element_class: None,
                 has_array_type: true,
                 has_send: true,
                 has_receive: true,
@@ -134,7 +137,8 @@ SELECT a.attrelid, a.attnum, a.attname::text, a.atttypid, a.atttypmod, a.attnotn
        e.oid,
        t.typarray <> 0, t.typsend <> 0 AND COALESCE(e.typsend <> 0, true),
        t.typreceive <> 0 AND COALESCE(e.typreceive <> 0, true), t.typlen,
-       c.relreplident = 'f' OR COALESCE(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false)
+       c.relreplident = 'f' OR COALESCE(a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]), false),
+       e.typtype::text
 FROM attribute a
 JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
@@ -171,6 +175,7 @@ fn column(row: &tokio_postgres::Row) -> Result<Column, tokio_postgres::Error> {
             base: Oid(row.try_get(10)?),
             base_class: first(row.try_get(11)?),
             element: element.map(Oid),
+            element_class: row.try_get::<_, Option<&str>>(18)?.map(first),
             has_array_type: row.try_get(13)?,
             has_send: row.try_get(14)?,
             has_receive: row.try_get(15)?,

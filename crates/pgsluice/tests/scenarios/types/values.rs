@@ -155,25 +155,6 @@ pub(crate) const BINARY: Values = &[
     ("tstzmultirange", &["{[2020-01-01 00:00:00+00,2021-01-01 00:00:00+00)}", "{}"]),
     ("datemultirange", &["{(,2020-01-01)}", "{}", "{[2020-01-01,2020-01-02),[2020-02-01,)}"]),
     ("refcursor", &["cursor", ""]),
-];
-
-/// Types that make a stream a text stream.
-pub(crate) const TEXT: Values = &[
-    ("int2vector", &["1 2 3", ""]),
-    ("oidvector", &["1 2 4294967295", ""]),
-    ("tsquery", &["'a' & !'b' | 'c' <-> 'd':*A", ""]),
-    ("regclass", &["pg_class"]),
-    ("regtype", &["integer"]),
-    ("regproc", &["now"]),
-    ("regprocedure", &["sum(integer)"]),
-    ("regoper", &["||/"]),
-    ("regoperator", &["+(integer,integer)"]),
-    ("regrole", &["postgres"]),
-    ("regnamespace", &["pg_catalog"]),
-    ("regconfig", &["english"]),
-    ("regdictionary", &["simple"]),
-    ("regcollation", &["\"C\""]),
-    ("aclitem", &["postgres=r/postgres"]),
     ("bool[]", &["{t,f,NULL}", "{}"]),
     ("int4[]", &["{{1,2},{3,NULL}}", "[2:3]={1,2}", "{}", "[-1:0][5:5]={{1},{2}}"]),
     ("text[]", &[r#"{"a,b","",NULL,"NULL","q\"\\","{}"}"#, "{{{x}}}"]),
@@ -193,6 +174,28 @@ pub(crate) const TEXT: Values = &[
     ("bit(3)[]", &["{101,NULL}"]),
     ("money[]", &["{$1.00}"]),
     ("float8[]", &["{-0,NaN,5e-324}"]),
+    ("tstzmultirange[]", &[r#"{"{[2020-01-01 00:00:00+00,)}",NULL,"{}"}"#]),
+    ("numrange[]", &[r#"[0:1][2:2]={{"[1.10,2.00)"},{empty}}"#]),
+    ("pg_lsn[]", &["{FFFFFFFF/FFFFFFFF,0/0}"]),
+];
+
+/// Types that make a stream a text stream.
+pub(crate) const TEXT: Values = &[
+    ("int2vector", &["1 2 3", ""]),
+    ("oidvector", &["1 2 4294967295", ""]),
+    ("tsquery", &["'a' & !'b' | 'c' <-> 'd':*A", ""]),
+    ("regclass", &["pg_class"]),
+    ("regtype", &["integer"]),
+    ("regproc", &["now"]),
+    ("regprocedure", &["sum(integer)"]),
+    ("regoper", &["||/"]),
+    ("regoperator", &["+(integer,integer)"]),
+    ("regrole", &["postgres"]),
+    ("regnamespace", &["pg_catalog"]),
+    ("regconfig", &["english"]),
+    ("regdictionary", &["simple"]),
+    ("regcollation", &["\"C\""]),
+    ("aclitem", &["postgres=r/postgres"]),
     ("regclass[]", &["{pg_class}"]),
 ];
 

@@ -1,0 +1,61 @@
+//! In which form values come, and what costs a subscription its binary form.
+
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use source::publication::BinaryRefusal;
+
+use super::Status;
+
+/// In which form a stream's values come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValuesSnapshot {
+    /// `binary` or `text`.
+    pub form: String,
+    /// Why it is text.
+    pub reason: Option<String>,
+    /// The table of the first column that costs the subscription its binary
+    /// form.
+    pub table: Option<String>,
+    /// That column.
+    pub column: Option<String>,
+}
+
+impl ValuesSnapshot {
+    pub(crate) fn binary() -> ValuesSnapshot {
+        ValuesSnapshot { form: "binary".to_owned(), reason: None, table: None, column: None }
+    }
+
+    pub(crate) fn text(reason: &str) -> ValuesSnapshot {
+        ValuesSnapshot {
+            form: "text".to_owned(),
+            reason: Some(reason.to_owned()),
+            ..ValuesSnapshot::binary()
+        }
+    }
+}
+
+impl From<&BinaryRefusal> for ValuesSnapshot {
+    fn from(refusal: &BinaryRefusal) -> ValuesSnapshot {
+        let (table, column) = refusal.column().unzip();
+        ValuesSnapshot {
+            table: table.map(ToString::to_string),
+            column: column.map(str::to_owned),
+            ..ValuesSnapshot::text(&refusal.to_string())
+        }
+    }
+}
+
+/// The form of the stream that was begun last; nothing before the first.
+#[derive(Debug, Default)]
+pub(super) struct Form(Mutex<Option<ValuesSnapshot>>);
+
+impl Status {
+    pub(crate) fn set_values(&self, values: ValuesSnapshot) {
+        *self.form.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(values);
+    }
+
+    pub(super) fn values(&self) -> Option<ValuesSnapshot> {
+        self.form.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
