@@ -38,6 +38,7 @@ use txn::{Block, DirSpool};
 use self::feed::Feed;
 pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
+pub(crate) use self::snapshot::flush;
 use crate::adopt::{self, Adoption};
 use crate::error::{Error, Kind};
 use crate::history;
@@ -466,6 +467,7 @@ impl Attempt<'_> {
             SourceMode::Logical => None,
             SourceMode::Wal => Some(self.restart(&ends)?),
         };
+        let looked = restart.as_ref().and_then(|restart| restart.may_have_seen(ends.identity.xlogpos));
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let copied = furthest(&joined);
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
@@ -493,6 +495,7 @@ impl Attempt<'_> {
         };
         drop(ends.source);
         self.status.set_progress(Arc::clone(&progress));
+        self.status.await_consistency(&ends.state.copied_tables().await?, looked);
         let identity = (ends.identity.system_id, ends.identity.timeline);
         let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
         let spool = DirSpool::open(settings.spool_dir()).map_err(Kind::Spool)?;
@@ -717,5 +720,6 @@ async fn carry_figures(status: &Status, heard: &Heard) {
         if let Some(time) = counters.last_commit_time() {
             status.note_applied_commit(time);
         }
+        status.settle_consistency();
     }
 }
