@@ -10,6 +10,7 @@ mod adopt;
 mod archived;
 mod bags;
 mod conflicts;
+mod consistency;
 mod create_schema;
 mod decoded;
 mod early;
