@@ -21,6 +21,7 @@
 mod conn;
 mod ddl;
 mod load;
+mod rewrite;
 mod strike;
 mod watch;
 
@@ -38,6 +39,7 @@ use testkit::{Cluster, Major, Pair, Proxy, Sluice, SourceMode, StopMode, same_ro
 use crate::conn::Conn;
 use crate::ddl::Ddl;
 use crate::load::{Load, TABLES};
+use crate::rewrite::Rewriter;
 use crate::strike::{Recorder, Tally, Victim, await_phase, freeze_in, hold_in_commit, signal};
 use crate::watch::{Claim, Watch};
 
@@ -90,9 +92,12 @@ fn both_ends_end_equal_whatever_is_killed() {
         let load = Load::start(&world.pair.source.url("postgres"), seed, settings.batch < 10);
         let mut ddl = decoded.then(|| Ddl::start(world.pair.source.url("postgres"), seed));
         let watch = world.watch();
+        let rewriter = Rewriter::start(world.pair.source.url("postgres"), seed);
         world.starting_rounds();
         world.copy_rounds();
         world.copied();
+        rewriter.stop();
+        let late = world.copied_later();
         if let Some(ddl) = &mut ddl {
             ddl.reshape(&world.pair, seed);
         }
@@ -105,7 +110,7 @@ fn both_ends_end_equal_whatever_is_killed() {
         let seen = watch.stop();
         println!(
             "{}\n{committed} transactions, {changed} changes of catalogs, {reshaped} columns that came and went, {deleted} \
-             rows deleted behind the back of the target; {} states read, \
+             rows deleted behind the back of the target; a table copied {late} bytes of WAL after the rest; {} states read, \
              {} visible commits lost to crashes and applied again; {:.0} s",
             world.tally,
             seen.states,
@@ -594,6 +599,16 @@ impl World {
             Ok(open == [[Some("0".to_owned())]])
         });
         joined.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
+    }
+
+    /// How much WAL lies between the snapshots of the table that was written anew and of another.
+    fn copied_later(&self) -> i64 {
+        let point = |table: &str| {
+            format!("(SELECT consistent_point FROM pgsluice.copied_table WHERE table_name = '{table}')")
+        };
+        let sql = format!("SELECT {} - {}", point(rewrite::TABLE), point("tally"));
+        let mut conn = Conn::new(self.pair.target.url("postgres"));
+        conn.numbers(&sql).ok().and_then(|row| row.first().copied()).unwrap_or_default()
     }
 
     /// Waits until every commit of the source so far is confirmed.

@@ -137,6 +137,15 @@ fn wait_until_catching_up(s: &Scenario, number: usize, tables: &[&str]) -> Value
     status
 }
 
+/// Waits until every follower says that it streams.
+#[track_caller]
+fn wait_until_streaming(s: &Scenario) {
+    for number in 0..s.followers() {
+        let streams = wait_for("streaming", BOUND, || Ok(s.status(number)["phase"] == "streaming"));
+        assert!(streams.is_ok(), "{streams:?}: {}\n{}", s.status(number), s.log(number));
+    }
+}
+
 /// The last position at which a table of the follower is level with the others.
 fn latest(s: &Scenario, number: usize) -> String {
     s.target_one_of(number, "SELECT max(consistent_point) FROM pgsluice.copied_table")
@@ -226,6 +235,7 @@ fn c1_streaming_is_said_when_what_was_copied_later_is_level_and_not_before() {
         release(clock);
         s.source("CALL step(300)");
         s.catch_up();
+        wait_until_streaming(s);
         s.wait_for_log("caught up to consistency at ");
         s.source("CALL step(50)");
         s.catch_up();
@@ -262,9 +272,7 @@ fn c1_a_table_that_joins_takes_the_promise_back_until_it_is_level() {
         s.publish("FOR TABLE clock, mark");
         s.follow();
         let phase = |s: &Scenario, number| s.status(number)["phase"].clone();
-        for number in 0..s.followers() {
-            wait_for("streaming", BOUND, || Ok(phase(s, number) == "streaming")).unwrap();
-        }
+        wait_until_streaming(s);
         let clock = hold(s, "SELECT FROM clock WHERE id = 1 FOR UPDATE");
         let late = hold(s, "LOCK late IN SHARE MODE");
         s.source("CALL step(100)");
@@ -286,13 +294,14 @@ fn c1_a_table_that_joins_takes_the_promise_back_until_it_is_level() {
             assert_eq!(phase(s, number), CATCHING_UP);
         }
         release(clock);
-        s.wait_for_log("caught up to consistency at ");
         wait_for_tables(s, "'late'");
+        wait_until_streaming(s);
         s.source("CALL step(200)");
         s.catch_up();
         for (number, observer) in observers.into_iter().enumerate() {
             observer.check(&s.log(number));
             assert_eq!(phase(s, number), "streaming");
+            assert!(s.log(number).contains("caught up to consistency at "), "{}", s.log(number));
         }
         s.same();
     });
