@@ -40,6 +40,7 @@ pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
 pub(crate) use self::snapshot::flush;
 use crate::adopt::{self, Adoption};
+use crate::decoding::Restart;
 use crate::error::{Error, Kind};
 use crate::history;
 use crate::record::Record;
@@ -467,7 +468,6 @@ impl Attempt<'_> {
             SourceMode::Logical => None,
             SourceMode::Wal => Some(self.restart(&ends)?),
         };
-        let looked = restart.as_ref().and_then(|restart| restart.may_have_seen(ends.identity.xlogpos));
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let copied = furthest(&joined);
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
@@ -483,6 +483,7 @@ impl Attempt<'_> {
         };
         restart.as_ref().map_or(Ok(()), |restart| behind(restart.confirmed))?;
         let found = self.slot_to_stream_from(&ends, restart.as_ref()).await?;
+        self.tell_positions(&ends, restart.as_ref(), &progress).await?;
         let decoding = match restart {
             None => {
                 found.and_then(|slot| slot.confirmed_flush).map_or(Ok(()), behind)?;
@@ -494,8 +495,6 @@ impl Attempt<'_> {
             }
         };
         drop(ends.source);
-        self.status.set_progress(Arc::clone(&progress));
-        self.status.await_consistency(&ends.state.copied_tables().await?, looked);
         let identity = (ends.identity.system_id, ends.identity.timeline);
         let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
         let spool = DirSpool::open(settings.spool_dir()).map_err(Kind::Spool)?;
@@ -523,6 +522,22 @@ impl Attempt<'_> {
             kind,
         };
         flow.run(self, blocks, stopping, skip).await
+    }
+
+    /// Tells the status where a stream begins, and what it has to catch up with from there.
+    async fn tell_positions(
+        &self,
+        ends: &Ends,
+        restart: Option<&Restart>,
+        progress: &Arc<Progress>,
+    ) -> Result<(), Error> {
+        self.status.set_progress(Arc::clone(progress));
+        let looked = restart.and_then(|restart| restart.may_have_seen(ends.identity.xlogpos));
+        let recorded = ends.state.copied_tables().await?;
+        // That a table has joined counts when no crash of the target takes it back.
+        flush(ends.state.session()).await?;
+        self.status.await_consistency(&recorded, looked);
+        Ok(())
     }
 
     async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {

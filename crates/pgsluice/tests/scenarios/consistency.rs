@@ -218,12 +218,9 @@ fn c1_streaming_is_said_when_what_was_copied_later_is_level_and_not_before() {
             .collect();
         // Whoever runs next has it from the target.
         s.stop();
-        for number in 0..s.followers() {
+        for (number, before) in told.iter().enumerate() {
             let stored = s.status(number);
-            assert_eq!(
-                stored["stored"]["catching_up"]["lsn"], told[number]["catching_up"]["lsn"],
-                "{stored}"
-            );
+            assert_eq!(stored["stored"]["catching_up"]["lsn"], before["catching_up"]["lsn"], "{stored}");
             let text = s.call(number, &["status"]).stdout;
             assert!(text.contains("copied later than the rest: public.emptied, public.rewritten"), "{text}");
         }
