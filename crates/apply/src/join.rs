@@ -17,7 +17,7 @@
 //! snapshot is asked for. A snapshot that no slot has made is no place in WAL,
 //! but a list of transactions ([`Since`]); it is taken when all that were
 //! running after `begin` have ended, so that it sees what had been passed. Until it joins readers see its copy as it grows; if
-//! the stream lags, the table is ahead of the others until that has passed C.
+//! the stream lags, the table is ahead of the others until that has passed C. The engine says so meanwhile.
 //! From both on it changes with them, commit by commit.
 //!
 //! A process that ends before leaves the table unfinished: it is copied anew.

@@ -21,6 +21,7 @@
 //! notice: what is in use is tried again for `BUSY_BOUND`.
 
 mod catalogue;
+mod consistency;
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ use tokio_postgres::types::PgLsn;
 
 pub use catalogue::catalogue;
 
-use crate::adopt;
+use crate::{CatchingUp, adopt};
 
 /// How long what a dead process's backends hold may stay in use.
 const BUSY_BOUND: Duration = Duration::from_secs(5);
@@ -75,6 +76,8 @@ pub struct Stored {
     pub tables_copied: i64,
     /// Tables whose first copy is not.
     pub tables_unfinished: i64,
+    /// What is missing until every state of the target is one of the source's, as far as the target says it.
+    pub catching_up: Option<CatchingUp>,
 }
 
 /// What the source says of a subscription's slot.
@@ -231,12 +234,16 @@ pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result
             last_error: row.try_get(7)?,
             tables_copied: row.try_get(8)?,
             tables_unfinished: row.try_get(9)?,
+            catching_up: None,
         })
     };
     let mut stored = row.map(read).transpose().map_err(failed)?;
     if let Some(stored) = &mut stored {
         let reached = reached(target, subscription, stored.applied_lsn.as_deref()).await.map_err(failed)?;
         stored.applied_lsn = Some(reached.to_string()).filter(|_| reached.is_valid());
+        let confirmed = stored.confirmed_lsn.as_deref().and_then(|lsn| lsn.parse().ok());
+        let flushed = reached.max(confirmed.unwrap_or(Lsn::INVALID));
+        stored.catching_up = consistency::awaited(target, subscription, flushed).await.map_err(failed)?;
     }
     Ok(stored)
 }

@@ -124,6 +124,13 @@ impl Restart {
         is_read_before && (self.catalog.is_past_look() || self.seen <= fork)
     }
 
+    /// Before where the first copy's snapshot may have seen one commit and not an earlier one. An older version kept no such
+    /// place; then it is before where WAL ends now, at `wal_end`.
+    pub(crate) fn may_have_seen(&self, wal_end: Lsn) -> Option<Lsn> {
+        let seen = if self.seen.as_u64() == u64::MAX { wal_end } else { self.seen };
+        (!self.catalog.is_past_look()).then_some(seen)
+    }
+
     /// From where on WAL is needed.
     pub(crate) fn lsn(&self) -> Lsn {
         last_record(&self.catalog)

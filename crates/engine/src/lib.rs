@@ -35,7 +35,7 @@ pub use settings::{
 };
 pub use shared::Passes;
 pub use status::{
-    Blocked, BuildingSnapshot, CopySnapshot, DecodedSnapshot, Lag, LagFigures, LastError, Phase,
-    PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, ValuesSnapshot,
-    WaitingTable,
+    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DecodedSnapshot, Lag, LagFigures,
+    LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals,
+    ValuesSnapshot, WaitingTable,
 };

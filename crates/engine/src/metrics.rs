@@ -85,6 +85,12 @@ fn by_phase(snapshot: &Snapshot) -> Vec<Sample> {
     crate::status::Phase::ALL.iter().map(sample).collect()
 }
 
+/// Where the target is consistent from, while that is awaited.
+fn awaited_lsn(snapshot: &Snapshot) -> Option<f64> {
+    let lsn: base::Lsn = snapshot.catching_up.as_ref()?.lsn.as_ref()?.parse().ok()?;
+    Some(lsn.as_u64() as f64)
+}
+
 const fn family(
     name: &'static str,
     kind: &'static str,
@@ -97,8 +103,35 @@ const fn family(
 /// Every metric but the conflicts', which are named by their types.
 const FAMILIES: &[Family] = &[
     family("pgsluice_up", "gauge", "1 while changes of all tables flow.", |s| {
-        plain(f64::from(u8::from(s.phase == "streaming")))
+        plain(f64::from(u8::from(s.streams())))
     }),
+    family(
+        "pgsluice_consistent",
+        "gauge",
+        "1 while every state of the target is one of the source's, 0 while it is not known or not so.",
+        |s| plain(f64::from(u8::from(s.streams() && s.catching_up.is_none()))),
+    ),
+    family(
+        "pgsluice_catching_up_lsn",
+        "gauge",
+        "Position of WAL that the target must have flushed to be consistent, in bytes.",
+        |s| plain(awaited_lsn(s)),
+    ),
+    family(
+        "pgsluice_catching_up_bytes",
+        "gauge",
+        "WAL that is missing until every state of the target is one of the source's.",
+        |s| match &s.catching_up {
+            Some(own) => plain(own.bytes.map(|bytes| bytes as f64)),
+            None => plain(s.streams().then_some(0.0)),
+        },
+    ),
+    family(
+        "pgsluice_catching_up_tables",
+        "gauge",
+        "Tables that are not at the same commit as the others.",
+        |s| plain(s.streams().then(|| s.catching_up.as_ref().map_or(0, |own| own.tables.len()) as f64)),
+    ),
     family("pgsluice_phase", "gauge", "1 for the phase the pipeline is in.", by_phase),
     family("pgsluice_start_time_seconds", "gauge", "When the process started, Unix time.", |s| {
         plain(s.started_at_unix_ms as f64 / 1e3)
@@ -343,6 +376,43 @@ mod tests {
         assert!(fetch(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         stop.cancel();
         task.await.unwrap();
+    }
+
+    #[test]
+    fn what_is_missing_until_the_target_is_consistent_is_shown() {
+        let lines = |status: &Status| render(&[status.snapshot()]);
+        let has = |status: &Status, line: &str| lines(status).lines().any(|found| found == line);
+        let status = Status::new("orders".parse().unwrap());
+        assert!(has(&status, r#"pgsluice_consistent{subscription="orders"} 0"#));
+        assert!(!lines(&status).contains("pgsluice_catching_up_bytes{"));
+        status.set_progress(Arc::new(base::Progress::starting_at(base::Lsn::new(100))));
+        let since = apply::Since::from(base::Lsn::new(300));
+        let (schema, table) = ("public".to_owned(), "late".to_owned());
+        let late = apply::CopiedTable { schema, table, since: Some(since), begun: true, finished: true };
+        status.await_consistency(&[late], None);
+        status.set_phase(crate::Phase::Streaming);
+        for line in [
+            r#"pgsluice_up{subscription="orders"} 1"#,
+            r#"pgsluice_consistent{subscription="orders"} 0"#,
+            r#"pgsluice_phase{subscription="orders",phase="catching up to consistency"} 1"#,
+            r#"pgsluice_phase{subscription="orders",phase="streaming"} 0"#,
+            r#"pgsluice_catching_up_lsn{subscription="orders"} 300"#,
+            r#"pgsluice_catching_up_bytes{subscription="orders"} 200"#,
+            r#"pgsluice_catching_up_tables{subscription="orders"} 1"#,
+        ] {
+            assert!(has(&status, line), "{line} is missing in\n{}", lines(&status));
+        }
+        status.progress().advance_flushed(base::Lsn::new(300));
+        status.settle_consistency();
+        for line in [
+            r#"pgsluice_consistent{subscription="orders"} 1"#,
+            r#"pgsluice_phase{subscription="orders",phase="streaming"} 1"#,
+            r#"pgsluice_catching_up_bytes{subscription="orders"} 0"#,
+            r#"pgsluice_catching_up_tables{subscription="orders"} 0"#,
+        ] {
+            assert!(has(&status, line), "{line} is missing in\n{}", lines(&status));
+        }
+        assert!(!lines(&status).contains("pgsluice_catching_up_lsn{"));
     }
 
     #[test]

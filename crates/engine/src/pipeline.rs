@@ -40,7 +40,9 @@ use self::feed::Feed;
 pub(crate) use self::form::may_be_binary;
 pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
+pub(crate) use self::snapshot::flush;
 use crate::adopt::{self, Adoption};
+use crate::decoding::Restart;
 use crate::error::{Error, Kind};
 use crate::history;
 use crate::record::Record;
@@ -483,6 +485,7 @@ impl Attempt<'_> {
         };
         restart.as_ref().map_or(Ok(()), |restart| behind(restart.confirmed))?;
         let found = self.slot_to_stream_from(&ends, restart.as_ref()).await?;
+        self.tell_positions(&ends, restart.as_ref(), &progress).await?;
         let decoding = match restart {
             None => {
                 found.and_then(|slot| slot.confirmed_flush).map_or(Ok(()), behind)?;
@@ -494,7 +497,6 @@ impl Attempt<'_> {
             }
         };
         drop(ends.source);
-        self.status.set_progress(Arc::clone(&progress));
         let identity = (ends.identity.system_id, ends.identity.timeline);
         let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
         let spool = DirSpool::open(settings.spool_dir()).map_err(Kind::Spool)?;
@@ -522,6 +524,22 @@ impl Attempt<'_> {
             kind,
         };
         flow.run(self, blocks, stopping, skip).await
+    }
+
+    /// Tells the status where a stream begins, and what it has to catch up with from there.
+    async fn tell_positions(
+        &self,
+        ends: &Ends,
+        restart: Option<&Restart>,
+        progress: &Arc<Progress>,
+    ) -> Result<(), Error> {
+        self.status.set_progress(Arc::clone(progress));
+        let looked = restart.and_then(|restart| restart.may_have_seen(ends.identity.xlogpos));
+        let recorded = ends.state.copied_tables().await?;
+        // That a table has joined counts when no crash of the target takes it back.
+        flush(ends.state.session()).await?;
+        self.status.await_consistency(&recorded, looked);
+        Ok(())
     }
 
     async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {
@@ -703,5 +721,6 @@ async fn carry_figures(status: &Status, heard: &Heard) {
         if let Some(time) = counters.last_commit_time() {
             status.note_applied_commit(time);
         }
+        status.settle_consistency();
     }
 }

@@ -30,7 +30,7 @@ use copy::CopyJob;
 use source::publication::{self, PublishedTable, TableName};
 
 use crate::error::Error;
-use crate::pipeline::{Attempt, may_be_binary};
+use crate::pipeline::{Attempt, flush, may_be_binary};
 use crate::refusal::Refusal;
 use crate::statistics;
 use crate::status::{Refresh, WaitingTable};
@@ -186,6 +186,10 @@ impl<'a> Refreshing<'a> {
         let settings = self.attempt.settings;
         let published = publication::inspect(source, &settings.publications).await?;
         let recorded = self.state.copied_tables().await?;
+        if self.attempt.status.is_catching_up() {
+            // A table that has just joined must not be taken for one that a crash of the target cannot take back.
+            flush(self.state.session()).await?;
+        }
         let mut refresh = Refresh::default();
         let mut forgot = false;
         if !self.stream.adopted {
@@ -195,6 +199,9 @@ impl<'a> Refreshing<'a> {
         }
         let recorded: HashMap<TableKey, _> =
             recorded.into_iter().map(|table| ((table.schema.clone(), table.table.clone()), table)).collect();
+        let still: Vec<_> =
+            published.iter().filter_map(|table| recorded.get(&key(&table.name)).cloned()).collect();
+        self.attempt.status.await_recorded(&still);
         let is_joined = |table: &PublishedTable| {
             recorded.get(&key(&table.name)).is_some_and(|recorded| recorded.finished)
         };
@@ -324,6 +331,7 @@ impl<'a> Refreshing<'a> {
             let jobs: Vec<CopyJob> = new.into_iter().map(|(_, job)| job).collect();
             tracing::info!(subscription = %name, "copying {} tables that were added to the publication", jobs.len());
             let exported = attempt.late_snapshot(source, self.state).await?;
+            attempt.status.await_copies(keys, exported.since.lsn);
             copied = attempt.copy(&exported, jobs, true).await?;
             since = exported.since.clone();
             exported.close().await;

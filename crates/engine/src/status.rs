@@ -33,11 +33,14 @@ use copy::CopyProgress;
 use schema::SchemaProgress;
 use tokio::sync::watch;
 
+mod consistency;
 mod decoded;
 mod form;
 mod snapshot;
 mod standstill;
 
+use consistency::Consistency;
+pub use consistency::{AwaitedTable, CatchingUp};
 pub(crate) use decoded::Decoded;
 pub use decoded::DecodedSnapshot;
 pub use form::ValuesSnapshot;
@@ -51,9 +54,9 @@ pub(crate) use standstill::{Motion, Silence, Standstill};
 /// What the pipeline is doing.
 ///
 /// ```text
-/// Starting --both ends known--> Copying --a new schema--> Indexing --all tables joined--> Streaming
-///    ^                              |                        |                               |
-///    +----- interval over ----- Waiting <---------------- an error --------------------------+
+/// Starting --both ends known--> Copying --a new schema--> Indexing --all tables joined--> CatchingUp <----> Streaming
+///    ^                              |                        |                               |                |
+///    +----- interval over ----- Waiting <---------------- an error --------------------------+----------------+
 /// any --asked to stop--> Stopping --> Stopped
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +68,9 @@ pub enum Phase {
     Copying,
     /// What of a new schema is created after the copy.
     Indexing,
-    /// All tables have joined.
+    /// Changes of all tables flow, and some tables are ahead of others still; a stream is in this phase by itself, nobody sets it.
+    CatchingUp,
+    /// Every state of the target is one of the source's.
     Streaming,
     /// Waiting before the next attempt after an error.
     Waiting,
@@ -77,10 +82,11 @@ pub enum Phase {
 
 impl Phase {
     /// Every phase, in the order of their numbers.
-    pub const ALL: [Phase; 7] = [
+    pub const ALL: [Phase; 8] = [
         Phase::Starting,
         Phase::Copying,
         Phase::Indexing,
+        Phase::CatchingUp,
         Phase::Streaming,
         Phase::Waiting,
         Phase::Stopping,
@@ -94,6 +100,7 @@ impl Phase {
             Phase::Starting => "starting",
             Phase::Copying => "copying",
             Phase::Indexing => "indexing",
+            Phase::CatchingUp => "catching up to consistency",
             Phase::Streaming => "streaming",
             Phase::Waiting => "waiting",
             Phase::Stopping => "stopping",
@@ -141,6 +148,7 @@ pub struct Status {
     standstill: Standstill,
     form: form::Form,
     decoded: Arc<Decoded>,
+    consistency: Consistency,
 }
 
 impl Mark {
@@ -195,6 +203,7 @@ impl Status {
             standstill: Standstill::default(),
             form: form::Form::default(),
             decoded: Arc::default(),
+            consistency: Consistency::default(),
         }
     }
 
@@ -255,8 +264,9 @@ impl Status {
         let may_follow = |current: u8| phase as u8 >= current || current < Phase::Stopping as u8;
         let mut current = self.phase.load(Ordering::Relaxed);
         while may_follow(current) {
+            // Who sees that a stream is open sees what it has to catch up with, too.
             let changed =
-                self.phase.compare_exchange(current, phase as u8, Ordering::Relaxed, Ordering::Relaxed);
+                self.phase.compare_exchange(current, phase as u8, Ordering::Release, Ordering::Relaxed);
             match changed {
                 Ok(_) => break,
                 Err(now) => current = now,
@@ -267,7 +277,10 @@ impl Status {
     /// What the pipeline is doing.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        Phase::ALL[usize::from(self.phase.load(Ordering::Relaxed))]
+        match Phase::ALL[usize::from(self.phase.load(Ordering::Acquire))] {
+            Phase::Streaming if self.is_catching_up() => Phase::CatchingUp,
+            phase => phase,
+        }
     }
 
     /// Whether a stream is open, which a stop ends in order.

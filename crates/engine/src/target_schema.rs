@@ -72,12 +72,13 @@ fn partly(published: &[PublishedTable], targets: &HashMap<TableName, TargetTable
 }
 
 /// What is done beside the stream; ends with it.
-pub(crate) struct Validating(Option<tokio::task::JoinHandle<()>>);
+pub(crate) struct Validating(Option<(tokio::task::JoinHandle<()>, Arc<Status>)>);
 
 impl Drop for Validating {
     fn drop(&mut self) {
-        if let Some(task) = &self.0 {
+        if let Some((task, status)) = &self.0 {
             task.abort();
+            status.await_foreign_keys(false);
         }
     }
 }
@@ -112,7 +113,9 @@ pub(crate) async fn finish(
     let copied = state.copied_tables().await?;
     let point =
         copied.iter().filter_map(|table| Some(table.since.as_ref()?.lsn)).max().unwrap_or(Lsn::INVALID);
-    Ok(Validating(Some(tokio::spawn(validate(build, Arc::clone(status), point)))))
+    status.await_foreign_keys(true);
+    let task = tokio::spawn(validate(build, Arc::clone(status), point));
+    Ok(Validating(Some((task, Arc::clone(status)))))
 }
 
 /// Once the target has passed `point`, every state of it is one of the
@@ -125,4 +128,5 @@ async fn validate(build: Build, status: Arc<Status>, point: Lsn) {
     if let Err(error) = schema::validate(&build).await {
         tracing::error!(subscription = %build.subscription, "{error}; the next start tries again");
     }
+    status.await_foreign_keys(false);
 }

@@ -307,7 +307,7 @@ impl View {
                     building.join("; ")
                 );
             }
-        } else if snapshot.phase == "streaming" && !tables.is_empty() && !self.copied {
+        } else if snapshot.streams() && !tables.is_empty() && !self.copied {
             self.copied = true;
             tracing::info!(
                 subscription = snapshot.subscription,

@@ -13,7 +13,7 @@ use conflict::ConflictType;
 use copy::{TableProgress, TableState};
 use serde::{Deserialize, Serialize};
 
-use super::{Blocked, DecodedSnapshot, Mark, Phase, Status, ValuesSnapshot};
+use super::{Blocked, CatchingUp, DecodedSnapshot, Mark, Phase, Status, ValuesSnapshot};
 
 /// The last error, which may be over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +85,14 @@ pub struct Totals {
     pub errors: u64,
     /// Conflicts by type, in PostgreSQL's names.
     pub conflicts: BTreeMap<String, u64>,
+}
+
+impl Snapshot {
+    /// Whether changes of all tables flow.
+    #[must_use]
+    pub fn streams(&self) -> bool {
+        [Phase::CatchingUp, Phase::Streaming].iter().any(|phase| phase.as_str() == self.phase)
+    }
 }
 
 /// One table of the first copy.
@@ -225,6 +233,9 @@ pub struct Snapshot {
     /// Which tables take part; nothing before the stream's first look.
     #[serde(default)]
     pub refresh: Option<Refresh>,
+    /// What is missing until every state of the target is one of the source's; nothing when every one is, and while none streams.
+    #[serde(default)]
+    pub catching_up: Option<CatchingUp>,
     /// The lock on the target that is waited for, if one is.
     #[serde(default)]
     pub blocked: Option<Blocked>,
@@ -269,11 +280,12 @@ impl Status {
             end => end.max(received),
         };
         let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (phase, catching_up) = self.phase_and_wait(Lsn::new(applied));
         Snapshot {
             subscription: self.subscription.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            phase: self.phase().as_str().to_owned(),
+            phase: phase.as_str().to_owned(),
             started_at_unix_ms: self.started_at.unix_micros() / 1_000,
             read_at_unix_ms: now.unix_micros() / 1_000,
             connects: self.connects.load(Ordering::Relaxed),
@@ -288,6 +300,7 @@ impl Status {
             totals: self.totals(),
             copy: self.copy_snapshot(),
             refresh: self.refresh(),
+            catching_up,
             blocked: self.blocked(),
             schema: self.schema_snapshot(),
             prefetch: self.prefetch_snapshot(),

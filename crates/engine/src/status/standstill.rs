@@ -130,7 +130,7 @@ impl Status {
         let queued = counters.queued_bytes.load(Ordering::Relaxed);
         let phase = self.phase();
         let backends = lock(&self.standstill.backends).clone();
-        let streaming = phase == Phase::Streaming;
+        let streaming = matches!(phase, Phase::CatchingUp | Phase::Streaming);
         let asked = backends.as_ref().map_or(0, |own| own.asked.load(Ordering::Relaxed));
         let awaited = match &backends {
             Some(own) if streaming && executing => Some(own.applying.load(Ordering::Relaxed)),
@@ -148,7 +148,7 @@ impl Status {
             connects: self.connects.load(Ordering::Relaxed),
             under_way: match phase {
                 Phase::Starting | Phase::Copying => true,
-                Phase::Streaming => awaited.is_some() || queued > 0,
+                Phase::CatchingUp | Phase::Streaming => awaited.is_some() || queued > 0,
                 // An index is built without a word, for as long as it takes.
                 Phase::Indexing | Phase::Waiting | Phase::Stopping | Phase::Stopped => false,
             },

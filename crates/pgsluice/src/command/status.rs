@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use engine::admin::{self, SlotFigures, Stored};
 use engine::control::{self, Request};
-use engine::{DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot, ValuesSnapshot};
+use engine::{CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot, ValuesSnapshot};
 use serde::Serialize;
 
 use super::{connect, from_admin, from_control};
@@ -112,6 +112,9 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
     lines.add("subscription", &snapshot.subscription);
     let up = show_seconds(seconds_since(snapshot.started_at_unix_ms));
     lines.add("state", format!("{}, process {}, up {up}", snapshot.phase, snapshot.pid));
+    if let Some(catching_up) = &snapshot.catching_up {
+        consistency(lines, catching_up);
+    }
     if let Some(blocked) = &snapshot.blocked {
         lines.add("blocked", format!("for {}: {blocked}", show_seconds(blocked.seconds)));
         lines.add("", blocked.remedy());
@@ -197,6 +200,20 @@ fn schema(lines: &mut Lines, schema: &SchemaSnapshot) {
     }
 }
 
+/// From where on readers see states of the source, and what is missing.
+fn consistency(lines: &mut Lines, catching_up: &CatchingUp) {
+    if catching_up.is_done_but_for_foreign_keys() {
+        lines.add("consistent", format!("in every row; still to be done: {catching_up}"));
+        return;
+    }
+    let from = match (&catching_up.lsn, catching_up.bytes) {
+        (Some(lsn), Some(bytes)) => format!("from {lsn} on, {} to go", show_bytes(bytes)),
+        _ => "when the copies are finished".to_owned(),
+    };
+    lines.add("consistent", format!("{from}; before, readers may see states that the source never had"));
+    lines.add("", catching_up);
+}
+
 fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFigures>) {
     match stored {
         Some(stored) => {
@@ -210,6 +227,9 @@ fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFig
             lines.add("publications", stored.publications.join(", "));
             let (copied, rest) = (stored.tables_copied, stored.tables_unfinished);
             lines.add("first copy", format!("{copied} tables finished, {rest} unfinished"));
+            if let Some(catching_up) = &stored.catching_up {
+                consistency(lines, catching_up);
+            }
             if let Some(lsn) = &stored.applied_lsn {
                 lines.add("flushed", format!("{lsn} by the target's replication origins"));
             }

@@ -4,7 +4,8 @@
 //! Three things must show that it means something: each phase of
 //! [`base::flight::Phase`] is hit at least [`HITS_MIN`] times (the recorder
 //! says so, not a guess); a reader of the target only ever sees states the
-//! source was in ([`watch`]); and the checkers fail on a target that was
+//! source was in, from the first moment at which `status` says *streaming*
+//! ([`watch`]); and the checkers fail on a target that was
 //! tampered with.
 //!
 //! One of two majors has the source `wal` (by the seed; `PGSLUICE_TEST_SOURCE_MODE` names one for all): there the
@@ -20,6 +21,7 @@
 mod conn;
 mod ddl;
 mod load;
+mod rewrite;
 mod strike;
 mod watch;
 
@@ -37,8 +39,9 @@ use testkit::{Cluster, Major, Pair, Proxy, Sluice, SourceMode, StopMode, same_ro
 use crate::conn::Conn;
 use crate::ddl::Ddl;
 use crate::load::{Load, TABLES};
+use crate::rewrite::Rewriter;
 use crate::strike::{Recorder, Tally, Victim, await_phase, freeze_in, hold_in_commit, signal};
-use crate::watch::Watch;
+use crate::watch::{Claim, Watch};
 
 /// Kills over all majors.
 const KILLS_MIN: u32 = 60;
@@ -88,9 +91,13 @@ fn both_ends_end_equal_whatever_is_killed() {
         // Where each row takes a round trip, fewer of them.
         let load = Load::start(&world.pair.source.url("postgres"), seed, settings.batch < 10);
         let mut ddl = decoded.then(|| Ddl::start(world.pair.source.url("postgres"), seed));
+        let watch = world.watch();
+        let rewriter = Rewriter::start(world.pair.source.url("postgres"), seed);
         world.starting_rounds();
         world.copy_rounds();
-        let watch = world.watch();
+        world.copied();
+        rewriter.stop();
+        let late = world.copied_later();
         if let Some(ddl) = &mut ddl {
             ddl.reshape(&world.pair, seed);
         }
@@ -103,7 +110,7 @@ fn both_ends_end_equal_whatever_is_killed() {
         let seen = watch.stop();
         println!(
             "{}\n{committed} transactions, {changed} changes of catalogs, {reshaped} columns that came and went, {deleted} \
-             rows deleted behind the back of the target; {} states read, \
+             rows deleted behind the back of the target; a table copied {late} bytes of WAL after the rest; {} states read, \
              {} visible commits lost to crashes and applied again; {:.0} s",
             world.tally,
             seen.states,
@@ -111,6 +118,11 @@ fn both_ends_end_equal_whatever_is_killed() {
             started.elapsed().as_secs_f64()
         );
         assert_eq!(seen.violations, Vec::<String>::new(), "seed {seed}");
+        assert!(
+            seen.states > 0,
+            "status never said that it streams (seed {seed}):\n{}",
+            world.sluice.stderr()
+        );
         world.compare().unwrap_or_else(|error| panic!("seed {seed}: {error:#}"));
         world.canary();
         assert!(reshaped > 0 || !decoded, "no column came and went (seed {seed})");
@@ -277,10 +289,10 @@ impl World {
         }
     }
 
-    /// A reader of the target, from where all tables have joined.
-    fn watch(&mut self) -> Watch {
-        self.caught_up();
-        Watch::start(self.pair.target.url("postgres"), self.settings.is_relaxed())
+    /// A reader of the target, from where `status` says that its states are the source's.
+    fn watch(&self) -> Watch {
+        let claim = Claim::of(self.pair.state_dir().to_owned(), "crash");
+        Watch::start(self.pair.target.url("postgres"), self.settings.is_relaxed(), claim)
     }
 
     fn stream_rounds(&mut self, load: &Load, watch: &Watch, kills_min: u32) {
@@ -576,9 +588,9 @@ impl World {
         text
     }
 
-    /// Waits until every commit of the source so far is confirmed. Tables are copied under snapshots of their own: before
-    /// the stream has passed the last of these they are not at the same commit.
-    fn caught_up(&mut self) {
+    /// Waits until every table is copied. They are copied under snapshots of their own: before the stream has passed the last
+    /// of these they are not at the same commit.
+    fn copied(&mut self) {
         let copied =
             "SELECT count(*) FILTER (WHERE NOT finished) FROM pgsluice.copied_table HAVING count(*) > 0";
         let joined = wait_for("all tables to be copied", BOUND, || {
@@ -587,6 +599,21 @@ impl World {
             Ok(open == [[Some("0".to_owned())]])
         });
         joined.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
+    }
+
+    /// How much WAL lies between the snapshots of the table that was written anew and of another.
+    fn copied_later(&self) -> i64 {
+        let point = |table: &str| {
+            format!("(SELECT consistent_point FROM pgsluice.copied_table WHERE table_name = '{table}')")
+        };
+        let sql = format!("SELECT {} - {}", point(rewrite::TABLE), point("tally"));
+        let mut conn = Conn::new(self.pair.target.url("postgres"));
+        conn.numbers(&sql).ok().and_then(|row| row.first().copied()).unwrap_or_default()
+    }
+
+    /// Waits until every commit of the source so far is confirmed.
+    fn caught_up(&mut self) {
+        self.copied();
         let lsn = self.pair.source.one("postgres", "SELECT pg_current_wal_lsn() - '0/0'");
         let lsn = lsn.parse().expect("a position");
         self.wait_to_follow("the slot to pass every commit", lsn, |world| Some(world.confirmed()));

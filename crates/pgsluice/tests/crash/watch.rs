@@ -1,12 +1,19 @@
 //! The checkers, apart from what they check.
 //!
 //! [`look`] reads one state of the target and says whether the source was ever
-//! in it; [`Watch`] does so all the time, as any reader of the target might.
+//! in it; [`Watch`] does so all the time, as any reader of the target might,
+//! from the first moment at which `status` says that the states are the
+//! source's. Whatever is killed after, that is not taken back.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use base::SubscriptionName;
+use engine::control::{self, Request};
+use tokio::runtime::Runtime;
 
 use crate::conn::Conn;
 use crate::load::{MONEY, OPENING};
@@ -82,6 +89,30 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// How much longer than a look its pause is: the reader is not what the machine is busy with.
 const SHARE: u32 = 3;
 
+/// Between two questions for the phase: a claim is believed as soon as it is made.
+const ASK: Duration = Duration::from_millis(5);
+
+/// The status of whoever runs the subscription.
+pub(crate) struct Claim {
+    runtime: Runtime,
+    state_dir: PathBuf,
+    name: SubscriptionName,
+}
+
+impl Claim {
+    pub(crate) fn of(state_dir: PathBuf, name: &str) -> Claim {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let name = name.parse().expect("a name");
+        Claim { runtime: runtime.expect("a runtime"), state_dir, name }
+    }
+
+    /// Whether every state of the target is said to be one of the source's; nobody says so while nobody runs.
+    fn is_made(&self) -> bool {
+        let answer = self.runtime.block_on(control::ask(&self.state_dir, &self.name, &Request::Status));
+        answer.ok().and_then(|answer| answer.status).is_some_and(|status| status.phase == "streaming")
+    }
+}
+
 /// What a [`Watch`] saw.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -100,12 +131,23 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn start(url: String, relaxed: bool) -> Watch {
+    pub(crate) fn start(url: String, relaxed: bool, claim: Claim) -> Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(Seen::default()));
         let thread = std::thread::spawn({
             let (stop, seen) = (Arc::clone(&stop), Arc::clone(&seen));
-            move || watch(&mut Conn::new(url), relaxed, &stop, &seen)
+            move || {
+                let mut conn = Conn::new(url);
+                // Connected before: the first look is at what there was when it was said.
+                let _ = conn.run("SELECT");
+                while !claim.is_made() {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    std::thread::sleep(ASK);
+                }
+                watch(&mut conn, relaxed, &stop, &seen);
+            }
         });
         Watch { stop, seen, thread }
     }
@@ -124,7 +166,7 @@ impl Watch {
 
 fn watch(conn: &mut Conn, relaxed: bool, stop: &AtomicBool, seen: &Mutex<Seen>) {
     let (mut clock_before, mut cut_off) = (0_u64, false);
-    let mut pause = PAUSE;
+    let mut pause = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(pause);
         let began = Instant::now();

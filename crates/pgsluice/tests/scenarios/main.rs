@@ -11,6 +11,7 @@ mod archived;
 mod bags;
 mod binary;
 mod conflicts;
+mod consistency;
 mod create_schema;
 mod decoded;
 mod early;

@@ -111,6 +111,10 @@ fn a_foreign_key_over_half_arrived_rows_is_validated_later() {
         s.follow();
         s.same();
         assert!(s.log(0).contains("does not hold yet"), "{}", s.log(0));
+        let told = s.log(0);
+        let told =
+            told.lines().find(|line| line.contains("catching up to consistency: until")).unwrap_or_default();
+        assert!(told.contains("public.b") && told.contains("; foreign keys to be validated"), "{}", s.log(0));
         let valid = "SELECT count(*) || ' ' || bool_and(convalidated) FROM pg_constraint WHERE contype = 'f' AND conparentid = 0
                         AND conrelid::regclass::text IN ('b', 'parts')";
         wait_for("the keys to be validated", BOUND, || Ok(s.target_one(valid) == "2 true")).unwrap();

@@ -1,0 +1,404 @@
+//! Whether every state of the target is one of the source's, and what is missing until it is.
+//!
+//! A table that was copied under a later snapshot than others is ahead of them: it has what the stream has yet to bring to the
+//! others. The target as a whole is at a commit of the source once it has flushed the stream up to the latest of these
+//! positions. Flushed and not only applied: no crash of the target may take the promise back. Until then the stream's phase is
+//! [`Phase::CatchingUp`].
+//!
+//! | what is awaited | until | where it is known from |
+//! | --- | --- | --- |
+//! | a table that was copied later | its consistent point is flushed | the target's state |
+//! | a table of whose copy some rows may be there | it has joined, and then as above | the target's state, and who copies it |
+//! | the first copy from a source that ships WAL | what its snapshot may have seen is flushed | what is kept for decoding |
+//! | foreign keys that did not hold over such tables | they are validated | the schema's steps on the target |
+//!
+//! Whoever begins a stream or copies a table says what is awaited; [`Status::settle_consistency`], called again and again,
+//! ends it. A copied table that waits for nothing is not kept here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use apply::{CopiedTable, TableKey};
+use base::{Lsn, PgTimestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{Phase, Status};
+
+/// Names in a line; the others are counted.
+const NAMES_MAX: usize = 5;
+
+/// A table that is not at the same commit as the others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AwaitedTable {
+    /// Schema-qualified name.
+    pub table: String,
+    /// It is level with the others from here on; null before the snapshot of its copy is made.
+    pub lsn: Option<String>,
+    /// Its copy is finished and it takes part.
+    pub joined: bool,
+}
+
+/// What is missing until every state of the target is one of the source's.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CatchingUp {
+    /// The target must have flushed everything up to here; null while that is not known of any table.
+    pub lsn: Option<String>,
+    /// WAL from where the target is to there.
+    pub bytes: Option<u64>,
+    /// The tables that are not at the same commit as the others.
+    pub tables: Vec<AwaitedTable>,
+    /// Foreign keys are still to be validated.
+    pub foreign_keys: bool,
+    /// Since when this process has known it; null if none runs.
+    pub since_unix_ms: Option<i64>,
+}
+
+impl CatchingUp {
+    /// Of tables as the target's state has them, where it has flushed up to `flushed`; `None` if nothing is missing.
+    pub(crate) fn stored(recorded: &[CopiedTable], flushed: Lsn) -> Option<CatchingUp> {
+        let awaited = Awaited { tables: ahead(recorded, flushed), ..Awaited::default() };
+        awaited.is_any().then(|| awaited.told(flushed))
+    }
+
+    /// Every row is as the source had it, and foreign keys have to be validated still.
+    #[must_use]
+    pub fn is_done_but_for_foreign_keys(&self) -> bool {
+        self.foreign_keys && self.lsn.is_none() && self.tables.is_empty()
+    }
+}
+
+/// What is waited for, behind the position.
+impl fmt::Display for CatchingUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |joined: bool| {
+            let those: Vec<&str> = self
+                .tables
+                .iter()
+                .filter(|table| table.joined == joined)
+                .map(|table| table.table.as_str())
+                .collect();
+            let more = match those.len().saturating_sub(NAMES_MAX) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            (!those.is_empty()).then(|| those[..those.len().min(NAMES_MAX)].join(", ") + &more)
+        };
+        let parts = [
+            named(true).map(|names| format!("copied later than the rest: {names}")),
+            named(false).map(|names| format!("copy not finished: {names}")),
+            self.foreign_keys.then(|| "foreign keys to be validated".to_owned()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        match parts.is_empty() {
+            true => f.write_str("transactions that ran while the first copy's snapshot was made"),
+            false => f.write_str(&parts.join("; ")),
+        }
+    }
+}
+
+/// Shared by who copies, who streams and who asks.
+#[derive(Debug, Default)]
+pub(crate) struct Consistency {
+    /// Something is awaited; changed with the lock held.
+    pending: AtomicBool,
+    awaited: Mutex<Awaited>,
+}
+
+#[derive(Debug, Default)]
+struct Awaited {
+    tables: BTreeMap<String, Ahead>,
+    /// What the snapshot of a first copy from WAL may have seen ends here.
+    looked: Option<Lsn>,
+    foreign_keys: bool,
+    since: Option<PgTimestamp>,
+    /// The log was told.
+    logged: bool,
+    /// The latest position that was awaited since.
+    latest: Option<Lsn>,
+}
+
+/// A table that is not at the same commit as the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ahead {
+    lsn: Option<Lsn>,
+    joined: bool,
+}
+
+impl Awaited {
+    fn is_any(&self) -> bool {
+        !self.tables.is_empty() || self.looked.is_some() || self.foreign_keys
+    }
+
+    /// The latest position.
+    fn lsn(&self) -> Option<Lsn> {
+        self.tables.values().filter_map(|table| table.lsn).chain(self.looked).max()
+    }
+
+    /// Forgets what the target has flushed.
+    fn settle(&mut self, flushed: Lsn) {
+        self.tables.retain(|_, table| !(table.joined && table.lsn.is_none_or(|lsn| lsn <= flushed)));
+        self.looked = self.looked.filter(|lsn| *lsn > flushed);
+    }
+
+    fn told(&self, applied: Lsn) -> CatchingUp {
+        let text = |lsn: Lsn| lsn.to_string();
+        let table = |(name, table): (&String, &Ahead)| AwaitedTable {
+            table: name.clone(),
+            lsn: table.lsn.map(text),
+            joined: table.joined,
+        };
+        let lsn = self.lsn();
+        CatchingUp {
+            lsn: lsn.map(text),
+            bytes: lsn.map(|lsn| lsn.as_u64().saturating_sub(applied.as_u64())),
+            tables: self.tables.iter().map(table).collect(),
+            foreign_keys: self.foreign_keys,
+            since_unix_ms: self.since.map(|since| since.unix_micros() / 1_000),
+        }
+    }
+}
+
+/// Those of `recorded` that are ahead of a target that has flushed up to `flushed`. A copy that was not begun shows nothing to
+/// readers.
+fn ahead(recorded: &[CopiedTable], flushed: Lsn) -> BTreeMap<String, Ahead> {
+    let ahead = |table: &CopiedTable| {
+        let lsn = table.since.as_ref().map(|since| since.lsn);
+        let ahead = match table.finished {
+            true => Ahead { lsn: Some(lsn.filter(|lsn| *lsn > flushed)?), joined: true },
+            // It will be copied anew, under a later snapshot.
+            false => Ahead { lsn: None, joined: !table.begun },
+        };
+        let name = format!("{}.{}", table.schema, table.table);
+        (ahead.lsn.is_some() || !ahead.joined).then_some((name, ahead))
+    };
+    recorded.iter().filter_map(ahead).collect()
+}
+
+impl Status {
+    fn awaited(&self) -> MutexGuard<'_, Awaited> {
+        self.consistency.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a stream that is open has to bring the target to a commit of the source yet.
+    pub(crate) fn is_catching_up(&self) -> bool {
+        self.consistency.pending.load(Ordering::Acquire)
+    }
+
+    /// A stream is about to begin: these tables are `recorded` on the target, and what the snapshot of the first copy may have
+    /// seen ends at `looked`. Called before the phase says that it streams.
+    pub(crate) fn await_consistency(&self, recorded: &[CopiedTable], looked: Option<Lsn>) {
+        self.awaited().looked = looked;
+        self.await_recorded(recorded);
+    }
+
+    /// Tables have joined, or have not, or are not published any more: these are `recorded` on the target now. Nothing is being
+    /// copied.
+    pub(crate) fn await_recorded(&self, recorded: &[CopiedTable]) {
+        let flushed = self.progress().snapshot().flushed;
+        let mut awaited = self.awaited();
+        awaited.tables = ahead(recorded, flushed);
+        self.tell(&mut awaited, flushed);
+    }
+
+    /// Rows of these tables are about to be seen on the target, under a snapshot at `lsn`.
+    pub(crate) fn await_copies(&self, tables: &[TableKey], lsn: Lsn) {
+        let flushed = self.progress().snapshot().flushed;
+        let mut awaited = self.awaited();
+        let copied = Ahead { lsn: Some(lsn), joined: false };
+        awaited.tables.extend(tables.iter().map(|(schema, table)| (format!("{schema}.{table}"), copied)));
+        self.tell(&mut awaited, flushed);
+    }
+
+    /// Foreign keys wait until the stream has passed every snapshot, or wait no longer. Until a stream begins nobody is told.
+    pub(crate) fn await_foreign_keys(&self, wait: bool) {
+        let mut awaited = self.awaited();
+        awaited.foreign_keys = wait;
+        self.consistency.pending.store(awaited.is_any(), Ordering::Release);
+    }
+
+    /// Ends what the target has caught up with. A flush is asked for if that alone is missing.
+    pub(crate) fn settle_consistency(&self) {
+        let progress = self.progress();
+        let seen = progress.snapshot();
+        let mut awaited = self.awaited();
+        if awaited.lsn().is_some_and(|lsn| seen.flushed < lsn && lsn <= seen.applied) {
+            progress.want_flush();
+        }
+        self.tell(&mut awaited, seen.flushed);
+    }
+
+    /// Forgets what is flushed, and logs what has begun or ended.
+    fn tell(&self, awaited: &mut Awaited, flushed: Lsn) {
+        let name = self.subscription();
+        awaited.settle(flushed);
+        if !awaited.is_any() {
+            if std::mem::take(&mut awaited.logged) {
+                let took =
+                    awaited.since.map_or(0.0, |since| (PgTimestamp::now().0 - since.0).max(0) as f64 / 1e6);
+                let at = awaited.latest.map_or_else(String::new, |lsn| format!(" at {lsn}"));
+                tracing::info!(subscription = %name, "caught up to consistency{at} after {took:.1} s: no table is ahead of others");
+            }
+            (awaited.since, awaited.latest) = (None, None);
+        } else {
+            awaited.since.get_or_insert_with(PgTimestamp::now);
+            let grows = awaited.lsn() > awaited.latest;
+            awaited.latest = awaited.latest.max(awaited.lsn());
+            if !awaited.logged || grows {
+                let told = awaited.told(flushed);
+                let until = match &told.lsn {
+                    _ if told.is_done_but_for_foreign_keys() => String::new(),
+                    Some(lsn) => format!("until the target has flushed {lsn}, "),
+                    None => "until the copies are finished, ".to_owned(),
+                };
+                let seen = if until.is_empty() {
+                    ""
+                } else {
+                    "its readers may see states that the source never had; "
+                };
+                tracing::info!(subscription = %name, "catching up to consistency: {until}{seen}{told}");
+                awaited.logged = true;
+            }
+        }
+        self.consistency.pending.store(awaited.is_any(), Ordering::Release);
+    }
+
+    /// The phase, and what a stream that is open has to catch up with, where `applied` is applied.
+    pub(super) fn phase_and_wait(&self, applied: Lsn) -> (Phase, Option<CatchingUp>) {
+        // The phase first: it says that a stream is open only when what it awaits is known.
+        match self.phase() {
+            Phase::CatchingUp | Phase::Streaming => {}
+            phase => return (phase, None),
+        }
+        let awaited = self.awaited();
+        match awaited.is_any() {
+            true => (Phase::CatchingUp, Some(awaited.told(applied))),
+            false => (Phase::Streaming, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use apply::Since;
+    use base::Progress;
+
+    use super::*;
+
+    fn table(name: &str, at: u64, begun: bool, finished: bool) -> CopiedTable {
+        let since = (at > 0).then(|| Since::from(Lsn::new(at)));
+        CopiedTable { schema: "s".into(), table: name.into(), since, begun, finished }
+    }
+
+    fn streaming_from(at: u64, recorded: &[CopiedTable], looked: Option<Lsn>) -> Status {
+        let status = Status::new("s".parse().unwrap());
+        status.set_progress(Arc::new(Progress::starting_at(Lsn::new(at))));
+        status.await_consistency(recorded, looked);
+        status.set_phase(Phase::Streaming);
+        status
+    }
+
+    /// The phase, what is waited for, and the tables.
+    fn shown(status: &Status) -> (String, Option<String>, Vec<String>) {
+        status.settle_consistency();
+        let snapshot = status.snapshot();
+        assert_eq!(snapshot.phase == "catching up to consistency", snapshot.catching_up.is_some());
+        let told = snapshot.catching_up.unwrap_or_default();
+        (snapshot.phase, told.lsn, told.tables.into_iter().map(|table| table.table).collect())
+    }
+
+    fn streaming() -> (String, Option<String>, Vec<String>) {
+        ("streaming".to_owned(), None, Vec::new())
+    }
+
+    fn catching_up(lsn: Option<&str>, tables: &[&str]) -> (String, Option<String>, Vec<String>) {
+        let tables = tables.iter().map(|table| format!("s.{table}")).collect();
+        ("catching up to consistency".to_owned(), lsn.map(str::to_owned), tables)
+    }
+
+    #[test]
+    fn tables_of_one_snapshot_are_level_from_the_start() {
+        let status = streaming_from(16, &[table("a", 16, true, true), table("b", 16, true, true)], None);
+        assert_eq!(shown(&status), streaming());
+    }
+
+    #[test]
+    fn what_was_copied_later_is_waited_for_until_it_is_flushed() {
+        let recorded = [table("a", 16, true, true), table("b", 48, true, true), table("c", 32, true, true)];
+        let status = streaming_from(16, &recorded, None);
+        assert_eq!(shown(&status), catching_up(Some("0/30"), &["b", "c"]));
+        status.progress().advance_flushed(Lsn::new(32));
+        assert_eq!(shown(&status), catching_up(Some("0/30"), &["b"]));
+        assert!(!status.progress().take_flush_wanted());
+        // A crash of the target could still take it back.
+        status.progress().advance_applied(Lsn::new(48));
+        assert_eq!(shown(&status), catching_up(Some("0/30"), &["b"]));
+        assert!(status.progress().take_flush_wanted(), "nobody else is in a hurry");
+        status.progress().advance_flushed(Lsn::new(48));
+        assert_eq!(shown(&status), streaming());
+    }
+
+    #[test]
+    fn a_table_that_joins_is_waited_for_from_its_first_row() {
+        let status = streaming_from(16, &[table("a", 16, true, true)], None);
+        assert_eq!(shown(&status), streaming());
+        status.await_copies(&[("s".to_owned(), "late".to_owned())], Lsn::new(48));
+        // The stream has passed its snapshot before its rows are there.
+        status.progress().advance_flushed(Lsn::new(64));
+        assert_eq!(shown(&status), catching_up(Some("0/30"), &["late"]));
+        status.await_recorded(&[table("a", 16, true, true), table("late", 48, true, true)]);
+        assert_eq!(shown(&status), streaming());
+    }
+
+    #[test]
+    fn a_copy_that_was_interrupted_is_waited_for_and_one_that_was_not_begun_is_not() {
+        let recorded =
+            [table("a", 16, true, true), table("cut", 48, true, false), table("new", 0, false, false)];
+        let status = streaming_from(64, &recorded, None);
+        assert_eq!(shown(&status), catching_up(None, &["cut"]));
+        // It was dropped from the publication.
+        status.await_recorded(&recorded[..1]);
+        assert_eq!(shown(&status), streaming());
+    }
+
+    #[test]
+    fn what_the_look_may_have_seen_and_foreign_keys_are_waited_for() {
+        let status = streaming_from(16, &[table("a", 16, true, true)], Some(Lsn::new(32)));
+        assert_eq!(shown(&status), catching_up(Some("0/20"), &[]));
+        let text = status.snapshot().catching_up.unwrap().to_string();
+        assert_eq!(text, "transactions that ran while the first copy's snapshot was made");
+        status.await_foreign_keys(true);
+        status.progress().advance_flushed(Lsn::new(32));
+        assert_eq!(shown(&status), catching_up(None, &[]));
+        assert_eq!(status.snapshot().catching_up.unwrap().to_string(), "foreign keys to be validated");
+        status.await_foreign_keys(false);
+        assert_eq!(shown(&status), streaming());
+    }
+
+    /// What is applied and not flushed is gone after a crash of the target: the next attempt begins with what there is.
+    #[test]
+    fn an_attempt_waits_anew_for_what_the_target_has_lost() {
+        let recorded = [table("a", 16, true, true), table("b", 48, true, true)];
+        let status = streaming_from(16, &recorded, None);
+        status.progress().advance_applied(Lsn::new(48));
+        status.set_phase(Phase::Waiting);
+        assert_eq!(shown(&status).0, "waiting");
+        status.set_progress(Arc::new(Progress::starting_at(Lsn::new(16))));
+        status.await_consistency(&recorded, None);
+        status.set_phase(Phase::Streaming);
+        assert_eq!(shown(&status), catching_up(Some("0/30"), &["b"]));
+    }
+
+    #[test]
+    fn many_names_are_counted() {
+        let recorded: Vec<CopiedTable> =
+            (0..7).map(|number| table(&format!("t{number}"), 48, true, true)).collect();
+        let told = CatchingUp::stored(&recorded, Lsn::new(16)).unwrap();
+        assert_eq!(told.to_string(), "copied later than the rest: s.t0, s.t1, s.t2, s.t3, s.t4 and 2 more");
+        assert_eq!((told.bytes, told.since_unix_ms), (Some(32), None));
+        assert_eq!(CatchingUp::stored(&recorded, Lsn::new(48)), None);
+    }
+}
