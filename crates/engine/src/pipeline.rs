@@ -15,15 +15,16 @@ mod archive;
 mod compare;
 mod feed;
 mod identity;
+mod relook;
 mod shipping;
 mod snapshot;
 mod standbys;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apply::{JoinedTables, Joins, State, SubscriptionRow, Target};
+use apply::{JoinedTables, Joins, State, SubscriptionRow, TableKey, Target};
 use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use copy::CopyJob;
@@ -36,8 +37,10 @@ use tokio_util::sync::CancellationToken;
 use txn::{Block, DirSpool};
 
 use self::feed::Feed;
+use self::relook::Cause;
 pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
+pub(crate) use self::snapshot::{end_of_wal, flush};
 use crate::adopt::{self, Adoption};
 use crate::error::{Error, Kind};
 use crate::history;
@@ -94,6 +97,7 @@ pub async fn run(
         };
         past.in_text = result.as_ref().is_err_and(Error::needs_text);
         let Err(error) = result else { continue };
+        past.note(&error);
         if error.is_stopped() || stop.is_cancelled() {
             return Ok(());
         }
@@ -140,6 +144,22 @@ struct Past {
     control_pid: Option<i32>,
     /// What comes next was written when columns had other types: values must come as text.
     in_text: bool,
+    /// Why the catalogs must be looked at anew.
+    lost: Option<Cause>,
+    /// Tables that took part and cannot be decoded, as long as the target was not told.
+    refused: Vec<output::Refused>,
+    /// All such tables so far.
+    refused_before: BTreeSet<TableKey>,
+}
+
+impl Past {
+    /// What the next attempt has to do about it.
+    fn note(&mut self, error: &Error) {
+        if let Some(lost) = error.lost() {
+            self.lost = Some(Cause { lost, told: base::with_causes(error) });
+        }
+        self.refused.extend(error.undecodable().cloned());
+    }
 }
 
 /// One try, from connecting to whatever ends it.
@@ -199,13 +219,18 @@ impl Attempt<'_> {
             None => self.begin(&mut ends).await?,
             Some(_) => {
                 self.judge_timeline(&mut ends).await?;
-                self.resume(&ends).await?
+                self.leave_out(&ends, past).await?;
+                if let Some(cause) = &past.lost {
+                    self.relook(&mut ends, cause).await?;
+                    past.lost = None;
+                }
+                self.resume(&ends, &past.refused_before).await?
             }
         };
         let _validating = target_schema::finish(self.settings, self.status, &ends.state).await?;
         statistics::analyze(self.settings, copied, self.stop);
         let joined = self.joined(&ends).await?;
-        self.stream(ends, joined, backoff).await
+        self.stream(ends, joined, (backoff, past)).await
     }
 
     /// Connects to both ends and reads what is there.
@@ -371,14 +396,14 @@ impl Attempt<'_> {
     /// A later start: what is left of the first copy is made under a snapshot
     /// of its own (RULES C1). Tables that were added after it wait for the
     /// stream; see [`crate::refresh`].
-    async fn resume(&self, ends: &Ends) -> Result<Vec<TableName>, Error> {
+    async fn resume(&self, ends: &Ends, refused: &BTreeSet<TableKey>) -> Result<Vec<TableName>, Error> {
         if refresh::is_late(ends.row.as_ref()) {
             return Ok(Vec::new());
         }
         let recorded = ends.state.copied_tables().await?;
         let unfinished: Vec<TableName> = recorded
             .iter()
-            .filter(|table| !table.finished)
+            .filter(|table| !table.finished && !refused.contains(&(table.schema.clone(), table.table.clone())))
             .map(|table| TableName::new(&table.schema, &table.table))
             .collect();
         let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
@@ -391,6 +416,22 @@ impl Attempt<'_> {
             exported.close().await;
         }
         Ok(copied)
+    }
+
+    /// Has the target know that tables take part no longer which could not be decoded; see [`crate::left_out`].
+    async fn leave_out(&self, ends: &Ends, past: &mut Past) -> Result<(), Error> {
+        while let Some(refused) = past.refused.last() {
+            let table = refused.published_as.clone();
+            // Without a copy, nothing would say later that changes are missing.
+            ends.state.copy_again(std::slice::from_ref(&table), !self.settings.copy_data).await?;
+            tracing::warn!(
+                subscription = %self.settings.subscription,
+                "{refused}. Its changes are left out from here on, and it is copied again once it can be decoded"
+            );
+            past.refused_before.insert(table);
+            past.refused.pop();
+        }
+        Ok(())
     }
 
     /// Published tables that `wanted` chooses, matched with the target's.
@@ -451,7 +492,12 @@ impl Attempt<'_> {
 
     /// Attaches the target, starts the stream where it left off, and lets it
     /// flow until something ends it.
-    async fn stream(&self, mut ends: Ends, joined: JoinedTables, backoff: &mut Backoff) -> Result<(), Error> {
+    async fn stream(
+        &self,
+        mut ends: Ends,
+        joined: JoinedTables,
+        (backoff, past): (&mut Backoff, &Past),
+    ) -> Result<(), Error> {
         let settings = self.settings;
         // From here on a `skip` is noticed; what was said before is in the row.
         let mut skip = self.status.skip_lsn();
@@ -468,6 +514,7 @@ impl Attempt<'_> {
         };
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let copied = furthest(&joined);
+        let takes_part: Vec<TableKey> = joined.keys().cloned().collect();
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
         self.status.set_backends(target.backends());
         let (reached, Ends { wire, source, state, .. }) = (target.reached(), &mut ends);
@@ -488,7 +535,8 @@ impl Attempt<'_> {
             }
             Some(restart) => {
                 let reserved = found.map(|slot| slot.restart_lsn.unwrap_or_default());
-                Some(self.decoding(&ends, restart, reserved, &progress, binary).await?)
+                let tables = (takes_part.into_iter().collect(), past.refused_before.clone());
+                Some(self.decoding(&ends, restart, reserved, &progress, binary, tables).await?)
             }
         };
         drop(ends.source);
@@ -578,7 +626,7 @@ fn furthest(joined: &JoinedTables) -> Lsn {
     joined.values().map(|since| since.lsn).max().unwrap_or(Lsn::INVALID)
 }
 
-fn broke(error: &tokio::task::JoinError) -> Error {
+pub(crate) fn broke(error: &tokio::task::JoinError) -> Error {
     Error::refused(Refusal::ApplierBroke(error.to_string()))
 }
 
@@ -640,8 +688,8 @@ impl Flow {
     ) -> Result<(), Error> {
         let heard = Arc::<Heard>::default();
         let (asks, followed) = (self.stream.asks.take(), self.stream.followed());
-        let left = self.stream.left_slot.take();
-        let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), self.kind);
+        let (left, judge) = (self.stream.left_slot.take(), self.stream.judge.take());
+        let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), (self.kind, judge));
         tokio::select! {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
                 // The queue was refused: the applier has something to say.

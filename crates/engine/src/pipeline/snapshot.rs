@@ -61,14 +61,14 @@ impl Exported {
 }
 
 /// Waits until everything is flushed that was written before, and writes a record.
-pub(super) async fn flush(session: &Session) -> Result<(), Error> {
+pub(crate) async fn flush(session: &Session) -> Result<(), Error> {
     const MESSAGE: &str = "BEGIN; SET LOCAL synchronous_commit = local; \
         SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', ''); COMMIT";
     Ok(session.batch_execute(MESSAGE).await.map_err(|error| session.error(error))?)
 }
 
 /// Where WAL ends.
-pub(super) async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
+pub(crate) async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
     position(session, "SELECT pg_catalog.pg_current_wal_insert_lsn()").await
 }
 

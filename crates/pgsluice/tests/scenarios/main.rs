@@ -19,11 +19,13 @@ mod failures;
 mod faults;
 mod folds;
 mod identity;
+mod left_out;
 mod parallel;
 mod prefetch;
 mod progress;
 mod refresh;
 mod relaxed;
+mod relook;
 mod settled;
 mod shared;
 #[allow(dead_code, reason = "the golden themes use other words of it")]
