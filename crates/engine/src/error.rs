@@ -132,7 +132,7 @@ impl fmt::Display for Error {
                 "decoding for several subscriptions in one pass has ended: {why}; this one goes on from what it has kept"
             ),
             Kind::NotYet(why) => {
-                write!(f, "the source's catalogs cannot be looked at anew yet: {why}; it is tried again")
+                write!(f, "the source's catalogs cannot be looked at anew yet: {why}")
             }
             Kind::LeftTimeline { before, now } => write!(
                 f,

@@ -53,6 +53,16 @@ fn switch(s: &Scenario, setting: &str) {
     s.pair().source.sql("postgres", "SELECT pg_reload_conf()").unwrap();
 }
 
+/// Waits until it has logged `words`. A checkpoint may begin before the server has heard of a setting.
+#[track_caller]
+fn checkpoint_until(s: &Scenario, words: &str) {
+    let seen = wait_for(words, BOUND, || {
+        s.source("CHECKPOINT");
+        Ok(s.log(0).contains(words))
+    });
+    assert!(seen.is_ok(), "{seen:?}: {}", s.log(0));
+}
+
 /// Once more as it was; nothing is copied that was not written.
 #[track_caller]
 fn goes_on(s: &mut Scenario, untouched: &str) {
@@ -101,11 +111,9 @@ fn w1_full_page_writes_off_for_a_moment_costs_no_table_that_nobody_wrote() {
             switch(s, "full_page_writes = off");
             s.wait_for_log("full_page_writes was switched off");
             s.source_in("open", "COMMIT");
-            s.source("CHECKPOINT");
-            s.wait_for_log("cannot be looked at anew yet: full_page_writes is off");
+            checkpoint_until(s, "cannot be looked at anew yet: full_page_writes is off");
             switch(s, "full_page_writes = on");
-            s.source("CHECKPOINT");
-            s.wait_for_log("nothing that is replicated was written since");
+            checkpoint_until(s, "nothing that is replicated was written since");
             s.catch_up();
             s.both("ALTER TABLE t ADD COLUMN w int DEFAULT 7");
             write(s, "t", 1);
@@ -117,7 +125,9 @@ fn w1_full_page_writes_off_for_a_moment_costs_no_table_that_nobody_wrote() {
             let untouched = versions(s, "u");
             move_database(s);
             s.run();
-            s.wait_for_log("nothing that is replicated was written since");
+            let words = "nothing that is replicated was written since";
+            let again = wait_for(words, BOUND, || Ok(s.log(0).matches(words).count() == 2));
+            assert!(again.is_ok(), "{}", s.log(0));
             write(s, "t", 2);
             goes_on(s, &untouched);
             s.kill();
@@ -156,10 +166,10 @@ fn w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed() {
             s.source("BEGIN; DELETE FROM u; ROLLBACK");
             write(s, "t", 2);
             switch(s, "full_page_writes = on");
-            s.source("CHECKPOINT");
+            checkpoint_until(s, ASKS);
             asks_for(s, &["t", "o"], &["u", "mark"]);
             // Killed before, in, and behind the look.
-            for words in ["looking at the source's catalogs anew", ANEW, "copying 2 tables"] {
+            for words in ["looking at the source's catalogs anew", ANEW, "copying 2 "] {
                 let seen = s.log(0).matches(words).count();
                 s.run();
                 let again = wait_for(words, BOUND, || Ok(s.log(0).matches(words).count() > seen));
@@ -182,10 +192,12 @@ fn w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed() {
 
             s.stop();
             write(s, "t", 30);
+            // What was before that record is applied first; `o` was not written since.
+            write(s, "o", 31);
             move_database(s);
+            write(s, "t", 32);
             s.run();
-            // What was before that record is applied first.
-            s.wait_for_log(ANEW);
+            asks_for(s, &["t"], &["o", "u", "mark"]);
             goes_on(s, &untouched);
         },
     );
