@@ -127,8 +127,12 @@ impl Error {
     pub fn lost(&self) -> Option<Lost> {
         let (at, is_proven) = match *self.0 {
             // Said by the server, at its place: whatever was before it was followed.
-            Kind::FullPageWritesOff { lsn } | Kind::WalLevel { lsn } | Kind::Moved { lsn, .. } => (Some(lsn), true),
-            Kind::Broken { lsn, .. } | Kind::UnknownFiles { lsn, .. } | Kind::Image { lsn, .. } => (Some(lsn), false),
+            Kind::FullPageWritesOff { lsn } | Kind::WalLevel { lsn } | Kind::Moved { lsn, .. } => {
+                (Some(lsn), true)
+            }
+            Kind::Broken { lsn, .. } | Kind::UnknownFiles { lsn, .. } | Kind::Image { lsn, .. } => {
+                (Some(lsn), false)
+            }
             Kind::Row { .. } | Kind::Publication { .. } => (None, false),
             _ => return None,
         };

@@ -337,7 +337,8 @@ pub async fn allow_relook(target: &Session, subscription: &SubscriptionName) -> 
     if !target.query_one(ASKED, &[]).await.map_err(failed)?.get::<_, bool>(0) {
         return Ok(false);
     }
-    let sql = "UPDATE pgsluice.subscription SET relook_lsn = lost_lsn WHERE name = $1 AND lost_lsn IS NOT NULL";
+    let sql =
+        "UPDATE pgsluice.subscription SET relook_lsn = lost_lsn WHERE name = $1 AND lost_lsn IS NOT NULL";
     Ok(target.execute(sql, &[&subscription.as_str()]).await.map_err(failed)? > 0)
 }
 

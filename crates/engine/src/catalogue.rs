@@ -41,8 +41,10 @@ const OTHER_CATALOGS: HeldBy = ("pgsluice scenarios", "catalogs_that_are_not_the
 const WAL_REFUSED: HeldBy = ("pgsluice scenarios", "what_cannot_be_decoded_outside_is_refused_at_the_start");
 const OTHER_CATALOGS_LEFT: HeldBy =
     ("pgsluice scenarios", "w1_after_catalogs_that_differ_all_tables_are_copied_again");
-const RELOOK: HeldBy = ("pgsluice scenarios", "w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed");
-const NOT_YET: HeldBy = ("pgsluice scenarios", "w1_full_page_writes_off_for_a_moment_costs_no_table_that_nobody_wrote");
+const RELOOK: HeldBy =
+    ("pgsluice scenarios", "w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed");
+const NOT_YET: HeldBy =
+    ("pgsluice scenarios", "w1_full_page_writes_off_for_a_moment_costs_no_table_that_nobody_wrote");
 const FINDINGS: HeldBy = ("pgsluice check", "every_finding_has_an_object_and_a_remedy_that_helps");
 const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_that_stalls_is_noticed");
 const COPY_AGAIN: &str =

@@ -458,7 +458,9 @@ impl Outlet {
     /// then: the less is left, the fewer tables must be copied again. What comes out of a record comes whole, or the catalogs
     /// would have followed it.
     pub(crate) async fn drained(&mut self, error: Error, out: &mpsc::Sender<Block>) -> Error {
-        let Some(at) = error.lost().filter(|lost| lost.is_proven).and_then(|lost| lost.at) else { return error };
+        let Some(at) = error.lost().filter(|lost| lost.is_proven).and_then(|lost| lost.at) else {
+            return error;
+        };
         tracing::warn!(subscription = %self.name, "{}; what came before is applied first", base::with_causes(&error));
         if self.gather.hand_over(Some(at), out).await {
             while self.flushed() < at && !out.is_closed() {

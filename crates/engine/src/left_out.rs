@@ -48,7 +48,8 @@ impl Judge {
         source: &Session,
     ) -> Result<HashMap<TableKey, String>, Error> {
         let mut published = self.published(Lsn::INVALID).await?;
-        let is_known = |published: &[PublishedTable], table: &TableKey| published.iter().any(|own| own.name == *table);
+        let is_known =
+            |published: &[PublishedTable], table: &TableKey| published.iter().any(|own| own.name == *table);
         let must_wait =
             |table: &TableKey| self.refused_before.contains(table) || !is_known(&published, table);
         if tables.iter().any(must_wait) {

@@ -403,7 +403,9 @@ impl Attempt<'_> {
         let recorded = ends.state.copied_tables().await?;
         let unfinished: Vec<TableName> = recorded
             .iter()
-            .filter(|table| !table.finished && !refused.contains(&(table.schema.clone(), table.table.clone())))
+            .filter(|table| {
+                !table.finished && !refused.contains(&(table.schema.clone(), table.table.clone()))
+            })
             .map(|table| TableName::new(&table.schema, &table.table))
             .collect();
         let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;

@@ -120,9 +120,7 @@ impl Survey {
     pub fn push(&mut self, bytes: &[u8]) -> Result<bool, Error> {
         let Survey { reader, database, applied, to, open, written, is_over } = self;
         let mut records = reader.push(reader.position(), bytes)?;
-        while !*is_over
-            && let Some(record) = records.poll()?
-        {
+        while !*is_over && let Some(record) = records.poll()? {
             if record.lsn() >= *to {
                 *is_over = true;
                 break;

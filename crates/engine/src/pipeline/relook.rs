@@ -142,7 +142,8 @@ impl Attempt<'_> {
         let options = wanted.options(&catalog)?;
         let affected = match lost.is_proven && self.has_wal_since(ends, kept, wanted.segment_size) {
             true => {
-                let survey = Survey::new(&kept.catalog, wanted.segment_size, options.database, (applied, to))?;
+                let survey =
+                    Survey::new(&kept.catalog, wanted.segment_size, options.database, (applied, to))?;
                 let survey = self.read(ends, kept, wanted.segment_size, survey).await?;
                 survey.affected(&kept.catalog, &catalog, &options)?.into_iter().collect()
             }
@@ -195,7 +196,8 @@ impl Attempt<'_> {
             None => {
                 let settings = self.settings;
                 let role = settings.subscription.application_name("survey");
-                let wire = Wire::connect(&settings.source, &role, Replication::Database, &SOURCE_SETTINGS).await?;
+                let wire =
+                    Wire::connect(&settings.source, &role, Replication::Database, &SOURCE_SETTINGS).await?;
                 let options = StreamOptions {
                     slot: None,
                     start: from,

@@ -14,7 +14,9 @@ pub(crate) async fn relook(subject: &Subject) -> anyhow::Result<Code> {
         true => super::say(format_args!(
             "{name}: allowed: the next pgsluice run looks at the catalogs anew, and copies again what was written meanwhile"
         )),
-        false => super::say(format_args!("{name}: nothing is to be copied again: pgsluice run has asked for nothing")),
+        false => super::say(format_args!(
+            "{name}: nothing is to be copied again: pgsluice run has asked for nothing"
+        )),
     }
     Ok(Code::Done)
 }

@@ -19,7 +19,8 @@ const BOTH: &[&[&str]] = &[
 fn waits(s: &Scenario, table: &str) -> Option<String> {
     let status = s.status(WAL);
     let waiting = status["refresh"]["waiting"].as_array()?.iter();
-    let own = |waiting: &&Value| waiting["table"].as_str().is_some_and(|name| name == format!("public.{table}"));
+    let own =
+        |waiting: &&Value| waiting["table"].as_str().is_some_and(|name| name == format!("public.{table}"));
     Some(waiting.clone().find(own)?["reason"].as_str()?.to_owned())
 }
 
@@ -65,7 +66,9 @@ fn w1_a_new_table_that_only_the_server_can_render_costs_itself() {
         others_go_on(s, 1);
         // What is read again at a start is left out again.
         s.stop();
-        s.source("BEGIN; INSERT INTO names VALUES (3, 'pg_proc'); INSERT INTO t VALUES (2, 'with it'); COMMIT");
+        s.source(
+            "BEGIN; INSERT INTO names VALUES (3, 'pg_proc'); INSERT INTO t VALUES (2, 'with it'); COMMIT",
+        );
         s.run();
         wait_until_waiting(s, "names", "regclass");
         others_go_on(s, 3);
@@ -116,7 +119,10 @@ fn w1_a_column_that_only_the_server_can_render_costs_its_table() {
         s.run();
         others_go_on(s, 3);
         let told = "SELECT string_agg(id || v, ' ' ORDER BY id) FROM w";
-        assert_eq!([WAL, LOGICAL].map(|number| s.target_one_of(number, told)), ["1first", "1meanwhile 2lost?"]);
+        assert_eq!(
+            [WAL, LOGICAL].map(|number| s.target_one_of(number, told)),
+            ["1first", "1meanwhile 2lost?"]
+        );
         // Its rows are not removed before somebody has said so.
         s.source("ALTER PUBLICATION p SET TABLE t, mark, w (id, v)");
         wait_until_waiting(s, "w", "TRUNCATE");

@@ -45,7 +45,9 @@ fn write(s: &Scenario, table: &str, round: u32) {
 
 /// Which versions of rows the target has: others, if a table was copied again.
 fn versions(s: &Scenario, table: &str) -> String {
-    s.target_one(&format!("SELECT md5(string_agg(t.xmin::text || t.ctid, ' ' ORDER BY t.ctid)) FROM {table} t"))
+    s.target_one(&format!(
+        "SELECT md5(string_agg(t.xmin::text || t.ctid, ' ' ORDER BY t.ctid)) FROM {table} t"
+    ))
 }
 
 fn switch(s: &Scenario, setting: &str) {
@@ -78,7 +80,11 @@ fn goes_on(s: &mut Scenario, untouched: &str) {
 fn asks_for(s: &mut Scenario, named: &[&str], others: &[&str]) {
     let asked = |s: &mut Scenario| {
         let (code, log) = s.ended().remove(0);
-        let line = log.lines().rfind(|line| line.contains(ASKS)).unwrap_or_else(|| panic!("{code}: {log}")).to_owned();
+        let line = log
+            .lines()
+            .rfind(|line| line.contains(ASKS))
+            .unwrap_or_else(|| panic!("{code}: {log}"))
+            .to_owned();
         assert_eq!(code, 1, "{log}");
         for table in named {
             assert!(line.contains(&format!("public.{table}")), "{table}: {line}");
@@ -98,12 +104,15 @@ fn asks_for(s: &mut Scenario, named: &[&str], others: &[&str]) {
 fn w1_full_page_writes_off_for_a_moment_costs_no_table_that_nobody_wrote() {
     scenario_alone(
         ONE,
-        |source| source,
+        |source| source.setting("allow_in_place_tablespaces", "on"),
         |target| target,
         |s| {
             begin(s);
             let nothing = s.call(0, &["relook"]);
-            assert!(nothing.status.success() && nothing.stdout.contains("has asked for nothing"), "{nothing:?}");
+            assert!(
+                nothing.status.success() && nothing.stdout.contains("has asked for nothing"),
+                "{nothing:?}"
+            );
             let versions_before = ["t", "o", "u"].map(|table| versions(s, table));
             // What is open over it and takes no part is in nobody's way.
             s.source("CREATE TABLE other (id int)");
@@ -142,7 +151,7 @@ fn move_database(s: &mut Scenario) {
     let database = s.source_one("SELECT current_database()");
     let source = &s.pair_mut().source;
     source
-        .sql("postgres", "SET allow_in_place_tablespaces = on; CREATE TABLESPACE elsewhere LOCATION ''")
+        .sql("postgres", "CREATE TABLESPACE elsewhere LOCATION ''")
         .unwrap_or_else(|error| panic!("{error:#}"));
     let sql = format!("ALTER DATABASE {database} SET TABLESPACE elsewhere");
     wait_for("the database to be moved", BOUND, || Ok(source.sql("postgres", &sql).is_ok())).unwrap();
@@ -152,7 +161,7 @@ fn move_database(s: &mut Scenario) {
 fn w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed() {
     scenario_alone(
         ONE,
-        |source| source,
+        |source| source.setting("allow_in_place_tablespaces", "on"),
         |target| target,
         |s| {
             begin(s);
@@ -169,13 +178,13 @@ fn w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed() {
             checkpoint_until(s, ASKS);
             asks_for(s, &["t", "o"], &["u", "mark"]);
             // Killed before, in, and behind the look.
-            for words in ["looking at the source's catalogs anew", ANEW, "copying 2 "] {
+            for (round, words) in (3..).zip(["looking at the source's catalogs anew", ANEW, "copying 2 "]) {
                 let seen = s.log(0).matches(words).count();
                 s.run();
                 let again = wait_for(words, BOUND, || Ok(s.log(0).matches(words).count() > seen));
                 again.unwrap_or_else(|error| panic!("{error:#}: {}", s.log(0)));
                 s.kill();
-                write(s, "t", 3 + u32::try_from(seen).unwrap());
+                write(s, "t", round);
             }
             goes_on(s, &untouched);
 
@@ -207,7 +216,16 @@ fn w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed() {
 #[test]
 fn w1_after_catalogs_that_differ_all_tables_are_copied_again() {
     scenario_alone(
-        &[&["--source-mode", "wal", "--wal-stream", "on", "--catalog-check-interval", "300ms", "--refresh-interval", "200ms"]],
+        &[&[
+            "--source-mode",
+            "wal",
+            "--wal-stream",
+            "on",
+            "--catalog-check-interval",
+            "300ms",
+            "--refresh-interval",
+            "200ms",
+        ]],
         |source| source.setting("ignore_checksum_failure", "on"),
         |target| target,
         |s| {
