@@ -28,6 +28,7 @@ use apply::{JoinedTables, Joins, State, SubscriptionRow, TableKey, Target};
 use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use copy::CopyJob;
+use output::TakesPart;
 use source::publication::{self, Generated, PublishedTable, TableName, TargetTable};
 use source::segments::Lineage;
 use source::slot::{self, Fork, SlotState, SystemIdentity};
@@ -36,12 +37,13 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, DirSpool};
 
-use self::feed::Feed;
+use self::feed::{Decoded, Feed};
 use self::relook::Cause;
 pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
 pub(crate) use self::snapshot::{end_of_wal, flush};
 use crate::adopt::{self, Adoption};
+use crate::decoding::Restart;
 use crate::error::{Error, Kind};
 use crate::history;
 use crate::record::Record;
@@ -423,7 +425,7 @@ impl Attempt<'_> {
     /// Has the target know that tables take part no longer which could not be decoded; see [`crate::left_out`].
     async fn leave_out(&self, ends: &Ends, past: &mut Past) -> Result<(), Error> {
         while let Some(refused) = past.refused.last() {
-            let table = refused.published_as.clone();
+            let table = TableKey::clone(&refused.published_as);
             // Without a copy, nothing would say later that changes are missing.
             ends.state.copy_again(std::slice::from_ref(&table), !self.settings.copy_data).await?;
             tracing::warn!(
@@ -522,25 +524,8 @@ impl Attempt<'_> {
         let (reached, Ends { wire, source, state, .. }) = (target.reached(), &mut ends);
         let start = history::start_position(wire, source, state, &row, (reached, copied)).await?;
         let progress = Arc::new(Progress::starting_at(start));
-        let behind = |confirmed: Lsn| match confirmed > start {
-            true => {
-                Err(Error::refused(Refusal::TargetBehind { slot: ends.slot_name.clone(), confirmed, start }))
-            }
-            false => Ok(()),
-        };
-        restart.as_ref().map_or(Ok(()), |restart| behind(restart.confirmed))?;
-        let found = self.slot_to_stream_from(&ends, restart.as_ref()).await?;
-        let decoding = match restart {
-            None => {
-                found.and_then(|slot| slot.confirmed_flush).map_or(Ok(()), behind)?;
-                None
-            }
-            Some(restart) => {
-                let reserved = found.map(|slot| slot.restart_lsn.unwrap_or_default());
-                let tables = (takes_part.into_iter().collect(), past.refused_before.clone());
-                Some(self.decoding(&ends, restart, reserved, &progress, binary, tables).await?)
-            }
-        };
+        let tables = (takes_part.into_iter().collect(), past.refused_before.clone());
+        let decoding = self.decode_from(&ends, restart, (&progress, binary), tables).await?;
         drop(ends.source);
         self.status.set_progress(Arc::clone(&progress));
         let identity = (ends.identity.system_id, ends.identity.timeline);
@@ -570,6 +555,35 @@ impl Attempt<'_> {
             kind,
         };
         flow.run(self, blocks, stopping, skip).await
+    }
+
+    /// Where WAL is decoded here, goes on with it behind what is applied; a slot must not be past that.
+    async fn decode_from(
+        &self,
+        ends: &Ends,
+        restart: Option<Restart>,
+        (progress, binary): (&Arc<Progress>, bool),
+        tables: (TakesPart, BTreeSet<TableKey>),
+    ) -> Result<Option<Decoded>, Error> {
+        let start = progress.snapshot().applied;
+        let behind = |confirmed: Lsn| match confirmed > start {
+            true => {
+                Err(Error::refused(Refusal::TargetBehind { slot: ends.slot_name.clone(), confirmed, start }))
+            }
+            false => Ok(()),
+        };
+        restart.as_ref().map_or(Ok(()), |restart| behind(restart.confirmed))?;
+        let found = self.slot_to_stream_from(ends, restart.as_ref()).await?;
+        match restart {
+            None => {
+                found.and_then(|slot| slot.confirmed_flush).map_or(Ok(()), behind)?;
+                Ok(None)
+            }
+            Some(restart) => {
+                let reserved = found.map(|slot| slot.restart_lsn.unwrap_or_default());
+                Ok(Some(self.decoding(ends, restart, reserved, progress, binary, tables).await?))
+            }
+        }
     }
 
     async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {

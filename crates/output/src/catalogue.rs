@@ -59,7 +59,7 @@ base::catalogue! {
             refused: Refused {
                 schema: "public".to_owned(),
                 table: "orders".to_owned(),
-                published_as: ("public".to_owned(), "orders".to_owned()),
+                published_as: Box::new(("public".to_owned(), "orders".to_owned())),
                 column: Some("place".to_owned()),
                 is_filter: false,
                 reason: "values of type geometry cannot be rendered outside the server: it is a base type of an \

@@ -177,7 +177,7 @@ pub struct Refused {
     /// Its name.
     pub table: String,
     /// Schema and name of the table that its changes are sent as: itself, or a partitioned table above it.
-    pub published_as: (String, String),
+    pub published_as: Box<(String, String)>,
     /// The column that stands in the way, if it is one.
     pub column: Option<String>,
     /// It is the row filter, which only the server can show as SQL.

@@ -300,7 +300,7 @@ impl Parts<'_> {
         Refused {
             schema: self.own.schema.clone(),
             table: self.own.name.clone(),
-            published_as: (self.target.schema.clone(), self.target.name.clone()),
+            published_as: Box::new((self.target.schema.clone(), self.target.name.clone())),
             column: column.map(str::to_owned),
             is_filter: false,
             reason: reason.into(),

@@ -482,8 +482,7 @@ impl Attempt<'_> {
     ) -> Result<Decoded, Error> {
         let wanted = self.wanted(ends, (progress.snapshot().applied, binary), takes_part.clone()).await?;
         let segment = |lsn: Lsn| lsn.as_u64() / wanted.segment_size;
-        let has_slot = reserved.is_some();
-        let reserved = reserved.unwrap_or(Lsn::INVALID);
+        let (has_slot, reserved) = (reserved.is_some(), reserved.unwrap_or(Lsn::INVALID));
         let followed = self.followed_archive(ends, restart.lsn()).await?;
         let is_removed = followed.is_none() && segment(restart.lsn()) < segment(reserved);
         let may_be_there = self.has_archive() || self.has_failed_over(ends, &restart);
@@ -496,10 +495,9 @@ impl Attempt<'_> {
             );
             return Err(Error::refused(Refusal::NoRestart { path: self.settings.restart_file(), why }));
         }
-        let (asks, asked) = mpsc::channel(1);
         let options = wanted.options(&restart.catalog)?;
+        let ((asks, asked), kept) = (mpsc::channel(1), Arc::<Kept>::default());
         let judge = Judge { asks: asks.clone(), takes_part, options, refused_before };
-        let kept = Arc::<Kept>::default();
         if is_removed {
             // Never back to where the slot has nothing.
             kept.advance(reserved);
