@@ -19,6 +19,8 @@
 //!    will apply. A backend of a dead process may still be committing: it is
 //!    waited for, then terminated (P2). Only then is progress read.
 
+mod again;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -74,6 +74,15 @@ pub(crate) enum Kind {
     Io(std::io::Error),
 }
 
+/// Catalogs that cannot be followed any further.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lost {
+    /// The record at which it was noticed. A look must begin behind it, or following would meet it again.
+    pub at: Option<Lsn>,
+    /// Everything before that record was followed rightly. If not, nobody knows since when it was not.
+    pub is_proven: bool,
+}
+
 impl Error {
     pub(crate) fn new(kind: Kind) -> Error {
         Error(Box::new(kind))
@@ -111,6 +120,23 @@ impl Error {
     #[must_use]
     pub fn is_unknown_files(&self) -> bool {
         matches!(*self.0, Kind::UnknownFiles { .. })
+    }
+
+    /// Following has ended at a record, and only a new look at the catalogs leads on: what became of it.
+    #[must_use]
+    pub fn lost(&self) -> Option<Lost> {
+        let (at, is_proven) = match *self.0 {
+            // Said by the server, at its place: whatever was before it was followed.
+            Kind::FullPageWritesOff { lsn } | Kind::WalLevel { lsn } | Kind::Moved { lsn, .. } => {
+                (Some(lsn), true)
+            }
+            Kind::Broken { lsn, .. } | Kind::UnknownFiles { lsn, .. } | Kind::Image { lsn, .. } => {
+                (Some(lsn), false)
+            }
+            Kind::Row { .. } | Kind::Publication { .. } => (None, false),
+            _ => return None,
+        };
+        Some(Lost { at, is_proven })
     }
 
     /// Another look at the catalogs may succeed by itself.
@@ -160,25 +186,22 @@ impl fmt::Display for Error {
             Kind::Decode(error) => error.fmt(f),
             Kind::Wal(error) => error.fmt(f),
             Kind::Image { lsn, .. } => write!(f, "WAL record {lsn}: the image of a catalog's page"),
-            Kind::Broken { lsn, what } => write!(f, "WAL record {lsn}: {what}; look at the catalogs anew"),
+            Kind::Broken { lsn, what } => write!(f, "WAL record {lsn}: {what}"),
             Kind::FullPageWritesOff { lsn } => write!(
                 f,
-                "WAL record {lsn}: full_page_writes was switched off, so that catalogs cannot be followed; switch it \
-                 on and look at the catalogs anew"
+                "WAL record {lsn}: full_page_writes was switched off, so that catalogs cannot be followed; switch it on"
             ),
             Kind::WalLevel { lsn } => write!(
                 f,
-                "WAL record {lsn}: wal_level is lower than logical, so that rows are not logged whole; set it to \
-                 logical and look at the catalogs anew"
+                "WAL record {lsn}: wal_level is lower than logical, so that rows are not logged whole; set it to logical"
             ),
-            Kind::Moved { lsn, database } => write!(
-                f,
-                "WAL record {lsn}: database \"{database}\" was moved to another tablespace; look at the catalogs anew"
-            ),
+            Kind::Moved { lsn, database } => {
+                write!(f, "WAL record {lsn}: database \"{database}\" was moved to another tablespace")
+            }
             Kind::UnknownFiles { lsn, locator, xid } => write!(
                 f,
                 "WAL record {lsn}: transaction {xid} committed changes to files {locator}, and no relation is known \
-                 that has them; nothing is passed over: look at the catalogs anew, and report this"
+                 that has them; nothing is passed over; report this"
             ),
             Kind::Look { attempt, .. } => write!(f, "{attempt}"),
             Kind::Unfit(what) => f.write_str(what),

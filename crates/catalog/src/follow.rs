@@ -298,6 +298,9 @@ impl Catalog {
                     file.pages.truncate(truncated.blocks);
                 }
             }
+            // A database that was moved before the look is where the look found it, and the files that are removed behind
+            // such a move are those that it has left.
+            What::DatabaseCreated(_) | What::DatabaseDropped(_) if lsn < self.looked => {}
             What::DatabaseCreated(created) if created.copy_of.is_some() => {
                 self.check_moved(lsn, created.database)?
             }

@@ -34,7 +34,7 @@ mod view;
 
 pub use bootstrap::{Look, wait_for_running};
 pub use changes::Changes;
-pub use error::Error;
+pub use error::{Error, Lost};
 pub use file::replace_file;
 pub use follow::Followed;
 pub use missing::Missing;

@@ -209,7 +209,7 @@ impl<'a> View<'a> {
         match text {
             Text::Here(text) => Ok(text.clone()),
             Text::There(pointer) => self.detoast(pointer).ok_or_else(|| {
-                let what = "a row filter's stored form is not known; look at the catalogs anew".to_owned();
+                let what = "a row filter's stored form is not known".to_owned();
                 Error::new(Kind::Publication { relation: target.oid, what })
             }),
         }

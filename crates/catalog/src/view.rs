@@ -42,6 +42,7 @@ pub struct View<'a> {
 mod kind {
     pub(super) const INDEXES_AND_SEQUENCES: [u8; 3] = [b'i', b'I', b'S'];
     pub(super) const TOAST: u8 = b't';
+    pub(super) const WITH_ROWS: [u8; 2] = [b'r', b'm'];
 }
 
 const TEMPORARY: u8 = b't';
@@ -162,6 +163,12 @@ impl<'a> View<'a> {
         let mut oids: Vec<Oid> = self.all::<Class>().map(|row| row.oid).collect();
         oids.sort_unstable();
         oids
+    }
+
+    /// Tables and materialized views with the number of their files, whichever tablespace these are in.
+    pub fn table_files(&self) -> impl Iterator<Item = (Oid, u32)> + use<'a> {
+        let has_rows = |row: &&Class| kind::WITH_ROWS.contains(&row.kind) && row.persistence != TEMPORARY;
+        self.all::<Class>().filter(has_rows).map(|row| (row.oid, row.file))
     }
 
     /// Schema and name of a type, as pgoutput sends them: a domain's are those of what it is over.

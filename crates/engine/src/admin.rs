@@ -330,6 +330,25 @@ pub async fn set_skip(target: &Session, subscription: &SubscriptionName, lsn: Ls
     update(target, subscription, "store the LSN to skip on the target", sql, &lsn).await
 }
 
+/// Allows `run` to empty tables and copy them again, which it asked for; false if it has asked for nothing.
+pub async fn allow_relook(target: &Session, subscription: &SubscriptionName) -> Result<bool, Error> {
+    const ASKED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
+        WHERE a.attrelid = pg_catalog.to_regclass('pgsluice.subscription') AND a.attname = 'lost_lsn')";
+    const DOING: &str = "allow tables to be copied again";
+    let failed = |error| Error::query(target, DOING, error);
+    if stored(target, subscription).await?.is_none() {
+        let place = target.describe().to_owned();
+        return Err(Error(Kind::Missing { subscription: subscription.clone(), place }));
+    }
+    // An older version made no such column, and so has asked for nothing.
+    if !target.query_one(ASKED, &[]).await.map_err(failed)?.get::<_, bool>(0) {
+        return Ok(false);
+    }
+    let sql =
+        "UPDATE pgsluice.subscription SET relook_lsn = lost_lsn WHERE name = $1 AND lost_lsn IS NOT NULL";
+    Ok(target.execute(sql, &[&subscription.as_str()]).await.map_err(failed)? > 0)
+}
+
 /// Allows or forbids the subscription to run.
 pub async fn set_enabled(
     target: &Session,

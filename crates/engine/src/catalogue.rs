@@ -39,6 +39,12 @@ const FOLLOWED_ARCHIVE: HeldBy = ("pgsluice scenarios", "without_a_slot_all_come
 const WAL_ARCHIVE: HeldBy = ("pgsluice scenarios", "what_the_source_has_removed_comes_from_its_archive");
 const OTHER_CATALOGS: HeldBy = ("pgsluice scenarios", "catalogs_that_are_not_the_sources_stop_it");
 const WAL_REFUSED: HeldBy = ("pgsluice scenarios", "what_cannot_be_decoded_outside_is_refused_at_the_start");
+const OTHER_CATALOGS_LEFT: HeldBy =
+    ("pgsluice scenarios", "w1_after_catalogs_that_differ_all_tables_are_copied_again");
+const RELOOK: HeldBy =
+    ("pgsluice scenarios", "w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed");
+const NOT_YET: HeldBy =
+    ("pgsluice scenarios", "w1_full_page_writes_off_for_a_moment_costs_no_table_that_nobody_wrote");
 const FINDINGS: HeldBy = ("pgsluice check", "every_finding_has_an_object_and_a_remedy_that_helps");
 const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_that_stalls_is_noticed");
 const COPY_AGAIN: &str =
@@ -71,6 +77,17 @@ base::catalogue! {
         "Look at the log or `pgsluice status`: each goes on by itself from what it has kept, and what lasts it tells as an \
          error with an entry of its own.",
         &[WAL_REFUSED],
+    ),
+    Kind::NotYet(_) => entry(
+        Doing::Decoding,
+        "The catalogs cannot be looked at anew yet",
+        Kind::NotYet(
+            "full_page_writes is off, or was at the latest checkpoint: switch it on, and CHECKPOINT".to_owned(),
+        ),
+        "With `source_mode = wal`: the source's WAL cannot be decoded any further, and the source is not yet again as it must be \
+         for decoding to go on.",
+        "Do on the source what the message says. It is tried again until then, and goes on by itself; the slot keeps the WAL.",
+        &[NOT_YET],
     ),
     Kind::LeftTimeline { .. } => entry(
         Doing::Decoding,
@@ -128,8 +145,9 @@ base::catalogue! {
         damaged(),
         "With `source_mode = wal`: what stands behind the colon has an entry of its own. Nothing of the transaction that it \
          is met in, and nothing behind that, has been applied.",
-        "Do what that entry says. If the WAL itself is in order and only our decoding is not, `pgsluice drop`, empty the \
-         tables, and `pgsluice run --source-mode logical` copies them again.",
+        "Do what that entry says. Where the catalogs could not be followed, they are looked at anew by itself. If the WAL is in \
+         order and only our decoding is not, `pgsluice drop`, empty the tables, and `pgsluice run --source-mode logical` copies \
+         them again.",
         &[WAL_REFUSED],
     ),
     Kind::Archive(_) => entry(
@@ -184,9 +202,25 @@ base::catalogue! {
          the source, at each start and every `catalog_check_interval`. They differ: somebody changed files of the source \
          beneath the server, or following them is wrong, which is a defect of pgsluice.",
         "Run `pgsluice verify`. Look into the source's log for damaged pages; if there are none, report the message. \
-         `pgsluice drop`, empty the tables, and `pgsluice run` copies them again; with `--source-mode logical` the \
-         source decodes.",
-        &[OTHER_CATALOGS],
+         `pgsluice relook` allows the next `pgsluice run` to look at the catalogs anew and to copy all tables again.",
+        &[OTHER_CATALOGS, OTHER_CATALOGS_LEFT],
+    ),
+    Kind::Refused(Refusal::Relook { .. }) => entry(
+        Doing::Decoding,
+        "Tables must be copied again for decoding to go on",
+        Kind::Refused(Refusal::Relook {
+            cause: "cannot decode the source's WAL: WAL record 0/1A2B3C8: full_page_writes was switched off, so that catalogs \
+                    cannot be followed; switch it on"
+                .to_owned(),
+            is_proven: true,
+            tables: vec!["public.orders".to_owned()],
+            copy_data: true,
+        }),
+        "With `source_mode = wal`: `full_page_writes` or `wal_level` was lowered, the database was moved, or the catalogs could not \
+         be followed. Decoding can go on from a new look at them, but not what was written before it and is not on the target.",
+        "Look whether the target's rows of these tables may be removed; then run `pgsluice relook` and `pgsluice run`. The other \
+         tables stay as they are.",
+        &[RELOOK],
     ),
     Kind::Refused(Refusal::Undecodable(_)) => starting(
         "Published tables cannot be decoded outside the server",

@@ -25,7 +25,7 @@ use base::flight::{self, Phase};
 use base::{Lsn, Progress, SubscriptionName, Xid};
 use bytes::{Bytes, BytesMut};
 use catalog::Catalog;
-use output::{Decoder, OnRefused, OriginFilter, Place, Publications, Running, Streaming};
+use output::{Decoder, OnRefused, OriginFilter, Place, Publications, Running, Streaming, TakesPart};
 use source::publication::{PublishedTable, TableName};
 use source::stream::{Heard, Kept};
 use tokio::sync::mpsc::error::TrySendError;
@@ -201,6 +201,8 @@ pub(crate) struct Wanted<'s> {
     pub(crate) segment_size: u64,
     /// The source's own `logical_decoding_work_mem`.
     pub(crate) work_mem_bytes: usize,
+    /// Tables that cannot be decoded are left out unless they are among these.
+    pub(crate) takes_part: TakesPart,
 }
 
 impl Wanted<'_> {
@@ -224,6 +226,13 @@ impl Wanted<'_> {
     }
 
     fn decoder(&self, catalog: Catalog) -> Result<Decoder, Error> {
+        let options = self.options(&catalog)?;
+        let spool = DirSpool::open(self.settings.decoding_dir()).map_err(Kind::Spool)?;
+        Ok(Decoder::new(catalog, options, Box::new(spool))?)
+    }
+
+    /// As everything of these catalogs is decoded.
+    pub(crate) fn options(&self, catalog: &Catalog) -> Result<output::Options, Error> {
         let settings = self.settings;
         // The look was at one, whatever it is called by now.
         let database = catalog.databases().first().map(|(oid, _)| *oid).ok_or_else(|| {
@@ -242,10 +251,9 @@ impl Wanted<'_> {
         };
         options.segment_size = self.segment_size;
         options.work_mem_bytes = self.work_mem_bytes;
-        options.refused = OnRefused::Stop;
+        options.refused = OnRefused::LeaveOutOthers(self.takes_part.clone());
         options.all_publications = true;
-        let spool = DirSpool::open(settings.decoding_dir()).map_err(Kind::Spool)?;
-        Ok(Decoder::new(catalog, options, Box::new(spool))?)
+        Ok(options)
     }
 }
 
@@ -377,8 +385,10 @@ impl Decoding {
                 Ok(Some(block)) => {
                     for input in &block.inputs {
                         let Input::Message(bytes) = input else { continue };
-                        if !self.push(bytes, &out, &heard).await? {
-                            return Ok(None);
+                        match self.push(bytes, &out, &heard).await {
+                            Ok(true) => {}
+                            Ok(false) => return Ok(None),
+                            Err(error) => return Err(self.outlet.drained(error, &out).await),
                         }
                     }
                 }
@@ -449,6 +459,23 @@ impl Outlet {
     /// What is durable on the target.
     pub(crate) fn flushed(&self) -> Lsn {
         self.progress.snapshot().flushed
+    }
+
+    /// `error`, once all that came out before it is durable on the target, where it says that the catalogs were right until
+    /// then: the less is left, the fewer tables must be copied again. What comes out of a record comes whole, or the catalogs
+    /// would have followed it.
+    pub(crate) async fn drained(&mut self, error: Error, out: &mpsc::Sender<Block>) -> Error {
+        let Some(at) = error.lost().filter(|lost| lost.is_proven).and_then(|lost| lost.at) else {
+            return error;
+        };
+        tracing::warn!(subscription = %self.name, "{}; what came before is applied first", base::with_causes(&error));
+        if self.gather.hand_over(Some(at), out).await {
+            while self.flushed() < at && !out.is_closed() {
+                self.progress.want_flush();
+                tokio::time::sleep(LOOK_OFTEN).await;
+            }
+        }
+        error
     }
 
     /// Answers who asked for the catalogs, and keeps them for a restart.

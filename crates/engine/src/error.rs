@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Archive(source::segments::Error),
     /// A pass for several subscriptions, by this error of all.
     Pass(String),
+    /// The catalogs are to be looked at anew, and the source is not fit for it, as this says.
+    NotYet(String),
     /// The source, by a standby: of its WAL alone it cannot be told what may be gone on from.
     SourceIsStandby,
     /// The source has another timeline than when an archive, or its standbys, were begun to be followed.
@@ -79,6 +81,23 @@ impl Error {
         matches!(&*self.0, Kind::Apply(error) if error.is_in_use())
     }
 
+    /// The catalogs of a source that ships WAL cannot be followed any further, and only a new look at them leads on.
+    pub(crate) fn lost(&self) -> Option<output::Lost> {
+        match &*self.0 {
+            Kind::Decode(error) => error.lost(),
+            Kind::Refused(Refusal::OtherCatalogs(_)) => Some(output::Lost { at: None, is_proven: false }),
+            _ => None,
+        }
+    }
+
+    /// A table that takes part and cannot be decoded from here on.
+    pub(crate) fn undecodable(&self) -> Option<&output::Refused> {
+        match &*self.0 {
+            Kind::Decode(error) => error.refused(),
+            _ => None,
+        }
+    }
+
     /// Values must come as text.
     pub(crate) fn needs_text(&self) -> bool {
         matches!(&*self.0, Kind::Apply(error) if error.needs_text())
@@ -112,6 +131,9 @@ impl fmt::Display for Error {
                 f,
                 "decoding for several subscriptions in one pass has ended: {why}; this one goes on from what it has kept"
             ),
+            Kind::NotYet(why) => {
+                write!(f, "the source's catalogs cannot be looked at anew yet: {why}")
+            }
             Kind::LeftTimeline { before, now } => write!(
                 f,
                 "the source is on timeline {now} now, and its WAL was followed on timeline {before}: it is looked whether what was \
@@ -155,6 +177,7 @@ impl std::error::Error for Error {
             Kind::Archive(error) => error.source(),
             Kind::Spool(_)
             | Kind::Pass(_)
+            | Kind::NotYet(_)
             | Kind::SourceIsStandby
             | Kind::LeftTimeline { .. }
             | Kind::Silent(_)

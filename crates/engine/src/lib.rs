@@ -7,6 +7,7 @@ pub mod control;
 mod decoding;
 mod error;
 mod history;
+mod left_out;
 pub mod metrics;
 pub mod monitor;
 pub mod pin;

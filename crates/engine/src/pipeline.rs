@@ -16,18 +16,20 @@ mod compare;
 mod feed;
 mod form;
 mod identity;
+mod relook;
 mod shipping;
 mod snapshot;
 mod standbys;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apply::{JoinedTables, Joins, State, SubscriptionRow, Target};
+use apply::{JoinedTables, Joins, State, SubscriptionRow, TableKey, Target};
 use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use copy::CopyJob;
+use output::TakesPart;
 use source::publication::{self, Generated, PublishedTable, TableName, TargetTable};
 use source::segments::Lineage;
 use source::slot::{self, Fork, SlotState, SystemIdentity};
@@ -36,11 +38,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, DirSpool};
 
-use self::feed::Feed;
+use self::feed::{Decoded, Feed};
 pub(crate) use self::form::may_be_binary;
+use self::relook::Cause;
 pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
-pub(crate) use self::snapshot::flush;
+pub(crate) use self::snapshot::{end_of_wal, flush};
 use crate::adopt::{self, Adoption};
 use crate::decoding::Restart;
 use crate::error::{Error, Kind};
@@ -98,6 +101,7 @@ pub async fn run(
         };
         past.in_text = result.as_ref().is_err_and(Error::needs_text);
         let Err(error) = result else { continue };
+        past.note(&error);
         if error.is_stopped() || stop.is_cancelled() {
             return Ok(());
         }
@@ -144,6 +148,22 @@ struct Past {
     control_pid: Option<i32>,
     /// What comes next was written when columns had other types: values must come as text.
     in_text: bool,
+    /// Why the catalogs must be looked at anew.
+    lost: Option<Cause>,
+    /// Tables that took part and cannot be decoded, as long as the target was not told.
+    refused: Vec<output::Refused>,
+    /// All such tables so far.
+    refused_before: BTreeSet<TableKey>,
+}
+
+impl Past {
+    /// What the next attempt has to do about it.
+    fn note(&mut self, error: &Error) {
+        if let Some(lost) = error.lost() {
+            self.lost = Some(Cause { lost, told: base::with_causes(error) });
+        }
+        self.refused.extend(error.undecodable().cloned());
+    }
 }
 
 /// One try, from connecting to whatever ends it.
@@ -203,13 +223,18 @@ impl Attempt<'_> {
             None => self.begin(&mut ends).await?,
             Some(_) => {
                 self.judge_timeline(&mut ends).await?;
-                self.resume(&ends).await?
+                self.leave_out(&ends, past).await?;
+                if let Some(cause) = &past.lost {
+                    self.relook(&mut ends, cause).await?;
+                    past.lost = None;
+                }
+                self.resume(&ends, &past.refused_before).await?
             }
         };
         let _validating = target_schema::finish(self.settings, self.status, &ends.state).await?;
         statistics::analyze(self.settings, copied, self.stop);
         let joined = self.joined(&ends).await?;
-        self.stream(ends, joined, backoff).await
+        self.stream(ends, joined, (backoff, past)).await
     }
 
     /// Connects to both ends and reads what is there.
@@ -375,14 +400,16 @@ impl Attempt<'_> {
     /// A later start: what is left of the first copy is made under a snapshot
     /// of its own (RULES C1). Tables that were added after it wait for the
     /// stream; see [`crate::refresh`].
-    async fn resume(&self, ends: &Ends) -> Result<Vec<TableName>, Error> {
+    async fn resume(&self, ends: &Ends, refused: &BTreeSet<TableKey>) -> Result<Vec<TableName>, Error> {
         if refresh::is_late(ends.row.as_ref()) {
             return Ok(Vec::new());
         }
         let recorded = ends.state.copied_tables().await?;
         let unfinished: Vec<TableName> = recorded
             .iter()
-            .filter(|table| !table.finished)
+            .filter(|table| {
+                !table.finished && !refused.contains(&(table.schema.clone(), table.table.clone()))
+            })
             .map(|table| TableName::new(&table.schema, &table.table))
             .collect();
         let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
@@ -395,6 +422,22 @@ impl Attempt<'_> {
             exported.close().await;
         }
         Ok(copied)
+    }
+
+    /// Has the target know that tables take part no longer which could not be decoded; see [`crate::left_out`].
+    async fn leave_out(&self, ends: &Ends, past: &mut Past) -> Result<(), Error> {
+        while let Some(refused) = past.refused.last() {
+            let table = TableKey::clone(&refused.published_as);
+            // Without a copy, nothing would say later that changes are missing.
+            ends.state.copy_again(std::slice::from_ref(&table), !self.settings.copy_data).await?;
+            tracing::warn!(
+                subscription = %self.settings.subscription,
+                "{refused}. Its changes are left out from here on, and it is copied again once it can be decoded"
+            );
+            past.refused_before.insert(table);
+            past.refused.pop();
+        }
+        Ok(())
     }
 
     /// Published tables that `wanted` chooses, matched with the target's.
@@ -455,7 +498,12 @@ impl Attempt<'_> {
 
     /// Attaches the target, starts the stream where it left off, and lets it
     /// flow until something ends it.
-    async fn stream(&self, mut ends: Ends, joined: JoinedTables, backoff: &mut Backoff) -> Result<(), Error> {
+    async fn stream(
+        &self,
+        mut ends: Ends,
+        joined: JoinedTables,
+        (backoff, past): (&mut Backoff, &Past),
+    ) -> Result<(), Error> {
         let settings = self.settings;
         // From here on a `skip` is noticed; what was said before is in the row.
         let mut skip = self.status.skip_lsn();
@@ -472,30 +520,15 @@ impl Attempt<'_> {
         };
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let copied = furthest(&joined);
+        let takes_part: Vec<TableKey> = joined.keys().cloned().collect();
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
         self.status.set_backends(target.backends());
         let (reached, Ends { wire, source, state, .. }) = (target.reached(), &mut ends);
         let start = history::start_position(wire, source, state, &row, (reached, copied)).await?;
         let progress = Arc::new(Progress::starting_at(start));
-        let behind = |confirmed: Lsn| match confirmed > start {
-            true => {
-                Err(Error::refused(Refusal::TargetBehind { slot: ends.slot_name.clone(), confirmed, start }))
-            }
-            false => Ok(()),
-        };
-        restart.as_ref().map_or(Ok(()), |restart| behind(restart.confirmed))?;
-        let found = self.slot_to_stream_from(&ends, restart.as_ref()).await?;
         self.tell_positions(&ends, restart.as_ref(), &progress).await?;
-        let decoding = match restart {
-            None => {
-                found.and_then(|slot| slot.confirmed_flush).map_or(Ok(()), behind)?;
-                None
-            }
-            Some(restart) => {
-                let reserved = found.map(|slot| slot.restart_lsn.unwrap_or_default());
-                Some(self.decoding(&ends, restart, reserved, &progress, binary).await?)
-            }
-        };
+        let tables = (takes_part.into_iter().collect(), past.refused_before.clone());
+        let decoding = self.decode_from(&ends, restart, (&progress, binary), tables).await?;
         drop(ends.source);
         let identity = (ends.identity.system_id, ends.identity.timeline);
         let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
@@ -542,6 +575,35 @@ impl Attempt<'_> {
         Ok(())
     }
 
+    /// Where WAL is decoded here, goes on with it behind what is applied; a slot must not be past that.
+    async fn decode_from(
+        &self,
+        ends: &Ends,
+        restart: Option<Restart>,
+        (progress, binary): (&Arc<Progress>, bool),
+        tables: (TakesPart, BTreeSet<TableKey>),
+    ) -> Result<Option<Decoded>, Error> {
+        let start = progress.snapshot().applied;
+        let behind = |confirmed: Lsn| match confirmed > start {
+            true => {
+                Err(Error::refused(Refusal::TargetBehind { slot: ends.slot_name.clone(), confirmed, start }))
+            }
+            false => Ok(()),
+        };
+        restart.as_ref().map_or(Ok(()), |restart| behind(restart.confirmed))?;
+        let found = self.slot_to_stream_from(ends, restart.as_ref()).await?;
+        match restart {
+            None => {
+                found.and_then(|slot| slot.confirmed_flush).map_or(Ok(()), behind)?;
+                Ok(None)
+            }
+            Some(restart) => {
+                let reserved = found.map(|slot| slot.restart_lsn.unwrap_or_default());
+                Ok(Some(self.decoding(ends, restart, reserved, progress, binary, tables).await?))
+            }
+        }
+    }
+
     async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {
         let settings = self.settings;
         let binary = self.binary(ends).await?;
@@ -582,7 +644,7 @@ fn furthest(joined: &JoinedTables) -> Lsn {
     joined.values().map(|since| since.lsn).max().unwrap_or(Lsn::INVALID)
 }
 
-fn broke(error: &tokio::task::JoinError) -> Error {
+pub(crate) fn broke(error: &tokio::task::JoinError) -> Error {
     Error::refused(Refusal::ApplierBroke(error.to_string()))
 }
 
@@ -644,8 +706,8 @@ impl Flow {
     ) -> Result<(), Error> {
         let heard = Arc::<Heard>::default();
         let (asks, followed) = (self.stream.asks.take(), self.stream.followed());
-        let left = self.stream.left_slot.take();
-        let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), self.kind);
+        let (left, judge) = (self.stream.left_slot.take(), self.stream.judge.take());
+        let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), (self.kind, judge));
         tokio::select! {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
                 // The queue was refused: the applier has something to say.

@@ -30,6 +30,7 @@ use copy::CopyJob;
 use source::publication::{self, PublishedTable, TableName};
 
 use crate::error::Error;
+use crate::left_out::Judge;
 use crate::pipeline::{Attempt, flush, may_be_binary};
 use crate::refusal::Refusal;
 use crate::statistics;
@@ -50,6 +51,8 @@ pub(crate) struct Refreshing<'a> {
     state: &'a State,
     joins: Joins,
     stream: StreamKind,
+    /// Where WAL is decoded here.
+    judge: Option<Judge>,
     /// Why a table waits, as it was logged.
     told: BTreeMap<String, String>,
     /// Tables that are not published any more, and where the source was when
@@ -80,8 +83,13 @@ struct Found {
 struct Restart;
 
 impl<'a> Refreshing<'a> {
-    pub(crate) fn new(attempt: &'a Attempt<'a>, state: &'a State, joins: Joins, stream: StreamKind) -> Self {
-        Refreshing { attempt, state, joins, stream, told: BTreeMap::new(), gone: BTreeMap::new() }
+    pub(crate) fn new(
+        attempt: &'a Attempt<'a>,
+        state: &'a State,
+        joins: Joins,
+        (stream, judge): (StreamKind, Option<Judge>),
+    ) -> Self {
+        Refreshing { attempt, state, joins, stream, judge, told: BTreeMap::new(), gone: BTreeMap::new() }
     }
 
     /// Returns when the stream must start anew.
@@ -209,8 +217,14 @@ impl<'a> Refreshing<'a> {
         refresh.joined = joined.len() as u64;
         let names: Vec<TableName> = missing.iter().map(|table| table.name.clone()).collect();
         let targets = publication::target_tables(self.state.session(), &names).await?;
+        let refused = self.refused(&missing, source).await?;
         let mut new = Vec::new();
         for table in missing {
+            if let Some(reason) = refused.get(&key(&table.name)) {
+                let reason = reason.clone();
+                refresh.waiting.push(WaitingTable { table: table.name.to_string(), reason });
+                continue;
+            }
             let begun = recorded.get(&key(&table.name)).is_some_and(|recorded| recorded.begun);
             let target = targets.get(&table.name);
             let versions = (source.version(), self.state.session().version());
@@ -223,6 +237,25 @@ impl<'a> Refreshing<'a> {
             }
         }
         Ok(Found { new, forgot, refresh })
+    }
+
+    /// Those of `missing` that cannot be decoded where WAL is, and why: see [`crate::left_out`].
+    async fn refused(
+        &self,
+        missing: &[PublishedTable],
+        source: &Session,
+    ) -> Result<HashMap<TableKey, String>, Error> {
+        let Some(judge) = self.judge.as_ref().filter(|_| !missing.is_empty()) else {
+            return Ok(HashMap::new());
+        };
+        let tables: Vec<TableKey> = missing.iter().map(|table| key(&table.name)).collect();
+        let refused = judge.refused(&tables, source).await?;
+        if !self.attempt.settings.copy_data {
+            for table in refused.keys() {
+                self.state.must_be_copied(table).await?;
+            }
+        }
+        Ok(refused)
     }
 
     /// Forgets those of `gone` whose last changes have come; whether there were
@@ -247,6 +280,7 @@ impl<'a> Refreshing<'a> {
                     "no longer in the publication: not replicated any more");
                 self.state.forget_table(&key(&name)).await?;
                 self.ended(self.joins.forget(key(&name)).await).await;
+                self.judge.iter().for_each(|judge| judge.takes_part.remove(&key(&name)));
                 self.gone.remove(&name);
                 forgot = true;
             }
@@ -278,6 +312,13 @@ impl<'a> Refreshing<'a> {
             Ok(job) => job,
             Err(error) => return Ok(Err(error.to_string())),
         };
+        if !self.attempt.settings.copy_data && begun {
+            return Ok(Err(format!(
+                "table \"{}\" was left out for some time, and copy_data is off. To have it emptied on the target and copied \
+                 again: pgsluice run --copy-data on",
+                table.name
+            )));
+        }
         if self.attempt.settings.copy_data && !begun {
             let session = self.state.session();
             let sql = format!("SELECT EXISTS (SELECT FROM {})", table.name.quoted());
@@ -299,6 +340,10 @@ impl<'a> Refreshing<'a> {
         let attempt = self.attempt;
         let name = &attempt.settings.subscription;
         let keys: Vec<TableKey> = new.iter().map(|(table, _)| key(&table.name)).collect();
+        if let Some(judge) = &self.judge {
+            // Before the snapshot is asked for: from now on none of their changes may be left out.
+            keys.iter().for_each(|key| judge.takes_part.insert(key.clone()));
+        }
         self.ended(self.joins.begin(keys.clone()).await).await;
         let joined = self.copy_and_finish(source, new, &keys).await;
         if joined.is_err() {
@@ -308,6 +353,7 @@ impl<'a> Refreshing<'a> {
                     table.finished && (&table.schema, &table.table) == (&key.0, &key.1)
                 };
                 if !recorded.iter().any(is_joined) {
+                    self.judge.iter().for_each(|judge| judge.takes_part.remove(&key));
                     self.ended(self.joins.forget(key).await).await;
                 }
             }

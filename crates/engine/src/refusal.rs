@@ -20,6 +20,13 @@ pub(crate) enum Refusal {
     },
     /// What was followed is not what the source has; a difference each.
     OtherCatalogs(Vec<String>),
+    /// Catalogs were lost, and tables must be copied again that nobody has allowed to.
+    Relook {
+        cause: String,
+        is_proven: bool,
+        tables: Vec<String>,
+        copy_data: bool,
+    },
     /// What is to be followed as an archive.
     ArchiveIsPgWal(PathBuf),
     ArchiveOfAnother {
@@ -225,7 +232,7 @@ fn or_lost(text: Option<&String>) -> &str {
 }
 
 /// The first names, and how many there are beside them.
-fn shown(all: &[String]) -> String {
+pub(crate) fn shown(all: &[String]) -> String {
     let more = all.len().saturating_sub(NAMES_SHOWN_MAX);
     let shown = all[..all.len() - more].join(", ");
     if more > 0 { format!("{shown} and {more} more") } else { shown }
@@ -255,9 +262,22 @@ impl fmt::Display for Refusal {
             Refusal::OtherCatalogs(differences) => write!(
                 f,
                 "the catalogs that were followed through the WAL are not those of the source: {}; nothing more is \
-                 applied; pgsluice verify tells what became of the rows; {COPY_AGAIN}",
+                 applied; pgsluice verify tells what became of the rows",
                 shown(differences)
             ),
+            Refusal::Relook { cause, is_proven, tables, copy_data } => {
+                let why = match is_proven {
+                    true => "were written since the last change that the target has",
+                    false => "may have rows that were decoded wrongly",
+                };
+                let with = if *copy_data { "" } else { " --copy-data on" };
+                write!(
+                    f,
+                    "{cause}. To go on, the catalogs must be looked at anew, and tables be copied again that {why}: {}. Their \
+                     rows on the target are removed first. To allow that: pgsluice relook; then: pgsluice run{with}",
+                    shown(tables)
+                )
+            }
             Refusal::Undecodable(reasons) => {
                 f.write_str("published tables cannot be decoded outside the server; ")?;
                 f.write_str("use --source-mode logical, or do not publish them:")?;

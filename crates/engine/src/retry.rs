@@ -5,6 +5,8 @@
 //! | a connection: lost, refused, server starting or stopping | again at once, then after 0.2 s, 0.4 s ... up to `wal_retrieve_retry_interval` |
 //! | a deadlock, a serialization failure, a source that is a standby or goes on on another timeline, values that must come as text | as above |
 //! | a change that does not fit the target (a conflict that is an error, a missing column) | after the interval; with `disable_on_error` the subscription is disabled instead |
+//! | catalogs of a source that ships WAL that cannot be followed any further | after the interval they are looked at anew; stop if tables would have to be copied again and nobody has allowed it |
+//! | a table that cannot be decoded outside the server | at once, without it |
 //! | the spool's disk, another error of a server, catalogs that are being rewritten, the disk of what is decoded | after the interval |
 //! | settings, rights, a password, a certificate, a schema that the target does not take, a slot that is not what the target remembers, WAL that cannot be decoded, the name in use | stop: only a person can help |
 //!
@@ -32,6 +34,7 @@ const SOON_FIRST: Duration = Duration::from_millis(100);
 
 pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
     match error.kind() {
+        _ if error.lost().is_some() => Verdict::Later,
         Kind::Source(error) if error.is_connection_lost() => Verdict::Soon,
         Kind::Source(error) if error.is_configuration() || is_missing_right(error.sqlstate()) => {
             Verdict::Stop
@@ -54,10 +57,12 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
             Verdict::Stop
         }
         Kind::Client(error) if is_missing_right(error.sqlstate()) => Verdict::Stop,
+        Kind::Decode(error) if error.refused().is_some() => Verdict::Soon,
         Kind::Decode(error) if !error.is_passing() => Verdict::Stop,
         Kind::Decode(_)
         | Kind::Archive(_)
         | Kind::Pass(_)
+        | Kind::NotYet(_)
         | Kind::Source(_)
         | Kind::Apply(_)
         | Kind::Client(_)

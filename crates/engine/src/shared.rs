@@ -563,7 +563,8 @@ impl Hub {
                 }
                 Step::Failed(id, error) => {
                     if let Some(seat) = seats.remove(&id) {
-                        seat.end(Outcome::Failed(error.into()));
+                        // It may take its time, and the others go on.
+                        tokio::spawn(seat.fail(error.into()));
                     }
                 }
                 Step::Lost(id, why) => {
@@ -684,5 +685,16 @@ impl Seat {
 
     fn end(self, outcome: Outcome) {
         let _ = self.done.send(outcome);
+    }
+
+    /// It ends with `error`, once what it can still hand over is where it belongs.
+    async fn fail(self, error: Error) {
+        let Seat { mut outlet, out, mut done, .. } = self;
+        let error = tokio::select! {
+            error = outlet.drained(error, &out) => error,
+            // Nobody waits for that.
+            () = done.closed() => return,
+        };
+        let _ = done.send(Outcome::Failed(error));
     }
 }

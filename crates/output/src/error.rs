@@ -6,6 +6,7 @@
 use std::fmt;
 
 use base::Lsn;
+use catalog::Lost;
 
 /// Why nothing more comes out.
 #[derive(Debug)]
@@ -94,6 +95,15 @@ impl Error {
         matches!(&*self.0, Kind::Catalog(error) if error.is_unfit())
     }
 
+    /// The catalogs cannot be followed any further, and only a new look at them leads on.
+    #[must_use]
+    pub fn lost(&self) -> Option<Lost> {
+        match &*self.0 {
+            Kind::Catalog(error) => error.lost(),
+            _ => None,
+        }
+    }
+
     /// Another look at the catalogs may succeed by itself, or the spool's disk may have room again.
     #[must_use]
     pub fn is_passing(&self) -> bool {
@@ -166,6 +176,8 @@ pub struct Refused {
     pub schema: String,
     /// Its name.
     pub table: String,
+    /// Schema and name of the table that its changes are sent as: itself, or a partitioned table above it.
+    pub published_as: Box<(String, String)>,
     /// The column that stands in the way, if it is one.
     pub column: Option<String>,
     /// It is the row filter, which only the server can show as SQL.

@@ -25,12 +25,15 @@ mod group;
 mod options;
 mod pass;
 mod row;
+mod survey;
 mod table;
 mod tables;
 mod writer;
 
+pub use catalog::Lost;
 pub use catalogue::catalogue;
 pub use decoder::{Counters, Decoder, Output, Outputs, Place, Running};
 pub use error::{Error, Refused};
-pub use options::{OnRefused, Options, OriginFilter, Publications, Streaming};
+pub use options::{OnRefused, Options, OriginFilter, Publications, Streaming, TakesPart};
 pub use pass::{MemberId, Pass, Refusal, Step, Steps};
+pub use survey::{PublishedTable, Survey, published};

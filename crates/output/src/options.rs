@@ -1,5 +1,8 @@
 //! What is decoded, and how it is written.
 
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
 use base::{Lsn, Oid};
 use types::Settings;
 
@@ -72,12 +75,41 @@ pub enum OriginFilter {
 }
 
 /// What becomes of a published table that has a type that cannot be rendered, or a row filter that cannot be evaluated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum OnRefused {
     /// Its first change that would come out is an error.
     Stop,
     /// Its changes are left out, and [`crate::Decoder::refused`] names it.
     LeaveOut,
+    /// An error for tables that take part at that moment; changes of the others are left out.
+    LeaveOutOthers(TakesPart),
+}
+
+/// The tables whose changes are needed, by schema and name as they are published. Clones are the same set, which may
+/// change while it is decoded.
+#[derive(Debug, Clone, Default)]
+pub struct TakesPart(Arc<RwLock<HashSet<(String, String)>>>);
+
+impl TakesPart {
+    /// From now on changes of this table must come out.
+    pub fn insert(&self, table: (String, String)) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(table);
+    }
+
+    /// Changes of this table are nobody's any more.
+    pub fn remove(&self, table: &(String, String)) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(table);
+    }
+
+    pub(crate) fn has(&self, table: &(String, String)) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).contains(table)
+    }
+}
+
+impl FromIterator<(String, String)> for TakesPart {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(tables: I) -> TakesPart {
+        TakesPart(Arc::new(RwLock::new(tables.into_iter().collect())))
+    }
 }
 
 impl Options {

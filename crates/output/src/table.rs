@@ -51,6 +51,8 @@ pub(crate) struct Table {
     pub(crate) target: Oid,
     pub(crate) schema: String,
     pub(crate) name: String,
+    /// The same of the target.
+    pub(crate) published_as: (String, String),
     pub(crate) actions: Actions,
     /// TRUNCATE of it is sent.
     pub(crate) truncates: bool,
@@ -185,6 +187,7 @@ pub(crate) fn describe(view: &View<'_>, options: &Options, oid: Oid, number: u64
     let mut table = Table {
         actions: published.actions,
         target: target.oid,
+        published_as: (target.schema.clone(), target.name.clone()),
         truncates: published.actions.any_of(Actions::TRUNCATE) && (!own.is_partition || target.oid == oid),
         whole_old: target.identity.letter() == Identity::Full.letter(),
         announcements,
@@ -211,6 +214,7 @@ fn empty(own: &Relation, number: u64) -> Table {
         target: own.oid,
         schema: own.schema.clone(),
         name: own.name.clone(),
+        published_as: (own.schema.clone(), own.name.clone()),
         actions: Actions::ALL,
         truncates: true,
         whole_old: false,
@@ -296,6 +300,7 @@ impl Parts<'_> {
         Refused {
             schema: self.own.schema.clone(),
             table: self.own.name.clone(),
+            published_as: Box::new((self.target.schema.clone(), self.target.name.clone())),
             column: column.map(str::to_owned),
             is_filter: false,
             reason: reason.into(),

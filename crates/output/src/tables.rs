@@ -163,9 +163,10 @@ fn unwanted(relation: Oid) -> Answer {
     Answer { target: Target::Unwanted, relation, interest: Interest::Rows(Actions::NONE) }
 }
 
-/// Whether its rows are left out because they cannot be written.
+/// Whether its rows are left out, for good, because they cannot be written. Who takes part may be another one when they would
+/// come out: then it is decided there.
 fn is_left_out(table: &Table, options: &Options) -> bool {
-    options.refused == OnRefused::LeaveOut && table.refused().is_some()
+    matches!(options.refused, OnRefused::LeaveOut) && table.refused().is_some()
 }
 
 fn table_answer(table: Option<Wanted>, options: &Options, relation: Oid) -> Answer {

@@ -265,10 +265,13 @@ impl Writer {
     fn can_come_out(&self, table: &Table, lsn: Lsn) -> Result<bool> {
         match &table.failure {
             None => Ok(true),
-            Some(Failure::Refused(_)) if self.options.refused == OnRefused::LeaveOut => Ok(false),
-            Some(Failure::Refused(refused)) => {
-                Err(Error::new(Kind::Refused { lsn, refused: refused.clone() }))
-            }
+            Some(Failure::Refused(refused)) => match &self.options.refused {
+                OnRefused::LeaveOut => Ok(false),
+                OnRefused::LeaveOutOthers(part) if !part.has(&refused.published_as) => Ok(false),
+                OnRefused::Stop | OnRefused::LeaveOutOthers(_) => {
+                    Err(Error::new(Kind::Refused { lsn, refused: refused.clone() }))
+                }
+            },
             Some(Failure::Publication(what)) => {
                 Err(Error::new(Kind::Publication { lsn, what: what.clone() }))
             }

@@ -72,6 +72,15 @@ pub(crate) enum Command {
     /// As ALTER SUBSCRIPTION ... SKIP: the whole transaction is skipped,
     /// whatever else it changed. The log names its LSN with the error.
     Skip(SkipArgs),
+    /// Allow run to empty tables and copy them again, after the source's WAL
+    /// could not be decoded any further
+    ///
+    /// With source_mode = wal. Where full_page_writes or wal_level was lowered,
+    /// the database was moved, or the catalogs could not be followed, run
+    /// looks at the catalogs anew and goes on by itself if no table was written
+    /// meanwhile. If some were, it names them and stops; once this has
+    /// allowed it, the next run copies these again, and the others go on.
+    Relook(EndsArgs),
     /// Allow the subscription to run again
     Enable(EndsArgs),
     /// Stop the subscription and refuse to run it until it is enabled

@@ -84,6 +84,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             Command::Stop(args) => command::stop::stop(&subjects, args.timeout.0).await,
             Command::Refresh(args) => command::refresh::refresh(&only(subjects)?, args.timeout.0).await,
             Command::Skip(args) => command::skip::skip(&only(subjects)?, args.lsn).await,
+            Command::Relook(_) => command::relook::relook(&only(subjects)?).await,
             Command::Enable(_) => command::enable::enable(&only(subjects)?).await,
             Command::Disable(_) => command::disable::disable(&only(subjects)?).await,
             Command::Drop(args) => command::drop::drop(&only(subjects)?, args.force).await,

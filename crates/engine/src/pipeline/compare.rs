@@ -44,7 +44,7 @@ impl Attempt<'_> {
     /// Compares for ever; without `asks`, where nothing is followed, it only waits.
     ///
     /// # Errors
-    /// The catalogs differ, or the source is not fit for decoding any more.
+    /// The catalogs differ.
     pub(super) async fn compare_catalogs(
         &self,
         asks: Option<mpsc::Sender<Ask>>,
@@ -148,8 +148,8 @@ impl Attempt<'_> {
 fn is_passing(error: &Error) -> bool {
     match error.kind() {
         Kind::Client(_) => true,
-        // What one look could not read says nothing of what is followed.
-        Kind::Decode(error) => !error.is_unfit(),
+        // What one look could not read says nothing of what is followed; that the source is not fit any more its WAL says.
+        Kind::Decode(_) => true,
         _ => false,
     }
 }

@@ -6,15 +6,18 @@
 //! | `wal` | physical | that of the look at the catalogs | decoded here, from what the walsender ships |
 //! | `wal`, `wal_stream = off` | none | as above | decoded here, from the archive |
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apply::TableKey;
 use base::flight::{self, Phase};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
 use client::{Replication, Session, Wire};
+use output::TakesPart;
 use proto::replication::PgoutputOptions;
 use source::segments::Lineage;
 use source::slot::{self, NewSlot, SlotState};
@@ -30,6 +33,7 @@ use super::standbys::{Standbys, held};
 use super::{AbortOnDrop, Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke, identity};
 use crate::decoding::{Ask, Decoding, Restart, Wanted};
 use crate::error::{Error, Kind};
+use crate::left_out::Judge;
 use crate::refusal::Refusal;
 use crate::shared::{self, Part, Starting, Streams, Way};
 use crate::{Origin, Settings, SourceMode};
@@ -55,6 +59,8 @@ pub(super) struct Feed {
     decoding: Option<Decoding>,
     /// Where that is asked for its catalogs.
     pub(super) asks: Option<mpsc::Sender<Ask>>,
+    /// The same for tables that are to join.
+    pub(super) judge: Option<Judge>,
     /// The slot that a stream was read from before the archive was followed instead; it is not needed any more once everything
     /// up to there has come from the archive.
     pub(super) left_slot: Option<(String, Lsn)>,
@@ -272,6 +278,7 @@ async fn decode_with_others(
 pub(super) struct Decoded {
     decoding: Decoding,
     asks: mpsc::Sender<Ask>,
+    judge: Judge,
     lineage: Lineage,
     from: Supply,
 }
@@ -384,7 +391,7 @@ impl Attempt<'_> {
         // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
         // flushed before; what it sees and lies there is known by its id.
         let consistent_point = ends.identity.xlogpos.min(catalog.looked());
-        let wanted = self.wanted(ends, (consistent_point, false)).await?;
+        let wanted = self.wanted(ends, (consistent_point, false), TakesPart::default()).await?;
         wanted.refuse(&catalog, &ends.published)?;
         let timeline = ends.identity.timeline;
         let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, seen, catalog };
@@ -425,7 +432,7 @@ impl Attempt<'_> {
 
     /// Where a checkpoint of the source began whose segment is in the archive that is followed. It is waited for: an archive
     /// may have only full segments, or have been begun after the latest checkpoint.
-    async fn archived_redo(&self, ends: &Ends) -> Result<Lsn, Error> {
+    pub(super) async fn archived_redo(&self, ends: &Ends) -> Result<Lsn, Error> {
         let mut redo = slot::latest_redo(&ends.source).await?;
         let mut waited = 0_u32;
         while let Some(archive) = self.followed_archive(ends, redo).await? {
@@ -454,7 +461,7 @@ impl Attempt<'_> {
     }
 
     /// The archive that is followed from `lsn` on, if one is instead of a stream.
-    async fn followed_archive(&self, ends: &Ends, lsn: Lsn) -> Result<Option<Growing>, Error> {
+    pub(super) async fn followed_archive(&self, ends: &Ends, lsn: Lsn) -> Result<Option<Growing>, Error> {
         let Some(dir) = self.settings.followed_archive().map(Path::to_owned) else { return Ok(None) };
         let (segment_size, _) = self.sizes(ends).await?;
         let (system_id, lineage) = (ends.identity.system_id, ends.lineage(segment_size));
@@ -462,7 +469,8 @@ impl Attempt<'_> {
         Ok(Some(Growing { dir, system_id, lineage, from: lsn, last: lsn, patience, figures }))
     }
 
-    /// Goes on decoding where it was; `reserved` is from where on the slot keeps WAL.
+    /// Goes on decoding where it was; `reserved` is from where on the slot keeps WAL. The tables are those that take part, and
+    /// those that could not be decoded before.
     pub(super) async fn decoding(
         &self,
         ends: &Ends,
@@ -470,11 +478,11 @@ impl Attempt<'_> {
         reserved: Option<Lsn>,
         progress: &Arc<Progress>,
         binary: bool,
+        (takes_part, refused_before): (TakesPart, BTreeSet<TableKey>),
     ) -> Result<Decoded, Error> {
-        let wanted = self.wanted(ends, (progress.snapshot().applied, binary)).await?;
+        let wanted = self.wanted(ends, (progress.snapshot().applied, binary), takes_part.clone()).await?;
         let segment = |lsn: Lsn| lsn.as_u64() / wanted.segment_size;
-        let has_slot = reserved.is_some();
-        let reserved = reserved.unwrap_or(Lsn::INVALID);
+        let (has_slot, reserved) = (reserved.is_some(), reserved.unwrap_or(Lsn::INVALID));
         let followed = self.followed_archive(ends, restart.lsn()).await?;
         let is_removed = followed.is_none() && segment(restart.lsn()) < segment(reserved);
         let may_be_there = self.has_archive() || self.has_failed_over(ends, &restart);
@@ -487,8 +495,9 @@ impl Attempt<'_> {
             );
             return Err(Error::refused(Refusal::NoRestart { path: self.settings.restart_file(), why }));
         }
-        let (asks, asked) = mpsc::channel(1);
-        let kept = Arc::<Kept>::default();
+        let options = wanted.options(&restart.catalog)?;
+        let ((asks, asked), kept) = (mpsc::channel(1), Arc::<Kept>::default());
+        let judge = Judge { asks: asks.clone(), takes_part, options, refused_before };
         if is_removed {
             // Never back to where the slot has nothing.
             kept.advance(reserved);
@@ -530,7 +539,7 @@ impl Attempt<'_> {
             (None, Some(lost)) => Supply::ArchiveThenStream(lost),
             (None, None) => Supply::Stream,
         };
-        Ok(Decoded { decoding, asks, lineage: ends.lineage(wanted.segment_size), from })
+        Ok(Decoded { decoding, asks, judge, lineage: ends.lineage(wanted.segment_size), from })
     }
 
     /// `wal_segment_size` and `logical_decoding_work_mem`.
@@ -542,7 +551,12 @@ impl Attempt<'_> {
         Ok((size(0), size(1)))
     }
 
-    async fn wanted(&self, ends: &Ends, (start, binary): (Lsn, bool)) -> Result<Wanted<'_>, Error> {
+    pub(super) async fn wanted(
+        &self,
+        ends: &Ends,
+        (start, binary): (Lsn, bool),
+        takes_part: TakesPart,
+    ) -> Result<Wanted<'_>, Error> {
         let (segment_size, work_mem_bytes) = self.sizes(ends).await?;
         Ok(Wanted {
             settings: self.settings,
@@ -551,6 +565,7 @@ impl Attempt<'_> {
             start,
             segment_size,
             work_mem_bytes: usize::try_from(work_mem_bytes).unwrap_or(usize::MAX),
+            takes_part,
         })
     }
 
@@ -587,9 +602,11 @@ impl Attempt<'_> {
             status_interval: settings.wal_receiver_status_interval,
             timeout: settings.wal_receiver_timeout,
         };
-        let (decoding, asks, from) = match decoded {
-            Some(Decoded { decoding, asks, from, .. }) => (Some(decoding), Some(asks), from),
-            None => (None, None, Supply::Stream),
+        let (decoding, asks, judge, from) = match decoded {
+            Some(Decoded { decoding, asks, judge, from, .. }) => {
+                (Some(decoding), Some(asks), Some(judge), from)
+            }
+            None => (None, None, None, Supply::Stream),
         };
         let (mut lost, mut followed, mut left_slot) = (None, None, None);
         let carrier = match from {
@@ -614,6 +631,6 @@ impl Attempt<'_> {
         let standbys = is_waited_for.then(|| Standbys::new(settings, self.status.decoded(), source));
         let begin = Begin { settings: Arc::clone(settings), options, archive: followed, standbys };
         let shipping = carrier.map(|carrier| begin.shipping(carrier, start));
-        Ok(Feed { begin: Arc::new(begin), start, shipping, archive: lost, decoding, asks, left_slot })
+        Ok(Feed { begin: Arc::new(begin), start, shipping, archive: lost, decoding, asks, judge, left_slot })
     }
 }

@@ -68,7 +68,7 @@ pub(crate) async fn flush(session: &Session) -> Result<(), Error> {
 }
 
 /// Where WAL ends.
-pub(super) async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
+pub(crate) async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
     position(session, "SELECT pg_catalog.pg_current_wal_insert_lsn()").await
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod error_reference;
 pub(crate) mod man;
 pub(crate) mod refresh;
 pub(crate) mod release;
+pub(crate) mod relook;
 pub(crate) mod run;
 pub(crate) mod sequences;
 pub(crate) mod skip;

@@ -23,12 +23,14 @@ mod faults;
 mod folds;
 mod identity;
 mod late;
+mod left_out;
 mod parallel;
 mod plans;
 mod prefetch;
 mod progress;
 mod refresh;
 mod relaxed;
+mod relook;
 mod settled;
 mod shared;
 #[allow(dead_code, reason = "the golden themes use other words of it")]

@@ -1,0 +1,268 @@
+//! The way back after catalogs that cannot be followed any further: a new look at them.
+//!
+//! ```text
+//!   kept      applied    ended at    redo of a checkpoint       new look    to: end of WAL
+//!    |-----------|----------|-----------------|---------------------|-----------|
+//!    |<- surveyed: which tables were written by what is not on the target? ---->|
+//!                                             |<- decoded from here on: transactions that the look does not see -->
+//! ```
+//! Why nothing is lost. Transactions that had committed before the place that is applied are on the target. Transactions that
+//! the look does not see began after its redo position, so that all of their records are decoded behind it. What is left are
+//! transactions that the look saw and that had not committed before that place: the [`Survey`] names the tables that they
+//! have written, and these take part no longer until they have been copied again, under a snapshot that sees all of that.
+//! Where it is not known since when the catalogs were followed wrongly, every table is such.
+//!
+//! | what ended the following | proven until then | the new look begins |
+//! | --- | --- | --- |
+//! | `full_page_writes` off, `wal_level` lowered, the database moved | yes, by the record that says so | behind that record |
+//! | a record about a catalog that does not fit, files that nobody has | no | behind that record |
+//! | a comparison with the source that differs | no | anywhere |
+//!
+//! If no table has to be copied it goes on by itself. Otherwise somebody must allow it (`pgsluice relook`): the rows that the
+//! target has are removed first, and not all need be ours. The permission is for one look and no other.
+//!
+//! What a kill leaves. The target is told of the tables first, then the file of catalogs is replaced, whole. A kill before
+//! leaves the old file: the next start decodes to the same record and begins again, with these tables and perhaps more. A
+//! kill between them leaves tables that are copied although the look is made again. A kill behind both leaves an ordinary
+//! start with tables to copy.
+
+use std::sync::Arc;
+
+use apply::{TableKey, Target};
+use base::flight::{self, Phase as Doing};
+use base::{Lsn, Progress};
+use catalog::{Catalog, Look};
+use client::{Replication, Wire};
+use output::{Lost, Survey, TakesPart};
+use source::slot;
+use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use txn::{Block, Input};
+
+use super::archive::{self, Growing, WAITS_BETWEEN_WARNINGS};
+use super::feed::LOOK_WAIT_MAX;
+use super::shipping::{Carrier, Shipping};
+use super::snapshot::{end_of_flushed, end_of_wal, flush};
+use super::{Attempt, Ends, SOURCE_SETTINGS, furthest};
+use crate::decoding::Restart;
+use crate::error::{Error, Kind};
+use crate::refusal::Refusal;
+use crate::{Phase, history};
+
+/// Why a new look is needed.
+#[derive(Debug, Clone)]
+pub(super) struct Cause {
+    pub(super) lost: Lost,
+    /// In words.
+    pub(super) told: String,
+}
+
+/// What the new look found.
+struct Looked {
+    catalog: Catalog,
+    /// What it saw had committed before, and is flushed.
+    seen: Lsn,
+    /// Tables that must be copied again.
+    affected: Vec<TableKey>,
+}
+
+impl Attempt<'_> {
+    /// Looks at the catalogs anew and has decoding go on from there.
+    ///
+    /// # Errors
+    /// It cannot be done now, or tables would have to be copied again and nobody has allowed it.
+    pub(super) async fn relook(&self, ends: &mut Ends, cause: &Cause) -> Result<(), Error> {
+        let name = &self.settings.subscription;
+        self.status.set_phase(Phase::Starting);
+        let kept = self.restart(ends)?;
+        let applied = self.applied(ends).await?;
+        tracing::info!(subscription = %name, "looking at the source's catalogs anew: the target has all before {applied}");
+        let looked = self.look_anew(ends, &kept, applied, cause.lost).await?;
+        let again = self.to_copy_again(ends, &looked.affected).await?;
+        let look = kept.catalog.looked();
+        let is_allowed = ends.state.is_relook_allowed(look).await?;
+        if !again.is_empty() {
+            self.must_be_allowed(ends, (look, is_allowed), cause, &again).await?;
+            ends.state.copy_again(&again, true).await?;
+        }
+        let (at, timeline) = (looked.catalog.looked(), ends.identity.timeline);
+        let (slot, seen, catalog) = (kept.slot, looked.seen, looked.catalog);
+        let restart = Restart { slot, timeline, confirmed: applied.min(at), seen, catalog };
+        restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
+        if is_allowed {
+            ends.state.has_relooked().await?;
+        }
+        match shown(&again) {
+            None => tracing::info!(
+                subscription = %name,
+                "the catalogs were looked at anew at {at}: nothing that is replicated was written since {applied}"
+            ),
+            Some(tables) => tracing::warn!(
+                subscription = %name,
+                "the catalogs were looked at anew at {at}; copied again: {tables}"
+            ),
+        }
+        Ok(())
+    }
+
+    /// Up to where everything is on the target: behind the fence, as nobody applies any more what was sent before.
+    async fn applied(&self, ends: &mut Ends) -> Result<Lsn, Error> {
+        let row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
+        let (joined, options) = (self.joined(ends).await?, self.apply_options(ends, None).await?);
+        let copied = furthest(&joined);
+        let target = Target::attach(&self.settings.target, &ends.state, &options, joined).await?;
+        let Ends { wire, source, state, .. } = &mut *ends;
+        history::start_position(wire, source, state, &row, (target.reached(), copied)).await
+    }
+
+    async fn look_anew(
+        &self,
+        ends: &Ends,
+        kept: &Restart,
+        applied: Lsn,
+        lost: Lost,
+    ) -> Result<Looked, Error> {
+        let _look = flight::inside(Doing::Look);
+        let redo = self.redo_behind(ends, lost.at).await?;
+        let session = self.snapshot_session().await?;
+        let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
+        let looked = Catalog::look(std::slice::from_ref(&session), &look).await;
+        let catalog = looked.map_err(|error| match error.is_unfit() {
+            // It will be, once somebody has done what it says.
+            true => Kind::NotYet(error.to_string()).into(),
+            false => Error::from(output::Error::from(error)),
+        })?;
+        // What a crash of the source would take back must not be taken for seen: its ids are given out again.
+        let to = end_of_wal(&ends.source).await?;
+        flush(&ends.source).await?;
+        let seen = end_of_flushed(&ends.source).await?;
+        self.wait_for_standbys(&ends.source, seen).await?;
+        let wanted = self.wanted(ends, (applied, false), TakesPart::default()).await?;
+        let options = wanted.options(&catalog)?;
+        let affected = match lost.is_proven && self.has_wal_since(ends, kept, wanted.segment_size) {
+            true => {
+                let survey =
+                    Survey::new(&kept.catalog, wanted.segment_size, options.database, (applied, to))?;
+                let survey = self.read(ends, kept, wanted.segment_size, survey).await?;
+                survey.affected(&kept.catalog, &catalog, &options)?.into_iter().collect()
+            }
+            false => output::published(&catalog, &options)?.into_iter().map(|table| table.name).collect(),
+        };
+        Ok(Looked { catalog, seen, affected })
+    }
+
+    /// Where a checkpoint of the source began that lies behind `at`.
+    async fn redo_behind(&self, ends: &Ends, at: Option<Lsn>) -> Result<Lsn, Error> {
+        let mut waited = 0_u32;
+        loop {
+            let redo = match self.settings.followed_archive() {
+                Some(_) => self.archived_redo(ends).await?,
+                None => slot::latest_redo(&ends.source).await?,
+            };
+            let Some(at) = at.filter(|at| redo <= *at) else {
+                self.status.decoded().awaits(None);
+                return Ok(redo);
+            };
+            let what = format!("a checkpoint of the source behind {at}: CHECKPOINT there");
+            if waited.is_multiple_of(WAITS_BETWEEN_WARNINGS) {
+                tracing::warn!(subscription = %self.settings.subscription, "waiting for {what}");
+            }
+            self.status.decoded().awaits(Some(what));
+            waited += 1;
+            tokio::time::sleep(archive::POLL).await;
+        }
+    }
+
+    /// Whether WAL is to be had from where the catalogs were kept.
+    fn has_wal_since(&self, ends: &Ends, kept: &Restart, segment_size: u64) -> bool {
+        let segment = |lsn: Lsn| lsn.as_u64() / segment_size;
+        let reserved = ends.slot.as_ref().and_then(|slot| slot.restart_lsn);
+        self.settings.followed_archive().is_some()
+            || reserved.is_some_and(|reserved| segment(reserved) <= segment(kept.lsn()))
+    }
+
+    /// Reads WAL until the survey is over.
+    async fn read(
+        &self,
+        ends: &Ends,
+        kept: &Restart,
+        segment_size: u64,
+        mut survey: Survey,
+    ) -> Result<Survey, Error> {
+        let from = survey.position();
+        let carrier = match self.followed_archive(ends, kept.lsn()).await? {
+            Some(archive) => Carrier::Archive(Growing { from, last: kept.lsn(), ..archive }),
+            None => {
+                let settings = self.settings;
+                let role = settings.subscription.application_name("survey");
+                let wire =
+                    Wire::connect(&settings.source, &role, Replication::Database, &SOURCE_SETTINGS).await?;
+                let options = StreamOptions {
+                    slot: None,
+                    start: from,
+                    what: What::Wal { lineage: ends.lineage(segment_size), kept: Arc::<Kept>::default() },
+                    status_interval: settings.wal_receiver_status_interval,
+                    timeout: settings.wal_receiver_timeout,
+                };
+                Carrier::Stream(Box::new(Stream::start(wire, options).await?))
+            }
+        };
+        let mut shipping = Shipping::new(carrier, from, None);
+        let (progress, heard) = (Progress::starting_at(from), Arc::<Heard>::default());
+        let (blocks, mut wal) = mpsc::channel::<Block>(QUEUE_BLOCKS);
+        let stop = CancellationToken::new();
+        let surveying = async {
+            while let Some(block) = wal.recv().await {
+                for input in &block.inputs {
+                    let Input::Message(bytes) = input else { continue };
+                    if survey.push(bytes)? {
+                        return Ok(());
+                    }
+                }
+            }
+            Err(Error::from(Kind::Pass("the WAL to be surveyed has ended".to_owned())))
+        };
+        let surveyed = tokio::select! {
+            surveyed = surveying => surveyed,
+            ended = shipping.run(&progress, &heard, &blocks, &stop) => {
+                ended.and_then(|()| Err(Kind::Pass("the WAL to be surveyed has ended".to_owned()).into()))
+            }
+        };
+        let _ = tokio::time::timeout(super::FAREWELL, shipping.finish(&progress)).await;
+        surveyed.map(|()| survey)
+    }
+
+    /// Those of `affected` that take part.
+    async fn to_copy_again(&self, ends: &Ends, affected: &[TableKey]) -> Result<Vec<TableKey>, Error> {
+        let joined = self.joined(ends).await?;
+        Ok(affected.iter().filter(|table| joined.contains_key(*table)).cloned().collect())
+    }
+
+    /// # Errors
+    /// It is not; it will have been asked for.
+    async fn must_be_allowed(
+        &self,
+        ends: &Ends,
+        (look, is_allowed): (Lsn, bool),
+        cause: &Cause,
+        again: &[TableKey],
+    ) -> Result<(), Error> {
+        if is_allowed && self.settings.copy_data {
+            return Ok(());
+        }
+        ends.state.ask_for_relook(look).await?;
+        Err(Error::refused(Refusal::Relook {
+            cause: cause.told.clone(),
+            is_proven: cause.lost.is_proven,
+            tables: again.iter().map(|table| format!("{}.{}", table.0, table.1)).collect(),
+            copy_data: self.settings.copy_data,
+        }))
+    }
+}
+
+/// The tables' names; `None` for none.
+fn shown(tables: &[TableKey]) -> Option<String> {
+    let names: Vec<String> = tables.iter().map(|table| format!("{}.{}", table.0, table.1)).collect();
+    (!names.is_empty()).then(|| crate::refusal::shown(&names))
+}

@@ -1,0 +1,136 @@
+//! The kind: a published table that cannot be decoded outside the server costs itself and no other table.
+//!
+//! With `source_mode = wal` such a table is named and left out, at each start, and joins by a copy when it can be decoded. A
+//! logical slot, whose server renders everything, follows beside.
+
+use serde_json::Value;
+use testkit::wait_for;
+
+use crate::support::{BOUND, Scenario, scenario_with};
+
+const WAL: usize = 0;
+const LOGICAL: usize = 1;
+const BOTH: &[&[&str]] = &[
+    &["--source-mode", "wal", "--refresh-interval", "200ms"],
+    &["--source-mode", "logical", "--refresh-interval", "200ms"],
+];
+
+/// Why `table` waits, as `status` says.
+fn waits(s: &Scenario, table: &str) -> Option<String> {
+    let status = s.status(WAL);
+    let waiting = status["refresh"]["waiting"].as_array()?.iter();
+    let own =
+        |waiting: &&Value| waiting["table"].as_str().is_some_and(|name| name == format!("public.{table}"));
+    Some(waiting.clone().find(own)?["reason"].as_str()?.to_owned())
+}
+
+/// Waits until `status` says that `table` waits for a reason with these words.
+#[track_caller]
+fn wait_until_waiting(s: &Scenario, table: &str, words: &str) {
+    let named = wait_for("the table to be named", BOUND, || {
+        Ok(waits(s, table).is_some_and(|reason| reason.contains(words)))
+    });
+    assert!(named.is_ok(), "{named:?}: {:?}\n{}", waits(s, table), s.log(WAL));
+}
+
+#[track_caller]
+fn wait_until_joined(s: &Scenario, number: usize, table: &str) {
+    let sql = format!("SELECT finished FROM pgsluice.copied_table WHERE table_name = '{table}'");
+    let joined = wait_for("the table to join", BOUND, || {
+        let rows = testkit::query(&s.target_url(number), &sql)?;
+        Ok(rows.first().is_some_and(|row| row[0].as_deref() == Some("t")))
+    });
+    assert!(joined.is_ok(), "{joined:?}\n{}", s.log(number));
+}
+
+/// The others go on, and nobody ends.
+#[track_caller]
+fn others_go_on(s: &mut Scenario, id: u32) {
+    s.source(&format!("INSERT INTO t (id, v) VALUES ({id}, 'goes on')"));
+    s.catch_up();
+    s.same_table("t");
+}
+
+#[test]
+fn w1_a_new_table_that_only_the_server_can_render_costs_itself() {
+    scenario_with(BOTH, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+        s.publish("FOR TABLE t, mark");
+        s.follow();
+        s.both("CREATE TABLE names (id int PRIMARY KEY, name regclass)");
+        s.source("INSERT INTO names VALUES (1, 'pg_class')");
+        s.source("ALTER PUBLICATION p ADD TABLE names");
+        s.source("INSERT INTO names VALUES (2, 'pg_type')");
+        wait_until_joined(s, LOGICAL, "names");
+        wait_until_waiting(s, "names", "column \"name\"");
+        others_go_on(s, 1);
+        // What is read again at a start is left out again.
+        s.stop();
+        s.source(
+            "BEGIN; INSERT INTO names VALUES (3, 'pg_proc'); INSERT INTO t VALUES (2, 'with it'); COMMIT",
+        );
+        s.run();
+        wait_until_waiting(s, "names", "regclass");
+        others_go_on(s, 3);
+        s.kill();
+        s.run();
+        others_go_on(s, 4);
+        let count = "SELECT count(*) FROM names";
+        assert_eq!([WAL, LOGICAL].map(|number| s.target_one_of(number, count)), ["0", "3"]);
+        // One that is dropped while it waits.
+        s.both("CREATE TABLE passing (id int PRIMARY KEY, name regtype)");
+        s.source("ALTER PUBLICATION p ADD TABLE passing; INSERT INTO passing VALUES (1, 'int4')");
+        wait_until_waiting(s, "passing", "regtype");
+        s.source("DROP TABLE passing");
+        others_go_on(s, 5);
+        let gone = wait_for("the table to be forgotten", BOUND, || Ok(waits(s, "passing").is_none()));
+        assert!(gone.is_ok(), "{}", s.log(WAL));
+        s.stop();
+        s.run();
+        others_go_on(s, 6);
+        // It joins with all that it ever had.
+        s.both("ALTER TABLE names ALTER name TYPE text USING name::text");
+        wait_until_joined(s, WAL, "names");
+        s.source("INSERT INTO names VALUES (4, 'as text'); UPDATE names SET name = 'changed' WHERE id = 2");
+        s.catch_up();
+        s.same();
+        s.kill();
+        s.source("DELETE FROM names WHERE id = 1");
+        s.run();
+        s.catch_up();
+        s.same();
+    });
+}
+
+#[test]
+fn w1_a_column_that_only_the_server_can_render_costs_its_table() {
+    scenario_with(BOTH, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE w (id int PRIMARY KEY, v text)");
+        s.source("INSERT INTO w VALUES (1, 'first')");
+        s.publish("FOR TABLE t, w, mark");
+        s.follow();
+        s.both("ALTER TABLE w ADD COLUMN name regclass");
+        // Before it is noticed, with a table that goes on, in one transaction.
+        s.source("BEGIN; INSERT INTO t VALUES (1, 'with it'); INSERT INTO w VALUES (2, 'lost?', 'pg_class'); COMMIT");
+        others_go_on(s, 2);
+        wait_until_waiting(s, "w", "column \"name\"");
+        s.source("UPDATE w SET v = 'meanwhile' WHERE id = 1");
+        s.kill();
+        s.run();
+        others_go_on(s, 3);
+        let told = "SELECT string_agg(id || v, ' ' ORDER BY id) FROM w";
+        assert_eq!(
+            [WAL, LOGICAL].map(|number| s.target_one_of(number, told)),
+            ["1first", "1meanwhile 2lost?"]
+        );
+        // Its rows are not removed before somebody has said so.
+        s.source("ALTER PUBLICATION p SET TABLE t, mark, w (id, v)");
+        wait_until_waiting(s, "w", "TRUNCATE");
+        others_go_on(s, 4);
+        testkit::query(&s.target_url(WAL), "TRUNCATE w").unwrap();
+        wait_until_joined(s, WAL, "w");
+        s.source("INSERT INTO w VALUES (3, 'after', 'pg_proc')");
+        others_go_on(s, 5);
+        assert_eq!(s.target_one(told), "1meanwhile 2lost? 3after");
+    });
+}
