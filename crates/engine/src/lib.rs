@@ -13,6 +13,7 @@ pub mod pin;
 mod pipeline;
 mod preflight;
 mod record;
+mod partitions;
 mod refresh;
 mod refusal;
 mod retry;
@@ -35,6 +36,6 @@ pub use settings::{
 };
 pub use shared::Passes;
 pub use status::{
-    Blocked, BuildingSnapshot, CopySnapshot, DecodedSnapshot, Lag, LagFigures, LastError, Phase,
+    Blocked, BuildingSnapshot, CopySnapshot, DifferingPartition, DecodedSnapshot, Lag, LagFigures, LastError, Phase,
     PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,
 };

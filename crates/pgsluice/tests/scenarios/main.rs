@@ -20,6 +20,7 @@ mod faults;
 mod folds;
 mod identity;
 mod parallel;
+mod partitions;
 mod prefetch;
 mod progress;
 mod refresh;
