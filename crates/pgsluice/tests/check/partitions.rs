@@ -10,7 +10,7 @@ const CASES: &[Case] = &[
     // Their keys lack what the root is partitioned by, so it cannot have such a key.
     Case {
         name: "root_without_leaves_with_keys",
-        source: "CREATE TABLE root (id int, at int, v text) PARTITION BY RANGE (at);
+        source: "CREATE TABLE root (id int NOT NULL, at int, v text) PARTITION BY RANGE (at);
             CREATE TABLE low PARTITION OF root (PRIMARY KEY (id)) FOR VALUES FROM (0) TO (9);
             CREATE TABLE high PARTITION OF root (PRIMARY KEY (id)) FOR VALUES FROM (9) TO (99);
             CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)",
@@ -24,7 +24,7 @@ const CASES: &[Case] = &[
     // All leaves have a key that can be the root's; sub-partitions.
     Case {
         name: "root_may_have_the_leaves_key",
-        source: "CREATE TABLE root (id int, at int, part int) PARTITION BY RANGE (at);
+        source: "CREATE TABLE root (id int NOT NULL, at int NOT NULL, part int NOT NULL) PARTITION BY RANGE (at);
             CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (9) PARTITION BY LIST (part);
             CREATE TABLE one PARTITION OF low (PRIMARY KEY (at, id, part)) FOR VALUES IN (1);
             CREATE TABLE high PARTITION OF root (PRIMARY KEY (id, at, part)) FOR VALUES FROM (9) TO (99);
@@ -48,7 +48,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "root_and_leaves_without",
-        source: "CREATE TABLE root (id int) PARTITION BY RANGE (id); CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (9);
+        source: "CREATE TABLE root (id int NOT NULL) PARTITION BY RANGE (id); CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (9);
             CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root)",
         target: "CREATE TABLE root (id int PRIMARY KEY)",
         expected: &[
@@ -59,7 +59,7 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "root_full_leaf_with_a_key",
-        source: "CREATE TABLE root (id int, v text) PARTITION BY RANGE (id);
+        source: "CREATE TABLE root (id int NOT NULL, v text) PARTITION BY RANGE (id);
             CREATE TABLE low PARTITION OF root (PRIMARY KEY (id)) FOR VALUES FROM (0) TO (9);
             CREATE TABLE high PARTITION OF root FOR VALUES FROM (9) TO (99);
             ALTER TABLE root REPLICA IDENTITY FULL; ALTER TABLE high REPLICA IDENTITY FULL;
@@ -86,7 +86,7 @@ const CASES: &[Case] = &[
         name: "leaves_that_write_no_wal",
         source: "CREATE TABLE root (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (9);
             CREATE UNLOGGED TABLE high PARTITION OF root FOR VALUES FROM (9) TO (99);
-            CREATE TABLE rest (id int) PARTITION BY RANGE (id); CREATE FOREIGN DATA WRAPPER w; CREATE SERVER elsewhere FOREIGN DATA WRAPPER w;
+            CREATE TABLE rest (id int NOT NULL) PARTITION BY RANGE (id); CREATE FOREIGN DATA WRAPPER w; CREATE SERVER elsewhere FOREIGN DATA WRAPPER w;
             CREATE FOREIGN TABLE remote PARTITION OF rest FOR VALUES FROM (0) TO (9) SERVER elsewhere;
             CREATE PUBLICATION p FOR TABLE root WITH (publish_via_partition_root);
             CREATE PUBLICATION q FOR TABLE rest WITH (publish_via_partition_root, publish = 'insert')",
@@ -156,7 +156,7 @@ const CASES: &[Case] = &[
 /// Identities that differ and yet lose nothing, and lists that the source takes: nothing is said.
 fn what_fits(pair: &Pair) {
     let ends = Ends::new(pair, "identities_that_fit");
-    let source = "CREATE TABLE root (id int, v text) PARTITION BY RANGE (id);
+    let source = "CREATE TABLE root (id int NOT NULL, v text) PARTITION BY RANGE (id);
         CREATE TABLE low PARTITION OF root (PRIMARY KEY (id)) FOR VALUES FROM (0) TO (9);
         ALTER TABLE root REPLICA IDENTITY FULL;
         CREATE TABLE keyed (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);

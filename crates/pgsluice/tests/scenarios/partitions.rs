@@ -134,10 +134,8 @@ fn leaves_that_come_go_or_are_emptied_as_tables_are_told_with_a_remedy_that_work
         s.target(statement(&dropped, "target"));
         level(s);
         s.catch_up();
-        let rows = "SELECT id, v FROM root ORDER BY 1";
-        let expected = s.try_source(rows).unwrap();
-        assert!(expected.len() > 30, "{expected:?}");
-        s.same_rows("root", &expected, rows);
+        assert_eq!(s.target_one("SELECT count(*) FROM root"), "33");
+        s.same_as("root", "SELECT id, v FROM root");
     });
 }
 
