@@ -24,7 +24,8 @@ pub(crate) struct Partition {
     pub(crate) full: bool,
     /// Columns of its replica identity; empty for FULL and for none.
     pub(crate) identity: Vec<String>,
-    /// Columns of its primary key.
+    /// Columns of its primary key in the index's order, those that it includes as
+    /// well: a root's primary key takes in only one that is the same in this.
     pub(crate) primary: Vec<String>,
     /// Its part of each of the root's keys, by the names of both indexes.
     pub(crate) parts: Vec<Part>,
@@ -92,7 +93,7 @@ pub(crate) struct Partitions {
     pub(crate) listed: Vec<ListedPartition>,
 }
 
-/// $1 published tables. Columns of an index in its order, without INCLUDE.
+/// $1 published tables.
 const LEAVES: &str = "
 SELECT r.oid::int8 AS root, n.nspname::text AS schema, l.relname::text AS name, l.relkind::text AS kind,
        l.relpersistence::text AS persistence, l.relreplident = 'f' AS full,
@@ -101,9 +102,9 @@ SELECT r.oid::int8 AS root, n.nspname::text AS schema, l.relname::text AS name, 
                  ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
               WHERE i.indexrelid = pg_catalog.pg_get_replica_identity_index(l.oid) ORDER BY a.attnum) AS identity,
        ARRAY(SELECT a.attname::text FROM pg_catalog.pg_index i
-               JOIN pg_catalog.pg_attribute a
-                 ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-              WHERE i.indrelid = l.oid AND i.indisprimary ORDER BY a.attnum) AS primary,
+               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+              WHERE i.indrelid = l.oid AND i.indisprimary
+              ORDER BY pg_catalog.array_position(i.indkey::int2[], a.attnum)) AS primary,
        ARRAY(SELECT pg_catalog.jsonb_build_object('root_index', rc.relname, 'index', ic.relname)
                FROM pg_catalog.pg_index i
                JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid AND ic.relispartition
@@ -221,10 +222,7 @@ impl Partitions {
 
 impl Uncarried {
     /// In the database whose tables `oids` are published.
-    pub(crate) async fn read(
-        reader: &mut Reader<'_>,
-        oids: &Vec<u32>,
-    ) -> Result<Uncarried, client::Error> {
+    pub(crate) async fn read(reader: &mut Reader<'_>, oids: &Vec<u32>) -> Result<Uncarried, client::Error> {
         let read = reader.row("what is not replicated", UNCARRIED, &[oids]).await?;
         Ok(read.unwrap_or_default())
     }

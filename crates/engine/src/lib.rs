@@ -9,11 +9,11 @@ mod error;
 mod history;
 pub mod metrics;
 pub mod monitor;
+mod partitions;
 pub mod pin;
 mod pipeline;
 mod preflight;
 mod record;
-mod partitions;
 mod refresh;
 mod refusal;
 mod retry;
@@ -36,6 +36,6 @@ pub use settings::{
 };
 pub use shared::Passes;
 pub use status::{
-    Blocked, BuildingSnapshot, CopySnapshot, DifferingPartition, DecodedSnapshot, Lag, LagFigures, LastError, Phase,
-    PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,
+    Blocked, BuildingSnapshot, CopySnapshot, DecodedSnapshot, DifferingPartition, Lag, LagFigures, LastError,
+    Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,
 };

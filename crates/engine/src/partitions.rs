@@ -344,11 +344,10 @@ mod tests {
         assert_eq!(after(&[], std::slice::from_ref(&two), false), [(2, None)]);
         let known = [two.clone(), three.clone()];
         assert_eq!(after(&known, &known, true), [(2, None), (3, None)]);
-        assert_eq!(after(&known, &[two.clone(), row(4, 40, None)], false), [
-            (2, None),
-            (3, Some(Lost)),
-            (4, Some(Gained))
-        ]);
+        assert_eq!(
+            after(&known, &[two.clone(), row(4, 40, None)], false),
+            [(2, None), (3, Some(Lost)), (4, Some(Gained))]
+        );
         assert_eq!(after(&known, &[row(2, 21, None), three.clone()], true), [(2, Some(Emptied)), (3, None)]);
         // Back again, and still unclear.
         assert_eq!(after(&[row(2, 20, Some(Lost))], std::slice::from_ref(&two), true), [(2, Some(Gained))]);

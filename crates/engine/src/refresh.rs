@@ -89,7 +89,16 @@ struct Restart;
 
 impl<'a> Refreshing<'a> {
     pub(crate) fn new(attempt: &'a Attempt<'a>, state: &'a State, joins: Joins, stream: StreamKind) -> Self {
-        Refreshing { attempt, state, joins, stream, told: BTreeMap::new(), gone: BTreeMap::new(), partitions: Partitions::default(), partitions_failed: None }
+        Refreshing {
+            attempt,
+            state,
+            joins,
+            stream,
+            told: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            partitions: Partitions::default(),
+            partitions_failed: None,
+        }
     }
 
     /// Returns when the stream must start anew.

@@ -40,8 +40,8 @@ mod standstill;
 pub(crate) use decoded::Decoded;
 pub use decoded::DecodedSnapshot;
 pub use snapshot::{
-    BuildingSnapshot, CopySnapshot, DifferingPartition, Lag, LagFigures, LastError, PrefetchSnapshot, Refresh, SchemaSnapshot,
-    Snapshot, TableSnapshot, Totals, WaitingTable,
+    BuildingSnapshot, CopySnapshot, DifferingPartition, Lag, LagFigures, LastError, PrefetchSnapshot,
+    Refresh, SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use standstill::Blocked;
 pub(crate) use standstill::{Motion, Silence, Standstill};

@@ -87,11 +87,7 @@ impl State {
     ///
     /// # Errors
     /// As every query's.
-    pub async fn store_partitions(
-        &self,
-        seen: &[&PartitionRow],
-        gone: &[(u32, u32)],
-    ) -> Result<(), Error> {
+    pub async fn store_partitions(&self, seen: &[&PartitionRow], gone: &[(u32, u32)]) -> Result<(), Error> {
         let texts = |of: fn(&PartitionRow) -> &str| seen.iter().map(|row| of(row)).collect::<Vec<&str>>();
         let ids = |of: fn(&PartitionRow) -> u32| seen.iter().map(|row| of(row)).collect::<Vec<u32>>();
         let (root_schemas, root_names) = (texts(|row| &row.root.0), texts(|row| &row.root.1));

@@ -19,10 +19,8 @@ pub(super) fn not_carried(_: &Wanted, source: &Publisher) -> Vec<Finding> {
             owned => format!(" ({owned} of columns of published tables)"),
         };
         let what = format!("{} in this database{owned}: their values are not replicated", source.sequences);
-        let remedy = format!(
-            "pgsluice sequences --apply, before the target takes over; {}",
-            section("Sequences")
-        );
+        let remedy =
+            format!("pgsluice sequences --apply, before the target takes over; {}", section("Sequences"));
         findings.push(Finding::note(End::Source, "sequences", what).remedy(remedy));
     }
     if source.large_objects > 0 {
@@ -35,7 +33,10 @@ pub(super) fn not_carried(_: &Wanted, source: &Publisher) -> Vec<Finding> {
         findings.push(Finding::warning(End::Source, "large objects", what).remedy(remedy));
     }
     let what = "changes of tables and other objects are not replicated";
-    let remedy = format!("change the target first when adding, last when dropping; {}", section("Schema changes (DDL)"));
+    let remedy = format!(
+        "change the target first when adding, last when dropping; {}",
+        section("Schema changes (DDL)")
+    );
     findings.push(Finding::note(End::Source, "schema", what).remedy(remedy));
     findings
 }
@@ -70,7 +71,8 @@ pub(super) fn truncate_cascade(_: &Wanted, source: &Publisher) -> Vec<Finding> {
         "foreign keys of tables that are not published: {}; TRUNCATE ... CASCADE empties these on the source only",
         few(references)
     );
-    let remedy = format!("publish them as well, or TRUNCATE them on the target by hand; {}", section("TRUNCATE"));
+    let remedy =
+        format!("publish them as well, or TRUNCATE them on the target by hand; {}", section("TRUNCATE"));
     vec![Finding::note(End::Source, "TRUNCATE", what).remedy(remedy)]
 }
 

@@ -106,7 +106,8 @@ pub(super) fn root_without_identity(_: &Wanted, source: &Publisher) -> Vec<Findi
         };
         let remedy = "set an identity that the root and all partitions share, on new partitions as well; or \
                       publish only INSERT and TRUNCATE";
-        findings.push(set_identity(root, name, &leaves).into_iter().fold(finding.remedy(remedy), Finding::sql));
+        findings
+            .push(set_identity(root, name, &leaves).into_iter().fold(finding.remedy(remedy), Finding::sql));
     }
     findings
 }
@@ -132,13 +133,21 @@ fn set_identity(root: &Root, name: &TableName, leaves: &[&Partition]) -> Vec<Str
 }
 
 /// The columns that all leaves are found by, if they can be the root's primary
-/// key: they must hold what it is partitioned by, and no leaf may have another.
+/// key: they must hold what it is partitioned by, and a leaf that has a primary
+/// key must have this one, its columns in this order.
 fn common_key<'a>(root: &Root, leaves: &[&'a Partition]) -> Option<&'a [String]> {
-    let first = leaves.first()?.identity.as_slice();
     let partitioned_by = root.partitioned_by.as_ref()?;
-    let fits = |leaf: &&Partition| leaf.identity == first && (leaf.primary.is_empty() || leaf.primary == first);
-    let holds = partitioned_by.iter().all(|name| first.contains(name));
-    (!first.is_empty() && holds && leaves.iter().all(fits)).then_some(first)
+    let has_primary = leaves.iter().find(|leaf| !leaf.primary.is_empty());
+    let columns = match has_primary {
+        Some(leaf) => leaf.primary.as_slice(),
+        None => leaves.first()?.identity.as_slice(),
+    };
+    let fits = |leaf: &&Partition| {
+        let same = leaf.identity.len() == columns.len() && leaf.holds(columns) && !leaf.full;
+        same && (leaf.primary.is_empty() || leaf.primary == columns)
+    };
+    let holds = partitioned_by.iter().all(|name| columns.contains(name));
+    (!columns.is_empty() && holds && leaves.iter().all(fits)).then_some(columns)
 }
 
 /// Leaves whose old rows do not hold what the subscriber looks for.
@@ -166,7 +175,10 @@ pub(super) fn other_identity(_: &Wanted, source: &Publisher, target: &Subscriber
              UPDATEs and DELETEs there are lost, as update_missing and delete_missing",
             few(&shown)
         );
-        let key = root.keys.iter().find(|key| key.columns == sought && !matches!(identity_of(table), Identity::Full));
+        let key = root
+            .keys
+            .iter()
+            .find(|key| key.columns == sought && !matches!(identity_of(table), Identity::Full));
         let sql = lost.iter().map(|leaf| key.map_or_else(|| leaf.make_full(), |key| leaf.follow(key)));
         let finding = Finding::cannot(End::Source, format!("table {name}"), what);
         let remedy = "give the partitions the root's identity, new ones as well";
@@ -237,7 +249,8 @@ pub(super) fn leaves_without_wal(_: &Wanted, source: &Publisher) -> Vec<Finding>
         if !foreign.is_empty() {
             let what = format!("foreign partitions of {root}: no change of theirs reaches the target");
             let finding = Finding::warning(End::Source, object(&foreign), what);
-            let remedy = format!("detach them, or replicate from where their rows are; {}", section("Foreign tables"));
+            let remedy =
+                format!("detach them, or replicate from where their rows are; {}", section("Foreign tables"));
             findings.push(finding.remedy(remedy));
         }
     }

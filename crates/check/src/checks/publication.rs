@@ -117,7 +117,8 @@ fn identities(source: &Publisher, table: &SourceTable) -> Vec<(bool, Vec<String>
     if table.published.kind != TableKind::Partitioned {
         return vec![(table.published.identity == ReplicaIdentity::Full, table.facts.identity.clone())];
     }
-    let leaves = source.partitions.of(table.published.oid.0).filter(|leaf| leaf.full || !leaf.identity.is_empty());
+    let leaves =
+        source.partitions.of(table.published.oid.0).filter(|leaf| leaf.full || !leaf.identity.is_empty());
     let mut found: Vec<(bool, Vec<String>)> = leaves.map(|leaf| (leaf.full, leaf.identity.clone())).collect();
     found.sort();
     found.dedup();
@@ -151,13 +152,8 @@ fn against_identity(table: &SourceTable, full: bool, identity: &[String]) -> Vec
             remedy,
         ));
     }
-    let outside: Vec<String> = table
-        .facts
-        .filtered_by
-        .iter()
-        .filter(|name| !full && !identity.contains(name))
-        .cloned()
-        .collect();
+    let outside: Vec<String> =
+        table.facts.filtered_by.iter().filter(|name| !full && !identity.contains(name)).cloned().collect();
     if !outside.is_empty() && table.facts.without_identity.is_empty() {
         let finding = of_table(
             &outside,

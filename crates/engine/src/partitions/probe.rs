@@ -113,7 +113,8 @@ impl<'a> Columns<'a> {
 
     /// As an array of texts.
     fn values(&self) -> String {
-        let texts: Vec<String> = self.names.iter().map(|name| format!("{}::text", quote_ident(name))).collect();
+        let texts: Vec<String> =
+            self.names.iter().map(|name| format!("{}::text", quote_ident(name))).collect();
         format!("ARRAY[{}]::text[]", texts.join(", "))
     }
 
@@ -144,11 +145,7 @@ impl<'a> Probe<'a> {
     }
 
     /// Looks for rows of the partition that one end has only.
-    pub(super) async fn compare(
-        &self,
-        table: &PublishedTable,
-        row: &PartitionRow,
-    ) -> Result<Outcome, Error> {
+    pub(super) async fn compare(&self, table: &PublishedTable, row: &PartitionRow) -> Result<Outcome, Error> {
         let actions = self.source.query_one(ACTIONS, &[&table.publications]).await;
         let actions = actions.map_err(|error| self.source.error(error))?;
         let (inserts, removals): (bool, bool) = (actions.get(0), actions.get(1));
@@ -210,14 +207,11 @@ impl<'a> Probe<'a> {
     }
 
     /// Rows within the partition's bounds that only the target has.
-    async fn left(
-        &self,
-        table: &PublishedTable,
-        row: &PartitionRow,
-    ) -> Result<Asked<Option<Found>>, Error> {
+    async fn left(&self, table: &PublishedTable, row: &PartitionRow) -> Result<Asked<Option<Found>>, Error> {
         let root = table.name.quoted();
         let Some(bounds) = remedy::bounds_on_target(&self.target, row).await? else {
-            let reason = "the bounds of a hash partition mean nothing on the target, which is not partitioned alike";
+            let reason =
+                "the bounds of a hash partition mean nothing on the target, which is not partitioned alike";
             return Ok(Asked::Refused(reason.to_owned()));
         };
         let from = format!("{root} WHERE ({bounds})");

@@ -27,6 +27,19 @@ const CASES: &[Case] = &[
         source: "CREATE TABLE root (id int NOT NULL, at int NOT NULL, part int NOT NULL) PARTITION BY RANGE (at);
             CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (9) PARTITION BY LIST (part);
             CREATE TABLE one PARTITION OF low (PRIMARY KEY (at, id, part)) FOR VALUES IN (1);
+            CREATE TABLE high PARTITION OF root (PRIMARY KEY (at, id, part)) FOR VALUES FROM (9) TO (99);
+            ALTER TABLE root REPLICA IDENTITY NOTHING;
+            CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root)",
+        target: "CREATE TABLE root (id int, at int, part int, PRIMARY KEY (id, at, part))",
+        expected: &[cured("cannot", "source", "table public.root", "no replica identity, while partitions have one")],
+        ..CASE
+    },
+    // Like it, but for the order of columns: one primary key cannot take both in.
+    Case {
+        name: "leaves_keys_in_different_orders",
+        source: "CREATE TABLE root (id int NOT NULL, at int NOT NULL, part int NOT NULL) PARTITION BY RANGE (at);
+            CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (9) PARTITION BY LIST (part);
+            CREATE TABLE one PARTITION OF low (PRIMARY KEY (at, id, part)) FOR VALUES IN (1);
             CREATE TABLE high PARTITION OF root (PRIMARY KEY (id, at, part)) FOR VALUES FROM (9) TO (99);
             ALTER TABLE root REPLICA IDENTITY NOTHING;
             CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root)",
@@ -163,7 +176,8 @@ fn what_fits(pair: &Pair) {
         CREATE TABLE whole PARTITION OF keyed FOR VALUES FROM (0) TO (9); ALTER TABLE whole REPLICA IDENTITY FULL;
         CREATE PUBLICATION p FOR TABLE root, keyed WITH (publish_via_partition_root)";
     pair.source.sql("identities_that_fit", source).unwrap();
-    let target = "CREATE TABLE root (id int PRIMARY KEY, v text); CREATE TABLE keyed (id int PRIMARY KEY, v int)";
+    let target =
+        "CREATE TABLE root (id int PRIMARY KEY, v text); CREATE TABLE keyed (id int PRIMARY KEY, v int)";
     pair.target.sql("identities_that_fit", target).unwrap();
     let said = ends.check(&[]);
     let worse = said.worse_than_a_note();

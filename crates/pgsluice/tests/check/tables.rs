@@ -15,7 +15,8 @@ pub(crate) struct Case {
     pub(crate) expected: &'static [Expected],
 }
 
-pub(crate) const CASE: Case = Case { name: "", since: 14, both: "", source: "", target: "", args: &[], expected: &[] };
+pub(crate) const CASE: Case =
+    Case { name: "", since: 14, both: "", source: "", target: "", args: &[], expected: &[] };
 
 const CASES: &[Case] = &[
     Case {

@@ -28,7 +28,8 @@ fn told(s: &Scenario, number: usize, partition: &str) -> Value {
 /// The statement behind `on the END: `, up to the next one.
 fn statement<'a>(told: &'a Value, end: &str) -> &'a str {
     let remedy = told["remedy"].as_str().unwrap();
-    let (_, sql) = remedy.split_once(&format!("on the {end}: ")).unwrap_or_else(|| panic!("no SQL: {told:#}"));
+    let (_, sql) =
+        remedy.split_once(&format!("on the {end}: ")).unwrap_or_else(|| panic!("no SQL: {told:#}"));
     sql.split_once("; then, as the source").map_or(sql, |(sql, _)| sql)
 }
 
@@ -118,7 +119,8 @@ fn leaves_that_come_go_or_are_emptied_as_tables_are_told_with_a_remedy_that_work
             "CREATE TABLE again PARTITION OF root FOR VALUES FROM (200) TO (300); INSERT INTO root VALUES (299, 'new')",
         );
         let wait = wait_for("the remedy to count with new rows", BOUND, || {
-            Ok((0..s.followers()).all(|n| told(s, n, "public.p2")["remedy"].as_str().unwrap().contains("then, as")))
+            Ok((0..s.followers())
+                .all(|n| told(s, n, "public.p2")["remedy"].as_str().unwrap().contains("then, as")))
         });
         wait.unwrap();
         let replaced = told(s, 0, "public.p2");
@@ -203,7 +205,9 @@ fn a_root_and_a_leaf_with_different_identities_lose_what_check_says() {
         s.publish(&format!("FOR TABLE {}, mark WITH (publish_via_partition_root)", all.join(", ")));
         s.follow();
         let change = |table: &str| {
-            format!("UPDATE {table} SET v = v + 100 WHERE id < 4; UPDATE {table} SET id = id + 50 WHERE id = 5; DELETE FROM {table} WHERE id = 6")
+            format!(
+                "UPDATE {table} SET v = v + 100 WHERE id < 4; UPDATE {table} SET id = id + 50 WHERE id = 5; DELETE FROM {table} WHERE id = 6"
+            )
         };
         FIT.iter().for_each(|table| s.source(&change(table)));
         s.catch_up();
