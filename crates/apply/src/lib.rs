@@ -59,5 +59,7 @@ pub use gate::{Advance, Gate, Hold, HoldError};
 pub use join::{Ended, JoinRequests, Joins, TableKey, joins};
 pub use prefetch::{Mode as PrefetchMode, Options as PrefetchOptions, PrefetchFigures};
 pub use reach::Reached;
-pub use state::{CopiedTable, STATE_SCHEMA, STATE_SCHEMA_SQL, State, SubscriptionRow};
+pub use state::{
+    CopiedTable, PartitionRow, STATE_SCHEMA, STATE_SCHEMA_SQL, State, SubscriptionRow, Suspicion,
+};
 pub use target::{Backends, Target};

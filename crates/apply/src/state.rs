@@ -1,6 +1,6 @@
 //! What pgsluice remembers on the target, and who may write it.
 //!
-//! Four tables in schema `pgsluice` and one replication origin per apply
+//! Tables in schema `pgsluice` and one replication origin per apply
 //! worker. What was applied is written by the transactions that apply: to the
 //! origin (RULES P1), and from 16 on, where an abort moves the origin too, to
 //! a row of `progress`, which is then the truth. Where transactions commit out
@@ -8,7 +8,8 @@
 //! the stream it holds ([`crate::reach`]). The origin also marks those
 //! transactions, gives them the source's commit time, and is the fence below.
 //! The other tables hold which source this is, where a table's copy stands
-//! (RULES C1), and how far an idle subscription was confirmed (P4).
+//! (RULES C1), how far an idle subscription was confirmed (P4), and what
+//! partitions published roots have ([`partitions`]).
 //!
 //! Fences, in the order in which they are passed:
 //! 1. A session-level advisory lock named after the subscription: one process
@@ -20,6 +21,7 @@
 //!    waited for, then terminated (P2). Only then is progress read.
 
 mod again;
+mod partitions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +35,8 @@ use crate::catalog::Since;
 use crate::error::{Error, Kind};
 use crate::join::TableKey;
 use crate::reach::Reached;
+
+pub use partitions::{PartitionRow, Suspicion};
 
 /// The schema that holds our state; never copied, never applied.
 pub const STATE_SCHEMA: &str = "pgsluice";
@@ -139,7 +143,19 @@ CREATE TABLE IF NOT EXISTS pgsluice.ahead (
     subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
     since_lsn pg_lsn NOT NULL,
     applied_lsn pg_lsn NOT NULL,
-    PRIMARY KEY (subscription, applied_lsn))";
+    PRIMARY KEY (subscription, applied_lsn));
+CREATE TABLE IF NOT EXISTS pgsluice.partition (
+    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    root_oid oid NOT NULL,
+    root_schema text NOT NULL,
+    root_name text NOT NULL,
+    partition_oid oid NOT NULL,
+    partition_schema text NOT NULL,
+    partition_name text NOT NULL,
+    filenode oid NOT NULL,
+    bounds text NOT NULL,
+    suspicion text,
+    PRIMARY KEY (subscription, root_oid, partition_oid))";
 
 /// $1 the subscription. An origin's name ends in the worker's number; a number
 /// behind another number is a subscription of another name's.

@@ -8,6 +8,8 @@ mod acting;
 mod archive;
 mod identity;
 mod new_schema;
+mod not_carried;
+mod partitions;
 mod publication;
 mod resources;
 mod rights;
@@ -35,7 +37,7 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 51] = [
+const CHECKS: [Check; 60] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
@@ -81,7 +83,16 @@ const CHECKS: [Check; 51] = [
     Check::Source(publication::lists_and_filters),
     Check::Source(publication::unpublished),
     Check::Source(publication::generated),
-    Check::Source(publication::not_carried),
+    Check::Source(partitions::root_without_identity),
+    Check::Both(partitions::other_identity),
+    Check::Source(partitions::leaves_are_hidden),
+    Check::Source(partitions::leaves_without_wal),
+    Check::Source(partitions::listed_leaves),
+    Check::Source(not_carried::not_carried),
+    Check::Source(not_carried::unlogged),
+    Check::Source(not_carried::materialized_views),
+    Check::Source(not_carried::truncate_cascade),
+    Check::Source(not_carried::extensions),
     Check::Both(publication::binary),
     // Where it goes.
     Check::Both(new_schema::new_schema),

@@ -24,6 +24,7 @@
 mod archive;
 mod checks;
 mod finding;
+mod partitions;
 mod publisher;
 mod read;
 mod server;

@@ -10,6 +10,7 @@ use source::slot::{self, SlotState};
 
 use crate::Wanted;
 use crate::archive::Archive;
+use crate::partitions::{Partitions, Uncarried};
 use crate::read::Reader;
 use crate::server::Server;
 
@@ -173,6 +174,9 @@ pub(crate) struct Publisher {
     /// What keeps WAL from being decoded outside the server.
     pub(crate) undecoded: Vec<Undecoded>,
     pub(crate) load: Option<Load>,
+    /// Of what is published as a root.
+    pub(crate) partitions: Partitions,
+    pub(crate) uncarried: Uncarried,
     pub(crate) sequences: i64,
     /// At most 1000, which is enough to say so.
     pub(crate) large_objects: i64,
@@ -333,7 +337,7 @@ impl Publisher {
         let load = reader.row("statistics of WAL", LOAD, &[&oids, &slot]).await?;
         let unpublished = reader.rows("unpublished tables", &unpublished_sql(major), &[names]).await?;
         let counts: Option<Counts> = reader.row("sequences and large objects", COUNTS, &[]).await?;
-        let found = slot::slot_state(reader.session, &slot).await;
+        let state = slot::slot_state(reader.session, &slot).await;
         let mut standby_slots = Vec::new();
         for name in &wanted.standby_slots {
             if let Ok(found) = slot::slot_state(reader.session, name).await {
@@ -356,10 +360,12 @@ impl Publisher {
             unpublished,
             undecoded,
             load,
+            partitions: Partitions::read(reader, &oids, &found).await?,
+            uncarried: Uncarried::read(reader, &oids).await?,
             sequences: counts.as_ref().map_or(0, |counts| counts.sequences),
             large_objects: counts.as_ref().map_or(0, |counts| counts.large_objects),
             slot_name: slot,
-            slot: found.ok().flatten(),
+            slot: state.ok().flatten(),
             standby_slots,
             archive,
             running: reader.rows("running transactions", RUNNING, &[]).await?,

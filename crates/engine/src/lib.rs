@@ -10,6 +10,7 @@ mod history;
 mod left_out;
 pub mod metrics;
 pub mod monitor;
+mod partitions;
 pub mod pin;
 mod pipeline;
 mod preflight;
@@ -36,7 +37,7 @@ pub use settings::{
 };
 pub use shared::Passes;
 pub use status::{
-    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DecodedSnapshot, Lag, LagFigures,
-    LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals,
-    ValuesSnapshot, WaitingTable,
+    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DecodedSnapshot, DifferingPartition,
+    Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status,
+    TableSnapshot, Totals, ValuesSnapshot, WaitingTable,
 };

@@ -31,6 +31,7 @@ use source::publication::{self, PublishedTable, TableName};
 
 use crate::error::Error;
 use crate::left_out::Judge;
+use crate::partitions::Partitions;
 use crate::pipeline::{Attempt, flush, may_be_binary};
 use crate::refusal::Refusal;
 use crate::statistics;
@@ -40,8 +41,11 @@ use crate::status::{Refresh, WaitingTable};
 const RETRY_INTERVALS: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(15), Duration::from_secs(60)];
 
+/// What could not be compared yet is looked at again soon.
+const POSTPONED: Duration = Duration::from_secs(1);
+
 /// Behind all that has committed, flushed or not.
-const WRITTEN: &str = "\
+pub(crate) const WRITTEN: &str = "\
 SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
              ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text";
 
@@ -58,6 +62,10 @@ pub(crate) struct Refreshing<'a> {
     /// Tables that are not published any more, and where the source was when
     /// that was seen.
     gone: BTreeMap<TableName, Lsn>,
+    /// What published roots consist of.
+    partitions: Partitions,
+    /// Why the look at them failed, as it was logged.
+    partitions_failed: Option<String>,
 }
 
 /// What is to be known of the stream that tables would join.
@@ -89,7 +97,17 @@ impl<'a> Refreshing<'a> {
         joins: Joins,
         (stream, judge): (StreamKind, Option<Judge>),
     ) -> Self {
-        Refreshing { attempt, state, joins, stream, judge, told: BTreeMap::new(), gone: BTreeMap::new() }
+        Refreshing {
+            attempt,
+            state,
+            joins,
+            stream,
+            judge,
+            told: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            partitions: Partitions::default(),
+            partitions_failed: None,
+        }
     }
 
     /// Returns when the stream must start anew.
@@ -104,7 +122,7 @@ impl<'a> Refreshing<'a> {
             let wait = match self.round(&mut source, &mut digest, number).await {
                 Ok(Ok(())) => {
                     failures = 0;
-                    settings.refresh_interval
+                    self.until_next()
                 }
                 Ok(Err(Restart)) => return,
                 Err(error) => {
@@ -154,12 +172,14 @@ impl<'a> Refreshing<'a> {
                 source.insert(made.await?)
             }
         };
+        self.look_at_partitions(session).await?;
         let seen = published_digest(session, &settings.publications).await?;
         if digest.as_ref() == Some(&seen) {
             return Ok(Ok(()));
         }
         let Found { new, forgot, mut refresh } = self.look(session).await?;
         refresh.number = number;
+        refresh.partitions = self.partitions.differing();
         // What waits may be able to join, and what is gone be forgotten, without any change of the publication.
         let settled = refresh.waiting.is_empty() && self.gone.is_empty() && !forgot;
         *digest = settled.then_some(seen);
@@ -185,8 +205,42 @@ impl<'a> Refreshing<'a> {
         *digest = None;
         let Found { mut refresh, .. } = self.look(session).await?;
         refresh.number = number;
+        refresh.partitions = self.partitions.differing();
         self.attempt.status.set_refresh(refresh);
         Ok(Ok(()))
+    }
+
+    /// How long it takes to the next look.
+    fn until_next(&self) -> Duration {
+        let interval = self.attempt.settings.refresh_interval;
+        match self.partitions.postponed {
+            true if interval.is_zero() => POSTPONED,
+            true => interval.min(POSTPONED),
+            false => interval,
+        }
+    }
+
+    /// What it finds is told; tables join whatever becomes of it.
+    async fn look_at_partitions(&mut self, source: &Session) -> Result<(), Error> {
+        let looked = self.partitions.look(self.attempt, source, self.state).await;
+        self.attempt.status.set_partitions(self.partitions.differing());
+        let Err(error) = looked else {
+            self.partitions_failed = None;
+            return Ok(());
+        };
+        if source.is_closed() || self.state.session().is_closed() {
+            return Err(error);
+        }
+        let reason = base::with_causes(&error).to_string();
+        if self.partitions_failed.as_ref() != Some(&reason) {
+            tracing::warn!(
+                subscription = %self.attempt.settings.subscription,
+                "partitions that are attached, emptied or dropped are not told, because the look failed: {reason}; \
+                 it is tried again at the next one"
+            );
+            self.partitions_failed = Some(reason);
+        }
+        Ok(())
     }
 
     /// Compares the publication with what the target knows.

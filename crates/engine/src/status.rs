@@ -45,8 +45,8 @@ pub(crate) use decoded::Decoded;
 pub use decoded::DecodedSnapshot;
 pub use form::ValuesSnapshot;
 pub use snapshot::{
-    BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, PrefetchSnapshot, Refresh, SchemaSnapshot,
-    Snapshot, TableSnapshot, Totals, WaitingTable,
+    BuildingSnapshot, CopySnapshot, DifferingPartition, Lag, LagFigures, LastError, PrefetchSnapshot,
+    Refresh, SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use standstill::Blocked;
 pub(crate) use standstill::{Motion, Silence, Standstill};
@@ -352,6 +352,13 @@ impl Status {
     /// What a look at the publication's tables found.
     pub fn set_refresh(&self, refresh: Refresh) {
         *self.refresh.lock().unwrap_or_else(PoisonError::into_inner) = Some(refresh);
+    }
+
+    /// What a look at the partitions of published roots found, beside the last [`Status::set_refresh`].
+    pub(crate) fn set_partitions(&self, partitions: Vec<DifferingPartition>) {
+        if let Some(refresh) = &mut *self.refresh.lock().unwrap_or_else(PoisonError::into_inner) {
+            refresh.partitions = partitions;
+        }
     }
 
     fn refresh(&self) -> Option<Refresh> {

@@ -1,9 +1,9 @@
 //! What the publications publish, and what is left out that one might miss.
 
 use base::quote_ident;
-use source::publication::{ReplicaIdentity, TableName};
+use source::publication::{ReplicaIdentity, TableKind, TableName};
 
-use super::{few, tables};
+use super::{few, not_carried::section, tables};
 use crate::Wanted;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::{Publisher, SourceTable};
@@ -103,48 +103,67 @@ pub(super) fn without_identity(_: &Wanted, source: &Publisher) -> Vec<Finding> {
 pub(super) fn lists_and_filters(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in source.tables.iter().filter(|table| source.publishes_old_rows(&table.published)) {
-        let published = &table.published;
-        let full = published.identity == ReplicaIdentity::Full;
-        let is_published = |name: &str| published.columns.iter().any(|column| column.name == name);
-        let of_table = |columns: &[String], what: &str, remedy: &str| {
-            let what = format!("{what}: {}; the source refuses every UPDATE and DELETE there", few(columns));
-            Finding::warning(End::Source, format!("table {}", published.name), what).remedy(remedy)
-        };
-        // With FULL every column is of the identity; generated ones are not
-        // published unless listed.
-        let identity: Vec<String> = match full {
-            true => {
-                let stored = table.facts.types.keys().filter(|name| !table.facts.generated.contains(name));
-                stored.cloned().collect()
-            }
-            false => table.facts.identity.clone(),
-        };
-        let mut unlisted: Vec<String> = identity.iter().filter(|name| !is_published(name)).cloned().collect();
-        unlisted.sort();
-        if !unlisted.is_empty() {
-            let remedy = "add them to the column list, or publish only INSERT and TRUNCATE";
-            findings.push(of_table(
-                &unlisted,
-                "the column list leaves out columns of the replica identity",
-                remedy,
-            ));
+        for (full, identity) in identities(source, table) {
+            findings.extend(against_identity(table, full, &identity));
         }
-        let outside: Vec<String> = table
-            .facts
-            .filtered_by
-            .iter()
-            .filter(|name| !full && !identity.contains(name))
-            .cloned()
-            .collect();
-        if !outside.is_empty() && table.facts.without_identity.is_empty() {
-            let finding = of_table(
-                &outside,
-                "the row filter looks at columns outside of the replica identity",
-                "filter by columns of the identity, or publish only INSERT and TRUNCATE; or",
-            );
-            let sql = format!("ALTER TABLE {} REPLICA IDENTITY FULL", published.name.quoted());
-            findings.push(finding.sql(sql));
+        findings.dedup();
+    }
+    findings
+}
+
+/// The identities that the source judges lists and filters by: those of the
+/// leaves, where a root is published. FULL, or the columns.
+fn identities(source: &Publisher, table: &SourceTable) -> Vec<(bool, Vec<String>)> {
+    if table.published.kind != TableKind::Partitioned {
+        return vec![(table.published.identity == ReplicaIdentity::Full, table.facts.identity.clone())];
+    }
+    let leaves =
+        source.partitions.of(table.published.oid.0).filter(|leaf| leaf.full || !leaf.identity.is_empty());
+    let mut found: Vec<(bool, Vec<String>)> = leaves.map(|leaf| (leaf.full, leaf.identity.clone())).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn against_identity(table: &SourceTable, full: bool, identity: &[String]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let published = &table.published;
+    let is_published = |name: &str| published.columns.iter().any(|column| column.name == name);
+    let of_table = |columns: &[String], what: &str, remedy: &str| {
+        let what = format!("{what}: {}; the source refuses every UPDATE and DELETE there", few(columns));
+        Finding::warning(End::Source, format!("table {}", published.name), what).remedy(remedy)
+    };
+    // With FULL every column is of the identity; generated ones are not
+    // published unless listed.
+    let identity: Vec<String> = match full {
+        true => {
+            let stored = table.facts.types.keys().filter(|name| !table.facts.generated.contains(name));
+            stored.cloned().collect()
         }
+        false => identity.to_vec(),
+    };
+    let mut unlisted: Vec<String> = identity.iter().filter(|name| !is_published(name)).cloned().collect();
+    unlisted.sort();
+    if !unlisted.is_empty() {
+        let remedy = "add them to the column list, or publish only INSERT and TRUNCATE";
+        findings.push(of_table(
+            &unlisted,
+            "the column list leaves out columns of the replica identity",
+            remedy,
+        ));
+    }
+    let outside: Vec<String> =
+        table.facts.filtered_by.iter().filter(|name| !full && !identity.contains(name)).cloned().collect();
+    if !outside.is_empty() && table.facts.without_identity.is_empty() {
+        let finding = of_table(
+            &outside,
+            "the row filter looks at columns outside of the replica identity",
+            "filter by columns of the identity, or publish only INSERT and TRUNCATE; or",
+        );
+        let sql = format!("ALTER TABLE {} REPLICA IDENTITY FULL", published.name.quoted());
+        // A root's identity is not its leaves'.
+        let is_root = published.kind == TableKind::Partitioned;
+        findings.push(if is_root { finding } else { finding.sql(sql) });
     }
     findings
 }
@@ -165,8 +184,12 @@ pub(super) fn unpublished(_: &Wanted, source: &Publisher) -> Vec<Finding> {
             let what = format!("{kind}, and so not published with the others");
             let finding = Finding::note(End::Source, tables(&names), what);
             Some(match kind {
-                "unlogged" => finding.remedy("ALTER TABLE ... SET LOGGED, if they are to be replicated"),
-                _ => finding,
+                "unlogged" => finding.remedy(format!(
+                    "ALTER TABLE ... SET LOGGED, if they are to be replicated; {}",
+                    section("Unlogged and temporary tables")
+                )),
+                "foreign" => finding.remedy(section("Foreign tables")),
+                _ => finding.remedy(section("Unlogged and temporary tables")),
             })
         })
         .collect()
@@ -189,29 +212,9 @@ pub(super) fn generated(_: &Wanted, source: &Publisher) -> Vec<Finding> {
         }
         false => "generate them on the target as well",
     };
+    let remedy = format!("{remedy}; {}", section("Generated columns"));
     let what = "generated columns are not published";
     vec![Finding::note(End::Source, tables(&names), what).remedy(remedy)]
-}
-
-/// What logical replication does not carry, whoever does it.
-pub(super) fn not_carried(_: &Wanted, source: &Publisher) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if source.sequences > 0 {
-        let what = format!("{} in this database: their values are not replicated", source.sequences);
-        let remedy = "pgsluice sequences --apply, before the target takes over";
-        findings.push(Finding::note(End::Source, "sequences", what).remedy(remedy));
-    }
-    if source.large_objects > 0 {
-        let more = if source.large_objects >= 1000 { " or more" } else { "" };
-        let what = format!("{}{more} in this database: they are not replicated", source.large_objects);
-        let remedy =
-            "carry them over with pg_dump --large-objects (--blobs before 16), or keep them in bytea columns";
-        findings.push(Finding::warning(End::Source, "large objects", what).remedy(remedy));
-    }
-    let what = "changes of tables and other objects are not replicated";
-    let remedy = "change the target first when adding, last when dropping";
-    findings.push(Finding::note(End::Source, "schema", what).remedy(remedy));
-    findings
 }
 
 pub(super) fn binary(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {

@@ -130,6 +130,20 @@ pub struct WaitingTable {
     pub reason: String,
 }
 
+/// A partition of a table that is published as its root, in whose rows both
+/// ends differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DifferingPartition {
+    /// The root's schema-qualified name.
+    pub root: String,
+    /// The partition's.
+    pub partition: String,
+    /// What happened, and what differs.
+    pub what: String,
+    /// What to do, with the statement.
+    pub remedy: String,
+}
+
 /// The publication's tables, as they were last looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Refresh {
@@ -141,6 +155,9 @@ pub struct Refresh {
     pub joining: Vec<String>,
     /// Tables that cannot be replicated yet.
     pub waiting: Vec<WaitingTable>,
+    /// Partitions in whose rows both ends differ.
+    #[serde(default)]
+    pub partitions: Vec<DifferingPartition>,
 }
 
 /// An object of a new schema that is being created.

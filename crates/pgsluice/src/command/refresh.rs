@@ -1,5 +1,5 @@
 //! `pgsluice refresh`: has the running process look at the publication now,
-//! and says which tables take part.
+//! and says which tables take part, and which partitions differ.
 
 use std::time::Duration;
 
@@ -32,7 +32,13 @@ pub(crate) async fn refresh(subject: &Subject, patience: Duration) -> anyhow::Re
             for waiting in &seen.waiting {
                 super::say(format_args!("{name}: not replicated: {}", waiting.reason));
             }
-            return Ok(if seen.waiting.is_empty() { Code::Done } else { Code::Differs });
+            for partition in &seen.partitions {
+                let (name_of, root) = (&partition.partition, &partition.root);
+                let (what, remedy) = (&partition.what, &partition.remedy);
+                super::say(format_args!("{name}: partition {name_of} of {root}: {what}; {remedy}"));
+            }
+            let level = seen.waiting.is_empty() && seen.partitions.is_empty();
+            return Ok(if level { Code::Done } else { Code::Differs });
         }
         if tokio::time::Instant::now() >= deadline {
             let phase = status.map_or_else(String::new, |status| status.phase);

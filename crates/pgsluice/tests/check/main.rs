@@ -5,6 +5,7 @@
 
 mod applier;
 mod ends;
+mod partitions;
 mod rights;
 mod servers;
 mod tables;

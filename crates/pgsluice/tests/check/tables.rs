@@ -5,17 +5,18 @@ use testkit::Pair;
 use crate::{Ends, Expected, cured, each_major, told};
 
 /// What both ends have, and what is said of it.
-struct Case {
-    name: &'static str,
-    since: u32,
-    both: &'static str,
-    source: &'static str,
-    target: &'static str,
-    args: &'static [&'static str],
-    expected: &'static [Expected],
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) since: u32,
+    pub(crate) both: &'static str,
+    pub(crate) source: &'static str,
+    pub(crate) target: &'static str,
+    pub(crate) args: &'static [&'static str],
+    pub(crate) expected: &'static [Expected],
 }
 
-const CASE: Case = Case { name: "", since: 14, both: "", source: "", target: "", args: &[], expected: &[] };
+pub(crate) const CASE: Case =
+    Case { name: "", since: 14, both: "", source: "", target: "", args: &[], expected: &[] };
 
 const CASES: &[Case] = &[
     Case {
@@ -258,7 +259,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-fn case(pair: &Pair, case: &Case) {
+pub(crate) fn case(pair: &Pair, case: &Case) {
     let ends = Ends::new(pair, case.name);
     pair.both(case.name, case.both).unwrap();
     pair.source.sql(case.name, case.source).unwrap();

@@ -25,6 +25,7 @@ mod identity;
 mod late;
 mod left_out;
 mod parallel;
+mod partitions;
 mod plans;
 mod prefetch;
 mod progress;

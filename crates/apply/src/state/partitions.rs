@@ -1,0 +1,125 @@
+//! What is known of the partitions of tables that are published as their root.
+//!
+//! One row for each partition that was seen at the last look, kept on the
+//! target so that a change made while nobody looked is told at the next start.
+//! A partition that is gone keeps its row until both ends agree.
+
+use tokio_postgres::types::ToSql;
+
+use super::{STATE_SCHEMA_SQL, State};
+use crate::error::Error;
+
+/// Where it is missing, the state is an older version's.
+const IS_THERE: &str = "SELECT pg_catalog.to_regclass('pgsluice.partition') IS NOT NULL";
+
+/// Why the ends may differ in a partition's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suspicion {
+    /// It came, perhaps with rows.
+    Gained,
+    /// It went, and the target may have its rows.
+    Lost,
+    /// Its files are others, perhaps after TRUNCATE.
+    Emptied,
+}
+
+impl Suspicion {
+    fn as_str(self) -> &'static str {
+        match self {
+            Suspicion::Gained => "gained",
+            Suspicion::Lost => "lost",
+            Suspicion::Emptied => "emptied",
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Suspicion> {
+        [Suspicion::Gained, Suspicion::Lost, Suspicion::Emptied].into_iter().find(|own| own.as_str() == text)
+    }
+}
+
+/// A partition as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionRow {
+    /// The root's id on the source.
+    pub root_oid: u32,
+    /// The root, by schema and name.
+    pub root: (String, String),
+    /// The partition's id on the source.
+    pub oid: u32,
+    /// The partition, by schema and name.
+    pub partition: (String, String),
+    /// Its file on the source, which TRUNCATE replaces.
+    pub filenode: u32,
+    /// SQL over the root's columns that holds for its rows; names in it are
+    /// qualified.
+    pub bounds: String,
+    /// Both ends are to be compared.
+    pub suspicion: Option<Suspicion>,
+}
+
+impl State {
+    /// The partitions of the last look.
+    ///
+    /// # Errors
+    /// As every query's; also where the table is missing and may not be made.
+    pub async fn partitions(&self) -> Result<Vec<PartitionRow>, Error> {
+        if !self.one(IS_THERE).await?.get::<_, bool>(0) {
+            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
+        }
+        let sql = "SELECT root_oid, root_schema, root_name, partition_oid, partition_schema, partition_name, filenode, \
+                          bounds, suspicion FROM pgsluice.partition WHERE subscription = $1";
+        let rows = self.session.query(sql, &[&self.name.as_str()]).await;
+        let rows = rows.map_err(|error| self.damaged(error))?;
+        let row = |row: &tokio_postgres::Row| PartitionRow {
+            root_oid: row.get(0),
+            root: (row.get(1), row.get(2)),
+            oid: row.get(3),
+            partition: (row.get(4), row.get(5)),
+            filenode: row.get(6),
+            bounds: row.get(7),
+            suspicion: row.get::<_, Option<&str>>(8).and_then(Suspicion::from_text),
+        };
+        Ok(rows.iter().map(row).collect())
+    }
+
+    /// Stores `seen` and forgets `gone`, given by root and partition; all of it
+    /// or nothing.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn store_partitions(&self, seen: &[&PartitionRow], gone: &[(u32, u32)]) -> Result<(), Error> {
+        let texts = |of: fn(&PartitionRow) -> &str| seen.iter().map(|row| of(row)).collect::<Vec<&str>>();
+        let ids = |of: fn(&PartitionRow) -> u32| seen.iter().map(|row| of(row)).collect::<Vec<u32>>();
+        let (root_schemas, root_names) = (texts(|row| &row.root.0), texts(|row| &row.root.1));
+        let (schemas, names) = (texts(|row| &row.partition.0), texts(|row| &row.partition.1));
+        let (roots, oids, files) = (ids(|row| row.root_oid), ids(|row| row.oid), ids(|row| row.filenode));
+        let bounds = texts(|row| &row.bounds);
+        let suspicions: Vec<Option<&str>> =
+            seen.iter().map(|row| row.suspicion.map(Suspicion::as_str)).collect();
+        let (gone_roots, gone_oids): (Vec<u32>, Vec<u32>) = gone.iter().copied().unzip();
+        let sql = "WITH gone AS (DELETE FROM pgsluice.partition p USING unnest($11::oid[], $12::oid[]) AS g (root, oid) \
+                                  WHERE p.subscription = $1 AND p.root_oid = g.root AND p.partition_oid = g.oid) \
+                   INSERT INTO pgsluice.partition (subscription, root_oid, root_schema, root_name, partition_oid, \
+                               partition_schema, partition_name, filenode, bounds, suspicion) \
+                   SELECT $1, t.* FROM unnest($2::oid[], $3::text[], $4::text[], $5::oid[], $6::text[], $7::text[], \
+                                              $8::oid[], $9::text[], $10::text[]) t \
+                   ON CONFLICT (subscription, root_oid, partition_oid) DO UPDATE SET \
+                      root_schema = EXCLUDED.root_schema, root_name = EXCLUDED.root_name, \
+                      partition_schema = EXCLUDED.partition_schema, partition_name = EXCLUDED.partition_name, \
+                      filenode = EXCLUDED.filenode, bounds = EXCLUDED.bounds, suspicion = EXCLUDED.suspicion";
+        let parameters: [&(dyn ToSql + Sync); 11] = [
+            &roots,
+            &root_schemas,
+            &root_names,
+            &oids,
+            &schemas,
+            &names,
+            &files,
+            &bounds,
+            &suspicions,
+            &gone_roots,
+            &gone_oids,
+        ];
+        self.execute(sql, &parameters).await.map(drop)
+    }
+}

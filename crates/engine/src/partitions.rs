@@ -1,0 +1,363 @@
+//! Partitions of tables that are published as their root, while the stream
+//! flows: what is done to a leaf as a table never comes.
+//!
+//! ```text
+//!   look: leaves on the source, beside those of the last look (apply::PartitionRow)
+//!     came         --> suspicion gained   \
+//!     went         --> suspicion lost      >--> probe --> the ends agree: forgotten
+//!     another file --> suspicion emptied  /          \--> differ: told, until they agree
+//! ```
+//! A suspicion is not yet a difference: most partitions that come are empty or
+//! filled through their root, a file is also replaced by VACUUM FULL, and
+//! whoever drops a partition may do so on both ends. So a probe looks for some
+//! rows on both ends ([`probe`]), and only what it has seen is told.
+//!
+//! What is known stays on the target: a partition that is attached while
+//! nobody looks is told at the next start. A root of which nothing is known is
+//! suspected as a whole if its rows were copied: a partition may have been
+//! attached while they were.
+//!
+//! Nothing here stops the stream, and catalogs are read without locks on tables.
+
+mod probe;
+mod remedy;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use apply::{PartitionRow, State, Suspicion};
+use base::Lsn;
+use client::Session;
+use source::publication::{self, PublishedTable};
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::pipeline::Attempt;
+use crate::settings::Origin;
+use crate::status::DifferingPartition;
+use probe::{Outcome, Probe};
+
+/// How long probes may take at one look; the others follow at the next.
+const PROBES_AT_ONCE: Duration = Duration::from_secs(2);
+
+/// $1 the publications. Roots as the stream names them, with their leaves, if
+/// any. Not `pg_partition_tree`, which waits for locks.
+const LEAVES: &str = "
+WITH RECURSIVE listed AS (
+    SELECT DISTINCT t.relid FROM pg_catalog.pg_publication p
+     CROSS JOIN LATERAL pg_catalog.pg_get_publication_tables(p.pubname::text) t
+      JOIN pg_catalog.pg_class c ON c.oid = t.relid AND c.relkind = 'p' WHERE p.pubname = ANY ($1::text[])),
+above (relid, ancestor) AS (
+    SELECT l.relid, i.inhparent FROM listed l JOIN pg_catalog.pg_inherits i ON i.inhrelid = l.relid
+     UNION ALL
+    SELECT a.relid, i.inhparent FROM above a JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.ancestor),
+roots AS (
+    SELECT l.relid FROM listed l
+     WHERE NOT EXISTS (SELECT FROM above a JOIN listed o ON o.relid = a.ancestor WHERE a.relid = l.relid)),
+below (root, relid) AS (
+    SELECT r.relid, r.relid FROM roots r
+     UNION ALL
+    SELECT b.root, i.inhrelid FROM below b JOIN pg_catalog.pg_inherits i ON i.inhparent = b.relid
+     WHERE NOT i.inhdetachpending)
+SELECT r.oid, rn.nspname::text, r.relname::text, l.oid, ln.nspname::text, l.relname::text, l.relfilenode
+  FROM roots JOIN pg_catalog.pg_class r ON r.oid = roots.relid
+  JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
+  LEFT JOIN (below b JOIN pg_catalog.pg_class l ON l.oid = b.relid AND l.relkind = 'r' AND l.relpersistence = 'p'
+             JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace) ON b.root = roots.relid";
+
+/// $1 partitions. Waits for whoever has one locked.
+const BOUNDS: &str = "SELECT o, COALESCE(pg_catalog.pg_get_partition_constraintdef(o), 'true') \
+                        FROM pg_catalog.unnest($1::oid[]) o";
+
+/// A root and a leaf of it, by their ids on the source.
+type Pair = (u32, u32);
+
+/// What is known of the partitions of one subscription.
+#[derive(Default)]
+pub(crate) struct Partitions {
+    /// As they are stored; `None` before the first look.
+    known: Option<BTreeMap<Pair, PartitionRow>>,
+    /// What was told and still is so.
+    differing: BTreeMap<Pair, DifferingPartition>,
+    /// Probes wait for the target, or for their turn.
+    pub(crate) postponed: bool,
+}
+
+/// A look at the source's catalogs.
+struct Seen {
+    roots: BTreeSet<u32>,
+    leaves: BTreeMap<Pair, PartitionRow>,
+}
+
+impl Partitions {
+    /// What differs now, by the last look.
+    pub(crate) fn differing(&self) -> Vec<DifferingPartition> {
+        self.differing.values().cloned().collect()
+    }
+
+    /// Compares the leaves with the last look's, and the ends where they may
+    /// differ.
+    pub(crate) async fn look(
+        &mut self,
+        attempt: &Attempt<'_>,
+        source: &Session,
+        state: &State,
+    ) -> Result<(), Error> {
+        self.postponed = false;
+        let seen = seen(source, &attempt.settings.publications).await?;
+        if seen.roots.is_empty() && self.known.as_ref().is_none_or(BTreeMap::is_empty) {
+            return Ok(());
+        }
+        let known = match self.known.take() {
+            Some(known) => known,
+            None => {
+                let rows = state.partitions().await?;
+                rows.into_iter().map(|row| ((row.root_oid, row.oid), row)).collect()
+            }
+        };
+        let copied = attempt.settings.copy_data && attempt.settings.origin == Origin::Any;
+        let mut now = compare(&known, seen, copied);
+        if !fill_bounds(source, &known, &mut now).await? {
+            (self.known, self.postponed) = (Some(known), true);
+            return Ok(());
+        }
+        store(state, &known, &now).await?;
+        self.known = Some(now);
+        self.differing.retain(|pair, _| self.known.as_ref().is_some_and(|known| known.contains_key(pair)));
+        self.probe(attempt, source, state).await
+    }
+
+    /// Looks at both ends where they may differ, and tells what does.
+    async fn probe(&mut self, attempt: &Attempt<'_>, source: &Session, state: &State) -> Result<(), Error> {
+        let Some(known) = &mut self.known else { return Ok(()) };
+        let suspected: Vec<Pair> =
+            known.iter().filter(|(_, row)| row.suspicion.is_some()).map(|(pair, _)| *pair).collect();
+        if suspected.is_empty() {
+            return Ok(());
+        }
+        let published = publication::inspect(source, &attempt.settings.publications).await?;
+        let copied = state.copied_tables().await?;
+        let joined = |table: &PublishedTable| {
+            let own = |row: &&apply::CopiedTable| {
+                (&row.schema, &row.table) == (&table.name.schema, &table.name.name)
+            };
+            copied.iter().find(own).is_some_and(|row| row.finished)
+        };
+        let probe = Probe::new(attempt).await?;
+        let before = known.clone();
+        let until = Instant::now() + PROBES_AT_ONCE;
+        for pair in suspected {
+            let root = published.iter().find(|table| table.oid.0 == pair.0).filter(|table| joined(table));
+            let (Some(table), Some(row)) = (root, known.get(&pair)) else { continue };
+            if Instant::now() >= until {
+                self.postponed = true;
+                break;
+            }
+            match probe.compare(table, row).await? {
+                Outcome::Postponed => self.postponed = true,
+                Outcome::Differs(difference) => tell(attempt, &mut self.differing, pair, difference),
+                Outcome::Level => {
+                    if let Some(told) = self.differing.remove(&pair) {
+                        tracing::info!(subscription = %attempt.settings.subscription,
+                            "partition {} of {}: both ends agree again", told.partition, told.root);
+                    }
+                    match row.suspicion {
+                        Some(Suspicion::Lost) => drop(known.remove(&pair)),
+                        _ => {
+                            known.entry(pair).and_modify(|row| row.suspicion = None);
+                        }
+                    }
+                }
+            }
+        }
+        store(state, &before, known).await
+    }
+}
+
+/// Bounds are looked up when a leaf comes or goes: a default partition's change
+/// with the others. False if somebody has a leaf locked.
+async fn fill_bounds(
+    source: &Session,
+    known: &BTreeMap<Pair, PartitionRow>,
+    now: &mut BTreeMap<Pair, PartitionRow>,
+) -> Result<bool, Error> {
+    let came_or_went = |(pair, row): &(&Pair, &PartitionRow)| match known.get(pair) {
+        None => true,
+        Some(before) => is_present(before) != is_present(row),
+    };
+    let changed: BTreeSet<u32> = now.iter().filter(came_or_went).map(|(pair, _)| pair.0).collect();
+    let of_changed = now.iter().filter(|(pair, row)| changed.contains(&pair.0) && is_present(row));
+    let oids: Vec<u32> = of_changed.map(|(pair, _)| pair.1).collect();
+    if oids.is_empty() {
+        return Ok(true);
+    }
+    let failed = |error| source.error(error);
+    source.batch_execute("SET lock_timeout = '2s'").await.map_err(failed)?;
+    let rows = source.query(BOUNDS, &[&oids]).await.map_err(failed);
+    source.batch_execute("SET lock_timeout = 0").await.map_err(failed)?;
+    let rows = match rows {
+        Ok(rows) => rows,
+        // lock_not_available
+        Err(error) if error.sqlstate() == Some("55P03") => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    let bounds: BTreeMap<u32, String> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    for (pair, row) in now.iter_mut().filter(|(_, row)| is_present(row)) {
+        if let Some(bounds) = bounds.get(&pair.1) {
+            row.bounds.clone_from(bounds);
+        }
+    }
+    Ok(true)
+}
+
+/// A lost one is known by what it was.
+fn is_present(row: &PartitionRow) -> bool {
+    row.suspicion != Some(Suspicion::Lost)
+}
+
+fn tell(
+    attempt: &Attempt<'_>,
+    differing: &mut BTreeMap<Pair, DifferingPartition>,
+    pair: Pair,
+    difference: DifferingPartition,
+) {
+    // Counts in it may move; whoever reads the log wants to be told once.
+    let is_told = differing.get(&pair).is_some_and(|told| told.remedy == difference.remedy);
+    if !is_told {
+        tracing::warn!(subscription = %attempt.settings.subscription, table = %difference.root,
+            "partition {} of {}: {}; {}", difference.partition, difference.root, difference.what, difference.remedy);
+    }
+    differing.insert(pair, difference);
+}
+
+async fn seen(source: &Session, publications: &[String]) -> Result<Seen, Error> {
+    let rows = source.query(LEAVES, &[&publications]).await.map_err(|error| source.error(error))?;
+    let mut seen = Seen { roots: BTreeSet::new(), leaves: BTreeMap::new() };
+    for row in rows {
+        let root_oid: u32 = row.get(0);
+        seen.roots.insert(root_oid);
+        let Some(oid) = row.get::<_, Option<u32>>(3) else { continue };
+        let leaf = PartitionRow {
+            root_oid,
+            root: (row.get(1), row.get(2)),
+            oid,
+            partition: (row.get(4), row.get(5)),
+            filenode: row.get(6),
+            bounds: String::new(),
+            suspicion: None,
+        };
+        seen.leaves.insert((root_oid, oid), leaf);
+    }
+    Ok(seen)
+}
+
+/// What is known after a look; `copied`: the rows of a root that was not known
+/// are on the target, but for those that came while they were copied.
+fn compare(known: &BTreeMap<Pair, PartitionRow>, seen: Seen, copied: bool) -> BTreeMap<Pair, PartitionRow> {
+    let known_roots: BTreeSet<u32> = known.keys().map(|pair| pair.0).collect();
+    let mut now = BTreeMap::new();
+    for (pair, mut leaf) in seen.leaves {
+        match known.get(&pair) {
+            Some(before) => {
+                leaf.bounds.clone_from(&before.bounds);
+                leaf.suspicion = match before.suspicion {
+                    // It is back.
+                    Some(Suspicion::Lost) => Some(Suspicion::Gained),
+                    None if before.filenode != leaf.filenode => Some(Suspicion::Emptied),
+                    // Its missing rows may be gone from here, and others from there.
+                    Some(Suspicion::Gained) if before.filenode != leaf.filenode => Some(Suspicion::Emptied),
+                    other => other,
+                };
+            }
+            None => {
+                let gained = copied || known_roots.contains(&pair.0);
+                leaf.suspicion = gained.then_some(Suspicion::Gained);
+            }
+        }
+        now.insert(pair, leaf);
+    }
+    for (pair, before) in known.iter().filter(|(pair, _)| seen.roots.contains(&pair.0)) {
+        let lost = || PartitionRow { suspicion: Some(Suspicion::Lost), ..before.clone() };
+        now.entry(*pair).or_insert_with(lost);
+    }
+    now
+}
+
+/// Brings the target's state from `before` to `now`.
+async fn store(
+    state: &State,
+    before: &BTreeMap<Pair, PartitionRow>,
+    now: &BTreeMap<Pair, PartitionRow>,
+) -> Result<(), Error> {
+    let changed: Vec<&PartitionRow> =
+        now.iter().filter(|(pair, row)| before.get(pair) != Some(row)).map(|(_, row)| row).collect();
+    let gone: Vec<Pair> = before.keys().filter(|pair| !now.contains_key(pair)).copied().collect();
+    if !changed.is_empty() || !gone.is_empty() {
+        state.store_partitions(&changed, &gone).await?;
+    }
+    Ok(())
+}
+
+/// The target has applied everything before `lsn`, perhaps after a moment.
+async fn applied(attempt: &Attempt<'_>, lsn: Lsn) -> bool {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const POLL: Duration = Duration::from_millis(20);
+    let deadline = Instant::now() + PATIENCE;
+    while attempt.status.progress().snapshot().applied < lsn {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(oid: u32, filenode: u32, suspicion: Option<Suspicion>) -> PartitionRow {
+        let name = |name: &str| ("s".to_owned(), name.to_owned());
+        PartitionRow {
+            root_oid: 1,
+            root: name("root"),
+            oid,
+            partition: name("leaf"),
+            filenode,
+            bounds: "true".into(),
+            suspicion,
+        }
+    }
+
+    fn after(known: &[PartitionRow], leaves: &[PartitionRow], copied: bool) -> Vec<(u32, Option<Suspicion>)> {
+        let map = |rows: &[PartitionRow]| rows.iter().map(|row| ((1, row.oid), row.clone())).collect();
+        let seen = Seen { roots: [1].into(), leaves: map(leaves) };
+        let now = compare(&map(known), seen, copied);
+        now.into_iter().map(|(pair, row)| (pair.1, row.suspicion)).collect()
+    }
+
+    #[test]
+    fn leaves_that_come_go_or_have_other_files_are_suspected() {
+        use Suspicion::{Emptied, Gained, Lost};
+        let (two, three) = (row(2, 20, None), row(3, 30, None));
+        assert_eq!(after(&[], std::slice::from_ref(&two), true), [(2, Some(Gained))]);
+        assert_eq!(after(&[], std::slice::from_ref(&two), false), [(2, None)]);
+        let known = [two.clone(), three.clone()];
+        assert_eq!(after(&known, &known, true), [(2, None), (3, None)]);
+        assert_eq!(
+            after(&known, &[two.clone(), row(4, 40, None)], false),
+            [(2, None), (3, Some(Lost)), (4, Some(Gained))]
+        );
+        assert_eq!(after(&known, &[row(2, 21, None), three.clone()], true), [(2, Some(Emptied)), (3, None)]);
+        // Back again, and still unclear.
+        assert_eq!(after(&[row(2, 20, Some(Lost))], std::slice::from_ref(&two), true), [(2, Some(Gained))]);
+        assert_eq!(after(&[row(2, 20, Some(Gained))], &[two], true), [(2, Some(Gained))]);
+    }
+
+    #[test]
+    fn a_root_that_is_published_no_longer_is_forgotten() {
+        let known: BTreeMap<Pair, PartitionRow> = [((1, 2), row(2, 20, None))].into();
+        let seen = Seen { roots: BTreeSet::new(), leaves: BTreeMap::new() };
+        assert!(compare(&known, seen, true).is_empty());
+    }
+}

@@ -1,0 +1,301 @@
+//! Whether both ends have the same rows of one partition, by some of them.
+//!
+//! Rows move while they are looked at, so a difference counts only if it held
+//! for some time (A is the end that has the row):
+//!
+//! 1. A has the row.
+//! 2. The target has applied all that the source had written by then.
+//! 3. The other end does not have it.
+//! 4. A still has it.
+//!
+//! A row that is missing on the target after 2 was never sent, or was taken
+//! away there; one that only the target has was not deleted by the stream. Rows
+//! are found by the replica identity, or by all values as text without one.
+
+use apply::{PartitionRow, Suspicion};
+use base::{Lsn, quote_ident, quote_literal};
+use client::Session;
+use source::publication::{PublishedTable, ReplicaIdentity, TableName};
+
+use super::{applied, remedy};
+use crate::error::Error;
+use crate::pipeline::Attempt;
+use crate::refresh::WRITTEN;
+use crate::status::DifferingPartition;
+
+/// Rows that are looked at: the first ones in the file, where rows are that
+/// were there before others came by the stream.
+const SAMPLE: usize = 50;
+/// Without a key the target's table is read for each.
+const SAMPLE_WITHOUT_KEY: usize = 3;
+
+/// What was told, or the end of the function.
+macro_rules! ask {
+    ($asked:expr) => {
+        match $asked {
+            Asked::Told(told) => told,
+            Asked::Locked => return Ok(Asked::Locked),
+            Asked::Refused(reason) => return Ok(Asked::Refused(reason)),
+        }
+    };
+}
+
+/// Of the sessions here: nobody is waited for long.
+const SETTINGS: [(&str, &str); 9] = [
+    ("search_path", ""),
+    ("client_encoding", "UTF8"),
+    ("datestyle", "ISO"),
+    ("intervalstyle", "postgres"),
+    ("extra_float_digits", "3"),
+    ("statement_timeout", "20s"),
+    ("lock_timeout", "1s"),
+    ("synchronize_seqscans", "off"),
+    ("default_transaction_read_only", "on"),
+];
+
+/// $1 the publications.
+const ACTIONS: &str = "SELECT COALESCE(pg_catalog.bool_or(p.pubinsert), false), \
+                              COALESCE(pg_catalog.bool_or(p.pubdelete OR p.pubtruncate), false) \
+                         FROM pg_catalog.pg_publication p WHERE p.pubname = ANY ($1::text[])";
+
+/// What came of a comparison.
+pub(super) enum Outcome {
+    /// No difference was seen, or none that ought not to be.
+    Level,
+    Differs(DifferingPartition),
+    /// Not now.
+    Postponed,
+}
+
+/// What one question came to.
+enum Asked<T> {
+    Told(T),
+    /// Somebody has the table locked.
+    Locked,
+    /// The server's reason.
+    Refused(String),
+}
+
+/// A session on each end.
+pub(super) struct Probe<'a> {
+    attempt: &'a Attempt<'a>,
+    source: Session,
+    target: Session,
+}
+
+/// Rows that only one end has.
+struct Found {
+    only_there: usize,
+    looked_at: usize,
+}
+
+/// How rows of a table are found.
+struct Columns<'a> {
+    names: Vec<&'a str>,
+    /// They are a key; otherwise values are compared as text.
+    key: bool,
+}
+
+impl<'a> Columns<'a> {
+    fn of(table: &'a PublishedTable) -> Columns<'a> {
+        let identity = table.columns.iter().filter(|column| column.in_replica_identity);
+        let names: Vec<&str> = identity.map(|column| column.name.as_str()).collect();
+        if names.is_empty() || table.identity == ReplicaIdentity::Full {
+            let names = table.columns.iter().map(|column| column.name.as_str()).collect();
+            return Columns { names, key: false };
+        }
+        Columns { names, key: true }
+    }
+
+    fn sample(&self) -> usize {
+        if self.key { SAMPLE } else { SAMPLE_WITHOUT_KEY }
+    }
+
+    /// As an array of texts.
+    fn values(&self) -> String {
+        let texts: Vec<String> =
+            self.names.iter().map(|name| format!("{}::text", quote_ident(name))).collect();
+        format!("ARRAY[{}]::text[]", texts.join(", "))
+    }
+
+    /// Holds for the row with these values.
+    fn are(&self, values: &[Option<String>]) -> String {
+        let is = |(name, value): (&&str, &Option<String>)| {
+            let name = quote_ident(name);
+            match value {
+                None => format!("{name} IS NULL"),
+                // The literal takes the column's type.
+                Some(value) if self.key => format!("{name} = {}", quote_literal(value)),
+                Some(value) => format!("{name}::text = {}", quote_literal(value)),
+            }
+        };
+        self.names.iter().zip(values).map(is).collect::<Vec<_>>().join(" AND ")
+    }
+}
+
+impl<'a> Probe<'a> {
+    pub(super) async fn new(attempt: &'a Attempt<'a>) -> Result<Probe<'a>, Error> {
+        let settings = attempt.settings;
+        let name = settings.subscription.application_name("partitions");
+        let (source, target) = tokio::try_join!(
+            client::connect(&settings.source, &name, &SETTINGS),
+            client::connect(&settings.target, &name, &SETTINGS)
+        )?;
+        Ok(Probe { attempt, source, target })
+    }
+
+    /// Looks for rows of the partition that one end has only.
+    pub(super) async fn compare(&self, table: &PublishedTable, row: &PartitionRow) -> Result<Outcome, Error> {
+        let actions = self.source.query_one(ACTIONS, &[&table.publications]).await;
+        let actions = actions.map_err(|error| self.source.error(error))?;
+        let (inserts, removals): (bool, bool) = (actions.get(0), actions.get(1));
+        let gained = row.suspicion == Some(Suspicion::Gained);
+        // What is not published is not missed.
+        if table.columns.is_empty() || (gained && !inserts) || (!gained && !removals) {
+            return Ok(Outcome::Level);
+        }
+        let found = match gained {
+            true => self.missing(table, row).await?,
+            false => self.left(table, row).await?,
+        };
+        match found {
+            Asked::Told(None) | Asked::Locked => Ok(Outcome::Postponed),
+            Asked::Told(Some(Found { only_there: 0, .. })) => Ok(Outcome::Level),
+            Asked::Told(Some(found)) if gained => {
+                let what = format!(
+                    "has rows that the target does not have, {} of the first {}; rows that a partition has when it \
+                     is attached do not reach the target",
+                    found.only_there, found.looked_at
+                );
+                let remedy = remedy::send(&self.source, row).await?;
+                Ok(Outcome::Differs(difference(row, what, remedy)))
+            }
+            Asked::Told(Some(_)) => {
+                let what = format!(
+                    "{}, which does not reach the target: it keeps rows that the source does not have",
+                    remedy::what_happened(&self.source, row).await?
+                );
+                let remedy = remedy::remove(&self.source, &self.target, row).await?;
+                Ok(Outcome::Differs(difference(row, what, remedy)))
+            }
+            Asked::Refused(reason) => {
+                let what = format!("{}, and its rows could not be compared: {reason}", suspicion(row));
+                let remedy = "compare both ends: pgsluice verify".to_owned();
+                Ok(Outcome::Differs(difference(row, what, remedy)))
+            }
+        }
+    }
+
+    /// Rows of the source's partition that the target does not have; `None` if
+    /// the target is behind.
+    async fn missing(
+        &self,
+        table: &PublishedTable,
+        row: &PartitionRow,
+    ) -> Result<Asked<Option<Found>>, Error> {
+        let leaf = TableName::new(&row.partition.0, &row.partition.1);
+        let (filter, root) = (table.row_filter.as_deref().unwrap_or("true"), table.name.quoted());
+        let sql = "SELECT pg_catalog.has_table_privilege($1::oid, 'SELECT')";
+        let may = ask!(self.rows(&self.source, sql, &[&row.oid]).await?);
+        // NULL: it is gone since.
+        let may_read = may.first().is_some_and(|row| row.get::<_, Option<bool>>(0) == Some(true));
+        let from = match may_read {
+            true => format!("{} WHERE ({filter})", leaf.quoted()),
+            false => format!("{root} WHERE ({}) AND ({filter})", row.bounds),
+        };
+        self.only_on((&self.source, &from), (&self.target, &root), &Columns::of(table)).await
+    }
+
+    /// Rows within the partition's bounds that only the target has.
+    async fn left(&self, table: &PublishedTable, row: &PartitionRow) -> Result<Asked<Option<Found>>, Error> {
+        let root = table.name.quoted();
+        let Some(bounds) = remedy::bounds_on_target(&self.target, row).await? else {
+            let reason =
+                "the bounds of a hash partition mean nothing on the target, which is not partitioned alike";
+            return Ok(Asked::Refused(reason.to_owned()));
+        };
+        let from = format!("{root} WHERE ({bounds})");
+        self.only_on((&self.target, &from), (&self.source, &root), &Columns::of(table)).await
+    }
+
+    /// The steps of the module's comment.
+    async fn only_on(
+        &self,
+        (one, from): (&Session, &str),
+        (other, root): (&Session, &str),
+        columns: &Columns<'_>,
+    ) -> Result<Asked<Option<Found>>, Error> {
+        let sql = format!("SELECT {} FROM {from} LIMIT {}", columns.values(), columns.sample());
+        let rows = ask!(self.rows(one, &sql, &[]).await?);
+        let sample: Vec<Vec<Option<String>>> = rows.iter().map(|row| row.get(0)).collect();
+        if sample.is_empty() {
+            return Ok(Asked::Told(Some(Found { only_there: 0, looked_at: 0 })));
+        }
+        let written = ask!(self.rows(&self.source, WRITTEN, &[]).await?);
+        let written: Option<String> = written.first().and_then(|row| row.get(0));
+        let written: Lsn = written.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID);
+        if !applied(self.attempt, written).await {
+            return Ok(Asked::Told(None));
+        }
+        let all: Vec<usize> = (0..sample.len()).collect();
+        let there = ask!(self.present(other, root, columns, &sample, &all).await?);
+        let missing: Vec<usize> = all.into_iter().filter(|number| !there.contains(number)).collect();
+        if missing.is_empty() {
+            return Ok(Asked::Told(Some(Found { only_there: 0, looked_at: sample.len() })));
+        }
+        let still = ask!(self.present(one, from_table(from), columns, &sample, &missing).await?);
+        Ok(Asked::Told(Some(Found { only_there: still.len(), looked_at: sample.len() })))
+    }
+
+    /// Those of `which` that `table` has.
+    async fn present(
+        &self,
+        session: &Session,
+        table: &str,
+        columns: &Columns<'_>,
+        sample: &[Vec<Option<String>>],
+        which: &[usize],
+    ) -> Result<Asked<Vec<usize>>, Error> {
+        let each = which.iter().filter_map(|number| {
+            let are = columns.are(sample.get(*number)?);
+            Some(format!("SELECT {number}::int8 WHERE EXISTS (SELECT FROM {table} WHERE {are})"))
+        });
+        let sql = each.collect::<Vec<_>>().join(" UNION ALL ");
+        let rows = ask!(self.rows(session, &sql, &[]).await?);
+        let number = |row: &tokio_postgres::Row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX);
+        Ok(Asked::Told(rows.iter().map(number).collect()))
+    }
+
+    async fn rows(
+        &self,
+        session: &Session,
+        sql: &str,
+        parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)],
+    ) -> Result<Asked<Vec<tokio_postgres::Row>>, Error> {
+        match session.query(sql, parameters).await.map_err(|error| session.error(error)) {
+            Ok(rows) => Ok(Asked::Told(rows)),
+            Err(error) if error.is_connection_lost() => Err(error.into()),
+            // lock_not_available; undefined_table: it went while it was looked at.
+            Err(error) if matches!(error.sqlstate(), Some("55P03" | "42P01")) => Ok(Asked::Locked),
+            Err(error) => Ok(Asked::Refused(error.to_string())),
+        }
+    }
+}
+
+/// `"s"."t" WHERE ...` without what follows the name.
+fn from_table(from: &str) -> &str {
+    from.split_once(" WHERE (").map_or(from, |(table, _)| table)
+}
+
+fn suspicion(row: &PartitionRow) -> &'static str {
+    match row.suspicion {
+        Some(Suspicion::Lost) => "was dropped or detached",
+        Some(Suspicion::Emptied) => "has another file than before, as after TRUNCATE",
+        _ => "was attached",
+    }
+}
+
+fn difference(row: &PartitionRow, what: String, remedy: String) -> DifferingPartition {
+    let name = |(schema, name): &(String, String)| TableName::new(schema, name).to_string();
+    DifferingPartition { root: name(&row.root), partition: name(&row.partition), what, remedy }
+}
