@@ -13,6 +13,7 @@
 
 mod archive;
 mod compare;
+mod copied_from;
 mod feed;
 mod identity;
 mod shipping;
@@ -35,6 +36,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, DirSpool};
 
+pub(crate) use self::copied_from::learn_at_adoption;
 use self::feed::Feed;
 pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
@@ -190,6 +192,9 @@ impl Attempt<'_> {
         }
         let mut ends = self.look(past).await?;
         self.check(&ends)?;
+        if ends.row.is_some() {
+            ends.state.keep_oids().await?;
+        }
         let began = ends.row.as_ref().and_then(|row| row.consistent_point);
         if began.is_none() {
             let Ends { state, source, published, targets, .. } = &mut ends;
@@ -317,6 +322,7 @@ impl Attempt<'_> {
         let sysid = ends.identity.system_id.to_string();
         let timeline = i64::from(ends.identity.timeline);
         ends.state.create(&self.settings.publications, &sysid, timeline, &dbname).await?;
+        ends.state.keep_oids().await?;
         if ends.row.is_some() {
             // It may have been begun on another, of which nothing was kept.
             ends.state.change_timeline(timeline, Lsn::INVALID).await?;
@@ -378,7 +384,7 @@ impl Attempt<'_> {
         let recorded = ends.state.copied_tables().await?;
         let unfinished: Vec<TableName> = recorded
             .iter()
-            .filter(|table| !table.finished)
+            .filter(|table| !table.finished && table.replaced.is_none())
             .map(|table| TableName::new(&table.schema, &table.table))
             .collect();
         let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
@@ -417,6 +423,7 @@ impl Attempt<'_> {
     ) -> Result<Vec<TableName>, Error> {
         let settings = self.settings;
         let copied = jobs.iter().map(|job| job.table().name.clone()).collect();
+        let oids = jobs.iter().map(|job| (job.table().name.clone(), job.table().oid)).collect();
         let snapshot =
             copy::Snapshot { name: exported.snapshot_name.clone(), consistent_point: exported.since.lsn };
         let options = copy::Options {
@@ -436,6 +443,7 @@ impl Attempt<'_> {
                 subscription: settings.subscription.clone(),
                 joins_later,
                 snapshot: exported.since.snapshot.clone(),
+                oids,
             }),
         };
         copy::copy_tables(attempt, jobs, self.stop).await?;
@@ -457,7 +465,7 @@ impl Attempt<'_> {
         let mut skip = self.status.skip_lsn();
         skip.mark_unchanged();
         let mut row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
-        let options = self.apply_options(&ends, row.skip_lsn.take()).await?;
+        let mut options = self.apply_options(&ends, row.skip_lsn.take()).await?;
         if options.unconverted {
             ends.wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
         }
@@ -466,6 +474,7 @@ impl Attempt<'_> {
             SourceMode::Logical => None,
             SourceMode::Wal => Some(self.restart(&ends)?),
         };
+        options.copied_from = self.copied_from(&ends, restart.as_ref()).await?;
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let copied = furthest(&joined);
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
@@ -544,6 +553,7 @@ impl Attempt<'_> {
             workers: settings.max_parallel_apply_workers_per_subscription,
             commit_order: settings.commit_order,
             streaming: settings.streaming,
+            copied_from: apply::CopiedFrom::default(),
             skip_lsn,
             gate: Arc::clone(self.status.gate()),
             prefetch: Some(apply::PrefetchOptions {

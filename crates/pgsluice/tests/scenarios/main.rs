@@ -24,6 +24,7 @@ mod prefetch;
 mod progress;
 mod refresh;
 mod relaxed;
+mod replaced;
 mod settled;
 mod shared;
 #[allow(dead_code, reason = "the golden themes use other words of it")]
