@@ -28,7 +28,7 @@ use std::time::Duration;
 use base::{Lsn, Progress, Xid};
 use client::{Canceller, Wire};
 use proto::pgoutput::{CommitInfo, Relation};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use txn::{Assembler, Begin, Block, Event, Input, Spool};
@@ -133,6 +133,7 @@ pub async fn apply(
         kept,
         kept_apart: 0,
         joins: feed.joins.0,
+        left_out: feed.joins.1,
         finishing: VecDeque::new(),
         asides: Asides::default(),
         prefetch,
@@ -333,6 +334,8 @@ struct Planning {
     kept: Arc<Kept>,
     kept_apart: u64,
     joins: mpsc::Receiver<Request>,
+    /// Told when a table was left out.
+    left_out: Arc<Notify>,
     /// Tables to join between two transactions.
     finishing: VecDeque<Request>,
     asides: Asides,
@@ -642,6 +645,7 @@ impl Planning {
                         self.asides.push(&key, Change::Row { table, op });
                     }
                     Part::Joining(key, Err(why)) => self.asides.fail(&key, &why),
+                    Part::Replaced(parted) => self.leave_out(parted).await?,
                     Part::None => {}
                 }
             }
@@ -657,6 +661,7 @@ impl Planning {
                             self.asides.push(&key, Change::Truncate { tables, restart_identity });
                         }
                         Part::Joining(key, Err(why)) => self.asides.fail(&key, &why),
+                        Part::Replaced(parted) => self.leave_out(parted).await?,
                         Part::None => {}
                     }
                 }

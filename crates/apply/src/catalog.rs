@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use base::{Lsn, Oid, PgSnapshot, Xid};
+use base::{Lsn, Oid, PgSnapshot, SubscriptionName, Xid};
 use client::Session;
 use proto::pgoutput::{Relation, RelationColumn};
 use rustc_hash::FxHashMap;
@@ -20,8 +20,9 @@ use crate::applier::SourceTypes;
 use crate::error::{Error, Kind};
 use crate::holder::Holder;
 use crate::join::{Part, TableKey};
+use crate::replaced::{CopiedFrom, Parting};
 use crate::search::Bounds;
-use crate::state::STATE_SCHEMA;
+use crate::state::{LEAVE_OUT, STATE_SCHEMA};
 use crate::table::{MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
 
 /// The tables that take part: schema and name, and since when.
@@ -64,8 +65,10 @@ impl Since {
 enum Known {
     /// It takes part, for those transactions.
     Joined(Arc<Table>, Since),
-    /// It will; or why it cannot.
-    Joining(Result<Arc<Table>, String>),
+    /// It will, under this name on the target; or why it cannot.
+    Joining(TableKey, Result<Arc<Table>, String>),
+    /// It is none of these tables, of which each is to be left out if its copy has not what is coming.
+    Replaced(Vec<(TableKey, Parting, Since)>),
     /// It does not: published after the subscription was made.
     Unknown,
 }
@@ -74,6 +77,10 @@ pub(crate) struct Catalog {
     session: Session,
     joined: JoinedTables,
     joining: HashSet<TableKey>,
+    /// Of both kinds.
+    pub(crate) copied_from: CopiedFrom,
+    /// Tables that were left out while this streamed: it was told why.
+    left_out: HashSet<TableKey>,
     /// By the source's relation id; the description tells whether the entry
     /// is of the same version.
     known: FxHashMap<Oid, (Arc<Relation>, Known)>,
@@ -94,6 +101,8 @@ impl Catalog {
             session,
             joined,
             joining: HashSet::new(),
+            copied_from: CopiedFrom::default(),
+            left_out: HashSet::new(),
             known: FxHashMap::default(),
             mapped: 0,
             ordinary_triggers,
@@ -103,15 +112,22 @@ impl Catalog {
         }
     }
 
-    /// The changes of `table` are to be put aside.
-    pub(crate) fn begin_join(&mut self, table: TableKey) {
+    /// The changes of `table`, which is this relation of the source, are to be put aside.
+    pub(crate) fn begin_join(&mut self, table: TableKey, oid: Oid) {
         self.forget(&table);
+        // What was known of it may have come by other names.
+        self.known.remove(&oid);
+        self.copied_from.insert(table.clone(), oid);
         self.joining.insert(table);
     }
 
     /// `table` takes part.
     pub(crate) fn join(&mut self, table: TableKey, since: Since) {
+        let oid = self.copied_from.oid(&table);
         self.forget(&table);
+        if let Some(oid) = oid {
+            self.copied_from.insert(table.clone(), oid);
+        }
         self.joined.insert(table, since);
     }
 
@@ -119,7 +135,35 @@ impl Catalog {
     pub(crate) fn forget(&mut self, table: &TableKey) {
         self.joining.remove(table);
         self.joined.remove(table);
-        self.known.retain(|_, (relation, _)| relation.namespace != table.0 || relation.name != table.1);
+        self.left_out.remove(table);
+        let oid = self.copied_from.remove(table);
+        let is_its = |id: Oid, relation: &Relation| {
+            Some(id) == oid || relation.namespace == table.0 && relation.name == table.1
+        };
+        self.known.retain(|id, (relation, _)| !is_its(*id, relation));
+    }
+
+    /// `table` takes no part any more, and the target says so.
+    pub(crate) async fn leave_out(
+        &mut self,
+        subscription: &SubscriptionName,
+        table: &TableKey,
+        why: &Parting,
+    ) -> Result<(), Error> {
+        self.asked.store(self.session.pid(), Ordering::Relaxed);
+        let (name, text) = (subscription.as_str(), why.to_string());
+        let done = self.session.execute(LEAVE_OUT, &[&name, &table.0, &table.1, &text]).await;
+        done.map_err(|error| self.session.error(error))?;
+        self.asked.store(0, Ordering::Relaxed);
+        tracing::warn!(
+            %subscription,
+            "table \"{}.{}\" is left out: {why}; nothing more is applied to it",
+            table.0,
+            table.1
+        );
+        self.forget(table);
+        self.left_out.insert(table.clone());
+        Ok(())
     }
 
     /// The mapping of `relation` for the transaction `xid`, which committed at `final_lsn`.
@@ -137,8 +181,12 @@ impl Catalog {
         };
         Ok(match known {
             Known::Joined(table, since) if since.includes(final_lsn, xid) => Part::Joined(table),
-            Known::Joining(table) => {
-                Part::Joining((relation.namespace.clone(), relation.name.clone()), table)
+            Known::Joining(key, table) => Part::Joining(key, table),
+            Known::Replaced(parted) => {
+                let is_new = |(_, _, since): &(TableKey, Parting, Since)| since.includes(final_lsn, xid);
+                let parted: Vec<_> =
+                    parted.into_iter().filter(is_new).map(|(key, why, _)| (key, why)).collect();
+                if parted.is_empty() { Part::None } else { Part::Replaced(parted) }
             }
             _ => Part::None,
         })
@@ -146,28 +194,69 @@ impl Catalog {
 
     async fn read(&mut self, relation: &Arc<Relation>) -> Result<Known, Error> {
         let name = (relation.namespace.clone(), relation.name.clone());
-        let known = match self.joined.get(&name) {
-            Some(since) => {
-                let since = since.clone();
-                Known::Joined(self.map(relation).await?, since)
-            }
-            None if self.joining.contains(&name) => match self.map(relation).await {
-                Ok(table) => Known::Joining(Ok(table)),
-                Err(error) if error.is_data() => Known::Joining(Err(error.to_string())),
-                Err(error) => return Err(error),
-            },
+        let copied_to = self.copied_from.table(relation.id).cloned();
+        let known = match copied_to.filter(|key| self.joining.contains(key)) {
+            Some(key) => Known::Joining(key.clone(), self.map_joining(relation, key).await?),
+            // Another relation has, or had, the name of one that joins.
+            None if self.joining.contains(&name) => Known::Unknown,
             None => {
-                if name.0 != STATE_SCHEMA {
-                    tracing::info!(
-                        table = %display_name(relation),
-                        "a table was added to the publication and is not replicated yet"
-                    );
+                let parted = self.parted(relation.id, &name);
+                match self.joined.get(&name).cloned() {
+                    _ if !parted.is_empty() => Known::Replaced(parted),
+                    Some(since) => Known::Joined(self.map(relation).await?, since),
+                    None => {
+                        if name.0 != STATE_SCHEMA && !self.left_out.contains(&name) {
+                            tracing::info!(
+                                table = %display_name(relation),
+                                "a table was added to the publication and is not replicated yet"
+                            );
+                        }
+                        Known::Unknown
+                    }
                 }
-                Known::Unknown
             }
         };
         self.known.insert(relation.id, (Arc::clone(relation), known.clone()));
         Ok(known)
+    }
+
+    /// Tables that have the relation's name and are not copied from it, or are and have another name.
+    fn parted(&mut self, oid: Oid, name: &TableKey) -> Vec<(TableKey, Parting, Since)> {
+        let mut parted = Vec::new();
+        if let Some(since) = self.joined.get(name) {
+            match self.copied_from.oid(name) {
+                // The first that comes under this name is what was copied, as far as anybody can tell.
+                None => self.copied_from.insert(name.clone(), oid),
+                Some(was) if was != oid => {
+                    let why = Parting::Taken { was, now: oid, moved_to: None };
+                    parted.push((name.clone(), why, since.clone()));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(key) = self.copied_from.table(oid).filter(|key| *key != name)
+            && let Some(since) = self.joined.get(key)
+        {
+            parted.push((key.clone(), Parting::Moved { was: oid, to: name.clone() }, since.clone()));
+        }
+        parted
+    }
+
+    /// [`Catalog::map`] for a table that joins as `key`; `relation` may have had another name when this came.
+    async fn map_joining(
+        &mut self,
+        relation: &Arc<Relation>,
+        key: TableKey,
+    ) -> Result<Result<Arc<Table>, String>, Error> {
+        let mut relation = Arc::clone(relation);
+        if relation.namespace != key.0 || relation.name != key.1 {
+            relation = Arc::new(Relation { namespace: key.0, name: key.1, ..(*relation).clone() });
+        }
+        match self.map(&relation).await {
+            Ok(table) => Ok(Ok(table)),
+            Err(error) if error.is_data() => Ok(Err(error.to_string())),
+            Err(error) => Err(error),
+        }
     }
 
     async fn map(&mut self, relation: &Arc<Relation>) -> Result<Arc<Table>, Error> {

@@ -310,8 +310,8 @@ impl fmt::Display for Error {
             ),
             Kind::Forgotten { table } => write!(
                 f,
-                "table \"{table}\" is not to be replicated any more: it was taken off pgsluice.copied_table while it \
-                 was copied; the stream begins anew without it"
+                "table \"{table}\" is not to be replicated any more: it was left out, or taken off \
+                 pgsluice.copied_table, while it was copied; the stream begins anew without it"
             ),
             Kind::Lost => f.write_str("the applier's task ended without a result"),
         }

@@ -472,7 +472,7 @@ impl Executor {
         }
         let sql = format!(
             "UPDATE pgsluice.copied_table SET finished = true, {} \
-             WHERE subscription = {} AND schema_name = {} AND table_name = {}",
+             WHERE subscription = {} AND schema_name = {} AND table_name = {} AND replaced IS NULL",
             since.columns(),
             base::quote_literal(&self.subscription),
             base::quote_literal(&table.0),

@@ -27,12 +27,14 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use base::Oid;
 use proto::pgoutput::CommitInfo;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use txn::Begin;
 
 use crate::batch::{Batch, Change, End};
 use crate::catalog::Since;
+use crate::replaced::Parting;
 use crate::spill::{Spill, Spilled};
 
 /// Schema and name.
@@ -44,7 +46,7 @@ const MEMORY_MAX: usize = 1024 * 1024;
 /// What the applier is asked to do about a table.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Begin { tables: Vec<TableKey>, done: oneshot::Sender<()> },
+    Begin { tables: Vec<(TableKey, Oid)>, done: oneshot::Sender<()> },
     Finish { table: TableKey, since: Since, done: oneshot::Sender<Result<(), String>> },
     Forget { table: TableKey },
 }
@@ -55,26 +57,28 @@ pub struct Ended;
 
 /// Lets tables join a stream that is being applied.
 #[derive(Debug, Clone)]
-pub struct Joins(mpsc::Sender<Request>);
+pub struct Joins(mpsc::Sender<Request>, Arc<Notify>);
 
 /// The other end, for [`crate::apply`].
 #[derive(Debug)]
-pub struct JoinRequests(pub(crate) mpsc::Receiver<Request>);
+pub struct JoinRequests(pub(crate) mpsc::Receiver<Request>, pub(crate) Arc<Notify>);
 
 /// Both ends.
 #[must_use]
 pub fn joins() -> (Joins, JoinRequests) {
     let (sender, receiver) = mpsc::channel(16);
-    (Joins(sender), JoinRequests(receiver))
+    let left_out = Arc::<Notify>::default();
+    (Joins(sender, Arc::clone(&left_out)), JoinRequests(receiver, left_out))
 }
 
 impl Joins {
-    /// From now on the changes of `tables` are put aside. When this returns
+    /// From now on the changes of `tables`, which are these relations of the
+    /// source, are put aside, under whatever names they come. When this returns
     /// it is so: the snapshot for the copy may be made.
     ///
     /// # Errors
     /// The applier has ended.
-    pub async fn begin(&self, tables: Vec<TableKey>) -> Result<(), Ended> {
+    pub async fn begin(&self, tables: Vec<(TableKey, Oid)>) -> Result<(), Ended> {
         let (done, answer) = oneshot::channel();
         self.0.send(Request::Begin { tables, done }).await.map_err(|_| Ended)?;
         answer.await.map_err(|_| Ended)
@@ -98,6 +102,11 @@ impl Joins {
     /// The applier has ended.
     pub async fn forget(&self, table: TableKey) -> Result<(), Ended> {
         self.0.send(Request::Forget { table }).await.map_err(|_| Ended)
+    }
+
+    /// Returns when a table was left out because of what came in the stream.
+    pub async fn left_out(&self) {
+        self.1.notified().await;
     }
 }
 
@@ -226,6 +235,8 @@ pub(crate) enum Part {
     Joined(Arc<crate::table::Table>),
     /// It is joining; its changes wait.
     Joining(TableKey, Result<Arc<crate::table::Table>, String>),
+    /// It is for none: names and relations have parted, and these tables are to be left out.
+    Replaced(Vec<(TableKey, Parting)>),
     /// Nothing of it is applied.
     None,
 }

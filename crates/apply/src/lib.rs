@@ -35,6 +35,7 @@ mod lock_watch;
 mod plan;
 mod prefetch;
 mod reach;
+mod replaced;
 mod runaway;
 mod schedule;
 mod search;
@@ -59,6 +60,7 @@ pub use gate::{Advance, Gate, Hold, HoldError};
 pub use join::{Ended, JoinRequests, Joins, TableKey, joins};
 pub use prefetch::{Mode as PrefetchMode, Options as PrefetchOptions, PrefetchFigures};
 pub use reach::Reached;
+pub use replaced::{CopiedFrom, Parting};
 pub use state::{
     CopiedTable, PartitionRow, STATE_SCHEMA, STATE_SCHEMA_SQL, State, SubscriptionRow, Suspicion,
 };

@@ -22,12 +22,13 @@
 
 mod again;
 mod partitions;
+mod replaced;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base::{Lsn, SubscriptionName, quote_literal};
+use base::{Lsn, Oid, SubscriptionName, quote_literal};
 use client::{ConnInfo, Session, SnapshotText, Wire};
 use tokio_postgres::types::PgLsn;
 
@@ -36,6 +37,7 @@ use crate::error::{Error, Kind};
 use crate::join::TableKey;
 use crate::reach::Reached;
 
+pub(crate) use self::replaced::LEAVE_OUT;
 pub use partitions::{PartitionRow, Suspicion};
 
 /// The schema that holds our state; never copied, never applied.
@@ -85,6 +87,10 @@ pub struct CopiedTable {
     pub begun: bool,
     /// All of it was copied, and it takes part.
     pub finished: bool,
+    /// The relation of the source that it was copied from; not known where an older version copied it.
+    pub source_oid: Option<Oid>,
+    /// Why it was left out: its name and that relation have parted ([`crate::Parting`]).
+    pub replaced: Option<String>,
 }
 
 /// The control session and the subscription it speaks for.
@@ -134,6 +140,8 @@ CREATE TABLE IF NOT EXISTS pgsluice.copied_table (
     begun bool NOT NULL DEFAULT false,
     finished bool NOT NULL DEFAULT false,
     rows int8,
+    source_oid oid,
+    replaced text,
     PRIMARY KEY (subscription, schema_name, table_name));
 CREATE TABLE IF NOT EXISTS pgsluice.progress (
     subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
@@ -409,9 +417,11 @@ impl State {
     /// # Errors
     /// As every query's.
     pub async fn copied_tables(&self) -> Result<Vec<CopiedTable>, Error> {
-        // An older version made no column for the snapshot.
+        // An older version made no columns for some of it.
         let sql = "SELECT schema_name, table_name, consistent_point, begun, finished, \
-                          pg_catalog.to_jsonb(t) ->> 'snapshot' \
+                          pg_catalog.to_jsonb(t) ->> 'snapshot', \
+                          (pg_catalog.to_jsonb(t) ->> 'source_oid')::pg_catalog.oid, \
+                          pg_catalog.to_jsonb(t) ->> 'replaced' \
                      FROM pgsluice.copied_table t WHERE subscription = $1";
         let rows = self.session.query(sql, &[&self.name.as_str()]).await;
         let table = |row: tokio_postgres::Row| {
@@ -423,6 +433,8 @@ impl State {
                 since: lsn(&row, 2).map(|lsn| Since { lsn, snapshot }),
                 begun: row.get(3),
                 finished: row.get(4),
+                source_oid: row.get::<_, Option<u32>>(6).map(Oid),
+                replaced: row.get(7),
             })
         };
         rows.map_err(|error| self.damaged(error))?.into_iter().map(table).collect()
@@ -452,21 +464,6 @@ impl State {
         self.execute(sql, &[&PgLsn::from(consistent_point.as_u64()), &schemas, &names, &copy_data])
             .await
             .map(drop)
-    }
-
-    /// These tables, given as schema and name, are to take part and do not
-    /// yet. What is known of one already stays.
-    ///
-    /// # Errors
-    /// As every query's.
-    pub async fn add_tables(&self, tables: &[TableKey]) -> Result<(), Error> {
-        let (schemas, names): (Vec<&str>, Vec<&str>) =
-            tables.iter().map(|(schema, name)| (schema.as_str(), name.as_str())).unzip();
-        let sql = "INSERT INTO pgsluice.copied_table (subscription, schema_name, table_name) \
-                   SELECT $1, t.schema_name, t.table_name \
-                     FROM unnest($2::text[], $3::text[]) AS t (schema_name, table_name) \
-                   ON CONFLICT DO NOTHING";
-        self.execute(sql, &[&schemas, &names]).await.map(drop)
     }
 
     /// Makes room for the snapshots of copies, where an older version has made none.

@@ -111,9 +111,16 @@ impl Target {
         }
         let reached = state.attach_origin(&mut wire).await?;
         let name = options.subscription.application_name("catalog");
-        let settings = [("search_path", ""), ("idle_session_timeout", "0")];
+        // What it writes, that a table is left out, must be durable before anything behind it is confirmed.
+        let settings = [
+            ("search_path", ""),
+            ("idle_session_timeout", "0"),
+            ("synchronous_commit", "on"),
+            ("default_transaction_read_only", "off"),
+        ];
         let mut catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
         catalog.types.clone_from(&options.types);
+        catalog.copied_from.clone_from(&options.copied_from);
         let mut pids = vec![backend(&mut wire).await?];
         let mut wires = vec![wire];
         let wanted = options.sessions();

@@ -33,7 +33,8 @@ pub use pipeline::run;
 pub use preflight::check;
 pub use retry::Verdict;
 pub use settings::{
-    Binary, Origin, Settings, SourceMode, SynchronousCommit, decoding_dir, restart_file, spool_dir,
+    Binary, OnTableReplaced, Origin, Settings, SourceMode, SynchronousCommit, decoding_dir, restart_file,
+    spool_dir,
 };
 pub use shared::Passes;
 pub use status::{

@@ -388,7 +388,16 @@ mod tests {
         status.set_progress(Arc::new(base::Progress::starting_at(base::Lsn::new(100))));
         let since = apply::Since::from(base::Lsn::new(300));
         let (schema, table) = ("public".to_owned(), "late".to_owned());
-        let late = apply::CopiedTable { schema, table, since: Some(since), begun: true, finished: true };
+        let (source_oid, replaced) = (None, None);
+        let late = apply::CopiedTable {
+            schema,
+            table,
+            since: Some(since),
+            begun: true,
+            finished: true,
+            source_oid,
+            replaced,
+        };
         status.await_consistency(&[late], None);
         status.set_phase(crate::Phase::Streaming);
         for line in [

@@ -13,6 +13,7 @@
 
 mod archive;
 mod compare;
+mod copied_from;
 mod feed;
 mod form;
 mod identity;
@@ -38,6 +39,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, DirSpool};
 
+pub(crate) use self::copied_from::learn_at_adoption;
 use self::feed::{Decoded, Feed};
 pub(crate) use self::form::may_be_binary;
 use self::relook::Cause;
@@ -214,6 +216,9 @@ impl Attempt<'_> {
         }
         let mut ends = self.look(past).await?;
         self.check(&ends)?;
+        if ends.row.is_some() {
+            ends.state.keep_oids().await?;
+        }
         let began = ends.row.as_ref().and_then(|row| row.consistent_point);
         if began.is_none() {
             let Ends { state, source, published, targets, .. } = &mut ends;
@@ -346,6 +351,7 @@ impl Attempt<'_> {
         let sysid = ends.identity.system_id.to_string();
         let timeline = i64::from(ends.identity.timeline);
         ends.state.create(&self.settings.publications, &sysid, timeline, &dbname).await?;
+        ends.state.keep_oids().await?;
         if ends.row.is_some() {
             // It may have been begun on another, of which nothing was kept.
             ends.state.change_timeline(timeline, Lsn::INVALID).await?;
@@ -408,7 +414,8 @@ impl Attempt<'_> {
         let unfinished: Vec<TableName> = recorded
             .iter()
             .filter(|table| {
-                !table.finished && !refused.contains(&(table.schema.clone(), table.table.clone()))
+                let key = (table.schema.clone(), table.table.clone());
+                !table.finished && table.replaced.is_none() && !refused.contains(&key)
             })
             .map(|table| TableName::new(&table.schema, &table.table))
             .collect();
@@ -464,6 +471,7 @@ impl Attempt<'_> {
     ) -> Result<Vec<TableName>, Error> {
         let settings = self.settings;
         let copied = jobs.iter().map(|job| job.table().name.clone()).collect();
+        let oids = jobs.iter().map(|job| (job.table().name.clone(), job.table().oid)).collect();
         let snapshot =
             copy::Snapshot { name: exported.snapshot_name.clone(), consistent_point: exported.since.lsn };
         let options = copy::Options {
@@ -483,6 +491,7 @@ impl Attempt<'_> {
                 subscription: settings.subscription.clone(),
                 joins_later,
                 snapshot: exported.since.snapshot.clone(),
+                oids,
             }),
         };
         copy::copy_tables(attempt, jobs, self.stop).await?;
@@ -509,7 +518,7 @@ impl Attempt<'_> {
         let mut skip = self.status.skip_lsn();
         skip.mark_unchanged();
         let mut row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
-        let options = self.apply_options(&ends, row.skip_lsn.take()).await?;
+        let mut options = self.apply_options(&ends, row.skip_lsn.take()).await?;
         if options.unconverted {
             ends.wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
         }
@@ -518,6 +527,7 @@ impl Attempt<'_> {
             SourceMode::Logical => None,
             SourceMode::Wal => Some(self.restart(&ends)?),
         };
+        options.copied_from = self.copied_from(&ends, restart.as_ref()).await?;
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
         let copied = furthest(&joined);
         let takes_part: Vec<TableKey> = joined.keys().cloned().collect();
@@ -626,6 +636,7 @@ impl Attempt<'_> {
             workers: settings.max_parallel_apply_workers_per_subscription,
             commit_order: settings.commit_order,
             streaming: settings.streaming,
+            copied_from: apply::CopiedFrom::default(),
             skip_lsn,
             gate: Arc::clone(self.status.gate()),
             prefetch: Some(apply::PrefetchOptions {

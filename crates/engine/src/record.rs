@@ -3,11 +3,12 @@
 //! Written on the copy's own connection and in its own transactions, because
 //! the record is true only together with the rows.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use apply::{STATE_SCHEMA, Since};
 use async_trait::async_trait;
-use base::{Lsn, PgSnapshot, SubscriptionName, quote_literal};
+use base::{Lsn, Oid, PgSnapshot, SubscriptionName, quote_literal};
 use client::Wire;
 use copy::{CopyRecord, Recorded};
 use source::publication::TableName;
@@ -20,6 +21,8 @@ pub(crate) struct Record {
     pub(crate) joins_later: bool,
     /// What the copy's snapshot sees, where it is not what committed before the consistent point.
     pub(crate) snapshot: Option<Arc<PgSnapshot>>,
+    /// What the tables are on the source.
+    pub(crate) oids: HashMap<TableName, Oid>,
 }
 
 impl Record {
@@ -33,9 +36,11 @@ impl Record {
         )
     }
 
-    /// What is not in the copy, as columns of the table's row.
-    fn since(&self, consistent_point: Lsn) -> String {
-        Since { lsn: consistent_point, snapshot: self.snapshot.clone() }.columns()
+    /// What is copied, and what is not in the copy, as columns of the table's row.
+    fn since(&self, table: &TableName, consistent_point: Lsn) -> String {
+        let since = Since { lsn: consistent_point, snapshot: self.snapshot.clone() }.columns();
+        let oid = self.oids.get(table).map_or("NULL".to_owned(), ToString::to_string);
+        format!("{since}, source_oid = {oid}, replaced = NULL")
     }
 
     async fn set(&self, target: &mut Wire, table: &TableName, values: &str) -> Result<(), client::Error> {
@@ -66,7 +71,7 @@ impl CopyRecord for Record {
         table: &TableName,
         consistent_point: Lsn,
     ) -> Result<(), client::Error> {
-        self.set(target, table, &format!("begun = true, {}", self.since(consistent_point))).await
+        self.set(target, table, &format!("begun = true, {}", self.since(table, consistent_point))).await
     }
 
     async fn finished(
@@ -79,7 +84,7 @@ impl CopyRecord for Record {
         let values = format!(
             "begun = true, finished = {}, {}, rows = {rows}",
             !self.joins_later,
-            self.since(consistent_point)
+            self.since(table, consistent_point)
         );
         self.set(target, table, &values).await
     }

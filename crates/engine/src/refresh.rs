@@ -19,16 +19,23 @@
 //! A table is copied only if the target's is empty (or an attempt of ours has
 //! begun to fill it): rows that are there already would collide with the
 //! copied ones long after somebody could have said what to do with them.
+//!
+//! A table whose name another has on the source is left out, and joins again
+//! as a new one does ([`replaced`]).
 
-use std::collections::{BTreeMap, HashMap};
+mod replaced;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use apply::{Joins, Since, State, TableKey};
-use base::Lsn;
+use apply::{CopiedTable, Joins, Since, State, TableKey};
+use base::{Lsn, Oid};
 use client::Session;
 use copy::CopyJob;
 use source::publication::{self, PublishedTable, TableName};
 
+use self::replaced::{Apart, written};
+use crate::OnTableReplaced;
 use crate::error::Error;
 use crate::left_out::Judge;
 use crate::partitions::Partitions;
@@ -43,6 +50,8 @@ const RETRY_INTERVALS: [Duration; 3] =
 
 /// What could not be compared yet is looked at again soon.
 const POSTPONED: Duration = Duration::from_secs(1);
+/// While the stream is awaited, behind which a table is left out.
+const APART_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Behind all that has committed, flushed or not.
 pub(crate) const WRITTEN: &str = "\
@@ -66,6 +75,8 @@ pub(crate) struct Refreshing<'a> {
     partitions: Partitions,
     /// Why the look at them failed, as it was logged.
     partitions_failed: Option<String>,
+    /// Tables that still take part, though the source has others of their names.
+    apart: BTreeMap<TableKey, Apart>,
 }
 
 /// What is to be known of the stream that tables would join.
@@ -107,6 +118,7 @@ impl<'a> Refreshing<'a> {
             gone: BTreeMap::new(),
             partitions: Partitions::default(),
             partitions_failed: None,
+            apart: BTreeMap::new(),
         }
     }
 
@@ -117,6 +129,7 @@ impl<'a> Refreshing<'a> {
         let mut failures = 0;
         let mut source = None;
         let mut digest = None;
+        let joins = self.joins.clone();
         loop {
             let number = *asked.borrow_and_update();
             let wait = match self.round(&mut source, &mut digest, number).await {
@@ -147,6 +160,7 @@ impl<'a> Refreshing<'a> {
             };
             tokio::select! {
                 () = sleep => {}
+                () = joins.left_out() => digest = None,
                 changed = asked.changed() => {
                     digest = None;
                     // The sender lives as long as the status.
@@ -181,7 +195,7 @@ impl<'a> Refreshing<'a> {
         refresh.number = number;
         refresh.partitions = self.partitions.differing();
         // What waits may be able to join, and what is gone be forgotten, without any change of the publication.
-        let settled = refresh.waiting.is_empty() && self.gone.is_empty() && !forgot;
+        let settled = refresh.waiting.is_empty() && self.gone.is_empty() && self.apart.is_empty() && !forgot;
         *digest = settled.then_some(seen);
         self.tell(&refresh);
         self.attempt.status.set_refresh(refresh.clone());
@@ -192,8 +206,7 @@ impl<'a> Refreshing<'a> {
         if self.stream.binary
             && let Err(why) = may_be_binary((session.version(), self.state), pairs).await?
         {
-            let keys: Vec<TableKey> = new.iter().map(|(table, _)| key(&table.name)).collect();
-            self.state.add_tables(&keys).await?;
+            self.state.add_tables(&with_oids(&new)).await?;
             tracing::info!(
                 subscription = %settings.subscription,
                 "starting the stream anew: values come as text, for the sake of a table that was added: {why}"
@@ -213,6 +226,9 @@ impl<'a> Refreshing<'a> {
     /// How long it takes to the next look.
     fn until_next(&self) -> Duration {
         let interval = self.attempt.settings.refresh_interval;
+        if !self.apart.is_empty() {
+            return APART_INTERVAL;
+        }
         match self.partitions.postponed {
             true if interval.is_zero() => POSTPONED,
             true => interval.min(POSTPONED),
@@ -247,25 +263,34 @@ impl<'a> Refreshing<'a> {
     async fn look(&mut self, source: &Session) -> Result<Found, Error> {
         let settings = self.attempt.settings;
         let published = publication::inspect(source, &settings.publications).await?;
-        let recorded = self.state.copied_tables().await?;
+        let mut recorded = self.state.copied_tables().await?;
         if self.attempt.status.is_catching_up() {
             // A table that has just joined must not be taken for one that a crash of the target cannot take back.
             flush(self.state.session()).await?;
         }
+        self.leave_out(&published, &mut recorded, source).await?;
+        self.forget_left(&published, &recorded).await?;
         let mut refresh = Refresh::default();
         let mut forgot = false;
         if !self.stream.adopted {
-            let names = recorded.iter().map(|table| TableName::new(&table.schema, &table.table));
-            let gone = names.filter(|name| !published.iter().any(|published| published.name == *name));
+            let names = recorded
+                .iter()
+                .filter(|table| !self.is_apart(table))
+                .map(|table| (TableName::new(&table.schema, &table.table), table.source_oid));
+            let gone = names.filter(|(name, _)| !published.iter().any(|published| published.name == *name));
             forgot = self.forget(gone.collect(), source).await?;
         }
-        let recorded: HashMap<TableKey, _> =
-            recorded.into_iter().map(|table| ((table.schema.clone(), table.table.clone()), table)).collect();
-        let still: Vec<_> =
-            published.iter().filter_map(|table| recorded.get(&key(&table.name)).cloned()).collect();
+        let all = recorded;
+        let recorded: HashMap<TableKey, &CopiedTable> =
+            all.iter().map(|table| ((table.schema.clone(), table.table.clone()), table)).collect();
+        let still: Vec<CopiedTable> = published
+            .iter()
+            .filter_map(|table| recorded.get(&key(&table.name)).map(|table| (*table).clone()))
+            .collect();
         self.attempt.status.await_recorded(&still);
         let is_joined = |table: &PublishedTable| {
-            recorded.get(&key(&table.name)).is_some_and(|recorded| recorded.finished)
+            let key = key(&table.name);
+            recorded.get(&key).is_some_and(|recorded| recorded.finished) && !self.apart.contains_key(&key)
         };
         let (joined, missing): (Vec<_>, Vec<_>) = published.into_iter().partition(is_joined);
         refresh.joined = joined.len() as u64;
@@ -274,16 +299,26 @@ impl<'a> Refreshing<'a> {
         let refused = self.refused(&missing, source).await?;
         let mut new = Vec::new();
         for table in missing {
+            if let Some(reason) = self.waits_for_stream(&table) {
+                refresh.waiting.push(WaitingTable { table: table.name.to_string(), reason });
+                continue;
+            }
             if let Some(reason) = refused.get(&key(&table.name)) {
                 let reason = reason.clone();
                 refresh.waiting.push(WaitingTable { table: table.name.to_string(), reason });
                 continue;
             }
-            let begun = recorded.get(&key(&table.name)).is_some_and(|recorded| recorded.begun);
             let target = targets.get(&table.name);
-            let versions = (source.version(), self.state.session().version());
-            match self.job(&table, target, versions, begun).await? {
+            let known = recorded.get(&key(&table.name)).copied();
+            let job = match self.job(&table, target, source, known)? {
+                Ok(job) => self.rows_in_the_way(source, &table, known).await?.map_or(Ok(job), Err),
+                Err(error) => Err(self.remedy(&table, &all, error).await?),
+            };
+            match job {
                 Ok(job) => {
+                    if known.is_some_and(|known| known.replaced.is_some() && self.may_empty(known)) {
+                        self.state.copy_replaced_again(&key(&table.name)).await?;
+                    }
                     refresh.joining.push(table.name.to_string());
                     new.push((table, job));
                 }
@@ -314,25 +349,21 @@ impl<'a> Refreshing<'a> {
 
     /// Forgets those of `gone` whose last changes have come; whether there were
     /// any.
-    async fn forget(&mut self, gone: Vec<TableName>, source: &Session) -> Result<bool, Error> {
+    async fn forget(&mut self, gone: Vec<(TableName, Option<Oid>)>, source: &Session) -> Result<bool, Error> {
         let mut forgot = false;
-        self.gone.retain(|name, _| gone.contains(name));
+        self.gone.retain(|name, _| gone.iter().any(|(gone, _)| gone == name));
         let applied = self.attempt.status.progress().snapshot().applied;
-        for name in gone {
+        for (name, oid) in gone {
             let since = match self.gone.get(&name) {
                 Some(since) => *since,
                 None => {
-                    let row = source.query_one(WRITTEN, &[]).await.map_err(|error| source.error(error))?;
-                    let end: Option<String> = row.get(0);
-                    let end = end.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID);
+                    let end = written(source).await?;
                     self.gone.insert(name.clone(), end);
                     end
                 }
             };
             if applied >= since {
-                tracing::info!(subscription = %self.attempt.settings.subscription, table = %name,
-                    "no longer in the publication: not replicated any more");
-                self.state.forget_table(&key(&name)).await?;
+                self.take_off(&name, oid, source).await?;
                 self.ended(self.joins.forget(key(&name)).await).await;
                 self.judge.iter().for_each(|judge| judge.takes_part.remove(&key(&name)));
                 self.gone.remove(&name);
@@ -343,14 +374,15 @@ impl<'a> Refreshing<'a> {
     }
 
     /// How a new table is copied; the inner error says why it cannot be.
-    async fn job(
+    fn job(
         &self,
         table: &PublishedTable,
         target: Option<&publication::TargetTable>,
-        versions: (base::PgVersion, base::PgVersion),
-        begun: bool,
+        source: &Session,
+        known: Option<&CopiedTable>,
     ) -> Result<Result<CopyJob, String>, Error> {
-        if self.stream.adopted {
+        let is_replaced = known.is_some_and(|known| known.replaced.is_some());
+        if self.stream.adopted && !is_replaced {
             return Ok(Err(format!(
                 "table \"{}\": the subscription was adopted, and its tables are its native owner's: after pgsluice \
                  release, ALTER SUBSCRIPTION ... REFRESH PUBLICATION takes it in",
@@ -362,46 +394,37 @@ impl<'a> Refreshing<'a> {
         {
             return Ok(Err(error.to_string()));
         }
-        let job = match CopyJob::new(table.clone(), target, versions.0, versions.1) {
-            Ok(job) => job,
-            Err(error) => return Ok(Err(error.to_string())),
-        };
-        if !self.attempt.settings.copy_data && begun {
+        if !self.attempt.settings.copy_data && known.is_some_and(|known| known.begun) && !is_replaced {
             return Ok(Err(format!(
                 "table \"{}\" was left out for some time, and copy_data is off. To have it emptied on the target and copied \
                  again: pgsluice run --copy-data on",
                 table.name
             )));
         }
-        if self.attempt.settings.copy_data && !begun {
-            let session = self.state.session();
-            let sql = format!("SELECT EXISTS (SELECT FROM {})", table.name.quoted());
-            let row = session.query_one(&sql, &[]).await.map_err(|error| session.error(error))?;
-            if row.get(0) {
-                return Ok(Err(format!(
-                    "table \"{0}\" of the target holds rows already, which the copied ones may collide with; empty it: \
-                     TRUNCATE {1}",
-                    table.name,
-                    table.name.quoted()
-                )));
-            }
-        }
-        Ok(Ok(job))
+        let versions = (source.version(), self.state.session().version());
+        Ok(CopyJob::new(table.clone(), target, versions.0, versions.1).map_err(|error| error.to_string()))
+    }
+
+    /// Whether the rows that the target has of a table may be removed: they are an attempt's of ours, or of a table that was
+    /// replaced, and the setting says so.
+    fn may_empty(&self, known: &CopiedTable) -> bool {
+        let copies = self.attempt.settings.on_table_replaced == OnTableReplaced::Copy;
+        known.begun || known.replaced.is_some() && copies
     }
 
     /// Copies new tables and lets them join.
     async fn join(&mut self, source: &Session, new: Vec<(PublishedTable, CopyJob)>) -> Result<(), Error> {
         let attempt = self.attempt;
         let name = &attempt.settings.subscription;
-        let keys: Vec<TableKey> = new.iter().map(|(table, _)| key(&table.name)).collect();
+        let tables = with_oids(&new);
         if let Some(judge) = &self.judge {
             // Before the snapshot is asked for: from now on none of their changes may be left out.
-            keys.iter().for_each(|key| judge.takes_part.insert(key.clone()));
+            tables.iter().for_each(|(key, _)| judge.takes_part.insert(key.clone()));
         }
-        self.ended(self.joins.begin(keys.clone()).await).await;
-        let joined = self.copy_and_finish(source, new, &keys).await;
+        self.ended(self.joins.begin(tables.clone()).await).await;
+        let joined = self.copy_and_finish(source, new, &tables).await;
         if joined.is_err() {
-            for key in keys {
+            for (key, _) in tables {
                 let recorded = self.state.copied_tables().await?;
                 let is_joined = |table: &apply::CopiedTable| {
                     table.finished && (&table.schema, &table.table) == (&key.0, &key.1)
@@ -420,24 +443,27 @@ impl<'a> Refreshing<'a> {
         &self,
         source: &Session,
         new: Vec<(PublishedTable, CopyJob)>,
-        keys: &[TableKey],
+        tables: &[(TableKey, Oid)],
     ) -> Result<(), Error> {
         let attempt = self.attempt;
         let name = &attempt.settings.subscription;
-        self.state.add_tables(keys).await?;
+        self.state.add_tables(tables).await?;
         let mut since = Since::from(Lsn::INVALID);
         let mut copied = Vec::new();
-        if attempt.settings.copy_data {
-            let jobs: Vec<CopyJob> = new.into_iter().map(|(_, job)| job).collect();
+        let jobs = self.to_copy(new).await?;
+        if !jobs.is_empty() {
             tracing::info!(subscription = %name, "copying {} tables that were added to the publication", jobs.len());
             let exported = attempt.late_snapshot(source, self.state).await?;
-            attempt.status.await_copies(keys, exported.since.lsn);
+            let keys: Vec<TableKey> = tables.iter().map(|(key, _)| key.clone()).collect();
+            attempt.status.await_copies(&keys, exported.since.lsn);
             copied = attempt.copy(&exported, jobs, true).await?;
             since = exported.since.clone();
             exported.close().await;
         }
-        for key in keys {
-            let joined = self.joins.finish(key.clone(), since.clone()).await;
+        for (key, _) in tables {
+            let is_copied = copied.contains(&TableName::new(&key.0, &key.1));
+            let since = if is_copied { since.clone() } else { Since::from(Lsn::INVALID) };
+            let joined = self.joins.finish(key.clone(), since).await;
             if let Err(reason) = self.ended(joined).await {
                 let table = format!("{}.{}", key.0, key.1);
                 return Err(Error::refused(Refusal::NotJoined { table, reason: reason.to_string() }));
@@ -446,6 +472,19 @@ impl<'a> Refreshing<'a> {
         }
         statistics::analyze(attempt.settings, copied, attempt.stop);
         Ok(())
+    }
+
+    /// Those of new tables that are copied: without `copy_data`, what was replaced, and what was begun for that.
+    async fn to_copy(&self, new: Vec<(PublishedTable, CopyJob)>) -> Result<Vec<CopyJob>, Error> {
+        let mut wanted: Option<HashSet<TableKey>> = None;
+        if !self.attempt.settings.copy_data {
+            let recorded = self.state.copied_tables().await?;
+            let owed = recorded.into_iter().filter(|table| table.begun || table.replaced.is_some());
+            wanted = Some(owed.map(|table| (table.schema, table.table)).collect());
+        }
+        let is_wanted =
+            |table: &PublishedTable| wanted.as_ref().is_none_or(|wanted| wanted.contains(&key(&table.name)));
+        Ok(new.into_iter().filter(|(table, _)| is_wanted(table)).map(|(_, job)| job).collect())
     }
 
     /// The applier has ended: so will this, as soon as that is noticed.
@@ -471,16 +510,24 @@ impl<'a> Refreshing<'a> {
     }
 }
 
+/// Tables with their OIDs on the source.
+fn with_oids(new: &[(PublishedTable, CopyJob)]) -> Vec<(TableKey, Oid)> {
+    new.iter().map(|(table, _)| (key(&table.name), table.oid)).collect()
+}
+
 fn key(name: &TableName) -> TableKey {
     (name.schema.clone(), name.name.clone())
 }
 
-/// Changes when the list of published tables, their columns or their filters
-/// do; asked often, so it must cost little.
+/// Changes when the list of published tables, what has their names, their
+/// columns or their filters do; asked often, so it must cost little.
 async fn published_digest(source: &Session, publications: &[String]) -> Result<String, Error> {
-    let sql = "SELECT pg_catalog.md5(coalesce(pg_catalog.string_agg(t::text, ' ' \
-                      ORDER BY t.pubname, t.schemaname, t.tablename), '')) \
-                 FROM pg_catalog.pg_publication_tables t WHERE t.pubname = ANY ($1)";
+    let sql = "SELECT pg_catalog.md5(coalesce(pg_catalog.string_agg(t::text || \
+                      coalesce(c.oid::text, ''), ' ' ORDER BY t.pubname, t.schemaname, t.tablename), '')) \
+                 FROM pg_catalog.pg_publication_tables t \
+                 LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname \
+                 LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename \
+                WHERE t.pubname = ANY ($1)";
     let row = source.query_one(sql, &[&publications]).await.map_err(|error| source.error(error))?;
     Ok(row.get(0))
 }

@@ -69,6 +69,8 @@ pub struct Settings {
     /// How often the publication is looked at for tables that were added or
     /// dropped; zero: only when somebody asks.
     pub refresh_interval: Duration,
+    /// What becomes of a table whose name another has on the source.
+    pub on_table_replaced: OnTableReplaced,
     /// How often the catalogs that are followed through the WAL are compared with the source's, besides at each start;
     /// zero: only then.
     pub catalog_check_interval: Duration,
@@ -91,6 +93,15 @@ pub enum SourceMode {
     Logical,
     /// Physical WAL, decoded here.
     Wal,
+}
+
+/// What becomes of a table whose name has passed to another on the source, so that its rows here are the old one's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTableReplaced {
+    /// Nothing more is applied to it until somebody has removed its rows.
+    LeaveOut,
+    /// Its rows are removed, and it is copied again.
+    Copy,
 }
 
 /// Whether values are asked for in binary form.

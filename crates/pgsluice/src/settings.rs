@@ -155,6 +155,17 @@ pub(crate) struct Stream {
     #[arg(long, default_value = "10s", value_name = "DURATION")]
     pub(crate) refresh_interval: Milliseconds,
 
+    /// What becomes of a table when the source has another of its name: `leave_out`
+    /// or `copy`
+    ///
+    /// It was dropped and made again, or another was renamed to its name. Nothing
+    /// of that one is applied to the old one's rows. `leave_out` says so, goes on
+    /// with the other tables, and waits until somebody has removed the target's
+    /// rows; `copy` removes them and copies the table again, whatever `copy_data`
+    /// says.
+    #[arg(long, value_enum, default_value = "leave_out", value_name = "WHAT")]
+    pub(crate) on_table_replaced: OnTableReplaced,
+
     /// With source_mode = wal, read WAL that the source has removed from here
     ///
     /// A directory that the source's archive_command or pg_receivewal fills,
@@ -361,6 +372,14 @@ pub(crate) enum Binary {
 pub(crate) enum Origin {
     Any,
     None,
+}
+
+/// See [`Stream::on_table_replaced`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum OnTableReplaced {
+    LeaveOut,
+    Copy,
 }
 
 /// See [`Apply::synchronous_commit`].

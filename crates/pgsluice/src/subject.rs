@@ -12,8 +12,8 @@ use engine::{PrefetchMode, Settings};
 
 use crate::failure::Failure;
 use crate::settings::{
-    Apply, Binary, CommitOrder, Ends, KeepCommitTimestamps, Origin, Prefetch, SourceMode, SynchronousCommit,
-    Table,
+    Apply, Binary, CommitOrder, Ends, KeepCommitTimestamps, OnTableReplaced, Origin, Prefetch, SourceMode,
+    SynchronousCommit, Table,
 };
 
 /// No setting: if it is set, every change is applied by itself, as after a
@@ -150,6 +150,10 @@ impl Subject {
             wal_receiver_timeout: stream.wal_receiver_timeout.0,
             wal_retrieve_retry_interval: stream.wal_retrieve_retry_interval.0,
             refresh_interval: stream.refresh_interval.0,
+            on_table_replaced: match stream.on_table_replaced {
+                OnTableReplaced::LeaveOut => engine::OnTableReplaced::LeaveOut,
+                OnTableReplaced::Copy => engine::OnTableReplaced::Copy,
+            },
             wal_archive: stream.wal_archive.clone(),
             wal_stream: stream.wal_stream.0,
             synchronized_standby_slots: stream

@@ -4,15 +4,16 @@ use tokio::sync::mpsc;
 
 use super::{Planning, Work};
 use crate::error::Error;
-use crate::join::{Join, Request};
+use crate::join::{Join, Request, TableKey};
+use crate::replaced::Parting;
 
 impl Planning {
     pub(super) fn take_request(&mut self, request: Request) {
         match request {
             Request::Begin { tables, done } => {
                 self.early = None;
-                for table in tables {
-                    self.catalog.begin_join(table.clone());
+                for (table, oid) in tables {
+                    self.catalog.begin_join(table.clone(), oid);
                     self.asides.begin(table);
                 }
                 let _ = done.send(());
@@ -24,6 +25,17 @@ impl Planning {
             }
             Request::Finish { .. } => self.finishing.push_back(request),
         }
+    }
+
+    /// Leaves tables out before a change is passed over that would be theirs by name or by relation. The target says so
+    /// durably first: behind this the change counts as done.
+    pub(super) async fn leave_out(&mut self, parted: Vec<(TableKey, Parting)>) -> Result<(), Error> {
+        self.early = None;
+        for (table, why) in parted {
+            self.catalog.leave_out(&self.options.subscription, &table, &why).await?;
+        }
+        self.left_out.notify_one();
+        Ok(())
     }
 
     /// Lets tables join here, behind all that was passed. If the executor is

@@ -8,6 +8,7 @@ use base::{Lsn, Oid, SubscriptionName};
 use crate::gate::Gate;
 use crate::join::TableKey;
 use crate::prefetch::Options as PrefetchOptions;
+use crate::replaced::CopiedFrom;
 
 /// A batch is full at this share of what is written at once: the rest is for
 /// what is settled. It is also how large a part of a large transaction is.
@@ -52,6 +53,8 @@ pub struct Options {
     /// The stream may bring transactions while they are open: where order is preserved, they are then executed while
     /// they come, on a session besides.
     pub streaming: bool,
+    /// The relations that the tables were copied from.
+    pub copied_from: CopiedFrom,
     /// The transaction to pass over, by its commit LSN.
     pub skip_lsn: Option<Lsn>,
     /// Where the stream can be held between transactions.

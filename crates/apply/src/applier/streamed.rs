@@ -50,7 +50,8 @@ impl Planning {
             match self.catalog.resolve(&relation, (Lsn::new(u64::MAX), xid)).await {
                 Ok(Part::Joined(table)) => tables.push((relation, Some(table))),
                 Ok(Part::None) => tables.push((relation, None)),
-                Ok(Part::Joining(..)) => {
+                // If it commits, it is looked at again.
+                Ok(Part::Joining(..) | Part::Replaced(_)) => {
                     self.give_up(xid);
                     return Ok(());
                 }

@@ -25,6 +25,8 @@ pub(super) async fn awaited(
             since: lsn.map(|lsn| Lsn::new(lsn.into()).into()),
             begun: row.try_get(2)?,
             finished: row.try_get(3)?,
+            source_oid: None,
+            replaced: None,
         })
     };
     let recorded: Vec<CopiedTable> = rows.iter().map(table).collect::<Result<_, _>>()?;

@@ -11,7 +11,7 @@ use super::native::{
 use super::{Failed, Outcome, adoption, refuse, target_session, usable_slot, wait_for_slot};
 use crate::error::Error;
 use crate::refusal::AdoptionRefusal as Why;
-use crate::{Settings, preflight};
+use crate::{Settings, pipeline, preflight};
 
 /// Read by whoever runs any subscription of this database, perhaps another
 /// role; nothing in it is secret.
@@ -75,7 +75,16 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
     let tables: Vec<(String, String)> =
         tables.into_iter().map(|(schema, table, _)| (schema, table)).collect();
     state.begin_at(at, &tables, false).await?;
+    let publications = publications(&state, name).await?;
+    pipeline::learn_at_adoption(name, (&source, &slot), &state, &publications).await?;
     Ok(Outcome::Done { at: Some(at), slot, tables: tables.len() })
+}
+
+/// Those of the native subscription, which T1 has stored.
+async fn publications(state: &State, name: &SubscriptionName) -> Result<Vec<String>, Error> {
+    let sql = "SELECT publications FROM pgsluice.subscription WHERE name = $1";
+    let row = state.session().query_one(sql, &[&name.as_str()]).await;
+    Ok(row.map_err(|error| state.session().error(error))?.get(0))
 }
 
 /// T1.

@@ -290,7 +290,8 @@ mod tests {
 
     fn table(name: &str, at: u64, begun: bool, finished: bool) -> CopiedTable {
         let since = (at > 0).then(|| Since::from(Lsn::new(at)));
-        CopiedTable { schema: "s".into(), table: name.into(), since, begun, finished }
+        let (source_oid, replaced) = (None, None);
+        CopiedTable { schema: "s".into(), table: name.into(), since, begun, finished, source_oid, replaced }
     }
 
     fn streaming_from(at: u64, recorded: &[CopiedTable], looked: Option<Lsn>) -> Status {

@@ -32,6 +32,7 @@ mod progress;
 mod refresh;
 mod relaxed;
 mod relook;
+mod replaced;
 mod settled;
 mod shared;
 #[allow(dead_code, reason = "the golden themes use other words of it")]

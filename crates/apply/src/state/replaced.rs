@@ -1,0 +1,90 @@
+//! What the target remembers of the relations that tables were copied from:
+//! see [`crate::replaced`].
+
+use base::Oid;
+
+use super::State;
+use crate::error::Error;
+use crate::join::TableKey;
+use crate::replaced::Parting;
+
+/// $1 subscription, $2 schema, $3 name, $4 why. Its rows are not what the source has, and not rows of an attempt of ours
+/// that may be removed unasked.
+pub(crate) const LEAVE_OUT: &str = "\
+UPDATE pgsluice.copied_table SET finished = false, begun = false, replaced = $4
+ WHERE subscription = $1 AND schema_name = $2 AND table_name = $3";
+
+impl State {
+    /// Makes room for the source's OIDs, where an older version has made none.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn keep_oids(&self) -> Result<(), Error> {
+        // As for snapshots: nobody is to wait behind this for long.
+        const MAKE: &str = "DO $$ BEGIN \
+            PERFORM pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice')), \
+                    pg_catalog.set_config('lock_timeout', '3s', true); \
+            IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
+                            WHERE a.attrelid = 'pgsluice.copied_table'::pg_catalog.regclass AND a.attname = 'replaced') \
+            THEN ALTER TABLE pgsluice.copied_table ADD COLUMN IF NOT EXISTS source_oid pg_catalog.oid, \
+                 ADD COLUMN replaced pg_catalog.text; END IF; END $$";
+        self.session.batch_execute(MAKE).await.map_err(|error| self.session.error(error).into())
+    }
+
+    /// Stores what tables were copied from, where nothing was known.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn learn_oids(&self, tables: &[(TableKey, Oid)]) -> Result<(), Error> {
+        let (schemas, names, oids) = columns(tables);
+        let sql = "UPDATE pgsluice.copied_table t SET source_oid = l.source_oid \
+                     FROM unnest($2::text[], $3::text[], $4::oid[]) AS l (schema_name, table_name, source_oid) \
+                    WHERE t.subscription = $1 AND t.schema_name = l.schema_name AND t.table_name = l.table_name \
+                      AND t.source_oid IS NULL";
+        self.execute(sql, &[&schemas, &names, &oids]).await.map(drop)
+    }
+
+    /// These tables, each with its OID on the source, are to take part and do
+    /// not yet. What is known of one already stays, but for the OID.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn add_tables(&self, tables: &[(TableKey, Oid)]) -> Result<(), Error> {
+        let (schemas, names, oids) = columns(tables);
+        let sql = "INSERT INTO pgsluice.copied_table AS c (subscription, schema_name, table_name, source_oid) \
+                   SELECT $1, t.schema_name, t.table_name, t.source_oid \
+                     FROM unnest($2::text[], $3::text[], $4::oid[]) AS t (schema_name, table_name, source_oid) \
+                   ON CONFLICT (subscription, schema_name, table_name) \
+                   DO UPDATE SET source_oid = excluded.source_oid WHERE NOT c.finished";
+        self.execute(sql, &[&schemas, &names, &oids]).await.map(drop)
+    }
+
+    /// Nothing more is applied to `table`, until it is copied again.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn leave_out(&self, table: &TableKey, why: &Parting) -> Result<(), Error> {
+        self.execute(LEAVE_OUT, &[&table.0, &table.1, &why.to_string()]).await.map(drop)
+    }
+
+    /// `table`, which was left out, is to be copied again, and its rows are
+    /// removed for that.
+    ///
+    /// # Errors
+    /// As every query's.
+    pub async fn copy_replaced_again(&self, table: &TableKey) -> Result<(), Error> {
+        let sql = "UPDATE pgsluice.copied_table SET begun = true WHERE subscription = $1 AND schema_name = $2 \
+                   AND table_name = $3 AND NOT finished AND replaced IS NOT NULL";
+        self.execute(sql, &[&table.0, &table.1]).await.map(drop)
+    }
+}
+
+fn columns(tables: &[(TableKey, Oid)]) -> (Vec<&str>, Vec<&str>, Vec<u32>) {
+    let mut columns = (Vec::new(), Vec::new(), Vec::new());
+    for ((schema, name), oid) in tables {
+        columns.0.push(schema.as_str());
+        columns.1.push(name.as_str());
+        columns.2.push(oid.0);
+    }
+    columns
+}
