@@ -118,7 +118,7 @@ base::catalogue! {
         },
         "`disable_on_error` is set, and a change does not fit the target. The error itself, which stands first in the \
          message, has an entry of its own.",
-        "Repair the cause, or pass over the transaction with `pgsluice skip --lsn`; then `pgsluice enable` and \
+        "Repair the cause, or pass over the transaction with `pgsluice skip --lsn LSN`; then `pgsluice enable` and \
          `pgsluice run`.",
         &[DISABLED],
     ),
@@ -178,7 +178,7 @@ base::catalogue! {
         Doing::Decoding,
         "The catalogs that were followed are not the source's",
         Kind::Refused(Refusal::OtherCatalogs(vec![
-            "pg_class (0,7): Class { oid: 16384, name: \"orders\" } was not followed".to_owned(),
+            "pg_class (0,7): relation \"orders\" was not followed".to_owned(),
         ])),
         "With `source_mode = wal`, what tables, columns and publications are is followed through the WAL and compared with \
          the source, at each start and every `catalog_check_interval`. They differ: somebody changed files of the source \
@@ -469,7 +469,7 @@ base::catalogue! {
         "The native subscription is to skip a transaction",
         AdoptionRefusal::Skips { native: NATIVE.to_owned(), name: name() },
         "`ALTER SUBSCRIPTION ... SKIP` was given and not met yet; pgsluice would not know of it.",
-        "Let it skip first; or `ALTER SUBSCRIPTION ... SKIP (lsn = NONE)`, adopt, and `pgsluice skip --lsn`.",
+        "Let it skip first; or `ALTER SUBSCRIPTION ... SKIP (lsn = NONE)`, adopt, and `pgsluice skip --lsn LSN`.",
         &[ADOPT],
     ),
     Kind::Refused(Refusal::Adoption(AdoptionRefusal::Synchronising { .. })) => adopting(

@@ -208,7 +208,7 @@ impl fmt::Display for Error {
             Kind::NotRunning { subscription } => {
                 write!(
                     f,
-                    "no process on this machine runs subscription \"{subscription}\" with this state_dir; pgsluice run starts one"
+                    "no process on this machine runs subscription \"{subscription}\" with this state_dir; the command run starts one"
                 )
             }
             Kind::PathTooLong { path } => write!(
@@ -549,7 +549,8 @@ impl Conversation {
             Request::Advance { .. } => ADVANCE_MAX + ANSWER_TIMEOUT,
             _ => ANSWER_TIMEOUT,
         };
-        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {bound:?}"));
+        let late =
+            || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", bound.as_secs()));
         let answered = tokio::time::timeout(bound, self.exchange(request)).await;
         let answer = answered
             .unwrap_or_else(|_| Err(late()))

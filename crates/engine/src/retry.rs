@@ -5,6 +5,7 @@
 //! | a connection: lost, refused, server starting or stopping | again at once, then after 0.2 s, 0.4 s ... up to `wal_retrieve_retry_interval` |
 //! | a deadlock, a serialization failure, a source that is a standby or goes on on another timeline, values that must come as text | as above |
 //! | a change that does not fit the target (a conflict that is an error, a missing column) | after the interval; with `disable_on_error` the subscription is disabled instead |
+//! | a first copy that lacks a partition of the target, or a name that its functions do not find | after the interval |
 //! | the spool's disk, another error of a server, catalogs that are being rewritten, the disk of what is decoded | after the interval |
 //! | settings, rights, a password, a certificate, a schema that the target does not take, a slot that is not what the target remembers, WAL that cannot be decoded, the name in use | stop: only a person can help |
 //!
@@ -38,6 +39,7 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         }
         Kind::Silent(_) | Kind::SourceIsStandby | Kind::LeftTimeline { .. } => Verdict::Soon,
         Kind::Copy(error) if error.is_retryable() => Verdict::Soon,
+        Kind::Copy(error) if error.is_repairable() => Verdict::Later,
         Kind::Schema(error) if error.is_retryable() => Verdict::Soon,
         Kind::Copy(_)
         | Kind::Schema(_)

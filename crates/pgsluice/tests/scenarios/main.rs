@@ -9,6 +9,7 @@
 mod adopt;
 mod archived;
 mod bags;
+mod commands;
 mod conflicts;
 mod create_schema;
 mod decoded;
@@ -24,6 +25,7 @@ mod prefetch;
 mod progress;
 mod refresh;
 mod relaxed;
+mod remedies;
 mod settled;
 mod shared;
 #[allow(dead_code, reason = "the golden themes use other words of it")]
