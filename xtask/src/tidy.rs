@@ -119,7 +119,8 @@ fn debug_output(path: &str, text: &str) -> Vec<String> {
     if !is_product || ["tests", "simulation", "testkit", "bench"].iter().any(|own| parts.contains(own)) {
         return Vec::new();
     }
-    let inside = ["panic", "assert", "assert_eq", "assert_ne", "debug_assert", "unreachable", "debug", "trace"];
+    let inside =
+        ["panic", "assert", "assert_eq", "assert_ne", "debug_assert", "unreachable", "debug", "trace"];
     let lines: Vec<&str> = text.lines().take_while(|line| *line != "#[cfg(test)]").collect();
     let is_debug = |line: &str| {
         let field = line.match_indices("= ?").any(|(at, _)| line[at + 3..].starts_with(char::is_alphabetic));

@@ -8,7 +8,7 @@ use proto::frame::ServerError;
 use txn::{AssemblyError, Begin};
 
 use crate::state::STATE_SCHEMA;
-use crate::table::MappingError;
+use crate::table::{MappingError, quoted_name};
 
 /// What stopped the applier. The target holds whole transactions up to its
 /// stored progress, whatever it was.
@@ -268,8 +268,9 @@ impl fmt::Display for Error {
             Kind::NoIdentity { table, operation, xid, finished_at } => write!(
                 f,
                 "the source sent {operation} for table \"{table}\" without a replica identity, in transaction {xid}, \
-                 finished at {finished_at}; ALTER TABLE {table} REPLICA IDENTITY FULL on the source, and skip what was \
-                 sent already: pgsluice skip --lsn {finished_at}"
+                 finished at {finished_at}; ALTER TABLE {} REPLICA IDENTITY FULL on the source, and skip what was \
+                 sent already: pgsluice skip --lsn {finished_at}",
+                quoted_name(table)
             ),
             Kind::PutAside(error) => {
                 write!(f, "changes cannot be put aside in the spool directory, or read back from it: {error}; the source sends \

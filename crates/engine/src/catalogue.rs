@@ -421,7 +421,7 @@ base::catalogue! {
         "A subscription of this name exists",
         AdoptionRefusal::MadeByRun { name: name(), native: NATIVE.to_owned() },
         "`pgsluice run` made a subscription of this name on the target.",
-        "Adopt under another name: `pgsluice adopt --subscription`, with `--native` for the native one's.",
+        "Adopt under another name: `pgsluice adopt --subscription NAME --native NAME`, the second one the native one's.",
         &[ADOPT],
     ),
     Kind::Refused(Refusal::Adoption(AdoptionRefusal::NoSlot { .. })) => adopting(
@@ -526,7 +526,7 @@ base::catalogue! {
         "Another database of the target uses the name that is to adopt",
         AdoptionRefusal::OriginTaken { origin: "pgsluice_orders_0".to_owned(), name: name() },
         "Replication origins belong to the whole cluster, and one of this name exists.",
-        "Adopt under another name: `pgsluice adopt --subscription`, with `--native` for the native one's.",
+        "Adopt under another name: `pgsluice adopt --subscription NAME --native NAME`, the second one the native one's.",
         &[ADOPT],
     ),
     Kind::Refused(Refusal::Adoption(AdoptionRefusal::NotAdopted { .. })) => adopting(

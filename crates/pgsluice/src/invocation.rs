@@ -259,6 +259,9 @@ impl<'a> Named<'a> {
     fn at(text: &'a str, program: &Command) -> Option<Named<'a>> {
         let mut end = PROGRAM.len() + word(&text[PROGRAM.len()..]).len();
         let command = &text[PROGRAM.len()..end];
+        if command == "--help" {
+            return Some(Named { text: &text[..end], command, flags: Vec::new(), takes: Vec::new() });
+        }
         let mut own = program.find_subcommand(command)?;
         if own.has_subcommands() {
             let inner = word(text[end..].strip_prefix(' ')?);

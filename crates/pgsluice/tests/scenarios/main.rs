@@ -28,6 +28,7 @@ mod relaxed;
 mod remedies;
 mod settled;
 mod shared;
+mod statements;
 #[allow(dead_code, reason = "the golden themes use other words of it")]
 mod support;
 mod tables;
