@@ -126,12 +126,12 @@ fn debug_output(path: &str, text: &str) -> Vec<String> {
         let field = line.match_indices("= ?").any(|(at, _)| line[at + 3..].starts_with(char::is_alphabetic));
         !line.trim_start().starts_with("//") && (line.contains(":?}") || line.contains(":#?}") || field)
     };
-    // The macro whose arguments they are: the nearest one that opens before.
+    // The macro whose arguments they are opens a few lines before, perhaps with another one inside.
     let is_inside = |at: usize| {
         let before = lines[at.saturating_sub(DEBUG_LINES)..=at].join("\n");
-        let opened = before.rfind("!(").map_or("", |end| &before[..end]);
-        let name = opened.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default();
-        inside.contains(&name) || before.contains("Debug for ")
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let names = before.match_indices("!(").map(|(end, _)| before[..end].rsplit(|c| !is_word(c)).next());
+        names.flatten().any(|name| inside.contains(&name)) || before.contains("Debug for ")
     };
     let found = (0..lines.len()).filter(|&at| is_debug(lines[at]) && !is_inside(at));
     found.map(|at| format!("line {}: Debug output in a text that a person may read", at + 1)).collect()

@@ -430,7 +430,7 @@ impl Caller {
         if let Ok(read) = tokio::time::timeout_at(deadline, &mut reading).await {
             return read;
         }
-        tracing::warn!("a caller held the stream for {HOLD_MAX:?}: released");
+        tracing::warn!("a caller held the stream for {} s: released", HOLD_MAX.as_secs());
         self.hold = None;
         reading.await
     }
@@ -500,7 +500,8 @@ impl Caller {
         *deadline = tokio::time::Instant::now() + HOLD_MAX;
         advanced.unwrap_or_else(|_| {
             Err(format!(
-                "the target did not get level with the source within {ADVANCE_MAX:?}: it lags behind"
+                "the target did not get level with the source within {} s: it lags behind",
+                ADVANCE_MAX.as_secs()
             ))
         })
     }
