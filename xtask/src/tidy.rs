@@ -14,9 +14,12 @@ const LINES_MAX: usize = 800;
 /// Directories that hold nothing of ours.
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
+/// How far in front of its arguments a macro may be.
+const DEBUG_LINES: usize = 6;
+
 type Rule = fn(&str, &str) -> Vec<String>;
 
-const RULES: [Rule; 6] = [length, header, unfinished, ignored_tests, one_title, home_paths];
+const RULES: [Rule; 7] = [length, header, unfinished, ignored_tests, debug_output, one_title, home_paths];
 
 /// What is wrong with the files of the workspace.
 pub(crate) fn complaints() -> Result<Vec<String>> {
@@ -107,6 +110,33 @@ fn ignored_tests(path: &str, text: &str) -> Vec<String> {
     lines.map(|(number, _)| format!("line {number}: a test is ignored without a reason")).collect()
 }
 
+/// `Debug` in a text that a person may read: names of our own types, brackets, OIDs.
+///
+/// It may stand where only developers look: what a mistake of ours panics with, `debug!` and `trace!`, and `Debug` itself.
+fn debug_output(path: &str, text: &str) -> Vec<String> {
+    let is_product = path.starts_with("crates/") && path.contains("/src/") && is_rust(path);
+    let parts: Vec<&str> = path.split(['/', '.']).collect();
+    if !is_product || ["tests", "simulation", "testkit", "bench"].iter().any(|own| parts.contains(own)) {
+        return Vec::new();
+    }
+    let inside =
+        ["panic", "assert", "assert_eq", "assert_ne", "debug_assert", "unreachable", "debug", "trace"];
+    let lines: Vec<&str> = text.lines().take_while(|line| *line != "#[cfg(test)]").collect();
+    let is_debug = |line: &str| {
+        let field = line.match_indices("= ?").any(|(at, _)| line[at + 3..].starts_with(char::is_alphabetic));
+        !line.trim_start().starts_with("//") && (line.contains(":?}") || line.contains(":#?}") || field)
+    };
+    // The macro whose arguments they are opens a few lines before, perhaps with another one inside.
+    let is_inside = |at: usize| {
+        let before = lines[at.saturating_sub(DEBUG_LINES)..=at].join("\n");
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let names = before.match_indices("!(").map(|(end, _)| before[..end].rsplit(|c| !is_word(c)).next());
+        names.flatten().any(|name| inside.contains(&name)) || before.contains("Debug for ")
+    };
+    let found = (0..lines.len()).filter(|&at| is_debug(lines[at]) && !is_inside(at));
+    found.map(|at| format!("line {}: Debug output in a text that a person may read", at + 1)).collect()
+}
+
 /// A document with no title, or with two.
 fn one_title(path: &str, text: &str) -> Vec<String> {
     if !path.ends_with(".md") {
@@ -180,6 +210,19 @@ mod tests {
     fn a_test_is_ignored_with_a_reason() {
         assert!(complains(ignored_tests, "a.rs", &format!("    #[{}]", "ignore")));
         assert!(!complains(ignored_tests, "a.rs", "    #[ignore = \"needs an hour\"]"));
+    }
+
+    #[test]
+    fn debug_output_is_for_developers() {
+        let says = |line: &str| complains(debug_output, "crates/a/src/b.rs", &format!("//! x\n{line}\n"));
+        assert!(says("    format!(\"databases {:?} are followed\", oids)"));
+        assert!(says("    write!(f, \"{kind:?}\")"));
+        assert!(says("    tracing::warn!(path = ?table.path, \"mapped\")"));
+        assert!(!says("    state => unreachable!(\"executed in {state:?}\"),"));
+        assert!(!says("    tracing::debug!(path = ?table.path, \"mapped\")"));
+        assert!(!says("impl fmt::Debug for X {\n    write!(f, \"{:?}\", self.state)"));
+        assert!(!says("#[cfg(test)]\n    println!(\"{x:?}\")"));
+        assert!(!complains(debug_output, "crates/a/tests/b.rs", "//! x\nformat!(\"{x:?}\")\n"));
     }
 
     #[test]

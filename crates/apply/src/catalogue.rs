@@ -33,7 +33,7 @@ base::catalogue! {
         "The table was dropped or renamed on the target, or it joined the publication through \
          `publish_via_partition_root`.",
         "Create it on the target with the source's columns, or `ALTER PUBLICATION ... DROP TABLE` and skip what was \
-         sent already with `pgsluice skip --lsn`.",
+         sent already with `pgsluice skip --lsn LSN`.",
         &[],
     ),
     Kind::Mapping { error: MappingError::MissingColumns { .. }, .. } => mapping(
@@ -42,7 +42,7 @@ base::catalogue! {
         "The source publishes a column that the target's table has not: as a rule it was added there and not here. No \
          row of the transaction was written.",
         "Add it on the target with `ALTER TABLE ... ADD COLUMN`: pgsluice then goes on by itself; or leave it out of \
-         the publication's column list and skip what was sent already with `pgsluice skip --lsn`.",
+         the publication's column list and skip what was sent already with `pgsluice skip --lsn LSN`.",
         &[COLUMN, SKIP],
     ),
     Kind::Mapping { error: MappingError::GeneratedColumn { .. }, .. } => mapping(
@@ -70,7 +70,7 @@ base::catalogue! {
             error: ServerError::new("ERROR", "23514", "new row violates check constraint \"positive\""),
         },
         "A constraint, a trigger, row security or a type of the target refuses the row; the source's has no such.",
-        "Alter or drop what refuses it on the target; or pass over the transaction with `pgsluice skip --lsn`, at the \
+        "Alter or drop what refuses it on the target; or pass over the transaction with `pgsluice skip --lsn LSN`, at the \
          LSN in the message.",
         &[
             ("pgsluice scenarios", "other_constraints_of_the_target_are_errors"),
@@ -107,7 +107,7 @@ base::catalogue! {
         },
         "A deferred constraint or a constraint trigger of the target is checked at the end, and does not hold.",
         "Repair the rows on the target, or drop the constraint there; or pass over the transaction with `pgsluice skip \
-         --lsn`.",
+         --lsn LSN`.",
         &[("pgsluice scenarios", "an_error_at_commit_names_its_transaction")],
     ),
     Kind::Statement { .. } => applying(
@@ -125,7 +125,7 @@ base::catalogue! {
         Kind::NoIdentity { table: TABLE.to_owned(), operation: "UPDATE", xid: XID, finished_at: FINISHED_AT },
         "Without a primary key, a named index or FULL the source cannot say which row it changed.",
         "Run on the source `ALTER TABLE ... REPLICA IDENTITY FULL` (or `USING INDEX`), and skip what was sent already \
-         with `pgsluice skip --lsn`.",
+         with `pgsluice skip --lsn LSN`.",
         &[],
     ),
     Kind::InUse { .. } => entry(
@@ -262,7 +262,7 @@ fn conflict(
         Kind::Conflict { conflict, xid: XID, finished_at: FINISHED_AT },
         cause,
         "Remove or change the row on the target: pgsluice then goes on by itself; or pass over the whole transaction \
-         with `pgsluice skip --lsn`.",
+         with `pgsluice skip --lsn LSN`.",
         held_by,
     )
 }

@@ -8,7 +8,7 @@ use proto::frame::ServerError;
 use txn::{AssemblyError, Begin};
 
 use crate::state::STATE_SCHEMA;
-use crate::table::MappingError;
+use crate::table::{MappingError, quoted_name};
 
 /// What stopped the applier. The target holds whole transactions up to its
 /// stored progress, whatever it was.
@@ -224,7 +224,11 @@ fn refused_by_server(
 ) -> fmt::Result {
     let ServerError { severity, message, code, .. } = error;
     write!(f, "{severity}: {message} (SQLSTATE {code}) while processing {doing}, finished at {finished_at}")?;
-    error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))?;
+    match client::advice(error) {
+        // The server's own hint is about something else then.
+        Some(advice) => write!(f, "; {advice}; pgsluice then goes on by itself")?,
+        None => error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))?,
+    }
     match is_transient(code) {
         true => Ok(()),
         false => write!(f, "; to pass over the transaction: pgsluice skip --lsn {finished_at}"),
@@ -270,8 +274,9 @@ impl fmt::Display for Error {
             Kind::NoIdentity { table, operation, xid, finished_at } => write!(
                 f,
                 "the source sent {operation} for table \"{table}\" without a replica identity, in transaction {xid}, \
-                 finished at {finished_at}; ALTER TABLE {table} REPLICA IDENTITY ... on the source, and skip what was \
-                 sent already: pgsluice skip --lsn {finished_at}"
+                 finished at {finished_at}; ALTER TABLE {} REPLICA IDENTITY FULL on the source, and skip what was \
+                 sent already: pgsluice skip --lsn {finished_at}",
+                quoted_name(table)
             ),
             Kind::PutAside(error) => {
                 write!(f, "changes cannot be put aside in the spool directory, or read back from it: {error}; the source sends \
@@ -289,8 +294,8 @@ impl fmt::Display for Error {
             ),
             Kind::NotReplica => f.write_str(
                 "the target's role may not set session_replication_role, so its triggers and foreign keys would fire \
-                 a second time for replicated changes; GRANT SET ON PARAMETER session_replication_role TO that role \
-                 (15 and later), use a superuser, or accept it with --allow-triggers",
+                 a second time for replicated changes; give it the right, by the GRANT that is printed by pgsluice check (15 and \
+                 later), use a superuser, or accept it with --allow-triggers",
             ),
             Kind::Damaged(error) => write!(
                 f,

@@ -277,13 +277,23 @@ impl fmt::Display for MappingError {
             MappingError::Rule { table, rule } => write!(
                 f,
                 "rule \"{rule}\" of table \"{table}\" fires for replicated changes, which cannot be applied as SQL; \
-                 ALTER TABLE ... DISABLE RULE \"{rule}\""
+                 on the target: ALTER TABLE {} DISABLE RULE {}",
+                quoted_name(table),
+                quote_ident(rule)
             ),
         }
     }
 }
 
 impl std::error::Error for MappingError {}
+
+/// A name that [`display_name`] made, as SQL needs it.
+pub(crate) fn quoted_name(shown: &str) -> String {
+    match shown.split_once('.') {
+        Some((schema, table)) => format!("{}.{}", quote_ident(schema), quote_ident(table)),
+        None => quote_ident(shown),
+    }
+}
 
 /// `schema.table` for people.
 pub(crate) fn display_name(relation: &Relation) -> String {

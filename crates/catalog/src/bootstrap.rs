@@ -232,7 +232,7 @@ async fn one<const N: usize>(session: &Session, attempt: &'static str, sql: &str
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T> {
     text.parse()
-        .map_err(|_| Error::row("the server", format!("{text:?} is none of its numbers or positions")))
+        .map_err(|_| Error::row("the server", format!("\"{text}\" is none of its numbers or positions")))
 }
 
 async fn server(session: &Session) -> Result<(Server, Lsn, Lsn)> {
@@ -390,7 +390,7 @@ async fn read_inside(
         one(session, "taking a snapshot", "SELECT pg_catalog.pg_current_snapshot()::text").await?;
     let parsed = snapshot.parse();
     space.snapshot =
-        Some(parsed.map_err(|_| Error::row("the server", format!("{snapshot:?} is no snapshot")))?);
+        Some(parsed.map_err(|_| Error::row("the server", format!("\"{snapshot}\" is no snapshot")))?);
     query(session, "beginning to read the catalogs", "SAVEPOINT look").await?;
     let mut tables = Vec::new();
     for kind in kinds(major, shared) {

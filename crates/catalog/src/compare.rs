@@ -6,7 +6,7 @@ use base::{Oid, Xid};
 
 use crate::cell::Text;
 use crate::pages::Tid;
-use crate::rows::{Kind, Place, Row};
+use crate::rows::{Kind, Place, Publication, Row};
 use crate::{Catalog, SHARED};
 
 impl Catalog {
@@ -30,10 +30,7 @@ impl Catalog {
         for database in both {
             let (ours, theirs) = (&self.spaces[&database], &other.spaces[&database]);
             if database != SHARED && ours.map != theirs.map {
-                differences.push(format!(
-                    "the relation map of database {database}: {:?}, {:?}",
-                    ours.map, theirs.map
-                ));
+                differences.push(format!("the relation map of database \"{}\"", theirs.name));
             }
             let kinds = Kind::ALL.iter().filter(|kind| ours.current.contains_key(kind));
             for &kind in kinds {
@@ -41,10 +38,14 @@ impl Catalog {
                     return differences;
                 }
                 if ours.current.get(&kind) != theirs.current.get(&kind) {
-                    let files =
-                        [ours, theirs].map(|space| space.current.get(&kind).map(|file| file.relfilenumber));
-                    differences
-                        .push(format!("the files of {} in database {database}: {files:?}", kind.name()));
+                    let [own, found] = [ours, theirs].map(|space| match space.current.get(&kind) {
+                        Some(file) => file.relfilenumber.to_string(),
+                        None => "none".to_owned(),
+                    });
+                    let (catalog, database) = (kind.name(), &theirs.name);
+                    differences.push(format!(
+                        "the files of {catalog} in database \"{database}\": followed {own}, found {found}"
+                    ));
                 }
                 // Nobody can look at them by SQL.
                 if kind.place() != Place::Hidden {
@@ -65,24 +66,58 @@ impl Catalog {
         let (ours, theirs) = (self.comparable(database, kind), other.comparable(database, kind));
         for (tid, row) in &ours {
             if theirs.get(tid) != Some(row) {
-                differences.push(format!(
-                    "{} ({},{}): {row:?} is not there",
-                    kind.name(),
-                    tid.block,
-                    tid.offset
-                ));
+                differences.push(format!("{} is not there", self.named(database, *tid, row)));
             }
         }
         for (tid, row) in &theirs {
             if ours.get(tid) != Some(row) {
-                differences.push(format!(
-                    "{} ({},{}): {row:?} was not followed",
-                    kind.name(),
-                    tid.block,
-                    tid.offset
-                ));
+                differences.push(format!("{} was not followed", other.named(database, *tid, row)));
             }
         }
+    }
+
+    /// A row of a catalog by its place, and by the names of what it is about.
+    fn named(&self, database: Oid, tid: Tid, row: &Row) -> String {
+        let view = self.view(database, Xid::INVALID);
+        let view = view.as_ref();
+        let relation = |oid: Oid| {
+            let class = view.and_then(|view| view.class(oid));
+            let schema = class.and_then(|class| view?.schema(class.namespace));
+            match class {
+                Some(class) => format!("relation {}.{}", schema.unwrap_or("?"), class.name),
+                None => format!("relation {oid}, which has no name,"),
+            }
+        };
+        let type_of = |oid: Oid| match view.and_then(|view| view.type_name(oid)) {
+            Some((schema, name)) => format!("type {schema}.{name}"),
+            None => format!("type {oid}, which has no name,"),
+        };
+        let publication = |oid: Oid| match view.and_then(|view| view.find::<Publication>(0, oid).next()) {
+            Some(row) => format!("publication \"{}\"", row.name),
+            None => format!("publication {oid}, which has no name,"),
+        };
+        let (catalog, what) = match row {
+            Row::Class(row) => (Kind::Class, format!("relation \"{}\"", row.name)),
+            Row::Attribute(row) => {
+                (Kind::Attribute, format!("column \"{}\" of {}", row.name, relation(row.relation)))
+            }
+            Row::Type(row) => (Kind::Type, format!("type \"{}\"", row.name)),
+            Row::Namespace(row) => (Kind::Namespace, format!("schema \"{}\"", row.name)),
+            Row::Index(row) => (Kind::Index, format!("index {}", relation(row.index))),
+            Row::Inherits(row) => (Kind::Inherits, format!("{} as a child", relation(row.child))),
+            Row::Enum(row) => (Kind::Enum, format!("label \"{}\" of {}", row.label, type_of(row.type_oid))),
+            Row::Range(row) => (Kind::Range, type_of(row.range)),
+            Row::Publication(row) => (Kind::Publication, format!("publication \"{}\"", row.name)),
+            Row::PublicationTable(row) => {
+                let (table, of) = (relation(row.relation), publication(row.publication));
+                (Kind::PublicationTable, format!("{table} in {of}"))
+            }
+            Row::PublicationSchema(row) => (Kind::PublicationSchema, publication(row.publication)),
+            Row::FilterChunk(_) => (Kind::FilterChunk, "a part of a row filter".to_owned()),
+            Row::Database(row) => (Kind::Database, format!("database \"{}\"", row.name)),
+            Row::Origin(row) => (Kind::Origin, format!("replication origin {}", row.id)),
+        };
+        format!("{} ({},{}): {what}", catalog.name(), tid.block, tid.offset)
     }
 
     /// The committed rows of a catalog, without what depends on where they were read.

@@ -18,6 +18,7 @@
 //! What is said over a connection, and what to do when one is lost, belongs
 //! to the callers: nothing here is tried again by itself.
 
+mod advice;
 mod bulk;
 mod cancel;
 mod catalogue;
@@ -36,10 +37,11 @@ mod tls;
 mod wire;
 mod x509;
 
+pub use advice::advice;
 pub use bulk::Pauses;
 pub use cancel::Canceller;
 pub use catalogue::{catalogue, misread_catalogue};
-pub use conninfo::{ConnInfo, Libpq};
+pub use conninfo::{ConnInfo, Libpq, Shown};
 pub use copy::CopyBlock;
 pub use error::Error;
 pub use pipeline::{Pipeline, PipelineResult, SAYS_HOW_FAR};

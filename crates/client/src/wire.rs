@@ -23,6 +23,7 @@
 //! `copy_out_block` and `send_copy_data`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -63,6 +64,19 @@ pub(crate) enum State {
     Draining,
     /// The connection is of no further use.
     Broken,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::Idle => "idle",
+            State::CopyBoth => "streaming",
+            State::CopyOut => "receiving a COPY",
+            State::CopyIn => "sending a COPY",
+            State::Draining => "behind an error",
+            State::Broken => "broken",
+        })
+    }
 }
 
 /// What became of one message.
@@ -326,7 +340,7 @@ impl Wire {
                 "an earlier command on this connection failed or was given up half-way; open a new connection"
                     .to_owned()
             }
-            state => format!("the connection is in state {state:?} and should be in {wanted:?}"),
+            state => format!("the connection is {state} and should be {wanted}"),
         }))
     }
 

@@ -86,6 +86,15 @@ impl Error {
         }
     }
 
+    /// The target's table does not take the rows, and does when somebody has done what the message says.
+    #[must_use]
+    pub fn is_repairable(&self) -> bool {
+        match &self.0.kind {
+            Kind::Client { cause, .. } => cause.server().and_then(client::advice).is_some(),
+            _ => false,
+        }
+    }
+
     /// Only this table cannot be copied under this snapshot.
     pub(crate) fn is_rewritten(&self) -> bool {
         matches!(self.0.kind, Kind::Rewritten)
@@ -141,8 +150,11 @@ impl fmt::Display for Error {
             Kind::Client { attempt, cause } => {
                 write!(f, "cannot {attempt}: {cause}")?;
                 let context = cause.server().and_then(|error| error.context.as_deref());
-                match context.and_then(copy_position) {
-                    Some(position) => write!(f, "; at {position} of the COPY"),
+                if let Some(position) = context.and_then(copy_position) {
+                    write!(f, "; at {position} of the COPY")?;
+                }
+                match cause.server().and_then(client::advice) {
+                    Some(advice) => write!(f, "; {advice}; pgsluice then goes on by itself"),
                     None => Ok(()),
                 }
             }
@@ -160,7 +172,7 @@ impl fmt::Display for Error {
             ),
             Kind::NotReplica => f.write_str(
                 "the target's role may not set session_replication_role, so triggers would fire for every copied row; \
-                 on 15 or newer GRANT SET ON PARAMETER session_replication_role TO it, or run with --allow-triggers",
+                 give it the right, by the GRANT that is printed by pgsluice check (15 and later), or run with --allow-triggers",
             ),
             Kind::Dropped => f.write_str("the source's table was dropped since it was looked at; another attempt looks again"),
             Kind::Rewritten => f.write_str(

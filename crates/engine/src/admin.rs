@@ -22,6 +22,7 @@
 
 mod catalogue;
 mod consistency;
+mod skip;
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -34,6 +35,7 @@ use source::slot::{drop_slot, slot_state};
 use tokio_postgres::types::PgLsn;
 
 pub use catalogue::catalogue;
+pub use skip::set_skip;
 
 use crate::{CatchingUp, adopt};
 
@@ -107,12 +109,39 @@ pub struct Error(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Connect { end: &'static str, cause: client::Error },
-    Query { doing: String, cause: client::Error },
-    Source { cause: source::Error },
-    InUse { what: String, by: String },
-    Foreign { what: String, why: String },
-    Missing { subscription: SubscriptionName, place: String },
+    Connect {
+        end: &'static str,
+        cause: client::Error,
+    },
+    Query {
+        doing: String,
+        cause: client::Error,
+    },
+    Source {
+        cause: source::Error,
+    },
+    InUse {
+        what: String,
+        by: String,
+    },
+    Foreign {
+        what: String,
+        why: String,
+    },
+    Missing {
+        subscription: SubscriptionName,
+        place: String,
+    },
+    /// The target has what is to be skipped.
+    SkipPassed {
+        subscription: SubscriptionName,
+        lsn: Lsn,
+        reached: Lsn,
+    },
+    SkipOther {
+        lsn: Lsn,
+        failing: Lsn,
+    },
 }
 
 impl Error {
@@ -148,15 +177,27 @@ impl fmt::Display for Error {
             Kind::Source { .. } => f.write_str("a command on the source failed"),
             Kind::InUse { what, by } => write!(
                 f,
-                "{what} is in use by {by}: stop the pgsluice that runs this subscription (perhaps on another \
-                 machine) with \"pgsluice stop\" there, then try again"
+                "{what} is in use by {by}: stop the process that runs this subscription, perhaps on another machine, \
+                 with pgsluice stop there; then try again"
             ),
             Kind::Foreign { what, why } => {
                 write!(f, "{what} {why}; if it is this subscription's nevertheless, use --force")
             }
             Kind::Missing { subscription, place } => write!(
                 f,
-                "there is no subscription \"{subscription}\" in {place}: \"pgsluice run\" creates it"
+                "there is no subscription \"{subscription}\" in {place}: correct --subscription or --target; the \
+                 command run creates one"
+            ),
+            Kind::SkipPassed { subscription, lsn, reached } => write!(
+                f,
+                "the transaction that commits at {lsn} cannot be skipped any more: the target has all of subscription \
+                 \"{subscription}\" up to {reached}; the LSN of a transaction that fails stands in its error: pgsluice \
+                 status"
+            ),
+            Kind::SkipOther { lsn, failing } => write!(
+                f,
+                "{lsn} is not the transaction that fails: that one finished at {failing}, and nothing behind it is reached \
+                 before; to pass over it: pgsluice skip --lsn {failing}"
             ),
         }
     }
@@ -239,7 +280,8 @@ pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result
     };
     let mut stored = row.map(read).transpose().map_err(failed)?;
     if let Some(stored) = &mut stored {
-        let reached = reached(target, subscription, stored.applied_lsn.as_deref()).await.map_err(failed)?;
+        let reached =
+            reached(target, subscription, stored.applied_lsn.as_deref()).await.map_err(failed)?.prefix;
         stored.applied_lsn = Some(reached.to_string()).filter(|_| reached.is_valid());
         let confirmed = stored.confirmed_lsn.as_deref().and_then(|lsn| lsn.parse().ok());
         let flushed = reached.max(confirmed.unwrap_or(Lsn::INVALID));
@@ -254,17 +296,17 @@ async fn reached(
     target: &Session,
     name: &SubscriptionName,
     applied: Option<&str>,
-) -> Result<Lsn, tokio_postgres::Error> {
+) -> Result<Reached, tokio_postgres::Error> {
     let prefix = applied.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
     // An older version made no such table.
     let there = target.query_one("SELECT pg_catalog.to_regclass('pgsluice.ahead') IS NOT NULL", &[]).await?;
     if !there.get::<_, bool>(0) {
-        return Ok(prefix);
+        return Ok(Reached::new(prefix, Vec::new()));
     }
     let sql = "SELECT since_lsn, applied_lsn FROM pgsluice.ahead WHERE subscription = $1";
     let rows = target.query(sql, &[&name.as_str()]).await?;
     let lsn = |row: &tokio_postgres::Row, at| Lsn::new(row.get::<_, PgLsn>(at).into());
-    Ok(Reached::new(prefix, rows.iter().map(|row| (lsn(row, 0), lsn(row, 1))).collect()).prefix)
+    Ok(Reached::new(prefix, rows.iter().map(|row| (lsn(row, 0), lsn(row, 1))).collect()))
 }
 
 /// End of WAL as a server knows it, primary or standby.
@@ -320,14 +362,6 @@ async fn update(
         return Err(Error(Kind::Missing { subscription: subscription.clone(), place }));
     }
     Ok(())
-}
-
-/// Has the transaction that commits at `lsn` skipped; [`Lsn::INVALID`] takes
-/// the request back.
-pub async fn set_skip(target: &Session, subscription: &SubscriptionName, lsn: Lsn) -> Result<(), Error> {
-    let lsn = lsn.is_valid().then(|| lsn.to_string());
-    let sql = "UPDATE pgsluice.subscription SET skip_lsn = $2::text::pg_catalog.pg_lsn WHERE name = $1";
-    update(target, subscription, "store the LSN to skip on the target", sql, &lsn).await
 }
 
 /// Allows `run` to empty tables and copy them again, which it asked for; false if it has asked for nothing.

@@ -135,7 +135,7 @@ base::catalogue! {
         },
         "`disable_on_error` is set, and a change does not fit the target. The error itself, which stands first in the \
          message, has an entry of its own.",
-        "Repair the cause, or pass over the transaction with `pgsluice skip --lsn`; then `pgsluice enable` and \
+        "Repair the cause, or pass over the transaction with `pgsluice skip --lsn LSN`; then `pgsluice enable` and \
          `pgsluice run`.",
         &[DISABLED],
     ),
@@ -196,7 +196,7 @@ base::catalogue! {
         Doing::Decoding,
         "The catalogs that were followed are not the source's",
         Kind::Refused(Refusal::OtherCatalogs(vec![
-            "pg_class (0,7): Class { oid: 16384, name: \"orders\" } was not followed".to_owned(),
+            "pg_class (0,7): relation \"orders\" was not followed".to_owned(),
         ])),
         "With `source_mode = wal`, what tables, columns and publications are is followed through the WAL and compared with \
          the source, at each start and every `catalog_check_interval`. They differ: somebody changed files of the source \
@@ -455,7 +455,7 @@ base::catalogue! {
         "A subscription of this name exists",
         AdoptionRefusal::MadeByRun { name: name(), native: NATIVE.to_owned() },
         "`pgsluice run` made a subscription of this name on the target.",
-        "Adopt under another name: `pgsluice adopt --subscription`, with `--native` for the native one's.",
+        "Adopt under another name: `pgsluice adopt --subscription NAME --native NAME`, the second one the native one's.",
         &[ADOPT],
     ),
     Kind::Refused(Refusal::Adoption(AdoptionRefusal::NoSlot { .. })) => adopting(
@@ -503,7 +503,7 @@ base::catalogue! {
         "The native subscription is to skip a transaction",
         AdoptionRefusal::Skips { native: NATIVE.to_owned(), name: name() },
         "`ALTER SUBSCRIPTION ... SKIP` was given and not met yet; pgsluice would not know of it.",
-        "Let it skip first; or `ALTER SUBSCRIPTION ... SKIP (lsn = NONE)`, adopt, and `pgsluice skip --lsn`.",
+        "Let it skip first; or `ALTER SUBSCRIPTION ... SKIP (lsn = NONE)`, adopt, and `pgsluice skip --lsn LSN`.",
         &[ADOPT],
     ),
     Kind::Refused(Refusal::Adoption(AdoptionRefusal::Synchronising { .. })) => adopting(
@@ -560,7 +560,7 @@ base::catalogue! {
         "Another database of the target uses the name that is to adopt",
         AdoptionRefusal::OriginTaken { origin: "pgsluice_orders_0".to_owned(), name: name() },
         "Replication origins belong to the whole cluster, and one of this name exists.",
-        "Adopt under another name: `pgsluice adopt --subscription`, with `--native` for the native one's.",
+        "Adopt under another name: `pgsluice adopt --subscription NAME --native NAME`, the second one the native one's.",
         &[ADOPT],
     ),
     Kind::Refused(Refusal::Adoption(AdoptionRefusal::NotAdopted { .. })) => adopting(

@@ -208,7 +208,7 @@ impl fmt::Display for Error {
             Kind::NotRunning { subscription } => {
                 write!(
                     f,
-                    "no process on this machine runs subscription \"{subscription}\" with this state_dir; pgsluice run starts one"
+                    "no process on this machine runs subscription \"{subscription}\" with this state_dir; the command run starts one"
                 )
             }
             Kind::PathTooLong { path } => write!(
@@ -430,7 +430,7 @@ impl Caller {
         if let Ok(read) = tokio::time::timeout_at(deadline, &mut reading).await {
             return read;
         }
-        tracing::warn!("a caller held the stream for {HOLD_MAX:?}: released");
+        tracing::warn!("a caller held the stream for {} s: released", HOLD_MAX.as_secs());
         self.hold = None;
         reading.await
     }
@@ -500,7 +500,8 @@ impl Caller {
         *deadline = tokio::time::Instant::now() + HOLD_MAX;
         advanced.unwrap_or_else(|_| {
             Err(format!(
-                "the target did not get level with the source within {ADVANCE_MAX:?}: it lags behind"
+                "the target did not get level with the source within {} s: it lags behind",
+                ADVANCE_MAX.as_secs()
             ))
         })
     }
@@ -549,7 +550,8 @@ impl Conversation {
             Request::Advance { .. } => ADVANCE_MAX + ANSWER_TIMEOUT,
             _ => ANSWER_TIMEOUT,
         };
-        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {bound:?}"));
+        let late =
+            || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", bound.as_secs()));
         let answered = tokio::time::timeout(bound, self.exchange(request)).await;
         let answer = answered
             .unwrap_or_else(|_| Err(late()))

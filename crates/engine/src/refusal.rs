@@ -409,9 +409,9 @@ impl fmt::Display for AdoptionRefusal {
             ),
             AdoptionRefusal::SlotUsedSince { native, slot } => write!(
                 f,
-                "native subscription \"{native}\" was given slot \"{slot}\" again without pgsluice release, so it is \
+                "native subscription \"{native}\" was given slot \"{slot}\" again without release, so it is \
                  not known what it has applied; if it was never enabled since: ALTER SUBSCRIPTION {ident} DISABLE; \
-                 ALTER SUBSCRIPTION {ident} SET (slot_name = NONE), then release again",
+                 ALTER SUBSCRIPTION {ident} SET (slot_name = NONE); then: pgsluice release",
                 ident = quote_ident(native)
             ),
             AdoptionRefusal::OriginNone { name } => write!(
@@ -421,7 +421,7 @@ impl fmt::Display for AdoptionRefusal {
             ),
             AdoptionRefusal::MadeByRun { name, native } => write!(
                 f,
-                "subscription \"{name}\" exists already and was made by pgsluice run; adopt under another \
+                "subscription \"{name}\" exists already and was made by the command run; adopt under another \
                  --subscription, with --native {native}"
             ),
             AdoptionRefusal::NoSlot { native } => write!(
@@ -444,7 +444,7 @@ impl fmt::Display for AdoptionRefusal {
             ),
             AdoptionRefusal::NoWayBack { role, function } => write!(
                 f,
-                "role \"{role}\" may not move a replication origin on the target, so pgsluice release could not hand the \
+                "role \"{role}\" may not move a replication origin on the target, so release could not hand the \
                  subscription back; GRANT EXECUTE ON FUNCTION {function} TO {}",
                 quote_ident(role)
             ),
@@ -459,7 +459,7 @@ impl fmt::Display for AdoptionRefusal {
             AdoptionRefusal::Skips { native, name } => write!(
                 f,
                 "native subscription \"{native}\" is to skip a transaction that it has not met yet; let it, or ALTER \
-                 SUBSCRIPTION {} SKIP (lsn = NONE) and pgsluice skip after adopting \"{name}\"",
+                 SUBSCRIPTION {} SKIP (lsn = NONE) and, after adopting \"{name}\", use the command skip with that LSN",
                 quote_ident(native)
             ),
             AdoptionRefusal::Synchronising { native, tables } => write!(
@@ -504,7 +504,7 @@ impl fmt::Display for AdoptionRefusal {
             ),
             AdoptionRefusal::NotAdopted { name } => write!(
                 f,
-                "subscription \"{name}\" was not adopted but made by pgsluice run: there is no native subscription to \
+                "subscription \"{name}\" was not adopted but made by the command run: there is no native subscription to \
                  hand it to"
             ),
             AdoptionRefusal::NobodyToReleaseTo { name } => write!(
@@ -516,7 +516,7 @@ impl fmt::Display for AdoptionRefusal {
                 f,
                 "subscription \"{name}\" was stopped with transactions up to {furthest} committed before others from \
                  {at} on, which a native subscription would apply again; run it with --commit-order preserve until \
-                 status shows that it is level, stop it, then release again"
+                 status shows that it is level, stop it, and repeat: pgsluice release"
             ),
         }
     }

@@ -7,6 +7,7 @@
 //! | a change that does not fit the target (a conflict that is an error, a missing column) | after the interval; with `disable_on_error` the subscription is disabled instead |
 //! | catalogs of a source that ships WAL that cannot be followed any further | after the interval they are looked at anew; stop if tables would have to be copied again and nobody has allowed it |
 //! | a table that cannot be decoded outside the server | at once, without it |
+//! | a first copy that lacks a partition of the target, or a name that its functions do not find | after the interval |
 //! | the spool's disk, another error of a server, catalogs that are being rewritten, the disk of what is decoded | after the interval |
 //! | settings, rights, a password, a certificate, a schema that the target does not take, a slot that is not what the target remembers, WAL that cannot be decoded, the name in use | stop: only a person can help |
 //!
@@ -41,6 +42,7 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         }
         Kind::Silent(_) | Kind::SourceIsStandby | Kind::LeftTimeline { .. } => Verdict::Soon,
         Kind::Copy(error) if error.is_retryable() => Verdict::Soon,
+        Kind::Copy(error) if error.is_repairable() => Verdict::Later,
         Kind::Schema(error) if error.is_retryable() => Verdict::Soon,
         Kind::Copy(_)
         | Kind::Schema(_)

@@ -344,7 +344,7 @@ pub(crate) async fn found(
 }
 
 async fn start(streams: &dyn Streams, at: Lsn, last: Lsn) -> Result<Shipping, Error> {
-    let late = |_| Error::from(Kind::Pass(format!("no stream within {CONNECT_MAX:?}")));
+    let late = |_| Error::from(Kind::Pass(format!("no stream within {} s", CONNECT_MAX.as_secs())));
     tokio::time::timeout(CONNECT_MAX, streams.start(at, last)).await.map_err(late)?
 }
 

@@ -25,7 +25,7 @@
 //! stay as last told, the seconds of the receive lag grow from the last word.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apply::{Counters, Gate};
 use base::{Lsn, PgTimestamp, Progress, SubscriptionName};
@@ -142,6 +142,7 @@ pub struct Status {
     connects: AtomicU64,
     failures: AtomicU64,
     last_error: Mutex<Option<LastError>>,
+    complete: OnceLock<Complete>,
     skip_lsn: watch::Sender<Lsn>,
     refresh_asked: watch::Sender<u64>,
     refresh: Mutex<Option<Refresh>>,
@@ -172,6 +173,9 @@ impl Mark {
     }
 }
 
+/// Completes the commands in a message about the subscription of this name.
+pub(crate) type Complete = fn(&str, &str) -> String;
+
 impl Status {
     /// The status of a pipeline that starts now.
     #[must_use]
@@ -197,6 +201,7 @@ impl Status {
             connects: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             last_error: Mutex::new(None),
+            complete: OnceLock::new(),
             skip_lsn: watch::Sender::new(Lsn::INVALID),
             refresh_asked: watch::Sender::new(0),
             refresh: Mutex::default(),
@@ -289,11 +294,20 @@ impl Status {
         self.streaming.load(Ordering::Relaxed)
     }
 
+    /// From now on commands in errors are completed by `complete`, which gets the subscription's name and a message.
+    pub fn complete_errors_by(&self, complete: Complete) {
+        // The first one counts.
+        let _ = self.complete.set(complete);
+    }
+
     /// An attempt ended with `message`, which must not contain row values.
     pub fn record_error(&self, message: impl Into<String>) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        let error =
-            LastError { message: message.into(), at_unix_ms: PgTimestamp::now().unix_micros() / 1_000 };
+        let message = match self.complete.get() {
+            Some(complete) => complete(self.subscription.as_str(), &message.into()),
+            None => message.into(),
+        };
+        let error = LastError { message, at_unix_ms: PgTimestamp::now().unix_micros() / 1_000 };
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 

@@ -11,6 +11,7 @@ use crate::cast::Cast;
 use crate::error::{Refused, Result};
 use crate::evaluate::Expression;
 use crate::functions::{Operator, cast, comparison};
+use crate::names;
 use crate::node::{Item, Node};
 use crate::value::Kind;
 
@@ -83,7 +84,42 @@ fn have<T>(field: Option<T>, node: &Node) -> Compiled<T> {
 }
 
 fn kind_of(oid: u32) -> Compiled<Kind> {
-    Kind::of(Oid(oid)).ok_or_else(|| format!("it has values of the type with OID {oid}"))
+    Kind::of(Oid(oid)).ok_or_else(|| match names::type_name(oid) {
+        Some(name) => format!("it has values of type {name}"),
+        None => "it has values of a type that is not known here".to_owned(),
+    })
+}
+
+/// What a filter calls that is no cast.
+fn calls(function: u32) -> String {
+    match names::function(function) {
+        Some(name) => format!("it calls {name}()"),
+        None => "it calls a function that is not known here".to_owned(),
+    }
+}
+
+/// A node as people write it.
+fn part(node: &str) -> String {
+    let written = match node {
+        "VAR" => "a column",
+        "FUNCEXPR" => "a call of a function",
+        "OPEXPR" => "an operator",
+        "COERCEVIAIO" => "a cast by way of text",
+        "ARRAYCOERCEEXPR" => "a cast of an array",
+        "ARRAYEXPR" | "ARRAY" => "ARRAY[...]",
+        "ROWEXPR" | "ROW" => "ROW(...)",
+        "ROWCOMPAREEXPR" | "ROWCOMPARE" => "a comparison of rows",
+        "NULLIFEXPR" => "NULLIF",
+        "MINMAXEXPR" | "MINMAX" => "GREATEST or LEAST",
+        "COALESCEEXPR" | "COALESCE" => "COALESCE",
+        "CASEEXPR" | "CASE" => "CASE",
+        "SUBSCRIPTINGREF" => "a subscript",
+        "XMLEXPR" | "JSONEXPR" | "JSONCONSTRUCTOREXPR" | "JSONISPREDICATE" => {
+            "a construct of SQL/XML or SQL/JSON"
+        }
+        other => return format!("an expression of kind {other}"),
+    };
+    written.to_owned()
 }
 
 impl Compiler {
@@ -107,7 +143,7 @@ impl Compiler {
             "BOOLEXPR" => self.boolean(node),
             "NULLTEST" => self.null_test(node),
             "BOOLEANTEST" => self.boolean_test(node),
-            other => Err(format!("it has a {other}")),
+            other => Err(format!("it has {}", part(other))),
         }
     }
 
@@ -131,7 +167,7 @@ impl Compiler {
             (Kind::Text, Kind::Bpchar) => Cast::TextToBpchar,
             (Kind::Int4, Kind::Oid) => Cast::IntToOid,
             (Kind::Oid, Kind::Int4) => Cast::OidToInt,
-            _ => return Err(format!("it takes a {from:?} for a {to:?}")),
+            _ => return Err(format!("it takes a {from} for a {to}")),
         };
         Ok((Expression::Cast(cast, to, Box::new(argument)), to))
     }
@@ -139,15 +175,15 @@ impl Compiler {
     fn function(&mut self, node: &Node) -> Compiled {
         let function: u32 = have(node.number("funcid"), node)?;
         let Some((from, to, cast)) = cast(function) else {
-            return Err(format!("it calls the function with OID {function}"));
+            return Err(calls(function));
         };
         let arguments = have(node.nodes("args"), node)?;
         let [argument] = arguments[..] else {
-            return Err(format!("it calls the function with OID {function}"));
+            return Err(calls(function));
         };
         let (argument, kind) = self.expression(argument)?;
         if kind != from {
-            return Err(format!("it takes a {kind:?} for a {from:?}"));
+            return Err(format!("it takes a {kind} for a {from}"));
         }
         Ok((Expression::Cast(cast, to, Box::new(argument)), to))
     }
@@ -158,7 +194,7 @@ impl Compiler {
         let [left, right] = arguments[..] else { return Err("it has an operator of one side".to_owned()) };
         let (left, right) = (self.expression(left)?, self.expression(right)?);
         if (left.1, right.1) != kinds {
-            return Err(format!("it compares a {:?} with a {:?}", left.1, right.1));
+            return Err(format!("it compares a {} with a {}", left.1, right.1));
         }
         Ok((operator, Box::new([left.0, right.0])))
     }
@@ -168,17 +204,20 @@ impl Compiler {
         let function: u32 = have(node.number("opfuncid"), node)?;
         let Some((left, right, operator)) = comparison(function) else {
             let operator: u32 = have(node.number("opno"), node)?;
-            return Err(format!("it has the operator with OID {operator} (function {function})"));
+            return Err(match names::operator(operator) {
+                Some(name) => format!("it has the operator {name} between values that are not compared here"),
+                None => "it has an operator that is not known here".to_owned(),
+            });
         };
         let collation: u32 = have(node.number("inputcollid"), node)?;
         let is_c = C_COLLATIONS.contains(&collation)
             || collation == DEFAULT_COLLATION && self.surroundings.default_collation_is_c;
         if left.is_collated() && operator.orders() && !is_c {
-            return Err(format!("it orders text under the collation with OID {collation}, which is not C"));
+            return Err("it orders text under a collation that is not C".to_owned());
         }
         // Collations under which different bytes may be equal are always somebody's own.
         if Oid(collation).is_user_defined() {
-            return Err(format!("it compares text under the collation with OID {collation}"));
+            return Err("it compares text under a collation of the database's own".to_owned());
         }
         Ok((operator, (left, right)))
     }
@@ -190,7 +229,7 @@ impl Compiler {
         let (left, kind) = self.expression(left)?;
         let elements = self.elements(array, right_kind)?;
         if kind != left_kind {
-            return Err(format!("it compares a {kind:?} with a {left_kind:?}"));
+            return Err(format!("it compares a {kind} with a {left_kind}"));
         }
         let any = have(node.is_true("useOr"), node)?;
         Ok((Expression::AnyOf { operator, left: Box::new(left), elements, any }, Kind::Bool))
@@ -204,7 +243,7 @@ impl Compiler {
                 for element in have(node.nodes("elements"), node)? {
                     let (element, found) = self.expression(element)?;
                     if found != kind {
-                        return Err(format!("it has an array of {found:?}"));
+                        return Err(format!("it has an array of {found}"));
                     }
                     elements.push(element);
                 }
@@ -213,7 +252,7 @@ impl Compiler {
             // An array of text as one of varchar is the same array.
             "RELABELTYPE" => self.elements(have(node.node("arg"), node)?, kind),
             "CONST" => constant_elements(node, kind),
-            other => Err(format!("it looks for a value in a {other}")),
+            other => Err(format!("it looks for a value in {}", part(other))),
         }
     }
 
@@ -222,7 +261,7 @@ impl Compiler {
         for argument in have(node.nodes("args"), node)? {
             match self.expression(argument)? {
                 (argument, Kind::Bool) => arguments.push(argument),
-                (_, other) => return Err(format!("it takes a {other:?} for a boolean")),
+                (_, other) => return Err(format!("it takes a {other} for a boolean")),
             }
         }
         let expression = match (have(node.word("boolop"), node)?, arguments.len()) {

@@ -18,6 +18,7 @@ mod decimal;
 mod error;
 mod evaluate;
 mod functions;
+mod names;
 mod node;
 mod value;
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::fmt;
 
 use base::Oid;
 
@@ -30,6 +31,31 @@ pub(crate) enum Kind {
     TimestampTz,
     Interval,
     Uuid,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Bool => "boolean",
+            Kind::Int2 => "smallint",
+            Kind::Int4 => "integer",
+            Kind::Int8 => "bigint",
+            Kind::Oid => "oid",
+            Kind::Float4 => "real",
+            Kind::Float8 => "double precision",
+            Kind::Numeric => "numeric",
+            Kind::Text => "text",
+            Kind::Bpchar => "character",
+            Kind::Name => "name",
+            Kind::Date => "date",
+            Kind::Time => "time",
+            Kind::TimeTz => "time with time zone",
+            Kind::Timestamp => "timestamp",
+            Kind::TimestampTz => "timestamp with time zone",
+            Kind::Interval => "interval",
+            Kind::Uuid => "uuid",
+        })
+    }
 }
 
 impl Kind {

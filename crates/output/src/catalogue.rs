@@ -23,7 +23,7 @@ base::catalogue! {
         "Options of decoding that contradict one another",
         Error::options("database 16384 is none that was looked at"),
         "What is asked for is not what the catalogs are of.",
-        "Run `pgsluice catalog` for the database that is meant.",
+        "Run `pgsluice catalog export` for the database that is meant.",
         &[],
     ),
     Kind::Wal(_) => decoding(

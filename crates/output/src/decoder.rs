@@ -184,14 +184,14 @@ impl Decoder {
         dropped.map(|((_, relation), dropped)| (relation, dropped)).collect()
     }
 
-    /// Tables that would come out as the catalogs are now, but cannot.
+    /// Tables that were left out because they cannot come out, those that are gone by now included, and those that could
+    /// not as the catalogs are now.
     ///
     /// # Errors
     /// When the catalogs contradict themselves.
     pub fn refused(&mut self) -> Result<Vec<Refused>, Error> {
         let Group { catalog, members, .. } = &mut self.group;
-        let tables = members[0].tables.all(catalog)?;
-        Ok(tables.iter().filter_map(|table| table.refused().cloned()).collect())
+        members[0].tables.refused(catalog)
     }
 
     fn member(&self) -> &Member {

@@ -303,7 +303,7 @@ impl Group {
             }
             member.pass(&self.catalog, record, decoded);
             if matches!(decoded.what, What::Commit(_) | What::Abort(_)) {
-                member.tables.forget_own(xid);
+                member.tables.ended(xid, !has_aborted);
             }
         }
     }

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use txn::reorder::{Resolve, Target};
 use wal::{Actions, Interest, LocatorFilterCache};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Refused, Result};
 use crate::options::{OnRefused, Options};
 use crate::table::{Table, Wanted, describe};
 
@@ -25,6 +25,8 @@ struct Answers {
     files: FxHashMap<RelFileLocator, Answer>,
     /// The files for which an answer depends on a relation.
     of: FxHashMap<Oid, Vec<RelFileLocator>>,
+    /// Tables that were asked about and left out.
+    left_out: Vec<Refused>,
 }
 
 #[derive(Debug, Clone)]
@@ -46,23 +48,47 @@ pub(crate) struct Tables {
     last: Option<(RelFileLocator, Target<Wanted>)>,
     /// Of the next description.
     number: u64,
+    /// Tables that were left out, whatever became of them since.
+    left_out: Vec<Refused>,
+    /// The same of transactions that are open, by the top-level one: it counts if they commit.
+    open_left_out: FxHashMap<Xid, Vec<Refused>>,
 }
 
 impl Tables {
     pub(crate) fn new(options: Arc<Options>) -> Tables {
-        Tables { options, shared: Answers::default(), own: FxHashMap::default(), last: None, number: 0 }
+        Tables {
+            options,
+            shared: Answers::default(),
+            own: FxHashMap::default(),
+            last: None,
+            number: 0,
+            left_out: Vec::new(),
+            open_left_out: FxHashMap::default(),
+        }
     }
 
     /// A transaction's own answers are void.
     pub(crate) fn forget_own(&mut self, top: Xid) {
-        self.own.remove(&top);
+        if let Some(own) = self.own.remove(&top).filter(|own| !own.left_out.is_empty()) {
+            self.open_left_out.entry(top).or_default().extend(own.left_out);
+        }
+    }
+
+    /// A transaction is over, and its own answers with it.
+    pub(crate) fn ended(&mut self, top: Xid, committed: bool) {
+        self.forget_own(top);
+        let left_out = self.open_left_out.remove(&top).filter(|_| committed);
+        note(&mut self.left_out, left_out.into_iter().flatten());
     }
 
     /// Answers that everybody got are void.
     pub(crate) fn forget(&mut self, changes: &Changes, cache: &mut LocatorFilterCache) {
         let database = self.options.database;
         self.last = None;
-        self.own.clear();
+        for top in self.own.keys().copied().collect::<Vec<_>>() {
+            self.forget_own(top);
+        }
+        note(&mut self.left_out, std::mem::take(&mut self.shared.left_out));
         if changes.databases.contains(&database) {
             self.shared = Answers::default();
             cache.forget_database(database);
@@ -92,8 +118,17 @@ impl Tables {
         Ok(answer.map(|answer| (answer.relation, answer.interest)))
     }
 
+    /// Tables that were left out, and those that would be as the catalogs are now.
+    pub(crate) fn refused(&mut self, catalog: &Catalog) -> Result<Vec<Refused>> {
+        let now = self.all(catalog)?;
+        note(&mut self.left_out, std::mem::take(&mut self.shared.left_out));
+        let mut refused = self.left_out.clone();
+        note(&mut refused, now.iter().filter_map(|table| table.refused().cloned()));
+        Ok(refused)
+    }
+
     /// Every published table, as everybody sees it.
-    pub(crate) fn all(&mut self, catalog: &Catalog) -> Result<Vec<Arc<Table>>> {
+    fn all(&mut self, catalog: &Catalog) -> Result<Vec<Arc<Table>>> {
         let Some(view) = catalog.view(self.options.database, Xid::INVALID) else { return Ok(Vec::new()) };
         let mut all = Vec::new();
         for oid in view.relations().into_iter().filter(|oid| oid.is_user_defined()) {
@@ -101,6 +136,15 @@ impl Tables {
             all.extend(table.map(|Wanted(table)| table));
         }
         Ok(all)
+    }
+}
+
+/// Adds what is not there yet.
+fn note(all: &mut Vec<Refused>, more: impl IntoIterator<Item = Refused>) {
+    for refused in more {
+        if !all.contains(&refused) {
+            all.push(refused);
+        }
     }
 }
 
@@ -117,6 +161,9 @@ impl Answers {
         }
         *number += 1;
         let table = describe(view, options, oid, *number)?.map(|table| Wanted(Arc::new(table)));
+        if let Some(Wanted(table)) = table.as_ref().filter(|Wanted(table)| is_left_out(table, options)) {
+            note(&mut self.left_out, table.refused().cloned());
+        }
         self.tables.insert(oid, table.clone());
         Ok(table)
     }

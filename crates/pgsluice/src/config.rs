@@ -38,6 +38,14 @@ struct Section {
     values: BTreeMap<String, Vec<OsString>>,
 }
 
+/// A setting that flags or environment give, for commands that are printed.
+#[derive(Debug, Clone)]
+pub(crate) struct Said {
+    pub(crate) key: String,
+    pub(crate) values: Vec<OsString>,
+    pub(crate) by_flag: bool,
+}
+
 /// A configuration file as read.
 #[derive(Debug)]
 struct File {
@@ -84,6 +92,18 @@ impl Config {
             config.file = Some(File::read(&path, &text, &config.settings)?);
         }
         Ok(config)
+    }
+
+    /// What flags and environment give, as they give it; a flag is stronger.
+    pub(crate) fn said(&self) -> Vec<Said> {
+        let said = |setting: &Setting| {
+            let key = setting.key.clone();
+            let flag = self.given.values.get(&key).map(|values| (values, true));
+            let variable = || self.environment.values.get(&key).map(|values| (values, false));
+            let (values, by_flag) = flag.or_else(variable)?;
+            Some(Said { key, values: values.clone(), by_flag })
+        };
+        self.settings.iter().filter_map(said).collect()
     }
 
     /// What the target has stored of `subscription`; weaker than all else but

@@ -16,6 +16,7 @@ use crate::command::decode::{from_output, from_segments};
 use crate::command::{from_admin, from_control, from_engine, from_verify};
 use crate::exit::{Code, code_of};
 use crate::failure;
+use crate::invocation::Invocation;
 
 const HEAD: &str = "\
 # Errors
@@ -25,6 +26,10 @@ comes about, and what to do. Generated from the code (`cargo x docs`); the
 messages are printed by the program's own error types, with names and
 positions filled in for an example. `pgsluice error-reference` prints this
 document.
+
+A command in a message works as it is printed: it is completed with what the process was
+given, here `--config /etc/pgsluice.toml`. A cause or remedy below names a command by its
+words alone, and in it `LSN` stands for the one of the message.
 
 A message names the object, the cause and the next step; look it up here by the
 words that stay the same. `run` logs it, and `pgsluice status` shows the last
@@ -88,7 +93,8 @@ struct Told {
 impl Told {
     fn new<E>(entry: Entry<E>, message: impl Fn(&E) -> String, then: impl Fn(E) -> String) -> Told {
         let Entry { doing, title, error, cause, remedy, held_by } = entry;
-        Told { doing, title, message: message(&error), cause, remedy, then: then(error), held_by }
+        let message = Invocation::example().complete(&message(&error), Clone::clone);
+        Told { doing, title, message, cause, remedy, then: then(error), held_by }
     }
 }
 

@@ -211,7 +211,7 @@ impl fmt::Display for Failure {
                  back; with --force it is removed with its slot, and \"{native}\" stays disabled and without a slot"
             ),
             Failure::StillRuns { name, pid, bound } => {
-                write!(f, "process {pid} still runs subscription \"{name}\" after {bound:?}: see its log")
+                write!(f, "process {pid} still runs subscription \"{name}\" after {} s: see its log", bound.as_secs())
             }
             Failure::NotLooked { name, phase, bound } => write!(
                 f,

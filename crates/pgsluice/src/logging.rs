@@ -1,7 +1,7 @@
 //! The log on stderr: text for people, JSON for machines.
 //!
 //! Progress bars are on stderr too; a log line moves them aside, so that
-//! neither tears the other.
+//! neither tears the other. Commands in a line are completed (`invocation`).
 
 use std::io::{self, Write};
 
@@ -10,13 +10,16 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::failure::Failure;
+use crate::invocation;
 use crate::settings::{LogFormat, Process};
 
 /// Starts logging; bars of `bars` are moved aside for every line.
 pub(crate) fn start(process: &Process, bars: &MultiProgress) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&process.log_level)
         .map_err(|error| Failure::LogLevel { level: process.log_level.clone(), error: error.to_string() })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Aside(bars.clone()));
+    let is_json = process.log_format == LogFormat::Json;
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(Aside { bars: bars.clone(), is_json });
     let started = match process.log_format {
         LogFormat::Text => log.with_ansi(console_has_colour()).with_target(false).try_init(),
         LogFormat::Json => log.json().flatten_event(true).with_current_span(true).try_init(),
@@ -32,7 +35,10 @@ fn console_has_colour() -> bool {
 
 /// Writes whole lines while the bars are away.
 #[derive(Clone)]
-struct Aside(MultiProgress);
+struct Aside {
+    bars: MultiProgress,
+    is_json: bool,
+}
 
 impl<'a> MakeWriter<'a> for Aside {
     type Writer = Aside;
@@ -45,7 +51,13 @@ impl<'a> MakeWriter<'a> for Aside {
 impl Write for Aside {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         // The subscriber writes an event in one call.
-        self.0.suspend(|| io::stderr().write_all(line))?;
+        let text = String::from_utf8_lossy(line);
+        let subscription = invocation::subscription_of(&text);
+        let text = match self.is_json {
+            true => invocation::complete_json(&text, subscription),
+            false => invocation::complete(&text, subscription),
+        };
+        self.bars.suspend(|| io::stderr().write_all(text.as_bytes()))?;
         Ok(line.len())
     }
 

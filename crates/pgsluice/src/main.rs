@@ -13,6 +13,7 @@ mod errors;
 mod exit;
 mod failure;
 mod flight;
+mod invocation;
 mod logging;
 mod progress;
 mod reference;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     match dispatch(cli.command, &matches) {
         Ok(code) => ExitCode::from(code as u8),
         Err(error) => {
-            eprintln!("pgsluice: {error:#}");
+            eprintln!("pgsluice: {}", invocation::complete(&format!("{error:#}"), None));
             ExitCode::from(code_of(&error) as u8)
         }
     }
@@ -72,9 +73,12 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     }
     let process = tables[0].process.clone();
     let subjects = tables.into_iter().map(Subject::new).collect::<anyhow::Result<Vec<_>>>()?;
+    let env = |name: &str| std::env::var_os(name);
+    invocation::remember(&config.said(), &subjects, &env);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let done = runtime.block_on(async {
         let subjects = command::adopt::with_stored(&command, &mut config, subjects).await?;
+        invocation::remember(&config.said(), &subjects, &env);
         match command {
             Command::Run(_) => command::run::run(&subjects, &process).await,
             Command::Adopt(args) => command::adopt::adopt(&only(subjects)?, &args, &process).await,

@@ -155,6 +155,40 @@ fn ranges_of_wal_are_printed_without_a_slot() {
     }
 }
 
+/// The kind: what was left out is told by what was met, not by what there is in the end.
+#[test]
+fn tables_that_are_gone_by_the_end_are_named_among_those_left_out() {
+    for major in Major::under_test() {
+        let archive = archive(major);
+        let (file, wal) = (archive.text("catalogs"), archive.text("wal"));
+        let url = archive.cluster.url(DB);
+        lines(&pgsluice(&["catalog", "export", "--source", &url, "--file", &file]));
+        for sql in [
+            "CREATE TABLE gone (c regclass)",
+            "INSERT INTO gone VALUES ('t')",
+            "DROP TABLE gone",
+            // The same within one transaction, within one that did not commit, and of a table that was repaired.
+            "BEGIN; CREATE TABLE brief (c regclass); INSERT INTO brief VALUES ('t'); DROP TABLE brief; COMMIT",
+            "BEGIN; CREATE TABLE never (c regclass); INSERT INTO never VALUES ('t'); ROLLBACK",
+            "INSERT INTO \"Odd\" VALUES (1, 't')",
+            "ALTER TABLE \"Odd\" DROP COLUMN c",
+            "INSERT INTO \"Odd\" VALUES (2)",
+            "CREATE TABLE unused (c regclass)",
+        ] {
+            archive.cluster.sql(DB, sql).unwrap();
+        }
+        archive.copy(&archive.path("wal"));
+        let output = pgsluice(&["decode", "--wal", &wal, "--catalog", &file, "--skip-refused"]);
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(what(&lines(&output)).contains(&"INSERT public.\"Odd\" id='2'".to_owned()), "{output:?}");
+        let mut left_out: Vec<&str> =
+            told.lines().filter_map(|line| line.strip_prefix("pgsluice: left out: table public.")).collect();
+        left_out.sort_unstable();
+        let names: Vec<&str> = left_out.iter().map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(names, ["Odd", "brief", "gone", "unused"], "{told}");
+    }
+}
+
 #[test]
 fn archives_are_read_as_they_are_and_what_they_lack_is_named() {
     let major = *Major::under_test().last().unwrap();

@@ -45,8 +45,8 @@ impl fmt::Display for MalformedMessage {
         match self.kind {
             Some(kind) => write!(
                 f,
-                "the walsender sent a message of kind {:?} with {} bytes, which is unknown or cut short",
-                char::from(kind),
+                "the walsender sent a message of kind '{}' with {} bytes, which is unknown or cut short",
+                char::from(kind).escape_default(),
                 self.length
             ),
             None => f.write_str("the walsender sent an empty message"),

@@ -130,8 +130,10 @@ impl Error {
             Kind::CutDump { .. } | Kind::UnknownCommand { .. } => {
                 Some("give another pg_dump by --pg-dump, or create the tables yourself".to_owned())
             }
-            Kind::MissingRoles { .. } => Some("CREATE ROLE each of them on the target".to_owned()),
-            Kind::Client { remedy, .. } => remedy.clone(),
+            Kind::MissingRoles { .. } => Some("create them on the target, with CREATE ROLE".to_owned()),
+            Kind::Client { remedy, cause, .. } => {
+                remedy.clone().or_else(|| cause.server().and_then(client::advice))
+            }
             Kind::DumpFailed { .. } | Kind::Broken(_) => None,
         }
     }

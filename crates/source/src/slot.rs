@@ -46,7 +46,19 @@ pub async fn identify_system(wire: &mut Wire) -> Result<SystemIdentity, Error> {
             dbname: text(row, 3).map(str::to_owned),
         })
     });
-    parsed.ok_or_else(|| Error::reply(attempt, format!("IDENTIFY_SYSTEM gave {rows:?}")))
+    parsed.ok_or_else(|| Error::reply(attempt, format!("IDENTIFY_SYSTEM gave {}", shown(&rows))))
+}
+
+/// An answer of a walsender, in words.
+pub(crate) fn shown(rows: &[Vec<Option<String>>]) -> String {
+    if rows.is_empty() {
+        return "no row".to_owned();
+    }
+    let row = |row: &Vec<Option<String>>| {
+        let values: Vec<&str> = row.iter().map(|value| value.as_deref().unwrap_or("NULL")).collect();
+        format!("({})", values.join(", "))
+    };
+    rows.iter().map(row).collect::<Vec<_>>().join(", ")
 }
 
 /// Where a timeline ended and the next one went on.
@@ -71,7 +83,7 @@ pub async fn timeline_forks(wire: &mut Wire, timeline: u32) -> Result<Vec<Fork>,
     let rows = rows.map_err(|error| Error::client(attempt(), error))?;
     let content = rows.first().and_then(|row| text(row, 1));
     let content =
-        content.ok_or_else(|| Error::reply(attempt(), format!("TIMELINE_HISTORY gave {rows:?}")))?;
+        content.ok_or_else(|| Error::reply(attempt(), format!("TIMELINE_HISTORY gave {}", shown(&rows))))?;
     Ok(content.lines().filter_map(fork).collect())
 }
 
@@ -153,7 +165,7 @@ pub async fn create_logical_slot(wire: &mut Wire, slot: &NewSlot<'_>) -> Result<
     });
     match created {
         Some(created) if slot.snapshot == Snapshot::Nothing || created.snapshot_name.is_some() => Ok(created),
-        _ => Err(Error::reply(attempt(), format!("CREATE_REPLICATION_SLOT gave {rows:?}"))),
+        _ => Err(Error::reply(attempt(), format!("CREATE_REPLICATION_SLOT gave {}", shown(&rows)))),
     }
 }
 

@@ -39,6 +39,7 @@ use txn::{Block, Input};
 
 use crate::Error;
 use crate::segments::Lineage;
+use crate::slot::shown;
 
 /// A block is handed over when it holds this much, or when nothing more has
 /// arrived.
@@ -367,7 +368,7 @@ impl Stream {
             .and_then(|timeline| timeline.parse().ok())
             .zip(value(1).and_then(|start| start.parse().ok()));
         let Some((timeline, start)) = next.filter(|(_, start)| *start == self.received) else {
-            let answer = format!("after a timeline that ended at {} came {rows:?}", self.received);
+            let answer = format!("after a timeline that ended at {} came {}", self.received, shown(&rows));
             return Err(Error::reply(self.attempt(), answer));
         };
         let What::Wal { lineage, .. } = &self.options.what else { return Ok(()) };

@@ -4,6 +4,8 @@
 //! to is durable: so one slot is whole at any instant, and the higher number wins. From the head everything is
 //! reached with checksums: directories, page table, pages.
 
+use std::fmt;
+
 use crate::disk::Disk;
 use crate::error::{Error, Place, Result};
 use crate::page::PAGE_BYTES;
@@ -36,6 +38,15 @@ pub enum Kind {
     History,
     /// Everything below the horizon is forgotten.
     Window,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::History => "history",
+            Kind::Window => "window",
+        })
+    }
 }
 
 /// A named tree.

@@ -280,9 +280,7 @@ impl Store {
         if let Some(id) = self.trees.iter().position(|tree| tree.info.name == name) {
             let there = self.trees[id].info.kind;
             if there != kind {
-                return Err(Error::misuse(format!(
-                    "tree \"{name}\" is a {there:?} tree, not a {kind:?} tree"
-                )));
+                return Err(Error::misuse(format!("tree \"{name}\" is a {there} tree, not a {kind} tree")));
             }
             return Ok(Tree(self.trees[id].reference(id)));
         }

@@ -220,8 +220,8 @@ impl fmt::Display for Kind {
             }
             Kind::TwoPhase(kind) => write!(
                 f,
-                "two-phase message {:?} came from a slot that pgsluice creates without two_phase",
-                char::from(*kind)
+                "two-phase message '{}' came from a slot that pgsluice creates without two_phase",
+                char::from(*kind).escape_default()
             ),
             Kind::Spool { xid, error } => write!(f, "spooling open transaction {xid}: {error}"),
         }

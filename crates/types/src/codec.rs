@@ -133,7 +133,7 @@ fn label<'a>(labels: &'a FxHashMap<u32, Box<str>>, payload: &[u8]) -> Result<&'a
 fn compile(oid: Oid, types: &impl Types, settings: &Settings, depth: usize) -> Result<Codec, Unsupported> {
     let Some(info) = types.get(oid) else {
         return Err(Unsupported {
-            name: format!("with OID {oid}"),
+            name: format!("(pg_type has it as {oid})"),
             reason: "the catalogs do not describe it",
         });
     };

@@ -43,7 +43,9 @@ impl fmt::Display for ImageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Compression::None => f.write_str("a page image is not as long as its page"),
-            how => write!(f, "a page image cannot be decompressed ({how:?})"),
+            Compression::Pglz => f.write_str("a page image cannot be decompressed by pglz"),
+            Compression::Lz4 => f.write_str("a page image cannot be decompressed by lz4"),
+            Compression::Zstd => f.write_str("a page image cannot be decompressed by zstd"),
         }
     }
 }

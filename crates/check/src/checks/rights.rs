@@ -232,7 +232,8 @@ pub(super) fn origin_functions(_: &Wanted, target: &Subscriber) -> Vec<Finding> 
             Finding::cannot(End::Target, object, what).refusing(Refuses::Every)
         }
         true => {
-            let what = format!("not all may be called by role {}: pgsluice drop will need them", server.role);
+            let what =
+                format!("not all may be called by role {}: the command drop will need them", server.role);
             Finding::warning(End::Target, object, what)
         }
     };

@@ -15,6 +15,7 @@ mod keyword;
 mod libpq;
 mod passfile;
 mod service;
+mod shown;
 mod text;
 mod value;
 
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use libpq::Libpq;
+pub use shown::Shown;
 pub(crate) use value::{
     AuthMethod, ChannelBinding, RequiredAuth, RootCert, SessionAttrs, SslMode, TlsVersion,
 };

@@ -1,5 +1,6 @@
 //! Every error of commands on the servers, for docs/errors.md.
 
+use base::Lsn;
 use base::catalogue::{Doing, Entry, HeldBy, entry};
 use proto::frame::ServerError;
 
@@ -8,6 +9,7 @@ use super::{Error, Kind};
 const HELD: HeldBy = ("pgsluice cli", "drop_refuses_what_a_session_holds");
 const FOREIGN: HeldBy = ("pgsluice cli", "drop_keeps_what_is_not_its_own");
 const ONE_END: HeldBy = ("pgsluice cli", "drop_with_one_end_gone_wants_force");
+const SKIPPED: HeldBy = ("pgsluice scenarios", "what_an_error_tells_to_skip_or_enable_works_as_printed");
 const TARGET: HeldBy = ("pgsluice cli", "skip_enable_and_disable_reach_the_target");
 
 base::catalogue! {
@@ -72,6 +74,24 @@ base::catalogue! {
         "The name is wrong, the target is another database, or the subscription was never begun or has been dropped.",
         "Correct `--subscription` or `--target`; `pgsluice run` creates it.",
         &[TARGET],
+    ),
+    Kind::SkipPassed { .. } => operating(
+        "The transaction to be skipped has passed",
+        Kind::SkipPassed {
+            subscription: "orders".parse().expect("a name as in the manual"),
+            lsn: Lsn::new(0x16_B374_D848),
+            reached: Lsn::new(0x16_B374_E000),
+        },
+        "It was applied or skipped already, or nothing for this target commits at this LSN. Nothing was changed.",
+        "Look at `pgsluice status`: where a transaction fails, its error has the LSN and the whole command.",
+        &[SKIPPED],
+    ),
+    Kind::SkipOther { .. } => operating(
+        "Another transaction fails than the one to be skipped",
+        Kind::SkipOther { lsn: Lsn::new(0x16_B374_F000), failing: Lsn::new(0x16_B374_D848) },
+        "The LSN is mistyped, or is one of the error's other positions. Nothing was changed.",
+        "Repeat `pgsluice skip --lsn LSN` with the LSN of the message.",
+        &[SKIPPED],
     ),
 }
 

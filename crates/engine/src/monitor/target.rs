@@ -149,7 +149,8 @@ impl Watch<'_> {
 
     /// Once for each table and holder.
     fn tell(&mut self, blocked: &Blocked) {
-        let key = format!("{:?} {:?}", blocked.table, blocked.blocking_pids);
+        let pids: Vec<String> = blocked.blocking_pids.iter().map(ToString::to_string).collect();
+        let key = format!("{} {}", blocked.table.as_deref().unwrap_or_default(), pids.join(","));
         if self.told.as_ref() == Some(&key) {
             return;
         }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use base::Lsn;
+use base::{Lsn, Oid};
 use catalog::{Catalog, Look};
 use tokio::sync::{mpsc, oneshot};
 
@@ -123,13 +123,7 @@ impl Attempt<'_> {
             return std::future::pending().await;
         }
         let Ok(AtPlace { catalog, changed }) = answered.await else { return std::future::pending().await };
-        let oids = |catalog: &Catalog| catalog.databases().iter().map(|(oid, _)| *oid).collect::<Vec<_>>();
-        if oids(&catalog) != oids(&fresh) {
-            let what = format!(
-                "databases {:?} are followed, and the source's is {:?}",
-                oids(&catalog),
-                oids(&fresh)
-            );
+        if let Some(what) = other_databases(&catalog.databases(), &fresh.databases()) {
             return Err(Error::refused(Refusal::OtherCatalogs(vec![what])));
         }
         let comparing = tokio::task::spawn_blocking(move || catalog.differences(&fresh));
@@ -142,6 +136,27 @@ impl Attempt<'_> {
         }
         Ok(Compared::Perhaps(to, differences.into_iter().collect()))
     }
+}
+
+/// Whether other databases are followed than the source has now, in words. A database that was dropped and made again has
+/// its name and another OID.
+fn other_databases(followed: &[(Oid, &str)], found: &[(Oid, &str)]) -> Option<String> {
+    let oids = |databases: &[(Oid, &str)]| databases.iter().map(|(oid, _)| *oid).collect::<Vec<_>>();
+    if oids(followed) == oids(found) {
+        return None;
+    }
+    let names = |databases: &[(Oid, &str)]| {
+        let names: Vec<_> = databases.iter().map(|(_, name)| format!("\"{name}\"")).collect();
+        names.join(", ")
+    };
+    let (ours, theirs) = (names(followed), names(found));
+    Some(match followed {
+        [] => format!("database {theirs} of the source is not the one that was followed, which was dropped"),
+        _ if ours == theirs => {
+            format!("database {theirs} of the source was dropped and made again since it was followed")
+        }
+        _ => format!("the source's database is {theirs}, and {ours} was followed"),
+    })
 }
 
 /// The next time may succeed, and the stream says itself if the source has gone.

@@ -4,6 +4,7 @@ use engine::{End, Finding, Report, Severity};
 use serde::Serialize;
 
 use crate::exit::Code;
+use crate::invocation::{complete, complete_json};
 use crate::subject::Subject;
 
 /// One line of `--json`.
@@ -25,10 +26,11 @@ pub(crate) async fn check(subjects: &[Subject], json: bool) -> anyhow::Result<Co
         let subscription = settings.subscription.as_str();
         if json {
             let line = Line { subscription, verdict: verdict(report.worst()), report: &report };
-            super::say(format_args!("{}", serde_json::to_string(&line)?));
+            super::say(format_args!("{}", complete_json(&serde_json::to_string(&line)?, Some(subscription))));
         } else {
             let gap = if position > 0 { "\n" } else { "" };
-            super::say(format_args!("{gap}{}", text(subscription, &report).trim_end()));
+            let text = text(subscription, &report);
+            super::say(format_args!("{gap}{}", complete(text.trim_end(), Some(subscription))));
         }
     }
     Ok(match worst {

@@ -16,6 +16,7 @@ use engine::control::Lock;
 use super::{connect, from_admin, from_control};
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::invocation::complete;
 use crate::subject::Subject;
 
 /// Removes the subscription; with `force` from whichever end there still is.
@@ -69,9 +70,10 @@ async fn remove(subject: &Subject, force: bool, removed: &mut Vec<String>) -> an
                 );
             }
         }
-        None => eprintln!(
-            "pgsluice: the target was left out; if it comes back, run pgsluice drop --force with only --target"
-        ),
+        None => {
+            let told = "the target was left out; if it comes back: pgsluice drop --force";
+            eprintln!("pgsluice: {}", complete(told, Some(name.as_str())));
+        }
     }
     for spool in [engine::spool_dir(&subject.state_dir, name), engine::decoding_dir(&subject.state_dir, name)]
     {

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::{from_control, from_engine};
 use crate::exit::{Code, code_of};
 use crate::failure::Failure;
+use crate::invocation::complete;
 use crate::progress::Quiet;
 use crate::settings::{LogFormat, Process};
 use crate::subject::Subject;
@@ -62,6 +63,8 @@ pub(super) async fn run_logged(
     let mut pipelines = Vec::new();
     for (settings, lock) in settings.into_iter().zip(locks) {
         let status = Arc::new(Status::new(settings.subscription.clone()));
+        // Who asks for the status may know less than this process: commands are completed here.
+        status.complete_errors_by(|name, message| complete(message, Some(name)));
         let stop = stop.child_token();
         let server = Server::start(lock, Arc::clone(&status), stop.clone()).map_err(from_control)?;
         pipelines.push(Pipeline { settings: Arc::new(settings), status, stop, server });
@@ -132,7 +135,7 @@ async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> 
     let outcome = tokio::select! {
         outcome = engine::run(Arc::clone(&settings), Arc::clone(&status), passes, stop.clone()) => outcome,
         () = too_long => {
-            tracing::warn!(subscription = %name, "not ended after {STOP_BOUND:?}: cut off, the servers roll back");
+            tracing::warn!(subscription = %name, "not ended after {} s: cut off, the servers roll back", STOP_BOUND.as_secs());
             Ok(())
         }
     };

@@ -13,7 +13,10 @@ use crate::subject::Subject;
 pub(crate) async fn skip(subject: &Subject, lsn: Lsn) -> anyhow::Result<Code> {
     let name = &subject.name;
     let target = connect("target", &subject.target()?, name).await?;
-    admin::set_skip(&target, name, lsn).await.map_err(from_admin)?;
+    // Without a process the target knows the last error.
+    let asked = control::ask(&subject.state_dir, name, &Request::Status).await;
+    let last_error = asked.ok().and_then(|answer| Some(answer.status?.last_error?.message));
+    admin::set_skip(&target, name, lsn, last_error.as_deref()).await.map_err(from_admin)?;
     let request = match lsn.is_valid() {
         true => Request::Skip { lsn: lsn.to_string() },
         false => Request::ReloadSkip,

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::{connect, from_admin, from_control};
 use crate::exit::Code;
+use crate::invocation::{complete, complete_json};
 use crate::progress::show_building;
 use crate::subject::Subject;
 use crate::units::{show_bytes, show_count, show_seconds};
@@ -46,11 +47,12 @@ pub(crate) async fn status(subjects: &[Subject], json: bool) -> anyhow::Result<C
         if matches!(found, Found::Stored { .. }) {
             code = Code::NotRunning;
         }
+        let name = Some(subject.name.as_str());
         if json {
-            super::say(format_args!("{}", serde_json::to_string(&found)?));
+            super::say(format_args!("{}", complete_json(&serde_json::to_string(&found)?, name)));
         } else {
             let gap = if position > 0 { "\n" } else { "" };
-            super::say(format_args!("{gap}{}", text(&found).trim_end()));
+            super::say(format_args!("{gap}{}", complete(text(&found).trim_end(), name)));
         }
     }
     Ok(code)

@@ -16,6 +16,10 @@ use std::time::Duration;
 use serde_json::Value;
 use testkit::{Cluster, Major, Output, Pair, Sluice};
 
+/// Commands that a test runs as messages print them.
+const RUN_AS_PRINTED: [&str; 8] =
+    ["adopt", "check", "drop", "enable", "release", "run", "sequences --apply", "status"];
+
 const BOUND: Duration = Duration::from_secs(45);
 
 fn program() -> &'static Path {
@@ -98,7 +102,33 @@ impl<'a> Ends<'a> {
         let output = self.call(&[&["check", "--json"], args].concat());
         let report =
             serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-        Said { code: output.status.code().unwrap(), report }
+        let said = Said { code: output.status.code().unwrap(), report };
+        said.findings().iter().for_each(|finding| self.can_be_done(finding));
+        said
+    }
+
+    /// Every statement of a finding is one to its server, and every command is whole and among those that are run as they
+    /// are printed (`every_command_that_is_named_works_as_it_is_written`).
+    #[track_caller]
+    fn can_be_done(&self, finding: &Value) {
+        for sql in finding["sql"].as_array().unwrap() {
+            // Its body is parsed, and nothing of it is executed.
+            let parsed =
+                format!("DO $parsed$ BEGIN IF false THEN {}; END IF; END $parsed$", sql.as_str().unwrap());
+            let parsed = self.at(finding["end"].as_str().unwrap()).sql("postgres", &parsed);
+            parsed.unwrap_or_else(|error| panic!("{error:#}: {finding:#}"));
+        }
+        let remedy = finding["remedy"].as_str().unwrap_or_default();
+        for (number, part) in remedy.split('`').enumerate() {
+            let Some((_, command)) = part.split_once("pgsluice ") else { continue };
+            let words: Vec<&str> = command.split(' ').collect();
+            let is_run = RUN_AS_PRINTED.iter().any(|own| command.starts_with(own));
+            assert!(number % 2 == 0 || is_run, "nobody runs it: {remedy}");
+            assert!(number % 2 == 1 || !RUN_AS_PRINTED.contains(&words[0]), "not completed: {remedy}");
+            if number % 2 == 1 {
+                assert!(command.contains(" --subscription "), "{remedy}");
+            }
+        }
     }
 
     fn at(&self, end: &str) -> &Cluster {

@@ -110,8 +110,22 @@ impl Reader {
                 return Err(Error::page(page, what));
             }
             (state, begins) => {
-                let what =
-                    format!("its header says {begins:?}, which cannot follow what came before ({state:?})");
+                let begins = match begins {
+                    Begins::Anew => "that a record begins on it".to_owned(),
+                    Begins::WithRest(rest) => format!("that it begins with {rest} bytes of a record"),
+                    Begins::Overwriting => {
+                        "that it takes the place of a record that was never finished".to_owned()
+                    }
+                };
+                let before = match state {
+                    State::Unsynced => "no page",
+                    State::Tail(_) => "the rest of a record",
+                    State::Between => "a whole record",
+                    State::Inside { .. } => "a part of a record",
+                    State::Switched => "the end of a segment",
+                    State::Ended { .. } => "the end of WAL",
+                };
+                let what = format!("its header says {begins}, which cannot follow {before}");
                 return Err(Error::page(page, what));
             }
         };

@@ -83,7 +83,7 @@ fn an_owner_that_is_no_superuser_adopts_and_releases() {
             // The way back is asked for first.
             refused(
                 &said(s, &prepare),
-                &["pgsluice release could not", "GRANT EXECUTE ON FUNCTION pg_replication_origin_advance"],
+                &["release could not", "GRANT EXECUTE ON FUNCTION pg_replication_origin_advance"],
             );
             handed_back(s);
             s.target(&format!(

@@ -1,0 +1,79 @@
+//! Which transaction is to be skipped: asked for in time, and for the one that fails.
+//!
+//! | the LSN | answer |
+//! | --- | --- |
+//! | of what the target has, or what was passed over | it has passed |
+//! | another one than that of the transaction that fails now | the failing one is named |
+//! | any other | the transaction that commits there is skipped when it comes |
+
+use base::{Lsn, SubscriptionName};
+use client::Session;
+
+use super::{Error, Kind, reached, stored, update};
+
+/// What an error says before the LSN that would be skipped.
+const COMMAND: &str = "pgsluice skip --lsn ";
+
+/// Has the transaction that commits at `lsn` skipped; [`Lsn::INVALID`] takes the request back. `last_error` is what the
+/// process that runs the subscription met last, if there is one.
+///
+/// # Errors
+/// The transaction is over, or not the one that fails; the target knows no such subscription; the server's.
+pub async fn set_skip(
+    target: &Session,
+    subscription: &SubscriptionName,
+    lsn: Lsn,
+    last_error: Option<&str>,
+) -> Result<(), Error> {
+    if lsn.is_valid() {
+        refuse(target, subscription, lsn, last_error).await?;
+    }
+    let lsn = lsn.is_valid().then(|| lsn.to_string());
+    let sql = "UPDATE pgsluice.subscription SET skip_lsn = $2::text::pg_catalog.pg_lsn WHERE name = $1";
+    update(target, subscription, "store the LSN to skip on the target", sql, &lsn).await
+}
+
+async fn refuse(
+    target: &Session,
+    name: &SubscriptionName,
+    lsn: Lsn,
+    last_error: Option<&str>,
+) -> Result<(), Error> {
+    // That it is missing is said when it is written.
+    let Some(stored) = stored(target, name).await? else { return Ok(()) };
+    let failed = |error| Error::query(target, "read the subscription's state on the target", error);
+    let done = reached(target, name, stored.applied_lsn.as_deref()).await.map_err(failed)?;
+    // Up to there was confirmed to the source, because there was nothing for this target.
+    let confirmed: Lsn = stored.confirmed_lsn.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
+    let has_passed = |lsn: Lsn| done.has(lsn) || lsn < confirmed;
+    if has_passed(lsn) {
+        let reached = done.furthest().max(confirmed);
+        return Err(Error(Kind::SkipPassed { subscription: name.clone(), lsn, reached }));
+    }
+    let failing = last_error.or(stored.last_error.as_deref()).and_then(lsn_to_skip);
+    match failing.filter(|&failing| failing != lsn && !has_passed(failing)) {
+        Some(failing) => Err(Error(Kind::SkipOther { lsn, failing })),
+        None => Ok(()),
+    }
+}
+
+/// The LSN that an error tells to skip.
+fn lsn_to_skip(error: &str) -> Option<Lsn> {
+    let (_, rest) = error.rsplit_once(COMMAND)?;
+    let end = rest.find(|c: char| !c.is_ascii_hexdigit() && c != '/').unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lsn_of_an_error_is_found() {
+        let found = lsn_to_skip(
+            "x; to pass over the transaction: `pgsluice skip --lsn 16/B374D848 --subscription s`",
+        );
+        assert_eq!(found, Some(Lsn::new(0x16_B374_D848)));
+        assert_eq!(lsn_to_skip("the connection was lost"), None);
+    }
+}
