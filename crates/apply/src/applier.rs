@@ -66,6 +66,9 @@ pub struct Feed {
 /// On stop, how long the chunk in hand may take before it is cancelled.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long the sessions that apply may take to say why the target went, once another was lost.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
 /// What is less than [`AHEAD_ROWS`] waits no longer than this, where it may be committed before what is being executed.
 const PATIENCE: Duration = Duration::from_millis(5);
 
@@ -109,6 +112,7 @@ pub async fn apply(
     let shared = Arc::new(if relaxed { shared.relaxed(prefix) } else { shared });
     let fitting = shared.fitting();
     let kept = Arc::clone(&shared.kept);
+    let lost = target.catalog.lost();
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
     let (starts, early) = mpsc::unbounded_channel();
@@ -147,6 +151,11 @@ pub async fn apply(
         planned = planning.run(feed.blocks, work, &stop) => planned,
         // Ends before the planner only because it failed.
         executed = &mut executing.0 => return executed.unwrap_or(Err(Kind::Lost.into())),
+        // A crash ends all sessions, and only to those that write the server says why.
+        error = lost => return match tokio::time::timeout(LAST_WORDS, &mut executing.0).await {
+            Ok(Ok(Err(explained))) => Err(explained),
+            _ => Err(error),
+        },
     };
     if let Err(error) = planned {
         // Whole transactions before it were handed over: they count.
@@ -223,7 +232,13 @@ async fn execute(
     shared: Arc<Shared>,
 ) -> Result<(), Error> {
     let counters = &shared.counters;
-    while let Some(work) = queue.recv().await {
+    loop {
+        let work = tokio::select! {
+            biased;
+            work = queue.recv() => work,
+            lost = executor.lost() => return Err(lost),
+        };
+        let Some(work) = work else { break };
         match work {
             Work::Chunk(chunk, _busy) => {
                 counters.executing.store(true, Ordering::Relaxed);
@@ -750,6 +765,9 @@ impl Planning {
             }
         };
         self.continues = !chunk.last;
+        if let (false, Some(current)) = (chunk.last, &self.transaction) {
+            self.counters.set_part_handed(current.begin.final_lsn, current.begin.commit_time);
+        }
         chunk
     }
 

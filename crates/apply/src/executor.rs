@@ -37,6 +37,7 @@ use proto::frame::ServerError;
 use rustc_hash::{FxHashMap, FxHashSet};
 use txn::{Begin, Op};
 
+use crate::activity::{self, Doing};
 use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
 use crate::counters::add;
 use crate::error::{Error, Kind};
@@ -100,6 +101,8 @@ pub(crate) struct Executor {
     insisting: pipelined::Insisting,
     span: pipelined::Span,
     procedure: procedure::Procedure,
+    /// What is waited for, for who looks.
+    activity: activity::Session,
 }
 
 /// The statements of a session.
@@ -148,6 +151,7 @@ impl Executor {
             write_progress: Arc::new(write_progress),
             write_stretch: Arc::new(write_stretch),
             since: Lsn::INVALID,
+            activity: shared.counters.activity.session(),
             shared,
             open: Tally::default(),
             insisting: pipelined::Insisting::default(),
@@ -225,6 +229,7 @@ impl Executor {
         // Parts are never put aside: they are handed over as soon as they are full.
         let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
         let mut tally = chunk.digest.tally;
+        self.activity.part(batch.changes.len());
         match self.apply_set(chunk.plan, None, chunk.first, false).await {
             Ok(written) => tally.written = written,
             Err(Setback::Broken(error)) => return Err(error),
@@ -305,6 +310,7 @@ impl Executor {
     /// Rolls back, whatever the state of the transaction.
     pub(crate) async fn roll_back(&mut self) -> Result<(), Error> {
         self.open = Tally::default();
+        self.activity.closed();
         loop {
             match self.one(&[&Which::Rollback]).await {
                 // query_canceled: a cancel that came late for what it was meant for.
@@ -361,7 +367,7 @@ impl Executor {
         first: bool,
     ) -> Result<Option<u64>, Setback> {
         let Some(mut plan) = parts.next().await else { return Ok(None) };
-        let _sending = flight::inside(Phase::Batch);
+        let _sending = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
         if first {
@@ -470,6 +476,15 @@ impl Executor {
         Err(error)
     }
 
+    /// Waits until the connection has ended, while nothing is asked of the target, and says why. Cancel safe.
+    pub(crate) async fn lost(&mut self) -> Error {
+        loop {
+            if let Err(error) = self.wire.read_frame().await {
+                return error.into();
+            }
+        }
+    }
+
     pub(crate) fn wire_is_alive(&self) -> bool {
         !self.wire.is_broken()
     }
@@ -488,7 +503,7 @@ impl Executor {
         if !first && alone && plan.as_ref().is_some_and(Plan::is_empty) {
             return Ok(0);
         }
-        let _sending = flight::inside(Phase::Batch);
+        let _sending = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
         if first {
@@ -534,7 +549,7 @@ impl Executor {
     }
 
     async fn replay_transaction(&mut self, batch: &Batch, start: usize, end: &End) -> Result<(), Error> {
-        let _replaying = flight::inside(Phase::Replay);
+        let _replaying = (flight::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         self.one(&[&Which::Begin]).await?;
         self.replay_changes(batch, start..end.changes_end, end.begin).await?;
         let changes = &batch.changes[start..end.changes_end];
@@ -548,7 +563,7 @@ impl Executor {
     async fn replay_part(&mut self, batch: &Batch) -> Result<(), Error> {
         let begin = batch.open.or(batch.ends.last().map(|end| end.begin));
         let Some(begin) = begin else { return Ok(()) };
-        let _replaying = flight::inside(Phase::Replay);
+        let _replaying = (flight::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         self.replay_changes(batch, 0..batch.changes.len(), begin).await?;
         self.one(&[&Which::Release]).await
     }
@@ -588,6 +603,7 @@ impl Executor {
             Op::Delete(_) => Some(ConflictType::DeleteMissing),
         };
         let mut again = false;
+        self.activity.row(operation, table);
         loop {
             let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
             if let Some(error) = result.error {
@@ -623,7 +639,7 @@ impl Executor {
         debug_assert_eq!(kind.native_treatment(), Treatment::Skip);
         self.shared.counters.conflicts.add(kind);
         let conflict = Conflict { kind, relation: table.name.clone(), index: None };
-        tracing::info!(xid = %begin.xid, finished_at = %begin.final_lsn, "{conflict}");
+        self.shared.counters.conflict_log.met(&conflict, begin.xid, begin.final_lsn);
     }
 
     /// What an error of one change means.
@@ -666,7 +682,7 @@ impl Executor {
         };
         statements.extend(row.as_ref());
         statements.extend([&self.check_deferred, &setup, &self.commit]);
-        let _committing = flight::inside(Phase::Commit);
+        let _committing = (flight::inside(Phase::Commit), self.activity.enter(Doing::Commit));
         let result = run(&mut self.wire, &mut self.prepared, &statements).await?;
         match result.error {
             Some(error) => {
@@ -682,6 +698,7 @@ impl Executor {
     }
 
     fn committed(&mut self, digest: &Digest) {
+        self.activity.closed();
         self.shared.committed(std::mem::take(&mut self.open), digest);
     }
 

@@ -3,7 +3,7 @@
 //! Written by the copy's workers, read by anyone; every figure is an atomic.
 //! Figures of a table begin anew when it is emptied and copied again.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub struct TableProgress {
     bytes: AtomicU64,
     state: AtomicU8,
     times: Mutex<Times>,
+    /// That it is put off was told.
+    is_put_off: AtomicBool,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -48,7 +50,13 @@ impl TableProgress {
             bytes: AtomicU64::new(0),
             state: AtomicU8::new(TableState::Waiting as u8),
             times: Mutex::default(),
+            is_put_off: AtomicBool::new(false),
         }
+    }
+
+    /// It is put off; true where nobody was told of it before.
+    pub(crate) fn put_off(&self) -> bool {
+        !self.is_put_off.swap(true, Relaxed)
     }
 
     /// Its name.

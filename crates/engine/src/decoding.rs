@@ -32,11 +32,12 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
-use txn::{Block, DirSpool, Input};
+use txn::{Block, Input};
 
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
 use crate::shared::{Sharing, Way};
+use crate::spooling::{Spooling, Watched};
 use crate::{Origin, Settings};
 
 /// Messages are handed over when they are so many bytes, or no more WAL is there.
@@ -194,6 +195,8 @@ pub(crate) struct Wanted<'s> {
     pub(crate) segment_size: u64,
     /// The source's own `logical_decoding_work_mem`.
     pub(crate) work_mem_bytes: usize,
+    /// Told of what waits on disk.
+    pub(crate) spooling: &'s Arc<Spooling>,
 }
 
 impl Wanted<'_> {
@@ -237,7 +240,7 @@ impl Wanted<'_> {
         options.work_mem_bytes = self.work_mem_bytes;
         options.refused = OnRefused::Stop;
         options.all_publications = true;
-        let spool = DirSpool::open(settings.decoding_dir()).map_err(Kind::Spool)?;
+        let spool = Watched::open(settings.decoding_dir(), self.spooling).map_err(Kind::Spool)?;
         Ok(Decoder::new(catalog, options, Box::new(spool))?)
     }
 }

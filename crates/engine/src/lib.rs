@@ -15,10 +15,12 @@ mod preflight;
 mod record;
 mod refresh;
 mod refusal;
+mod repeated;
 mod retry;
 pub mod sequences;
 mod settings;
 mod shared;
+mod spooling;
 mod statistics;
 mod status;
 mod target_schema;
@@ -35,6 +37,7 @@ pub use settings::{
 };
 pub use shared::Passes;
 pub use status::{
-    Blocked, BuildingSnapshot, CopySnapshot, DecodedSnapshot, Lag, LagFigures, LastError, Phase,
+    Blocked, BuildingSnapshot, CopySnapshot, DecodedSnapshot, Failing, Lag, LagFigures, LastError, Phase,
     PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, WaitingTable,
+    WaitsFor,
 };

@@ -160,6 +160,16 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_blocked_seconds", "gauge", "Since when a lock on the target is waited for.", |s| {
         plain(s.blocked.as_ref().map_or(0.0, |blocked| blocked.seconds))
     }),
+    family("pgsluice_waits_for_seconds", "gauge", "For how long the stage that takes long has taken.", |s| {
+        let waits = s.waits_for.as_ref().map(|waits| (vec![("stage", waits.stage.clone())], waits.seconds));
+        waits.into_iter().collect()
+    }),
+    family("pgsluice_spooled_bytes", "gauge", "Bytes of open transactions in the spool.", |s| {
+        plain(s.spooled_bytes as f64)
+    }),
+    family("pgsluice_failing_attempts", "gauge", "Attempts that failed alike since one got further.", |s| {
+        plain(s.failing.as_ref().map_or(0.0, |failing| failing.attempts as f64))
+    }),
     family("pgsluice_rows_total", "counter", "Rows changed, as the source did it.", by_operation),
     family("pgsluice_truncates_total", "counter", "Tables truncated.", |s| plain(s.totals.truncates as f64)),
     family("pgsluice_rows_written_total", "counter", "Rows written after folding.", |s| {

@@ -33,7 +33,7 @@ use source::slot::{self, Fork, SlotState, SystemIdentity};
 use source::stream::{Heard, QUEUE_BLOCKS};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use txn::{Block, DirSpool};
+use txn::Block;
 
 use self::feed::Feed;
 pub(crate) use self::shipping::Shipping;
@@ -44,8 +44,11 @@ use crate::history;
 use crate::record::Record;
 use crate::refresh::{self, Refreshing, StreamKind};
 use crate::refusal::Refusal;
+use crate::repeated::{Repeated, tell_when_over};
 use crate::retry::{Backoff, Verdict, verdict};
 use crate::shared::Passes;
+use crate::spooling::Watched;
+use crate::status::Failing;
 use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight, statistics, target_schema};
 
 /// How the source's sessions render values: as the native subscriber asks.
@@ -84,14 +87,23 @@ pub async fn run(
     let mut backoff = Backoff::new(settings.wal_retrieve_retry_interval);
     let mut skip = status.skip_lsn();
     let mut past = Past::default();
+    let mut past_applied = Lsn::INVALID;
     while !stop.is_cancelled() {
         status.set_phase(Phase::Starting);
         let attempt = Attempt { settings: &settings, status: &status, passes: &passes, stop: &stop };
+        let before = past.failing.run();
         let result = tokio::select! {
             result = attempt.run(&mut backoff, &mut past) => result,
             // Only while nothing streams: a stream ends by itself in order.
             () = stop_before_streaming(&stop, &status) => return Ok(()),
+            never = tell_when_over(&settings, &status, before, past_applied) => match never {},
         };
+        status.counters().conflict_log.tell_rest(true);
+        if status.failing().is_none() {
+            // It got further than those before.
+            past.failing.over();
+        }
+        past_applied = status.progress().snapshot().applied;
         past.in_text = result.as_ref().is_err_and(Error::needs_text);
         let Err(error) = result else { continue };
         if error.is_stopped() || stop.is_cancelled() {
@@ -104,8 +116,15 @@ pub async fn run(
             Verdict::Soon | Verdict::Later => {}
         }
         let wait = backoff.wait(verdict);
-        let told = base::with_causes(&error);
-        tracing::warn!(subscription = %settings.subscription, "{told}; trying again in {:.1} s", wait.as_secs_f64());
+        let told = match error.lost_end(&settings) {
+            Some(end) => format!("the {end} was lost: {}", base::with_causes(&error)),
+            None => base::with_causes(&error),
+        };
+        past.failing.met(&told).tell(&settings.subscription, &told, wait);
+        status.set_failing(past.failing.run().map(|run| Failing {
+            since_unix_ms: run.since.unix_micros() / 1_000,
+            attempts: run.attempts,
+        }));
         status.record_error(told);
         status.set_phase(Phase::Waiting);
         tokio::select! {
@@ -140,6 +159,8 @@ struct Past {
     control_pid: Option<i32>,
     /// What comes next was written when columns had other types: values must come as text.
     in_text: bool,
+    /// How they failed.
+    failing: Repeated,
 }
 
 /// One try, from connecting to whatever ends it.
@@ -188,6 +209,7 @@ impl Attempt<'_> {
             preflight::before_start(self.settings).await?;
             past.checked = true;
         }
+        self.status.spooling().check_room()?;
         let mut ends = self.look(past).await?;
         self.check(&ends)?;
         let began = ends.row.as_ref().and_then(|row| row.consistent_point);
@@ -495,9 +517,13 @@ impl Attempt<'_> {
         self.status.set_progress(Arc::clone(&progress));
         let identity = (ends.identity.system_id, ends.identity.timeline);
         let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
-        let spool = DirSpool::open(settings.spool_dir()).map_err(Kind::Spool)?;
+        let spool = Watched::open(settings.spool_dir(), self.status.spooling()).map_err(Kind::Spool)?;
         self.status.set_phase(Phase::Streaming);
-        tracing::info!(subscription = %settings.subscription, binary, "streaming from {start}");
+        // Attempts that fail alike do not say it each time.
+        match self.status.failing().is_some_and(|failing| failing.attempts > 1) {
+            true => tracing::debug!(subscription = %settings.subscription, binary, "streaming from {start}"),
+            false => tracing::info!(subscription = %settings.subscription, binary, "streaming from {start}"),
+        }
         backoff.reset();
         let (blocks, inputs) = mpsc::channel(QUEUE_BLOCKS);
         let (joins, join_requests) = apply::joins();
@@ -566,7 +592,10 @@ impl Attempt<'_> {
             (Ok(()), _) => Ok(true),
             (Err(why), Binary::On) => Err(Error::refused(Refusal::Binary(why))),
             (Err(why), _) => {
-                tracing::info!("values come as text: {why}");
+                match self.status.failing().is_some_and(|failing| failing.attempts > 1) {
+                    true => tracing::debug!("values come as text: {why}"),
+                    false => tracing::info!("values come as text: {why}"),
+                }
                 Ok(false)
             }
         }
@@ -642,6 +671,7 @@ impl Flow {
         let (asks, followed) = (self.stream.asks.take(), self.stream.followed());
         let left = self.stream.left_slot.take();
         let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), self.kind);
+        let lost = self.state.session().ended();
         tokio::select! {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
                 // The queue was refused: the applier has something to say.
@@ -653,6 +683,8 @@ impl Flow {
                 let Err(error) = failed else { return Ok(()) };
                 return Err(self.reason(error).await);
             }
+            // Also while nothing is asked.
+            error = lost => return Err(self.reason(error.into()).await),
             failed = attempt.compare_catalogs(asks) => {
                 let Err(error) = failed;
                 return Err(error);
@@ -711,9 +743,13 @@ async fn carry_figures(status: &Status, heard: &Heard) {
             status.note_received_commit(time);
         }
         let counters = status.counters();
+        if let Some((lsn, time)) = counters.last_part_handed() {
+            status.note_part_handed(lsn, time);
+        }
         if let Some((lsn, time)) = counters.last_handed() {
             status.note_handed(lsn, time);
         }
+        counters.conflict_log.tell_rest(false);
         if let Some(time) = counters.last_commit_time() {
             status.note_applied_commit(time);
         }

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! The four lags in bytes are the distances between neighbours and so add up
-//! to the whole. A lag in seconds is the age of the oldest transaction that
+//! to the whole. Of a transaction that is handed over in parts, what was
+//! received counts as handed. A lag in seconds is the age of the oldest transaction that
 //! has not passed the stage: now less the source's commit time of the last
 //! one that has, and 0 when the stage has nothing before it. After a quiet
 //! hour the last commit is an hour old although nothing waited; so the moment
@@ -24,6 +25,7 @@
 //! While the source is not connected nobody knows how far it is: the bytes
 //! stay as last told, the seconds of the receive lag grow from the last word.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,18 +35,23 @@ use copy::CopyProgress;
 use schema::SchemaProgress;
 use tokio::sync::watch;
 
+use crate::spooling::Spooling;
+
 mod decoded;
 mod snapshot;
 mod standstill;
+mod waits;
 
 pub(crate) use decoded::Decoded;
 pub use decoded::DecodedSnapshot;
 pub use snapshot::{
-    BuildingSnapshot, CopySnapshot, Lag, LagFigures, LastError, PrefetchSnapshot, Refresh, SchemaSnapshot,
+    BuildingSnapshot, CopySnapshot, Failing, Lag, LagFigures, LastError, PrefetchSnapshot, Refresh, SchemaSnapshot,
     Snapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use standstill::Blocked;
 pub(crate) use standstill::{Motion, Silence, Standstill};
+pub use waits::WaitsFor;
+pub(crate) use waits::{Look, read_statement};
 
 /// What the pipeline is doing.
 ///
@@ -138,6 +145,13 @@ pub struct Status {
     refresh: Mutex<Option<Refresh>>,
     standstill: Standstill,
     decoded: Arc<Decoded>,
+    /// A transaction of which a part was handed over; see [`Counters::last_part_handed`].
+    part_handed: AtomicU64,
+    spooling: Arc<Spooling>,
+    /// Attempts that fail alike.
+    failing: Mutex<Option<Failing>>,
+    /// Why tables wait, as the log was told.
+    told_waiting: Mutex<BTreeMap<String, String>>,
 }
 
 impl Mark {
@@ -191,6 +205,10 @@ impl Status {
             refresh: Mutex::default(),
             standstill: Standstill::default(),
             decoded: Arc::default(),
+            part_handed: AtomicU64::new(0),
+            spooling: Arc::default(),
+            failing: Mutex::default(),
+            told_waiting: Mutex::default(),
         }
     }
 
@@ -232,6 +250,31 @@ impl Status {
     /// Of WAL that is decoded here; what decodes it moves the figures.
     pub(crate) fn decoded(&self) -> &Arc<Decoded> {
         &self.decoded
+    }
+
+    /// Of transactions that wait on this machine's disk.
+    pub(crate) fn spooling(&self) -> &Arc<Spooling> {
+        &self.spooling
+    }
+
+    /// Attempts fail alike, or none does any more.
+    pub(crate) fn set_failing(&self, failing: Option<Failing>) {
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
+    }
+
+    /// How attempts fail at present.
+    pub(crate) fn failing(&self) -> Option<Failing> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Those of `waiting` whose reason the log has not been told. They count as told from now on, whatever attempt asks.
+    pub(crate) fn newly_waiting<'w>(&self, waiting: &'w [WaitingTable]) -> Vec<&'w WaitingTable> {
+        let mut told = self.told_waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|table, _| waiting.iter().any(|waiting| waiting.table == *table));
+        let mut is_new = |waiting: &WaitingTable| {
+            told.insert(waiting.table.clone(), waiting.reason.clone()).as_ref() != Some(&waiting.reason)
+        };
+        waiting.iter().filter(|waiting| is_new(waiting)).collect()
     }
 
     /// Where the stream can be held between transactions.
@@ -296,6 +339,13 @@ impl Status {
     /// handed to the target: it is being executed.
     pub fn note_handed(&self, lsn: Lsn, commit_time: PgTimestamp) {
         self.handed.fetch_max(lsn.as_u64(), Ordering::Relaxed);
+        self.handed_mark.committed(commit_time);
+    }
+
+    /// A part was handed to the target of the transaction whose commit record is at `lsn`. All that was received of it
+    /// is handed over, or is about to be.
+    pub fn note_part_handed(&self, lsn: Lsn, commit_time: PgTimestamp) {
+        self.part_handed.fetch_max(lsn.as_u64(), Ordering::Relaxed);
         self.handed_mark.committed(commit_time);
     }
 

@@ -551,6 +551,7 @@ impl Attempt<'_> {
             start,
             segment_size,
             work_mem_bytes: usize::try_from(work_mem_bytes).unwrap_or(usize::MAX),
+            spooling: self.status.spooling(),
         })
     }
 

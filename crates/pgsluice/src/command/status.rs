@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use engine::admin::{self, SlotFigures, Stored};
 use engine::control::{self, Request};
-use engine::{DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot};
+use engine::{DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot, WaitsFor};
 use serde::Serialize;
 
 use super::{connect, from_admin, from_control};
@@ -35,6 +35,12 @@ enum Found {
         servers_asked: bool,
         stored: Option<Box<Stored>>,
         slot: Option<Box<SlotFigures>>,
+        /// How far the target is, durably.
+        reached: Option<String>,
+        /// WAL of the source that is behind that.
+        behind_bytes: Option<u64>,
+        /// The archive that is followed instead of a slot.
+        archive: Option<String>,
     },
 }
 
@@ -67,7 +73,7 @@ async fn find(subject: &Subject) -> anyhow::Result<Found> {
         Err(error) if error.is_not_running() => {}
         Err(error) => return Err(from_control(error)),
     }
-    let (mut stored, mut slot) = (None, None);
+    let (mut stored, mut slot, mut end) = (None, None, None);
     let servers_asked = subject.has_ends();
     if servers_asked {
         let target = connect("target", &subject.target()?, name).await?;
@@ -75,8 +81,19 @@ async fn find(subject: &Subject) -> anyhow::Result<Found> {
         let source = connect("source", &subject.source()?, name).await?;
         let own = stored.as_ref().and_then(|stored| stored.slot.clone()).unwrap_or_else(|| name.slot());
         slot = admin::slot_figures(&source, &own).await.map_err(from_admin)?.map(Box::new);
+        end = admin::source_end(&source).await.map_err(from_admin)?;
     }
-    Ok(Found::Stored { running: false, subscription: name.to_string(), servers_asked, stored, slot })
+    let reached = stored.as_ref().and_then(|stored| stored.reached());
+    Ok(Found::Stored {
+        running: false,
+        subscription: name.to_string(),
+        servers_asked,
+        stored,
+        slot,
+        reached: reached.map(|lsn| lsn.to_string()),
+        behind_bytes: reached.zip(end).map(|(lsn, end)| end.bytes_since(lsn)),
+        archive: subject.followed_archive().map(|dir| dir.display().to_string()),
+    })
 }
 
 /// For people.
@@ -88,9 +105,14 @@ fn text(found: &Found) -> String {
             lines.add("subscription", subscription);
             lines.add("state", "not running on this machine; give --source and --target to see more");
         }
-        Found::Stored { subscription, stored, slot, .. } => {
+        Found::Stored { subscription, stored, slot, reached, behind_bytes, archive, .. } => {
             lines.add("subscription", subscription);
-            not_running(&mut lines, stored.as_deref(), slot.as_deref());
+            not_running(&mut lines, stored.as_deref());
+            if let Some(reached) = reached {
+                let behind = behind_bytes.map_or_else(|| "-".to_owned(), show_bytes);
+                lines.add("flushed", format!("{reached} on the target, {behind} behind the source"));
+            }
+            show_slot(&mut lines, slot.as_deref(), archive.as_deref());
         }
     }
     lines.0
@@ -116,6 +138,9 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
         lines.add("blocked", format!("for {}: {blocked}", show_seconds(blocked.seconds)));
         lines.add("", blocked.remedy());
     }
+    if let Some(waits) = snapshot.waits_for.as_ref().filter(|_| snapshot.blocked.is_none()) {
+        lines.add("waits for", show_wait(waits));
+    }
     let tables = &snapshot.copy.tables;
     if !tables.is_empty() {
         let done = tables.iter().filter(|table| table.state == "done").count();
@@ -133,7 +158,9 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
     for (name, lag) in
         [("receive", lag.receive), ("queue", lag.queue), ("apply", lag.apply), ("flush", lag.flush)]
     {
-        lines.add(&format!("  {name}"), show_lag(&lag));
+        let waits = name == "queue" && lag.bytes.is_some_and(|bytes| bytes > 0) && is_applying(snapshot);
+        let why = if waits { ": waits until the target has done what it has in hand" } else { "" };
+        lines.add(&format!("  {name}"), show_lag(&lag) + why);
     }
     let or_none = |lsn: &Option<String>| lsn.clone().unwrap_or_else(|| "-".to_owned());
     lines.add(
@@ -178,6 +205,10 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
     match &snapshot.last_error {
         Some(error) => {
             let ago = show_seconds(seconds_since(error.at_unix_ms));
+            if let Some(failing) = &snapshot.failing {
+                let lasts = show_seconds(seconds_since(failing.since_unix_ms));
+                lines.add("failing", format!("for {lasts}, {} attempts in a row", show_count(failing.attempts)));
+            }
             lines.add("errors", format!("{}, last {ago} ago: {}", show_count(totals.errors), error.message));
         }
         None => lines.add("errors", "none"),
@@ -194,7 +225,7 @@ fn schema(lines: &mut Lines, schema: &SchemaSnapshot) {
     }
 }
 
-fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFigures>) {
+fn not_running(lines: &mut Lines, stored: Option<&Stored>) {
     match stored {
         Some(stored) => {
             lines.add("state", if stored.enabled { "not running, enabled" } else { "not running, disabled" });
@@ -207,9 +238,6 @@ fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFig
             lines.add("publications", stored.publications.join(", "));
             let (copied, rest) = (stored.tables_copied, stored.tables_unfinished);
             lines.add("first copy", format!("{copied} tables finished, {rest} unfinished"));
-            if let Some(lsn) = &stored.applied_lsn {
-                lines.add("flushed", format!("{lsn} by the target's replication origins"));
-            }
             if let Some(lsn) = &stored.skip_lsn {
                 lines.add("to be skipped", lsn);
             }
@@ -219,15 +247,28 @@ fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFig
         }
         None => lines.add("state", "not running, nothing stored on the target"),
     }
+}
+
+/// What the source keeps for it.
+fn show_slot(lines: &mut Lines, slot: Option<&SlotFigures>, archive: Option<&str>) {
     match slot {
         Some(slot) => {
             let user = slot
                 .active_pid
                 .map_or_else(|| "inactive".to_owned(), |pid| format!("used by walsender {pid}"));
             lines.add("slot", format!("{}, {user}", slot.slot));
-            let confirmed = slot.confirmed_flush_lsn.as_deref().unwrap_or("-");
-            let behind = slot.lag_bytes.map_or_else(|| "-".to_owned(), show_bytes);
-            lines.add("  confirmed", format!("{confirmed}, {behind} behind the source"));
+            match slot.physical {
+                // Nothing is confirmed of one: where it was is stored on the target.
+                true => {
+                    let restart = slot.restart_lsn.as_deref().unwrap_or("-");
+                    lines.add("  from", format!("{restart}, where decoding goes on"));
+                }
+                false => {
+                    let confirmed = slot.confirmed_flush_lsn.as_deref().unwrap_or("-");
+                    let behind = slot.lag_bytes.map_or_else(|| "-".to_owned(), show_bytes);
+                    lines.add("  confirmed", format!("{confirmed}, {behind} behind the source"));
+                }
+            }
             let kept = slot.retained_bytes.map_or_else(|| "-".to_owned(), show_bytes);
             let word = slot.wal_status.as_deref().unwrap_or("-");
             lines.add("  keeps", format!("{kept} of WAL on the source ({word})"));
@@ -235,7 +276,10 @@ fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFig
                 lines.add("  lost", format!("{reason}: drop the subscription and run it anew"));
             }
         }
-        None => lines.add("slot", "none on the source"),
+        None => match archive {
+            Some(dir) => lines.add("slot", format!("none: WAL comes from the archive {dir}")),
+            None => lines.add("slot", "none on the source"),
+        },
     }
 }
 
@@ -278,6 +322,20 @@ fn show_decoding(decoded: &DecodedSnapshot, seconds_since: impl Fn(i64) -> f64) 
         let _ = write!(text, "; waiting: {awaited}");
     }
     text
+}
+
+/// `UPDATE on public.t on the target, in its process 4711, for 12 s`
+fn show_wait(waits: &WaitsFor) -> String {
+    match waits.seconds {
+        ..1.0 => waits.what.clone(),
+        seconds => format!("{}, for {}", waits.what, show_seconds(seconds)),
+    }
+}
+
+/// Whether the target has something in hand, for which others wait.
+fn is_applying(snapshot: &Snapshot) -> bool {
+    let stage = snapshot.waits_for.as_ref().map(|waits| waits.stage.as_str());
+    matches!(stage, Some("lock" | "statement" | "commit" | "rows" | "transaction" | "network" | "queue"))
 }
 
 /// `1.2 MB, 0.4 s`
