@@ -34,7 +34,11 @@ pub struct InHand {
 
 /// What all sessions of an applier have in hand.
 #[derive(Debug, Default)]
-pub struct Activity(Mutex<Vec<Weak<Hand>>>);
+pub struct Activity {
+    hands: Mutex<Vec<Weak<Hand>>>,
+    /// When each of those began who read or write what was put aside.
+    disk: Mutex<Vec<Instant>>,
+}
 
 #[derive(Debug)]
 struct Hand(Mutex<State>);
@@ -57,7 +61,7 @@ impl Activity {
     pub(crate) fn session(&self) -> Session {
         let state = State { doing: None, since: Instant::now(), row: None, open_since: None, changes: 0 };
         let hand = Arc::new(Hand(Mutex::new(state)));
-        let mut hands = lock(&self.0);
+        let mut hands = lock(&self.hands);
         hands.retain(|hand| hand.strong_count() > 0);
         hands.push(Arc::downgrade(&hand));
         Session(hand)
@@ -66,10 +70,28 @@ impl Activity {
     /// What sessions have in hand that have something, what lasts longest first.
     #[must_use]
     pub fn in_hand(&self) -> Vec<InHand> {
-        let hands: Vec<Arc<Hand>> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
+        let hands: Vec<Arc<Hand>> = lock(&self.hands).iter().filter_map(Weak::upgrade).collect();
         let mut found: Vec<InHand> = hands.iter().filter_map(|hand| hand.look()).collect();
         found.sort_by_key(|hand| std::cmp::Reverse((hand.doing.is_some(), hand.lasts)));
         found
+    }
+
+    /// Reads or writes what was put aside on this machine's disk.
+    pub(crate) fn disk<T>(&self, act: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        lock(&self.disk).push(began);
+        let done = act();
+        let mut disk = lock(&self.disk);
+        if let Some(at) = disk.iter().position(|other| *other == began) {
+            disk.swap_remove(at);
+        }
+        done
+    }
+
+    /// For how long that has lasted, if somebody does.
+    #[must_use]
+    pub fn on_disk(&self) -> Option<Duration> {
+        lock(&self.disk).iter().map(Instant::elapsed).max()
     }
 }
 
@@ -160,6 +182,16 @@ mod tests {
         second.closed();
         drop((sets, idle, first));
         assert_eq!(doing(&activity), []);
+    }
+
+    #[test]
+    fn the_disk_is_waited_for_as_long_as_anybody_does() {
+        let activity = Activity::default();
+        activity.disk(|| {
+            activity.disk(|| ());
+            assert!(activity.on_disk().is_some());
+        });
+        assert_eq!(activity.on_disk(), None);
     }
 
     #[test]

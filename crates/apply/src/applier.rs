@@ -509,7 +509,7 @@ impl Planning {
         };
         let mut part = std::mem::take(&mut self.batch);
         part.open = self.transaction.map(|current| current.begin);
-        growing.add(&part).map_err(Kind::PutAside)?;
+        self.counters.activity.disk(|| growing.add(&part)).map_err(Kind::PutAside)?;
         if let Some(current) = &mut self.transaction {
             current.begun = true;
         }
@@ -543,7 +543,8 @@ impl Planning {
             },
         };
         let whole = self.batch.take_whole();
-        let result = if settled.has_room(&whole, room) { settled.add(whole) } else { Err(whole) };
+        let has_room = settled.has_room(&whole, room);
+        let result = if has_room { self.counters.activity.disk(|| settled.add(whole)) } else { Err(whole) };
         self.settled.take_if(|settled| settled.is_empty());
         let Err(whole) = result else { return true };
         self.batch.put_back(whole);

@@ -172,7 +172,7 @@ impl Executor {
         let Large { changes, begin, digest, part } = large;
         let mut reader = changes.read().map_err(Kind::PutAside)?;
         let mut first = true;
-        while let Some(batch) = reader.part(begin, part, REPLAY_BYTES).map_err(Kind::PutAside)? {
+        while let Some(batch) = self.disk(|| reader.part(begin, part, REPLAY_BYTES))? {
             self.apply_part(Chunk::new(batch, first, self.writer.binary())).await?;
             first = false;
         }
@@ -216,7 +216,7 @@ impl Executor {
             Originals::Memory(batch) => self.apply_in_pieces(batch).await,
             Originals::Disk(spilled) => {
                 let mut reader = spilled.read().map_err(Kind::PutAside)?;
-                while let Some(batch) = reader.next(REPLAY_BYTES).map_err(Kind::PutAside)? {
+                while let Some(batch) = self.disk(|| reader.next(REPLAY_BYTES))? {
                     self.apply_in_pieces(batch).await?;
                 }
                 Ok(())
@@ -432,7 +432,7 @@ impl Executor {
         self.one(&[&Which::Begin]).await?;
         if let Some(spilled) = changes {
             let mut reader = spilled.read().map_err(Kind::PutAside)?;
-            while let Some(batch) = reader.next(REPLAY_BYTES).map_err(Kind::PutAside)? {
+            while let Some(batch) = self.disk(|| reader.next(REPLAY_BYTES))? {
                 let batch = batch.only(&since);
                 if batch.ends.is_empty() {
                     continue;
@@ -483,6 +483,11 @@ impl Executor {
                 return error.into();
             }
         }
+    }
+
+    /// Reads what was put aside.
+    fn disk<T>(&self, read: impl FnOnce() -> std::io::Result<T>) -> Result<T, Error> {
+        self.shared.counters.activity.disk(read).map_err(|error| Kind::PutAside(error).into())
     }
 
     pub(crate) fn wire_is_alive(&self) -> bool {

@@ -214,12 +214,7 @@ impl Running {
 }
 
 /// The task of a session.
-async fn drive(
-    running: Arc<Running>,
-    closed: oneshot::Receiver<()>,
-    canceller: Canceller,
-    place: String,
-) {
+async fn drive(running: Arc<Running>, closed: oneshot::Receiver<()>, canceller: Canceller, place: String) {
     let entry = Entry::new(canceller.clone());
     let mut end = poll_fn(|cx| running.poll(cx, &place));
     let ended = tokio::select! {

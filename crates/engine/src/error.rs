@@ -95,7 +95,8 @@ impl Error {
             Kind::Apply(error) if error.is_connection_lost() => Some("target"),
             Kind::Silent(_) => Some("target"),
             Kind::Client(error) if error.is_connection_lost() => {
-                let is_of = |end: &client::ConnInfo| error.place().is_some_and(|place| place == end.describe());
+                let is_of =
+                    |end: &client::ConnInfo| error.place().is_some_and(|place| place == end.describe());
                 match (is_of(&settings.source), is_of(&settings.target)) {
                     (true, false) => Some("source"),
                     (false, true) => Some("target"),

@@ -325,6 +325,8 @@ mod tests {
         status.note_source_end(base::Lsn::new(1_000));
         status.progress().advance_received(base::Lsn::new(900));
         status.progress().advance_flushed(base::Lsn::new(900));
+        status.set_phase(crate::Phase::Waiting);
+        status.set_failing(Some(crate::Failing { since_unix_ms: 1, attempts: 3 }));
         let stop = CancellationToken::new();
         let any_port = "127.0.0.1:0".parse().unwrap();
         let (address, task) = serve(any_port, vec![status], stop.clone()).await.unwrap();
@@ -338,7 +340,10 @@ mod tests {
             r#"pgsluice_up{subscription="orders"} 0"#,
             r#"pgsluice_decoded_pass_subscriptions{subscription="orders"} 1"#,
             r#"pgsluice_decoded_awaited{subscription="orders"} 0"#,
-            r#"pgsluice_phase{subscription="orders",phase="starting"} 1"#,
+            r#"pgsluice_phase{subscription="orders",phase="waiting"} 1"#,
+            r#"pgsluice_waits_for_seconds{subscription="orders",stage="retry"} 0"#,
+            r#"pgsluice_failing_attempts{subscription="orders"} 3"#,
+            r#"pgsluice_spooled_bytes{subscription="orders"} 0"#,
             "# TYPE pgsluice_rows_total counter",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");

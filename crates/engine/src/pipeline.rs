@@ -121,10 +121,12 @@ pub async fn run(
             None => base::with_causes(&error),
         };
         past.failing.met(&told).tell(&settings.subscription, &told, wait);
-        status.set_failing(past.failing.run().map(|run| Failing {
-            since_unix_ms: run.since.unix_micros() / 1_000,
-            attempts: run.attempts,
-        }));
+        status.set_failing(
+            past.failing.run().map(|run| Failing {
+                since_unix_ms: run.since.unix_micros() / 1_000,
+                attempts: run.attempts,
+            }),
+        );
         status.record_error(told);
         status.set_phase(Phase::Waiting);
         tokio::select! {

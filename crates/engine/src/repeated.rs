@@ -146,7 +146,8 @@ pub(crate) async fn tell_when_over(
 fn without_numbers(text: &str) -> String {
     let mut key = String::with_capacity(text.len());
     for word in text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '/')) {
-        let is_lsn = word.contains('/') && word.chars().filter(char::is_ascii_alphanumeric).all(|c| c.is_ascii_hexdigit());
+        let is_lsn = word.contains('/')
+            && word.chars().filter(char::is_ascii_alphanumeric).all(|c| c.is_ascii_hexdigit());
         let mut last = ' ';
         for c in word.chars() {
             let number = c.is_ascii_digit() || is_lsn && c.is_ascii_hexdigit();

@@ -124,7 +124,9 @@ impl Spool for Watched {
         let mut state = self.figures.state();
         match &done {
             Ok(()) => *state.held.entry((self.dir.clone(), xid.0)).or_default() += bytes.len() as u64,
-            Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+            {
                 let needed = state.held.values().sum::<u64>() + bytes.len() as u64;
                 state.full = Some(Full { dir: self.dir.clone(), needed });
             }

@@ -45,8 +45,8 @@ mod waits;
 pub(crate) use decoded::Decoded;
 pub use decoded::DecodedSnapshot;
 pub use snapshot::{
-    BuildingSnapshot, CopySnapshot, Failing, Lag, LagFigures, LastError, PrefetchSnapshot, Refresh, SchemaSnapshot,
-    Snapshot, TableSnapshot, Totals, WaitingTable,
+    BuildingSnapshot, CopySnapshot, Failing, Lag, LagFigures, LastError, PrefetchSnapshot, Refresh,
+    SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use standstill::Blocked;
 pub(crate) use standstill::{Motion, Silence, Standstill};
@@ -148,6 +148,8 @@ pub struct Status {
     /// A transaction of which a part was handed over; see [`Counters::last_part_handed`].
     part_handed: AtomicU64,
     spooling: Arc<Spooling>,
+    /// The source's catalogs are looked at, which waits for transactions.
+    looking: AtomicBool,
     /// Attempts that fail alike.
     failing: Mutex<Option<Failing>>,
     /// Why tables wait, as the log was told.
@@ -207,6 +209,7 @@ impl Status {
             decoded: Arc::default(),
             part_handed: AtomicU64::new(0),
             spooling: Arc::default(),
+            looking: AtomicBool::new(false),
             failing: Mutex::default(),
             told_waiting: Mutex::default(),
         }
@@ -257,6 +260,16 @@ impl Status {
         &self.spooling
     }
 
+    /// The source's catalogs are looked at, or not any more.
+    pub(crate) fn set_looking(&self, looking: bool) {
+        self.looking.store(looking, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub(crate) fn is_looking(&self) -> bool {
+        self.looking.load(Ordering::Relaxed)
+    }
+
     /// Attempts fail alike, or none does any more.
     pub(crate) fn set_failing(&self, failing: Option<Failing>) {
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
@@ -286,6 +299,7 @@ impl Status {
     /// The pipeline is now in `phase`. Once stopping it only becomes stopped.
     pub fn set_phase(&self, phase: Phase) {
         if phase == Phase::Starting {
+            self.set_looking(false);
             self.connects.fetch_add(1, Ordering::Relaxed);
         }
         if phase < Phase::Stopping {

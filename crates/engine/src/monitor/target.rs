@@ -59,6 +59,16 @@ WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backe
        OR a.application_name = pg_catalog.current_setting('application_name'))
 ORDER BY 2 DESC NULLS LAST LIMIT 1";
 
+/// The oldest transaction that writes: a look at the catalogs waits for all that ran when it began.
+const OLDEST: &str = "\
+SELECT t.pid, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - t.began)::float8, t.words
+FROM (SELECT h.pid, h.xact_start AS began,
+             pg_catalog.format('process %s (%s, user %s, %s)', h.pid, COALESCE(NULLIF(h.application_name, ''), h.backend_type, 'unknown'),
+                 COALESCE(h.usename, '-'), COALESCE(h.state, 'state unknown')) AS words
+        FROM pg_catalog.pg_stat_activity h WHERE h.backend_xid IS NOT NULL AND h.pid <> pg_catalog.pg_backend_pid()
+      UNION ALL SELECT 0, p.prepared, 'a prepared transaction' FROM pg_catalog.pg_prepared_xacts p) t
+ORDER BY t.began LIMIT 1";
+
 /// What the backend $1 does; where that is 0, what one of our sessions does that executes something. Between two
 /// statements of a pipeline a backend is `active` too.
 const DOES: &str = "\
@@ -179,6 +189,10 @@ impl<'a> Watch<'a> {
             held_by: row.get(4),
             end,
         });
+        let blocked = match blocked {
+            None if self.place == Place::Source && self.status.is_looking() => self.oldest().await?,
+            blocked => blocked,
+        };
         if let Some(blocked) = &blocked {
             self.tell(blocked);
         }
@@ -192,6 +206,22 @@ impl<'a> Watch<'a> {
             }
             false => self.look(motion.awaited).await,
         }
+    }
+
+    /// Whom a look at the source's catalogs waits for.
+    async fn oldest(&mut self) -> Result<Option<Blocked>, client::Error> {
+        let end = self.place.word().to_owned();
+        let session = self.session().await?;
+        let row = session.query_opt(OLDEST, &[]).await.map_err(|error| session.error(error))?;
+        Ok(row.map(|row| Blocked {
+            // It has no backend that waits: it asks again and again.
+            pid: 0,
+            seconds: row.get::<_, Option<f64>>(1).unwrap_or_default().max(0.0),
+            table: None,
+            blocking_pids: vec![row.get(0)],
+            held_by: row.get(2),
+            end,
+        }))
     }
 
     /// What the backend `awaited` does, or whoever works for us.

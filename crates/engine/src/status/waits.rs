@@ -72,9 +72,10 @@ pub(crate) struct Look {
 impl Look {
     /// Whether the backend executes something for us.
     pub(crate) fn works(&self) -> bool {
-        let active = self.state.as_deref().is_none_or(|state| {
-            matches!(state, "active" | "fastpath function call" | "disabled")
-        });
+        let active = self
+            .state
+            .as_deref()
+            .is_none_or(|state| matches!(state, "active" | "fastpath function call" | "disabled"));
         active && !self.waits_for_us()
     }
 
@@ -91,8 +92,13 @@ impl Look {
     fn why(&self) -> Option<String> {
         let (kind, name) = self.wait_event.as_ref()?;
         Some(match (kind.as_str(), name.as_str()) {
-            (_, "SyncRep") => "a synchronous standby that does not confirm (SyncRep): see pg_stat_replication there".to_owned(),
-            (_, "WALSync" | "WalSync" | "WALWrite" | "WalWrite") => format!("its WAL to reach the disk ({name})"),
+            (_, "SyncRep") => {
+                "a synchronous standby that does not confirm (SyncRep): see pg_stat_replication there"
+                    .to_owned()
+            }
+            (_, "WALSync" | "WalSync" | "WALWrite" | "WalWrite") => {
+                format!("its WAL to reach the disk ({name})")
+            }
             ("Client", "ClientWrite") => "us to take its answer (ClientWrite)".to_owned(),
             ("IO", _) => format!("its storage ({name})"),
             _ => format!("{kind}: {name}"),
@@ -102,7 +108,8 @@ impl Look {
 
 /// The operation and the table of a statement of ours.
 pub(crate) fn read_statement(sql: &str) -> (Option<String>, Option<String>) {
-    let inner = ["WITH met AS (", "WITH d AS ("].iter().find_map(|start| sql.strip_prefix(start)).unwrap_or(sql);
+    let inner =
+        ["WITH met AS (", "WITH d AS ("].iter().find_map(|start| sql.strip_prefix(start)).unwrap_or(sql);
     let operation: String = inner.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
     let behind = match operation.as_str() {
         "INSERT" => Some("INSERT INTO "),
@@ -164,7 +171,10 @@ impl WaitsFor {
         let (stage, mut what) = match look.operation.as_deref() {
             _ if look.waits_for_us() => (
                 "network",
-                format!("the {end}'s backend {} has nothing to do and waits for us: look at what stands between", look.pid),
+                format!(
+                    "the {end}'s backend {} has nothing to do and waits for us: look at what stands between",
+                    look.pid
+                ),
             ),
             Some("COMMIT" | "END") => ("commit", format!("COMMIT on the {end}")),
             Some(operation) => {
@@ -192,11 +202,18 @@ impl WaitsFor {
             (Some(Doing::Rows), Some((operation, table, lasts)), _) if *lasts >= LONG => WaitsFor {
                 operation: Some((*operation).to_owned()),
                 table: Some(table.clone()),
-                ..WaitsFor::plain("statement", format!("{operation} of one row on {table} on the target"), *lasts)
+                ..WaitsFor::plain(
+                    "statement",
+                    format!("{operation} of one row on {table} on the target"),
+                    *lasts,
+                )
             },
             (Some(Doing::Rows), row, _) => WaitsFor {
                 table: row.as_ref().map(|(_, table, _)| table.clone()),
-                ..plain("rows", "a batch that does not fit the target as a set: it is applied one change at a time")
+                ..plain(
+                    "rows",
+                    "a batch that does not fit the target as a set: it is applied one change at a time",
+                )
             },
             (_, _, Some((lasts, changes))) => WaitsFor::plain(
                 "transaction",
@@ -224,7 +241,9 @@ impl Status {
             Phase::Streaming => {
                 self.lock_wait().or_else(|| self.work_wait()).or_else(|| self.other_wait(lag))
             }
-            Phase::Waiting => Some(WaitsFor::plain("retry", "the next attempt, after the last error", Duration::ZERO)),
+            Phase::Waiting => {
+                Some(WaitsFor::plain("retry", "the next attempt, after the last error", Duration::ZERO))
+            }
             Phase::Stopping | Phase::Stopped => None,
         }
     }
@@ -243,12 +262,19 @@ impl Status {
         let fresh = |(look, at): &(Look, Instant)| {
             (at.elapsed() < FRESH).then(|| Look { lasts: look.lasts + at.elapsed(), ..look.clone() })
         };
-        looked.iter().flatten().filter_map(fresh).find(|look| look.lasts >= LONG || look.waits_for_us())
+        let found = looked
+            .iter()
+            .flatten()
+            .filter_map(fresh)
+            .filter(|look| look.lasts >= LONG || look.waits_for_us());
+        // An end that waits for us may wait for what the other does.
+        found.max_by_key(Look::works)
     }
 
     /// What is in hand on the target or on our disk.
     fn work_wait(&self) -> Option<WaitsFor> {
-        if let Some(lasts) = self.spooling.busy().filter(|lasts| *lasts >= LONG) {
+        let disk = self.spooling.busy().max(self.counters.activity.on_disk());
+        if let Some(lasts) = disk.filter(|lasts| *lasts >= LONG) {
             return Some(WaitsFor::plain("spool", "the disk under the spool, which takes long", lasts));
         }
         let hands = self.counters.activity.in_hand();
@@ -268,17 +294,28 @@ impl Status {
             Duration::try_from_secs_f64(seconds).ok().filter(|lasts| *lasts >= LONG)
         };
         if self.gate().is_held() {
-            return Some(WaitsFor::plain("verify", "pgsluice verify, which holds the stream", Duration::ZERO));
+            return Some(WaitsFor::plain(
+                "verify",
+                "pgsluice verify, which holds the stream",
+                Duration::ZERO,
+            ));
         }
         if let Some(awaited) = self.decoded.snapshot().and_then(|own| own.awaited) {
             return Some(WaitsFor::plain("archive", awaited, Duration::ZERO));
         }
         if let Some(lasts) = late(&lag.queue).filter(|_| !self.counters.activity.in_hand().is_empty()) {
-            return Some(WaitsFor::plain("queue", "what was received waits until the target has done what it has in hand", lasts));
+            return Some(WaitsFor::plain(
+                "queue",
+                "what was received waits until the target has done what it has in hand",
+                lasts,
+            ));
         }
         if let (open @ 1.., bytes) = self.spooling.held() {
             let plural = if open == 1 { "a transaction that is" } else { "transactions that are" };
-            let what = format!("the commit of {plural} open on the source: {open} with {} in the spool", Bytes(bytes));
+            let what = format!(
+                "the commit of {plural} open on the source: {open} with {} in the spool",
+                Bytes(bytes)
+            );
             return Some(WaitsFor::plain("open", what, Duration::ZERO));
         }
         if let Some(lasts) = late(&lag.receive) {
@@ -286,7 +323,11 @@ impl Status {
             return Some(WaitsFor::plain("source", what, lasts));
         }
         if lag.total.bytes == Some(0) {
-            return Some(WaitsFor::plain("source", "changes of the source: nothing is behind", Duration::ZERO));
+            return Some(WaitsFor::plain(
+                "source",
+                "changes of the source: nothing is behind",
+                Duration::ZERO,
+            ));
         }
         if let Some(lasts) = late(&lag.flush) {
             let what = "the target's disk, to which what was committed is not flushed yet";

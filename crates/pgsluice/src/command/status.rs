@@ -207,7 +207,10 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
             let ago = show_seconds(seconds_since(error.at_unix_ms));
             if let Some(failing) = &snapshot.failing {
                 let lasts = show_seconds(seconds_since(failing.since_unix_ms));
-                lines.add("failing", format!("for {lasts}, {} attempts in a row", show_count(failing.attempts)));
+                lines.add(
+                    "failing",
+                    format!("for {lasts}, {} attempts in a row", show_count(failing.attempts)),
+                );
             }
             lines.add("errors", format!("{}, last {ago} ago: {}", show_count(totals.errors), error.message));
         }

@@ -19,6 +19,7 @@ mod failures;
 mod faults;
 mod folds;
 mod identity;
+mod observed;
 mod parallel;
 mod prefetch;
 mod progress;
