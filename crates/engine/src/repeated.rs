@@ -22,9 +22,10 @@ const FIRST: Duration = Duration::from_secs(10);
 /// From one "still" to the next, at most.
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 
-/// A stream that lasts for so long does not fail as those before it did, be there something to apply or not.
-const OVER_AFTER: Duration = Duration::from_secs(15);
-/// How often it is looked whether it does.
+/// A stream that has lasted for so long, and has nothing before it, does not fail as those before it did. The source is
+/// asked for its end once a second.
+const LEVEL_AFTER: Duration = Duration::from_secs(3);
+/// Between two looks whether it does.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// One failure that may repeat.
@@ -115,8 +116,8 @@ impl Saying {
     }
 }
 
-/// Says that what failed `before` is over, once the stream has got further than it was (`applied`) or has lasted for
-/// longer than attempts that fail do.
+/// Says that what failed `before` is over, once the stream has got further than it was (`applied`), or nothing is
+/// behind.
 pub(crate) async fn tell_when_over(
     settings: &Settings,
     status: &Status,
@@ -133,7 +134,8 @@ pub(crate) async fn tell_when_over(
         }
         let since = *streams_since.get_or_insert_with(Instant::now);
         let now = status.progress().snapshot().applied;
-        if now > applied || since.elapsed() > OVER_AFTER {
+        let is_level = || since.elapsed() > LEVEL_AFTER && status.snapshot().lag.total.bytes == Some(0);
+        if now > applied || is_level() {
             let name = &settings.subscription;
             tracing::info!(subscription = %name, "going on: streaming, and applied up to {now}; before, {run}");
             status.set_failing(None);

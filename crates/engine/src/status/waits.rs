@@ -172,7 +172,7 @@ impl WaitsFor {
             _ if look.waits_for_us() => (
                 "network",
                 format!(
-                    "the {end}'s backend {} has nothing to do and waits for us: look at what stands between",
+                    "the {end}'s backend {} has nothing to do and waits for us: this process is busy, or the network between is slow",
                     look.pid
                 ),
             ),

@@ -82,23 +82,24 @@ fn a_statement_that_runs_is_named_and_what_was_handed_over_counts_as_apply() {
         s.source("INSERT INTO t SELECT i, CASE i WHEN 15 THEN 7 ELSE 0 END FROM generate_series(1, 100) i");
         let id = s.mark();
         for number in 0..s.followers() {
-            let status = wait_of_stage(s, number, "statement");
+            // That it is a statement is known here, and which one once the target was asked.
+            let named = |status: &Value| status["waits_for"]["pid"].is_i64();
+            let status = status_when(s, number, "the statement", named);
             let waits = &status["waits_for"];
+            assert_eq!(waits["stage"], "statement", "{waits}");
             assert_eq!(
                 (&waits["operation"], &waits["table"]),
                 (&"INSERT".into(), &"public.t".into()),
                 "{waits}"
             );
-            assert!(waits["seconds"].as_f64().unwrap() > 0.0 && waits["pid"].is_i64(), "{waits}");
+            assert!(waits["seconds"].as_f64().unwrap() > 0.0, "{waits}");
             status_when(s, number, "apply lag", |status| {
                 let apply = &status["lag"]["apply"];
                 apply["bytes"].as_u64() > Some(0) && apply["seconds"].as_f64() > Some(0.0)
             });
-            let text = s.call(number, &["status"]).expect_success();
-            assert!(
-                text.contains("\nwaits for     INSERT on public.t on the target, in its process "),
-                "{text}"
-            );
+            let words = "\nwaits for     INSERT on public.t on the target, in its process ";
+            let said = || Ok(s.call(number, &["status"]).stdout.contains(words));
+            wait_for("status to say it in words", BOUND, said).unwrap();
         }
         s.target("INSERT INTO public.go VALUES (1)");
         s.wait_for_mark(id);
@@ -119,8 +120,10 @@ fn what_is_applied_one_change_at_a_time_is_named() {
         s.target("DELETE FROM t WHERE id = 3");
         s.source("UPDATE t SET n = CASE id WHEN 12 THEN 7 ELSE 1 END");
         for number in 0..s.followers() {
-            let status = wait_of_stage(s, number, "statement");
-            assert_eq!(status["waits_for"]["table"], "public.t", "{status:#}");
+            let named = |status: &Value| {
+                status["waits_for"]["stage"] == "statement" && status["waits_for"]["table"] == "public.t"
+            };
+            status_when(s, number, "the statement of one row", named);
         }
         s.target("INSERT INTO public.go VALUES (1)");
         s.catch_up();
@@ -150,9 +153,11 @@ fn a_commit_that_waits_for_a_standby_is_named_and_cancelled_at_the_end() {
             wait_for("the setting", BOUND, shown).unwrap();
             s.source("INSERT INTO t VALUES (1)");
             for number in 0..s.followers() {
-                let status = wait_of_stage(s, number, "commit");
+                // That it waits is known here, and what for once the target was asked.
+                let named = |status: &Value| status["waits_for"]["wait_event"] == "IPC: SyncRep";
+                let status = status_when(s, number, "the wait for a standby", named);
                 let waits = &status["waits_for"];
-                assert_eq!(waits["wait_event"], "IPC: SyncRep", "{waits}");
+                assert_eq!(waits["stage"], "commit", "{waits}");
                 assert!(waits["what"].as_str().unwrap().contains("a synchronous standby"), "{waits}");
                 assert!(status["lag"]["apply"]["bytes"].as_u64() > Some(0), "{status:#}");
             }
