@@ -101,8 +101,7 @@ pub async fn apply(
     counters: Arc<Counters>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    counters.queued_bytes.store(0, Ordering::Relaxed);
-    counters.executing.store(false, Ordering::Relaxed);
+    counters.begin();
     let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters);
     let shared = Shared::new(Arc::clone(&counters), progress);
     let sessions = target.sessions.wires.len();

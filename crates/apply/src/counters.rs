@@ -75,6 +75,14 @@ impl Counters {
         self.handed_commit_time.store(time.0, Ordering::Relaxed);
     }
 
+    /// An attempt begins, which has handed over nothing.
+    pub(crate) fn begin(&self) {
+        self.queued_bytes.store(0, Ordering::Relaxed);
+        self.executing.store(false, Ordering::Relaxed);
+        self.handed.store(0, Ordering::Relaxed);
+        self.part.store(0, Ordering::Relaxed);
+    }
+
     /// A part was handed to the target of the transaction whose commit record is at `lsn`.
     pub(crate) fn set_part_handed(&self, lsn: Lsn, time: PgTimestamp) {
         self.part.store(lsn.as_u64(), Ordering::Relaxed);

@@ -22,6 +22,7 @@
 //! reported, only what exact replay finds is; the next transaction is not sent
 //! before the last COMMIT was answered (RULES P1), or goes to the same session behind it ([`pipelined`]).
 
+mod idle;
 pub(crate) mod pipelined;
 mod procedure;
 mod sending;
@@ -474,20 +475,6 @@ impl Executor {
             |error| Kind::Statement { what: "recording a table as joined", error }.into(),
         );
         Err(error)
-    }
-
-    /// Waits until the connection has ended, while nothing is asked of the target, and says why. Cancel safe.
-    pub(crate) async fn lost(&mut self) -> Error {
-        loop {
-            if let Err(error) = self.wire.read_frame().await {
-                return error.into();
-            }
-        }
-    }
-
-    /// Reads what was put aside.
-    fn disk<T>(&self, read: impl FnOnce() -> std::io::Result<T>) -> Result<T, Error> {
-        self.shared.counters.activity.disk(read).map_err(|error| Kind::PutAside(error).into())
     }
 
     pub(crate) fn wire_is_alive(&self) -> bool {

@@ -521,11 +521,7 @@ impl Attempt<'_> {
         let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
         let spool = Watched::open(settings.spool_dir(), self.status.spooling()).map_err(Kind::Spool)?;
         self.status.set_phase(Phase::Streaming);
-        // Attempts that fail alike do not say it each time.
-        match self.status.failing().is_some_and(|failing| failing.attempts > 1) {
-            true => tracing::debug!(subscription = %settings.subscription, binary, "streaming from {start}"),
-            false => tracing::info!(subscription = %settings.subscription, binary, "streaming from {start}"),
-        }
+        self.tell_start(start, binary);
         backoff.reset();
         let (blocks, inputs) = mpsc::channel(QUEUE_BLOCKS);
         let (joins, join_requests) = apply::joins();
@@ -548,6 +544,18 @@ impl Attempt<'_> {
             kind,
         };
         flow.run(self, blocks, stopping, skip).await
+    }
+
+    fn tell_start(&self, start: Lsn, binary: bool) {
+        if !self.repeats() {
+            let name = &self.settings.subscription;
+            tracing::info!(subscription = %name, binary, "streaming from {start}");
+        }
+    }
+
+    /// Whether attempts fail alike, which say nothing of what each does.
+    fn repeats(&self) -> bool {
+        self.status.failing().is_some_and(|failing| failing.attempts > 1)
     }
 
     async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {
@@ -594,9 +602,8 @@ impl Attempt<'_> {
             (Ok(()), _) => Ok(true),
             (Err(why), Binary::On) => Err(Error::refused(Refusal::Binary(why))),
             (Err(why), _) => {
-                match self.status.failing().is_some_and(|failing| failing.attempts > 1) {
-                    true => tracing::debug!("values come as text: {why}"),
-                    false => tracing::info!("values come as text: {why}"),
+                if !self.repeats() {
+                    tracing::info!("values come as text: {why}");
                 }
                 Ok(false)
             }

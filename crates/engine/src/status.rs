@@ -229,6 +229,9 @@ impl Status {
 
     /// An attempt begins, with positions of its own.
     pub fn set_progress(&self, progress: Arc<Progress>) {
+        // What an earlier one handed over may have been rolled back.
+        self.handed.store(0, Ordering::Relaxed);
+        self.part_handed.store(0, Ordering::Relaxed);
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 

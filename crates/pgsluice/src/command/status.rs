@@ -202,6 +202,13 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
     let met: Vec<_> = totals.conflicts.iter().filter(|(_, count)| **count > 0).collect();
     let met: Vec<_> = met.iter().map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
     lines.add("conflicts", if met.is_empty() { "none".to_owned() } else { met.join(", ") });
+    errors(lines, snapshot);
+}
+
+/// What failed, and whether it goes on failing.
+fn errors(lines: &mut Lines, snapshot: &Snapshot) {
+    let seconds_since = |unix_ms: i64| (snapshot.read_at_unix_ms - unix_ms).max(0) as f64 / 1e3;
+    let totals = &snapshot.totals;
     match &snapshot.last_error {
         Some(error) => {
             let ago = show_seconds(seconds_since(error.at_unix_ms));
