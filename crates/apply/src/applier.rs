@@ -67,6 +67,9 @@ pub struct Feed {
 /// On stop, how long the chunk in hand may take before it is cancelled.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long the sessions that apply may take to say why the target went, once another was lost.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
 /// What is less than [`AHEAD_ROWS`] waits no longer than this, where it may be committed before what is being executed.
 const PATIENCE: Duration = Duration::from_millis(5);
 
@@ -99,8 +102,7 @@ pub async fn apply(
     counters: Arc<Counters>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    counters.queued_bytes.store(0, Ordering::Relaxed);
-    counters.executing.store(false, Ordering::Relaxed);
+    counters.begin();
     let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters);
     let shared = Shared::new(Arc::clone(&counters), progress).telling(Arc::clone(&target.catalog.changed));
     let sessions = target.sessions.wires.len();
@@ -110,6 +112,7 @@ pub async fn apply(
     let shared = Arc::new(if relaxed { shared.relaxed(prefix) } else { shared });
     let fitting = shared.fitting();
     let kept = Arc::clone(&shared.kept);
+    let lost = target.catalog.lost();
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
     let (starts, early) = mpsc::unbounded_channel();
@@ -149,6 +152,11 @@ pub async fn apply(
         planned = planning.run(feed.blocks, work, &stop) => planned,
         // Ends before the planner only because it failed.
         executed = &mut executing.0 => return executed.unwrap_or(Err(Kind::Lost.into())),
+        // A crash ends all sessions, and only to those that write the server says why.
+        error = lost => return match tokio::time::timeout(LAST_WORDS, &mut executing.0).await {
+            Ok(Ok(Err(explained))) => Err(explained),
+            _ => Err(error),
+        },
     };
     if let Err(error) = planned {
         // Whole transactions before it were handed over: they count.
@@ -242,7 +250,13 @@ async fn execute(
     shared: Arc<Shared>,
 ) -> Result<(), Error> {
     let counters = &shared.counters;
-    while let Some(work) = queue.recv().await {
+    loop {
+        let work = tokio::select! {
+            biased;
+            work = queue.recv() => work,
+            lost = executor.lost() => return Err(lost),
+        };
+        let Some(work) = work else { break };
         match work {
             Work::Chunk(chunk, _busy) => {
                 counters.executing.store(true, Ordering::Relaxed);
@@ -515,7 +529,7 @@ impl Planning {
         };
         let mut part = std::mem::take(&mut self.batch);
         part.open = self.transaction.map(|current| current.begin);
-        growing.add(&part).map_err(Kind::PutAside)?;
+        self.counters.activity.disk(|| growing.add(&part)).map_err(Kind::PutAside)?;
         if let Some(current) = &mut self.transaction {
             current.begun = true;
         }
@@ -549,7 +563,8 @@ impl Planning {
             },
         };
         let whole = self.batch.take_whole();
-        let result = if settled.has_room(&whole, room) { settled.add(whole) } else { Err(whole) };
+        let has_room = settled.has_room(&whole, room);
+        let result = if has_room { self.counters.activity.disk(|| settled.add(whole)) } else { Err(whole) };
         self.settled.take_if(|settled| settled.is_empty());
         let Err(whole) = result else { return true };
         self.batch.put_back(whole);
@@ -773,6 +788,9 @@ impl Planning {
             }
         };
         self.continues = !chunk.last;
+        if let (false, Some(current)) = (chunk.last, &self.transaction) {
+            self.counters.set_part_handed(current.begin.final_lsn, current.begin.commit_time);
+        }
         chunk
     }
 

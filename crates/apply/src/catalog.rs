@@ -112,6 +112,12 @@ impl Catalog {
         }
     }
 
+    /// Waits until the session has ended, and says why.
+    pub(crate) fn lost(&self) -> impl Future<Output = Error> + Send + 'static {
+        let ended = self.session.ended();
+        async move { ended.await.into() }
+    }
+
     /// The changes of `table`, which is this relation of the source, are to be put aside.
     pub(crate) fn begin_join(&mut self, table: TableKey, oid: Oid) {
         self.forget(&table);

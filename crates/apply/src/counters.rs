@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use base::{Lsn, PgTimestamp};
 use conflict::ConflictCounters;
 
+use crate::activity::Activity;
+use crate::conflict_log::ConflictLog;
 use crate::prefetch::PrefetchFigures;
 
 /// Counts since the process started; relaxed, because nothing is decided by
@@ -49,11 +51,18 @@ pub struct Counters {
     pub queued_bytes: AtomicU64,
     /// The target has a chunk in hand: its answer is waited for.
     pub executing: AtomicBool,
+    /// What the sessions that apply have in hand.
+    pub activity: Activity,
+    /// Conflicts that stop nothing, as they are logged.
+    pub conflict_log: ConflictLog,
     /// Source commit time of the last transaction applied, microseconds
     /// since 2000-01-01; zero before the first.
     last_commit_time: AtomicI64,
     handed: AtomicU64,
     handed_commit_time: AtomicI64,
+    /// Of a transaction of which only a part was handed over.
+    part: AtomicU64,
+    part_commit_time: AtomicI64,
 }
 
 impl Counters {
@@ -66,6 +75,28 @@ impl Counters {
     pub(crate) fn set_handed(&self, lsn: Lsn, time: PgTimestamp) {
         self.handed.store(lsn.as_u64(), Ordering::Relaxed);
         self.handed_commit_time.store(time.0, Ordering::Relaxed);
+    }
+
+    /// An attempt begins, which has handed over nothing.
+    pub(crate) fn begin(&self) {
+        self.queued_bytes.store(0, Ordering::Relaxed);
+        self.executing.store(false, Ordering::Relaxed);
+        self.handed.store(0, Ordering::Relaxed);
+        self.part.store(0, Ordering::Relaxed);
+    }
+
+    /// A part was handed to the target of the transaction whose commit record is at `lsn`.
+    pub(crate) fn set_part_handed(&self, lsn: Lsn, time: PgTimestamp) {
+        self.part.store(lsn.as_u64(), Ordering::Relaxed);
+        self.part_commit_time.store(time.0, Ordering::Relaxed);
+    }
+
+    /// The commit record and the commit time of the last transaction of which a part was handed to the target before its
+    /// end, if there was one. All that was received of it was handed over, or is about to be.
+    #[must_use]
+    pub fn last_part_handed(&self) -> Option<(Lsn, PgTimestamp)> {
+        let lsn = Lsn::new(self.part.load(Ordering::Relaxed));
+        lsn.is_valid().then(|| (lsn, PgTimestamp(self.part_commit_time.load(Ordering::Relaxed))))
     }
 
     /// The end and the commit time of the last transaction that was handed to

@@ -653,7 +653,16 @@ async fn work(
     reporter: mpsc::UnboundedSender<Report>,
 ) -> Result<(), Error> {
     let _farewell = Farewell(reporter.clone());
-    while let Some((number, order)) = orders.recv().await {
+    loop {
+        let order = tokio::select! {
+            biased;
+            order = orders.recv() => order,
+            lost = executor.lost() => {
+                let _ = reporter.send((0, Err(lost)));
+                break;
+            }
+        };
+        let Some((number, order)) = order else { break };
         let report = match order {
             Order::Early(start) => match streamed::apply(&mut executor, &canceller, start).await {
                 Ok(Outcome::Committed(number)) => (number, Ok(Answer::Committed)),

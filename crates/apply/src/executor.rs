@@ -22,6 +22,7 @@
 //! reported, only what exact replay finds is; the next transaction is not sent
 //! before the last COMMIT was answered (RULES P1), or goes to the same session behind it ([`pipelined`]).
 
+mod idle;
 mod looking;
 pub(crate) mod pipelined;
 mod procedure;
@@ -38,6 +39,7 @@ use proto::frame::ServerError;
 use rustc_hash::{FxHashMap, FxHashSet};
 use txn::{Begin, Op};
 
+use crate::activity::{self, Doing};
 use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
 use crate::counters::add;
 use crate::error::{Error, Kind};
@@ -111,6 +113,8 @@ pub(crate) struct Executor {
     cancelled: Arc<Cancelled>,
     away: Option<runaway::Statement>,
     away_from: Vec<Arc<Table>>,
+    /// What is waited for, for who looks.
+    activity: activity::Session,
 }
 
 /// The statements of a session.
@@ -161,6 +165,7 @@ impl Executor {
             write_progress: Arc::new(write_progress),
             write_stretch: Arc::new(write_stretch),
             since: Lsn::INVALID,
+            activity: shared.counters.activity.session(),
             shared,
             open: Tally::default(),
             insisting: pipelined::Insisting::default(),
@@ -191,7 +196,7 @@ impl Executor {
         let Large { changes, begin, digest, part } = large;
         let mut reader = changes.read().map_err(Kind::PutAside)?;
         let mut first = true;
-        while let Some(batch) = reader.part(begin, part, REPLAY_BYTES).map_err(Kind::PutAside)? {
+        while let Some(batch) = self.disk(|| reader.part(begin, part, REPLAY_BYTES))? {
             self.apply_part(Chunk::new(batch, first, self.writer.binary())).await?;
             first = false;
         }
@@ -235,7 +240,7 @@ impl Executor {
             Originals::Memory(batch) => self.apply_in_pieces(batch).await,
             Originals::Disk(spilled) => {
                 let mut reader = spilled.read().map_err(Kind::PutAside)?;
-                while let Some(batch) = reader.next(REPLAY_BYTES).map_err(Kind::PutAside)? {
+                while let Some(batch) = self.disk(|| reader.next(REPLAY_BYTES))? {
                     self.apply_in_pieces(batch).await?;
                 }
                 Ok(())
@@ -248,6 +253,7 @@ impl Executor {
         // Parts are never put aside: they are handed over as soon as they are full.
         let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
         let mut tally = chunk.digest.tally;
+        self.activity.part(batch.changes.len());
         match self.apply_set(chunk.plan, None, chunk.first, false).await {
             Ok(written) => tally.written = written,
             Err(Setback::Broken(error)) => return Err(error),
@@ -326,6 +332,7 @@ impl Executor {
     /// Rolls back, whatever the state of the transaction.
     pub(crate) async fn roll_back(&mut self) -> Result<(), Error> {
         self.open = Tally::default();
+        self.activity.closed();
         loop {
             match self.one(&[&Which::Rollback]).await {
                 // query_canceled: a cancel that came late for what it was meant for.
@@ -383,7 +390,7 @@ impl Executor {
         first: bool,
     ) -> Result<Option<u64>, Setback> {
         let Some(mut plan) = parts.next().await else { return Ok(None) };
-        let _sending = flight::inside(Phase::Batch);
+        let _sending = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
         let tables: Vec<Arc<Table>> = plan.tables().cloned().collect();
         self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
@@ -461,7 +468,7 @@ impl Executor {
         self.one(&[&Which::Begin]).await?;
         if let Some(spilled) = changes {
             let mut reader = spilled.read().map_err(Kind::PutAside)?;
-            while let Some(batch) = reader.next(REPLAY_BYTES).map_err(Kind::PutAside)? {
+            while let Some(batch) = self.disk(|| reader.next(REPLAY_BYTES))? {
                 let batch = batch.only(&since);
                 if batch.ends.is_empty() {
                     continue;
@@ -523,7 +530,7 @@ impl Executor {
         if !first && alone && plan.as_ref().is_some_and(Plan::is_empty) {
             return Ok(0);
         }
-        let _sending = flight::inside(Phase::Batch);
+        let _sending = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
         let tables: Vec<Arc<Table>> = plan.iter().flat_map(Plan::tables).cloned().collect();
         self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
@@ -576,7 +583,7 @@ impl Executor {
     }
 
     async fn replay_transaction(&mut self, batch: &Batch, start: usize, end: &End) -> Result<(), Error> {
-        let _replaying = flight::inside(Phase::Replay);
+        let _replaying = (flight::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         self.one(&[&Which::Begin]).await?;
         self.replay_changes(batch, start..end.changes_end, end.begin).await?;
         let changes = &batch.changes[start..end.changes_end];
@@ -590,7 +597,7 @@ impl Executor {
     async fn replay_part(&mut self, batch: &Batch) -> Result<(), Error> {
         let begin = batch.open.or(batch.ends.last().map(|end| end.begin));
         let Some(begin) = begin else { return Ok(()) };
-        let _replaying = flight::inside(Phase::Replay);
+        let _replaying = (flight::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         self.replay_changes(batch, 0..batch.changes.len(), begin).await?;
         self.one(&[&Which::Release]).await
     }
@@ -630,6 +637,7 @@ impl Executor {
             Op::Delete(_) => Some(ConflictType::DeleteMissing),
         };
         let mut again = false;
+        self.activity.row(operation, table);
         loop {
             let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
             if let Some(error) = result.error {
@@ -665,7 +673,7 @@ impl Executor {
         debug_assert_eq!(kind.native_treatment(), Treatment::Skip);
         self.shared.counters.conflicts.add(kind);
         let conflict = Conflict { kind, relation: table.name.clone(), index: None };
-        tracing::info!(xid = %begin.xid, finished_at = %begin.final_lsn, "{conflict}");
+        self.shared.counters.conflict_log.met(&conflict, begin.xid, begin.final_lsn);
     }
 
     /// What an error of one change means.
@@ -708,7 +716,7 @@ impl Executor {
         };
         statements.extend(row.as_ref());
         statements.extend([&self.check_deferred, &setup, &self.commit]);
-        let _committing = flight::inside(Phase::Commit);
+        let _committing = (flight::inside(Phase::Commit), self.activity.enter(Doing::Commit));
         let result = run(&mut self.wire, &mut self.prepared, &statements).await?;
         match result.error {
             Some(error) => {
@@ -724,6 +732,7 @@ impl Executor {
     }
 
     fn committed(&mut self, digest: &Digest) {
+        self.activity.closed();
         self.shared.committed(std::mem::take(&mut self.open), digest);
     }
 

@@ -138,6 +138,13 @@ impl Gate {
         }
     }
 
+    /// Whether somebody holds it, and nothing passes until a snapshot is told.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        let inner = self.lock();
+        inner.holder != 0 && (inner.cut.is_none() || inner.verdict.is_some())
+    }
+
     /// Whether the transaction may pass.
     fn admits(&self, begin: &Begin) -> bool {
         let mut inner = self.lock();

@@ -12,11 +12,13 @@
 //! the target, [`flush_continuously`] turns "applied" into "may be
 //! confirmed".
 
+mod activity;
 mod applier;
 mod bag;
 mod batch;
 mod catalog;
 mod catalogue;
+mod conflict_log;
 mod counters;
 mod crew;
 mod early;
@@ -50,9 +52,11 @@ mod table;
 mod target;
 mod write;
 
+pub use activity::{Activity, Doing, InHand};
 pub use applier::{CommitOrder, Feed, Options, SourceTypes, apply, sessions};
 pub use catalog::{JoinedTables, Since};
 pub use catalogue::catalogue;
+pub use conflict_log::ConflictLog;
 pub use counters::Counters;
 pub use error::Error;
 pub use flusher::{flush_continuously, flush_now};

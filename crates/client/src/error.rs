@@ -79,6 +79,13 @@ impl Error {
         self
     }
 
+    /// Which server, database and user it is about, where it is one: as
+    /// [`ConnInfo::describe`](crate::ConnInfo::describe) says.
+    #[must_use]
+    pub fn place(&self) -> Option<&str> {
+        self.0.place.as_deref()
+    }
+
     pub(crate) fn kind(&self) -> &Kind {
         &self.0.kind
     }

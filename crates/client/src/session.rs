@@ -18,13 +18,14 @@ use base::PgVersion;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use proto::frame::ServerError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
 use crate::cancel::Canceller;
 use crate::dial::{self, Established};
 use crate::error::Kind;
+use crate::farewell::Entry;
 use crate::startup::{Purpose, Ready, Replication};
 use crate::stream::Stream;
 use crate::{ConnInfo, Error};
@@ -32,12 +33,14 @@ use crate::{ConnInfo, Error};
 /// How long a dropped session may still talk: its goodbye, behind a command
 /// that is running.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
+/// A command that runs for longer after its session was dropped is cancelled.
+const GOODBYE_SOON: Duration = Duration::from_millis(50);
 
 type Connection = tokio_postgres::Connection<Started, NoTlsStream>;
 
 /// A session with everything [`tokio_postgres::Client`] can do. Dropping it
 /// ends the session and its background task; a command that is still running
-/// is cut off after a second.
+/// is cancelled, and cut off after a second.
 pub struct Session {
     client: Client,
     running: Arc<Running>,
@@ -56,6 +59,8 @@ struct Running {
     connection: Mutex<Option<Connection>>,
     /// The server's reason, if it gave one.
     last_words: OnceLock<ServerError>,
+    /// Whether it has ended.
+    ended: watch::Sender<bool>,
 }
 
 /// Opens an ordinary session. `settings` are configuration parameters (name,
@@ -83,10 +88,14 @@ pub async fn connect(
         .connect_raw(Started::new(ready), NoTls)
         .await
         .map_err(|error| Error::from(error).at(&place))?;
-    let running = Arc::new(Running { connection: Mutex::new(Some(connection)), last_words: OnceLock::new() });
+    let running = Arc::new(Running {
+        connection: Mutex::new(Some(connection)),
+        last_words: OnceLock::new(),
+        ended: watch::Sender::new(false),
+    });
     let (alive, closed) = oneshot::channel();
-    tokio::spawn(drive(Arc::clone(&running), closed, place.clone()));
     let canceller = Canceller::new(info.clone(), endpoint, encryption, pid, secret);
+    tokio::spawn(drive(Arc::clone(&running), closed, canceller.clone(), place.clone()));
     Ok(Session { client, running, version, pid, canceller, place, _alive: alive })
 }
 
@@ -128,6 +137,21 @@ impl Session {
     #[must_use]
     pub fn canceller(&self) -> Canceller {
         self.canceller.clone()
+    }
+
+    /// Waits until the connection has ended, whether anything is asked or not, and says why. It does
+    /// not keep the session.
+    pub fn ended(&self) -> impl Future<Output = Error> + Send + 'static {
+        let (running, place) = (Arc::clone(&self.running), self.place.clone());
+        async move {
+            // The sender is shared.
+            let _ = running.ended.subscribe().wait_for(|ended| *ended).await;
+            let kind = match running.last_words.get() {
+                Some(last_words) => Kind::Server(Box::new(last_words.clone())),
+                None => Kind::Lost(None),
+            };
+            Error::new(kind).at(&place)
+        }
     }
 
     /// An error of this session in this crate's words, with the server's
@@ -190,7 +214,8 @@ impl Running {
 }
 
 /// The task of a session.
-async fn drive(running: Arc<Running>, closed: oneshot::Receiver<()>, place: String) {
+async fn drive(running: Arc<Running>, closed: oneshot::Receiver<()>, canceller: Canceller, place: String) {
+    let entry = Entry::new(canceller.clone());
     let mut end = poll_fn(|cx| running.poll(cx, &place));
     let ended = tokio::select! {
         ended = &mut end => Some(ended),
@@ -198,7 +223,17 @@ async fn drive(running: Arc<Running>, closed: oneshot::Receiver<()>, place: Stri
     };
     let ended = match ended {
         Some(ended) => ended,
-        None => tokio::time::timeout(GOODBYE_LIMIT, end).await.unwrap_or(None),
+        None => {
+            entry.winds_up();
+            match tokio::time::timeout(GOODBYE_SOON, &mut end).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    let cancel = tokio::time::timeout(GOODBYE_LIMIT, canceller.cancel());
+                    let ended = tokio::time::timeout(GOODBYE_LIMIT, end);
+                    tokio::join!(cancel, ended).1.unwrap_or(None)
+                }
+            }
+        }
     };
     if let Some(error) = ended {
         let error = Error::from(error);
@@ -208,6 +243,7 @@ async fn drive(running: Arc<Running>, closed: oneshot::Receiver<()>, place: Stri
         }
     }
     drop(running.lock().take());
+    running.ended.send_replace(true);
 }
 
 /// A stream whose session has been started already.

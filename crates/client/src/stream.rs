@@ -1,6 +1,7 @@
 //! The byte streams a server can be behind: TCP, a Unix socket, TLS over TCP.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -21,6 +22,15 @@ impl Stream {
         match self {
             Stream::Tls(stream) => Some(stream.get_ref().1),
             Stream::Tcp(_) | Stream::Unix(_) => None,
+        }
+    }
+
+    /// The socket.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.get_ref().0.as_fd(),
         }
     }
 

@@ -34,13 +34,15 @@ use proto::frame::{self, Frame, ServerError};
 use crate::cancel::Canceller;
 use crate::dial::{self, Established};
 use crate::error::Kind;
+use crate::farewell::{self, Entry};
 use crate::link::Link;
 use crate::startup::{self, Purpose, Replication};
 use crate::{ConnInfo, Error};
 
 /// A connection that speaks frames: replication protocol and raw COPY.
 ///
-/// Dropping it closes the socket; [`Wire::close`] says goodbye first.
+/// Dropping it closes the socket, and cancels what the server is doing for it; [`Wire::close`] says
+/// goodbye first.
 pub struct Wire {
     pub(crate) link: Link,
     pub(crate) state: State,
@@ -52,6 +54,9 @@ pub struct Wire {
     warning: Option<ServerError>,
     /// The last INFO, which a statement sends by itself.
     info: Option<ServerError>,
+    /// Nothing comes from the server any more.
+    ended: bool,
+    entry: Option<Entry>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,16 +116,19 @@ impl Wire {
         let purpose = Purpose { application_name, replication, settings };
         let Established { ready, endpoint, encryption, version, place } =
             dial::establish(info, &purpose).await?;
+        let canceller = Canceller::new(info.clone(), endpoint, encryption, ready.pid, ready.secret);
         Ok(Wire {
             link: ready.link,
             state: State::Idle,
             parameters: ready.parameters,
             version,
             pid: ready.pid,
-            canceller: Canceller::new(info.clone(), endpoint, encryption, ready.pid, ready.secret),
+            entry: Some(Entry::new(canceller.clone())),
+            canceller,
             place,
             warning: None,
             info: None,
+            ended: false,
         })
     }
 
@@ -358,6 +366,7 @@ impl Wire {
         let filled = self.link.fill().await;
         if filled.is_err() {
             self.state = State::Broken;
+            self.ended = true;
         }
         filled
     }
@@ -396,6 +405,7 @@ impl Wire {
             frame::ERROR_RESPONSE => {
                 let error = ServerError::parse(&frame.body)?;
                 self.state = if error.is_fatal() { State::Broken } else { State::Draining };
+                self.ended |= error.is_fatal();
                 Err(Error::new(Kind::Server(Box::new(error))))
             }
             _ => Ok(Taken::Frame(frame)),
@@ -404,6 +414,16 @@ impl Wire {
 
     pub(crate) fn placed<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|error| error.at(&self.place))
+    }
+}
+
+/// What the server is doing for a connection that is dropped, nobody wants any more.
+impl Drop for Wire {
+    fn drop(&mut self) {
+        let idle = matches!(self.state, State::Idle | State::Draining);
+        if let Some(entry) = self.entry.take().filter(|_| !idle && !self.ended) {
+            farewell::wind_up(self.link.stream(), self.canceller.clone(), entry);
+        }
     }
 }
 

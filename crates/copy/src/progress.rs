@@ -9,7 +9,7 @@
 //! disk; the first word weighs as much as a sixteenth of the table. How many
 //! bytes COPY makes of a table nobody has begun is told by the other tables.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub struct TableProgress {
     bytes: AtomicU64,
     state: AtomicU8,
     times: Mutex<Times>,
+    /// That it is put off was told.
+    is_put_off: AtomicBool,
 }
 
 /// Ranges that were copied to their end.
@@ -87,7 +89,13 @@ impl TableProgress {
             bytes: AtomicU64::new(0),
             state: AtomicU8::new(TableState::Waiting as u8),
             times: Mutex::default(),
+            is_put_off: AtomicBool::new(false),
         }
+    }
+
+    /// It is put off; true where nobody was told of it before.
+    pub(crate) fn put_off(&self) -> bool {
+        !self.is_put_off.swap(true, Relaxed)
     }
 
     /// Its name.

@@ -201,8 +201,13 @@ async fn start_table(
     match held::hold(source, &table.job).await {
         Err(error) if error.is_rewritten() => {
             let error = error.of(&table.job.table.name);
-            tracing::warn!("{error}");
-            shared.put_off.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            let mut put_off = shared.put_off.lock().unwrap_or_else(PoisonError::into_inner);
+            // The first is told with the end of the attempt.
+            if table.progress.put_off() && put_off.is_some() {
+                tracing::warn!("{error}");
+            }
+            put_off.get_or_insert(error);
+            drop(put_off);
             schedule.started(index, Way::Whole);
             return Ok(());
         }

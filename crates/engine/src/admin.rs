@@ -82,6 +82,15 @@ pub struct Stored {
     pub catching_up: Option<CatchingUp>,
 }
 
+impl Stored {
+    /// How far the target is, durably: what was applied, or that nothing up to there was for it.
+    #[must_use]
+    pub fn reached(&self) -> Option<Lsn> {
+        let parse = |lsn: &Option<String>| lsn.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
+        parse(&self.applied_lsn).max(parse(&self.confirmed_lsn)).or_else(|| parse(&self.consistent_point))
+    }
+}
+
 /// What the source says of a subscription's slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SlotFigures {
@@ -95,6 +104,10 @@ pub struct SlotFigures {
     pub source_end: String,
     /// From confirmed to the end.
     pub lag_bytes: Option<u64>,
+    /// Whether it is a physical one, of which nothing is confirmed.
+    pub physical: bool,
+    /// From where on the slot keeps WAL on the source.
+    pub restart_lsn: Option<String>,
     /// WAL that the slot keeps on the source's disk.
     pub retained_bytes: Option<u64>,
     /// PostgreSQL's word: `reserved`, `extended`, `unreserved`, `lost`.
@@ -320,23 +333,29 @@ pub async fn is_standby(session: &Session) -> Result<bool, Error> {
     Ok(row.map_err(|error| Error::query(session, "ask whether the server is a standby", error))?.get(0))
 }
 
+/// Where the source's WAL ends.
+pub async fn source_end(source: &Session) -> Result<Option<Lsn>, Error> {
+    let row = source.query_one(WAL_END, &[]).await;
+    let row = row.map_err(|e| Error::query(source, "ask the source for the end of its WAL", e))?;
+    Ok(row.get::<_, Option<String>>(0).and_then(|end| end.parse().ok()))
+}
+
 /// What the source says of the slot; `None` if there is none.
 pub async fn slot_figures(source: &Session, name: &str) -> Result<Option<SlotFigures>, Error> {
     let Some(slot) = slot_state(source, name).await.map_err(|cause| Error(Kind::Source { cause }))? else {
         return Ok(None);
     };
-    let row = source.query_one(WAL_END, &[]).await;
-    let row = row.map_err(|e| Error::query(source, "ask the source for the end of its WAL", e))?;
-    let end = row.get::<_, Option<String>>(0).unwrap_or_default();
-    let parsed: Option<Lsn> = end.parse().ok();
-    let behind = |lsn: Option<Lsn>| Some(parsed?.bytes_since(lsn?));
+    let end = source_end(source).await?;
+    let behind = |lsn: Option<Lsn>| Some(end?.bytes_since(lsn?));
     Ok(Some(SlotFigures {
         slot: name.to_owned(),
         active_pid: slot.active_pid,
         confirmed_flush_lsn: slot.confirmed_flush.map(|lsn| lsn.to_string()),
         lag_bytes: behind(slot.confirmed_flush),
+        physical: slot.is_physical(),
+        restart_lsn: slot.restart_lsn.map(|lsn| lsn.to_string()),
         retained_bytes: behind(slot.restart_lsn),
-        source_end: end,
+        source_end: end.map(|lsn| lsn.to_string()).unwrap_or_default(),
         wal_status: slot.wal_status,
         invalidation: slot.invalidation,
     }))

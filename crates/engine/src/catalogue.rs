@@ -68,6 +68,15 @@ base::catalogue! {
         "Give the directory to the user who runs pgsluice, or name another by `--state-dir`.",
         &[("pgsluice scenarios", "a_full_disk_under_the_spool_is_waited_for")],
     ),
+    Kind::NoRoom { .. } => entry(
+        Doing::KeepingState,
+        "The spool has no room for what comes again",
+        Kind::NoRoom { dir: "/var/lib/pgsluice/orders".into(), free: 1_200_000, needed: 3_400_000_000 },
+        "The spool was full. The source sends again what was in it, so pgsluice asks whether there is room for as much before \
+         it begins.",
+        "Make room on that disk, or name a directory on another by `--state-dir`; it then goes on by itself.",
+        &[("pgsluice scenarios", "a_full_spool_is_asked_about_before_the_same_is_received_again")],
+    ),
     Kind::Pass(_) => entry(
         Doing::Decoding,
         "Decoding for several subscriptions in one pass has ended",

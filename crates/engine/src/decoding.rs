@@ -32,11 +32,12 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
-use txn::{Block, DirSpool, Input};
+use txn::{Block, Input};
 
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
 use crate::shared::{Sharing, Way};
+use crate::spooling::{Spooling, Watched};
 use crate::{Origin, Settings};
 
 /// Messages are handed over when they are so many bytes, or no more WAL is there.
@@ -203,6 +204,8 @@ pub(crate) struct Wanted<'s> {
     pub(crate) work_mem_bytes: usize,
     /// Tables that cannot be decoded are left out unless they are among these.
     pub(crate) takes_part: TakesPart,
+    /// Told of what waits on disk.
+    pub(crate) spooling: &'s Arc<Spooling>,
 }
 
 impl Wanted<'_> {
@@ -227,7 +230,7 @@ impl Wanted<'_> {
 
     fn decoder(&self, catalog: Catalog) -> Result<Decoder, Error> {
         let options = self.options(&catalog)?;
-        let spool = DirSpool::open(self.settings.decoding_dir()).map_err(Kind::Spool)?;
+        let spool = Watched::open(self.settings.decoding_dir(), self.spooling).map_err(Kind::Spool)?;
         Ok(Decoder::new(catalog, options, Box::new(spool))?)
     }
 

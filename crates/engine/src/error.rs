@@ -1,10 +1,13 @@
 //! Why a pipeline ended, or an attempt of it.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use base::SubscriptionName;
 
+use crate::Settings;
 use crate::refusal::Refusal;
+use crate::spooling::Bytes;
 use crate::status::Silence;
 
 /// What ended a pipeline.
@@ -20,6 +23,12 @@ pub(crate) enum Kind {
     Client(client::Error),
     Decode(output::Error),
     Spool(std::io::Error),
+    /// The disk of the spool has no room for what an earlier attempt had in it.
+    NoRoom {
+        dir: PathBuf,
+        free: u64,
+        needed: u64,
+    },
     /// Files with WAL that the source does not send.
     Archive(source::segments::Error),
     /// A pass for several subscriptions, by this error of all.
@@ -98,6 +107,25 @@ impl Error {
         }
     }
 
+    /// Which end was lost, where a lost connection is what ended it: `source` or `target`, as `settings` have them.
+    pub(crate) fn lost_end(&self, settings: &Settings) -> Option<&'static str> {
+        match &*self.0 {
+            Kind::Source(error) if error.is_connection_lost() => Some("source"),
+            Kind::Apply(error) if error.is_connection_lost() => Some("target"),
+            Kind::Silent(_) => Some("target"),
+            Kind::Client(error) if error.is_connection_lost() => {
+                let is_of =
+                    |end: &client::ConnInfo| error.place().is_some_and(|place| place == end.describe());
+                match (is_of(&settings.source), is_of(&settings.target)) {
+                    (true, false) => Some("source"),
+                    (false, true) => Some("target"),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
     /// Values must come as text.
     pub(crate) fn needs_text(&self) -> bool {
         matches!(&*self.0, Kind::Apply(error) if error.needs_text())
@@ -126,6 +154,14 @@ impl fmt::Display for Error {
             Kind::Spool(error) => {
                 write!(f, "{error}; make room there, or give another --state-dir")
             }
+            Kind::NoRoom { dir, free, needed } => write!(
+                f,
+                "spool directory {} has room for {}, and open transactions needed {} there when it was full: nothing is \
+                 received before there is room; make room there, or give another --state-dir",
+                dir.display(),
+                Bytes(*free),
+                Bytes(*needed)
+            ),
             Kind::Archive(error) => write!(f, "cannot read the archive of the source's WAL: {error}"),
             Kind::Pass(why) => write!(
                 f,
@@ -176,6 +212,7 @@ impl std::error::Error for Error {
             Kind::Decode(error) => error.source(),
             Kind::Archive(error) => error.source(),
             Kind::Spool(_)
+            | Kind::NoRoom { .. }
             | Kind::Pass(_)
             | Kind::NotYet(_)
             | Kind::SourceIsStandby

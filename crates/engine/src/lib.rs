@@ -17,10 +17,12 @@ mod preflight;
 mod record;
 mod refresh;
 mod refusal;
+mod repeated;
 mod retry;
 pub mod sequences;
 mod settings;
 mod shared;
+mod spooling;
 mod statistics;
 mod status;
 mod target_schema;
@@ -39,6 +41,6 @@ pub use settings::{
 pub use shared::Passes;
 pub use status::{
     AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DecodedSnapshot, DifferingPartition,
-    Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status,
-    TableSnapshot, Totals, ValuesSnapshot, WaitingTable,
+    Failing, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status,
+    TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };

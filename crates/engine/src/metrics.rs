@@ -193,6 +193,16 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_blocked_seconds", "gauge", "Since when a lock on the target is waited for.", |s| {
         plain(s.blocked.as_ref().map_or(0.0, |blocked| blocked.seconds))
     }),
+    family("pgsluice_waits_for_seconds", "gauge", "For how long the stage that takes long has taken.", |s| {
+        let waits = s.waits_for.as_ref().map(|waits| (vec![("stage", waits.stage.clone())], waits.seconds));
+        waits.into_iter().collect()
+    }),
+    family("pgsluice_spooled_bytes", "gauge", "Bytes of open transactions in the spool.", |s| {
+        plain(s.spooled_bytes as f64)
+    }),
+    family("pgsluice_failing_attempts", "gauge", "Attempts that failed alike since one got further.", |s| {
+        plain(s.failing.as_ref().map_or(0.0, |failing| failing.attempts as f64))
+    }),
     family("pgsluice_rows_total", "counter", "Rows changed, as the source did it.", by_operation),
     family("pgsluice_truncates_total", "counter", "Tables truncated.", |s| plain(s.totals.truncates as f64)),
     family("pgsluice_rows_written_total", "counter", "Rows written after folding.", |s| {
@@ -354,6 +364,8 @@ mod tests {
         status.note_source_end(base::Lsn::new(1_000));
         status.progress().advance_received(base::Lsn::new(900));
         status.progress().advance_flushed(base::Lsn::new(900));
+        status.set_phase(crate::Phase::Waiting);
+        status.set_failing(Some(crate::Failing { since_unix_ms: 1, attempts: 3 }));
         let stop = CancellationToken::new();
         let any_port = "127.0.0.1:0".parse().unwrap();
         let (address, task) = serve(any_port, vec![status], stop.clone()).await.unwrap();
@@ -367,7 +379,10 @@ mod tests {
             r#"pgsluice_up{subscription="orders"} 0"#,
             r#"pgsluice_decoded_pass_subscriptions{subscription="orders"} 1"#,
             r#"pgsluice_decoded_awaited{subscription="orders"} 0"#,
-            r#"pgsluice_phase{subscription="orders",phase="starting"} 1"#,
+            r#"pgsluice_phase{subscription="orders",phase="waiting"} 1"#,
+            r#"pgsluice_waits_for_seconds{subscription="orders",stage="retry"} 0"#,
+            r#"pgsluice_failing_attempts{subscription="orders"} 3"#,
+            r#"pgsluice_spooled_bytes{subscription="orders"} 0"#,
             "# TYPE pgsluice_rows_total counter",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");

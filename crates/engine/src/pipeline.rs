@@ -37,7 +37,7 @@ use source::slot::{self, Fork, SlotState, SystemIdentity};
 use source::stream::{Heard, QUEUE_BLOCKS};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use txn::{Block, DirSpool};
+use txn::Block;
 
 pub(crate) use self::copied_from::learn_at_adoption;
 use self::feed::{Decoded, Feed};
@@ -53,8 +53,11 @@ use crate::history;
 use crate::record::Record;
 use crate::refresh::{self, Refreshing, StreamKind};
 use crate::refusal::Refusal;
+use crate::repeated::{Repeated, tell_when_over};
 use crate::retry::{Backoff, Verdict, verdict};
 use crate::shared::Passes;
+use crate::spooling::Watched;
+use crate::status::Failing;
 use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight, statistics, target_schema};
 
 /// How the source's sessions render values: as the native subscriber asks.
@@ -93,14 +96,23 @@ pub async fn run(
     let mut backoff = Backoff::new(settings.wal_retrieve_retry_interval);
     let mut skip = status.skip_lsn();
     let mut past = Past::default();
+    let mut past_applied = Lsn::INVALID;
     while !stop.is_cancelled() {
         status.set_phase(Phase::Starting);
         let attempt = Attempt { settings: &settings, status: &status, passes: &passes, stop: &stop };
+        let before = past.failing.run();
         let result = tokio::select! {
             result = attempt.run(&mut backoff, &mut past) => result,
             // Only while nothing streams: a stream ends by itself in order.
             () = stop_before_streaming(&stop, &status) => return Ok(()),
+            never = tell_when_over(&settings, &status, before, past_applied) => match never {},
         };
+        status.counters().conflict_log.tell_rest(true);
+        if status.failing().is_none() {
+            // It got further than those before.
+            past.failing.over();
+        }
+        past_applied = status.progress().snapshot().applied;
         past.in_text = result.as_ref().is_err_and(Error::needs_text);
         let Err(error) = result else { continue };
         past.note(&error);
@@ -114,8 +126,17 @@ pub async fn run(
             Verdict::Soon | Verdict::Later => {}
         }
         let wait = backoff.wait(verdict);
-        let told = base::with_causes(&error);
-        tracing::warn!(subscription = %settings.subscription, "{told}; trying again in {:.1} s", wait.as_secs_f64());
+        let told = match error.lost_end(&settings) {
+            Some(end) => format!("the {end} was lost: {}", base::with_causes(&error)),
+            None => base::with_causes(&error),
+        };
+        past.failing.met(&told).tell(&settings.subscription, &told, wait);
+        status.set_failing(
+            past.failing.run().map(|run| Failing {
+                since_unix_ms: run.since.unix_micros() / 1_000,
+                attempts: run.attempts,
+            }),
+        );
         status.record_error(told);
         status.set_phase(Phase::Waiting);
         tokio::select! {
@@ -156,6 +177,8 @@ struct Past {
     refused: Vec<output::Refused>,
     /// All such tables so far.
     refused_before: BTreeSet<TableKey>,
+    /// How they failed.
+    failing: Repeated,
 }
 
 impl Past {
@@ -214,6 +237,7 @@ impl Attempt<'_> {
             preflight::before_start(self.settings).await?;
             past.checked = true;
         }
+        self.status.spooling().check_room()?;
         let mut ends = self.look(past).await?;
         self.check(&ends)?;
         if ends.row.is_some() {
@@ -542,9 +566,9 @@ impl Attempt<'_> {
         drop(ends.source);
         let identity = (ends.identity.system_id, ends.identity.timeline);
         let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
-        let spool = DirSpool::open(settings.spool_dir()).map_err(Kind::Spool)?;
+        let spool = Watched::open(settings.spool_dir(), self.status.spooling()).map_err(Kind::Spool)?;
         self.status.set_phase(Phase::Streaming);
-        tracing::info!(subscription = %settings.subscription, binary, "streaming from {start}");
+        self.tell_start(start, binary);
         backoff.reset();
         let (blocks, inputs) = mpsc::channel(QUEUE_BLOCKS);
         let (joins, join_requests) = apply::joins();
@@ -612,6 +636,18 @@ impl Attempt<'_> {
                 Ok(Some(self.decoding(ends, restart, reserved, progress, binary, tables).await?))
             }
         }
+    }
+
+    fn tell_start(&self, start: Lsn, binary: bool) {
+        if !self.repeats() {
+            let name = &self.settings.subscription;
+            tracing::info!(subscription = %name, binary, "streaming from {start}");
+        }
+    }
+
+    /// Whether attempts fail alike, which say nothing of what each does.
+    pub(crate) fn repeats(&self) -> bool {
+        self.status.failing().is_some_and(|failing| failing.attempts > 1)
     }
 
     async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {
@@ -719,6 +755,7 @@ impl Flow {
         let (asks, followed) = (self.stream.asks.take(), self.stream.followed());
         let (left, judge) = (self.stream.left_slot.take(), self.stream.judge.take());
         let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), (self.kind, judge));
+        let lost = self.state.session().ended();
         tokio::select! {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
                 // The queue was refused: the applier has something to say.
@@ -730,6 +767,8 @@ impl Flow {
                 let Err(error) = failed else { return Ok(()) };
                 return Err(self.reason(error).await);
             }
+            // Also while nothing is asked.
+            error = lost => return Err(self.reason(error.into()).await),
             failed = attempt.compare_catalogs(asks) => {
                 let Err(error) = failed;
                 return Err(error);
@@ -788,9 +827,13 @@ async fn carry_figures(status: &Status, heard: &Heard) {
             status.note_received_commit(time);
         }
         let counters = status.counters();
+        if let Some((lsn, time)) = counters.last_part_handed() {
+            status.note_part_handed(lsn, time);
+        }
         if let Some((lsn, time)) = counters.last_handed() {
             status.note_handed(lsn, time);
         }
+        counters.conflict_log.tell_rest(false);
         if let Some(time) = counters.last_commit_time() {
             status.note_applied_commit(time);
         }

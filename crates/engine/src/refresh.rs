@@ -41,6 +41,7 @@ use crate::left_out::Judge;
 use crate::partitions::Partitions;
 use crate::pipeline::{Attempt, flush, may_be_binary};
 use crate::refusal::Refusal;
+use crate::repeated::Repeated;
 use crate::statistics;
 use crate::status::{Refresh, WaitingTable};
 
@@ -66,8 +67,6 @@ pub(crate) struct Refreshing<'a> {
     stream: StreamKind,
     /// Where WAL is decoded here.
     judge: Option<Judge>,
-    /// Why a table waits, as it was logged.
-    told: BTreeMap<String, String>,
     /// Tables that are not published any more, and where the source was when
     /// that was seen.
     gone: BTreeMap<TableName, Lsn>,
@@ -114,7 +113,6 @@ impl<'a> Refreshing<'a> {
             joins,
             stream,
             judge,
-            told: BTreeMap::new(),
             gone: BTreeMap::new(),
             partitions: Partitions::default(),
             partitions_failed: None,
@@ -127,6 +125,7 @@ impl<'a> Refreshing<'a> {
         let settings = self.attempt.settings;
         let mut asked = self.attempt.status.refresh_asked();
         let mut failures = 0;
+        let mut failing = Repeated::default();
         let mut source = None;
         let mut digest = None;
         let joins = self.joins.clone();
@@ -135,18 +134,21 @@ impl<'a> Refreshing<'a> {
             let wait = match self.round(&mut source, &mut digest, number).await {
                 Ok(Ok(())) => {
                     failures = 0;
+                    if let Some(run) = failing.over().filter(|run| run.attempts > 1) {
+                        tracing::info!(subscription = %settings.subscription,
+                            "going on: the publication's tables were brought level; before, {run}");
+                    }
                     self.until_next()
                 }
                 Ok(Err(Restart)) => return,
                 Err(error) => {
                     let wait = RETRY_INTERVALS[failures.min(RETRY_INTERVALS.len() - 1)];
                     failures += 1;
-                    tracing::warn!(
-                        subscription = %settings.subscription,
-                        "the publication's tables could not be brought level: {}; trying again in {} s",
-                        base::with_causes(&error),
-                        wait.as_secs()
+                    let told = format!(
+                        "the publication's tables could not be brought level: {}",
+                        base::with_causes(&error)
                     );
+                    failing.met(&told).tell(&settings.subscription, &told, wait);
                     // Whatever was left half done is looked at again.
                     (source, digest) = (None, None);
                     wait
@@ -496,16 +498,12 @@ impl<'a> Refreshing<'a> {
     }
 
     /// Says once why a table waits.
-    fn tell(&mut self, refresh: &Refresh) {
-        self.told.retain(|table, _| refresh.waiting.iter().any(|waiting| waiting.table == *table));
-        for WaitingTable { table, reason } in &refresh.waiting {
-            if self.told.get(table) != Some(reason) {
-                tracing::warn!(
-                    subscription = %self.attempt.settings.subscription,
-                    "a table of the publication is not replicated yet: {reason}"
-                );
-                self.told.insert(table.clone(), reason.clone());
-            }
+    fn tell(&self, refresh: &Refresh) {
+        for WaitingTable { reason, .. } in self.attempt.status.newly_waiting(&refresh.waiting) {
+            tracing::warn!(
+                subscription = %self.attempt.settings.subscription,
+                "a table of the publication is not replicated yet: {reason}"
+            );
         }
     }
 }

@@ -68,6 +68,7 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         | Kind::Source(_)
         | Kind::Apply(_)
         | Kind::Client(_)
+        | Kind::NoRoom { .. }
         | Kind::Spool(_) => Verdict::Later,
     }
 }

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! The four lags in bytes are the distances between neighbours and so add up
-//! to the whole. A lag in seconds is the age of the oldest transaction that
+//! to the whole. Of a transaction that is handed over in parts, what was
+//! received counts as handed. A lag in seconds is the age of the oldest transaction that
 //! has not passed the stage: now less the source's commit time of the last
 //! one that has, and 0 when the stage has nothing before it. After a quiet
 //! hour the last commit is an hour old although nothing waited; so the moment
@@ -24,6 +25,7 @@
 //! While the source is not connected nobody knows how far it is: the bytes
 //! stay as last told, the seconds of the receive lag grow from the last word.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -34,10 +36,12 @@ use schema::SchemaProgress;
 use tokio::sync::watch;
 
 mod consistency;
+use crate::spooling::Spooling;
 mod decoded;
 mod form;
 mod snapshot;
 mod standstill;
+mod waits;
 
 use consistency::Consistency;
 pub use consistency::{AwaitedTable, CatchingUp};
@@ -45,11 +49,13 @@ pub(crate) use decoded::Decoded;
 pub use decoded::DecodedSnapshot;
 pub use form::ValuesSnapshot;
 pub use snapshot::{
-    BuildingSnapshot, CopySnapshot, DifferingPartition, Lag, LagFigures, LastError, PrefetchSnapshot,
-    Refresh, SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
+    BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, Lag, LagFigures, LastError,
+    PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use standstill::Blocked;
 pub(crate) use standstill::{Motion, Silence, Standstill};
+pub use waits::WaitsFor;
+pub(crate) use waits::{Look, read_statement};
 
 /// What the pipeline is doing.
 ///
@@ -150,6 +156,15 @@ pub struct Status {
     form: form::Form,
     decoded: Arc<Decoded>,
     consistency: Consistency,
+    /// A transaction of which a part was handed over; see [`Counters::last_part_handed`].
+    part_handed: AtomicU64,
+    spooling: Arc<Spooling>,
+    /// The source's catalogs are looked at, which waits for transactions.
+    looking: AtomicBool,
+    /// Attempts that fail alike.
+    failing: Mutex<Option<Failing>>,
+    /// Why tables wait, as the log was told.
+    told_waiting: Mutex<BTreeMap<String, String>>,
 }
 
 impl Mark {
@@ -209,6 +224,11 @@ impl Status {
             form: form::Form::default(),
             decoded: Arc::default(),
             consistency: Consistency::default(),
+            part_handed: AtomicU64::new(0),
+            spooling: Arc::default(),
+            looking: AtomicBool::new(false),
+            failing: Mutex::default(),
+            told_waiting: Mutex::default(),
         }
     }
 
@@ -226,6 +246,9 @@ impl Status {
 
     /// An attempt begins, with positions of its own.
     pub fn set_progress(&self, progress: Arc<Progress>) {
+        // What an earlier one handed over may have been rolled back.
+        self.handed.store(0, Ordering::Relaxed);
+        self.part_handed.store(0, Ordering::Relaxed);
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
@@ -252,6 +275,41 @@ impl Status {
         &self.decoded
     }
 
+    /// Of transactions that wait on this machine's disk.
+    pub(crate) fn spooling(&self) -> &Arc<Spooling> {
+        &self.spooling
+    }
+
+    /// The source's catalogs are looked at, or not any more.
+    pub(crate) fn set_looking(&self, looking: bool) {
+        self.looking.store(looking, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub(crate) fn is_looking(&self) -> bool {
+        self.looking.load(Ordering::Relaxed)
+    }
+
+    /// Attempts fail alike, or none does any more.
+    pub(crate) fn set_failing(&self, failing: Option<Failing>) {
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
+    }
+
+    /// How attempts fail at present.
+    pub(crate) fn failing(&self) -> Option<Failing> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Those of `waiting` whose reason the log has not been told. They count as told from now on, whatever attempt asks.
+    pub(crate) fn newly_waiting<'w>(&self, waiting: &'w [WaitingTable]) -> Vec<&'w WaitingTable> {
+        let mut told = self.told_waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|table, _| waiting.iter().any(|waiting| waiting.table == *table));
+        let mut is_new = |waiting: &WaitingTable| {
+            told.insert(waiting.table.clone(), waiting.reason.clone()).as_ref() != Some(&waiting.reason)
+        };
+        waiting.iter().filter(|waiting| is_new(waiting)).collect()
+    }
+
     /// Where the stream can be held between transactions.
     #[must_use]
     pub fn gate(&self) -> &Arc<Gate> {
@@ -261,6 +319,7 @@ impl Status {
     /// The pipeline is now in `phase`. Once stopping it only becomes stopped.
     pub fn set_phase(&self, phase: Phase) {
         if phase == Phase::Starting {
+            self.set_looking(false);
             self.connects.fetch_add(1, Ordering::Relaxed);
         }
         if phase < Phase::Stopping {
@@ -327,6 +386,13 @@ impl Status {
     /// handed to the target: it is being executed.
     pub fn note_handed(&self, lsn: Lsn, commit_time: PgTimestamp) {
         self.handed.fetch_max(lsn.as_u64(), Ordering::Relaxed);
+        self.handed_mark.committed(commit_time);
+    }
+
+    /// A part was handed to the target of the transaction whose commit record is at `lsn`. All that was received of it
+    /// is handed over, or is about to be.
+    pub fn note_part_handed(&self, lsn: Lsn, commit_time: PgTimestamp) {
+        self.part_handed.fetch_max(lsn.as_u64(), Ordering::Relaxed);
         self.handed_mark.committed(commit_time);
     }
 

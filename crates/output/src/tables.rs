@@ -128,7 +128,7 @@ impl Tables {
     }
 
     /// Every published table, as everybody sees it.
-    fn all(&mut self, catalog: &Catalog) -> Result<Vec<Arc<Table>>> {
+    pub(crate) fn all(&mut self, catalog: &Catalog) -> Result<Vec<Arc<Table>>> {
         let Some(view) = catalog.view(self.options.database, Xid::INVALID) else { return Ok(Vec::new()) };
         let mut all = Vec::new();
         for oid in view.relations().into_iter().filter(|oid| oid.is_user_defined()) {

@@ -22,14 +22,19 @@ mod subject;
 mod units;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::{Code, code_of};
 use crate::failure::Failure;
 use crate::subject::Subject;
+
+/// How long the end of the process may be put off by servers that are told to cancel what they do.
+const SETTLE_BOUND: Duration = Duration::from_millis(600);
 
 fn main() -> ExitCode {
     if let Err(error) = flight::record_from_environment() {
@@ -76,7 +81,9 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     let env = |name: &str| std::env::var_os(name);
     invocation::remember(&config.said(), &subjects, &env);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let done = runtime.block_on(async {
+    // These end in order, and see to signals themselves.
+    let sees_to_signals = matches!(command, Command::Run(_) | Command::Adopt(_));
+    let doing = async {
         let subjects = command::adopt::with_stored(&command, &mut config, subjects).await?;
         invocation::remember(&config.said(), &subjects, &env);
         match command {
@@ -103,10 +110,35 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
                 unreachable!("answered above")
             }
         }
+    };
+    let ended = runtime.block_on(async {
+        tokio::select! {
+            done = doing => Ok(done),
+            number = signalled(), if !sees_to_signals => Err(number),
+        }
     });
+    // No server works for a process that has ended.
+    runtime.block_on(client::settle_all(SETTLE_BOUND));
     // A task that does not end must not keep the process.
     runtime.shutdown_background();
-    done
+    match ended {
+        Ok(done) => done,
+        Err(number) => std::process::exit(128 + number),
+    }
+}
+
+/// The number of the first SIGTERM or SIGINT that comes.
+async fn signalled() -> i32 {
+    let listen = |kind| signal(kind).ok();
+    let (terminate, interrupt) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
+    let (Some(mut terminate), Some(mut interrupt)) = (terminate, interrupt) else {
+        // Then it ends as any program does.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => 15,
+        _ = interrupt.recv() => 2,
+    }
 }
 
 /// The one subscription of a command that is not for several.

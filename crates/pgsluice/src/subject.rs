@@ -4,7 +4,7 @@
 //! what must be there for a command. Messages name all three ways to set what
 //! is missing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use base::SubscriptionName;
 use client::ConnInfo;
@@ -70,6 +70,13 @@ impl Subject {
     /// The publications, perhaps none.
     pub(crate) fn publications(&self) -> &[String] {
         &self.table.stream.publication
+    }
+
+    /// The archive of WAL that is followed instead of a stream.
+    pub(crate) fn followed_archive(&self) -> Option<&Path> {
+        let stream = &self.table.stream;
+        let follows = stream.source_mode == SourceMode::Wal && !stream.wal_stream.0;
+        stream.wal_archive.as_deref().filter(|_| follows)
     }
 
     /// Everything `run` needs.

@@ -1,15 +1,17 @@
-//! Why the target does not go on: a lock that somebody holds, or a connection
-//! that brings nothing any more.
+//! Why a server does not go on: a lock that somebody holds, a statement or a
+//! COMMIT that takes long, or a connection that brings nothing any more.
 //!
 //! The stages' own figures say that something is under way and does not move.
-//! Only then the target is asked, on a session of its own, which must disturb
-//! nothing: when it fails, it is asked again a second later.
+//! Only then the server is asked, on a session of its own, which must disturb
+//! nothing: when it fails, it is asked again a second later. The target is
+//! watched in every phase, the source until the stream has begun: there a slot
+//! waits for transactions, and the first copy for locks.
 //!
-//! | what the target says | then |
+//! | what the server says | then |
 //! |---|---|
 //! | a session of ours waits for a lock | status and one log line name the table, who holds the lock, and the remedy |
-//! | a backend of ours waits for us, or is gone, while we wait for it, for longer than `wal_receiver_timeout` | the connection is taken for lost |
-//! | anything else | it works |
+//! | a backend of ours executes something | status names it, with what it waits for; the log does when it has taken long |
+//! | a backend of ours on the target waits for us, or is gone, while we wait for it, for longer than `wal_receiver_timeout` | the connection is taken for lost |
 //!
 //! A lock may be held for as long as its holder likes: nothing is given up for
 //! it. A network that stalls without a word is noticed by TCP, but only when the
@@ -19,16 +21,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::Session;
+use client::{ConnInfo, Session};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{ANSWER_TIMEOUT, INTERVAL};
-use crate::status::{Blocked, Motion};
+use crate::status::{Blocked, Look, Motion, read_statement};
 use crate::{Settings, Status};
 
 /// Nothing is asked before work has stood still for so long.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_millis(900);
+/// How often it is looked whether something moves.
+const LOOK: Duration = Duration::from_millis(250);
+/// What takes longer is told to the log as well.
+const LONG: Duration = Duration::from_secs(10);
 
 /// Our sessions that wait for a lock: the table and the seconds, and who is
 /// waited for. Of a row that another transaction holds the waiter has a lock on
@@ -53,49 +59,98 @@ WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backe
        OR a.application_name = pg_catalog.current_setting('application_name'))
 ORDER BY 2 DESC NULLS LAST LIMIT 1";
 
-/// Whether the backend that applies is executing something. Between two statements of a pipeline it is `active` too.
-const WORKS: &str = "\
-SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a
-                WHERE a.pid = $1 AND (a.state IS NULL OR a.state IN ('active', 'fastpath function call'))
-                  AND a.wait_event IS DISTINCT FROM 'ClientRead')";
+/// The oldest transaction that writes: a look at the catalogs waits for all that ran when it began.
+const OLDEST: &str = "\
+SELECT t.pid, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - t.began)::float8, t.words
+FROM (SELECT h.pid, h.xact_start AS began,
+             pg_catalog.format('process %s (%s, user %s, %s)', h.pid, COALESCE(NULLIF(h.application_name, ''), h.backend_type, 'unknown'),
+                 COALESCE(h.usename, '-'), COALESCE(h.state, 'state unknown')) AS words
+        FROM pg_catalog.pg_stat_activity h WHERE h.backend_xid IS NOT NULL AND h.pid <> pg_catalog.pg_backend_pid()
+      UNION ALL SELECT 0, p.prepared, 'a prepared transaction' FROM pg_catalog.pg_prepared_xacts p) t
+ORDER BY t.began LIMIT 1";
 
-/// Keeps `status` told of what the target waits for until `stop`.
+/// What the backend $1 does; where that is 0, what one of our sessions does that executes something. Between two
+/// statements of a pipeline a backend is `active` too.
+const DOES: &str = "\
+SELECT a.pid, a.state, a.wait_event_type, a.wait_event, a.query,
+       EXTRACT(epoch FROM pg_catalog.clock_timestamp() - a.query_start)::float8
+FROM pg_catalog.pg_stat_activity a
+WHERE CASE WHEN $1::int4 <> 0 THEN a.pid = $1::int4
+           ELSE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backend_pid() AND a.state = 'active'
+                AND pg_catalog.starts_with(a.application_name, $2) END
+ORDER BY a.wait_event IS NOT DISTINCT FROM 'ClientRead', a.query_start LIMIT 1";
+
+/// Keeps `status` told of what both servers wait for until `stop`.
 pub async fn watch_target(settings: Arc<Settings>, status: Arc<Status>, stop: CancellationToken) {
-    let mut watch =
-        Watch { settings: &settings, status: &status, session: None, told: None, silent_since: None };
+    let mut target = Watch::of(Place::Target, &settings, &status);
+    let mut source = Watch::of(Place::Source, &settings, &status);
     tokio::select! {
-        () = watch.run() => {}
+        () = target.run() => {}
+        () = source.run() => {}
         () = stop.cancelled() => {}
     }
 }
 
+/// Which server is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Target,
+    Source,
+}
+
+impl Place {
+    const fn word(self) -> &'static str {
+        match self {
+            Place::Target => "target",
+            Place::Source => "source",
+        }
+    }
+}
+
+/// What the log has been told.
+enum Told {
+    Lock(String),
+    /// What took long, and since when.
+    Long(String, Instant),
+}
+
 struct Watch<'a> {
+    place: Place,
     settings: &'a Settings,
     status: &'a Status,
     /// Only while there is something to ask.
     session: Option<Session>,
-    /// What the log has been told.
-    told: Option<String>,
+    told: Option<Told>,
     /// Since when the target says that it waits for us.
     silent_since: Option<Instant>,
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    fn of(place: Place, settings: &'a Settings, status: &'a Status) -> Watch<'a> {
+        Watch { place, settings, status, session: None, told: None, silent_since: None }
+    }
+
     async fn run(&mut self) {
         let mut motion = self.status.motion();
         let mut moved_at = Instant::now();
+        let mut asked_at = None;
         loop {
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep(LOOK).await;
             let now = self.status.motion();
-            if now != motion || !now.under_way {
+            let is_watched = self.place == Place::Target || now.is_before_stream;
+            if now != motion || !now.under_way || !is_watched {
                 motion = now;
                 moved_at = Instant::now();
+                asked_at = None;
                 self.moves();
-            } else if moved_at.elapsed() >= PATIENCE {
+            } else if moved_at.elapsed() >= PATIENCE
+                && asked_at.is_none_or(|at: Instant| at.elapsed() >= INTERVAL)
+            {
+                asked_at = Some(Instant::now());
                 match tokio::time::timeout(ANSWER_TIMEOUT, self.ask(&motion)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => {
-                        tracing::debug!("could not ask the target what it waits for: {error}");
+                        tracing::debug!("could not ask the {} what it waits for: {error}", self.place.word());
                         self.session = None;
                     }
                     Err(_) => self.session = None,
@@ -107,14 +162,23 @@ impl Watch<'_> {
     fn moves(&mut self) {
         self.session = None;
         self.silent_since = None;
-        self.status.set_blocked(None);
-        if self.told.take().is_some() {
-            tracing::info!(subscription = %self.settings.subscription, "going on: the lock on the target was released");
+        self.status.set_blocked(self.place as usize, None);
+        self.status.set_looked(self.place as usize, None);
+        let (name, place) = (&self.settings.subscription, self.place.word());
+        match self.told.take() {
+            Some(Told::Lock(_)) => {
+                tracing::info!(subscription = %name, "going on: the lock on the {place} was released");
+            }
+            Some(Told::Long(what, since)) => {
+                tracing::info!(subscription = %name, "going on, after {} s: {what}", since.elapsed().as_secs());
+            }
+            None => {}
         }
     }
 
     async fn ask(&mut self, motion: &Motion) -> Result<(), client::Error> {
         let ours = self.settings.subscription.application_name("");
+        let end = self.place.word().to_owned();
         let session = self.session().await?;
         let row = session.query_opt(WAITS, &[&ours]).await.map_err(|error| session.error(error))?;
         let blocked = row.map(|row| Blocked {
@@ -123,27 +187,84 @@ impl Watch<'_> {
             table: row.get(2),
             blocking_pids: row.get(3),
             held_by: row.get(4),
+            end,
         });
+        let blocked = match blocked {
+            None if self.place == Place::Source && self.status.is_looking() => self.oldest().await?,
+            blocked => blocked,
+        };
         if let Some(blocked) = &blocked {
             self.tell(blocked);
         }
         let is_blocked = blocked.is_some();
-        self.status.set_blocked(blocked);
-        match motion.awaited.filter(|_| !is_blocked) {
-            Some(pid) => self.check_silence(pid).await,
-            None => {
+        self.status.set_blocked(self.place as usize, blocked);
+        match is_blocked {
+            true => {
                 self.silent_since = None;
+                self.status.set_looked(self.place as usize, None);
                 Ok(())
             }
+            false => self.look(motion.awaited).await,
         }
+    }
+
+    /// Whom a look at the source's catalogs waits for.
+    async fn oldest(&mut self) -> Result<Option<Blocked>, client::Error> {
+        let end = self.place.word().to_owned();
+        let session = self.session().await?;
+        let row = session.query_opt(OLDEST, &[]).await.map_err(|error| session.error(error))?;
+        Ok(row.map(|row| Blocked {
+            // It has no backend that waits: it asks again and again.
+            pid: 0,
+            seconds: row.get::<_, Option<f64>>(1).unwrap_or_default().max(0.0),
+            table: None,
+            blocking_pids: vec![row.get(0)],
+            held_by: row.get(2),
+            end,
+        }))
+    }
+
+    /// What the backend `awaited` does, or whoever works for us.
+    async fn look(&mut self, awaited: Option<i32>) -> Result<(), client::Error> {
+        let ours = self.settings.subscription.application_name("");
+        let pid = awaited.unwrap_or(0);
+        let session = self.session().await?;
+        let row = session.query_opt(DOES, &[&pid, &ours]).await.map_err(|error| session.error(error))?;
+        let look = row.map(|row| {
+            let (kind, name): (Option<String>, Option<String>) = (row.get(2), row.get(3));
+            let (operation, table) = read_statement(row.get::<_, Option<&str>>(4).unwrap_or_default());
+            let lasts = row.get::<_, Option<f64>>(5).unwrap_or_default().max(0.0);
+            Look {
+                end: self.place.word(),
+                pid: row.get(0),
+                state: row.get(1),
+                wait_event: kind.zip(name),
+                operation,
+                table,
+                lasts: Duration::try_from_secs_f64(lasts).unwrap_or_default(),
+            }
+        });
+        let works = look.as_ref().is_some_and(Look::works);
+        if let Some(look) = look.as_ref().filter(|_| works) {
+            self.tell_long(look);
+        }
+        self.status.set_looked(self.place as usize, look);
+        if let Some(pid) = awaited {
+            self.check_silence(pid, works);
+        }
+        Ok(())
     }
 
     async fn session(&mut self) -> Result<&Session, client::Error> {
         let name = self.settings.subscription.application_name("monitor");
         let settings = [("search_path", ""), ("statement_timeout", "10s"), ("jit", "off")];
+        let info: &ConnInfo = match self.place {
+            Place::Target => &self.settings.target,
+            Place::Source => &self.settings.source,
+        };
         match self.session.take() {
             Some(session) => Ok(self.session.insert(session)),
-            None => Ok(self.session.insert(client::connect(&self.settings.target, &name, &settings).await?)),
+            None => Ok(self.session.insert(client::connect(info, &name, &settings).await?)),
         }
     }
 
@@ -151,27 +272,38 @@ impl Watch<'_> {
     fn tell(&mut self, blocked: &Blocked) {
         let pids: Vec<String> = blocked.blocking_pids.iter().map(ToString::to_string).collect();
         let key = format!("{} {}", blocked.table.as_deref().unwrap_or_default(), pids.join(","));
-        if self.told.as_ref() == Some(&key) {
+        if matches!(&self.told, Some(Told::Lock(told)) if *told == key) {
             return;
         }
-        self.told = Some(key);
+        self.told = Some(Told::Lock(key));
         tracing::warn!(subscription = %self.settings.subscription, "{}; {}", blocked, blocked.remedy());
     }
 
+    /// Once for each statement that has taken long.
+    fn tell_long(&mut self, look: &Look) {
+        if look.lasts < LONG {
+            return;
+        }
+        let what = look.waits_for().what;
+        if matches!(&self.told, Some(Told::Long(told, _)) if *told == what) {
+            return;
+        }
+        tracing::warn!(subscription = %self.settings.subscription, "waiting for {} s for {what}", look.lasts.as_secs());
+        let began = Instant::now().checked_sub(look.lasts).unwrap_or_else(Instant::now);
+        self.told = Some(Told::Long(what, began));
+    }
+
     /// We wait for the backend `pid`: does it work, or does it wait for us?
-    async fn check_silence(&mut self, pid: i32) -> Result<(), client::Error> {
-        let session = self.session().await?;
-        let works = session.query_one(WORKS, &[&pid]).await.map_err(|error| session.error(error))?;
+    fn check_silence(&mut self, pid: i32, works: bool) {
         let timeout = self.settings.wal_receiver_timeout;
-        if works.get(0) || timeout.is_zero() {
+        if works || timeout.is_zero() {
             self.silent_since = None;
-            return Ok(());
+            return;
         }
         let since = *self.silent_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= timeout {
             self.silent_since = None;
             self.status.give_up_target(pid, since.elapsed());
         }
-        Ok(())
     }
 }

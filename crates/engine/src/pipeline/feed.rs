@@ -382,7 +382,9 @@ impl Attempt<'_> {
         let _look = flight::inside(Phase::Look);
         let session = self.snapshot_session().await?;
         let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
+        self.status.set_looking(true);
         let looked = Catalog::look_and_export(&session, &look).await;
+        self.status.set_looking(false);
         let (catalog, snapshot_name) = looked.map_err(output::Error::from)?;
         // What a crash of the source would take back must not be taken for seen: its ids are given out again.
         flush(&ends.source).await?;
@@ -566,6 +568,7 @@ impl Attempt<'_> {
             segment_size,
             work_mem_bytes: usize::try_from(work_mem_bytes).unwrap_or(usize::MAX),
             takes_part,
+            spooling: self.status.spooling(),
         })
     }
 

@@ -55,7 +55,9 @@ impl Attempt<'_> {
             (Ok(()), _) => told(ValuesSnapshot::binary()),
             (Err(why), Binary::On) => Err(Error::refused(Refusal::Binary(why))),
             (Err(why), _) => {
-                tracing::info!("values come as text: {why}");
+                if !self.repeats() {
+                    tracing::info!("values come as text: {why}");
+                }
                 told(ValuesSnapshot::from(&why))
             }
         }

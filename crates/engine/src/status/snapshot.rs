@@ -13,7 +13,7 @@ use conflict::ConflictType;
 use copy::{TableProgress, TableState};
 use serde::{Deserialize, Serialize};
 
-use super::{Blocked, CatchingUp, DecodedSnapshot, Mark, Phase, Status, ValuesSnapshot};
+use super::{Blocked, CatchingUp, DecodedSnapshot, Mark, Phase, Status, ValuesSnapshot, WaitsFor};
 
 /// The last error, which may be over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,15 @@ pub struct LastError {
     pub message: String,
     /// When.
     pub at_unix_ms: i64,
+}
+
+/// Attempts that fail, one after the other, in the same way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failing {
+    /// The first of them.
+    pub since_unix_ms: i64,
+    /// How many.
+    pub attempts: u64,
 }
 
 /// One stage's lag.
@@ -268,6 +277,15 @@ pub struct Snapshot {
     /// Of WAL that is decoded here; nothing where the source decodes.
     #[serde(default)]
     pub decoded: Option<DecodedSnapshot>,
+    /// What takes long at present; null while everything moves.
+    #[serde(default)]
+    pub waits_for: Option<WaitsFor>,
+    /// Bytes of open transactions in the spool.
+    #[serde(default)]
+    pub spooled_bytes: u64,
+    /// Attempts that fail alike, until one got further.
+    #[serde(default)]
+    pub failing: Option<Failing>,
     /// The last error, if there was one.
     pub last_error: Option<LastError>,
 }
@@ -291,11 +309,14 @@ impl Status {
         let (flushed, applied) = (seen.flushed.as_u64(), seen.applied.as_u64());
         let handed = self.handed.load(Ordering::Relaxed).max(applied);
         let received = seen.received.as_u64().max(handed);
+        // Of a transaction that comes in parts no more is handed over than was received.
+        let handed = handed.max(self.part_handed.load(Ordering::Relaxed).min(received));
         // Asked once a second: what was received since is past the answer.
         let source_end = match self.source_end.load(Ordering::Relaxed) {
             0 => 0,
             end => end.max(received),
         };
+        let lag = self.lag(now, [source_end, received, handed, applied, flushed]);
         let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (phase, catching_up) = self.phase_and_wait(Lsn::new(applied));
         Snapshot {
@@ -312,7 +333,10 @@ impl Status {
             applied: text(applied),
             flushed: text(flushed),
             last_commit_unix_ms: self.counters.last_commit_time().map(|time| time.unix_micros() / 1_000),
-            lag: self.lag(now, [source_end, received, handed, applied, flushed]),
+            waits_for: self.waits_for(&lag),
+            spooled_bytes: self.spooling.held().1,
+            failing: self.failing(),
+            lag,
             queued_bytes: self.counters.queued_bytes.load(Ordering::Relaxed),
             totals: self.totals(),
             copy: self.copy_snapshot(),

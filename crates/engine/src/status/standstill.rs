@@ -7,15 +7,16 @@
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apply::Backends;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::waits::Look;
 use super::{Phase, Status};
 
-/// A session of ours that waits for a lock on the target.
+/// A session of ours that waits for a lock, on the target for the most part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Blocked {
     /// The backend of ours that waits.
@@ -29,6 +30,13 @@ pub struct Blocked {
     pub blocking_pids: Vec<i32>,
     /// The same in words: programs, users, and what they are doing.
     pub held_by: String,
+    /// Where: `target` or `source`.
+    #[serde(default = "on_target")]
+    pub end: String,
+}
+
+fn on_target() -> String {
+    "target".to_owned()
 }
 
 impl Blocked {
@@ -50,8 +58,8 @@ impl Blocked {
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.table {
-            Some(table) => write!(f, "waiting for a lock on table {table} of the target")?,
-            None => f.write_str("waiting for another transaction on the target")?,
+            Some(table) => write!(f, "waiting for a lock on table {table} of the {}", self.end)?,
+            None => write!(f, "waiting for another transaction on the {}", self.end)?,
         }
         write!(f, ", held by {}", self.held_by)
     }
@@ -75,6 +83,8 @@ pub(crate) struct Motion {
     connects: u64,
     /// There is work that should move.
     pub(crate) under_way: bool,
+    /// No stream has begun: the source is asked for something too.
+    pub(crate) is_before_stream: bool,
     /// The backend whose answer is waited for.
     pub(crate) awaited: Option<i32>,
 }
@@ -83,11 +93,14 @@ pub(crate) struct Motion {
 pub(crate) struct Standstill {
     /// Of the present attempt.
     backends: Mutex<Option<Backends>>,
-    blocked: Mutex<Option<Blocked>>,
+    /// Of the target, and of the source.
+    blocked: Mutex<[Option<Blocked>; 2]>,
+    /// Likewise, with when it was asked.
+    pub(super) looked: Mutex<[Option<(Look, Instant)>; 2]>,
     silent: watch::Sender<Option<Silence>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -98,13 +111,13 @@ impl Status {
         self.standstill.silent.send_replace(None);
     }
 
-    pub(crate) fn set_blocked(&self, blocked: Option<Blocked>) {
-        *lock(&self.standstill.blocked) = blocked;
+    pub(crate) fn set_blocked(&self, end: usize, blocked: Option<Blocked>) {
+        lock(&self.standstill.blocked)[end] = blocked;
     }
 
     /// The lock that is waited for.
     pub(crate) fn blocked(&self) -> Option<Blocked> {
-        lock(&self.standstill.blocked).clone()
+        lock(&self.standstill.blocked).iter().flatten().next().cloned()
     }
 
     /// The backend `pid` has heard nothing of us for so long.
@@ -152,6 +165,7 @@ impl Status {
                 // An index is built without a word, for as long as it takes.
                 Phase::Indexing | Phase::Waiting | Phase::Stopping | Phase::Stopped => false,
             },
+            is_before_stream: matches!(phase, Phase::Starting | Phase::Copying),
             awaited,
         }
     }

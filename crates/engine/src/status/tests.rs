@@ -39,6 +39,46 @@ fn stages_add_up_to_the_whole() {
 }
 
 #[test]
+fn what_was_received_of_a_transaction_in_parts_counts_as_handed() {
+    let status = status();
+    status.note_source_end_at(Lsn::new(1_000), at(0));
+    status.progress().advance_flushed(Lsn::new(100));
+    status.note_applied_commit(at(-9));
+    status.progress().advance_received(Lsn::new(400));
+    status.note_part_handed(Lsn::new(700), at(-3));
+    let lag = status.snapshot_at(at(0)).lag;
+    let bytes = [lag.receive, lag.queue, lag.apply].map(|lag| lag.bytes);
+    assert_eq!(bytes, [Some(600), Some(0), Some(300)]);
+    assert_eq!([lag.queue.seconds, lag.apply.seconds], [Some(0.0), Some(9.0)]);
+    // What comes behind it waits until it is done.
+    status.progress().advance_received(Lsn::new(900));
+    let lag = status.snapshot_at(at(0)).lag;
+    assert_eq!([lag.queue, lag.apply].map(|lag| lag.bytes), [Some(200), Some(600)]);
+    assert_eq!(lag.queue.seconds, Some(3.0));
+}
+
+#[test]
+fn a_stream_that_stands_says_what_it_waits_for() {
+    let status = status();
+    let stage = |status: &Status, second| {
+        status.snapshot_at(at(second)).waits_for.map(|waits| (waits.stage, waits.seconds))
+    };
+    let level = Lsn::new(1_000);
+    status.progress().advance_received(level);
+    status.progress().advance_flushed(level);
+    status.note_source_end_at(level, at(0));
+    assert_eq!(stage(&status, 0), None, "nothing streams");
+    status.set_phase(Phase::Streaming);
+    assert_eq!(stage(&status, 0), Some(("source".to_owned(), 0.0)));
+    // The source has more and does not send it.
+    status.note_source_end_at(Lsn::new(1_500), at(0));
+    assert_eq!(stage(&status, 0), None, "it may come at any moment");
+    assert_eq!(stage(&status, 10), Some(("source".to_owned(), 10.0)));
+    status.set_phase(Phase::Waiting);
+    assert_eq!(stage(&status, 10), Some(("retry".to_owned(), 0.0)));
+}
+
+#[test]
 fn what_was_received_since_the_last_answer_counts() {
     let status = status();
     status.note_source_end_at(Lsn::new(100), at(0));

@@ -32,6 +32,9 @@ use crate::{logging, progress};
 /// busy machine may need one to end a process.
 const STOP_BOUND: Duration = Duration::from_secs(4);
 
+/// How long servers may take to notice that what they do is not wanted any more.
+const SETTLE_BOUND: Duration = Duration::from_millis(200);
+
 /// One subscription of this process.
 struct Pipeline {
     settings: Arc<Settings>,
@@ -142,6 +145,8 @@ async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> 
     ended.cancel();
     // It only waits for this token.
     let _ = watcher.await;
+    // What was cut off is cancelled: nothing works for it any more when its lock is free.
+    client::settle(SETTLE_BOUND).await;
     status.set_phase(Phase::Stopped);
     // The lock goes last: whoever waits for it finds nothing of us left.
     drop(server);

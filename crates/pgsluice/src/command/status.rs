@@ -11,7 +11,9 @@ use std::fmt::Write as _;
 
 use engine::admin::{self, SlotFigures, Stored};
 use engine::control::{self, Request};
-use engine::{CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot, ValuesSnapshot};
+use engine::{
+    CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot, ValuesSnapshot, WaitsFor,
+};
 use serde::Serialize;
 
 use super::{connect, from_admin, from_control};
@@ -36,6 +38,12 @@ enum Found {
         servers_asked: bool,
         stored: Option<Box<Stored>>,
         slot: Option<Box<SlotFigures>>,
+        /// How far the target is, durably.
+        reached: Option<String>,
+        /// WAL of the source that is behind that.
+        behind_bytes: Option<u64>,
+        /// The archive that is followed instead of a slot.
+        archive: Option<String>,
     },
 }
 
@@ -69,7 +77,7 @@ async fn find(subject: &Subject) -> anyhow::Result<Found> {
         Err(error) if error.is_not_running() => {}
         Err(error) => return Err(from_control(error)),
     }
-    let (mut stored, mut slot) = (None, None);
+    let (mut stored, mut slot, mut end) = (None, None, None);
     let servers_asked = subject.has_ends();
     if servers_asked {
         let target = connect("target", &subject.target()?, name).await?;
@@ -77,8 +85,19 @@ async fn find(subject: &Subject) -> anyhow::Result<Found> {
         let source = connect("source", &subject.source()?, name).await?;
         let own = stored.as_ref().and_then(|stored| stored.slot.clone()).unwrap_or_else(|| name.slot());
         slot = admin::slot_figures(&source, &own).await.map_err(from_admin)?.map(Box::new);
+        end = admin::source_end(&source).await.map_err(from_admin)?;
     }
-    Ok(Found::Stored { running: false, subscription: name.to_string(), servers_asked, stored, slot })
+    let reached = stored.as_ref().and_then(|stored| stored.reached());
+    Ok(Found::Stored {
+        running: false,
+        subscription: name.to_string(),
+        servers_asked,
+        stored,
+        slot,
+        reached: reached.map(|lsn| lsn.to_string()),
+        behind_bytes: reached.zip(end).map(|(lsn, end)| end.bytes_since(lsn)),
+        archive: subject.followed_archive().map(|dir| dir.display().to_string()),
+    })
 }
 
 /// For people.
@@ -90,9 +109,14 @@ fn text(found: &Found) -> String {
             lines.add("subscription", subscription);
             lines.add("state", "not running on this machine; give --source and --target to see more");
         }
-        Found::Stored { subscription, stored, slot, .. } => {
+        Found::Stored { subscription, stored, slot, reached, behind_bytes, archive, .. } => {
             lines.add("subscription", subscription);
-            not_running(&mut lines, stored.as_deref(), slot.as_deref());
+            not_running(&mut lines, stored.as_deref());
+            if let Some(reached) = reached {
+                let behind = behind_bytes.map_or_else(|| "-".to_owned(), show_bytes);
+                lines.add("flushed", format!("{reached} on the target, {behind} behind the source"));
+            }
+            show_slot(&mut lines, slot.as_deref(), archive.as_deref());
         }
     }
     lines.0
@@ -121,6 +145,9 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
         lines.add("blocked", format!("for {}: {blocked}", show_seconds(blocked.seconds)));
         lines.add("", blocked.remedy());
     }
+    if let Some(waits) = snapshot.waits_for.as_ref().filter(|_| snapshot.blocked.is_none()) {
+        lines.add("waits for", show_wait(waits));
+    }
     let tables = &snapshot.copy.tables;
     if !tables.is_empty() {
         let done = tables.iter().filter(|table| table.state == "done").count();
@@ -138,7 +165,9 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
     for (name, lag) in
         [("receive", lag.receive), ("queue", lag.queue), ("apply", lag.apply), ("flush", lag.flush)]
     {
-        lines.add(&format!("  {name}"), show_lag(&lag));
+        let waits = name == "queue" && lag.bytes.is_some_and(|bytes| bytes > 0) && is_applying(snapshot);
+        let why = if waits { ": waits until the target has done what it has in hand" } else { "" };
+        lines.add(&format!("  {name}"), show_lag(&lag) + why);
     }
     let or_none = |lsn: &Option<String>| lsn.clone().unwrap_or_else(|| "-".to_owned());
     lines.add(
@@ -183,9 +212,23 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
     let met: Vec<_> = totals.conflicts.iter().filter(|(_, count)| **count > 0).collect();
     let met: Vec<_> = met.iter().map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
     lines.add("conflicts", if met.is_empty() { "none".to_owned() } else { met.join(", ") });
+    errors(lines, snapshot);
+}
+
+/// What failed, and whether it goes on failing.
+fn errors(lines: &mut Lines, snapshot: &Snapshot) {
+    let seconds_since = |unix_ms: i64| (snapshot.read_at_unix_ms - unix_ms).max(0) as f64 / 1e3;
+    let totals = &snapshot.totals;
     match &snapshot.last_error {
         Some(error) => {
             let ago = show_seconds(seconds_since(error.at_unix_ms));
+            if let Some(failing) = &snapshot.failing {
+                let lasts = show_seconds(seconds_since(failing.since_unix_ms));
+                lines.add(
+                    "failing",
+                    format!("for {lasts}, {} attempts in a row", show_count(failing.attempts)),
+                );
+            }
             lines.add("errors", format!("{}, last {ago} ago: {}", show_count(totals.errors), error.message));
         }
         None => lines.add("errors", "none"),
@@ -216,7 +259,7 @@ fn consistency(lines: &mut Lines, catching_up: &CatchingUp) {
     lines.add("", catching_up);
 }
 
-fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFigures>) {
+fn not_running(lines: &mut Lines, stored: Option<&Stored>) {
     match stored {
         Some(stored) => {
             lines.add("state", if stored.enabled { "not running, enabled" } else { "not running, disabled" });
@@ -232,9 +275,6 @@ fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFig
             if let Some(catching_up) = &stored.catching_up {
                 consistency(lines, catching_up);
             }
-            if let Some(lsn) = &stored.applied_lsn {
-                lines.add("flushed", format!("{lsn} by the target's replication origins"));
-            }
             if let Some(lsn) = &stored.skip_lsn {
                 lines.add("to be skipped", lsn);
             }
@@ -244,15 +284,28 @@ fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFig
         }
         None => lines.add("state", "not running, nothing stored on the target"),
     }
+}
+
+/// What the source keeps for it.
+fn show_slot(lines: &mut Lines, slot: Option<&SlotFigures>, archive: Option<&str>) {
     match slot {
         Some(slot) => {
             let user = slot
                 .active_pid
                 .map_or_else(|| "inactive".to_owned(), |pid| format!("used by walsender {pid}"));
             lines.add("slot", format!("{}, {user}", slot.slot));
-            let confirmed = slot.confirmed_flush_lsn.as_deref().unwrap_or("-");
-            let behind = slot.lag_bytes.map_or_else(|| "-".to_owned(), show_bytes);
-            lines.add("  confirmed", format!("{confirmed}, {behind} behind the source"));
+            match slot.physical {
+                // Nothing is confirmed of one: where it was is stored on the target.
+                true => {
+                    let restart = slot.restart_lsn.as_deref().unwrap_or("-");
+                    lines.add("  from", format!("{restart}, where decoding goes on"));
+                }
+                false => {
+                    let confirmed = slot.confirmed_flush_lsn.as_deref().unwrap_or("-");
+                    let behind = slot.lag_bytes.map_or_else(|| "-".to_owned(), show_bytes);
+                    lines.add("  confirmed", format!("{confirmed}, {behind} behind the source"));
+                }
+            }
             let kept = slot.retained_bytes.map_or_else(|| "-".to_owned(), show_bytes);
             let word = slot.wal_status.as_deref().unwrap_or("-");
             lines.add("  keeps", format!("{kept} of WAL on the source ({word})"));
@@ -260,7 +313,10 @@ fn not_running(lines: &mut Lines, stored: Option<&Stored>, slot: Option<&SlotFig
                 lines.add("  lost", format!("{reason}: drop the subscription and run it anew"));
             }
         }
-        None => lines.add("slot", "none on the source"),
+        None => match archive {
+            Some(dir) => lines.add("slot", format!("none: WAL comes from the archive {dir}")),
+            None => lines.add("slot", "none on the source"),
+        },
     }
 }
 
@@ -311,6 +367,20 @@ fn show_decoding(decoded: &DecodedSnapshot, seconds_since: impl Fn(i64) -> f64) 
         let _ = write!(text, "; waiting: {awaited}");
     }
     text
+}
+
+/// `UPDATE on public.t on the target, in its process 4711, for 12 s`
+fn show_wait(waits: &WaitsFor) -> String {
+    match waits.seconds {
+        ..1.0 => waits.what.clone(),
+        seconds => format!("{}, for {}", waits.what, show_seconds(seconds)),
+    }
+}
+
+/// Whether the target has something in hand, for which others wait.
+fn is_applying(snapshot: &Snapshot) -> bool {
+    let stage = snapshot.waits_for.as_ref().map(|waits| waits.stage.as_str());
+    matches!(stage, Some("lock" | "statement" | "commit" | "rows" | "transaction" | "network" | "queue"))
 }
 
 /// `1.2 MB, 0.4 s`

@@ -25,6 +25,7 @@ mod folds;
 mod identity;
 mod late;
 mod left_out;
+mod observed;
 mod parallel;
 mod partitions;
 mod plans;

@@ -1,0 +1,470 @@
+//! What an operator sees: whatever takes long is named by the stage that takes long, a lost end is noticed by whoever is
+//! idle, failures and conflicts are told at a bounded rate with totals, and nothing works for a process that has ended.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use testkit::{Sluice, StopMode, wait_for};
+
+use crate::support::{BOUND, DECODED, STOP, Scenario, Session, scenario_alone, scenario_with};
+
+const LOGICAL: &[&str] = &["--source-mode", "logical"];
+const BOTH: &[&[&str]] = &[LOGICAL, DECODED];
+
+/// Rows with `n` = 7 are written when `go` has a row: until then the statement that writes them runs.
+const GATED: &str = "\
+CREATE FUNCTION public.passes(n int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
+  WHILE n = 7 AND NOT EXISTS (SELECT FROM public.go) LOOP PERFORM pg_catalog.pg_sleep(0.02); END LOOP;
+  RETURN true; END $$";
+const GATE: &str = "ALTER TABLE t ADD CHECK (public.passes(n))";
+
+/// A table whose statements can be held up on the targets.
+fn gated(s: &mut Scenario, publication: &str) {
+    s.both("CREATE TABLE t (id int PRIMARY KEY, n int)");
+    s.target("CREATE TABLE public.go (id int)");
+    s.target(GATED);
+    s.target(GATE);
+    s.publish(publication);
+}
+
+/// Waits until `status` of follower `number` says what is `wanted`; the whole of it.
+#[track_caller]
+fn status_when(s: &Scenario, number: usize, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    let seen = wait_for(what, BOUND, || {
+        last = s.status(number);
+        Ok(wanted(&last))
+    });
+    assert!(seen.is_ok(), "{what}: {last:#}\n{}", s.log(number));
+    last
+}
+
+#[track_caller]
+fn wait_of_stage(s: &Scenario, number: usize, stage: &str) -> Value {
+    status_when(s, number, stage, |status| status["waits_for"]["stage"] == stage)
+}
+
+/// Sessions of follower `number`'s subscription that execute something on either server.
+fn active(s: &Scenario, number: usize) -> Vec<String> {
+    let sql = format!(
+        "SELECT application_name || ': ' || query FROM pg_stat_activity \
+          WHERE state = 'active' AND starts_with(application_name, 'pgsluice {} ')",
+        s.name(number)
+    );
+    let mut found = Vec::new();
+    for url in [s.target_url(number), s.source_url()] {
+        found.extend(Session::to(&url).query(&sql).unwrap().into_iter().flatten().flatten());
+    }
+    found
+}
+
+/// SIGTERM to every pgsluice. When one has ended nothing is executed for it.
+#[track_caller]
+fn terminate_and_see_nothing_active(s: &mut Scenario) {
+    for number in 0..s.followers() {
+        let status = s.sluice(number).terminate(STOP).unwrap();
+        let left = active(s, number);
+        assert!(status.success() && left.is_empty(), "{left:?}\n{}", s.log(number));
+    }
+    s.kill();
+}
+
+#[test]
+fn a_statement_that_runs_is_named_and_what_was_handed_over_counts_as_apply() {
+    const PARTS: [&str; 2] = ["--batch-rows-max", "10"];
+    scenario_with(&[&[LOGICAL, &PARTS].concat(), &[DECODED, &PARTS].concat()], |s| {
+        gated(s, "FOR TABLE t, mark");
+        s.follow();
+        // In parts, of which the second stands: its commit is not handed over for long.
+        s.source("INSERT INTO t SELECT i, CASE i WHEN 15 THEN 7 ELSE 0 END FROM generate_series(1, 100) i");
+        let id = s.mark();
+        for number in 0..s.followers() {
+            // That it is a statement is known here, and which one once the target was asked.
+            let named = |status: &Value| status["waits_for"]["pid"].is_i64();
+            let status = status_when(s, number, "the statement", named);
+            let waits = &status["waits_for"];
+            assert_eq!(waits["stage"], "statement", "{waits}");
+            assert_eq!(
+                (&waits["operation"], &waits["table"]),
+                (&"INSERT".into(), &"public.t".into()),
+                "{waits}"
+            );
+            assert!(waits["seconds"].as_f64().unwrap() > 0.0, "{waits}");
+            status_when(s, number, "apply lag", |status| {
+                let apply = &status["lag"]["apply"];
+                apply["bytes"].as_u64() > Some(0) && apply["seconds"].as_f64() > Some(0.0)
+            });
+            let words = "\nwaits for     INSERT on public.t on the target, in its process ";
+            let said = || Ok(s.call(number, &["status"]).stdout.contains(words));
+            wait_for("status to say it in words", BOUND, said).unwrap();
+        }
+        s.target("INSERT INTO public.go VALUES (1)");
+        s.wait_for_mark(id);
+        s.same();
+        for number in 0..s.followers() {
+            wait_of_stage(s, number, "source");
+        }
+    });
+}
+
+#[test]
+fn what_is_applied_one_change_at_a_time_is_named() {
+    scenario_with(BOTH, |s| {
+        gated(s, "FOR TABLE t, mark");
+        s.source("INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i");
+        s.follow();
+        // The set meets a row too few, and each is looked at.
+        s.target("DELETE FROM t WHERE id = 3");
+        s.source("UPDATE t SET n = CASE id WHEN 12 THEN 7 ELSE 1 END");
+        for number in 0..s.followers() {
+            let named = |status: &Value| {
+                status["waits_for"]["stage"] == "statement" && status["waits_for"]["table"] == "public.t"
+            };
+            status_when(s, number, "the statement of one row", named);
+        }
+        s.target("INSERT INTO public.go VALUES (1)");
+        s.catch_up();
+        assert_eq!(s.conflicts("update_missing"), 1);
+    });
+}
+
+/// Then SIGTERM finds a COMMIT that waits.
+#[test]
+fn a_commit_that_waits_for_a_standby_is_named_and_cancelled_at_the_end() {
+    const COMMITS: [&str; 2] = ["--synchronous-commit", "on"];
+    let strategies: [&[&str]; 2] = [&[LOGICAL, &COMMITS].concat(), &[DECODED, &COMMITS].concat()];
+    scenario_alone(
+        &strategies,
+        |source| source,
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY)");
+            s.follow();
+            let names = |s: &Scenario, names: &str| {
+                let alter = format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'");
+                s.pair().target.sql("postgres", &alter).unwrap();
+                s.pair().target.sql("postgres", "SELECT pg_reload_conf()").unwrap();
+            };
+            names(s, "nobody");
+            let shown = || Ok(s.pair().target.one("postgres", "SHOW synchronous_standby_names") == "nobody");
+            wait_for("the setting", BOUND, shown).unwrap();
+            s.source("INSERT INTO t VALUES (1)");
+            for number in 0..s.followers() {
+                // That it waits is known here, and what for once the target was asked.
+                let named = |status: &Value| status["waits_for"]["wait_event"] == "IPC: SyncRep";
+                let status = status_when(s, number, "the wait for a standby", named);
+                let waits = &status["waits_for"];
+                assert_eq!(waits["stage"], "commit", "{waits}");
+                assert!(waits["what"].as_str().unwrap().contains("a synchronous standby"), "{waits}");
+                assert!(status["lag"]["apply"]["bytes"].as_u64() > Some(0), "{status:#}");
+            }
+            terminate_and_see_nothing_active(s);
+            names(s, "");
+            s.follow();
+            s.same();
+        },
+    );
+}
+
+#[test]
+fn nothing_is_executed_for_a_process_that_has_ended() {
+    scenario_with(BOTH, |s| {
+        gated(s, "FOR TABLE t, mark");
+        s.source("INSERT INTO t SELECT i, CASE i WHEN 15 THEN 7 ELSE 0 END FROM generate_series(1, 100) i");
+        s.run();
+        // The first copy stands, and then a batch.
+        for begin in ["COPY", "INSERT"] {
+            for number in 0..s.followers() {
+                let works = || Ok(active(s, number).iter().any(|what| what.contains(begin)));
+                wait_for("a statement that runs", BOUND, works).unwrap();
+            }
+            terminate_and_see_nothing_active(s);
+            if begin == "COPY" {
+                s.target("INSERT INTO public.go VALUES (1)");
+                s.follow();
+                s.target("DELETE FROM public.go");
+                s.source("INSERT INTO t VALUES (1000, 7)");
+            }
+        }
+        s.target("INSERT INTO public.go VALUES (1)");
+        s.follow();
+        s.same();
+        // A comparison that waits for a lock.
+        for number in 0..s.followers() {
+            let mut holder = Session::to(&s.target_url(number));
+            holder.run("BEGIN; LOCK TABLE t");
+            let mut verify = Sluice::start(s.command(number, &["verify", "--publication", "p"])).unwrap();
+            let compares = || Ok(active(s, number).iter().any(|what| what.contains(" verify: ")));
+            wait_for("the comparison", BOUND, compares).unwrap();
+            let status = verify.terminate(STOP).unwrap();
+            let left: Vec<_> =
+                active(s, number).into_iter().filter(|what| what.contains(" verify: ")).collect();
+            assert!(status.code() == Some(143) && left.is_empty(), "{status}, {left:?}");
+            holder.run("ROLLBACK");
+        }
+    });
+}
+
+#[test]
+fn an_end_that_is_lost_is_noticed_while_nothing_happens() {
+    scenario_alone(
+        BOTH,
+        |source| source,
+        |target| target,
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY)");
+            s.follow();
+            for end in ["target", "source"] {
+                (0..s.followers()).for_each(|number| drop(wait_of_stage(s, number, "source")));
+                let pair = s.pair_mut();
+                let cluster = if end == "target" { &mut pair.target } else { &mut pair.source };
+                cluster.stop(StopMode::Immediate).unwrap();
+                for number in 0..s.followers() {
+                    // A second, and what a busy machine takes to ask.
+                    let left = || Ok(s.status(number)["phase"] != "streaming");
+                    let left = wait_for("the status to leave streaming", Duration::from_secs(5), left);
+                    assert!(left.is_ok(), "{end}: {left:?}\n{}", s.log(number));
+                }
+                s.wait_for_log(&format!("the {end} was lost: "));
+                let pair = s.pair_mut();
+                let cluster = if end == "target" { &mut pair.target } else { &mut pair.source };
+                cluster.start_again().unwrap();
+                s.source(&format!("INSERT INTO t VALUES ({})", end.len() + usize::from(end == "target")));
+                s.catch_up();
+                s.same();
+            }
+        },
+    );
+}
+
+/// Each session by itself, on both ends.
+#[test]
+fn a_session_that_is_lost_is_noticed_while_nothing_happens() {
+    scenario_with(BOTH, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.follow();
+        for number in 0..s.followers() {
+            for role in ["apply", "control", "catalog", "stream"] {
+                wait_of_stage(s, number, "source");
+                let connects = s.status(number)["connects"].as_u64().unwrap();
+                let ended = format!(
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                      WHERE application_name = 'pgsluice {} {role}'",
+                    s.name(number)
+                );
+                let url = if role == "stream" { s.source_url() } else { s.target_url(number) };
+                assert_ne!(Session::to(&url).query(&ended).unwrap()[0][0].as_deref(), Some("0"), "{role}");
+                let again = |status: &Value| {
+                    status["connects"].as_u64() > Some(connects) && status["phase"] == "streaming"
+                };
+                status_when(s, number, role, again);
+            }
+        }
+        s.catch_up();
+        s.same();
+    });
+}
+
+#[test]
+fn what_fails_again_and_again_is_told_once_and_that_it_is_over() {
+    scenario_with(BOTH, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.follow();
+        s.target("INSERT INTO t VALUES (1)");
+        s.source("INSERT INTO t VALUES (1)");
+        for number in 0..s.followers() {
+            let often = |status: &Value| status["failing"]["attempts"].as_u64() >= Some(6);
+            status_when(s, number, "six attempts", often);
+            let text = s.call(number, &["status"]).expect_success();
+            assert!(text.contains("attempts in a row"), "{text}");
+        }
+        s.target("DELETE FROM t WHERE id = 1");
+        s.catch_up();
+        s.wait_for_log("going on: streaming, and applied up to ");
+        for number in 0..s.followers() {
+            let log = s.log(number);
+            let lines = |words: &str| log.lines().filter(|line| line.contains(words)).count();
+            // Once in full, and at most a few times that it lasts, on a machine that is slow.
+            let (full, still) = (lines("trying again in"), lines("still failing: "));
+            assert!(full == 1 && still <= 3, "{full} {still}\n{log}");
+            assert!(lines("streaming from") <= 3, "{log}");
+            assert_eq!(s.status(number)["failing"], Value::Null);
+        }
+    });
+}
+
+#[test]
+fn conflicts_that_stop_nothing_are_logged_at_a_bounded_rate_with_totals() {
+    scenario_with(BOTH, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, n int)");
+        s.source("INSERT INTO t SELECT i, 0 FROM generate_series(1, 150) i");
+        s.follow();
+        s.target("DELETE FROM t");
+        s.source("UPDATE t SET n = 1 WHERE id <= 50; DELETE FROM t WHERE id > 50");
+        s.catch_up();
+        assert_eq!((s.conflicts("update_missing"), s.conflicts("delete_missing")), (50, 100));
+        s.stop();
+        for number in 0..s.followers() {
+            let log = s.log(number);
+            for (kind, total) in [("update_missing", 50), ("delete_missing", 100)] {
+                let words = format!("conflict detected on relation \"public.t\": conflict={kind}: ");
+                let lines: Vec<_> = log.lines().filter(|line| line.contains(&words)).collect();
+                assert!(lines.iter().all(|line| line.contains("WARN")), "{lines:#?}");
+                assert_eq!(
+                    lines.iter().filter(|line| line.contains("Could not find")).count(),
+                    10,
+                    "{lines:#?}"
+                );
+                let rest = format!("{} more, not logged one by one total={total}", total - 10);
+                assert!(lines.last().unwrap().contains(&rest), "{lines:#?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_table_that_is_put_off_is_warned_about_once() {
+    scenario_with(BOTH, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.follow();
+        s.source("CREATE TABLE later (id int PRIMARY KEY)");
+        let words = "a table of the publication is not replicated yet";
+        (0..s.followers()).for_each(|number| drop(s.call(number, &["refresh"])));
+        s.wait_for_log(words);
+        for number in 0..s.followers() {
+            let connects = s.status(number)["connects"].as_u64().unwrap();
+            let ended = format!(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgsluice {} control'",
+                s.name(number)
+            );
+            Session::to(&s.target_url(number)).run(&ended);
+            status_when(s, number, "another attempt's look", |status| {
+                status["connects"].as_u64() > Some(connects)
+                    && status["refresh"]["waiting"][0]["table"] == "public.later"
+            });
+            // Once more, by the attempt that came after.
+            s.call(number, &["refresh"]);
+            assert_eq!(s.log(number).matches(words).count(), 1, "{}", s.log(number));
+        }
+    });
+}
+
+#[test]
+fn a_stopped_subscription_says_where_it_stands() {
+    scenario_with(BOTH, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        s.source("INSERT INTO t VALUES (1)");
+        s.follow();
+        s.stop();
+        s.source("INSERT INTO t SELECT generate_series(2, 1000)");
+        for number in 0..s.followers() {
+            let output = s.call(number, &["status", "--json"]);
+            let status: Value = serde_json::from_str(&output.stdout).unwrap();
+            assert!(status["reached"].is_string() && status["slot"]["restart_lsn"].is_string(), "{status:#}");
+            assert!(status["behind_bytes"].as_u64() > Some(10_000), "{status:#}");
+            let text = s.call(number, &["status"]).stdout;
+            let reached = format!("\nflushed       {} on the target, ", status["reached"].as_str().unwrap());
+            assert!(text.contains(&reached) && !text.contains(" -,") && !text.contains(", - "), "{text}");
+            if status["slot"]["physical"] == true {
+                let from = format!("\n  from        {}, ", status["slot"]["restart_lsn"].as_str().unwrap());
+                assert!(text.contains(&from), "{text}");
+            }
+        }
+    });
+}
+
+/// A slot waits for the transactions that run when it is made, and so does the look at the catalogs.
+#[test]
+fn a_source_that_is_waited_for_before_the_stream_is_named() {
+    scenario_with(BOTH, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY)");
+        let mut open = Session::to(&(s.source_url() + "?application_name=forgotten"));
+        open.run("BEGIN; INSERT INTO t VALUES (1)");
+        s.run();
+        for number in 0..s.followers() {
+            let status = wait_of_stage(s, number, "lock");
+            let (phase, end) = (&status["phase"], &status["blocked"]["end"]);
+            assert_eq!((phase, end), (&"starting".into(), &"source".into()), "{status:#}");
+        }
+        s.wait_for_log("waiting for another transaction on the source, held by process ");
+        open.run("COMMIT");
+        s.follow();
+        s.same();
+    });
+}
+
+/// A small file system in memory; unmounted when dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// `None`, with the reason printed, where nothing can be mounted.
+    fn mount(kilobytes: u64) -> Option<SmallDisk> {
+        let dir = tempfile::Builder::new().prefix("pgsluice-disk-").tempdir().unwrap();
+        let size = format!("size={kilobytes}k,mode=0777");
+        let output =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(dir.path()).output();
+        match output {
+            Ok(output) if output.status.success() => {
+                std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+                Some(SmallDisk(dir))
+            }
+            other => {
+                println!("not tested, because no small disk can be mounted here: {other:?}");
+                None
+            }
+        }
+    }
+
+    fn resize(&self, kilobytes: u64) {
+        let size = format!("remount,size={kilobytes}k");
+        assert!(Command::new("mount").args(["-o", &size]).arg(self.0.path()).status().unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_spool_is_asked_about_before_the_same_is_received_again() {
+    for mode in BOTH {
+        scenario_alone(
+            &[mode],
+            |source| source.setting("logical_decoding_work_mem", "64kB"),
+            |target| target,
+            |s| {
+                // Room for what is kept of the source's catalogs besides.
+                let Some(disk) = SmallDisk::mount(8 << 10) else { return };
+                s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+                let state_dir = disk.0.path().join("state");
+                s.run_with(|command| {
+                    command.env("PGSLUICE_STATE_DIR", &state_dir);
+                });
+                s.follow();
+                s.source("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 16000) i");
+                s.wait_for_log("No space left on device");
+                s.wait_for_log("nothing is received before there is room");
+                let often = |log: &str| log.matches("No space left on device").count();
+                let before = often(&s.log(0));
+                let asked = || {
+                    let output =
+                        s.command(0, &["status", "--json"]).env("PGSLUICE_STATE_DIR", &state_dir).output()?;
+                    let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+                    Ok(status["failing"]["attempts"].as_u64() >= Some(3))
+                };
+                wait_for("further attempts", BOUND, asked).unwrap();
+                assert_eq!(often(&s.log(0)), before, "received in vain: {}", s.log(0));
+                disk.resize(64 << 10);
+                s.wait_for_log("again");
+                s.catch_up();
+                s.same();
+                s.stop();
+            },
+        );
+    }
+}
