@@ -144,8 +144,8 @@ impl Apt {
         source.args(["source", "--download-only", "--only-source", "--tar-only"]);
         source.arg(format!("{PACKAGE}={version}")).current_dir(work.path());
         run(&mut source, "apt-get source")?;
-        let files = std::fs::read_dir(work.path())?.filter_map(|entry| Some(entry.ok()?.path()));
-        let archive = files.filter(|path| path.to_string_lossy().contains(".orig.tar.")).next();
+        let mut files = std::fs::read_dir(work.path())?.filter_map(|entry| Some(entry.ok()?.path()));
+        let archive = files.find(|path| path.to_string_lossy().contains(".orig.tar."));
         let archive = archive.context("apt-get source left no .orig.tar")?;
         let kept = work.path().join("kept");
         std::fs::create_dir(&kept)?;
