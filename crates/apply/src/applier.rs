@@ -16,6 +16,7 @@
 //! instead ([`crate::large`]). One that the source streams while it is open is
 //! executed while it comes ([`crate::early`]).
 
+mod executing;
 mod joining;
 mod options;
 mod streamed;
@@ -33,6 +34,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use txn::{Assembler, Begin, Block, Event, Input, Spool};
 
+use self::executing::start;
 use self::options::AHEAD_ROWS;
 pub use self::options::{CommitOrder, Options, SourceTypes, sessions};
 use crate::batch::{Batch, Change, Chunk, Digest, End};
@@ -47,7 +49,6 @@ use crate::join::{Asides, Join, JoinRequests, Part, Request};
 use crate::large::{Growing, Large};
 use crate::prefetch::Prefetch;
 use crate::reach::Reached;
-use crate::runaway::{self, Watched};
 use crate::schedule::Footprint;
 use crate::settled::{FILES_MAX, Room, Settled};
 use crate::shared::{Kept, Shared};
@@ -183,97 +184,6 @@ async fn cancel(cancellers: &[Canceller], mut executing: AbortOnDrop) -> Result<
     // Whatever it says now, it was told to stop; dropping the task closes the
     // connection, which rolls back as well.
     let _ = tokio::time::timeout(Duration::from_secs(1), &mut executing.0).await;
-    Ok(())
-}
-
-/// Executes what comes, on one session or on several.
-fn start(
-    sessions: Sessions,
-    (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<Start>),
-    options: &Options,
-    shared: Arc<Shared>,
-    prefetch: &Prefetch,
-) -> tokio::task::JoinHandle<Result<(), Error>> {
-    let Sessions { wires, pids, lock_watch, applying } = sessions;
-    let (workers, binary, exact_only) =
-        (wires.len().min(options.workers), options.binary, options.exact_only);
-    let identity = Identity { subscription: options.subscription.to_string() };
-    let cancellers: Vec<Canceller> = wires.iter().map(Wire::canceller).collect();
-    let executor = |wire| {
-        let writer = Writer::new(binary).exact_only(exact_only).one_of(workers).prefetching(prefetch.clone());
-        Executor::new(wire, writer, &identity, Arc::clone(&shared))
-    };
-    let mut executors: Vec<Executor> = wires.into_iter().map(executor).collect();
-    let watched = pids.iter().zip(&cancellers).zip(&executors).map(|((pid, canceller), executor)| {
-        let (canceller, cancelled) = (canceller.clone(), executor.cancelled());
-        Watched { pid: *pid, canceller, cancelled }
-    });
-    let (info, name) = lock_watch.asks();
-    let looks = runaway::watch(info, name, watched.collect(), Arc::clone(&shared.counters));
-    let watching = AbortOnDrop(tokio::spawn(async move {
-        looks.await;
-        Ok(())
-    }));
-    match executors.pop() {
-        Some(executor) if executors.is_empty() => tokio::spawn(async move {
-            let _watching = watching;
-            execute(executor, queue, shared).await
-        }),
-        last => {
-            executors.extend(last);
-            let relaxed = options.is_relaxed(workers).then_some(options.batch_bytes_max);
-            let parts = Parts {
-                executors,
-                cancellers,
-                pids,
-                workers,
-                lock_watch,
-                shared,
-                applying,
-                binary,
-                exact_only,
-                relaxed,
-                starts,
-            };
-            let crew = Crew::new(parts);
-            tokio::spawn(async move {
-                let _watching = watching;
-                crew.run(queue).await
-            })
-        }
-    }
-}
-
-async fn execute(
-    mut executor: Executor,
-    mut queue: mpsc::Receiver<Work>,
-    shared: Arc<Shared>,
-) -> Result<(), Error> {
-    let counters = &shared.counters;
-    loop {
-        let work = tokio::select! {
-            biased;
-            work = queue.recv() => work,
-            lost = executor.lost() => return Err(lost),
-        };
-        let Some(work) = work else { break };
-        match work {
-            Work::Chunk(chunk, _busy) => {
-                counters.executing.store(true, Ordering::Relaxed);
-                executor.apply(*chunk).await?;
-                counters.executing.store(false, Ordering::Relaxed);
-            }
-            // Only where several sessions apply.
-            Work::Large(..) | Work::Early(_) => return Err(Kind::Lost.into()),
-            Work::Join(join) => {
-                counters.executing.store(true, Ordering::Relaxed);
-                executor.join(join).await?;
-                counters.executing.store(false, Ordering::Relaxed);
-            }
-            Work::CaughtUp(lsn) => shared.caught_up(lsn),
-        }
-    }
-    executor.close().await;
     Ok(())
 }
 

@@ -1,0 +1,95 @@
+//! The executors of an applier, and who looks after their statements.
+
+use super::*;
+use crate::runaway::{self, Watched};
+
+/// Executes what comes, on one session or on several.
+pub(super) fn start(
+    sessions: Sessions,
+    (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<Start>),
+    options: &Options,
+    shared: Arc<Shared>,
+    prefetch: &Prefetch,
+) -> tokio::task::JoinHandle<Result<(), Error>> {
+    let Sessions { wires, pids, lock_watch, applying } = sessions;
+    let (workers, binary, exact_only) =
+        (wires.len().min(options.workers), options.binary, options.exact_only);
+    let identity = Identity { subscription: options.subscription.to_string() };
+    let cancellers: Vec<Canceller> = wires.iter().map(Wire::canceller).collect();
+    let executor = |wire| {
+        let writer = Writer::new(binary).exact_only(exact_only).one_of(workers).prefetching(prefetch.clone());
+        Executor::new(wire, writer, &identity, Arc::clone(&shared))
+    };
+    let mut executors: Vec<Executor> = wires.into_iter().map(executor).collect();
+    let watched = pids.iter().zip(&cancellers).zip(&executors).map(|((pid, canceller), executor)| {
+        let (canceller, cancelled) = (canceller.clone(), executor.cancelled());
+        Watched { pid: *pid, canceller, cancelled }
+    });
+    let (info, name) = lock_watch.asks();
+    let looks = runaway::watch(info, name, watched.collect(), Arc::clone(&shared.counters));
+    let watching = AbortOnDrop(tokio::spawn(async move {
+        looks.await;
+        Ok(())
+    }));
+    match executors.pop() {
+        Some(executor) if executors.is_empty() => tokio::spawn(async move {
+            let _watching = watching;
+            execute(executor, queue, shared).await
+        }),
+        last => {
+            executors.extend(last);
+            let relaxed = options.is_relaxed(workers).then_some(options.batch_bytes_max);
+            let parts = Parts {
+                executors,
+                cancellers,
+                pids,
+                workers,
+                lock_watch,
+                shared,
+                applying,
+                binary,
+                exact_only,
+                relaxed,
+                starts,
+            };
+            let crew = Crew::new(parts);
+            tokio::spawn(async move {
+                let _watching = watching;
+                crew.run(queue).await
+            })
+        }
+    }
+}
+
+async fn execute(
+    mut executor: Executor,
+    mut queue: mpsc::Receiver<Work>,
+    shared: Arc<Shared>,
+) -> Result<(), Error> {
+    let counters = &shared.counters;
+    loop {
+        let work = tokio::select! {
+            biased;
+            work = queue.recv() => work,
+            lost = executor.lost() => return Err(lost),
+        };
+        let Some(work) = work else { break };
+        match work {
+            Work::Chunk(chunk, _busy) => {
+                counters.executing.store(true, Ordering::Relaxed);
+                executor.apply(*chunk).await?;
+                counters.executing.store(false, Ordering::Relaxed);
+            }
+            // Only where several sessions apply.
+            Work::Large(..) | Work::Early(_) => return Err(Kind::Lost.into()),
+            Work::Join(join) => {
+                counters.executing.store(true, Ordering::Relaxed);
+                executor.join(join).await?;
+                counters.executing.store(false, Ordering::Relaxed);
+            }
+            Work::CaughtUp(lsn) => shared.caught_up(lsn),
+        }
+    }
+    executor.close().await;
+    Ok(())
+}
