@@ -159,6 +159,18 @@ impl Told {
         left_out
     }
 
+    /// 14 begins a transaction with its first record, whatever comes out of it, and we as later majors do, with the first
+    /// change that comes out: one with nothing in it is left out, and where the others begin is not compared.
+    pub(crate) fn as_begun_by_14(&mut self) {
+        self.items.retain_mut(|item| {
+            let Item::Transaction(transaction) = item else { return true };
+            if let Some((sent, ..)) = &mut transaction.begin {
+                *sent = At(0);
+            }
+            !(matches!(transaction.ended, Ended::Commit(_)) && transaction.changes.is_empty())
+        });
+    }
+
     /// What the other side has left out is nothing here: a transaction without anything in it may come out or not.
     pub(crate) fn without_emptied(&mut self, theirs: &LeftOut) {
         self.items.retain(|item| {

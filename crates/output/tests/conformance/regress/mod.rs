@@ -22,7 +22,7 @@ use base::Lsn;
 use output::{OnRefused, Streaming};
 use testkit::{Cluster, Major};
 
-use crate::compare::{Side, Tally, compare, compare_sides};
+use crate::compare::{Side, Tally, Told, compare, compare_sides};
 use crate::message::{Sent, tell};
 use crate::stage::{DB, Form, Ours, PLAIN, Stage, TWO_PHASE, builder, look};
 use load::{Load, Ran};
@@ -250,9 +250,10 @@ impl Run {
             };
             let ours = &mut self.ours[at];
             let place = ours.alone().position().as_u64();
+            let major = self.stage.cluster.major();
             let compared = read
                 .map_err(|refusal| (Some(place), refusal))
-                .and_then(|()| one_form(ours, &theirs, &only_here));
+                .and_then(|()| one_form(major, ours, &theirs, &only_here));
             match compared {
                 Ok((tally, left_out)) => {
                     self.totals[at].compared += tally;
@@ -308,6 +309,7 @@ impl Run {
 /// What came out of ours beside what the server sends; and how many rows only the server can render. A difference with
 /// its place.
 fn one_form(
+    major: Major,
     ours: &mut Ours,
     theirs: &[Sent],
     only_here: &HashSet<u32>,
@@ -319,6 +321,9 @@ fn one_form(
     let mut their_items = side.take();
     let left_out = their_items.leave_out(only_here);
     our_items.without_emptied(&left_out);
+    if major == Major::V14 {
+        [&mut our_items, &mut their_items].into_iter().for_each(Told::as_begun_by_14);
+    }
     let compared = compare(&our_items, &their_items)
         .map_err(|difference| (difference.place.map(|at| at.0), difference.to_string()))?
         .beside(&left_out);
