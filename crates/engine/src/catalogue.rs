@@ -95,7 +95,8 @@ base::catalogue! {
         ),
         "With `source_mode = wal`: the source's WAL cannot be decoded any further, and the source is not yet again as it must be \
          for decoding to go on.",
-        "Do on the source what the message says. It is tried again until then, and goes on by itself; the slot keeps the WAL.",
+        "Do on the source what the message says, such as `CHECKPOINT`. It is tried again until then, and goes on by itself; the \
+         slot keeps the WAL.",
         &[NOT_YET],
     ),
     Kind::LeftTimeline { .. } => entry(

@@ -41,8 +41,8 @@ base::catalogue! {
         catalog::Catalog::from_bytes(b"something else").map_or_else(Error::from, |_| Error::new(Kind::Over)),
         "The file of `pgsluice catalog export` is none or damaged, or a record about a catalog does not fit to what is \
          known: `full_page_writes` or `wal_level` was lowered, or a database was moved.",
-        "`pgsluice run` looks at the catalogs anew by itself, or says what must be copied again. For `pgsluice decode`, run \
-         `pgsluice catalog export` anew, and decode the WAL from then on.",
+        "Run `pgsluice run` again if it has stopped: it looks at the catalogs anew by itself, or says what must be copied again. \
+         For `pgsluice decode`, run `pgsluice catalog export` anew, and decode the WAL from then on.",
         &[("catalog server", "damaged_files")],
     ),
     Kind::Reorder(_) => decoding(
@@ -69,8 +69,8 @@ base::catalogue! {
         }),
         "A column that is published has a type of an extension, or one whose text depends on the catalogs; or a row \
          filter calls a function.",
-        "`pgsluice run` goes on without the table, and copies it once it can be decoded. For `pgsluice decode`, give \
-         `--skip-refused`, or publish the table with a column list that leaves the column out.",
+        "Leave `pgsluice run` to go on: it does so without the table, and copies it once it can be decoded. For `pgsluice \
+         decode`, give `--skip-refused`, or publish the table with a column list that leaves the column out.",
         &[REFUSED, ("output server", "what_cannot_be_rendered_is_refused_by_name")],
     ),
     Kind::Publication { .. } => decoding(

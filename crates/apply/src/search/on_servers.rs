@@ -214,12 +214,8 @@ impl Stage<'_> {
         let statements = self.prepare().await;
         let look_ups = self.prepare_look_ups().await;
         for rows in sizes() {
-            for statement in &statements {
-                self.execute(statement, rows, true).await;
-            }
-            for look_up in &look_ups {
-                self.execute(look_up, rows, false).await;
-            }
+            self.execute_all(&statements, rows, true).await;
+            self.execute_all(&look_ups, rows, false).await;
         }
         self.failures
     }
@@ -262,9 +258,7 @@ impl Stage<'_> {
                 prepared.push(statement);
             }
         }
-        for statement in &prepared {
-            self.execute(statement, 0, true).await;
-        }
+        self.execute_all(&prepared, 0, true).await;
         prepared
     }
 
@@ -274,54 +268,68 @@ impl Stage<'_> {
             plan(&mut self.looks_up, &shape).await;
             prepared.push(Prepared { name: shape.name.clone(), columns, is_set: true, around: None });
         }
-        for look_up in &prepared {
-            self.execute(look_up, 0, false).await;
-        }
+        self.execute_all(&prepared, 0, false).await;
         prepared
     }
 
-    /// Executes it when the table has `rows` rows, and judges what it visited.
+    /// Executes each in a transaction in which the table gets `rows` rows, as if the others had not been, and judges what
+    /// they visited. With no rows the table stays as it is.
+    async fn execute_all(&mut self, statements: &[Prepared], rows: usize, applies: bool) {
+        self.ask("BEGIN READ WRITE", applies).await;
+        if rows > 0 {
+            self.ask("TRUNCATE public.t", applies).await;
+            self.ask(&fill(self.sample, rows), applies).await;
+        }
+        for statement in statements {
+            self.execute(statement, rows, applies).await;
+        }
+        self.ask("ROLLBACK", applies).await;
+    }
+
     async fn execute(&mut self, statement: &Prepared, rows: usize, applies: bool) {
-        let (sample, state) = (self.sample, self.state);
-        let visited = self.visited_sql();
-        let set = if statement.is_set { SET.min(rows.max(1)) } else { 1 };
-        let asked = self.arguments_sql(statement, set, rows.max(1));
-        let wire = if applies { &mut self.applies } else { &mut self.looks_up };
-        let arguments = wire.query(&asked).await.unwrap_or_else(|error| panic!("{asked}: {error}"));
+        let (visited, set) = (self.visited_sql(), if statement.is_set { SET.min(rows.max(1)) } else { 1 });
+        let arguments = self.ask(&self.arguments_sql(statement, set, rows.max(1)), applies).await;
         let arguments: Vec<String> = arguments[0].iter().flatten().cloned().collect();
         let execute = format!("EXECUTE {} ({})", statement.name, arguments.join(", "));
         let (before, after) = statement.around.unwrap_or(("SELECT 1", "SELECT 1"));
-        let filling = match rows {
-            0 => "SELECT 1".to_owned(),
-            rows => format!("TRUNCATE public.t; {}", fill(sample, rows)),
-        };
-        let steps = ["BEGIN READ WRITE", &filling, before, &visited, &execute, &visited, after, "ROLLBACK"];
-        let mut visits: Vec<usize> = Vec::new();
-        for sql in steps {
-            match wire.query(sql).await {
-                Ok(answer) if sql == visited => {
-                    let count = answer.first().and_then(|row| row.first()?.clone()).expect("a count");
-                    visits.push(count.parse().expect("a count"));
-                }
-                Ok(_) => {}
-                // What insists on its rows fails where there are none.
-                Err(_) if rows == 0 && sql == execute => {
-                    wire.query("ROLLBACK").await.expect("a rollback");
-                    return;
-                }
-                Err(error) => panic!("{}, {state}: {sql:.1000}: {error}", sample.name),
-            }
+        for sql in ["SAVEPOINT s", before] {
+            self.ask(sql, applies).await;
         }
-        let visited = visits[1] - visits[0];
+        let count = |rows: Vec<Vec<Option<String>>>| -> usize {
+            rows[0][0].as_ref().expect("a count").parse().expect("a count")
+        };
+        let already = count(self.ask(&visited, applies).await);
+        match self.try_to(&execute, applies).await {
+            Ok(_) => {}
+            // What insists on its rows fails where there are none.
+            Err(_) if rows == 0 => {
+                self.ask("ROLLBACK TO s", applies).await;
+                return;
+            }
+            Err(error) => panic!("{}, {}: {execute:.1000}: {error}", self.sample.name, self.state),
+        }
+        let visited = count(self.ask(&visited, applies).await) - already;
+        for sql in [after, "ROLLBACK TO s"] {
+            self.ask(sql, applies).await;
+        }
         // A pass to find them, and another one to write them.
-        let passes = if sample.scanned { 2 * rows } else { 0 };
+        let passes = if self.sample.scanned { 2 * rows } else { 0 };
         let limit = VISITS * set + passes;
         if visited > limit {
             self.failures.push(format!(
-                "{}, planned when {state}: {execute:.30} for {set} of {rows} rows visited {visited}, more than {limit}",
-                sample.name
+                "{}, planned when {}: {execute:.30} for {set} of {rows} rows visited {visited}, more than {limit}",
+                self.sample.name, self.state
             ));
         }
+    }
+
+    async fn try_to(&mut self, sql: &str, applies: bool) -> Result<Vec<Vec<Option<String>>>, client::Error> {
+        if applies { self.applies.query(sql).await } else { self.looks_up.query(sql).await }
+    }
+
+    async fn ask(&mut self, sql: &str, applies: bool) -> Vec<Vec<Option<String>>> {
+        let told = self.try_to(sql, applies).await;
+        told.unwrap_or_else(|error| panic!("{}, {}: {sql:.1000}: {error}", self.sample.name, self.state))
     }
 
     /// Rows and index entries that the session has visited.

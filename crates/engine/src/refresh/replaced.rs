@@ -97,6 +97,7 @@ impl Refreshing<'_> {
             self.apart.remove(&key);
             self.state.leave_out(&key, &why).await?;
             self.ended(self.joins.forget(key.clone()).await).await;
+            self.judge.iter().for_each(|judge| judge.takes_part.remove(&key));
             for table in recorded.iter_mut().filter(|table| key_of(table) == key) {
                 (table.finished, table.begun, table.replaced) = (false, false, Some(why.to_string()));
             }

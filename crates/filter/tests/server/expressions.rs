@@ -89,18 +89,18 @@ pub(crate) const WRITTEN: &[&str] = &[
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("a + 1 > 2", "operator"),
     ("a % 2 = 0", "operator"),
-    ("lower(e) = 'a'", "function"),
+    ("lower(e) = 'a'", "calls lower()"),
     ("e LIKE 'a%'", "operator"),
     ("e ~ 'a'", "operator"),
     ("coalesce(a, 1) = 1", "COALESCEEXPR"),
     ("CASE WHEN a = 1 THEN bo ELSE false END", "CASE"),
     ("nullif(a, 1) = 2", "NULLIFEXPR"),
-    ("c::numeric(4,1) = 1.5", "function"),
+    ("c::numeric(4,1) = 1.5", "calls numeric()"),
     ("j = '1'", "operator"),
     ("j = ANY ('{1}'::jsonb[])", "operator"),
     ("greatest(a, 1) = 1", "MINMAX"),
     ("e > ('b' COLLATE \"ucs_basic\")", "collation"),
-    ("a = 1 AND length(e) = 1", "function"),
+    ("a = 1 AND length(e) = 1", "calls length()"),
     ("a = ANY (ARRAY[[1, 2], [3, 4]])", "ARRAYEXPR"),
 ];
 

@@ -168,6 +168,7 @@ fn every_setting_can_be_set_everywhere() {
         "binary" | "keep_commit_timestamps" => "off",
         "origin" => "none",
         "commit_order" => "relaxed",
+        "on_table_replaced" => "copy",
         "synchronous_commit" => "remote_apply",
         "log_format" => "json",
         "metrics" => "127.0.0.1:1",
