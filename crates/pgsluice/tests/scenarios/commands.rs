@@ -302,7 +302,7 @@ fn every_command_that_is_named_works_as_it_is_written() {
     let config = format!("--config {}", case.text("pgsluice.toml"));
     let run = strings(&format!("run {config}"));
     let mut running = case.runs(&run);
-    for name in ["status", "refresh", "verify", "sequences", "skip"] {
+    for name in ["status", "refresh", "verify", "sequences", "skip", "relook"] {
         take(&is(name)).iter().for_each(|words| drop(case.call(words, &[0])));
     }
     for words in take(&|words| words[0] == "stop" || words[0] == "disable") {

@@ -20,7 +20,8 @@ const ONE: &[&[&str]] = &[&[
     "0",
 ]];
 /// What a start says that has found no way on without a person.
-const ASKS: &str = "To allow that: pgsluice relook; then: pgsluice run";
+/// Before the commands, which are completed.
+const ASKS: &str = "Their rows on the target are removed first. To allow that: ";
 const ANEW: &str = "the catalogs were looked at anew";
 
 /// `t` and `o` will be written, `u` will not.
