@@ -755,7 +755,13 @@ fn wrong_calls_are_refused_by_name() {
     assert!(
         store.tree("new", Kind::Window).unwrap_err().to_string().contains("between a change and its commit")
     );
-    assert!(store.tree("history", Kind::Window).unwrap_err().to_string().contains("is a History tree"));
+    assert!(
+        store
+            .tree("history", Kind::Window)
+            .unwrap_err()
+            .to_string()
+            .contains("is a history tree, not a window tree")
+    );
     assert!(store.reader().snapshot_at(Lsn::new(6)).unwrap_err().to_string().contains("not committed"));
     let second = Store::open(&dir.path().join("versions"), options()).unwrap_err();
     assert!(second.is_io(), "it is open already: {second}");

@@ -42,17 +42,17 @@ pub fn wait_while_it_moves<P: PartialEq>(
     let (mut seen, mut looks) = (None, 0);
     let mut pause = PAUSE_FIRST;
     while !condition()? {
-        let spent = still.spent();
-        if spent >= bound || all.is_over() {
-            bail!("waited {:.0?} for {what}, in vain", all.elapsed());
-        }
-        if spent >= bound * (looks + 1) / LOOKS {
+        if still.spent() >= bound * (looks + 1).min(LOOKS) / LOOKS {
             looks += 1;
             let now = Some(progress());
             if seen.is_some() && now != seen {
                 (still, looks) = (Patience::new(bound), 0);
             }
             seen = now;
+        }
+        // A pause may be longer than a bound: one look tells nothing.
+        if all.is_over() || looks > 1 && still.spent() >= bound {
+            bail!("waited {:.0?} for {what}, in vain", all.elapsed());
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
