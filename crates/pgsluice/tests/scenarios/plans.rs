@@ -5,7 +5,7 @@
 //! proves the plan is what the server counts: rows that index scans read, `idx_tup_read`. A look-up
 //! reads one; a plan that reads the index for each row of a set, hundreds of millions.
 
-use crate::support::{DECODED, FOLDED, Scenario, scenario_alone, scenario_with};
+use crate::support::{DECODED, FOLDED, Scenario, scenario_with};
 
 /// Rows that index scans on the target's tables read, as the server has counted.
 fn rows_read(s: &Scenario) -> u64 {
@@ -97,31 +97,4 @@ fn q1_an_index_made_on_the_target_meanwhile_is_no_reason_to_read_more() {
         let read = rows_read(s) - before;
         assert!(read < 20 * 40_000, "{read} rows were read");
     });
-}
-
-/// A statement that runs away all the same is taken back, its table is analyzed, and the changes are applied. What runs
-/// away here is a table without a key: by its statistics one index finds a row and the other finds all, and then it is
-/// the other way round.
-#[test]
-fn q1_a_statement_that_runs_away_is_taken_back_and_planned_anew() {
-    scenario_alone(
-        &[FOLDED],
-        |source| source,
-        |target| target.setting("autovacuum", "off"),
-        |s| {
-            s.both(
-                "CREATE TABLE t (k int, id int, v int); ALTER TABLE t REPLICA IDENTITY FULL; CREATE INDEX ON t (k)",
-            );
-            s.target("CREATE INDEX ON t (id)");
-            s.source("INSERT INTO t SELECT -i, 0, i FROM generate_series(1, 1000) i");
-            s.follow();
-            s.target("ANALYZE t");
-            s.source("INSERT INTO t SELECT 0, i, i FROM generate_series(1, 40000) i");
-            s.source("UPDATE t SET v = v + 1 WHERE k = 0 AND id % 2 = 0");
-            s.wait_for_log("a statement ran far longer than it should and was cancelled");
-            s.catch_up();
-            s.same();
-            assert!(s.status(0)["totals"]["replanned"].as_u64().unwrap() > 0);
-        },
-    );
 }
