@@ -138,7 +138,7 @@ impl Shapes {
         Finding { nulls: Some(nulls) }
     }
 
-    /// The planner takes the table for one of so many rows.
+    /// Notes how many rows the planner takes the table to have.
     pub(crate) fn looks(&mut self, table: &Table, rows: f64) {
         if rows >= LARGE && !self.doubted.contains(&table.id) {
             self.large.insert(table.id, rows);

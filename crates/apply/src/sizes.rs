@@ -21,7 +21,7 @@ use crate::table::Table;
 /// chunk.
 pub(crate) const LOOK_AGE: Duration = Duration::from_secs(5);
 
-/// A table of so many rows looks large. With the costs that the sessions set, ten look-ups (which
+/// The fewest rows of a table that looks large. With the costs that the sessions set, ten look-ups (which
 /// is what the planner reckons with for any set) cost about 25, and the cheapest other plan, which
 /// reads the index once, more than 0.015 for each row and 0.0125 for each of ten pairs: 1,400.
 pub(crate) const LARGE: f64 = 10_000.0;
@@ -63,7 +63,7 @@ pub(crate) fn answer(row: &[Option<String>]) -> Option<Size> {
     Some(Size { oid: Oid(oid), rows: rows(tuples, pages), definition: row.get(3)?.clone()? })
 }
 
-/// At least so many. `estimate_rel_size` in the server's `plancat.c` takes as many rows for each page that there is now as
+/// The fewest rows that the planner reckons with. `estimate_rel_size` in the server's `plancat.c` takes as many rows for each page that there is now as
 /// there were when they were counted, and pages only go where that is noted here, too. How many there are now is not
 /// asked: that would wait for whoever has the table locked.
 fn rows(tuples: f64, pages: f64) -> f64 {

@@ -10,7 +10,7 @@ use crate::runaway;
 use crate::shape::of_large_set;
 use crate::sizes;
 
-/// Plans are looked at again when a table looks so many times as large as then.
+/// The executor looks at a table's plans again once the table has grown by this factor.
 const GROWN: f64 = 8.0;
 
 impl Executor {
