@@ -471,15 +471,33 @@ impl State {
     /// # Errors
     /// As every query's.
     pub async fn keep_snapshots(&self) -> Result<(), Error> {
-        // Not ADD COLUMN IF NOT EXISTS: that waits for everybody who reads the table also where there is nothing to do. Nobody
-        // is to wait for long behind this where it has to wait itself, as for the copy of a large table.
-        const MAKE: &str = "DO $$ BEGIN \
-            PERFORM pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice')), \
+        self.make_columns("copied_table", &["snapshot pg_catalog.pg_snapshot"]).await
+    }
+
+    /// Adds those of `columns`, each a name and a type, to a table of pgsluice's schema that an older version made without.
+    ///
+    /// # Errors
+    /// As every query's; also where the table stays locked for three seconds.
+    async fn make_columns(&self, table: &str, columns: &[&str]) -> Result<(), Error> {
+        // Not ADD COLUMN IF NOT EXISTS alone: that waits for everybody who reads the table also where there is nothing to do.
+        // Nor a DO block: a target need not have PL/pgSQL.
+        let names: Vec<&str> = columns.iter().filter_map(|column| column.split(' ').next()).collect();
+        let sql = "SELECT count(*) FROM pg_catalog.pg_attribute a \
+                    WHERE a.attrelid = $1::pg_catalog.text::pg_catalog.regclass AND a.attname = ANY ($2::pg_catalog.text[])";
+        let found = self.session.query_one(sql, &[&format!("pgsluice.{table}"), &names]).await;
+        if found.map_err(|error| self.session.error(error))?.get::<_, i64>(0) == columns.len() as i64 {
+            return Ok(());
+        }
+        let add: Vec<String> = columns.iter().map(|column| format!("ADD COLUMN IF NOT EXISTS {column}")).collect();
+        // Sent as one, they are one transaction. Nobody is to wait for long behind this where it has to wait itself, as for the
+        // copy of a large table.
+        let make = format!(
+            "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice')), \
                     pg_catalog.set_config('lock_timeout', '3s', true); \
-            IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
-                            WHERE a.attrelid = 'pgsluice.copied_table'::pg_catalog.regclass AND a.attname = 'snapshot') \
-            THEN ALTER TABLE pgsluice.copied_table ADD COLUMN snapshot pg_catalog.pg_snapshot; END IF; END $$";
-        self.session.batch_execute(MAKE).await.map_err(|error| self.session.error(error).into())
+             ALTER TABLE pgsluice.{table} {}",
+            add.join(", ")
+        );
+        self.session.batch_execute(&make).await.map_err(|error| self.session.error(error).into())
     }
 
     /// A table takes part no longer.

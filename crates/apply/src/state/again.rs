@@ -10,14 +10,6 @@ use super::State;
 use crate::error::Error;
 use crate::join::TableKey;
 
-/// Where an older version made no such columns. Not ADD COLUMN IF NOT EXISTS: see [`State::keep_snapshots`].
-const MAKE: &str = "DO $$ BEGIN \
-    PERFORM pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice')), \
-            pg_catalog.set_config('lock_timeout', '3s', true); \
-    IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
-                    WHERE a.attrelid = 'pgsluice.subscription'::pg_catalog.regclass AND a.attname = 'relook_lsn') \
-    THEN ALTER TABLE pgsluice.subscription ADD COLUMN lost_lsn pg_lsn, ADD COLUMN relook_lsn pg_lsn; END IF; END $$";
-
 impl State {
     /// These tables, given as schema and name, take part no longer until they have been copied again. With `empties` the copy
     /// removes what the target holds of them. Those that do not take part stay as they are.
@@ -53,7 +45,7 @@ impl State {
     /// # Errors
     /// As every query's.
     pub async fn ask_for_relook(&self, look: Lsn) -> Result<(), Error> {
-        self.session.batch_execute(MAKE).await.map_err(|error| self.session.error(error))?;
+        self.make_columns("subscription", &["lost_lsn pg_catalog.pg_lsn", "relook_lsn pg_catalog.pg_lsn"]).await?;
         let sql = "UPDATE pgsluice.subscription SET lost_lsn = $2 WHERE name = $1";
         self.execute(sql, &[&PgLsn::from(look.as_u64())]).await.map(drop)
     }

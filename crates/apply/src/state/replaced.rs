@@ -20,15 +20,7 @@ impl State {
     /// # Errors
     /// As every query's.
     pub async fn keep_oids(&self) -> Result<(), Error> {
-        // As for snapshots: nobody is to wait behind this for long.
-        const MAKE: &str = "DO $$ BEGIN \
-            PERFORM pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice')), \
-                    pg_catalog.set_config('lock_timeout', '3s', true); \
-            IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
-                            WHERE a.attrelid = 'pgsluice.copied_table'::pg_catalog.regclass AND a.attname = 'replaced') \
-            THEN ALTER TABLE pgsluice.copied_table ADD COLUMN IF NOT EXISTS source_oid pg_catalog.oid, \
-                 ADD COLUMN replaced pg_catalog.text; END IF; END $$";
-        self.session.batch_execute(MAKE).await.map_err(|error| self.session.error(error).into())
+        self.make_columns("copied_table", &["source_oid pg_catalog.oid", "replaced pg_catalog.text"]).await
     }
 
     /// Stores what tables were copied from, where nothing was known.

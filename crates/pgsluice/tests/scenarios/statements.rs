@@ -50,6 +50,7 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("ALTER VIEW ... RENAME TO", "ALTER VIEW v RENAME TO w"),
     ("ALTER TABLE", "ALTER TABLE accounts ALTER COLUMN balance TYPE bigint"),
     ("TRUNCATE", "TRUNCATE accounts"),
+    ("VACUUM", "VACUUM accounts"),
     ("VACUUM FULL", "VACUUM FULL accounts"),
     ("CREATE ROLE", "CREATE ROLE policies"),
     ("CREATE ROLE sluice LOGIN REPLICATION", "CREATE ROLE sluice LOGIN REPLICATION; DROP ROLE sluice"),
