@@ -13,7 +13,8 @@
 //!   the executor: forgets its plans, has the table analysed, executes the chunk again
 //! ```
 //! *Too long* is [`LIMIT`], or four times what a statement of the same text took before; and twice
-//! as long after each cancel. So a statement that honestly takes long costs at most as much again.
+//! as long after each cancel of that text, until one of it ends by itself. So a statement that
+//! honestly takes long costs at most as much again.
 //! A backend that waits, for a lock or for a disk, has a plan like any other: only one that is on
 //! the processor in four looks of five counts.
 
@@ -93,7 +94,8 @@ struct Judge {
     seen: HashMap<i32, Seen>,
     /// The longest that a statement of a text was seen to take which then ended by itself.
     longest: HashMap<String, Duration>,
-    cancelled: u32,
+    /// How often those of a text were cancelled since one ended by itself.
+    cancelled: HashMap<String, u32>,
 }
 
 impl Judge {
@@ -113,7 +115,7 @@ impl Judge {
             seen.on_processor += u32::from(!look.waits);
             seen.last = look;
             if self.is_away(&seen) {
-                self.cancelled += 1;
+                *self.cancelled.entry(seen.last.text.clone()).or_default() += 1;
                 away.push(seen.last);
             } else {
                 self.seen.insert(seen.last.pid, seen);
@@ -127,18 +129,27 @@ impl Judge {
         let Some(Seen { last, .. }) = seen else { return };
         if self.longest.len() >= TEXTS_MAX {
             self.longest.clear();
+            self.cancelled.clear();
         }
+        self.cancelled.remove(&last.text);
         let longest = self.longest.entry(last.text).or_default();
         *longest = last.runs.max(*longest);
     }
 
     fn is_away(&self, seen: &Seen) -> bool {
-        let longest = self.longest.get(&seen.last.text).copied().unwrap_or_default();
-        let limit = LIMIT.max(longest * LONGER) * 2_u32.saturating_pow(self.cancelled.min(16));
-        let is_set = seen.last.text.contains("unnest($");
+        let of_text = &seen.last.text;
+        let longest = self.longest.get(of_text).copied().unwrap_or_default();
+        let cancelled = self.cancelled.get(of_text).copied().unwrap_or_default();
+        let limit = LIMIT.max(longest * LONGER) * 2_u32.saturating_pow(cancelled.min(16));
         let busy = seen.looks >= LOOKS_MIN && seen.on_processor * 5 >= seen.looks * 4;
-        is_set && busy && seen.last.runs >= limit
+        finds_rows(of_text) && busy && seen.last.runs >= limit
     }
+}
+
+/// Whether a statement is one that finds rows. Its first word tells: the server may have cut off the rest.
+fn finds_rows(text: &str) -> bool {
+    let word = text.split_ascii_whitespace().next().unwrap_or_default();
+    ["DELETE", "INSERT", "SELECT", "UPDATE", "WITH"].contains(&word)
 }
 
 /// Looks after `watched` until it is dropped.
@@ -231,10 +242,16 @@ mod tests {
         assert_eq!(taken_back(&mut judge, "a", |_| false), Some(10));
         assert_eq!(taken_back(&mut judge, "b", |_| false), Some(20));
         assert_eq!(taken_back(&mut judge, "c", |_| false), Some(40));
+        let other = |second| Look { text: "UPDATE ONLY t SET a = s.c0, b = s.".to_owned(), ..look("d", second, false) };
+        let taken = (2..200).find(|&second| !judge.look(vec![other(second)]).is_empty());
+        assert_eq!(taken, Some(10), "another text, of which the server keeps the beginning");
+        (2..=3).for_each(|second| assert!(judge.look(vec![look("e", second, false)]).is_empty()));
+        assert!(judge.look(Vec::new()).is_empty(), "one ended by itself");
+        assert_eq!(taken_back(&mut judge, "f", |_| false), Some(12), "four times as long as that");
     }
 
     #[test]
-    fn what_waits_or_is_no_set_is_let_run() {
+    fn what_waits_or_finds_no_rows_is_let_run() {
         let mut judge = Judge::default();
         assert_eq!(taken_back(&mut judge, "a", |_| true), None);
         assert_eq!(taken_back(&mut judge, "b", |second| second % 3 == 0), None, "on a slow disk");

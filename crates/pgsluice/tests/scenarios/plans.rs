@@ -98,3 +98,44 @@ fn q1_an_index_made_on_the_target_meanwhile_is_no_reason_to_read_more() {
         assert!(read < 20 * 40_000, "{read} rows were read");
     });
 }
+
+/// A statement that runs away all the same is named while it does, taken back, and tried again with plans made anew; then
+/// it holds. What runs away here is a function of the user's, and only when it is called for the first time. The last follower
+/// applies the transaction in parts.
+#[test]
+fn q1_a_statement_that_runs_away_is_named_and_taken_back_and_tried_again() {
+    const PARTS: &[&str] = &["--batch-rows-max", "300", "--streaming", "off"];
+    scenario_with(&[FOLDED, DECODED, PARTS], |s| {
+        s.both(
+            "CREATE SEQUENCE calls; CREATE FUNCTION slow(v int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RETURN true; END $$;
+             CREATE TABLE t (id int PRIMARY KEY, v int CHECK (public.slow(v)), w text)",
+        );
+        s.target(
+            "CREATE OR REPLACE FUNCTION slow(v int) RETURNS bool LANGUAGE plpgsql AS $$
+             DECLARE ends timestamptz := clock_timestamp() + '10 min';
+             BEGIN
+               IF v = 77 AND nextval('public.calls') = 1 THEN WHILE clock_timestamp() < ends LOOP NULL; END LOOP; END IF;
+               RETURN true;
+             END $$",
+        );
+        s.source("INSERT INTO t SELECT i, i, 'w' FROM generate_series(101, 3000) i");
+        s.follow();
+        s.source("UPDATE t SET v = CASE id WHEN 200 THEN 77 ELSE v + 1 END WHERE id <= 1000");
+        for number in 0..s.followers() {
+            let named = || {
+                let waits = s.status(number)["waits_for"].clone();
+                let is_it = waits["operation"] == "UPDATE" && waits["table"] == "public.t";
+                Ok(is_it && waits["seconds"].as_f64() > Some(3.0))
+            };
+            testkit::wait_for("the statement to be named in status", crate::support::BOUND, named).unwrap();
+        }
+        s.wait_for_log("a statement ran far longer than it should and was cancelled");
+        s.catch_up();
+        s.same();
+        for number in 0..s.followers() {
+            assert_eq!(s.status(number)["totals"]["replanned"], 1, "{}", s.log(number));
+            assert!(s.log(number).contains("table=\"public.t\" seconds=1"), "{}", s.log(number));
+            assert_eq!(s.target_one_of(number, "SELECT last_value FROM calls"), "2");
+        }
+    });
+}
