@@ -188,6 +188,11 @@ impl Executor {
         Arc::clone(&self.cancelled)
     }
 
+    /// What its session has in hand.
+    pub(crate) fn hand(&self) -> crate::activity::Watch {
+        self.activity.watch()
+    }
+
     /// What is applied next begins here; it follows what was applied last
     /// unless it is said.
     pub(crate) fn begins_at(&mut self, since: Lsn) {
@@ -417,7 +422,10 @@ impl Executor {
             }
             _before = writing.into_hand();
             match parts.next().await {
-                Some(next) => plan = next,
+                Some(next) => {
+                    plan = next;
+                    self.activity.next_set();
+                }
                 None => break true,
             }
         };
