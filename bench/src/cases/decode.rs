@@ -26,10 +26,11 @@ use testkit::{Cluster, Major, process};
 use txn::DirSpool;
 use types::Settings;
 
-use crate::load::{self, Amount, Script, Value};
-use crate::measure::{Cpu, Run, cpu_between, median};
+use crate::lab::cpu::{Cpu, cpu_between};
+use crate::lab::load::{self, Amount, Script, Value};
+use crate::lab::measure::{Run, median};
+use crate::lab::rig::{DB, NAME};
 use crate::report::{Case, Stock};
-use crate::rig::{DB, NAME};
 use crate::{Arm, Options, Say};
 
 /// What ours is measured beside.
@@ -353,7 +354,7 @@ struct Stage {
 
 impl Stage {
     fn prepare(major: Major, job: &Job) -> Result<Stage> {
-        let cluster = crate::rig::settings(1)
+        let cluster = crate::lab::rig::settings(1)
             .into_iter()
             .chain([
                 ("wal_keep_size", "20GB".to_owned()),
@@ -588,7 +589,7 @@ fn lsn(cluster: &Cluster) -> Result<Lsn> {
 }
 
 fn first(cluster: &Cluster, sql: &str) -> Result<String> {
-    Ok(crate::rig::first(cluster.sql(DB, sql)?))
+    Ok(crate::lab::rig::first(cluster.sql(DB, sql)?))
 }
 
 /// Reads `commits` transactions of the slot; nothing is confirmed.

@@ -1,18 +1,18 @@
-//! One run under the clock: wall time, CPU seconds by kind of process, and a curve of how far it was when.
+//! One run under the clock: wall time, CPU seconds, and a curve of how far it was when.
 //!
 //! The clock starts before the statement or the process that starts replication, and ends when a session on the
 //! subscriber sees the result. Both sides are looked at by the same query at the same pace.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
-use testkit::{Cluster, Sluice};
+use testkit::Sluice;
 
-use crate::aftermath::Aftermath;
-use crate::probe::Probe;
-use crate::rig::{DB, Rig};
+use crate::lab::aftermath::Aftermath;
+use crate::lab::cpu::{Cpu, cpu_of, spent};
+use crate::lab::probe::Probe;
+use crate::lab::rig::{DB, Rig};
 
 /// Between two looks: below one per cent of a run of two seconds.
 const PACE: Duration = Duration::from_millis(20);
@@ -20,20 +20,6 @@ const PACE: Duration = Duration::from_millis(20);
 const RUN_BOUND: Duration = Duration::from_secs(3600);
 /// What a stopped pgsluice may take to exit.
 const STOP_BOUND: Duration = Duration::from_secs(10);
-
-/// CPU seconds by kind of process. `exited` sums up all server processes that ended during the run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Cpu {
-    pub(crate) publisher: BTreeMap<String, f64>,
-    pub(crate) subscriber: BTreeMap<String, f64>,
-    pub(crate) pgsluice: f64,
-}
-
-impl Cpu {
-    pub(crate) fn total(&self) -> f64 {
-        self.publisher.values().chain(self.subscriber.values()).sum::<f64>() + self.pgsluice
-    }
-}
 
 /// What one run showed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -100,13 +86,6 @@ pub(crate) fn finish(sluice: Option<Sluice>) -> Result<()> {
     Ok(())
 }
 
-/// CPU seconds that `server`'s processes spend while `work` is done.
-pub(crate) fn cpu_between<T>(server: &Cluster, work: impl FnOnce() -> T) -> (f64, T) {
-    let before = cpu_of(server);
-    let done = work();
-    (spent(before, cpu_of(server)).values().sum(), done)
-}
-
 /// One run of `work`, which returns pgsluice's CPU seconds, its largest resident memory and whether the ends were
 /// found equal.
 pub(crate) fn measure_work(rig: &Rig, work: impl FnOnce() -> Result<(f64, u64, bool)>) -> Result<Run> {
@@ -120,28 +99,6 @@ pub(crate) fn measure_work(rig: &Rig, work: impl FnOnce() -> Result<(f64, u64, b
         pgsluice,
     };
     Ok(Run { seconds, cpu, curve: Vec::new(), resident_bytes_max, equal, aftermath: None })
-}
-
-pub(crate) fn cpu_of(cluster: &Cluster) -> BTreeMap<String, f64> {
-    cluster.cpu_seconds().into_iter().collect()
-}
-
-/// What was spent in between. A process that ended has left its kind for `exited`, with what it had spent before:
-/// that is taken off again, so that the sum is right.
-pub(crate) fn spent(before: BTreeMap<String, f64>, after: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
-    let mut spent = after;
-    let mut left = 0.0;
-    for (kind, earlier) in before {
-        let seconds = spent.entry(kind).or_default();
-        *seconds -= earlier;
-        left += seconds.min(0.0);
-        *seconds = seconds.max(0.0);
-    }
-    if let Some(exited) = spent.get_mut("exited") {
-        *exited = (*exited + left).max(0.0);
-    }
-    spent.retain(|_, seconds| *seconds > 0.0);
-    spent
 }
 
 /// The middle one, or the mean of the two in the middle; 0 of none.
@@ -163,18 +120,5 @@ mod tests {
     fn a_median_is_in_the_middle() {
         assert!((median([3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
         assert!((median([4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
-    }
-
-    #[test]
-    fn what_a_process_had_spent_before_the_run_is_not_counted_when_it_ends() {
-        let cpu = |pairs: &[(&str, f64)]| {
-            pairs.iter().map(|(kind, seconds)| ((*kind).to_owned(), *seconds)).collect::<BTreeMap<_, _>>()
-        };
-        let before = cpu(&[("walsender", 5.0), ("exited", 1.0), ("walwriter", 1.0)]);
-        let after = cpu(&[("exited", 9.0), ("walwriter", 1.5)]);
-        let spent = spent(before, after);
-        assert!((spent["exited"] - 3.0).abs() < 1e-9, "{spent:?}");
-        assert!((spent["walwriter"] - 0.5).abs() < 1e-9);
-        assert!(!spent.contains_key("walsender"));
     }
 }

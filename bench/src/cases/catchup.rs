@@ -14,7 +14,7 @@
 //! With `--source wal` there is a third side, which reads WAL and decodes it itself: it is told beside native, and beside
 //! what reads from a logical slot, from the same runs.
 //!
-//! On slow storage ([`crate::slow`]) buffers are cold when a run begins; the first copy is not
+//! On slow storage ([`crate::lab::slow`]) buffers are cold when a run begins; the first copy is not
 //! slowed.
 
 use std::time::Instant;
@@ -22,14 +22,14 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use testkit::{Major, Sluice, StopMode, wait_for};
 
-use crate::aftermath::Aftermath;
-use crate::backlog::{self, Backlog, MARK};
-use crate::limit::{Alone, Limit, sets_alone, wal_alone, walsender_alone};
-use crate::load::{self, Amount, Written};
-use crate::measure::{Look, Run, finish, measure};
-use crate::probe::Probe;
+use crate::lab::aftermath::Aftermath;
+use crate::lab::backlog::{self, Backlog, MARK};
+use crate::lab::limit::{Alone, Limit, sets_alone, wal_alone, walsender_alone};
+use crate::lab::load::{self, Amount, Written};
+use crate::lab::measure::{Look, Run, finish, measure};
+use crate::lab::probe::Probe;
+use crate::lab::rig::{DB, NAME, Rig, STEP_BOUND, first, slot};
 use crate::report::Case;
-use crate::rig::{DB, NAME, Rig, STEP_BOUND, first, slot};
 use crate::{Arm, Options, Say, Source};
 
 const BYTES_PER_MEGABYTE: f64 = 1e6;

@@ -14,8 +14,8 @@ use client::{ConnInfo, Pauses, Replication, Wire};
 use serde::{Deserialize, Serialize};
 use testkit::Cluster;
 
-use crate::measure::cpu_between;
-use crate::rig::{DB, NAME, Rig};
+use crate::lab::cpu::cpu_between;
+use crate::lab::rig::{DB, NAME, Rig};
 
 /// `XLogData`, and the bytes of its header: its tag and three 8-byte numbers.
 const XLOG_DATA: u8 = b'w';

@@ -4,8 +4,8 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::backlog::Backlog;
-use crate::rig::{DB, Rig};
+use crate::lab::backlog::Backlog;
+use crate::lab::rig::{DB, Rig};
 
 /// Of the backlog's tables; what counts is the difference of two.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use testkit::{Builder, Cluster, Major, Pair, Sluice, StopMode, same_rows, wait_for};
 
 use crate::Arm;
-use crate::slow::SlowReads;
+use crate::lab::slow::SlowReads;
 
 pub(crate) const DB: &str = "postgres";
 /// Publication, subscription; and so the name in our slot's name.

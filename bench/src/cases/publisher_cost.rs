@@ -10,12 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use testkit::Major;
 
-use crate::backlog;
-use crate::catchup::{self, join};
-use crate::lag::{quantile, rig_with, start_anew, under_load};
-use crate::measure::{Run, finish};
+use crate::cases::catchup::{self, join};
+use crate::cases::lag::{quantile, rig_with, start_anew, under_load};
+use crate::cases::subscriptions;
+use crate::lab::backlog;
+use crate::lab::measure::{Run, finish};
 use crate::report::{Case, Stock, Unit};
-use crate::{Arm, Options, Say, subscriptions};
+use crate::{Arm, Options, Say};
 
 /// What ours is measured beside.
 pub(crate) const STOCK: Stock = Stock {

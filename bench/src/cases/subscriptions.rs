@@ -9,11 +9,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use testkit::{Major, Sluice, wait_for};
 
-use crate::load::{self, Amount, Script, Value};
-use crate::measure::{Cpu, Run, cpu_of, finish, spent};
-use crate::probe::Probe;
+use crate::lab::cpu::{Cpu, cpu_of, spent};
+use crate::lab::load::{self, Amount, Script, Value};
+use crate::lab::measure::{Run, finish};
+use crate::lab::probe::Probe;
+use crate::lab::rig::{DB, Rig, STEP_BOUND, first};
 use crate::report::{Case, Unit};
-use crate::rig::{DB, Rig, STEP_BOUND, first};
 use crate::{Arm, Options, Say};
 
 const SUBSCRIPTIONS: usize = 4;

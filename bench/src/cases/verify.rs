@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use testkit::{Major, Sluice, wait_for};
 
-use crate::copy::{Shape, each_shape};
-use crate::measure::{Run, finish, measure_work};
-use crate::probe::Probe;
+use crate::cases::copy::{Shape, each_shape};
+use crate::lab::measure::{Run, finish, measure_work};
+use crate::lab::probe::Probe;
+use crate::lab::rig::{DB, NAME, Rig, STEP_BOUND, first};
 use crate::report::{Case, Stock};
-use crate::rig::{DB, NAME, Rig, STEP_BOUND, first};
 use crate::{Arm, Options, Say};
 
 /// A comparison may take half as long again as counting and hashing.

@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use testkit::{Cluster, Major, Sluice, wait_for};
 
-use crate::backlog::MARK;
-use crate::catchup::join;
-use crate::limit::Reader;
-use crate::load::{self, Amount, Script, Value};
-use crate::measure::{Run, finish, measure_work};
-use crate::probe::Probe;
+use crate::cases::catchup::join;
+use crate::lab::backlog::MARK;
+use crate::lab::limit::Reader;
+use crate::lab::load::{self, Amount, Script, Value};
+use crate::lab::measure::{Run, finish, measure_work};
+use crate::lab::probe::Probe;
+use crate::lab::rig::{DB, NAME, Rig, STEP_BOUND, first};
 use crate::report::{Case, Stock, Unit};
-use crate::rig::{DB, NAME, Rig, STEP_BOUND, first};
 use crate::{Arm, Options, Say};
 
 /// What ours is measured beside.

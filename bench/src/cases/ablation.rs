@@ -9,8 +9,8 @@
 use anyhow::{Context, Result};
 use testkit::Major;
 
-use crate::backlog::{self, Backlog};
-use crate::catchup;
+use crate::cases::catchup;
+use crate::lab::backlog::{self, Backlog};
 use crate::report::{Case, Stock};
 use crate::{Arm, Options, Say};
 

@@ -6,10 +6,10 @@
 use anyhow::{Context, Result};
 use testkit::{Major, StopMode};
 
-use crate::measure::{Look, Run, finish, measure};
-use crate::probe::Probe;
+use crate::lab::measure::{Look, Run, finish, measure};
+use crate::lab::probe::Probe;
+use crate::lab::rig::{DB, NAME, Rig};
 use crate::report::Case;
-use crate::rig::{DB, NAME, Rig};
 use crate::{Arm, Options, Say};
 
 /// The copy is to be no slower than native's.

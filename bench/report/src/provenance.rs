@@ -1,11 +1,10 @@
-//! What the figures were measured on.
+//! When, where and from which commit something was measured.
 
+use std::path::Path;
 use std::process::Command;
 
-use testkit::pgsluice_path;
-
 /// Processor, cores and memory, in words.
-pub(crate) fn machine() -> String {
+pub fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let memory = field("/proc/meminfo", "MemTotal").and_then(|text| {
         let kilobytes: f64 = text.split_whitespace().next()?.parse().ok()?;
@@ -24,27 +23,24 @@ fn field(path: &str, name: &str) -> Option<String> {
     text.lines().filter_map(pair).find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
-/// The program's own word, and the commit it was built from if git knows.
-pub(crate) fn pgsluice_version() -> String {
-    let version = pgsluice_path().ok().and_then(|path| output(Command::new(path).arg("--version")));
-    let commit = git(&["describe", "--always"]).map(|commit| {
-        // What was measured before is written while the next is: it is no part of the program.
-        let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"]);
-        format!(" ({commit}{})", if changes.is_none_or(|changes| changes.is_empty()) { "" } else { "-dirty" })
-    });
-    format!("{}{}", version.unwrap_or_else(|| "pgsluice".to_owned()), commit.unwrap_or_default())
-}
-
-fn git(words: &[&str]) -> Option<String> {
-    output(Command::new("git").args(words).current_dir(testkit::workspace_dir()))
+/// The commit that the work tree at `root` stands at, with `-dirty` if files outside `docs` differ from
+/// it; `None` if git does not know.
+pub fn commit(root: &Path) -> Option<String> {
+    let git = |words: &[&str]| output(Command::new("git").args(words).current_dir(root));
+    let commit = git(&["describe", "--always"])?;
+    // A benchmark writes its record below `docs` while the next one runs: that is no part of the program.
+    let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"]);
+    let dirty = if changes.is_some_and(|changes| !changes.is_empty()) { "-dirty" } else { "" };
+    Some(format!("{commit}{dirty}"))
 }
 
 /// Today, in UTC.
-pub(crate) fn date() -> String {
+pub fn date() -> String {
     output(Command::new("date").args(["--utc", "+%Y-%m-%d"])).unwrap_or_default()
 }
 
-fn output(command: &mut Command) -> Option<String> {
+/// What the command printed; `None` if it failed.
+pub fn output(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -3,9 +3,9 @@
 use testkit::Major;
 
 use crate::Options;
-use crate::limit::{SET_ROWS, Sets};
-use crate::load::{Script, Value};
-use crate::slow;
+use crate::lab::limit::{SET_ROWS, Sets};
+use crate::lab::load::{Script, Value};
+use crate::lab::slow;
 
 const TRANSACTIONS: u64 = 400_000;
 /// Of rows that are soon written: what a start takes, some 0.3 s, must not be what is measured.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls};
 
-use crate::rig::DB;
+use crate::lab::rig::DB;
 
 /// As in the message the first scenario is from.
 const SESSIONS: u64 = 10;

@@ -19,7 +19,7 @@ pub(crate) struct SlowReads(PathBuf);
 
 impl SlowReads {
     pub(crate) fn build() -> Result<SlowReads> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(SOURCE);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lab").join(SOURCE);
         let library = workspace_dir().join("target/slow_reads.so");
         let mut command = Command::new("cc");
         command.args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
