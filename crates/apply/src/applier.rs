@@ -118,7 +118,8 @@ pub async fn apply(
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
     let (starts, early) = mpsc::unbounded_channel();
-    let mut executing = AbortOnDropHandle::new(start(target.sessions, (queue, early), &options, shared, &prefetch));
+    let mut executing =
+        AbortOnDropHandle::new(start(target.sessions, (queue, early), &options, shared, &prefetch));
     let mut planning = Planning {
         assembler: Assembler::new(feed.spool).with_binary(options.binary),
         intake: Intake::new(Arc::clone(&options.gate)),
@@ -175,7 +176,10 @@ pub async fn apply(
 }
 
 /// Takes back what is being executed: it is rolled back.
-async fn cancel(cancellers: &[Canceller], mut executing: AbortOnDropHandle<Result<(), Error>>) -> Result<(), Error> {
+async fn cancel(
+    cancellers: &[Canceller],
+    mut executing: AbortOnDropHandle<Result<(), Error>>,
+) -> Result<(), Error> {
     tracing::info!("rolling back the batch in hand");
     for canceller in cancellers {
         if let Err(error) = canceller.cancel().await {

@@ -267,7 +267,12 @@ impl Crew {
         let sessions = parts.executors.into_iter().zip(parts.cancellers).zip(parts.pids);
         let lane = |((executor, canceller), pid): ((Executor, Canceller), i32)| {
             let (orders, queue) = mpsc::channel(1);
-            let task = AbortOnDropHandle::new(tokio::spawn(work(executor, canceller.clone(), queue, reporter.clone())));
+            let task = AbortOnDropHandle::new(tokio::spawn(work(
+                executor,
+                canceller.clone(),
+                queue,
+                reporter.clone(),
+            )));
             Lane { orders, task, canceller, pid }
         };
         let lanes: Vec<Lane> = sessions.map(lane).collect();

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use base::Lsn;
 use base::flight::{self, Phase};
 use bytes::{BufMut, BytesMut};
-use client::{PipelineResult, Wire};
+use client::{PipelineResult, SqlState, Wire};
 use conflict::{Conflict, ConflictType, Treatment};
 use proto::frame::ServerError;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -336,8 +336,9 @@ impl Executor {
         self.activity.closed();
         loop {
             match self.one(&[&Which::Rollback]).await {
-                // query_canceled: a cancel that came late for what it was meant for.
-                Err(error) if error.sqlstate() == Some("57014") && self.wire_is_alive() => {}
+                // A cancel that came late for what it was meant for.
+                Err(error)
+                    if error.sqlstate() == Some(SqlState::QUERY_CANCELED.code()) && self.wire_is_alive() => {}
                 Ok(()) => return self.heal().await,
                 ended => return ended,
             }

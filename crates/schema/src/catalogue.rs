@@ -1,6 +1,7 @@
 //! Every error of bringing a schema over, for docs/errors.md.
 
 use base::catalogue::{Doing, Entry, HeldBy, entry};
+use client::SqlState;
 use proto::frame::ServerError;
 
 use crate::error::Kind;
@@ -88,7 +89,7 @@ base::catalogue! {
         Kind::Client {
             attempt: "create EXTENSION hstore on the target (CREATE EXTENSION IF NOT EXISTS hstore)".to_owned(),
             cause: ServerError::new("ERROR", "0A000", "extension \"hstore\" is not available").into(),
-            remedy: crate::create::remedy("0A000", "EXTENSION hstore"),
+            remedy: crate::create::remedy(SqlState::FEATURE_NOT_SUPPORTED.code(), "EXTENSION hstore"),
         },
         "An extension is not installed there, an object exists already, the role may not create it, or the target is \
          of another version. Nothing is left behind before the copy.",

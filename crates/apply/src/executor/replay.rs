@@ -1,5 +1,7 @@
 //! Exact replay: one change at a time, in the source's order. Only here conflicts are found and named.
 
+use client::SqlState;
+
 use super::*;
 
 impl Executor {
@@ -122,9 +124,8 @@ impl Executor {
 
     /// What an error of one change means.
     fn failed(&self, table: &Table, op: &Op, begin: Begin, error: ServerError) -> Error {
-        // unique_violation; exclusion constraints are plain errors, as in
-        // native apply.
-        if error.code != "23505" {
+        // Violated exclusion constraints are plain errors, as in native apply.
+        if error.code != SqlState::UNIQUE_VIOLATION.code() {
             return change_error(table.name.clone(), operation(op), begin, error);
         }
         let kind =
