@@ -152,12 +152,6 @@ enum Kind {
 }
 
 impl Error {
-    /// A server could not be reached or refused the connection.
-    #[must_use]
-    pub fn is_unreachable(&self) -> bool {
-        matches!(self.0, Kind::Connect { .. })
-    }
-
     /// Something runs the subscription.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
