@@ -1,6 +1,6 @@
 //! Every error of bringing a schema over, for docs/errors.md.
 
-use base::catalogue::{Doing, Entry, HeldBy, entry};
+use base::error_reference::{Doing, Entry, HeldBy, entry};
 use client::SqlState;
 use proto::frame::ServerError;
 
@@ -12,7 +12,7 @@ const PG_DUMP: HeldBy =
 const REFUSED: HeldBy = ("pgsluice scenarios", "what_the_target_does_not_take_is_named_and_nothing_is_left");
 const RIGHTS: HeldBy = ("pgsluice scenarios", "rights_that_are_missing_are_named_and_nothing_is_left");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a schema is not created.
     #[must_use]
     pub fn catalogue() -> Error where error is error.kind() => Kind;

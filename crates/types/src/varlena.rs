@@ -187,7 +187,7 @@ impl<'a> Varlena<'a> {
         match *self {
             Varlena::Plain(payload) => Ok(Cow::Borrowed(payload)),
             Varlena::Compressed { raw_size, method: Compression::Pglz, bytes } => {
-                base::pglz::decompress_to_vec(bytes, raw_size)
+                pglz::decompress_to_vec(bytes, raw_size)
                     .map(Cow::Owned)
                     .map_err(|_| Error::damaged("pglz data"))
             }

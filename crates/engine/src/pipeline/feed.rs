@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::TableKey;
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
 use client::{Replication, Session, Wire};
@@ -380,7 +380,7 @@ impl Attempt<'_> {
 
     /// Looks at the catalogs, and keeps what they are for the decoding from the slot that was made at `redo`.
     async fn look_at_catalogs(&self, ends: &Ends, slot: &str, redo: Lsn) -> Result<Exported, Error> {
-        let _look = flight::inside(Phase::Look);
+        let _look = crash_phases::inside(Phase::Look);
         let session = self.snapshot_session().await?;
         let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
         self.status.set_looking(true);

@@ -11,6 +11,9 @@
 //! | 2 | 0..8 | added to the length, if the low bits of byte 0 are 15 |
 //!
 //! A copy may reach into what it writes itself: that is how runs are made.
+//!
+//! No crate unpacks this format, which is the server's alone. Its users are values that the server
+//! compressed in a row (`types`) and page images in the WAL (`wal`).
 
 use std::fmt;
 
