@@ -27,6 +27,7 @@ impl World {
             self.tally.add(phases.hit(Phase::Look), Victim::Sluice);
         }
         for _ in 0..4 {
+            // Any instant will do, and a random one finds more of them.
             std::thread::sleep(Duration::from_millis(self.random.random_range(20..250)));
             let phases = self.strike(Victim::Sluice, 0);
             self.tally.add(phases.hit(Phase::Copy), Victim::Sluice);
