@@ -6,15 +6,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
+use bench_report::provenance;
+use bench_report::table::{DASH, aligned, row};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::engines::Arm;
 use crate::plot;
 use crate::workload::{Keys, Outcome, Plan};
+use crate::workspace_dir;
 
 const MEGABYTE: f64 = 1e6;
 
@@ -38,9 +40,9 @@ impl Case {
     pub(crate) fn new(name: &str, plan: Plan) -> Case {
         Case {
             name: name.to_owned(),
-            date: output(Command::new("date").args(["--utc", "+%Y-%m-%d"])),
-            commit: commit(),
-            machine: machine(),
+            date: provenance::date(),
+            commit: provenance::commit(&workspace_dir()).unwrap_or_default(),
+            machine: provenance::machine(),
             plan,
             is_capped: true,
             runs: BTreeMap::new(),
@@ -177,7 +179,7 @@ impl Report {
 
     /// One row per case and store.
     pub(crate) fn table(&self) -> String {
-        let head = [
+        let head = row([
             "case",
             "store",
             "transactions/s",
@@ -189,12 +191,12 @@ impl Report {
             "written KB/tx",
             "file MB loaded, warm, steady, pinned, released",
             "bytes per key",
-        ];
-        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        ]);
+        let mut rows = vec![head];
         for case in &self.cases {
             for arm in Arm::ALL {
                 if let Some(run) = case.median(arm) {
-                    rows.push(row(case, arm, run));
+                    rows.push(figures(case, arm, run));
                 }
             }
         }
@@ -270,7 +272,7 @@ impl Report {
     }
 }
 
-fn row(case: &Case, arm: Arm, run: &Outcome) -> Vec<String> {
+fn figures(case: &Case, arm: Arm, run: &Outcome) -> Vec<String> {
     let three = |latency: &crate::workload::Latency| {
         format!("{:.1} ({:.1} {:.1} {:.1})", latency.mean, latency.p50, latency.p99, latency.p999)
     };
@@ -279,7 +281,7 @@ fn row(case: &Case, arm: Arm, run: &Outcome) -> Vec<String> {
         case.name.clone(),
         arm.name().to_owned(),
         format!("{:.0}", run.transactions_per_second),
-        case.ratio(case.rate(arm)).map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+        case.ratio(case.rate(arm)).map_or_else(|| DASH.to_owned(), |ratio| format!("{ratio:.2}")),
         three(&run.update),
         three(&run.look_up),
         format!("{:.0} ({:.0} {:.0})", run.commit.mean, run.commit.p50, run.commit.p99),
@@ -288,47 +290,6 @@ fn row(case: &Case, arm: Arm, run: &Outcome) -> Vec<String> {
         sizes.map(|bytes| format!("{:.0}", bytes as f64 / MEGABYTE)).join(", "),
         format!("{:.0}", run.file_steady as f64 / run.keys as f64),
     ]
-}
-
-/// What the program was built from, if git knows.
-fn commit() -> String {
-    let git = |words: &[&str]| output(Command::new("git").args(words));
-    let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)docs"]);
-    format!("{}{}", git(&["describe", "--always"]), if changes.is_empty() { "" } else { "-dirty" })
-}
-
-fn machine() -> String {
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim()));
-    format!("{cores} cores of {}", model.unwrap_or("an unknown processor"))
-}
-
-fn output(command: &mut Command) -> String {
-    command
-        .output()
-        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        .unwrap_or_default()
-}
-
-/// A Markdown table whose columns line up; the first row is its head.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for (index, row) in rows.iter().enumerate() {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
-        text.push_str(&format!("| {} |\n", cells.join(" | ")));
-        if index == 0 {
-            let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
-            text.push_str(&format!("| {} |\n", rule.join(" | ")));
-        }
-    }
-    text
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use txn::{Assembler, Begin, Block, Event, Input, Spool};
 
 use self::executing::start;
@@ -117,7 +118,8 @@ pub async fn apply(
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
     let (starts, early) = mpsc::unbounded_channel();
-    let mut executing = AbortOnDrop(start(target.sessions, (queue, early), &options, shared, &prefetch));
+    let mut executing =
+        AbortOnDropHandle::new(start(target.sessions, (queue, early), &options, shared, &prefetch));
     let mut planning = Planning {
         assembler: Assembler::new(feed.spool).with_binary(options.binary),
         intake: Intake::new(Arc::clone(&options.gate)),
@@ -152,29 +154,32 @@ pub async fn apply(
     let planned = tokio::select! {
         planned = planning.run(feed.blocks, work, &stop) => planned,
         // Ends before the planner only because it failed.
-        executed = &mut executing.0 => return executed.unwrap_or(Err(Kind::Lost.into())),
+        executed = &mut executing => return executed.unwrap_or(Err(Kind::Lost.into())),
         // A crash ends all sessions, and only to those that write the server says why.
-        error = lost => return match tokio::time::timeout(LAST_WORDS, &mut executing.0).await {
+        error = lost => return match tokio::time::timeout(LAST_WORDS, &mut executing).await {
             Ok(Ok(Err(explained))) => Err(explained),
             _ => Err(error),
         },
     };
     if let Err(error) = planned {
         // Whole transactions before it were handed over: they count.
-        return (&mut executing.0).await.unwrap_or(Err(Kind::Lost.into())).and(Err(error));
+        return (&mut executing).await.unwrap_or(Err(Kind::Lost.into())).and(Err(error));
     }
     // The queue is closed: the executor ends after what it was handed.
     if !stop.is_cancelled() {
-        return (&mut executing.0).await.unwrap_or(Err(Kind::Lost.into()));
+        return (&mut executing).await.unwrap_or(Err(Kind::Lost.into()));
     }
-    match tokio::time::timeout(STOP_PATIENCE, &mut executing.0).await {
+    match tokio::time::timeout(STOP_PATIENCE, &mut executing).await {
         Ok(executed) => executed.unwrap_or(Err(Kind::Lost.into())),
         Err(_) => cancel(&cancellers, executing).await,
     }
 }
 
 /// Takes back what is being executed: it is rolled back.
-async fn cancel(cancellers: &[Canceller], mut executing: AbortOnDrop) -> Result<(), Error> {
+async fn cancel(
+    cancellers: &[Canceller],
+    mut executing: AbortOnDropHandle<Result<(), Error>>,
+) -> Result<(), Error> {
     tracing::info!("rolling back the batch in hand");
     for canceller in cancellers {
         if let Err(error) = canceller.cancel().await {
@@ -183,17 +188,8 @@ async fn cancel(cancellers: &[Canceller], mut executing: AbortOnDrop) -> Result<
     }
     // Whatever it says now, it was told to stop; dropping the task closes the
     // connection, which rolls back as well.
-    let _ = tokio::time::timeout(Duration::from_secs(1), &mut executing.0).await;
+    let _ = tokio::time::timeout(Duration::from_secs(1), &mut executing).await;
     Ok(())
-}
-
-/// A task that ends with its owner.
-pub(crate) struct AbortOnDrop(pub(crate) tokio::task::JoinHandle<Result<(), Error>>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// The transaction whose changes are coming.

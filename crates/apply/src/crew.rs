@@ -23,9 +23,10 @@ use base::Lsn;
 use client::Canceller;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::early::Early;
-use crate::applier::{AbortOnDrop, Work};
+use crate::applier::Work;
 use crate::batch::{Chunk, Digest};
 use crate::counters::add;
 use crate::early::{self as streamed, Ended, Outcome, Start};
@@ -166,7 +167,7 @@ type Report = (u64, Result<Answer, Error>);
 /// A worker's session from outside.
 pub(crate) struct Lane {
     orders: mpsc::Sender<(u64, Order)>,
-    task: AbortOnDrop,
+    task: AbortOnDropHandle<Result<(), Error>>,
     canceller: Canceller,
     pid: i32,
 }
@@ -218,7 +219,7 @@ pub(crate) struct Crew {
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
     questions: mpsc::UnboundedSender<Question>,
-    _watching: AbortOnDrop,
+    _watching: AbortOnDropHandle<Result<(), Error>>,
     watched: Option<Watched>,
     asking: bool,
     /// The target's `deadlock_timeout`.
@@ -266,13 +267,18 @@ impl Crew {
         let sessions = parts.executors.into_iter().zip(parts.cancellers).zip(parts.pids);
         let lane = |((executor, canceller), pid): ((Executor, Canceller), i32)| {
             let (orders, queue) = mpsc::channel(1);
-            let task = AbortOnDrop(tokio::spawn(work(executor, canceller.clone(), queue, reporter.clone())));
+            let task = AbortOnDropHandle::new(tokio::spawn(work(
+                executor,
+                canceller.clone(),
+                queue,
+                reporter.clone(),
+            )));
             Lane { orders, task, canceller, pid }
         };
         let lanes: Vec<Lane> = sessions.map(lane).collect();
         let patience = parts.lock_watch.patience;
         let (questions, asked) = mpsc::unbounded_channel();
-        let watching = AbortOnDrop(tokio::spawn(watch(parts.lock_watch, asked, reporter.clone())));
+        let watching = AbortOnDropHandle::new(tokio::spawn(watch(parts.lock_watch, asked, reporter.clone())));
         Crew {
             schedule: match parts.relaxed {
                 None => Either::Preserve(Schedule::new(parts.workers)),
@@ -342,7 +348,7 @@ impl Crew {
             drop(lane.orders);
             let mut task = lane.task;
             // Whatever a goodbye meets does not matter any more.
-            let _ = (&mut task.0).await;
+            let _ = (&mut task).await;
         }
         Ok(())
     }

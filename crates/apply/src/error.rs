@@ -3,6 +3,7 @@
 use std::fmt;
 
 use base::{Lsn, Xid};
+use client::SqlState;
 use conflict::Conflict;
 use proto::frame::ServerError;
 use txn::{AssemblyError, Begin};
@@ -163,7 +164,7 @@ impl Error {
                 error.is_configuration()
                     || error.is_authentication()
                     || error.is_tls()
-                    || error.sqlstate() == Some(MISSING_RIGHT)
+                    || error.sqlstate() == Some(SqlState::INSUFFICIENT_PRIVILEGE.code())
             }
             _ => false,
         }
@@ -192,7 +193,7 @@ impl Error {
     /// The role lacks a right on the target (`insufficient_privilege`).
     #[must_use]
     pub fn is_missing_right(&self) -> bool {
-        self.sqlstate() == Some(MISSING_RIGHT)
+        self.sqlstate() == Some(SqlState::INSUFFICIENT_PRIVILEGE.code())
     }
 
     pub(crate) fn sqlstate(&self) -> Option<&str> {
@@ -206,12 +207,12 @@ impl Error {
     }
 }
 
-/// `insufficient_privilege`
-const MISSING_RIGHT: &str = "42501";
-
-/// `serialization_failure`, `deadlock_detected`, `lock_not_available`.
+/// Whether the same statements may succeed on the next attempt.
 pub(crate) fn is_transient(sqlstate: &str) -> bool {
-    matches!(sqlstate, "40001" | "40P01" | "55P03")
+    matches!(
+        SqlState::from_code(sqlstate),
+        SqlState::T_R_SERIALIZATION_FAILURE | SqlState::T_R_DEADLOCK_DETECTED | SqlState::LOCK_NOT_AVAILABLE
+    )
 }
 
 /// What the server said of a part of a transaction, and how to pass over that

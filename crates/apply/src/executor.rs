@@ -32,9 +32,9 @@ mod sending;
 use std::sync::Arc;
 
 use base::Lsn;
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use bytes::{BufMut, BytesMut};
-use client::{PipelineResult, Wire};
+use client::{PipelineResult, SqlState, Wire};
 use conflict::{Conflict, ConflictType, Treatment};
 use proto::frame::ServerError;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -344,8 +344,9 @@ impl Executor {
         self.activity.closed();
         loop {
             match self.one(&[&Which::Rollback]).await {
-                // query_canceled: a cancel that came late for what it was meant for.
-                Err(error) if error.sqlstate() == Some("57014") && self.wire_is_alive() => {}
+                // A cancel that came late for what it was meant for.
+                Err(error)
+                    if error.sqlstate() == Some(SqlState::QUERY_CANCELED.code()) && self.wire_is_alive() => {}
                 Ok(()) => return self.heal().await,
                 ended => return ended,
             }
@@ -399,7 +400,7 @@ impl Executor {
         first: bool,
     ) -> Result<Option<u64>, Setback> {
         let Some(mut plan) = parts.next().await else { return Ok(None) };
-        let _sending = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
+        let _sending = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
         let tables: Vec<Arc<Table>> = plan.tables().cloned().collect();
         self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
@@ -546,7 +547,7 @@ impl Executor {
         if !first && alone && plan.as_ref().is_some_and(Plan::is_empty) {
             return Ok(0);
         }
-        let _sending = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
+        let _sending = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
         let tables: Vec<Arc<Table>> = plan.iter().flat_map(Plan::tables).cloned().collect();
         self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
@@ -601,7 +602,7 @@ impl Executor {
         };
         statements.extend(row.as_ref());
         statements.extend([&self.check_deferred, &setup, &self.commit]);
-        let _committing = (flight::inside(Phase::Commit), self.activity.enter(Doing::Commit));
+        let _committing = (crash_phases::inside(Phase::Commit), self.activity.enter(Doing::Commit));
         let result = run(&mut self.wire, &mut self.prepared, &statements).await?;
         match result.error {
             Some(error) => {

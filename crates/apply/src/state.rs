@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Lsn, Oid, SubscriptionName, quote_literal};
-use client::{ConnInfo, Session, SnapshotText, Wire};
+use client::{ConnInfo, Session, SnapshotText, SqlState, Wire};
 use tokio_postgres::types::PgLsn;
 
 use crate::catalog::Since;
@@ -171,10 +171,12 @@ const ORIGINS: &str = "SELECT o.roname FROM pg_catalog.pg_replication_origin o \
                         WHERE o.roname ~ ('^pgsluice_' || $1 || '_[0-9]+$')";
 
 /// The target has no state left for an origin, or no connection, and more of
-/// either is not to be expected: too_many_connections,
-/// configuration_limit_exceeded.
+/// either is not to be expected.
 pub(crate) fn is_without_room(error: &Error) -> bool {
-    matches!(error.sqlstate(), Some("53300" | "53400"))
+    matches!(
+        error.sqlstate().map(SqlState::from_code),
+        Some(SqlState::TOO_MANY_CONNECTIONS | SqlState::CONFIGURATION_LIMIT_EXCEEDED)
+    )
 }
 
 /// From this target version on a transaction that aborts after it was told its
@@ -242,10 +244,14 @@ impl State {
     /// person can help.
     fn damaged(&self, error: tokio_postgres::Error) -> Error {
         let error = self.session.error(error);
-        match error.sqlstate() {
-            // undefined_table, undefined_column, undefined_object,
-            // undefined_function, datatype_mismatch
-            Some("42P01" | "42703" | "42704" | "42883" | "42804") => Kind::Damaged(error).into(),
+        match error.sqlstate().map(SqlState::from_code) {
+            Some(
+                SqlState::UNDEFINED_TABLE
+                | SqlState::UNDEFINED_COLUMN
+                | SqlState::UNDEFINED_OBJECT
+                | SqlState::UNDEFINED_FUNCTION
+                | SqlState::DATATYPE_MISMATCH,
+            ) => Kind::Damaged(error).into(),
             _ => error.into(),
         }
     }
@@ -374,8 +380,12 @@ impl State {
         let created =
             self.execute(sql, &[&self.name.slot(), &publications, &sysid, &timeline, &dbname, &origin]).await;
         match created {
-            // unique_violation, duplicate_object
-            Err(error) if matches!(error.sqlstate(), Some("23505" | "42710")) => {
+            Err(error)
+                if matches!(
+                    error.sqlstate().map(SqlState::from_code),
+                    Some(SqlState::UNIQUE_VIOLATION | SqlState::DUPLICATE_OBJECT)
+                ) =>
+            {
                 Err(Kind::OriginTaken { origin, name: self.name.to_string() }.into())
             }
             other => other.map(drop),
@@ -564,14 +574,13 @@ impl State {
         let start = tokio::time::Instant::now();
         let mut terminated = false;
         while let Err(error) = wire.query(&setup).await {
-            match error.sqlstate() {
-                // object_in_use: a backend of a process that is gone, as a rule.
-                Some("55006") if start.elapsed() > FENCE_WAIT => {
+            match error.sqlstate().map(SqlState::from_code) {
+                // As a rule, by a backend of a process that is gone.
+                Some(SqlState::OBJECT_IN_USE) if start.elapsed() > FENCE_WAIT => {
                     return Err(self.held(origin, &error).await);
                 }
-                Some("55006") => {}
-                // undefined_object
-                Some("42704") => {
+                Some(SqlState::OBJECT_IN_USE) => {}
+                Some(SqlState::UNDEFINED_OBJECT) => {
                     return Err(
                         Kind::OriginGone { origin: origin.to_owned(), name: self.name.to_string() }.into()
                     );

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64};
 
-use client::{ConnInfo, Wire};
+use client::{ConnInfo, SqlState, Wire};
 
 use crate::applier::Options;
 use crate::catalog::{Catalog, JoinedTables};
@@ -206,9 +206,12 @@ async fn backend(wire: &mut Wire) -> Result<i32, Error> {
 async fn become_replica(wire: &mut Wire, allow_triggers: bool) -> Result<bool, Error> {
     match wire.query("SET session_replication_role = replica").await {
         Ok(_) => Ok(true),
-        // insufficient_privilege
-        Err(error) if error.sqlstate() == Some("42501") && allow_triggers => Ok(false),
-        Err(error) if error.sqlstate() == Some("42501") => Err(Kind::NotReplica.into()),
+        Err(error) if error.sqlstate() == Some(SqlState::INSUFFICIENT_PRIVILEGE.code()) && allow_triggers => {
+            Ok(false)
+        }
+        Err(error) if error.sqlstate() == Some(SqlState::INSUFFICIENT_PRIVILEGE.code()) => {
+            Err(Kind::NotReplica.into())
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -1,6 +1,6 @@
 //! Time as PostgreSQL counts it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Seconds from the Unix epoch to PostgreSQL's, 2000-01-01 00:00 UTC:
 /// 10957 days.
@@ -15,15 +15,6 @@ impl PgTimestamp {
     #[must_use]
     pub fn now() -> Self {
         SystemTime::now().into()
-    }
-
-    /// The same instant as the standard library's time, for those that can
-    /// be expressed.
-    #[must_use]
-    pub fn to_system_time(self) -> SystemTime {
-        let unix_us = self.0.saturating_add(PG_EPOCH_UNIX_SECONDS * 1_000_000);
-        let distance = Duration::from_micros(unix_us.unsigned_abs());
-        if unix_us >= 0 { UNIX_EPOCH + distance } else { UNIX_EPOCH - distance }
     }
 
     /// Microseconds since the Unix epoch.
@@ -50,6 +41,6 @@ mod tests {
     #[test]
     fn epochs_are_thirty_years_apart() {
         assert_eq!(PgTimestamp::from(UNIX_EPOCH).0, -946_684_800_000_000);
-        assert_eq!(PgTimestamp(0).to_system_time(), UNIX_EPOCH + Duration::from_secs(946_684_800));
+        assert_eq!(PgTimestamp(0).unix_micros(), 946_684_800_000_000);
     }
 }

@@ -2,7 +2,7 @@
 
 use base::{Oid, RelFileLocator, Xid};
 
-use crate::rows::{self, Class, Is, Kind};
+use crate::rows::{self, Class, Is};
 use crate::{Catalog, GLOBAL_TABLESPACE, SHARED, Space};
 
 /// What has some files.
@@ -183,12 +183,6 @@ impl<'a> View<'a> {
             row = self.find::<rows::Type>(0, row.base).next()?;
         }
         Some((self.schema(row.namespace)?, &row.name))
-    }
-
-    /// The file of a followed catalog as this transaction reads it; for messages and tests.
-    #[must_use]
-    pub fn catalog_file(&self, catalog: Oid) -> Option<RelFileLocator> {
-        self.catalog.file_of(self.database, Kind::of_oid(catalog)?, self.viewer)
     }
 
     /// A value of a catalog that is out of line.

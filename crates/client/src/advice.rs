@@ -6,19 +6,19 @@
 
 use base::quote_ident;
 use proto::frame::ServerError;
-
-/// `check_violation`
-const CHECK_VIOLATION: &str = "23514";
-
-/// `undefined_function`, `undefined_object`, `undefined_table`, `invalid_schema_name`
-const UNDEFINED: [&str; 4] = ["42883", "42704", "42P01", "3F000"];
+use tokio_postgres::error::SqlState;
 
 /// What to do on the server that refused something while it wrote a row; `None` if its own words must do.
 #[must_use]
 pub fn advice(error: &ServerError) -> Option<String> {
-    match error.code.as_str() {
-        CHECK_VIOLATION if error.routine.as_deref() == Some("ExecFindPartition") => partition(error),
-        code if UNDEFINED.contains(&code) => search_path(error),
+    match SqlState::from_code(&error.code) {
+        SqlState::CHECK_VIOLATION if error.routine.as_deref() == Some("ExecFindPartition") => {
+            partition(error)
+        }
+        SqlState::UNDEFINED_FUNCTION
+        | SqlState::UNDEFINED_OBJECT
+        | SqlState::UNDEFINED_TABLE
+        | SqlState::INVALID_SCHEMA_NAME => search_path(error),
         _ => None,
     }
 }

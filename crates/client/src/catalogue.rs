@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::catalogue::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
+use base::error_reference::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
 use proto::frame::ServerError;
 use rustls::{CertificateError, OtherError};
+use tokio_postgres::error::SqlState;
 
 use crate::conninfo::Host;
 use crate::denial::{Tls, Unauthenticated, Unsuitable};
@@ -29,7 +30,7 @@ const HOSTS: HeldBy = ("client sessions", "unix_sockets_and_lists_of_hosts");
 const RESTARTED: HeldBy = ("pgsluice scenarios", "restarted_servers_under_load");
 const FULL: HeldBy = ("pgsluice scenarios", "a_full_disk_of_the_target_is_waited_for");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a connection cannot be made or used.
     #[must_use]
     pub fn catalogue() -> Error where error is error.kind() => Kind;
@@ -220,7 +221,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "A wrong password",
         "FATAL",
-        "28P01",
+        &SqlState::INVALID_PASSWORD,
         "password authentication failed for user \"repl\"",
         "The password given is not the role's, the role has none or an expired one, or the role does not exist.",
         "Correct it in the connection string, `PGPASSWORD` or the password file; or set the role's by `ALTER ROLE \
@@ -230,7 +231,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "The server admits only connections with TLS",
         "FATAL",
-        "28000",
+        &SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
         "no pg_hba.conf entry for host \"192.0.2.7\", user \"repl\", database \"shop\", no encryption",
         "The lines of `pg_hba.conf` for this role and database are `hostssl`, and the connection was made without \
          TLS.",
@@ -240,7 +241,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "The server does not admit this role from here",
         "FATAL",
-        "28000",
+        &SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
         "no pg_hba.conf entry for host \"192.0.2.7\", user \"repl\", database \"shop\", SSL encryption",
         "No line of `pg_hba.conf` is for this role, database and address. A source needs one whose database is \
          the one that is published: `replication` is for physical connections only.",
@@ -250,7 +251,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "The database does not exist",
         "FATAL",
-        "3D000",
+        &SqlState::INVALID_CATALOG_NAME,
         "database \"shop\" does not exist",
         "The name in the connection string is wrong, or the database was dropped; without one the user's name \
          counts.",
@@ -260,7 +261,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "The role lacks a right",
         "ERROR",
-        "42501",
+        &SqlState::INSUFFICIENT_PRIVILEGE,
         "permission denied for table accounts",
         "The role may not do what replication needs: `REPLICATION` and SELECT on the source; to write, to create \
          the schema `pgsluice` and to use replication origins on the target.",
@@ -270,7 +271,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "The server is out of connections",
         "FATAL",
-        "53300",
+        &SqlState::TOO_MANY_CONNECTIONS,
         "sorry, too many clients already",
         "`max_connections`, or the role's or the database's own limit, is used up. The source needs a few for the \
          stream and the copy, the target too; `pgsluice check` counts them.",
@@ -280,7 +281,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "The server is starting up or shutting down",
         "FATAL",
-        "57P03",
+        &SqlState::CANNOT_CONNECT_NOW,
         "the database system is starting up",
         "It recovers after a stop or a crash, or is just being stopped.",
         "Wait; read the server's log if it stays so, `log_destination` says where that is.",
@@ -289,7 +290,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "The server ended the session",
         "FATAL",
-        "57P01",
+        &SqlState::ADMIN_SHUTDOWN,
         "terminating connection due to administrator command",
         "The server was stopped, or somebody called `pg_terminate_backend`.",
         "Start the server again if it was stopped; nothing else has to be done. `pgsluice disable` keeps it off \
@@ -299,7 +300,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "The target cannot be written to",
         "ERROR",
-        "25006",
+        &SqlState::READ_ONLY_SQL_TRANSACTION,
         "cannot execute CREATE SCHEMA during recovery",
         "The target is a standby: it was not promoted yet, or the address leads to the wrong one of several. \
          `default_transaction_read_only` alone does no harm.",
@@ -310,7 +311,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "The server's disk is full",
         "ERROR",
-        "53100",
+        &SqlState::DISK_FULL,
         "could not extend file \"base/16384/16385\": No space left on device",
         "A table, its indexes, or WAL that nobody has taken fill the server's disk.",
         "Make room there; `pgsluice status` tells how much WAL the slot keeps, and `max_slot_wal_keep_size` bounds \
@@ -320,7 +321,7 @@ base::catalogue! {
     Kind::Server(_) => said(
         "Another error of a server",
         "ERROR",
-        "XX001",
+        &SqlState::DATA_CORRUPTED,
         "could not read blocks 7..7 in file \"base/16384/16385\": read only 0 of 8192 bytes",
         "Whatever the server says: its words, its SQLSTATE, its detail and its hint are passed on as they came.",
         "Look up the SQLSTATE in PostgreSQL's manual, and read the server's log where `log_destination` leads.",
@@ -365,7 +366,7 @@ base::catalogue! {
     ),
 }
 
-base::catalogue! {
+base::error_reference! {
     /// Ways in which a connection string cannot be read, before anything is
     /// connected.
     #[must_use]
@@ -454,12 +455,12 @@ fn denied(
 fn said(
     title: &'static str,
     severity: &str,
-    code: &str,
+    state: &SqlState,
     message: &str,
     cause: &'static str,
     remedy: &'static str,
     held_by: &'static [HeldBy],
 ) -> [Entry<Error>; 1] {
-    let error = Error::from(ServerError::new(severity, code, message)).at(PLACE);
+    let error = Error::from(ServerError::new(severity, state.code(), message)).at(PLACE);
     entry(Doing::Connecting, title, error, cause, remedy, held_by)
 }

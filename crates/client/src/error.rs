@@ -9,6 +9,7 @@ use std::io;
 use std::time::Duration;
 
 use proto::frame::ServerError;
+use tokio_postgres::error::SqlState;
 
 use crate::denial::{Tls, Unauthenticated, Unsuitable};
 
@@ -158,26 +159,37 @@ impl Error {
     }
 }
 
-/// Connection exceptions (class 08), `admin_shutdown`, `crash_shutdown`,
-/// `cannot_connect_now`, `idle_session_timeout`, `too_many_connections`.
+/// Connection exceptions (class 08), a server that shuts down or starts, and one with no connection left.
 fn is_passing(code: &str) -> bool {
-    code.starts_with("08") || matches!(code, "57P01" | "57P02" | "57P03" | "57P05" | "53300")
+    let is_state = matches!(
+        SqlState::from_code(code),
+        SqlState::ADMIN_SHUTDOWN
+            | SqlState::CRASH_SHUTDOWN
+            | SqlState::CANNOT_CONNECT_NOW
+            | SqlState::IDLE_SESSION_TIMEOUT
+            | SqlState::TOO_MANY_CONNECTIONS
+    );
+    is_state || code.starts_with("08")
 }
 
 /// What to do about a server's refusal, where the server does not say it.
 fn remedy(code: &str) -> Option<&'static str> {
-    Some(match code {
-        "28P01" => {
+    Some(match SqlState::from_code(code) {
+        SqlState::INVALID_PASSWORD => {
             "check the user and the password in the connection string, PGPASSWORD or the password file"
         }
-        "28000" => "check the user, and that pg_hba.conf on the server admits it from here to this database",
-        "3D000" => "check the database name, or create the database",
-        "53300" => "raise max_connections on the server, or the role's connection limit",
-        "25006" => {
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            "check the user, and that pg_hba.conf on the server admits it from here to this database"
+        }
+        SqlState::INVALID_CATALOG_NAME => "check the database name, or create the database",
+        SqlState::TOO_MANY_CONNECTIONS => {
+            "raise max_connections on the server, or the role's connection limit"
+        }
+        SqlState::READ_ONLY_SQL_TRANSACTION => {
             "give a server that can be written to (a primary; target_session_attrs=read-write finds it among several \
              hosts), or see default_transaction_read_only"
         }
-        "53100" => "make room on the server's disk",
+        SqlState::DISK_FULL => "make room on the server's disk",
         _ => return None,
     })
 }
@@ -213,7 +225,8 @@ impl fmt::Display for Error {
                 write!(f, "{error}")?;
                 match remedy(&error.code).filter(|_| error.hint.is_none()) {
                     // The server's words when pg_hba.conf admits only hostssl.
-                    _ if error.code == "28000" && error.message.ends_with("no encryption") => f.write_str(
+                    _ if error.code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION.code()
+ && error.message.ends_with("no encryption") => f.write_str(
                         "; the server may ask for TLS: try sslmode=require, or see pg_hba.conf on the server",
                     ),
                     Some(remedy) => write!(f, "; {remedy}"),

@@ -50,4 +50,5 @@ pub use pipeline::{Pipeline, PipelineResult, SAYS_HOW_FAR};
 pub use session::{Session, connect};
 pub use snapshot::SnapshotText;
 pub use startup::Replication;
+pub use tokio_postgres::error::SqlState;
 pub use wire::Wire;

@@ -1,30 +1,18 @@
 //! The few fields of an X.509 certificate that rustls keeps to itself.
 //!
-//! Handed: a certificate as the peer sent it, so nothing in it is believed:
-//! every length is checked, anything unexpected gives `None`. This is no
-//! verification; who signed what is rustls's business.
+//! The certificate is as the peer sent it, before anybody is authenticated. `x509-parser` checks every
+//! length; a certificate that it cannot read gives `None`. This is no verification: rustls decides who
+//! signed what.
 //!
-//! Source: RFC 5280, sections 4.1 and 4.2.1.6; DER as in X.690.
+//! Source: RFC 5280, sections 4.1 and 4.2.1.6.
 
-/// Contents of the object identifiers needed here.
-mod oid {
-    pub(super) const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-    pub(super) const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
-    /// 1.2.840.113549.1.1, the last byte says which.
-    pub(super) const PKCS1: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01];
-    /// 1.2.840.10045.4.3, the last byte says which.
-    pub(super) const ECDSA_SHA2: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03];
-    pub(super) const ECDSA_SHA1: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x01];
-}
-
-const INTEGER: u8 = 0x02;
-const OBJECT_IDENTIFIER: u8 = 0x06;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-const VERSION: u8 = 0xa0;
-const EXTENSIONS: u8 = 0xa3;
+use x509_parser::asn1_rs::{Oid, oid};
+use x509_parser::oid_registry::{
+    OID_PKCS1_MD5WITHRSAENC, OID_PKCS1_SHA1WITHRSA, OID_PKCS1_SHA256WITHRSA, OID_PKCS1_SHA384WITHRSA,
+    OID_PKCS1_SHA512WITHRSA, OID_SIG_ECDSA_WITH_SHA256, OID_SIG_ECDSA_WITH_SHA384, OID_SIG_ECDSA_WITH_SHA512,
+    OID_X509_EXT_SUBJECT_ALT_NAME,
+};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Certificate<'a> {
@@ -48,149 +36,37 @@ pub(crate) enum SignatureHash {
     Sha512,
 }
 
-/// Tag, contents, and the same with tag and length.
-struct Element<'a> {
-    tag: u8,
-    content: &'a [u8],
-    whole: &'a [u8],
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn element(&mut self) -> Option<Element<'a>> {
-        let (&[tag, first], rest) = self.0.split_first_chunk::<2>()?;
-        // One to four bytes of length; what is longer is no certificate.
-        let (length, header) = match first {
-            0..=0x7f => (usize::from(first), 2),
-            0x81..=0x84 => {
-                let count = usize::from(first & 0x7f);
-                let bytes = rest.get(..count)?;
-                (bytes.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)), 2 + count)
-            }
-            _ => return None,
-        };
-        let whole = self.0.get(..header.checked_add(length)?)?;
-        self.0 = &self.0[whole.len()..];
-        Some(Element { tag, content: &whole[header..], whole })
-    }
-
-    fn expect(&mut self, tag: u8) -> Option<Element<'a>> {
-        self.element().filter(|element| element.tag == tag)
-    }
-
-    fn enter(&mut self, tag: u8) -> Option<Reader<'a>> {
-        self.expect(tag).map(|element| Reader(element.content))
-    }
-
-    fn has(&self, tag: u8) -> bool {
-        self.0.first() == Some(&tag)
-    }
-}
-
 impl<'a> Certificate<'a> {
     pub(crate) fn parse(der: &'a [u8]) -> Option<Certificate<'a>> {
-        let mut certificate = Reader(der).enter(SEQUENCE)?;
-        let mut body = certificate.enter(SEQUENCE)?;
-        let algorithm = certificate.enter(SEQUENCE)?.expect(OBJECT_IDENTIFIER)?.content;
-        if body.has(VERSION) {
-            body.expect(VERSION)?;
-        }
-        body.expect(INTEGER)?;
-        // Signature algorithm and issuer.
-        body.expect(SEQUENCE)?;
-        body.expect(SEQUENCE)?;
-        let mut validity = body.enter(SEQUENCE)?;
-        let validity = (time(&validity.element()?)?, time(&validity.element()?)?);
-        let common_name = common_name(body.enter(SEQUENCE)?);
-        let public_key = body.expect(SEQUENCE)?.whole;
-        let mut has_alt_names = false;
-        while let Some(element) = body.element() {
-            if element.tag == EXTENSIONS {
-                has_alt_names = contains_alt_names(element.content)?;
-            }
-        }
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let body = &certificate.tbs_certificate;
+        let common_name = body.subject.iter_common_name().last();
         Some(Certificate {
-            public_key,
-            signature_hash: signature_hash(algorithm),
-            validity,
-            common_name,
-            has_alt_names,
+            public_key: body.subject_pki.raw,
+            signature_hash: signature_hash(&certificate.signature_algorithm.algorithm),
+            validity: (body.validity.not_before.timestamp(), body.validity.not_after.timestamp()),
+            common_name: common_name.and_then(|name| std::str::from_utf8(name.attr_value().data).ok()),
+            has_alt_names: body.extensions().iter().any(|one| one.oid == OID_X509_EXT_SUBJECT_ALT_NAME),
         })
     }
 }
 
-fn signature_hash(algorithm: &[u8]) -> Option<SignatureHash> {
+fn signature_hash(algorithm: &Oid<'_>) -> Option<SignatureHash> {
     use SignatureHash::{Sha256, Sha384, Sha512};
-    if algorithm == oid::ECDSA_SHA1 {
-        return Some(Sha256);
-    }
-    let (&last, family) = algorithm.split_last()?;
-    match (family, last) {
-        // MD5, SHA-1, SHA-256.
-        (oid::PKCS1, 4 | 5 | 11) | (oid::ECDSA_SHA2, 2) => Some(Sha256),
-        (oid::PKCS1, 12) | (oid::ECDSA_SHA2, 3) => Some(Sha384),
-        (oid::PKCS1, 13) | (oid::ECDSA_SHA2, 4) => Some(Sha512),
-        _ => None,
-    }
-}
-
-fn common_name(mut subject: Reader<'_>) -> Option<&str> {
-    let mut found = None;
-    while let Some(mut set) = subject.enter(SET) {
-        while let Some(mut attribute) = set.enter(SEQUENCE) {
-            let kind = attribute.expect(OBJECT_IDENTIFIER)?.content;
-            let value = attribute.element()?;
-            if kind == oid::COMMON_NAME {
-                found = std::str::from_utf8(value.content).ok();
-            }
-        }
-    }
-    found
-}
-
-fn contains_alt_names(extensions: &[u8]) -> Option<bool> {
-    let mut extensions = Reader(extensions).enter(SEQUENCE)?;
-    while let Some(mut extension) = extensions.enter(SEQUENCE) {
-        if extension.expect(OBJECT_IDENTIFIER)?.content == oid::SUBJECT_ALT_NAME {
-            return Some(true);
-        }
-    }
-    Some(false)
-}
-
-/// `YYMMDDHHMMSSZ` (years 1950 to 2049) or `YYYYMMDDHHMMSSZ`.
-fn time(element: &Element<'_>) -> Option<i64> {
-    let text = std::str::from_utf8(element.content).ok()?.strip_suffix('Z')?;
-    if !text.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    let (year, rest) = match element.tag {
-        UTC_TIME if text.len() == 12 => {
-            let year: i64 = text[..2].parse().ok()?;
-            (if year < 50 { 2000 + year } else { 1900 + year }, &text[2..])
-        }
-        GENERALIZED_TIME if text.len() == 14 => (text[..4].parse().ok()?, &text[4..]),
-        _ => return None,
-    };
-    let part = |at: usize| rest[at..at + 2].parse::<i64>().ok();
-    let (month, day) = (part(0)?, part(2)?);
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    Some(days_from_epoch(year, month, day) * 86_400 + part(4)? * 3600 + part(6)? * 60 + part(8)?)
-}
-
-/// Days from 1970-01-01 in the Gregorian calendar. The year is counted from
-/// March, so that the leap day is its last, in eras of 400 years.
-fn days_from_epoch(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    // 719468 days lie between 0000-03-01 and 1970-01-01.
-    era * 146_097 + day_of_era - 719_468
+    // ecdsa-with-SHA1, which the registry lacks.
+    let ecdsa_with_sha1 = oid!(1.2.840.10045.4.1);
+    let hashes = [
+        (OID_PKCS1_MD5WITHRSAENC, Sha256),
+        (OID_PKCS1_SHA1WITHRSA, Sha256),
+        (OID_PKCS1_SHA256WITHRSA, Sha256),
+        (OID_PKCS1_SHA384WITHRSA, Sha384),
+        (OID_PKCS1_SHA512WITHRSA, Sha512),
+        (ecdsa_with_sha1, Sha256),
+        (OID_SIG_ECDSA_WITH_SHA256, Sha256),
+        (OID_SIG_ECDSA_WITH_SHA384, Sha384),
+        (OID_SIG_ECDSA_WITH_SHA512, Sha512),
+    ];
+    hashes.into_iter().find(|(known, _)| known == algorithm).map(|(_, hash)| hash)
 }
 
 /// Whether `pattern` of a certificate names `host`: equal but for case, or
@@ -208,6 +84,8 @@ pub(crate) fn name_matches(pattern: &str, host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -255,6 +133,78 @@ mod tests {
             ("d*.example", "db.example", false),
         ] {
             assert_eq!(name_matches(pattern, host), expected, "{pattern} {host}");
+        }
+    }
+
+    /// A certificate with a common name, an alternative name and a key usage: every kind of field.
+    fn sample() -> Vec<u8> {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["a.example".into()]).unwrap();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "db.example");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
+        params.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    /// One change at a place, which is taken modulo the length.
+    #[derive(Clone, Debug)]
+    enum Damage {
+        Byte(usize, u8),
+        Removed(usize, usize),
+        Inserted(usize, Vec<u8>),
+        Cut(usize),
+    }
+
+    fn damage() -> impl Strategy<Value = Damage> {
+        prop_oneof![
+            4 => (any::<usize>(), any::<u8>()).prop_map(|(at, byte)| Damage::Byte(at, byte)),
+            1 => (any::<usize>(), 1..9_usize).prop_map(|(at, count)| Damage::Removed(at, count)),
+            1 => (any::<usize>(), prop::collection::vec(any::<u8>(), 1..9))
+                .prop_map(|(at, bytes)| Damage::Inserted(at, bytes)),
+            1 => any::<usize>().prop_map(Damage::Cut),
+        ]
+    }
+
+    fn damaged(mut der: Vec<u8>, damage: &[Damage]) -> Vec<u8> {
+        for change in damage {
+            let length = der.len().max(1);
+            match change {
+                Damage::Byte(at, byte) => {
+                    der.iter_mut().skip(at % length).take(1).for_each(|old| *old = *byte)
+                }
+                Damage::Removed(at, count) => {
+                    let at = at % length;
+                    der.drain(at.min(der.len())..(at + count).min(der.len()));
+                }
+                Damage::Inserted(at, bytes) => {
+                    let at = (at % length).min(der.len());
+                    der.splice(at..at, bytes.iter().copied());
+                }
+                Damage::Cut(at) => der.truncate(at % length),
+            }
+        }
+        der
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn a_damaged_certificate_is_refused_or_read_within_its_bytes(
+            damage in prop::collection::vec(damage(), 1..6)
+        ) {
+            static SAMPLE: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(sample);
+            let der = damaged(SAMPLE.clone(), &damage);
+            if let Some(parsed) = Certificate::parse(&der) {
+                let within = |part: &[u8]| der.as_ptr_range().contains(&part.as_ptr()) || part.is_empty();
+                prop_assert!(within(parsed.public_key) && parsed.public_key.len() < der.len());
+                prop_assert!(parsed.common_name.is_none_or(|name| within(name.as_bytes())));
+            }
+        }
+
+        #[test]
+        fn bytes_that_are_no_certificate_are_refused(der in prop::collection::vec(any::<u8>(), 0..256)) {
+            prop_assert_eq!(Certificate::parse(&der), None);
         }
     }
 }

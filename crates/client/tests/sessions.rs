@@ -182,6 +182,7 @@ fn a_running_query_can_be_cancelled() {
         let asking = async {
             loop {
                 canceller.cancel().await.unwrap();
+                // Between two requests, which are repeated until one counts.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -197,6 +198,7 @@ fn a_running_query_can_be_cancelled() {
         let asking = async {
             loop {
                 canceller.cancel().await.unwrap();
+                // Between two requests, which are repeated until one counts.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

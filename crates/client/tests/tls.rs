@@ -263,6 +263,7 @@ fn a_cancel_request_is_encrypted_too() {
         let asking = async {
             loop {
                 canceller.cancel().await.unwrap();
+                // Between two requests, which are repeated until one counts.
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use client::SqlState;
 use source::publication::TableName;
 
 /// A first copy that did not come to its end. Finished tables stay finished.
@@ -125,7 +126,7 @@ impl Error {
 /// Transaction rollback (40), insufficient resources (53), operator
 /// intervention (57), and a lock that was not to be had in time.
 fn is_passing(code: &str) -> bool {
-    matches!(&code[..2.min(code.len())], "40" | "53" | "57") || code == "55P03"
+    matches!(&code[..2.min(code.len())], "40" | "53" | "57") || code == SqlState::LOCK_NOT_AVAILABLE.code()
 }
 
 /// Where in the COPY it was, without the value: `line 5, column v`.

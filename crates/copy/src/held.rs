@@ -6,23 +6,22 @@
 //! must be what they are.
 
 use base::quote_literal;
-use client::Wire;
+use client::{SqlState, Wire};
 use source::publication::TableKind;
 
 use crate::error::{Error, Kind};
 use crate::job::CopyJob;
-
-/// `undefined_table`.
-const UNDEFINED: &str = "42P01";
 
 /// Locks the job's table, with its partitions, until the transaction ends, against everything that writes it anew.
 ///
 /// # Errors
 /// [`Kind::Rewritten`] where that was done since the snapshot; the connection can be used then. That of the server else.
 pub(crate) async fn hold(source: &mut Wire, job: &CopyJob) -> Result<(), Error> {
-    let rows = source.query(&statements(job)).await.map_err(|cause| match cause.sqlstate() {
-        Some(UNDEFINED) => Error::new(Kind::Dropped),
-        _ => Error::client("lock it on the source")(cause),
+    let rows = source.query(&statements(job)).await.map_err(|cause| {
+        match cause.sqlstate().map(SqlState::from_code) {
+            Some(SqlState::UNDEFINED_TABLE) => Error::new(Kind::Dropped),
+            _ => Error::client("lock it on the source")(cause),
+        }
     })?;
     let others = rows.first().and_then(|row| row.first()?.as_deref());
     if others == Some("0") { Ok(()) } else { Err(Error::new(Kind::Rewritten)) }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Lsn;
-use base::flight::{self, Phase};
-use client::{ConnInfo, Wire};
+use base::crash_phases::{self, Phase};
+use client::{ConnInfo, SqlState, Wire};
 use source::publication::{TableKind, TableName};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -153,8 +153,6 @@ async fn copy_all(
 /// A further worker only makes it faster: where a server has no connection
 /// left for it, the others do its part.
 async fn further_worker(shared: Arc<Shared>) -> Result<(), Error> {
-    /// `too_many_connections`.
-    const NONE_LEFT: &str = "53300";
     let Attempt { source, target, snapshot, options, .. } = &shared.attempt;
     let connected = async {
         let source = session::connect_source(source, snapshot, options).await?;
@@ -162,7 +160,7 @@ async fn further_worker(shared: Arc<Shared>) -> Result<(), Error> {
     };
     match connected.await {
         Ok((source, target)) => work(&shared, source, target).await,
-        Err(error) if error.sqlstate() == Some(NONE_LEFT) => {
+        Err(error) if error.sqlstate() == Some(SqlState::TOO_MANY_CONNECTIONS.code()) => {
             tracing::warn!(%error, "first copy goes on with fewer connections");
             Ok(())
         }
@@ -178,7 +176,7 @@ async fn work(shared: &Shared, mut source: Wire, mut target: Wire) -> Result<(),
         let (Claim::Start { table } | Claim::Range { table, .. }) = claim;
         current = Some(table);
         let name = &shared.tables[table].job.table.name;
-        let _copying = flight::inside(Phase::Copy);
+        let _copying = crash_phases::inside(Phase::Copy);
         match claim {
             Claim::Start { table } => start_table(shared, table, &mut source, &mut target).await,
             Claim::Range { table, unit } => copy_range(shared, table, unit, &mut source, &mut target).await,

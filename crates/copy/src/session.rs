@@ -1,7 +1,7 @@
 //! The connections of a worker, set up so that both ends mean the same by
 //! the same bytes.
 
-use client::{ConnInfo, Replication, Wire};
+use client::{ConnInfo, Replication, SqlState, Wire};
 
 use crate::error::{Error, Kind};
 use crate::run::{Options, Snapshot};
@@ -61,9 +61,9 @@ SET LOCAL enable_indexscan TO off;
 SET LOCAL enable_indexonlyscan TO off;
 SET LOCAL enable_bitmapscan TO off";
 
-/// What `SET TRANSACTION SNAPSHOT` says of a snapshot nobody exports any more:
-/// `invalid_parameter_value`, from 16 on also `undefined_object`.
-const SNAPSHOT_GONE: [&str; 2] = ["22023", "42704"];
+/// What `SET TRANSACTION SNAPSHOT` says of a snapshot nobody exports any more;
+/// the second from 16 on.
+const SNAPSHOT_GONE: [SqlState; 2] = [SqlState::INVALID_PARAMETER_VALUE, SqlState::UNDEFINED_OBJECT];
 
 /// A connection to the source in a transaction with the given snapshot.
 pub(crate) async fn connect_source(
@@ -82,7 +82,9 @@ pub(crate) async fn connect_source(
     let import = format!("SET TRANSACTION SNAPSHOT {}", base::quote_literal(&snapshot.name));
     match wire.query(&import).await {
         Ok(_) => Ok(wire),
-        Err(error) if error.sqlstate().is_some_and(|code| SNAPSHOT_GONE.contains(&code)) => {
+        Err(error)
+            if error.sqlstate().is_some_and(|code| SNAPSHOT_GONE.contains(&SqlState::from_code(code))) =>
+        {
             Err(Error::new(Kind::SnapshotGone(error)))
         }
         Err(error) => Err(failed(error)),
@@ -92,8 +94,6 @@ pub(crate) async fn connect_source(
 /// A connection to the target that writes as replication does: ordinary
 /// triggers, rules and foreign keys are not looked at.
 pub(crate) async fn connect_target(info: &ConnInfo, options: &Options) -> Result<Wire, Error> {
-    /// `insufficient_privilege`.
-    const REFUSED: &str = "42501";
     let mut wire = Wire::connect(info, &options.application_name, Replication::Off, &SETTINGS)
         .await
         .map_err(Error::client("connect to the target"))?;
@@ -105,8 +105,15 @@ pub(crate) async fn connect_target(info: &ConnInfo, options: &Options) -> Result
     }
     match wire.query("SET session_replication_role TO replica").await {
         Ok(_) => Ok(wire),
-        Err(error) if error.sqlstate() == Some(REFUSED) && options.allow_triggers => Ok(wire),
-        Err(error) if error.sqlstate() == Some(REFUSED) => Err(Error::new(Kind::NotReplica)),
+        Err(error)
+            if error.sqlstate() == Some(SqlState::INSUFFICIENT_PRIVILEGE.code())
+                && options.allow_triggers =>
+        {
+            Ok(wire)
+        }
+        Err(error) if error.sqlstate() == Some(SqlState::INSUFFICIENT_PRIVILEGE.code()) => {
+            Err(Error::new(Kind::NotReplica))
+        }
         Err(error) => Err(failed(error)),
     }
 }

@@ -2,7 +2,7 @@
 //! emptying. All on the target.
 
 use base::Lsn;
-use client::Wire;
+use client::{SqlState, Wire};
 
 use crate::record::{CopyRecord, Recorded};
 use crate::session::first_text;
@@ -78,15 +78,16 @@ async fn is_empty(target: &mut Wire, job: &CopyJob) -> Result<bool, Error> {
 
 /// Removes the rows of an unfinished attempt.
 async fn empty(target: &mut Wire, job: &CopyJob) -> Result<(), Error> {
-    /// `feature_not_supported`: another table's foreign key refers to it;
-    /// `insufficient_privilege`: TRUNCATE is a right of its own.
-    const NOT_TRUNCATED: [&str; 2] = ["0A000", "42501"];
+    /// Another table's foreign key refers to it; TRUNCATE is a right of its own.
+    const NOT_TRUNCATED: [SqlState; 2] = [SqlState::FEATURE_NOT_SUPPORTED, SqlState::INSUFFICIENT_PRIVILEGE];
     let failed = Error::client("empty it on the target, where an earlier attempt left rows");
     let table = target_only(job);
     target.query("SAVEPOINT pgsluice_empty").await.map_err(failed)?;
     match target.query(&format!("TRUNCATE {table}")).await {
         Ok(_) => {}
-        Err(error) if error.sqlstate().is_some_and(|code| NOT_TRUNCATED.contains(&code)) => {
+        Err(error)
+            if error.sqlstate().is_some_and(|code| NOT_TRUNCATED.contains(&SqlState::from_code(code))) =>
+        {
             target.query("ROLLBACK TO SAVEPOINT pgsluice_empty").await.map_err(failed)?;
             target.query(&format!("DELETE FROM {table}")).await.map_err(failed)?;
         }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use apply::Reached;
 use base::{Lsn, SubscriptionName, quote_ident};
-use client::{ConnInfo, Session};
+use client::{ConnInfo, Session, SqlState};
 use serde::Serialize;
 use source::slot::{drop_slot, slot_state};
 use tokio_postgres::types::PgLsn;
@@ -44,12 +44,6 @@ const BUSY_BOUND: Duration = Duration::from_secs(5);
 
 /// Time between two looks at what is in use.
 const BUSY_POLL: Duration = Duration::from_millis(200);
-
-/// `object_in_use`
-const OBJECT_IN_USE: &str = "55006";
-
-/// `dependent_objects_still_exist`
-const DEPENDENTS_EXIST: &str = "2BP01";
 
 /// What the target's state says of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -158,12 +152,6 @@ enum Kind {
 }
 
 impl Error {
-    /// A server could not be reached or refused the connection.
-    #[must_use]
-    pub fn is_unreachable(&self) -> bool {
-        matches!(self.0, Kind::Connect { .. })
-    }
-
     /// Something runs the subscription.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
@@ -454,7 +442,7 @@ pub async fn drop_source(
             }
             Ok(false) => return Ok(()),
             // Taken between the look and the drop: look again.
-            Err(error) if error.sqlstate() == Some(OBJECT_IN_USE) => {}
+            Err(error) if error.sqlstate() == Some(SqlState::OBJECT_IN_USE.code()) => {}
             Err(cause) => return Err(Error(Kind::Source { cause })),
         }
     }
@@ -479,11 +467,13 @@ pub async fn drop_target(
     loop {
         match drop_target_once(target, subscription, force).await {
             Err(Error(Kind::Query { cause, .. }))
-                if cause.sqlstate() == Some(OBJECT_IN_USE) && Instant::now() < deadline =>
+                if cause.sqlstate() == Some(SqlState::OBJECT_IN_USE.code()) && Instant::now() < deadline =>
             {
                 tokio::time::sleep(BUSY_POLL).await;
             }
-            Err(Error(Kind::Query { cause, .. })) if cause.sqlstate() == Some(OBJECT_IN_USE) => {
+            Err(Error(Kind::Query { cause, .. }))
+                if cause.sqlstate() == Some(SqlState::OBJECT_IN_USE.code()) =>
+            {
                 let what = "a replication origin on the target".to_owned();
                 return Err(Error(Kind::InUse { what, by: format!("a session ({cause})") }));
             }
@@ -620,7 +610,7 @@ pub(crate) async fn remove_rows(
             removed.push("schema \"pgsluice\" on the target".to_owned());
             Ok(())
         }
-        Err(error) if error.code().is_some_and(|code| code.code() == DEPENDENTS_EXIST) => {
+        Err(error) if error.code() == Some(&SqlState::DEPENDENT_OBJECTS_STILL_EXIST) => {
             tracing::warn!("schema pgsluice stays on the target: it holds objects that are not pgsluice's");
             savepoint.rollback().await
         }

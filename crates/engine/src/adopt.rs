@@ -42,7 +42,7 @@ mod take;
 use std::time::{Duration, Instant};
 
 use base::{Lsn, SubscriptionName};
-use client::{ConnInfo, Session};
+use client::{ConnInfo, Session, SqlState};
 use source::slot::{self, SlotState};
 use tokio_postgres::GenericClient;
 
@@ -163,8 +163,7 @@ impl Failed {
     }
 
     fn is_in_use(&self) -> bool {
-        // object_in_use
-        matches!(self, Failed::Query(error) if error.code().is_some_and(|code| code.code() == "55006"))
+        matches!(self, Failed::Query(error) if error.code() == Some(&SqlState::OBJECT_IN_USE))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use base::catalogue::{Doing, Entry, HeldBy, carried, entry};
+use base::error_reference::{Doing, Entry, HeldBy, carried, entry};
 use base::{Lsn, PgVersion, SubscriptionName};
 use source::publication::TableName;
 
@@ -50,7 +50,7 @@ const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_t
 const COPY_AGAIN: &str =
     "Run `pgsluice drop`, empty the tables on the target, and `pgsluice run` copies them again.";
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a pipeline fails, or handing one over does.
     #[must_use]
     pub fn catalogue() -> Error where error is error.kind() => Kind;

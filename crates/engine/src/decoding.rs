@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress, SubscriptionName, Xid};
 use bytes::{Bytes, BytesMut};
 use catalog::Catalog;
@@ -683,7 +683,7 @@ impl Keeper {
         let (path, lsn) = (self.path.clone(), restart.lsn());
         let (done, saving) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            let _keep = flight::inside(Phase::Keep);
+            let _keep = crash_phases::inside(Phase::Keep);
             let saved = restart.save(&path);
             // Who wanted to know may have gone.
             let _ =

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use apply::{PartitionRow, State, Suspicion};
 use base::Lsn;
-use client::Session;
+use client::{Session, SqlState};
 use source::publication::{self, PublishedTable};
 use tokio::time::Instant;
 
@@ -197,8 +197,7 @@ async fn fill_bounds(
     source.batch_execute("SET lock_timeout = 0").await.map_err(failed)?;
     let rows = match rows {
         Ok(rows) => rows,
-        // lock_not_available
-        Err(error) if error.sqlstate() == Some("55P03") => return Ok(false),
+        Err(error) if error.sqlstate() == Some(SqlState::LOCK_NOT_AVAILABLE.code()) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
     let bounds: BTreeMap<u32, String> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();

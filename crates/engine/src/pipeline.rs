@@ -38,6 +38,7 @@ use source::slot::{self, Fork, SlotState, SystemIdentity};
 use source::stream::{Heard, QUEUE_BLOCKS};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use txn::Block;
 
 pub(crate) use self::copied_from::learn_at_adoption;
@@ -585,7 +586,7 @@ impl Attempt<'_> {
         );
         let flow = Flow {
             stream,
-            applying: AbortOnDrop(tokio::spawn(applying)),
+            applying: AbortOnDropHandle::new(tokio::spawn(applying)),
             progress,
             state: ends.state,
             joins,
@@ -668,19 +669,10 @@ pub(crate) fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> 
     }
 }
 
-/// A task that ends with its owner.
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Everything in motion.
 struct Flow {
     stream: Feed,
-    applying: AbortOnDrop<Result<(), apply::Error>>,
+    applying: AbortOnDropHandle<Result<(), apply::Error>>,
     progress: Arc<Progress>,
     state: State,
     joins: Joins,
@@ -704,9 +696,9 @@ impl Flow {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
                 // The queue was refused: the applier has something to say.
                 ended?;
-                return Err(applier_end((&mut self.applying.0).await));
+                return Err(applier_end((&mut self.applying).await));
             }
-            ended = &mut self.applying.0 => return Err(applier_end(ended)),
+            ended = &mut self.applying => return Err(applier_end(ended)),
             failed = apply::flush_continuously(&self.state, &self.progress) => {
                 let Err(error) = failed else { return Ok(()) };
                 return Err(self.reason(error).await);
@@ -733,7 +725,7 @@ impl Flow {
         // In order: no more input, the batch in hand, its flush, the report.
         stopping.cancel();
         drop(blocks);
-        if let Ok(Err(error)) = (&mut self.applying.0).await {
+        if let Ok(Err(error)) = (&mut self.applying).await {
             tracing::warn!("while stopping: {}", base::with_causes(&error));
             return Ok(());
         }
@@ -747,7 +739,7 @@ impl Flow {
     /// who writes.
     async fn reason(&mut self, lost: apply::Error) -> Error {
         if lost.is_unexplained()
-            && let Ok(ended) = tokio::time::timeout(LAST_WORDS, &mut self.applying.0).await
+            && let Ok(ended) = tokio::time::timeout(LAST_WORDS, &mut self.applying).await
         {
             return applier_end(ended);
         }

@@ -15,6 +15,8 @@
 
 use std::time::Duration;
 
+use client::SqlState;
+
 use crate::error::{Error, Kind};
 
 /// What comes after an error: see the table.
@@ -73,9 +75,10 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
     }
 }
 
-/// `insufficient_privilege`, `invalid_catalog_name`.
+/// Without the right, or without the database, the next attempt would fail, too.
 fn is_missing_right(sqlstate: Option<&str>) -> bool {
-    matches!(sqlstate, Some("42501" | "3D000"))
+    let state = sqlstate.map(SqlState::from_code);
+    matches!(state, Some(SqlState::INSUFFICIENT_PRIVILEGE | SqlState::INVALID_CATALOG_NAME))
 }
 
 /// Waits between attempts.

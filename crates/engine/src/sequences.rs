@@ -14,13 +14,10 @@
 //! setting are one statement, and the gap a few microseconds.
 
 use base::quote_ident;
-use client::Session;
+use client::{Session, SqlState};
 use serde::Serialize;
 
 use crate::admin::Error;
-
-/// `insufficient_privilege`
-const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// Sequences read by one statement; bounds its length.
 const CHUNK: usize = 200;
@@ -205,7 +202,7 @@ JOIN pg_catalog.pg_roles r ON r.oid = c.relowner WHERE c.oid = $1::text::pg_cata
     let savepoint = transaction.transaction().await?;
     match savepoint.batch_execute(&format!("ALTER SEQUENCE {quoted} OWNER TO {owner}")).await {
         Ok(()) => savepoint.commit().await?,
-        Err(error) if error.code().is_some_and(|code| code.code() == INSUFFICIENT_PRIVILEGE) => {
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             savepoint.rollback().await?;
         }
         Err(error) => return Err(error),

@@ -9,7 +9,7 @@ mod tests;
 
 use std::fmt::Write as _;
 
-use base::catalogue::{Doing, Entry, HeldBy};
+use base::error_reference::{Doing, Entry, HeldBy};
 use engine::{Verdict, admin, control};
 
 use crate::command::decode::{from_output, from_segments};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::SubscriptionName;
-use client::{ConnInfo, Session};
+use client::{ConnInfo, Session, SqlState};
 use tokio::task::JoinSet;
 
 use crate::create::refused;
@@ -148,11 +148,9 @@ async fn run(
 /// A further worker only makes it faster: where the server has no connection
 /// left for it, the others do its part.
 async fn further_worker(group: Arc<Group>) -> Result<(), Error> {
-    /// `too_many_connections`.
-    const NONE_LEFT: &str = "53300";
     match group.build.connect().await {
         Ok(session) => work(group, session).await,
-        Err(error) if error.sqlstate() == Some(NONE_LEFT) => {
+        Err(error) if error.sqlstate() == Some(SqlState::TOO_MANY_CONNECTIONS.code()) => {
             tracing::warn!(%error, "the schema goes on with fewer connections");
             Ok(())
         }
@@ -178,12 +176,10 @@ async fn work(group: Arc<Group>, session: Session) -> Result<(), Error> {
 /// at a partitioned table, or autovacuum. What the others have built is too
 /// dear to begin the attempt anew for that.
 async fn persist(group: &Group, step: &Step, session: &Session) -> Result<bool, Error> {
-    /// `deadlock_detected`.
-    const DEADLOCK: &str = "40P01";
     const TRIES_MAX: usize = 5;
     for _ in 1..TRIES_MAX {
         match carry_out(group, step, session).await {
-            Err(error) if error.sqlstate() == Some(DEADLOCK) => {
+            Err(error) if error.sqlstate() == Some(SqlState::T_R_DEADLOCK_DETECTED.code()) => {
                 tracing::debug!("{error}; trying again");
                 let failed = |error| refused(session, &step.object, "ROLLBACK", error);
                 session.batch_execute("ROLLBACK").await.map_err(failed)?;
@@ -196,10 +192,8 @@ async fn persist(group: &Group, step: &Step, session: &Session) -> Result<bool, 
 
 /// Carries out one step; false if it is left for the dump's order.
 async fn carry_out(group: &Group, step: &Step, session: &Session) -> Result<bool, Error> {
-    /// `undefined_table`, `undefined_function`, `undefined_object`.
-    const UNFOUND: [&str; 3] = ["42P01", "42883", "42704"];
-    /// `foreign_key_violation`.
-    const DOES_NOT_HOLD: &str = "23503";
+    const UNFOUND: [SqlState; 3] =
+        [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_FUNCTION, SqlState::UNDEFINED_OBJECT];
     let build = &group.build;
     let failed = |error| refused(session, &step.object, "", error);
     if !build.begin(session, step).await.map_err(failed)? {
@@ -210,14 +204,14 @@ async fn carry_out(group: &Group, step: &Step, session: &Session) -> Result<bool
         session.batch_execute("COMMIT").await.map_err(failed)?;
         return Ok(true);
     };
-    let code = error.code().map_or("", |code| code.code()).to_owned();
-    let is_unfound = UNFOUND.contains(&code.as_str());
+    let is_unfound = error.code().is_some_and(|code| UNFOUND.contains(code));
+    let does_not_hold = error.code() == Some(&SqlState::FOREIGN_KEY_VIOLATION);
     let is_comment = step.object.starts_with("COMMENT ");
-    if !(code == DOES_NOT_HOLD || is_unfound) {
+    if !(does_not_hold || is_unfound) {
         return Err(refused(session, &step.object, &statement, error));
     }
     session.batch_execute("ROLLBACK").await.map_err(failed)?;
-    if code == DOES_NOT_HOLD && step.stage == Stage::ForeignKey {
+    if does_not_hold && step.stage == Stage::ForeignKey {
         validate::put_off(build, step, session).await?;
         return Ok(true);
     }

@@ -1,6 +1,7 @@
 //! Every error of bringing a schema over, for docs/errors.md.
 
-use base::catalogue::{Doing, Entry, HeldBy, entry};
+use base::error_reference::{Doing, Entry, HeldBy, entry};
+use client::SqlState;
 use proto::frame::ServerError;
 
 use crate::error::Kind;
@@ -11,7 +12,7 @@ const PG_DUMP: HeldBy =
 const REFUSED: HeldBy = ("pgsluice scenarios", "what_the_target_does_not_take_is_named_and_nothing_is_left");
 const RIGHTS: HeldBy = ("pgsluice scenarios", "rights_that_are_missing_are_named_and_nothing_is_left");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a schema is not created.
     #[must_use]
     pub fn catalogue() -> Error where error is error.kind() => Kind;
@@ -88,7 +89,7 @@ base::catalogue! {
         Kind::Client {
             attempt: "create EXTENSION hstore on the target (CREATE EXTENSION IF NOT EXISTS hstore)".to_owned(),
             cause: ServerError::new("ERROR", "0A000", "extension \"hstore\" is not available").into(),
-            remedy: crate::create::remedy("0A000", "EXTENSION hstore"),
+            remedy: crate::create::remedy(SqlState::FEATURE_NOT_SUPPORTED.code(), "EXTENSION hstore"),
         },
         "An extension is not installed there, an object exists already, the role may not create it, or the target is \
          of another version. Nothing is left behind before the copy.",

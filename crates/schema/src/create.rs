@@ -6,7 +6,7 @@
 //! not after it.
 
 use base::SubscriptionName;
-use client::{ConnInfo, Session};
+use client::{ConnInfo, Session, SqlState};
 
 use crate::build::run_all;
 use crate::plan::{Schema, Step};
@@ -74,14 +74,13 @@ impl Schema {
 /// back. Each needs locks until then, which may be more than the target has
 /// room for: then it is not known whether it takes them all.
 async fn rehearse(session: &Session, steps: &[Step]) -> Result<(), Error> {
-    /// `out_of_memory`: the lock table is full.
-    const NO_ROOM: &str = "53200";
     let failed = |error| Error::client("try the rest of the schema on the target", session.error(error));
     session.batch_execute("SAVEPOINT rehearsal").await.map_err(failed)?;
     for step in steps {
         match run_all(session, &step.statements).await {
             Ok(()) => {}
-            Err((_, error)) if error.code().is_some_and(|code| code.code() == NO_ROOM) => {
+            // The lock table is full.
+            Err((_, error)) if error.code() == Some(&SqlState::OUT_OF_MEMORY) => {
                 tracing::info!(
                     "the target's lock table has no room to try all indexes and constraints before the copy \
                      (max_locks_per_transaction): the first {} were tried",
@@ -127,20 +126,21 @@ fn shown(statement: &str) -> String {
 }
 
 pub(crate) fn remedy(code: &str, object: &str) -> Option<String> {
-    let text = match code {
-        // undefined_file, feature_not_supported
-        "58P01" | "0A000" if object.starts_with("EXTENSION ") => {
+    let text = match SqlState::from_code(code) {
+        SqlState::UNDEFINED_FILE | SqlState::FEATURE_NOT_SUPPORTED if object.starts_with("EXTENSION ") => {
             "install the extension's package on the target's machine, or drop the extension on the source if nothing needs it"
         }
-        "42501" => {
+        SqlState::INSUFFICIENT_PRIVILEGE => {
             "let a role that may create it run this start, a superuser for some; or GRANT CREATE ON the target's \
              DATABASE and SCHEMA to this one"
         }
-        // duplicate_schema, _table, _object, _function
-        "42P06" | "42P07" | "42710" | "42723" => {
+        SqlState::DUPLICATE_SCHEMA
+        | SqlState::DUPLICATE_TABLE
+        | SqlState::DUPLICATE_OBJECT
+        | SqlState::DUPLICATE_FUNCTION => {
             "--create-schema wants a target without the source's objects: drop it there, or use an empty database"
         }
-        "42601" => {
+        SqlState::SYNTAX_ERROR => {
             "the target's version may be too old for it: use a newer target, or change it on the source"
         }
         _ => return None,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use client::SqlState;
+
 use crate::PgDump;
 
 /// A schema that was not created, or not all of it.
@@ -165,7 +167,11 @@ impl Error {
 /// intervention (57), a lock that was not to be had in time. Not all of 53:
 /// a lock table that is too small stays so.
 fn is_passing(code: &str) -> bool {
-    code.starts_with("40") || code.starts_with("57") || matches!(code, "53100" | "53300" | "55P03")
+    let is_state = matches!(
+        SqlState::from_code(code),
+        SqlState::DISK_FULL | SqlState::TOO_MANY_CONNECTIONS | SqlState::LOCK_NOT_AVAILABLE
+    );
+    is_state || code.starts_with("40") || code.starts_with("57")
 }
 
 impl fmt::Display for Error {

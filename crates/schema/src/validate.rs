@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use client::Session;
+use client::{Session, SqlState};
 
 use crate::build::{Build, run_all};
 use crate::create::refused;
@@ -24,8 +24,8 @@ const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 
 /// Makes the key of `step` NOT VALID, and leaves the rest for later.
 pub(crate) async fn put_off(build: &Build, step: &Step, session: &Session) -> Result<(), Error> {
-    /// `feature_not_supported`, `wrong_object_type`: it is a partitioned table.
-    const NOT_TAKEN: [&str; 2] = ["0A000", "42809"];
+    /// It is a partitioned table.
+    const NOT_TAKEN: [SqlState; 2] = [SqlState::FEATURE_NOT_SUPPORTED, SqlState::WRONG_OBJECT_TYPE];
     let failed = |error| refused(session, &step.object, "", error);
     if !build.begin(session, step).await.map_err(failed)? {
         return Ok(());
@@ -41,7 +41,7 @@ pub(crate) async fn put_off(build: &Build, step: &Step, session: &Session) -> Re
     let (later, how) = match (made, later) {
         (Ok(()), Some(later)) => (vec![later], "made NOT VALID"),
         (Ok(()), None) => (Vec::new(), "made"),
-        (Err((_, error)), _) if error.code().is_some_and(|code| NOT_TAKEN.contains(&code.code())) => {
+        (Err((_, error)), _) if error.code().is_some_and(|code| NOT_TAKEN.contains(code)) => {
             session.batch_execute("ROLLBACK").await.map_err(failed)?;
             if !build.begin(session, step).await.map_err(failed)? {
                 return Ok(());
@@ -97,8 +97,6 @@ async fn validate_all(build: &Build) -> Result<(), Error> {
 }
 
 async fn validate_one(build: &Build, step: &Step, session: &Session) -> Result<(), Error> {
-    /// `foreign_key_violation`.
-    const DOES_NOT_HOLD: &str = "23503";
     let failed = |error| refused(session, &step.object, "", error);
     if !build.begin(session, step).await.map_err(failed)? {
         return Ok(());
@@ -106,7 +104,7 @@ async fn validate_one(build: &Build, step: &Step, session: &Session) -> Result<(
     session.batch_execute(LOCK_TIMEOUT).await.map_err(failed)?;
     match run_all(session, &step.statements).await {
         Ok(()) => tracing::info!(subscription = %build.subscription, "{} holds: validated", step.object),
-        Err((_, error)) if error.code().is_some_and(|code| code.code() == DOES_NOT_HOLD) => {
+        Err((_, error)) if error.code() == Some(&SqlState::FOREIGN_KEY_VIOLATION) => {
             session.batch_execute("ROLLBACK").await.map_err(failed)?;
             if !build.begin(session, step).await.map_err(failed)? {
                 return Ok(());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::catalogue::{Doing, HeldBy, entry};
+use base::error_reference::{Doing, HeldBy, entry};
 use proto::frame::ServerError;
 
 use crate::error::Kind;
@@ -18,7 +18,7 @@ pub fn slot_not_dropped() -> Error {
     )
 }
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which files are not the WAL that is wanted.
     #[must_use]
     pub fn segments_catalogue() -> segments::Error where error is error.kind() => segments::Kind;
@@ -98,7 +98,7 @@ const PUBLICATION: HeldBy =
     ("pgsluice scenarios", "a_publication_dropped_and_made_again_is_noticed_where_it_costs_rows");
 const MISSING: HeldBy = ("pgsluice scenarios", "what_is_missing_is_named_and_nothing_is_left");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a request to the publisher fails.
     #[must_use]
     pub fn catalogue() -> Error where error is error.kind() => Kind;

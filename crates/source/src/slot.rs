@@ -10,7 +10,7 @@
 //! is idle in a transaction meanwhile: connect it with [`EXPORT_SETTINGS`].
 
 use base::{Lsn, quote_ident};
-use client::{Session, Wire};
+use client::{Session, SqlState, Wire};
 
 use crate::Error;
 
@@ -211,13 +211,11 @@ pub async fn advance_physical_slot(session: &Session, name: &str, lsn: Lsn) -> R
 /// Drops a slot. False if there was none.
 ///
 /// # Errors
-/// It is in use (SQLSTATE 55006), or the session fails.
+/// It is in use (`OBJECT_IN_USE`), or the session fails.
 pub async fn drop_slot(session: &Session, name: &str) -> Result<bool, Error> {
-    /// `undefined_object`.
-    const MISSING: &str = "42704";
     match session.query("SELECT pg_catalog.pg_drop_replication_slot($1)", &[&name]).await {
         Ok(_) => Ok(true),
-        Err(error) if error.code().is_some_and(|code| code.code() == MISSING) => Ok(false),
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_OBJECT) => Ok(false),
         Err(error) => Err(Error::client(format!("drop replication slot \"{name}\" on the source"), error)),
     }
 }

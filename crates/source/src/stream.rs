@@ -27,10 +27,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use base::{Lsn, PgTimestamp, Progress};
 use bytes::Bytes;
-use client::{Pauses, Wire};
+use client::{Pauses, SqlState, Wire};
 use proto::replication::{PgoutputOptions, StandbyStatus, WalsenderMessage, start_physical};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -433,7 +433,7 @@ impl Stream {
         }
         self.say(&status).await?;
         if now.flushed >= now.applied {
-            flight::set(Phase::Unreported, false);
+            crash_phases::set(Phase::Unreported, false);
         }
         self.last_reported = confirmed;
         self.last_report_at = Instant::now();
@@ -461,9 +461,9 @@ impl Stream {
     /// passed over with a warning, and the changes of its tables with it. As
     /// before 18, that is an error here: they would be lost.
     fn check_publications(&mut self) -> Result<(), Error> {
-        /// `object_not_in_prerequisite_state`, said of nothing else.
-        const SKIPPED: &str = "55000";
-        match self.wire.take_warning().filter(|warning| warning.code == SKIPPED) {
+        // No other warning has this state.
+        let skipped = SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE;
+        match self.wire.take_warning().filter(|warning| warning.code == skipped.code()) {
             None => Ok(()),
             Some(warning) => {
                 let words = [Some(warning.message), warning.detail].into_iter().flatten();
@@ -480,13 +480,13 @@ impl Stream {
     }
 
     fn failed(&self, error: client::Error) -> Error {
-        /// `undefined_object`: up to 17, a publication.
-        const UNDEFINED: &str = "42704";
-        /// `undefined_file`: a segment of WAL.
-        const NO_FILE: &str = "58P01";
-        match (error.sqlstate(), &self.options.what) {
-            (Some(UNDEFINED), _) => Error::unpublished(self.attempt(), error.to_string()),
-            (Some(NO_FILE), What::Wal { .. }) => Error::removed(self.attempt(), error.to_string()),
+        match (error.sqlstate().map(SqlState::from_code), &self.options.what) {
+            // Up to 17, a publication.
+            (Some(SqlState::UNDEFINED_OBJECT), _) => Error::unpublished(self.attempt(), error.to_string()),
+            // A segment of WAL.
+            (Some(SqlState::UNDEFINED_FILE), What::Wal { .. }) => {
+                Error::removed(self.attempt(), error.to_string())
+            }
             _ => Error::client(self.attempt(), error),
         }
     }

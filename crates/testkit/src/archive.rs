@@ -51,6 +51,7 @@ impl Archive {
             while !stopped.load(Ordering::Relaxed) {
                 // A segment may have been removed or recycled since it was listed.
                 let _ = filler.look();
+                // How often an archive gets what was written is up to the archive.
                 thread::sleep(INTERVAL);
             }
         });

@@ -286,6 +286,7 @@ impl Cluster {
         let deadline = Instant::now() + Duration::from_secs(10);
         let running = |&pid: &u32| process::Stat::of(pid).is_some_and(|stat| stat.is_running());
         while children.iter().any(running) && Instant::now() < deadline {
+            // Between two looks at a condition that has a bound.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -346,6 +347,7 @@ impl Cluster {
             {
                 return Ok(());
             }
+            // Between two looks at a condition that has a bound.
             std::thread::sleep(Duration::from_millis(3));
         }
         bail!("the server was not ready within {START_BOUND:?}")

@@ -54,6 +54,7 @@ pub(crate) fn wait(child: &mut Child, bound: Duration) -> Result<Option<ExitStat
         if patience.is_over() {
             return Ok(None);
         }
+        // Between two looks at a condition that has a bound.
         std::thread::sleep(Duration::from_millis(2));
     }
 }

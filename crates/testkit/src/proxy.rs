@@ -151,6 +151,7 @@ fn forward(connection: &Connection, shared: &Shared, from_server: bool) -> std::
             if connection.closed.load(Ordering::Relaxed) {
                 return Ok(());
             }
+            // Until the proxy is told to go on, or closed.
             std::thread::sleep(Duration::from_millis(5));
         }
         if count == 0 {

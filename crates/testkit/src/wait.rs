@@ -54,6 +54,7 @@ pub fn wait_while_it_moves<P: PartialEq>(
         if all.is_over() || looks > 1 && still.spent() >= bound {
             bail!("waited {:.0?} for {what}, in vain", all.elapsed());
         }
+        // The one place where tests wait for a condition.
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
     }

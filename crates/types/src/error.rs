@@ -44,12 +44,6 @@ impl Error {
     pub fn is_damaged(&self) -> bool {
         matches!(self.kind, Kind::Damaged(_))
     }
-
-    /// Whether the value is in a TOAST table and has to be put together first.
-    #[must_use]
-    pub fn is_external(&self) -> bool {
-        self.kind == Kind::External
-    }
 }
 
 impl fmt::Display for Error {

@@ -1,9 +1,14 @@
 //! The zone in which a timestamptz is written.
 //!
-//! A zone is read from the file that the tz database has of it (TZif, RFC 9636): offsets with the times at which they
-//! begin, and a rule of POSIX (`CET-1CEST,M3.5.0,M10.5.0/3`) for all times after the last of them. Before the first, the
-//! first type of the file holds. The server reads the same files by the same rules; whether it reads files of the same
-//! year is for the caller to see to.
+//! A zone is read from the file that the tz database has of it (TZif, RFC 9636): offsets with the times at
+//! which they begin, and a rule of POSIX (`CET-1CEST,M3.5.0,M10.5.0/3`) for later times. Before the first of
+//! them, the first type of the file holds. After the last of them, the last of them holds until the rule
+//! changes clocks for the first time. The server reads the same files by the same rules; the caller sees to
+//! it that it reads files of the same year.
+//!
+//! No crate does this as the server does. `tz-rs` 0.7 refuses America/Ojinaga as the server ships it, because
+//! rule and last transition disagree there, and has no offset after the last transition of a file without a
+//! rule. `jiff` knows years to 9999, the server to 294276.
 
 use std::sync::Arc;
 
@@ -36,6 +41,9 @@ struct Table {
     first: i32,
     /// After the last of them.
     rule: Option<Rule>,
+    /// The rule's first switch after the last of them; until then the last of them holds, whatever the
+    /// rule says. They disagree where a zone takes over another zone's rule in the middle of a summer.
+    rule_begins: i64,
 }
 
 impl TimeZone {
@@ -116,13 +124,16 @@ impl Table {
         let footer =
             footer.strip_prefix(b"\n").and_then(|footer| footer.strip_suffix(b"\n")).ok_or(DAMAGED)?;
         let rule = if footer.is_empty() { None } else { Some(Rule::parse(footer).ok_or(DAMAGED)?) };
-        Ok(Table { transitions, first: offset(0)?, rule })
+        let last = transitions.last().map(|&(time, _)| time);
+        let begins = |last| rule.as_ref().and_then(|rule: &Rule| rule.switch_after(last)).unwrap_or(i64::MAX);
+        let rule_begins = last.map_or(i64::MIN, begins);
+        Ok(Table { transitions, first: offset(0)?, rule, rule_begins })
     }
 
     fn offset_at(&self, time: i64) -> i32 {
         let before = self.transitions.partition_point(|&(begin, _)| begin <= time);
         match (&self.rule, before) {
-            (Some(rule), before) if before == self.transitions.len() => rule.offset_at(time),
+            (Some(rule), _) if time >= self.rule_begins => rule.offset_at(time),
             (_, 0) => self.first,
             (_, before) => self.transitions[before - 1].1,
         }
@@ -177,12 +188,31 @@ impl Rule {
 
     fn offset_at(&self, time: i64) -> i32 {
         let Some(summer) = &self.summer else { return self.standard };
-        let year = year_of((time + i64::from(self.standard)).div_euclid(86_400));
-        let begin = summer.begins.time(year) - i64::from(self.standard);
-        let end = summer.ends.time(year) - i64::from(summer.offset);
+        let (begin, end) = self.switches(summer, self.year_at(time));
         let is_summer =
             if begin < end { (begin..end).contains(&time) } else { !(end..begin).contains(&time) };
         if is_summer { summer.offset } else { self.standard }
+    }
+
+    /// The first time after `time` at which clocks are changed; `None` if they never are.
+    fn switch_after(&self, time: i64) -> Option<i64> {
+        let summer = self.summer.as_ref()?;
+        let year = self.year_at(time);
+        let switches = (year..=year + 1).flat_map(|year| <[i64; 2]>::from(self.switches(summer, year)));
+        switches.filter(|&switch| switch > time).min()
+    }
+
+    /// When summer time begins and ends in `year`.
+    fn switches(&self, summer: &Summer, year: i64) -> (i64, i64) {
+        (
+            summer.begins.time(year) - i64::from(self.standard),
+            summer.ends.time(year) - i64::from(summer.offset),
+        )
+    }
+
+    /// The year on clocks that show standard time.
+    fn year_at(&self, time: i64) -> i64 {
+        year_of((time + i64::from(self.standard)).div_euclid(86_400))
     }
 }
 
@@ -319,6 +349,35 @@ mod tests {
             ["", "CET", "CE-1", "CET-1CEST", "CET-1CEST,M3.5.0", "CET-1CEST,M13.5.0,M1.1.0", "CET-1x", "<a"]
         {
             assert_eq!(Rule::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    /// A file whose last transition ends summer time on 2022-10-30, under a rule that has it until November.
+    fn ojinaga() -> Vec<u8> {
+        let header = |times: u32, types: u32| {
+            let counts = [0, 0, 0, times, types, 4].map(u32::to_be_bytes).concat();
+            [b"TZif2".as_slice(), &[0; 15], &counts].concat()
+        };
+        let kind = |offset: i32, summer: u8| [offset.to_be_bytes().as_slice(), &[summer, 0]].concat();
+        let times = [1_647_162_000_i64, 1_667_116_800].map(i64::to_be_bytes).concat();
+        let mut file = [header(0, 1), kind(-25_200, 0), b"XXX\0".to_vec(), header(2, 2), times].concat();
+        file.extend([0, 1]);
+        file.extend([kind(-21_600, 1), kind(-21_600, 0), b"XXX\0".to_vec()].concat());
+        file.extend_from_slice(b"\nCST6CDT,M3.2.0,M11.1.0\n");
+        file
+    }
+
+    #[test]
+    fn a_rule_begins_with_its_first_switch_after_the_last_transition() {
+        let zone = TimeZone::from_tzif(&ojinaga()).unwrap();
+        // 2022-11-01; before and at 2023-03-12 08:00 UTC; 2023-07-01.
+        for (time, offset) in [
+            (1_667_260_800, -21_600),
+            (1_678_607_999, -21_600),
+            (1_678_608_000, -18_000),
+            (1_688_169_600, -18_000),
+        ] {
+            assert_eq!(zone.offset_at(time), offset, "{time}");
         }
     }
 

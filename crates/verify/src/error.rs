@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use client::Session;
+use client::{Session, SqlState};
 
 /// A comparison that could not be made. That the ends differ is no error.
 #[derive(Debug)]
@@ -20,8 +20,7 @@ pub(crate) enum Kind {
     NoPrefix { tries: u64 },
 }
 
-/// `lock_not_available`, `deadlock_detected`.
-const LOCKED: [&str; 2] = ["55P03", "40P01"];
+const LOCKED: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED];
 
 impl Error {
     /// For `map_err`: `attempt` completes "cannot ...".
@@ -50,7 +49,7 @@ impl Error {
 
     /// Somebody else's lock was in the way.
     pub(crate) fn is_locked(&self) -> bool {
-        self.sqlstate().is_some_and(|code| LOCKED.contains(&code))
+        self.sqlstate().is_some_and(|code| LOCKED.contains(&SqlState::from_code(code)))
     }
 
     /// The SQLSTATE, if a server answered with an error.

@@ -65,12 +65,6 @@ impl Error {
         matches!(self.kind, Kind::Magic(_))
     }
 
-    /// A record is not what was written.
-    #[must_use]
-    pub fn is_checksum(&self) -> bool {
-        matches!(self.kind, Kind::Checksum { .. })
-    }
-
     /// The input ended in the middle of a record; nothing else is wrong.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {

@@ -70,7 +70,7 @@ impl Image<'_> {
         match self.compression {
             Compression::None if self.bytes.len() == length => packed.copy_from_slice(self.bytes),
             Compression::None => return Err(wrong),
-            Compression::Pglz => base::pglz::decompress(self.bytes, packed).map_err(|_| wrong)?,
+            Compression::Pglz => pglz::decompress(self.bytes, packed).map_err(|_| wrong)?,
             Compression::Lz4 => match lz4_flex::block::decompress_into(self.bytes, packed) {
                 Ok(written) if written == length => {}
                 _ => return Err(wrong),

@@ -27,7 +27,7 @@ pub(super) fn start(
     });
     let (info, name) = lock_watch.asks();
     let looks = runaway::watch(info, name, watched.collect());
-    let watching = AbortOnDrop(tokio::spawn(async move {
+    let watching = AbortOnDropHandle::<Result<(), Error>>::new(tokio::spawn(async move {
         looks.await;
         Ok(())
     }));

@@ -5,6 +5,8 @@
 
 use std::time::Instant;
 
+use client::SqlState;
+
 use super::*;
 use crate::runaway;
 use crate::shape::of_large_set;
@@ -96,8 +98,7 @@ impl Executor {
 
     /// Whether `error` is of a statement that was taken back because it ran away; it is remembered until [`Self::heal`].
     pub(super) fn ran_away(&mut self, code: &str) -> bool {
-        // query_canceled
-        if code == "57014"
+        if code == SqlState::QUERY_CANCELED.code()
             && let Some(statement) = self.cancelled.take()
         {
             self.away = Some(statement);

@@ -1,5 +1,7 @@
 //! Exact replay: one change at a time, in the source's order. Only here conflicts are found and named.
 
+use client::SqlState;
+
 use super::*;
 
 impl Executor {
@@ -31,7 +33,7 @@ impl Executor {
     }
 
     async fn replay_transaction(&mut self, batch: &Batch, start: usize, end: &End) -> Result<(), Error> {
-        let _replaying = (flight::inside(Phase::Replay), self.activity.enter(Doing::Rows));
+        let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         self.one(&[&Which::Begin]).await?;
         self.replay_changes(batch, start..end.changes_end, end.begin).await?;
         let changes = &batch.changes[start..end.changes_end];
@@ -45,7 +47,7 @@ impl Executor {
     pub(super) async fn replay_part(&mut self, batch: &Batch) -> Result<(), Error> {
         let begin = batch.open.or(batch.ends.last().map(|end| end.begin));
         let Some(begin) = begin else { return Ok(()) };
-        let _replaying = (flight::inside(Phase::Replay), self.activity.enter(Doing::Rows));
+        let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         self.replay_changes(batch, 0..batch.changes.len(), begin).await?;
         self.one(&[&Which::Release]).await
     }
@@ -126,9 +128,8 @@ impl Executor {
 
     /// What an error of one change means.
     fn failed(&self, table: &Table, op: &Op, begin: Begin, error: ServerError) -> Error {
-        // unique_violation; exclusion constraints are plain errors, as in
-        // native apply.
-        if error.code != "23505" {
+        // Violated exclusion constraints are plain errors, as in native apply.
+        if error.code != SqlState::UNIQUE_VIOLATION.code() {
             return change_error(table.name.clone(), operation(op), begin, error);
         }
         let kind =

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
-use client::{Pipeline, PipelineResult, Replication, Wire};
+use client::{Pipeline, PipelineResult, Replication, SqlState, Wire};
 use proto::frame::ServerError;
 use rustc_hash::FxHashSet;
 
@@ -65,11 +65,6 @@ pub(crate) const SETTINGS: [(&str, &str); 26] = [
 
 /// A table that is locked is looked at again after this.
 const CHANGED: Duration = Duration::from_millis(500);
-
-/// `lock_not_available`
-const LOCKED: &str = "55P03";
-/// `query_canceled`, which is what a timeout ends in.
-const CANCELED: &str = "57014";
 
 struct Session {
     wire: Wire,
@@ -185,8 +180,11 @@ async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Re
         }
         Err(error) if session.wire.is_broken() => Err(error),
         Err(error) => {
-            // Somebody changes it at this moment.
-            if matches!(error.sqlstate(), Some(LOCKED | CANCELED)) {
+            // Somebody changes it at this moment; a timeout ends in a cancel.
+            if matches!(
+                error.sqlstate().map(SqlState::from_code),
+                Some(SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED)
+            ) {
                 table.prefetch.set(None, CHANGED);
             } else {
                 not_prefetched(table, &error);
@@ -289,11 +287,13 @@ async fn failed(
 ) -> Result<(), client::Error> {
     session.wire.query("DEALLOCATE ALL").await?;
     session.prepared.clear();
-    match error.code.as_str() {
+    match SqlState::from_code(&error.code) {
         // Somebody changes the table, perhaps the applier itself.
-        LOCKED => tracing::debug!(table = %table.name, "a look-up did not wait for a lock"),
+        SqlState::LOCK_NOT_AVAILABLE => {
+            tracing::debug!(table = %table.name, "a look-up did not wait for a lock");
+        }
         // An index may be gone, and with it the plan.
-        CANCELED => {
+        SqlState::QUERY_CANCELED => {
             tracing::debug!(table = %table.name, "a look-up took too long: {}", error.message);
             let rows = shared.group_rows.load(Ordering::Relaxed);
             adapt(shared, rows, GROUP_LONG * 2);

@@ -2,7 +2,7 @@
 
 use apply::State;
 use base::{Lsn, SubscriptionName, quote_ident};
-use client::{Replication, Session, Wire};
+use client::{Replication, Session, SqlState, Wire};
 use source::slot;
 
 use super::native::{
@@ -137,8 +137,9 @@ async fn take(
     let origin = name.origin(0);
     let made = transaction.query_one("SELECT pg_catalog.pg_replication_origin_create($1)", &[&origin]).await;
     match made {
-        // duplicate_object, unique_violation
-        Err(error) if error.code().is_some_and(|code| matches!(code.code(), "42710" | "23505")) => {
+        Err(error)
+            if matches!(error.code(), Some(&(SqlState::DUPLICATE_OBJECT | SqlState::UNIQUE_VIOLATION))) =>
+        {
             return refuse(Why::OriginTaken { origin, name: name.clone() });
         }
         other => other?,

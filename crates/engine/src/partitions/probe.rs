@@ -14,7 +14,7 @@
 
 use apply::{PartitionRow, Suspicion};
 use base::{Lsn, quote_ident, quote_literal};
-use client::Session;
+use client::{Session, SqlState};
 use source::publication::{PublishedTable, ReplicaIdentity, TableName};
 
 use super::{applied, remedy};
@@ -275,8 +275,15 @@ impl<'a> Probe<'a> {
         match session.query(sql, parameters).await.map_err(|error| session.error(error)) {
             Ok(rows) => Ok(Asked::Told(rows)),
             Err(error) if error.is_connection_lost() => Err(error.into()),
-            // lock_not_available; undefined_table: it went while it was looked at.
-            Err(error) if matches!(error.sqlstate(), Some("55P03" | "42P01")) => Ok(Asked::Locked),
+            // An undefined table was dropped while it was looked at.
+            Err(error)
+                if matches!(
+                    error.sqlstate().map(SqlState::from_code),
+                    Some(SqlState::LOCK_NOT_AVAILABLE | SqlState::UNDEFINED_TABLE)
+                ) =>
+            {
+                Ok(Asked::Locked)
+            }
             Err(error) => Ok(Asked::Refused(error.to_string())),
         }
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::TableKey;
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
 use client::{Replication, Session, Wire};
@@ -24,13 +24,14 @@ use source::slot::{self, NewSlot, SlotState};
 use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use txn::Block;
 
 use super::archive::{self, Archive, Growing, WAITS_BETWEEN_WARNINGS};
 use super::shipping::{Carrier, Shipping};
 use super::snapshot::{Exported, Holder, end_of_flushed, flush};
 use super::standbys::{Standbys, held};
-use super::{AbortOnDrop, Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke, identity};
+use super::{Attempt, Ends, FAREWELL, SOURCE_SETTINGS, broke, identity};
 use crate::decoding::{Ask, Decoding, Restart, Wanted};
 use crate::error::{Error, Kind};
 use crate::left_out::Judge;
@@ -125,14 +126,14 @@ impl Feed {
     ) -> Result<Option<(Decoding, Way)>, Error> {
         let (blocks, wal) = mpsc::channel(QUEUE_BLOCKS);
         let running = tokio::spawn(decoding.run(wal, out.clone(), Arc::clone(heard)));
-        let mut decoding = AbortOnDrop(running);
+        let mut decoding = AbortOnDropHandle::new(running);
         tokio::select! {
             ended = self.receive(progress, heard, &blocks, stop) => ended?,
-            ended = &mut decoding.0 => return ended.unwrap_or_else(|error| Err(broke(&error))),
+            ended = &mut decoding => return ended.unwrap_or_else(|error| Err(broke(&error))),
         }
         // It takes no more, perhaps because it goes on with others, or is to.
         drop(blocks);
-        let ended = (&mut decoding.0).await.unwrap_or_else(|error| Err(broke(&error)))?;
+        let ended = (&mut decoding).await.unwrap_or_else(|error| Err(broke(&error)))?;
         Ok(ended.filter(|_| !stop.is_cancelled()))
     }
 
@@ -379,7 +380,7 @@ impl Attempt<'_> {
 
     /// Looks at the catalogs, and keeps what they are for the decoding from the slot that was made at `redo`.
     async fn look_at_catalogs(&self, ends: &Ends, slot: &str, redo: Lsn) -> Result<Exported, Error> {
-        let _look = flight::inside(Phase::Look);
+        let _look = crash_phases::inside(Phase::Look);
         let session = self.snapshot_session().await?;
         let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
         self.status.set_looking(true);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use apply::{Since, State};
 use base::Lsn;
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use client::{Replication, Session, SnapshotText, Wire};
 use source::slot::{self, CreatedSlot, NewSlot};
 use tokio_postgres::types::PgLsn;
@@ -95,7 +95,7 @@ impl Attempt<'_> {
             let made = slot::create_logical_slot(&mut wire, &new).await?;
             return Exported::of_slot(made, wire);
         }
-        let _look = flight::inside(Phase::Look);
+        let _look = crash_phases::inside(Phase::Look);
         state.keep_snapshots().await?;
         let session = self.snapshot_session().await?;
         // A transaction is in WAL before it is seen, and may have been passed: it is waited for.

@@ -2,9 +2,10 @@
 
 use testkit::Major;
 
-use crate::compare::{Side, compare, compare_sides};
+use crate::compare::{compare, compare_sides};
 use crate::message::{Message, Sent, read};
 use crate::stage::{DB, Form, PLAIN, Stage, TWO_PHASE, builder};
+use crate::told::Side;
 
 const PREPARE: &str = "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int PRIMARY KEY, a text, m mood); \
     CREATE TABLE k (id int PRIMARY KEY, a text); ALTER TABLE k REPLICA IDENTITY FULL; CREATE PUBLICATION p FOR ALL TABLES; \

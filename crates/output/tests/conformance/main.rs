@@ -18,6 +18,7 @@ mod stage;
 mod statements;
 mod themes;
 mod together;
+mod told;
 mod totals;
 mod walk;
 

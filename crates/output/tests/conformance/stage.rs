@@ -11,10 +11,11 @@ use tokio_postgres::{Client, NoTls};
 use txn::DirSpool;
 use types::Settings;
 
-use crate::compare::{Item, Side, Tally, Told, compare, compare_sides};
+use crate::compare::{Tally, compare, compare_sides};
 use crate::message::{Message, Sent};
 use crate::server::bytes;
 use crate::together::{self, Moves};
+use crate::told::{Item, Side, Told};
 
 pub(crate) const DB: &str = "postgres";
 const PATIENCE: Duration = Duration::from_secs(120);

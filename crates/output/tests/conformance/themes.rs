@@ -164,7 +164,7 @@ fn again(
         if form.streaming == Streaming::Off {
             same(theme, form, &format!("{our_memory} bytes"), &whole.sent, &first.kept);
         } else {
-            let mut side = crate::compare::Side::default();
+            let mut side = crate::told::Side::default();
             side.read(&first.kept).unwrap();
             if let Err(difference) = compare(&whole.items().unwrap(), &side.take()) {
                 panic!("{}, {}: {our_memory}: {difference}", theme.name, form.name)

@@ -71,6 +71,7 @@ impl Ddl {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
+                    // The pace of a load; nobody waits for it.
                     std::thread::sleep(Duration::from_millis(random.random_range(20..200)));
                     let chosen = match number.is_multiple_of(CHECKPOINT_EACH) {
                         true => "CHECKPOINT",
@@ -150,6 +151,7 @@ impl Reshaping {
             let sql = format!("{rows}; {change}; {rows}");
             let done = wait_for(&sql, MOVING_BOUND, || Ok(self.source.run(&sql).is_ok()));
             done.expect("the source comes back");
+            // The pace of a load; nobody waits for it.
             std::thread::sleep(Duration::from_millis(self.random.random_range(20..200)));
         }
     }

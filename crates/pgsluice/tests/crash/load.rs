@@ -177,6 +177,7 @@ impl Worker {
         self.conn.run(sql)?;
         let took = began.elapsed();
         if took > BUSY {
+            // The load yields to what is slow already.
             std::thread::sleep((took * YIELD).min(YIELD_MAX));
         }
         Ok(())
@@ -184,6 +185,7 @@ impl Worker {
 
     fn pause(&mut self, milliseconds: std::ops::Range<u64>) {
         let pause = self.random.random_range(milliseconds) * if self.slow { 6 } else { 1 };
+        // The pace of a load; nobody waits for it.
         std::thread::sleep(Duration::from_millis(pause));
     }
 

@@ -31,6 +31,7 @@ impl Rewriter {
             move || {
                 let (mut conn, mut random) = (Conn::new(url), StdRng::seed_from_u64(seed.rotate_left(7)));
                 while !stop.load(Ordering::Relaxed) {
+                    // The pace of a load; nobody waits for it.
                     std::thread::sleep(Duration::from_millis(random.random_range(PAUSE_MS)));
                     // The source may be down.
                     let _ = conn.run(&format!("VACUUM FULL {TABLE}"));

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use base::flight::Phase;
+use base::crash_phases::Phase;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rustix::process::{Pid, Signal, kill_process};
@@ -165,6 +165,7 @@ pub(crate) fn freeze_in(recorder: &Recorder, wanted: Phase, pid: u32) -> bool {
         }
         signal(pid, Signal::STOP);
         while !is_stopped(pid) && Instant::now() < deadline {
+            // Between two looks at a condition that has a bound.
             std::thread::sleep(Duration::from_micros(100));
         }
         if recorder.read().is(wanted) {
@@ -190,6 +191,7 @@ pub(crate) fn hold_in_commit(recorder: &Recorder, backend: u32) -> bool {
             return true;
         }
         signal(backend, Signal::CONT);
+        // It goes on for a moment, and may be met in the phase next time.
         std::thread::sleep(Duration::from_millis(1));
     }
     false

@@ -144,6 +144,7 @@ impl Watch {
                     if stop.load(Ordering::Relaxed) {
                         return;
                     }
+                    // Between two looks at a condition that has a bound.
                     std::thread::sleep(ASK);
                 }
                 watch(&mut conn, relaxed, &stop, &seen);
@@ -168,6 +169,7 @@ fn watch(conn: &mut Conn, relaxed: bool, stop: &AtomicBool, seen: &Mutex<Seen>) 
     let (mut clock_before, mut cut_off) = (0_u64, false);
     let mut pause = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
+        // The pace of a load; nobody waits for it.
         std::thread::sleep(pause);
         let began = Instant::now();
         let looked = look(conn, relaxed);

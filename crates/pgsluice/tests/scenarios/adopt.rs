@@ -114,6 +114,7 @@ impl Load {
                         number * 10 - n % 10
                     ));
                     commits.fetch_add(1, Ordering::Relaxed);
+                    // The pace of a load; nobody waits for it.
                     std::thread::sleep(Duration::from_millis(2));
                 }
             })
@@ -179,6 +180,7 @@ fn killed_at_any_instant_it_is_repeated() {
         let load = Load::on(s);
         let killed_after = |s: &Scenario, args: &[&str], after: u64| {
             let mut sluice = Sluice::start(s.command(0, args)).unwrap();
+            // The instants of the kills are what is tested.
             std::thread::sleep(Duration::from_millis(after));
             sluice.kill9();
         };

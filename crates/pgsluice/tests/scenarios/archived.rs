@@ -108,6 +108,7 @@ fn without_a_slot_all_comes_from_the_archive() {
             wait_for("WAL that is not needed any more", BOUND, || {
                 write(s, 1_000);
                 s.source("CHECKPOINT");
+                // Between two looks at a condition that has a bound.
                 std::thread::sleep(Duration::from_millis(300));
                 Ok(needed(s).is_some_and(|needed| needed > oldest))
             })
@@ -214,6 +215,7 @@ fn a_segment_of_the_archive_counts_as_far_as_its_records_are_whole() {
                         _ => piece[end..].fill(0xaa),
                     }
                     std::fs::write(to(file), piece).unwrap();
+                    // A file that grows in steps, slowly enough to be looked at in between.
                     std::thread::sleep(Duration::from_millis(80));
                 }
                 std::fs::write(to(file), bytes).unwrap();

@@ -46,6 +46,7 @@ impl Observer {
                 if stopping.load(Ordering::Relaxed) {
                     return seen;
                 }
+                // Between two looks at a condition that has a bound.
                 std::thread::sleep(Duration::from_millis(5));
             }
             while !stopping.load(Ordering::Relaxed) || seen.states == 0 {
@@ -54,6 +55,7 @@ impl Observer {
                 if row.iter().any(|value| *value != row[0]) {
                     seen.violations.push(format!("{row:?}"));
                 }
+                // The pace of a load; nobody waits for it.
                 std::thread::sleep(Duration::from_millis(2));
             }
             seen

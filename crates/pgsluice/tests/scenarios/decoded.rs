@@ -1,12 +1,15 @@
 //! What is particular to `source_mode = wal`; that it leads to the same rows as `logical`, the other scenarios say.
 
+mod removed;
+mod snapshots;
+
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use testkit::{Builder, Major, wait_for};
+use testkit::{Cluster, Major, StopMode, wait_for};
 
-use crate::refresh::wait_until_joined;
 use crate::support::{BOUND, DECODED, FOLDED, Scenario, Session, position, scenario_alone, scenario_with};
 
 const ONE: &[&[&str]] = &[&["--source-mode", "wal", "--wal-stream", "on"]];
@@ -39,6 +42,7 @@ fn moves_past(s: &Scenario, lsn: u64, patience: Duration) -> bool {
         s.source("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 500)");
         // It says which transactions are running.
         s.source("CHECKPOINT");
+        // Between two looks at a condition that has a bound.
         std::thread::sleep(Duration::from_millis(300));
     }
     reserved(s) > lsn
@@ -167,6 +171,7 @@ fn large_and_small(url: &str) -> (std::sync::mpsc::Sender<()>, std::thread::Join
             ));
             rows += 100;
             small.run(&format!("INSERT INTO t VALUES (-{rows}, 'small')"));
+            // The pace of a load, which nobody waits for.
             std::thread::sleep(Duration::from_millis(10));
         }
         large.run("COMMIT");
@@ -354,6 +359,9 @@ pub(crate) fn path_of(s: &Scenario, catalog: &str) -> std::path::PathBuf {
     s.pair().source.data_dir().join(s.source_one(&format!("SELECT pg_relation_filepath('{catalog}')")))
 }
 
+/// What a comparison that found no difference says.
+const SAME: &str = "the catalogs that are followed are the source's";
+
 #[test]
 fn catalogs_that_are_not_the_sources_stop_it() {
     scenario_alone(
@@ -361,68 +369,14 @@ fn catalogs_that_are_not_the_sources_stop_it() {
         |source| source.setting("ignore_checksum_failure", "on"),
         |target| target,
         |s| {
-            const SAME: &str = "the catalogs that are followed are the source's";
             s.both("CREATE TABLE t (id int PRIMARY KEY)");
             s.source("CREATE TABLE right_name (id int)");
             s.publish("FOR TABLE t, mark");
             s.follow();
             s.wait_for_log(SAME);
-            let told = s.call(0, &["status"]).stdout;
-            let (_, at) =
-                told.split_once("decoding      here; catalogs compared with the source's ").expect(&told);
-            let at = at.lines().next().and_then(|line| line.split_once(" ago, at ")).expect(&told).1;
-            let at = at.split(';').next().expect(&told);
-            assert!(s.log(0).contains(&format!("{SAME} at {at} ")), "{told}");
-            // While others change them all the time.
-            let over = std::sync::atomic::AtomicBool::new(false);
-            let before = s.log(0).matches(SAME).count();
-            std::thread::scope(|scope| {
-                let (source, over, db) = (&s.pair().source, &over, s.source_one("SELECT current_database()"));
-                let busy = scope.spawn(move || {
-                    let (mut name, mut number) = ("right_name", 0);
-                    while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                        let sql = "CREATE TEMP TABLE passing (a int, b text); DROP TABLE passing";
-                        source.sql(&db, sql).unwrap();
-                        // These make no answer void that decoding gives, and are rows nevertheless.
-                        let passing = [
-                            "SCHEMA passing",
-                            "TYPE passing AS RANGE (subtype = int4)",
-                            "TYPE passing AS (a int)",
-                        ];
-                        let passing = passing[number % 3];
-                        source.sql(&db, &format!("CREATE {passing}")).unwrap();
-                        let kind = passing.split(' ').next().unwrap();
-                        source.sql(&db, &format!("DROP {kind} passing")).unwrap();
-                        let other = if name == "right_name" { "other_name" } else { "right_name" };
-                        let sql = format!("ALTER TABLE {name} RENAME TO {other}; ANALYZE {other}");
-                        source.sql(&db, &sql).unwrap();
-                        (name, number) = (other, number + 1);
-                    }
-                    (name, number)
-                });
-                let again = wait_for("looks at catalogs that change", BOUND, || {
-                    Ok(s.log(0).matches(SAME).count() >= before + 5)
-                });
-                over.store(true, std::sync::atomic::Ordering::Relaxed);
-                let (name, number) = busy.join().unwrap();
-                again.unwrap();
-                assert!(number > 10, "only {number} changes");
-                if name != "right_name" {
-                    s.source(&format!("ALTER TABLE {name} RENAME TO right_name"));
-                }
-            });
-            s.source("CHECKPOINT");
-            let path = path_of(s, "pg_class");
-            s.pair_mut().source.stop(testkit::StopMode::Fast).unwrap();
-            let mut bytes = std::fs::read(&path).unwrap();
-            let places: Vec<usize> =
-                (0..bytes.len() - 10).filter(|&at| &bytes[at..at + 10] == b"right_name").collect();
-            assert!(!places.is_empty());
-            for at in places {
-                bytes[at..at + 5].copy_from_slice(b"wrong");
-            }
-            std::fs::write(&path, bytes).unwrap();
-            s.pair_mut().source.start_again().unwrap();
+            status_tells_the_last_comparison(s);
+            compared_while_they_change_all_the_time(s);
+            rename_behind_the_servers_back(s);
             let (code, log) = s.ended().remove(0);
             let said =
                 "the catalogs that were followed through the WAL are not those of the source: pg_class";
@@ -431,297 +385,66 @@ fn catalogs_that_are_not_the_sources_stop_it() {
     );
 }
 
-/// A directory that the source's server, another user, may write to.
-fn archive() -> tempfile::TempDir {
-    let dir = tempfile::Builder::new().prefix("pgsluice-archive-").tempdir().unwrap();
-    let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
-    std::fs::set_permissions(dir.path(), all).unwrap();
-    dir
+fn status_tells_the_last_comparison(s: &Scenario) {
+    let told = s.call(0, &["status"]).stdout;
+    let (_, at) = told.split_once("decoding      here; catalogs compared with the source's ").expect(&told);
+    let at = at.lines().next().and_then(|line| line.split_once(" ago, at ")).expect(&told).1;
+    let at = at.split(';').next().expect(&told);
+    assert!(s.log(0).contains(&format!("{SAME} at {at} ")), "{told}");
 }
 
-/// Writes until the slot has lost WAL.
-fn lose_wal(s: &Scenario) {
-    let lost = format!(
-        "SELECT coalesce(bool_or(wal_status = 'lost'), false) FROM pg_replication_slots WHERE slot_name = '{}'",
-        s.slot(0)
-    );
-    wait_for("the slot to lose WAL", BOUND, || {
-        s.source("INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series((SELECT max(id) FROM t) + 1, (SELECT max(id) FROM t) + 1000) i");
-        s.source("SELECT pg_switch_wal()");
-        s.source("CHECKPOINT");
-        Ok(s.source_one(&lost) == "t")
-    })
-    .unwrap();
-}
-
-#[test]
-fn what_the_source_has_removed_comes_from_its_archive() {
-    let dir = archive();
-    let place = dir.path().to_str().unwrap();
-    scenario_alone(
-        ONE,
-        |source| {
-            // A directory for each cluster.
-            let own = format!("d={place}/$(stat -c %%i PG_VERSION) && mkdir -p $d");
-            source
-                .setting("archive_mode", "on")
-                .setting("archive_command", &format!("{own} && cp %p $d/new && mv $d/new $d/%f"))
-                .setting("max_slot_wal_keep_size", "16MB")
-                .setting("min_wal_size", "32MB")
-                .setting("max_wal_size", "32MB")
-        },
-        |target| target,
-        |s| {
-            let inode = std::fs::metadata(s.pair().source.data_dir().join("PG_VERSION")).unwrap().ino();
-            let own = format!("{place}/{inode}");
-            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
-            s.source("INSERT INTO t VALUES (0)");
-            s.publish("FOR TABLE t, mark");
-            s.follow();
-            s.stop();
-            lose_wal(s);
-            s.source("UPDATE t SET v = 'changed' WHERE id % 7 = 0");
-            let output = s.call(0, &["run", "--publication", "p", "--source-mode", "wal"]);
-            assert!(output.status.code() == Some(1) && output.stderr.contains("has lost WAL"), "{output:?}");
-            s.run_with(|command| {
-                command.env("PGSLUICE_WAL_ARCHIVE", &own).env("PGSLUICE_WAL_STREAM", "on");
-            });
-            s.catch_up();
-            s.same();
-            assert!(s.log(0).contains("reading WAL from"), "{}", s.log(0));
-            // While it runs, too: it is not scheduled for a while.
-            let pid = rustix::process::Pid::from_raw(i32::try_from(s.sluice(0).pid()).unwrap()).unwrap();
-            rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-            // A walsender whose slot is to be taken away says so, and waits until that was heard.
-            let later = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_secs(2));
-                rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
-            });
-            lose_wal(s);
-            later.join().unwrap();
-            s.catch_up();
-            s.same();
-            assert_eq!(s.log(0).matches("reading WAL from").count(), 2, "{}", s.log(0));
-            // What comes late is waited for.
-            s.stop();
-            lose_wal(s);
-            let mut segments: Vec<_> =
-                std::fs::read_dir(&own).unwrap().map(|file| file.unwrap().path()).collect();
-            segments.sort();
-            let late = &segments[segments.len() - 2];
-            let hidden = late.with_extension("hidden");
-            std::fs::rename(late, &hidden).unwrap();
-            s.run_with(|command| {
-                command.env("PGSLUICE_WAL_ARCHIVE", &own).env("PGSLUICE_WAL_STREAM", "on");
-            });
-            let awaited = |s: &Scenario| s.status(0)["decoded"]["awaited"].clone();
-            let name = late.file_name().unwrap().to_str().unwrap();
-            let waits = || Ok(awaited(s).as_str().is_some_and(|awaited| awaited.contains(name)));
-            wait_for("the segment to be named", BOUND, waits).unwrap();
-            std::fs::rename(&hidden, late).unwrap();
-            s.catch_up();
-            s.same();
-            assert!(awaited(s).is_null());
-            // What the archive has lost, too, is named.
-            s.stop();
-            lose_wal(s);
-            for file in std::fs::read_dir(&own).unwrap() {
-                std::fs::remove_file(file.unwrap().path()).unwrap();
-            }
-            s.source("SELECT pg_switch_wal()");
-            s.run_with(|command| {
-                command.env("PGSLUICE_WAL_ARCHIVE", &own).env("PGSLUICE_WAL_STREAM", "on");
-            });
-            s.wait_for_log("cannot read the archive of the source's WAL");
-        },
-    );
-}
-
-const OFTEN: &[&[&str]] = &[&["--source-mode", "wal", "--refresh-interval", "200ms"]];
-
-/// There is room for our physical slot, and for no other. Between the commit record of a transaction and the moment at which
-/// it is seen there is time enough for a snapshot, for sessions that say [`SLOW_COMMITS`].
-fn one_slot(source: Builder) -> Builder {
-    source.setting("max_replication_slots", "1").setting("fsync", "on")
-}
-
-const SLOW_COMMITS: &str =
-    "SET synchronous_commit = local; SET commit_siblings = 0; SET commit_delay = 50000";
-
-/// Writers to `late` until the sender is dropped; they return how many transactions they made.
-fn writers(
-    url: &str,
-    count: usize,
-) -> (Vec<std::sync::mpsc::Sender<()>>, Vec<std::thread::JoinHandle<usize>>) {
-    let start = |writer: usize| {
-        let (url, (stop, stopped)) = (url.to_owned(), std::sync::mpsc::channel::<()>());
-        let write = move || {
-            let mut session = Session::to(&url);
-            // Those that do not wait have newer ids and are seen before.
-            let waits = writer.is_multiple_of(2);
-            session.run(if waits { SLOW_COMMITS } else { "SET synchronous_commit = off" });
-            let mut rounds = 0;
-            while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-                session.run(&format!(
-                    "INSERT INTO late VALUES (1000 + {writer} + {count} * {rounds}, 0); UPDATE late SET n = n + 1 WHERE id = {writer}"
-                ));
-                rounds += 1;
-                if !waits {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-            }
-            rounds
-        };
-        (stop, std::thread::spawn(write))
-    };
-    (0..count).map(start).unzip()
-}
-
-/// Ends the writers: both ends are the same. Whether the copy of `late` was taken while some of them were committing.
-fn wait_for_writers(
-    s: &mut Scenario,
-    stop: Vec<std::sync::mpsc::Sender<()>>,
-    running: Vec<std::thread::JoinHandle<usize>>,
-) -> bool {
-    drop(stop);
-    assert!(running.into_iter().all(|writer| writer.join().unwrap() > 5));
-    s.catch_up();
-    s.same();
-    assert_eq!(s.conflicts("insert_exists") + s.conflicts("update_missing"), 0);
-    let unseen = "SELECT count(*) FROM pgsluice.copied_table t, pg_snapshot_xip(t.snapshot) WHERE t.table_name = 'late'";
-    s.target_one(unseen) != "0"
-}
-
-/// Writers that wait for the disk commit together, and a copy may be taken when they all have just begun again.
-const TOLD_MAX: usize = 6;
-
-/// With [`one_slot`], until on each major `scenario` met what it is about; it says whether it did.
-fn told_until_met(scenario: impl Fn(&mut Scenario) -> bool + Sync) {
-    let missing = std::sync::Mutex::new(Major::under_test());
-    for _ in 0..TOLD_MAX {
-        scenario_alone(
-            OFTEN,
-            one_slot,
-            |target| target,
-            |s| {
-                let major = s.pair().source.major();
-                let is_missing = missing.lock().unwrap().contains(&major);
-                if is_missing && scenario(s) {
-                    missing.lock().unwrap().retain(|other| *other != major);
-                }
-            },
-        );
-        if missing.lock().unwrap().is_empty() {
-            return;
+/// Another session changes catalogs until five more comparisons found no difference.
+fn compared_while_they_change_all_the_time(s: &Scenario) {
+    let over = AtomicBool::new(false);
+    let before = s.log(0).matches(SAME).count();
+    std::thread::scope(|scope| {
+        let (source, over, db) = (&s.pair().source, &over, s.source_one("SELECT current_database()"));
+        let busy = scope.spawn(move || change_catalogs(source, &db, over));
+        let again = wait_for("looks at catalogs that change", BOUND, || {
+            Ok(s.log(0).matches(SAME).count() >= before + 5)
+        });
+        over.store(true, Ordering::Relaxed);
+        let (name, number) = busy.join().unwrap();
+        again.unwrap();
+        assert!(number > 10, "only {number} changes");
+        if name != "right_name" {
+            s.source(&format!("ALTER TABLE {name} RENAME TO right_name"));
         }
+    });
+}
+
+/// Changes catalogs until it is over: the name that the table has then, and how often that was changed.
+fn change_catalogs(source: &Cluster, db: &str, over: &AtomicBool) -> (&'static str, usize) {
+    // These make no answer void that decoding gives, and are rows nevertheless.
+    const PASSING: [&str; 3] =
+        ["SCHEMA passing", "TYPE passing AS RANGE (subtype = int4)", "TYPE passing AS (a int)"];
+    let (mut name, mut number) = ("right_name", 0);
+    while !over.load(Ordering::Relaxed) {
+        let run = |sql: &str| source.sql(db, sql).unwrap();
+        run("CREATE TEMP TABLE passing (a int, b text); DROP TABLE passing");
+        let passing = PASSING[number % PASSING.len()];
+        run(&format!("CREATE {passing}"));
+        let kind = passing.split(' ').next().unwrap();
+        run(&format!("DROP {kind} passing"));
+        let other = if name == "right_name" { "other_name" } else { "right_name" };
+        run(&format!("ALTER TABLE {name} RENAME TO {other}; ANALYZE {other}"));
+        (name, number) = (other, number + 1);
     }
-    panic!("nothing was committing in {TOLD_MAX} copies on {:?}", missing.into_inner().unwrap());
+    (name, number)
 }
 
-#[test]
-fn c2_a_table_that_is_added_joins_without_a_slot_while_transactions_are_between_commit_and_sight() {
-    told_until_met(|s| {
-        s.both("CREATE TABLE old (id int PRIMARY KEY); CREATE TABLE late (id int PRIMARY KEY, n int)");
-        s.source("INSERT INTO late SELECT i, 0 FROM generate_series(0, 99) i");
-        s.publish("FOR TABLE old, mark");
-        s.follow();
-        let (stop, running) = writers(&s.source_url(), 6);
-        std::thread::sleep(Duration::from_millis(500));
-        s.source("ALTER PUBLICATION p ADD TABLE late");
-        wait_until_joined(s, "late");
-        std::thread::sleep(Duration::from_millis(500));
-        // What is filtered by the snapshot is so also after a restart that goes back before it.
-        s.kill();
-        s.follow();
-        wait_for_writers(s, stop, running)
-    });
-}
-
-#[test]
-fn c2_a_transaction_that_was_passed_before_it_was_seen_is_in_the_copy() {
-    scenario_alone(
-        OFTEN,
-        one_slot,
-        |target| target,
-        |s| {
-            s.both("CREATE TABLE old (id int PRIMARY KEY); CREATE TABLE late (id int PRIMARY KEY, n int)");
-            s.publish("FOR TABLE old, mark");
-            s.follow();
-            s.source("SET synchronous_commit = local");
-            let db = s.source_one("SELECT quote_ident(current_database())");
-            s.source(&format!("ALTER DATABASE {db} SET synchronous_commit = local"));
-            s.source("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
-            s.source("SELECT pg_reload_conf()");
-            // It is in WAL, and waits for a standby that there is not: nobody sees it.
-            let url = s.source_url();
-            let (stop, stopped) = std::sync::mpsc::channel::<()>();
-            let waits = std::thread::spawn(move || {
-                let mut session = Session::to(&url);
-                session.run("SET synchronous_commit = on");
-                // The first may not wait yet: the setting takes effect a moment after it was read.
-                for id in 100.. {
-                    session.run(&format!("INSERT INTO late VALUES ({id}, 1)"));
-                    if stopped.try_recv().is_ok() {
-                        return;
-                    }
-                }
-            });
-            wait_for("a commit to wait", BOUND, || {
-                Ok(s.source_one("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1")
-            })
-            .unwrap();
-            s.catch_up();
-            s.source("ALTER PUBLICATION p ADD TABLE late");
-            s.source("INSERT INTO late VALUES (2, 2)");
-            s.catch_up();
-            s.wait_for_log("copying 1 tables that were added");
-            std::thread::sleep(Duration::from_secs(1));
-            assert_eq!(
-                s.target_one("SELECT count(*) FROM late"),
-                "0",
-                "it was copied without what nobody sees yet"
-            );
-            stop.send(()).unwrap();
-            s.source("ALTER SYSTEM RESET synchronous_standby_names");
-            s.source("SELECT pg_reload_conf()");
-            waits.join().unwrap();
-            wait_until_joined(s, "late");
-            s.source("INSERT INTO late VALUES (3, 3)");
-            s.catch_up();
-            s.same();
-        },
-    );
-}
-
-#[test]
-fn c2_a_first_copy_that_was_interrupted_is_finished_without_a_slot() {
-    told_until_met(|s| {
-        s.both(
-            "CREATE TABLE whole (id int PRIMARY KEY, n int); CREATE TABLE late (id int PRIMARY KEY, n int)",
-        );
-        s.source("INSERT INTO whole SELECT i, 0 FROM generate_series(0, 999) i; INSERT INTO late SELECT i, 0 FROM generate_series(0, 99) i");
-        s.publish("FOR TABLE whole, late, mark");
-        let (stop, running) = writers(&s.source_url(), 6);
-        let mut lock = Session::to(&s.target_url(0));
-        lock.run("BEGIN; LOCK TABLE late IN EXCLUSIVE MODE");
-        s.run();
-        let finished = "SELECT count(*) FROM pgsluice.copied_table WHERE finished";
-        let url = s.target_url(0);
-        wait_for("the others to be copied", BOUND, || {
-            let rows = testkit::query(&url, finished);
-            Ok(rows.is_ok_and(|rows| rows[0][0].as_deref() == Some("2")))
-        })
-        .unwrap();
-        s.source("UPDATE whole SET n = n + 1");
-        s.kill();
-        s.source("UPDATE whole SET n = n + 1");
-        lock.run("COMMIT");
-        s.follow();
-        std::thread::sleep(Duration::from_millis(300));
-        s.kill();
-        s.follow();
-        let met = wait_for_writers(s, stop, running);
-        assert!(!s.log(0).contains("max_replication_slots"), "nothing is short: {}", s.log(0));
-        met
-    });
+/// Writes another name into the file of `pg_class` while the source is down: no WAL tells of that.
+fn rename_behind_the_servers_back(s: &mut Scenario) {
+    s.source("CHECKPOINT");
+    let path = path_of(s, "pg_class");
+    s.pair_mut().source.stop(StopMode::Fast).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let places: Vec<usize> =
+        (0..bytes.len() - 10).filter(|&at| &bytes[at..at + 10] == b"right_name").collect();
+    assert!(!places.is_empty());
+    for at in places {
+        bytes[at..at + 5].copy_from_slice(b"wrong");
+    }
+    std::fs::write(&path, bytes).unwrap();
+    s.pair_mut().source.start_again().unwrap();
 }

@@ -114,6 +114,7 @@ fn w3_what_the_new_primary_never_received_is_refused() {
         let kept = || {
             s.source("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 500)");
             s.source("CHECKPOINT");
+            // Between two looks at a condition that has a bound.
             std::thread::sleep(Duration::from_millis(300));
             let needed = s.status(0)["decoded"]["needed_from_lsn"].as_str().map(position);
             Ok(needed.is_some_and(|needed| needed > fork))

@@ -134,6 +134,7 @@ fn sigterm_during_a_long_transaction_and_during_the_copy() {
         s.run();
         for _ in 0..3 {
             s.wait_until_started();
+            // Somewhere in the copy: any instant will do.
             std::thread::sleep(Duration::from_millis(70));
             s.stop();
             s.run();
@@ -143,6 +144,7 @@ fn sigterm_during_a_long_transaction_and_during_the_copy() {
         s.source("UPDATE t SET v = v || 'y'");
         for _ in 0..3 {
             s.wait_until_started();
+            // Somewhere in the stream: any instant will do.
             std::thread::sleep(Duration::from_millis(100));
             s.stop();
             s.run();
@@ -404,6 +406,7 @@ fn c1_writes_during_the_copy_arrive_once() {
         for round in 0..4 {
             s.run();
             s.wait_until_started();
+            // The instants of the kills are what is tested.
             std::thread::sleep(Duration::from_millis(150 + 60 * round));
             s.source(&format!("UPDATE big SET v = 'round {round}' WHERE id % 100 = {round}"));
             s.kill();
@@ -455,12 +458,14 @@ fn timeouts_of_databases_do_not_end_it() {
         };
         let mut holders = hold(s);
         s.run();
+        // How long it is held up is what is tested.
         std::thread::sleep(Duration::from_secs(2));
         holders.iter_mut().for_each(|holder| holder.run("COMMIT"));
         s.follow();
         s.same();
         let mut holders = hold(s);
         s.source("UPDATE t SET n = n + 1");
+        // How long it is held up is what is tested.
         std::thread::sleep(Duration::from_secs(2));
         holders.iter_mut().for_each(|holder| holder.run("COMMIT"));
         s.catch_up();
@@ -508,6 +513,7 @@ fn p1_terminated_backends_lose_no_commit() {
             let mut count = 0;
             while stopped.try_recv().is_err() {
                 session.run("DO $$ BEGIN FOR i IN 1..20 LOOP INSERT INTO log (v) VALUES (i); COMMIT; END LOOP; END $$");
+                // The pace of a load; nobody waits for it.
                 std::thread::sleep(Duration::from_millis(10));
                 count += 20;
             }

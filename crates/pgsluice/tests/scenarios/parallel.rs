@@ -269,6 +269,7 @@ fn what_follows_a_position_of_the_source_is_executed_ahead() {
         wait_for("the head to wait", BOUND, || is("wait_event_type = 'Lock'")).unwrap();
         for _ in 0..6 {
             s.source("SELECT pg_logical_emit_message(true, 'nobody', 'listens')");
+            // Each comes by itself, a moment after the one before.
             std::thread::sleep(Duration::from_millis(100));
         }
         s.source("DO $$ BEGIN FOR i IN 1 .. 80 LOOP INSERT INTO t VALUES (i); COMMIT; END LOOP; END $$");

@@ -55,7 +55,7 @@ fn p2_a_dead_process_in_the_middle_of_a_statement_is_fenced() {
         s.kill();
         s.run();
         s.source("UPDATE t SET n = n + 1; INSERT INTO log VALUES (2)");
-        // Held until the second process has met the first one's backend.
+        // Time for the second process to meet the first one's backend; the test holds whenever they meet.
         std::thread::sleep(Duration::from_millis(500));
         holder.run("COMMIT");
         s.catch_up();
@@ -399,6 +399,7 @@ fn f3_whatever_is_killed_each_transaction_that_stays_one_is_there_once() {
             s.source(
                 "DO $$ BEGIN FOR i IN 1..1500 LOOP INSERT INTO log (v) VALUES (i); COMMIT; END LOOP; END $$",
             );
+            // Any instant will do, and a random one finds more of them.
             std::thread::sleep(Duration::from_millis(rand::rng().random_range(0..150)));
             match round % 3 {
                 0 => s.pair_mut().target.restart(StopMode::Immediate).unwrap(),
@@ -489,6 +490,7 @@ fn a_blocked_target_does_not_cost_the_connection() {
             // More than all queues hold.
             s.source("INSERT INTO t SELECT i, repeat('x', 2000) FROM generate_series(1, 40000) i");
             s.source("UPDATE t SET v = 'y' WHERE id % 10 = 0");
+            // Longer than the timeouts: that nothing gives up in this time is what is tested.
             std::thread::sleep(Duration::from_secs(12));
             holder.run("COMMIT");
             s.catch_up();
@@ -582,6 +584,7 @@ fn replaced_rows_of_progress_are_removed_under_load() {
         let mut kept: Vec<usize> = (0..first.len()).collect();
         for _ in 0..3_000 {
             s.source("INSERT INTO t DEFAULT VALUES");
+            // The pace of a load; nobody waits for it.
             std::thread::sleep(std::time::Duration::from_millis(10));
             kept.retain(|&number| s.target_one_of(number, oldest) == first[number]);
             if kept.is_empty() {

@@ -58,15 +58,18 @@ fn c1_a_table_that_is_added_joins_under_load_and_misses_nothing() {
                         1 + rounds % 100
                     ));
                     rounds += 1;
+                    // The pace of a load; nobody waits for it.
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 open.run("COMMIT");
             }
             rounds
         });
+        // The load has time to change rows before the table is added.
         std::thread::sleep(Duration::from_millis(300));
         s.source("ALTER PUBLICATION p ADD TABLE late");
         wait_until_joined(s, "late");
+        // And to go on after it has joined.
         std::thread::sleep(Duration::from_millis(300));
         stop.send(()).unwrap();
         assert!(load.join().unwrap() > 50);
@@ -170,6 +173,7 @@ fn a_table_that_is_dropped_gets_what_was_written_before() {
         s.source("INSERT INTO late VALUES (1)");
         s.source("ALTER PUBLICATION p DROP TABLE late");
         s.call(0, &["refresh"]).expect_success();
+        // The change stays held up for a while; the refresh may come to it at any instant.
         std::thread::sleep(Duration::from_millis(500));
         lock.run("COMMIT");
         s.wait_for_log("no longer in the publication");

@@ -225,6 +225,7 @@ fn p1_killed_at_any_instant_each_transaction_is_there_once() {
             s.source(&format!("UPDATE big SET n = n + 1; INSERT INTO ledger VALUES ({round})"));
             s.source(&small);
             s.source("UPDATE big SET n = n + 1 WHERE id % 2 = 0; INSERT INTO ledger SELECT 0 FROM generate_series(1, 200)");
+            // Any instant will do, and a random one finds more of them.
             std::thread::sleep(Duration::from_millis(random.random_range(0..700)));
             s.kill();
             s.run();

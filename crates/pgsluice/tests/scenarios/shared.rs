@@ -405,6 +405,7 @@ fn killed_at_any_instant(stage: &mut Stage<'_>, kills: u32) {
         let writers = [scope.spawn(|| write(&a, &rows)), scope.spawn(|| write(&b, &catalogs))];
         for _ in 0..kills {
             let pause = random.random_range(100..2_500);
+            // Any instant will do, and a random one finds more of them.
             std::thread::sleep(Duration::from_millis(pause));
             stage.sluice.as_mut().unwrap().kill9();
             // The catalogs that are kept are sometimes newer, and slots sometimes moved.

@@ -22,9 +22,10 @@ use base::Lsn;
 use output::{OnRefused, Streaming};
 use testkit::{Cluster, Major};
 
-use crate::compare::{Side, Tally, Told, compare, compare_sides};
+use crate::compare::{Tally, compare, compare_sides};
 use crate::message::{Sent, tell};
 use crate::stage::{DB, Form, Ours, PLAIN, Stage, TWO_PHASE, builder, look};
+use crate::told::{Side, Told};
 use load::{Load, Ran};
 use tap::Tap;
 

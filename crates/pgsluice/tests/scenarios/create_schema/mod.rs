@@ -73,6 +73,7 @@ fn load(s: &Scenario) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<u
                 n - n % 3,
                 n - n % 7
             ));
+            // The pace of a load; nobody waits for it.
             std::thread::sleep(Duration::from_millis(5));
         }
         n

@@ -1,0 +1,342 @@
+//! Catching up with a backlog that was written while the subscriber was off.
+//!
+//! ```text
+//!   copy, native -> image, parked slot ─┐
+//!   copy, ours   -> image, parked slot ─┴─> subscriber off, backlog written once, mark
+//!        ┌──────────────────────────────────────────────┘
+//!        └─> per run: image and slot back, warm up, clock on, replicate, mark seen, clock off, compare
+//! ```
+//!
+//! The mark is a row written after the backlog: changes are applied in commit order, so who sees it sees everything.
+//! The plot shows how much of the backlog's WAL is not applied yet, from the replication origins, which both sides
+//! advance with each commit.
+//!
+//! With `--source wal` there is a third side, which reads WAL and decodes it itself: it is told beside native, and beside
+//! what reads from a logical slot, from the same runs.
+//!
+//! On slow storage ([`crate::lab::slow`]) buffers are cold when a run begins; the first copy is not
+//! slowed.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use testkit::{Major, Sluice, StopMode, wait_for};
+
+use crate::lab::aftermath::Aftermath;
+use crate::lab::backlog::{self, Backlog, MARK};
+use crate::lab::limit::{Alone, Limit, sets_alone, wal_alone, walsender_alone};
+use crate::lab::load::{self, Amount, Written};
+use crate::lab::measure::{Look, Run, finish, measure};
+use crate::lab::probe::Probe;
+use crate::lab::rig::{DB, NAME, Rig, STEP_BOUND, first, slot};
+use crate::report::Case;
+use crate::{Arm, Options, Say, Source};
+
+const BYTES_PER_MEGABYTE: f64 = 1e6;
+
+/// Every case on every major.
+pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for major in options.majors() {
+        for backlog in backlog::all(options) {
+            if options.wants(backlog.case) {
+                let measured = run_case(options, say, major, &backlog);
+                cases.extend(measured.with_context(|| format!("{} on {major}", backlog.case))?);
+            }
+        }
+    }
+    Ok(cases)
+}
+
+fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Result<Vec<Case>> {
+    let name = format!("catchup {}-{major}", backlog.case);
+    let mut ready = prepare(options, say, &name, major, backlog, &[])?;
+    let mut compared = compared(options, &ready, backlog);
+    if backlog.slow.is_none() {
+        // Slow storage has no limit of this kind: who reads ahead waits less than one session that writes sets.
+        for arm in options.order(0).into_iter().filter(|arm| *arm != Arm::Native) {
+            let limit = ready.limit(backlog, arm)?;
+            say.line(&format!(
+                "{name}: {}'s walsender alone {:.2} s ({:.2} CPU s), sets alone {:.2} s ({:.2} CPU s)",
+                arm.name(),
+                limit.walsender.seconds,
+                limit.walsender.cpu,
+                limit.sets.seconds,
+                limit.sets.cpu
+            ));
+            let of_arm = compared.iter_mut().filter(|compared| compared.ours == arm);
+            of_arm.for_each(|compared| compared.case.limit = Some(limit));
+        }
+    }
+    for repeat in 0..options.repeats {
+        for arm in options.order(repeat) {
+            // What its users on slow storage are told to set.
+            let words: Vec<String> = backlog.words.iter().map(|word| (*word).to_owned()).collect();
+            let run = ready.catch_up(backlog, arm, &words)?;
+            let described = compared[0].case.describe(arm, repeat + 1, options.repeats, &run);
+            say.line(&format!("{name}: {described}"));
+            compared.iter_mut().for_each(|compared| compared.add(arm, &run));
+        }
+    }
+    Ok(compared.into_iter().map(|compared| compared.case).collect())
+}
+
+/// One case, and whose runs it is made of.
+struct Compared {
+    case: Case,
+    stock: Arm,
+    ours: Arm,
+}
+
+impl Compared {
+    fn add(&mut self, arm: Arm, run: &Run) {
+        if arm == self.stock {
+            self.case.stock.push(run.clone());
+        } else if arm == self.ours {
+            self.case.ours.push(run.clone());
+        }
+    }
+}
+
+fn compared(options: &Options, ready: &Ready, backlog: &Backlog) -> Vec<Compared> {
+    /// At least as fast as with a logical slot.
+    const GOAL_BESIDE_LOGICAL: f64 = 1.0;
+    let compare = |name: String, goal: f64, stock: Arm, ours: Arm| {
+        let mut case = ready.case(backlog, name, goal);
+        let words: Vec<&str> =
+            (ours == Arm::Wal).then_some(["--source-mode", "wal"]).into_iter().flatten().collect();
+        if ours == Arm::Wal {
+            case.source = "wal".to_owned();
+        }
+        let words = [words.as_slice(), backlog.words].concat();
+        if !words.is_empty() {
+            case.what.push_str(&format!("; pgsluice with `{}`", words.join(" ")));
+        }
+        if stock == Arm::Ours {
+            case.sides = ["logical", "wal"].map(Into::into);
+            case.what.push_str(
+                ", beside the same with `--source-mode logical`, which stands as native in the table",
+            );
+        }
+        Compared { case, stock, ours }
+    };
+    let name = backlog.case;
+    let logical = || compare(name.to_owned(), backlog.goal, Arm::Native, Arm::Ours);
+    let wal = || compare(format!("{name}-wal"), backlog.goal_wal, Arm::Native, Arm::Wal);
+    let beside = || compare(format!("{name}-wal-beside-logical"), GOAL_BESIDE_LOGICAL, Arm::Ours, Arm::Wal);
+    match (options.only, options.source) {
+        (Some(Arm::Wal), _) => vec![wal()],
+        (None, Source::Wal) => vec![logical(), wal(), beside()],
+        _ => vec![logical()],
+    }
+}
+
+/// A backlog that is written, and a subscriber's image for each side to go back to.
+pub(crate) struct Ready {
+    rig: Rig,
+    pub(crate) window: Window,
+    written: Written,
+    version: String,
+}
+
+/// Makes servers with these settings `more`, copies, writes the backlog.
+pub(crate) fn prepare(
+    options: &Options,
+    say: &Say,
+    name: &str,
+    major: Major,
+    backlog: &Backlog,
+    more: &[(&'static str, String)],
+) -> Result<Ready> {
+    let settings = [backlog.settings(major).as_slice(), more].concat();
+    let mut rig = Rig::with(major, options.connections, &settings)?;
+    let tables = backlog.tables.join(", ");
+    rig.pair.both(DB, &format!("{MARK}{}", backlog.schema))?;
+    rig.pair.source.sql(DB, &backlog.rows)?;
+    rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE mark, {tables}"))?;
+    rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
+    // A physical slot begins at the last checkpoint, which on other servers is minutes ago. Without this one, filling the
+    // tables would be read again with the backlog.
+    rig.pair.source.sql(DB, "CHECKPOINT")?;
+    say.line(&format!("{name}: rows are on the publisher"));
+    rig.save("empty")?;
+    for arm in options.order(0) {
+        rig.restore("empty")?;
+        synchronise(&mut rig, arm)?;
+        say.line(&format!("{name}: {} has copied and is stopped", arm.name()));
+    }
+    let (written, window) = write_backlog(&rig, backlog)?;
+    say.line(&format!(
+        "{name}: {} transactions written by {} in {:.1} s, {:.0} MB of WAL",
+        written.transactions,
+        written.by,
+        written.seconds,
+        window.bytes() / BYTES_PER_MEGABYTE
+    ));
+    if backlog.slow.is_some() {
+        rig.read_slowly()?;
+    }
+    let version = rig.version()?;
+    Ok(Ready { rig, window, written, version })
+}
+
+impl Ready {
+    pub(crate) fn case(&self, backlog: &Backlog, name: String, goal: f64) -> Case {
+        let changes = self.written.transactions * backlog.changes_per_transaction;
+        let mut case = Case::new(name, self.rig.major(), self.version.clone(), goal, changes);
+        case.what.clone_from(&backlog.what);
+        case.publisher = Some(self.written.clone());
+        case.curve_label = "MB of WAL not applied yet".into();
+        case
+    }
+
+    /// What the servers need for this backlog whoever replicates it as `arm` does. The subscriber is off, and is
+    /// stopped again.
+    fn limit(&mut self, backlog: &Backlog, arm: Arm) -> Result<Limit> {
+        let rig = &mut self.rig;
+        rig.unpark(arm)?;
+        let walsender = match arm {
+            // The mark is one more.
+            Arm::Native | Arm::Ours => walsender_alone(rig, &slot(arm), self.written.transactions + 1)?,
+            Arm::Wal => wal_alone(rig, &slot(arm), self.window.start, self.window.end)?,
+        };
+        rig.drop_slots()?;
+        let sets = writing_alone(rig, backlog, arm)?;
+        Ok(Limit { walsender, sets, cores: std::thread::available_parallelism()?.get() })
+    }
+
+    /// One run; pgsluice is told `words` besides.
+    pub(crate) fn catch_up(&mut self, backlog: &Backlog, arm: Arm, words: &[String]) -> Result<Run> {
+        self.rig.words = words.to_vec();
+        catch_up(&mut self.rig, backlog, arm, &self.window)
+    }
+}
+
+/// First copy by `arm`; then its slot is parked and the stopped subscriber kept as an image.
+fn synchronise(rig: &mut Rig, arm: Arm) -> Result<()> {
+    match join(rig, arm)? {
+        None => rig.disable()?,
+        sluice => finish(sluice)?,
+    }
+    rig.pair.target.sql(DB, "VACUUM ANALYZE")?;
+    rig.save(arm.name())?;
+    rig.park(arm)
+}
+
+/// First copy by `arm`, which goes on to stream; pgsluice, if that is what runs.
+pub(crate) fn join(rig: &Rig, arm: Arm) -> Result<Option<Sluice>> {
+    let target = &rig.pair.target;
+    match arm {
+        Arm::Native => {
+            // Not by `Cluster::sql`: two statements would be one transaction, in which no slot can be made.
+            target.sql(DB, &rig.create_subscription())?;
+            wait_for("native's first copy", STEP_BOUND, || {
+                let ready = "SELECT coalesce(bool_and(srsubstate = 'r'), false) FROM pg_subscription_rel";
+                Ok(first(target.sql(DB, ready)?) == "t")
+            })?;
+            Ok(None)
+        }
+        Arm::Ours | Arm::Wal => {
+            let mut sluice = rig.run_sluice(arm)?;
+            // A row that comes by the stream: all tables have joined.
+            rig.pair.source.sql(DB, "INSERT INTO mark VALUES (0) ON CONFLICT DO NOTHING")?;
+            let streams = format!(
+                "SELECT count(*) FROM pg_stat_replication WHERE application_name LIKE '%{NAME}%stream'"
+            );
+            let streamed = wait_for("our first copy", STEP_BOUND, || {
+                anyhow::ensure!(sluice.is_running(), "pgsluice ended");
+                let copied = first(target.sql(DB, "SELECT count(*) FROM mark WHERE id = 0")?) == "1";
+                let finished = "SELECT coalesce(bool_and(finished), false) FROM pgsluice.copied_table";
+                Ok(copied
+                    && first(target.sql(DB, finished)?) == "t"
+                    && first(rig.pair.source.sql(DB, &streams)?) != "0")
+            });
+            streamed.with_context(|| sluice.stderr())?;
+            Ok(Some(sluice))
+        }
+    }
+}
+
+/// The backlog's place in the WAL.
+pub(crate) struct Window {
+    start: u64,
+    end: u64,
+}
+
+impl Window {
+    pub(crate) fn bytes(&self) -> f64 {
+        (self.end - self.start) as f64
+    }
+}
+
+/// The subscriber is off.
+fn write_backlog(rig: &Rig, backlog: &Backlog) -> Result<(Written, Window)> {
+    let source = &rig.pair.source;
+    let lsn = || -> Result<u64> {
+        Ok(first(source.sql(DB, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")?).parse()?)
+    };
+    let start = lsn()?;
+    let written = load::write(source.port(), &backlog.script, Amount::Transactions(backlog.transactions))?;
+    source.sql(DB, "INSERT INTO mark VALUES (1)")?;
+    let end = lsn()?;
+    source.sql(DB, "CHECKPOINT")?;
+    Ok((written, Window { start, end }))
+}
+
+fn writing_alone(rig: &mut Rig, backlog: &Backlog, arm: Arm) -> Result<Alone> {
+    rig.restore(arm.name())?;
+    warm_up(rig, backlog)?;
+    let sets = sets_alone(&rig.pair.target, &backlog.sets)?;
+    rig.pair.target.stop(StopMode::Fast)?;
+    Ok(sets)
+}
+
+/// So that no run begins with cold buffers.
+fn warm_up(rig: &Rig, backlog: &Backlog) -> Result<()> {
+    let begun = Instant::now();
+    let plan =
+        "SET enable_seqscan = off; SET enable_bitmapscan = off; SET max_parallel_workers_per_gather = 0";
+    rig.pair.target.sql(DB, &format!("{plan}; {}", backlog.warm_up))?;
+    anyhow::ensure!(begun.elapsed() < STEP_BOUND, "warming up took {:?}", begun.elapsed());
+    rig.settle()
+}
+
+fn catch_up(rig: &mut Rig, backlog: &Backlog, arm: Arm, window: &Window) -> Result<Run> {
+    rig.restore(arm.name())?;
+    rig.unpark(arm)?;
+    if backlog.slow.is_none() {
+        warm_up(rig, backlog)?;
+    } else {
+        rig.settle()?;
+    }
+    let start = |probe: &Probe| match arm {
+        Arm::Native => probe.row(&format!("ALTER SUBSCRIPTION {NAME} ENABLE")).map(|_| None),
+        Arm::Ours | Arm::Wal => rig.run_sluice(arm).map(Some),
+    };
+    let before = Aftermath::look(rig, backlog)?;
+    let (mut run, sluice) = measure(rig, start, |probe| look(probe, window))?;
+    let mut tables = backlog.tables.clone();
+    // Ours has seen one mark before the backlog; native gets that with it.
+    tables.push("mark".to_owned());
+    run.equal = rig.is_equal(&tables);
+    finish(sluice)?;
+    if arm == Arm::Native {
+        rig.disable()?;
+    }
+    run.aftermath = Some(Aftermath::look(rig, backlog)?.since(before));
+    rig.pair.target.stop(StopMode::Fast)?;
+    rig.drop_slots()?;
+    Ok(run)
+}
+
+fn look(probe: &Probe, window: &Window) -> Result<Look> {
+    let row = probe.row(
+        "SELECT max(remote_lsn) - '0/0'::pg_lsn, EXISTS (SELECT FROM mark WHERE id = 1) \
+         FROM pg_replication_origin_status",
+    )?;
+    let column = |index: usize| row.get(index).cloned().flatten();
+    let applied = column(0).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let left = window.end.saturating_sub(applied.clamp(window.start, window.end));
+    let done = column(1).as_deref() == Some("t");
+    Ok(Look { value: if done { 0.0 } else { left as f64 / BYTES_PER_MEGABYTE }, done })
+}
