@@ -14,7 +14,9 @@ mod documents;
 mod fuzz;
 mod matrix;
 mod promises;
+mod references;
 mod regress;
+mod rules;
 mod suite;
 mod tidy;
 

@@ -1,13 +1,15 @@
-//! House rules that no other tool knows: see STYLE in CONTRIBUTING.md.
+//! House rules for files that no other tool knows.
 //!
-//! Every rule takes a file's path and text and returns complaints. Words that a rule looks for are put together here
-//! from halves, so that this file obeys its own rules.
+//! A check takes a file's path and text and returns complaints. Words that a check looks for are put together here
+//! from halves, so that this file obeys its own checks. What needs more than one file is elsewhere: citations
+//! ([`references`]), rules and promises ([`promises`]).
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::promises;
+use crate::references::{self, File};
+use crate::{promises, rules};
 
 /// Lines of a `.rs` file before its tests; longer wants `// long because: ...`.
 const LINES_MAX: usize = 800;
@@ -17,38 +19,51 @@ const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 /// How far in front of its arguments a macro may be.
 const DEBUG_LINES: usize = 6;
 
-type Rule = fn(&str, &str) -> Vec<String>;
+type Check = fn(&str, &str) -> Vec<String>;
 
-const RULES: [Rule; 7] = [length, header, unfinished, ignored_tests, debug_output, one_title, home_paths];
+const CHECKS: [Check; 7] = [length, header, unfinished, ignored_tests, debug_output, one_title, home_paths];
 
 /// What is wrong with the files of the workspace.
 pub(crate) fn complaints() -> Result<Vec<String>> {
-    let mut complaints = Vec::new();
-    visit(testkit::workspace_dir(), "", &mut complaints)?;
+    let mut files = Vec::new();
+    visit(testkit::workspace_dir(), "", &mut files)?;
+    let mut complaints: Vec<String> = files.iter().flat_map(|file| judge(&file.path, &file.text)).collect();
     complaints.extend(promises::complaints()?);
+    complaints.extend(references::complaints(&files, &known_rules(&files)));
     complaints.sort();
     Ok(complaints)
 }
 
-fn visit(root: &Path, under: &str, complaints: &mut Vec<String>) -> Result<()> {
+/// The names of the rules; what is wrong with their page, [`promises`] says.
+fn known_rules(files: &[File]) -> Vec<String> {
+    let page = files.iter().find(|file| file.path == rules::PAGE).map_or("", |file| &file.text);
+    rules::read(page).0.into_iter().map(|rule| rule.name).collect()
+}
+
+/// All files under a directory; the text of one that is not UTF-8 is empty, because no check is about it.
+fn visit(root: &Path, under: &str, files: &mut Vec<File>) -> Result<()> {
     for entry in std::fs::read_dir(root.join(under)).with_context(|| format!("reading {under}"))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = if under.is_empty() { name.clone() } else { format!("{under}/{name}") };
         if entry.file_type()?.is_dir() {
             if !SKIPPED.contains(&name.as_str()) {
-                visit(root, &path, complaints)?;
+                visit(root, &path, files)?;
             }
-        } else if let Ok(text) = std::fs::read_to_string(entry.path()) {
-            // What is not UTF-8 is not text, and no rule is about it.
-            complaints.extend(judge(&path, &text));
+        } else {
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            files.push(File { path, text });
         }
     }
     Ok(())
 }
 
 fn judge(path: &str, text: &str) -> Vec<String> {
-    RULES.iter().flat_map(|rule| rule(path, text)).map(|complaint| format!("{path}: {complaint}")).collect()
+    CHECKS
+        .iter()
+        .flat_map(|check| check(path, text))
+        .map(|complaint| format!("{path}: {complaint}"))
+        .collect()
 }
 
 fn is_rust(path: &str) -> bool {
@@ -176,8 +191,8 @@ fn home_paths(_: &str, text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn complains(rule: Rule, path: &str, text: &str) -> bool {
-        !rule(path, text).is_empty()
+    fn complains(check: Check, path: &str, text: &str) -> bool {
+        !check(path, text).is_empty()
     }
 
     #[test]
