@@ -1,8 +1,9 @@
 //! Whether the crates depend on one another only in the order that ARCHITECTURE.md gives.
 //!
-//! The order stands there in a fenced block tagged `crates`: one crate per line, its name first. A crate may depend
-//! only on crates above it. `(dev)` after the name marks what only tests and chores use: the product may not depend
-//! on it, except for its tests, which may use any `(dev)` crate.
+//! The order stands there in a fenced block tagged `crates`: one crate per line, its name first. A
+//! crate may depend only on crates above it. `(dev)` after the name marks what only tests and
+//! chores use: the product may not depend on it, except for its tests, which may use any `(dev)`
+//! crate.
 
 use anyhow::{Context, Result};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Every chore as `cargo x ...`: the one door that a person, the Makefile and CI go through.
 //!
-//! Each chore is a file. Rules that we made ourselves (`arrows`, `tidy`) are functions from text to complaints, so
-//! that their tests can show that they complain.
+//! Each chore is a file. Rules that we made ourselves (`arrows`, `tidy`) are functions from text to
+//! complaints, so that their tests can show that they complain.
 
 mod arrows;
 mod cargo;
@@ -14,6 +14,7 @@ mod documents;
 mod fuzz;
 mod matrix;
 mod promises;
+mod prose;
 mod references;
 mod regress;
 mod rules;
@@ -37,12 +38,20 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Everything that is checked without a server: fmt, clippy, docs, arrows, tidy, generated documents, deny.
+    /// Everything that is checked without a server: fmt, clippy, docs, arrows, tidy, generated
+    /// documents, deny.
     Check,
     /// Dependencies between crates against the order in ARCHITECTURE.md.
     Arrows,
     /// House rules for files: length, headers, forbidden words.
-    Tidy,
+    Tidy {
+        /// Only list what is to be put into plain language in files whose path begins so.
+        #[arg(long, value_name = "PATH")]
+        prose: Option<String>,
+        /// Write xtask/prose-debt.txt anew, if it does not grow.
+        #[arg(long, conflicts_with = "prose")]
+        settle: bool,
+    },
     /// Licences, sources and bans of dependencies; advisories where their database can be reached.
     Deny,
     /// Builds the program, fetches servers, runs all tests; the last line is `N passed, N failed`.
@@ -64,24 +73,28 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Two throw-away clusters, a live write load, one kill -9, and a proof that both ends are equal.
+    /// Two throw-away clusters, a live write load, one kill -9, and a proof that both ends are
+    /// equal.
     Demo(demo::Options),
     /// Records the streams and the WAL of every major that tests and fuzzers mutate.
     Corpus {
         /// streams or wal; both unless named.
         what: Option<String>,
     },
-    /// Decodes WAL of random walks, or of PostgreSQL's regression SQL, beside the server, and compares message by message.
+    /// Decodes WAL of random walks, or of PostgreSQL's regression SQL, beside the server, and
+    /// compares message by message.
     Conformance(conformance::Options),
     /// Fuzzes what reads bytes from outside, with libFuzzer; needs the nightly toolchain.
     Fuzz {
-        /// frames, pgoutput, tuples, transactions, conninfo, store, wal, records or values; all of them unless named.
+        /// frames, pgoutput, tuples, transactions, conninfo, store, wal, records or values; all of
+        /// them unless named.
         targets: Vec<String>,
         /// For how long, each.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
-    /// The golden suite and the crash test over all combinations of workers, batch size, prefetch and commit order.
+    /// The golden suite and the crash test over all combinations of workers, batch size, prefetch
+    /// and commit order.
     Matrix(matrix::Options),
     /// Writes the documents that are generated from the code.
     Docs {
@@ -107,7 +120,9 @@ fn run(chore: Chore) -> Result<bool> {
     match chore {
         Chore::Check => check::run(),
         Chore::Arrows => check::report("arrows", &arrows::complaints()?),
-        Chore::Tidy => check::report("tidy", &tidy::complaints()?),
+        Chore::Tidy { prose: Some(under), .. } => tidy::list_prose(&under).map(|()| true),
+        Chore::Tidy { settle: true, .. } => tidy::settle_prose().map(|()| true),
+        Chore::Tidy { .. } => check::report("tidy", &tidy::complaints()?),
         Chore::Deny => deny::run(),
         Chore::Test { all_majors, filter } => suite::run(all_majors, filter.as_deref()),
         Chore::Pg { majors } => fetch_servers(&majors),
@@ -155,7 +170,8 @@ fn bench(arguments: &[String]) -> Result<bool> {
     cargo::succeeds(&mut command)
 }
 
-/// The version store beside other stores, which ordinary builds do not compile: a workspace of its own.
+/// The version store beside other stores, which ordinary builds do not compile: a workspace of its
+/// own.
 fn bench_peers(arguments: &[String]) -> Result<bool> {
     let target =
         cargo::metadata()?["target_directory"].as_str().map(PathBuf::from).context("no target directory")?;

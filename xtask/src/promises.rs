@@ -1,11 +1,13 @@
-//! Rules of correctness and promises to users: each is held by a test, and this notices when one has none any more.
+//! Rules of correctness and promises to users: each is held by a test, and this notices when one
+//! has none any more.
 //!
-//! docs/rules.md lists the rules ([`crate::rules`] reads it). A rule's tests begin with its name, as
-//! `f4_one_missing_row_in_a_large_transaction` does, wherever they are. A promise of docs/guarantees.md names a test,
-//! or the file of several, in backquotes. Whether a test shows what it says is not known here.
+//! docs/rules.md lists the rules ([`crate::rules`] reads it). A rule's tests begin with its name,
+//! as `f4_one_missing_row_in_a_large_transaction` does, wherever they are. A promise of
+//! docs/guarantees.md names a test, or the file of several, in backquotes. Whether a test shows
+//! what it says is not known here.
 //!
-//! A test that is named after a rule that the page does not have is a complaint too, and so is a test of a rule that
-//! the page marks as not built: so the page grows with what is built.
+//! A test that is named after a rule that the page does not have is a complaint too, and so is a
+//! test of a rule that the page marks as not built. So the page grows with what is built.
 
 use std::collections::BTreeSet;
 use std::path::Path;

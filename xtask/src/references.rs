@@ -1,7 +1,7 @@
 //! Citations that lead nowhere: rules, files and headings that are not there.
 //!
-//! Handed are the files of the workspace and the names of the rules. Looked at are Markdown outside of fenced blocks,
-//! and the comments of Rust files. A citation is one of:
+//! Handed are the files of the workspace and the names of the rules. Looked at are Markdown outside
+//! of fenced blocks, and the comments of Rust files. A citation is one of:
 //!
 //! | citation | must lead to |
 //! | --- | --- |
@@ -11,8 +11,8 @@
 //! | the name of a Markdown file, with backquotes or without | a file, from the root, from the file itself or by its name |
 //! | `[text](path#heading)` in Markdown | a file, and a heading in it |
 //!
-//! A path with a placeholder (`*`, `<`, `{`) or one that only runs make is left alone. Pages of the web are not
-//! fetched.
+//! A path with a placeholder (`*`, `<`, `{`) or one that only runs make is left alone. Pages of the
+//! web are not fetched.
 
 use std::collections::BTreeSet;
 
@@ -154,7 +154,8 @@ fn ignored(files: &[File]) -> Vec<String> {
 }
 
 impl There<'_> {
-    /// Whether `cited` in the file `from` leads somewhere: from the root, from the file, or, a name, anywhere.
+    /// Whether `cited` in the file `from` leads somewhere: from the root, from the file, or, a
+    /// name, anywhere.
     fn has(&self, from: &str, cited: &str) -> bool {
         let cited = cited.split(['#', ':']).next().unwrap_or_default().trim_end_matches('/');
         let is_last =

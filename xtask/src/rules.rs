@@ -1,7 +1,7 @@
 //! The rules of correctness, as docs/rules.md lists them.
 //!
-//! Handed the text of that page, it gives the rules with the tests that each wants, and complains where the page does
-//! not keep its own form. No list of rules exists outside that page.
+//! Handed the text of that page, it gives the rules with the tests that each wants, and complains
+//! where the page does not keep its own form. No list of rules exists outside that page.
 //!
 //! ```text
 //! ## F. Folds                      the group, by its letter
@@ -11,8 +11,8 @@
 //! Tests: `f1_*`                    or "Not built yet.", or "No test of its own: ..."
 //! ```
 //!
-//! Whether a rule's tests exist is a question for [`crate::promises`], whether a citation leads to a rule one for
-//! [`crate::references`].
+//! Whether a rule's tests exist is a question for [`crate::promises`], whether a citation leads to
+//! a rule one for [`crate::references`].
 
 /// Where the rules are.
 pub(crate) const PAGE: &str = "docs/rules.md";
