@@ -6,6 +6,7 @@
 mod arrows;
 mod cargo;
 mod check;
+mod circles;
 mod conformance;
 mod corpus;
 mod demo;
@@ -13,6 +14,7 @@ mod deny;
 mod documents;
 mod fuzz;
 mod matrix;
+mod modules;
 mod promises;
 mod prose;
 mod references;
@@ -36,14 +38,56 @@ struct Arguments {
     chore: Chore,
 }
 
+/// The first line of each is what `cargo x` prints, so that the whole list fits one screen.
 #[derive(Subcommand)]
 enum Chore {
-    /// Everything that is checked without a server: fmt, clippy, docs, arrows, tidy, generated
-    /// documents, deny.
+    /// All that needs no server: fmt, clippy, docs, arrows, tidy, deny
     Check,
-    /// Dependencies between crates against the order in ARCHITECTURE.md.
-    Arrows,
-    /// House rules for files: length, headers, forbidden words.
+    /// All tests, against real servers
+    ///
+    /// Builds the program and fetches the servers first. The last line is `N passed, N failed`.
+    Test {
+        /// Run on every supported major instead of PGSLUICE_TEST_MAJORS or the default two.
+        #[arg(long)]
+        all_majors: bool,
+        /// Only tests whose name contains this.
+        filter: Option<String>,
+    },
+    /// Two clusters, a live load, one kill -9, both ends proved equal
+    Demo(demo::Options),
+    /// Measures against stock PostgreSQL: `cargo x bench NAME [--quick]`
+    ///
+    /// Builds for release first.
+    Bench {
+        /// Name and options, passed on.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Writes the documents that are generated from the code
+    Docs {
+        /// Only say whether they are up to date.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Fetches server binaries and prints where they are
+    Pg {
+        /// 14 to 18, or `all`; the default majors unless named.
+        majors: Vec<String>,
+    },
+    /// Order of the crates, and circles of files inside them
+    ///
+    /// The order is the one in ARCHITECTURE.md.
+    Arrows {
+        /// Only print the arrows inside the circles of this crate.
+        #[arg(long, value_name = "CRATE")]
+        inside: Option<String>,
+        /// Write xtask/circles-debt.txt anew, if it does not grow.
+        #[arg(long, conflicts_with = "inside")]
+        settle: bool,
+    },
+    /// House rules: lengths, plain language, citations, rules with tests
+    ///
+    /// Also headers, forbidden words, promises with tests.
     Tidy {
         /// Only list what is to be put into plain language in files whose path begins so.
         #[arg(long, value_name = "PATH")]
@@ -52,55 +96,31 @@ enum Chore {
         #[arg(long, conflicts_with = "prose")]
         settle: bool,
     },
-    /// Licences, sources and bans of dependencies; advisories where their database can be reached.
+    /// Licences, sources, bans and advisories of dependencies
+    ///
+    /// Advisories are looked up where their database can be reached.
     Deny,
-    /// Builds the program, fetches servers, runs all tests; the last line is `N passed, N failed`.
-    Test {
-        /// Run on every supported major instead of PGSLUICE_TEST_MAJORS or the default two.
-        #[arg(long)]
-        all_majors: bool,
-        /// Only tests whose name contains this.
-        filter: Option<String>,
-    },
-    /// Fetches server binaries (of the default majors) and prints where they are.
-    Pg {
-        /// 14 to 18, or `all`.
-        majors: Vec<String>,
-    },
-    /// Builds for release and runs a benchmark: `cargo x bench NAME [--quick]`.
-    Bench {
-        /// Name and options, passed on.
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
-    /// Two throw-away clusters, a live write load, one kill -9, and a proof that both ends are
-    /// equal.
-    Demo(demo::Options),
-    /// Records the streams and the WAL of every major that tests and fuzzers mutate.
-    Corpus {
-        /// streams or wal; both unless named.
-        what: Option<String>,
-    },
-    /// Decodes WAL of random walks, or of PostgreSQL's regression SQL, beside the server, and
-    /// compares message by message.
+    /// Golden suite and crash test over every combination of settings
+    ///
+    /// The settings are workers, batch size, prefetch and commit order.
+    Matrix(matrix::Options),
+    /// Compares decoded WAL with the server's own messages
+    ///
+    /// The load is random walks, or PostgreSQL's regression SQL.
     Conformance(conformance::Options),
-    /// Fuzzes what reads bytes from outside, with libFuzzer; needs the nightly toolchain.
+    /// Fuzzes what reads bytes from outside; needs the nightly toolchain
     Fuzz {
-        /// frames, pgoutput, tuples, transactions, conninfo, store, wal, records or values; all of
-        /// them unless named.
+        /// frames, pgoutput, tuples, transactions, conninfo, store, wal, records or values; all
+        /// of them unless named.
         targets: Vec<String>,
         /// For how long, each.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
-    /// The golden suite and the crash test over all combinations of workers, batch size, prefetch
-    /// and commit order.
-    Matrix(matrix::Options),
-    /// Writes the documents that are generated from the code.
-    Docs {
-        /// Only say whether they are up to date.
-        #[arg(long)]
-        check: bool,
+    /// Records the streams and the WAL that tests and fuzzers mutate
+    Corpus {
+        /// streams or wal; both unless named.
+        what: Option<String>,
     },
 }
 
@@ -119,7 +139,9 @@ fn main() -> ExitCode {
 fn run(chore: Chore) -> Result<bool> {
     match chore {
         Chore::Check => check::run(),
-        Chore::Arrows => check::report("arrows", &arrows::complaints()?),
+        Chore::Arrows { inside: Some(name), .. } => arrows::list_inside(&name).map(|()| true),
+        Chore::Arrows { settle: true, .. } => arrows::settle().map(|()| true),
+        Chore::Arrows { .. } => check::report("arrows", &arrows::complaints()?),
         Chore::Tidy { prose: Some(under), .. } => tidy::list_prose(&under).map(|()| true),
         Chore::Tidy { settle: true, .. } => tidy::settle_prose().map(|()| true),
         Chore::Tidy { .. } => check::report("tidy", &tidy::complaints()?),
@@ -179,4 +201,18 @@ fn bench_peers(arguments: &[String]) -> Result<bool> {
         cargo::cargo(&["run", "--release", "--quiet", "--manifest-path", "bench/peers/Cargo.toml"]);
     command.arg("--target-dir").arg(target.join("peers")).arg("--").args(arguments);
     cargo::succeeds(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_list_of_chores_fits_one_screen() {
+        let list = Arguments::command().term_width(80).render_help().to_string();
+        assert!(list.lines().count() <= 24, "{list}");
+        assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
+    }
 }
