@@ -1,13 +1,19 @@
 //! Whether the crates depend on one another only in the order that ARCHITECTURE.md gives.
 //!
-//! The order stands there in a fenced block tagged `crates`: one crate per line, its name first. A crate may depend
-//! only on crates above it. `(dev)` after the name marks what only tests and chores use: the product may not depend
-//! on it, except for its tests, which may use any `(dev)` crate.
+//! The order stands there in a fenced block tagged `crates`: one crate per line, its name first. A
+//! crate may depend only on crates above it. `(dev)` after the name marks what only tests and
+//! chores use: the product may not depend on it, except for its tests, which may use any `(dev)`
+//! crate.
+//!
+//! Circles of files inside a crate are looked for in [`circles`].
+
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::cargo;
+use crate::circles::{self, Crate};
 
 /// One line of the block.
 #[derive(Debug, PartialEq)]
@@ -25,13 +31,56 @@ struct Arrow {
     for_tests: bool,
 }
 
-/// What is wrong with the workspace's arrows.
+/// Prints the circles of files; gives what is wrong with the arrows between crates, and inside of
+/// them.
 pub(crate) fn complaints() -> Result<Vec<String>> {
+    let (order, metadata) = (listed()?, cargo::metadata()?);
+    let (members, arrows) = workspace(&metadata);
+    let mut complaints = judge(&order, &members, &arrows);
+    let (found, mut gone) = circles::find(&product(&order, &metadata))?;
+    for line in circles::described(&found) {
+        println!("arrows: {line}");
+    }
+    complaints.append(&mut gone);
+    complaints.extend(circles::complaints(&found));
+    Ok(complaints)
+}
+
+/// Prints the arrows inside the circles of one crate.
+pub(crate) fn list_inside(name: &str) -> Result<()> {
+    let crates = product(&listed()?, &cargo::metadata()?);
+    let of = crates
+        .iter()
+        .find(|own| own.name == name)
+        .with_context(|| format!("{name} is no crate of the product"))?;
+    for line in circles::inside(of)? {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// Writes the list of circles that are still to be opened.
+pub(crate) fn settle() -> Result<()> {
+    circles::settle(&circles::find(&product(&listed()?, &cargo::metadata()?))?.0)
+}
+
+fn listed() -> Result<Vec<Listed>> {
     let path = testkit::workspace_dir().join("ARCHITECTURE.md");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let order = order(&text).context("ARCHITECTURE.md has no fenced block tagged `crates`")?;
-    let (members, arrows) = workspace(&cargo::metadata()?);
-    Ok(judge(&order, &members, &arrows))
+    order(&text).context("ARCHITECTURE.md has no fenced block tagged `crates`")
+}
+
+/// The crates that are not `(dev)`.
+fn product(order: &[Listed], metadata: &Value) -> Vec<Crate> {
+    let packages = metadata["packages"].as_array().map_or(&[][..], Vec::as_slice);
+    let sources = |name: &str| {
+        let package = packages.iter().find(|package| package["name"].as_str() == Some(name))?;
+        Some(Path::new(package["manifest_path"].as_str()?).with_file_name("src"))
+    };
+    let product = order.iter().filter(|listed| !listed.dev);
+    product
+        .filter_map(|listed| Some(Crate { name: listed.name.clone(), src: sources(&listed.name)? }))
+        .collect()
 }
 
 fn order(text: &str) -> Option<Vec<Listed>> {

@@ -1,6 +1,7 @@
 //! `cargo x conformance`: our decoding of WAL beside the server's, for as long as one likes.
 //!
-//! The work is a test of `output`; this builds it, hands it what it is asked for, and says where its totals go.
+//! The work is a test of `output`; this builds it, hands it what it is asked for, and says where
+//! its totals go.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,18 +26,19 @@ pub(crate) struct Options {
     /// On this major; on 15 to 18, one after the other, unless said.
     #[arg(long)]
     major: Option<u32>,
-    /// For how long, on each major; the share of the default suite unless said. Adds a line for each major to
-    /// docs/conformance.csv.
+    /// For how long, on each major; the share of the default suite unless said. Adds a line for
+    /// each major to docs/conformance.csv.
     #[arg(long)]
     minutes: Option<u64>,
-    /// PostgreSQL's regression SQL as the load, on 14 to 18, in every option of the stream. Its source package is fetched
-    /// by apt. Adds lines to docs/conformance_regress.csv.
+    /// PostgreSQL's regression SQL as the load, on 14 to 18, in every option of the stream. Its
+    /// source package is fetched by apt. Adds lines to docs/conformance_regress.csv.
     #[arg(long, conflicts_with_all = ["seed", "minutes"])]
     regress: bool,
     /// The directory src/test/regress of a source tree, instead of the one that apt fetches.
     #[arg(long, requires = "regress", value_name = "DIRECTORY")]
     sql: Option<PathBuf>,
-    /// Only these files of it, separated by commas, and the one that makes their tables. Adds no line.
+    /// Only these files of it, separated by commas, and the one that makes their tables. Adds no
+    /// line.
     #[arg(long, requires = "regress", value_name = "FILES")]
     only: Option<String>,
 }

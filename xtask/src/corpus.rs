@@ -1,7 +1,9 @@
-//! `cargo x corpus`: records what real servers of every major send and write, for the tests that mutate it.
+//! `cargo x corpus`: records what real servers of every major send and write, for the tests that
+//! mutate it.
 //!
-//! `wal` has the WAL. Of the streams there is one file per major and per way of asking: the bytes of a whole replication session, as they come from the socket.
-//! They are written to `crates/proto/tests/corpus` and checked in; tests and fuzzers read them without a server.
+//! `wal` has the WAL. Of the streams there is one file per major and per way of asking: the bytes
+//! of a whole replication session, as they come from the socket. They are written to
+//! `crates/proto/tests/corpus` and checked in; tests and fuzzers read them without a server.
 //! Positions, ids and times differ from one recording to the next, and nothing depends on them.
 
 pub(crate) mod wal;
@@ -67,7 +69,8 @@ const SCHEMA: &str = "CREATE SCHEMA \"S p\"; CREATE TYPE mood AS ENUM ('sad', 'o
     CREATE TABLE keyless (v varchar(20)); CREATE TABLE unpublished (id serial, v text); \
     CREATE PUBLICATION p FOR TABLE t, \"S p\".\"Whole\", by_index, keyless";
 
-/// Larger than 64 kB, so that the open transaction is streamed, and not published, so that little is sent.
+/// Larger than 64 kB, so that the open transaction is streamed, and not published, so that little
+/// is sent.
 const FILL: &str = "INSERT INTO unpublished (v) SELECT repeat('x', 100) FROM generate_series(1, 600)";
 
 /// Each line is one query.

@@ -1,8 +1,8 @@
 //! `cargo x demo`: the whole story on two throw-away clusters.
 //!
-//! Load, copy while somebody writes, stream, kill -9, start again, stop the writers, catch up, compare. Every figure
-//! printed was measured in this run. Nothing outside of the two clusters' own directories is touched, and they are
-//! gone at the end, after an error and after Ctrl-C too.
+//! Load, copy while somebody writes, stream, kill -9, start again, stop the writers, catch up,
+//! compare. Every figure printed was measured in this run. Nothing outside of the two clusters' own
+//! directories is touched, and they are gone at the end, after an error and after Ctrl-C too.
 
 mod load;
 mod watch;
@@ -209,7 +209,8 @@ impl Story {
         Ok(())
     }
 
-    /// Until the slot has confirmed all of `end`: what the publisher itself believes to be safe on the subscriber.
+    /// Until the slot has confirmed all of `end`: what the publisher itself believes to be safe on
+    /// the subscriber.
     fn wait_confirmed(&self, pair: &Pair, sluice: &mut Sluice, end: &str) -> Result<()> {
         let sql = format!(
             "SELECT coalesce(bool_and(confirmed_flush_lsn >= '{end}'), false) FROM pg_replication_slots \

@@ -1,7 +1,9 @@
-//! `cargo x fuzz`: libFuzzer over everything that reads bytes from outside, from the recorded streams.
+//! `cargo x fuzz`: libFuzzer over everything that reads bytes from outside, from the recorded
+//! streams.
 //!
-//! Needs the nightly toolchain and a C++ compiler, and nothing else: the flags are those of cargo-fuzz, which works on
-//! `fuzz/` as well. What it finds stays in `fuzz/artifacts`, what it learns in `fuzz/corpus`.
+//! Needs the nightly toolchain and a C++ compiler, and nothing else: the flags are those of
+//! cargo-fuzz, which works on `fuzz/` as well. What it finds stays in `fuzz/artifacts`, what it
+//! learns in `fuzz/corpus`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,7 +31,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Ccodegen-units=1";
 
-/// Each of `targets` (all, if there is none) for so many seconds; whether none found anything.
+/// Each of `targets` (all, if there is none) for `seconds`; whether none found anything.
 pub(crate) fn run(targets: &[String], seconds: u64) -> Result<bool> {
     let targets: Vec<&str> =
         if targets.is_empty() { TARGETS.to_vec() } else { targets.iter().map(String::as_str).collect() };
@@ -82,7 +84,8 @@ fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
         return Ok(dir);
     }
     if target == "store" {
-        // Long enough for walks that fill pages and cross checkpoints; what is in them is the fuzzer's business.
+        // Long enough for walks that fill pages and cross checkpoints; what is in them is the
+        // fuzzer's business.
         for length in [200, 5_000, 40_000] {
             let bytes: Vec<u8> =
                 (0..length).map(|place: u32| place.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();

@@ -1,11 +1,12 @@
 //! Every chore as `cargo x ...`: the one door that a person, the Makefile and CI go through.
 //!
-//! Each chore is a file. Rules that we made ourselves (`arrows`, `tidy`) are functions from text to complaints, so
-//! that their tests can show that they complain.
+//! Each chore is a file. Rules that we made ourselves (`arrows`, `tidy`) are functions from text to
+//! complaints, so that their tests can show that they complain.
 
 mod arrows;
 mod cargo;
 mod check;
+mod circles;
 mod conformance;
 mod corpus;
 mod demo;
@@ -13,8 +14,12 @@ mod deny;
 mod documents;
 mod fuzz;
 mod matrix;
+mod modules;
 mod promises;
+mod prose;
+mod references;
 mod regress;
+mod rules;
 mod suite;
 mod tidy;
 
@@ -33,17 +38,14 @@ struct Arguments {
     chore: Chore,
 }
 
+/// The first line of each is what `cargo x` prints, so that the whole list fits one screen.
 #[derive(Subcommand)]
 enum Chore {
-    /// Everything that is checked without a server: fmt, clippy, docs, arrows, tidy, generated documents, deny.
+    /// All that needs no server: fmt, clippy, docs, arrows, tidy, deny
     Check,
-    /// Dependencies between crates against the order in ARCHITECTURE.md.
-    Arrows,
-    /// House rules for files: length, headers, forbidden words.
-    Tidy,
-    /// Licences, sources and bans of dependencies; advisories where their database can be reached.
-    Deny,
-    /// Builds the program, fetches servers, runs all tests; the last line is `N passed, N failed`.
+    /// All tests, against real servers
+    ///
+    /// Builds the program and fetches the servers first. The last line is `N passed, N failed`.
     Test {
         /// Run on every supported major instead of PGSLUICE_TEST_MAJORS or the default two.
         #[arg(long)]
@@ -51,41 +53,74 @@ enum Chore {
         /// Only tests whose name contains this.
         filter: Option<String>,
     },
-    /// Fetches server binaries (of the default majors) and prints where they are.
-    Pg {
-        /// 14 to 18, or `all`.
-        majors: Vec<String>,
-    },
-    /// Builds for release and runs a benchmark: `cargo x bench NAME [--quick]`.
+    /// Two clusters, a live load, one kill -9, both ends proved equal
+    Demo(demo::Options),
+    /// Measures against stock PostgreSQL: `cargo x bench NAME [--quick]`
+    ///
+    /// Builds for release first.
     Bench {
         /// Name and options, passed on.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Two throw-away clusters, a live write load, one kill -9, and a proof that both ends are equal.
-    Demo(demo::Options),
-    /// Records the streams and the WAL of every major that tests and fuzzers mutate.
-    Corpus {
-        /// streams or wal; both unless named.
-        what: Option<String>,
+    /// Writes the documents that are generated from the code
+    Docs {
+        /// Only say whether they are up to date.
+        #[arg(long)]
+        check: bool,
     },
-    /// Decodes WAL of random walks, or of PostgreSQL's regression SQL, beside the server, and compares message by message.
+    /// Fetches server binaries and prints where they are
+    Pg {
+        /// 14 to 18, or `all`; the default majors unless named.
+        majors: Vec<String>,
+    },
+    /// Order of the crates, and circles of files inside them
+    ///
+    /// The order is the one in ARCHITECTURE.md.
+    Arrows {
+        /// Only print the arrows inside the circles of this crate.
+        #[arg(long, value_name = "CRATE")]
+        inside: Option<String>,
+        /// Write xtask/circles-debt.txt anew, if it does not grow.
+        #[arg(long, conflicts_with = "inside")]
+        settle: bool,
+    },
+    /// House rules: lengths, plain language, citations, rules with tests
+    ///
+    /// Also headers, forbidden words, promises with tests.
+    Tidy {
+        /// Only list what is to be put into plain language in files whose path begins so.
+        #[arg(long, value_name = "PATH")]
+        prose: Option<String>,
+        /// Write xtask/prose-debt.txt anew, if it does not grow.
+        #[arg(long, conflicts_with = "prose")]
+        settle: bool,
+    },
+    /// Licences, sources, bans and advisories of dependencies
+    ///
+    /// Advisories are looked up where their database can be reached.
+    Deny,
+    /// Golden suite and crash test over every combination of settings
+    ///
+    /// The settings are workers, batch size, prefetch and commit order.
+    Matrix(matrix::Options),
+    /// Compares decoded WAL with the server's own messages
+    ///
+    /// The load is random walks, or PostgreSQL's regression SQL.
     Conformance(conformance::Options),
-    /// Fuzzes what reads bytes from outside, with libFuzzer; needs the nightly toolchain.
+    /// Fuzzes what reads bytes from outside; needs the nightly toolchain
     Fuzz {
-        /// frames, pgoutput, tuples, transactions, conninfo, store, wal, records or values; all of them unless named.
+        /// frames, pgoutput, tuples, transactions, conninfo, store, wal, records or values; all
+        /// of them unless named.
         targets: Vec<String>,
         /// For how long, each.
         #[arg(long, default_value_t = 60)]
         seconds: u64,
     },
-    /// The golden suite and the crash test over all combinations of workers, batch size, prefetch and commit order.
-    Matrix(matrix::Options),
-    /// Writes the documents that are generated from the code.
-    Docs {
-        /// Only say whether they are up to date.
-        #[arg(long)]
-        check: bool,
+    /// Records the streams and the WAL that tests and fuzzers mutate
+    Corpus {
+        /// streams or wal; both unless named.
+        what: Option<String>,
     },
 }
 
@@ -104,8 +139,12 @@ fn main() -> ExitCode {
 fn run(chore: Chore) -> Result<bool> {
     match chore {
         Chore::Check => check::run(),
-        Chore::Arrows => check::report("arrows", &arrows::complaints()?),
-        Chore::Tidy => check::report("tidy", &tidy::complaints()?),
+        Chore::Arrows { inside: Some(name), .. } => arrows::list_inside(&name).map(|()| true),
+        Chore::Arrows { settle: true, .. } => arrows::settle().map(|()| true),
+        Chore::Arrows { .. } => check::report("arrows", &arrows::complaints()?),
+        Chore::Tidy { prose: Some(under), .. } => tidy::list_prose(&under).map(|()| true),
+        Chore::Tidy { settle: true, .. } => tidy::settle_prose().map(|()| true),
+        Chore::Tidy { .. } => check::report("tidy", &tidy::complaints()?),
         Chore::Deny => deny::run(),
         Chore::Test { all_majors, filter } => suite::run(all_majors, filter.as_deref()),
         Chore::Pg { majors } => fetch_servers(&majors),
@@ -153,7 +192,8 @@ fn bench(arguments: &[String]) -> Result<bool> {
     cargo::succeeds(&mut command)
 }
 
-/// The version store beside other stores, which ordinary builds do not compile: a workspace of its own.
+/// The version store beside other stores, which ordinary builds do not compile: a workspace of its
+/// own.
 fn bench_peers(arguments: &[String]) -> Result<bool> {
     let target =
         cargo::metadata()?["target_directory"].as_str().map(PathBuf::from).context("no target directory")?;
@@ -161,4 +201,18 @@ fn bench_peers(arguments: &[String]) -> Result<bool> {
         cargo::cargo(&["run", "--release", "--quiet", "--manifest-path", "bench/peers/Cargo.toml"]);
     command.arg("--target-dir").arg(target.join("peers")).arg("--").args(arguments);
     cargo::succeeds(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_list_of_chores_fits_one_screen() {
+        let list = Arguments::command().term_width(80).render_help().to_string();
+        assert!(list.lines().count() <= 24, "{list}");
+        assert!(list.lines().all(|line| line.chars().count() <= 80), "{list}");
+    }
 }

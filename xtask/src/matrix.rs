@@ -1,8 +1,10 @@
-//! `cargo x matrix`: the golden suite and the crash test over the whole product of settings, and a record of it.
+//! `cargo x matrix`: the golden suite and the crash test over the whole product of settings, and a
+//! record of it.
 //!
-//! What CI runs takes a few combinations of the product, by a seed. This runs all of them, one after another, and adds
-//! a line to the record for each as it ends. What the record has of this commit is not run again; what it does not have
-//! at all comes first, then what it has of the oldest commit, so that a few runs after each change get through all.
+//! What CI runs takes a few combinations of the product, by a seed. This runs all of them, one
+//! after another, and adds a line to the record for each as it ends. What the record has of this
+//! commit is not run again. Combinations that the record lacks come first, then those of the oldest
+//! commit. So a few runs after each change get through all.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -23,7 +25,7 @@ pub(crate) struct Options {
     /// golden or crash; both unless named.
     #[arg(long)]
     suite: Option<String>,
-    /// At most so many runs.
+    /// The largest number of runs.
     #[arg(long)]
     runs: Option<usize>,
     /// Only combinations in whose name this stands, as `order=relaxed`.

@@ -1,62 +1,20 @@
-//! Rules of correctness and promises to users: each is held by a test, and this notices when one has none any more.
+//! Rules of correctness and promises to users: each is held by a test, and this notices when one
+//! has none any more.
 //!
-//! A rule's tests begin with its name (`f4_one_missing_row_in_a_large_transaction`), wherever they are. A promise of
-//! docs/guarantees.md names a test, or the file of several, in backquotes. Whether a test shows what it says is not known
-//! here.
+//! docs/rules.md lists the rules ([`crate::rules`] reads it). A rule's tests begin with its name,
+//! as `f4_one_missing_row_in_a_large_transaction` does, wherever they are. A promise of
+//! docs/guarantees.md names a test, or the file of several, in backquotes. Whether a test shows
+//! what it says is not known here.
 //!
-//! Rules of what is not built yet are not on the list: deletion memory (D), the relay (L). Nor is the order of locks within a
-//! set (A4): sets that are executed at the same time share no row. A test that is named after a rule that is not on the list is
-//! a complaint too: so the list grows with what is built.
+//! A test that is named after a rule that the page does not have is a complaint too, and so is a
+//! test of a rule that the page marks as not built. So the page grows with what is built.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Rules that apply today, and what would be lost without each.
-const RULES: [(&str, &str); 26] = [
-    (
-        "p1",
-        "commits in the source's order, and progress that is the truth also where an abort can move an origin",
-    ),
-    ("p2", "a backend that is still committing is fenced off before progress is read"),
-    ("p3", "what is confirmed to the source has been flushed by the target"),
-    ("p4", "a target that was restored is noticed although idle feedback went past it"),
-    ("p5", "origins needed and left are counted before a start"),
-    ("f1", "the first operation on a key says what it expects, and that is checked key by key"),
-    (
-        "f2",
-        "folds only where an index says which row is meant, or rows that look alike mean any; swaps and defaults as one by one",
-    ),
-    ("f3", "a commit timestamp belongs to one source transaction"),
-    ("f4", "a conflict costs its own chunk and not the batch"),
-    ("f5", "triggers and rules that fire for replicas see every change, or are refused"),
-    ("f6", "SQL is not native apply: policies, identity columns, swallowed rows, rows replaced meanwhile"),
-    ("a1", "what is met by a transaction executed ahead is void: only the first in line reports"),
-    ("a2", "tables whose equality or indexes a change does not show are not executed ahead"),
-    ("a3", "a wait that goes through a transaction executed ahead is ended by us, as no server sees it"),
-    ("r1", "look-ups ahead read what a change will enter, and no more"),
-    ("c1", "the stream applies to a table what its snapshot does not have, and nothing else"),
-    ("c2", "without a logical slot, what a copy has is known by transaction and not by position"),
-    ("c3", "binary only where no value has an OID of a user's type in it"),
-    ("v1", "both ends are compared at one point of the stream"),
-    (
-        "w1",
-        "a record is judged by the catalogs at the record, and what nobody can resolve stops at its commit",
-    ),
-    ("w2", "what a locator stands for is forgotten by whatever changes it, when that holds"),
-    (
-        "w3",
-        "a failover is followed where the new primary has all that was applied, and WAL can wait for it to",
-    ),
-    (
-        "q1",
-        "a statement that finds rows by their key looks each up, whatever the statistics said when it was planned",
-    ),
-    ("s1", "what a window may forget and a history may not"),
-    ("s2", "size is bounded also where leaves are never full again"),
-    ("s3", "a version goes only after its successor is durable"),
-];
+use crate::rules::{self, Held, Rule};
 
 /// Where promises are made.
 const GUARANTEES: &str = "docs/guarantees.md";
@@ -70,7 +28,10 @@ pub(crate) fn complaints() -> Result<Vec<String>> {
     collect(&root.join("crates"), &mut tests)?;
     let text =
         std::fs::read_to_string(root.join(GUARANTEES)).with_context(|| format!("reading {GUARANTEES}"))?;
-    let mut complaints = rules(&tests);
+    let page = std::fs::read_to_string(root.join(rules::PAGE))
+        .with_context(|| format!("reading {}", rules::PAGE))?;
+    let (rules, mut complaints) = rules::read(&page);
+    complaints.extend(held(&rules, &tests));
     let is_there = |path: &str| root.join(path).exists();
     complaints
         .extend(promises(&text, &tests, is_there).into_iter().map(|own| format!("{GUARANTEES}: {own}")));
@@ -114,17 +75,28 @@ fn rule_of(test: &str) -> Option<&str> {
     is_rule.then_some(rule)
 }
 
-fn rules(tests: &BTreeSet<String>) -> Vec<String> {
-    let tested: BTreeSet<&str> = tests.iter().filter_map(|test| rule_of(test)).collect();
-    let untested = RULES
-        .iter()
-        .filter(|(rule, _)| !tested.contains(rule))
-        .map(|(rule, what)| format!("rule {}: no test is named {rule}_...: {what}", rule.to_uppercase()));
-    let unknown = tests
-        .iter()
-        .filter(|test| rule_of(test).is_some_and(|rule| RULES.iter().all(|(known, _)| *known != rule)))
-        .map(|test| format!("test {test}: its rule is not on the list in xtask/src/promises.rs"));
-    untested.chain(unknown).collect()
+/// Rules without the tests that they want, and tests of no rule.
+fn held(rules: &[Rule], tests: &BTreeSet<String>) -> Vec<String> {
+    let prefix = |rule: &Rule| rule.name.to_lowercase();
+    let tests_of = |rule: &Rule| tests.iter().filter(|test| rule_of(test) == Some(&prefix(rule))).count();
+    let page = rules::PAGE;
+    let mut complaints = Vec::new();
+    for rule in rules {
+        let Rule { name, title, .. } = rule;
+        match (rule.held, tests_of(rule)) {
+            (Held::ByTests, 0) => {
+                complaints.push(format!("rule {name}: no test is named {}_...: {title}", prefix(rule)));
+            }
+            (Held::NotBuilt | Held::WithoutTest, 1..) => {
+                complaints.push(format!("rule {name} has tests, and {page} says that it has none"));
+            }
+            _ => {}
+        }
+    }
+    let is_known = |of: &str| rules.iter().any(|rule| prefix(rule) == of);
+    let unknown = tests.iter().filter(|test| rule_of(test).is_some_and(|of| !is_known(of)));
+    complaints.extend(unknown.map(|test| format!("test {test}: its rule is not in {page}")));
+    complaints
 }
 
 /// Promises of `text` that name no test, and files that are not there.
@@ -170,16 +142,17 @@ mod tests {
 
     #[test]
     fn a_rule_wants_a_test_and_a_test_a_rule() {
-        let mut all: Vec<String> = RULES.iter().map(|(rule, _)| format!("{rule}_holds")).collect();
-        assert!(rules(&all.iter().cloned().collect()).is_empty());
-        let gone = all.pop().unwrap();
-        let complaints = rules(&all.iter().cloned().collect());
-        assert_eq!(complaints.len(), 1);
-        assert!(complaints[0].starts_with(&format!("rule {}: ", gone[..2].to_uppercase())), "{complaints:?}");
-        all.extend([gone, "z9_of_nothing".to_owned(), "f10_is_no_rule".to_owned(), "v1".to_owned()]);
-        let complaints = rules(&all.iter().cloned().collect());
-        assert_eq!(complaints.len(), 1);
-        assert!(complaints[0].contains("z9_of_nothing"), "{complaints:?}");
+        let rule = |name: &str, held| Rule { name: name.to_owned(), title: "so".to_owned(), held };
+        let rules = [rule("F1", Held::ByTests), rule("D1", Held::NotBuilt), rule("A4", Held::WithoutTest)];
+        let judged = |tests: &[&str]| held(&rules, &set(tests));
+        assert!(judged(&["f1_holds", "f10_is_no_rule", "v1"]).is_empty());
+        assert_eq!(judged(&["v1"]), ["rule F1: no test is named f1_...: so"]);
+        assert_eq!(judged(&["f1_holds", "d1_holds"]).len(), 1, "built, and the page says that it is not");
+        assert_eq!(judged(&["f1_holds", "a4_holds"]).len(), 1);
+        assert_eq!(
+            judged(&["f1_holds", "z9_of_nothing"]),
+            ["test z9_of_nothing: its rule is not in docs/rules.md"]
+        );
     }
 
     #[test]

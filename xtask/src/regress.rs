@@ -1,8 +1,10 @@
-//! PostgreSQL's regression SQL: Debian's source package of one major, fetched once, kept below `target`.
+//! PostgreSQL's regression SQL: Debian's source package of one major, fetched once, kept below
+//! `target`.
 //!
-//! apt fetches it and checks its signature. Which mirrors there are, this machine's own configuration says; only that
-//! they are asked for sources as well is ours. That stands in a list of our own, with directories of our own for all
-//! that apt keeps, so that nothing of the machine is changed and nobody need be root.
+//! apt fetches it and checks its signature. Which mirrors there are, this machine's own
+//! configuration says; only that they are asked for sources as well is ours. That stands in a list
+//! of our own, with directories of our own for all that apt keeps, so that nothing of the machine
+//! is changed and nobody need be root.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -10,7 +12,8 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Whose SQL. The newest that each Debian in use has would be another one; what runs on one major runs mostly on all.
+/// Whose SQL. The newest that each Debian in use has would be another one; what runs on one major
+/// runs mostly on all.
 const PACKAGE: &str = "postgresql-15";
 /// From this major on `psql` reads what the SQL asks of the environment (`\getenv`).
 const PSQL_MIN: u32 = 15;
@@ -97,7 +100,8 @@ impl Apt {
         targets.args(["indextargets", "--format", LINES, "Created-By: Packages"]);
         let lines = text(&run(&mut targets, "asking apt for its mirrors")?);
         std::fs::write(apt.list(), lines)?;
-        // One mirror that has no sources is no failure: what matters is whether some version can be fetched.
+        // One mirror that has no sources is no failure: what matters is whether some version can be
+        // fetched.
         let _ = apt.command("apt-get").arg("update").output();
         Ok(apt)
     }

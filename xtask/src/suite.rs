@@ -9,7 +9,8 @@ use testkit::Major;
 
 use crate::cargo::{Profile, build_pgsluice, cargo};
 
-/// Tests mostly wait for servers, so more than cores; each may hold a pair of clusters, so not many more.
+/// Tests mostly wait for servers, so more than cores; each may hold a pair of clusters, so not many
+/// more.
 const THREADS_MAX: usize = 8;
 
 /// A file system in memory.
@@ -42,7 +43,8 @@ impl Tally {
     }
 }
 
-/// Builds, fetches, runs; prints the summary; whether everything passed and there was something to pass.
+/// Builds, fetches, runs; prints the summary; whether everything passed and there was something to
+/// pass.
 pub(crate) fn run(all_majors: bool, filter: Option<&str>) -> Result<bool> {
     let mut tally = Tally::default();
     let ended_well = run_tests(all_majors, filter, &mut tally).unwrap_or_else(|error| {
@@ -75,8 +77,9 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--"]);
     command.args(filter).arg(format!("--test-threads={threads}"));
     command.env("PGSLUICE_TEST_MAJORS", majors).env("PGSLUICE_BIN", program);
-    // Clusters come and go by the hundred, thousands of files each: ext4 looks for the inode of a new file among all
-    // that were deleted within the last minutes, which took a fifth of all processors.
+    // Clusters come and go by the hundred, thousands of files each: ext4 looks for the inode of a
+    // new file among all that were deleted within the last minutes, which took a fifth of all
+    // processors.
     if std::env::var_os("TMPDIR").is_none() && room(Path::new(IN_MEMORY)) >= ROOM {
         println!("test: temporary files in {IN_MEMORY}; TMPDIR names another place");
         command.env("TMPDIR", IN_MEMORY);
@@ -93,7 +96,8 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
     Ok(child.wait()?.success())
 }
 
-/// Bytes that may be written there without the machine's running out of memory; 0 if it is no place in memory.
+/// Bytes that may be written there without the machine's running out of memory; 0 if it is no place
+/// in memory.
 fn room(place: &Path) -> u64 {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -1,13 +1,16 @@
-//! House rules that no other tool knows: see STYLE in CONTRIBUTING.md.
+//! House rules for files that no other tool knows.
 //!
-//! Every rule takes a file's path and text and returns complaints. Words that a rule looks for are put together here
-//! from halves, so that this file obeys its own rules.
+//! A check takes a file's path and text and returns complaints. Words that a check looks for are
+//! put together here from halves, so that this file obeys its own checks. What needs more than one
+//! file is elsewhere: citations ([`references`]), rules and promises ([`promises`]), plain language
+//! ([`prose`]).
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::promises;
+use crate::references::{self, File};
+use crate::{promises, prose, rules};
 
 /// Lines of a `.rs` file before its tests; longer wants `// long because: ...`.
 const LINES_MAX: usize = 800;
@@ -17,38 +20,73 @@ const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 /// How far in front of its arguments a macro may be.
 const DEBUG_LINES: usize = 6;
 
-type Rule = fn(&str, &str) -> Vec<String>;
+type Check = fn(&str, &str) -> Vec<String>;
 
-const RULES: [Rule; 7] = [length, header, unfinished, ignored_tests, debug_output, one_title, home_paths];
+const CHECKS: [Check; 7] = [length, header, unfinished, ignored_tests, debug_output, one_title, home_paths];
 
 /// What is wrong with the files of the workspace.
 pub(crate) fn complaints() -> Result<Vec<String>> {
-    let mut complaints = Vec::new();
-    visit(testkit::workspace_dir(), "", &mut complaints)?;
+    let files = files()?;
+    let mut complaints: Vec<String> = files.iter().flat_map(|file| judge(&file.path, &file.text)).collect();
     complaints.extend(promises::complaints()?);
+    complaints.extend(references::complaints(&files, &known_rules(&files)));
+    complaints.extend(prose::complaints(&files));
     complaints.sort();
     Ok(complaints)
 }
 
-fn visit(root: &Path, under: &str, complaints: &mut Vec<String>) -> Result<()> {
+/// Prints every place under a path that is to be put into plain language.
+pub(crate) fn list_prose(under: &str) -> Result<()> {
+    for line in prose::listed(&files()?, under) {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// Writes the list of files that are still to be put into plain language.
+pub(crate) fn settle_prose() -> Result<()> {
+    let text = prose::settle(&files()?)?;
+    std::fs::write(testkit::workspace_dir().join(prose::DEBT), text)
+        .with_context(|| format!("writing {}", prose::DEBT))
+}
+
+fn files() -> Result<Vec<File>> {
+    let mut files = Vec::new();
+    visit(testkit::workspace_dir(), "", &mut files)?;
+    Ok(files)
+}
+
+/// The names of the rules; what is wrong with their page, [`promises`] says.
+fn known_rules(files: &[File]) -> Vec<String> {
+    let page = files.iter().find(|file| file.path == rules::PAGE).map_or("", |file| &file.text);
+    rules::read(page).0.into_iter().map(|rule| rule.name).collect()
+}
+
+/// All files under a directory; the text of one that is not UTF-8 is empty, because no check is
+/// about it.
+fn visit(root: &Path, under: &str, files: &mut Vec<File>) -> Result<()> {
     for entry in std::fs::read_dir(root.join(under)).with_context(|| format!("reading {under}"))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = if under.is_empty() { name.clone() } else { format!("{under}/{name}") };
         if entry.file_type()?.is_dir() {
             if !SKIPPED.contains(&name.as_str()) {
-                visit(root, &path, complaints)?;
+                visit(root, &path, files)?;
             }
-        } else if let Ok(text) = std::fs::read_to_string(entry.path()) {
-            // What is not UTF-8 is not text, and no rule is about it.
-            complaints.extend(judge(&path, &text));
+        } else {
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            files.push(File { path, text });
         }
     }
     Ok(())
 }
 
 fn judge(path: &str, text: &str) -> Vec<String> {
-    RULES.iter().flat_map(|rule| rule(path, text)).map(|complaint| format!("{path}: {complaint}")).collect()
+    CHECKS
+        .iter()
+        .flat_map(|check| check(path, text))
+        .map(|complaint| format!("{path}: {complaint}"))
+        .collect()
 }
 
 fn is_rust(path: &str) -> bool {
@@ -64,7 +102,8 @@ fn length(path: &str, text: &str) -> Vec<String> {
     if !is_rust(path) || path.contains("/tests/") || text.contains("// long because: ") {
         return Vec::new();
     }
-    // A module written out below `#[cfg(test)]`; `mod tests;` alone says nothing about the lines after it.
+    // A module written out below `#[cfg(test)]`; `mod tests;` alone says nothing about the lines
+    // after it.
     let opens_tests = |next: &str| next.starts_with("mod ") && next.ends_with('{');
     let rest = text.lines().skip(1).chain([""]);
     let before_tests = |&(line, next): &(&str, &str)| !(line == "#[cfg(test)]" && opens_tests(next));
@@ -112,7 +151,8 @@ fn ignored_tests(path: &str, text: &str) -> Vec<String> {
 
 /// `Debug` in a text that a person may read: names of our own types, brackets, OIDs.
 ///
-/// It may stand where only developers look: what a mistake of ours panics with, `debug!` and `trace!`, and `Debug` itself.
+/// It may stand where only developers look: what a mistake of ours panics with, `debug!` and
+/// `trace!`, and `Debug` itself.
 fn debug_output(path: &str, text: &str) -> Vec<String> {
     let is_product = path.starts_with("crates/") && path.contains("/src/") && is_rust(path);
     let parts: Vec<&str> = path.split(['/', '.']).collect();
@@ -154,7 +194,8 @@ fn one_title(path: &str, text: &str) -> Vec<String> {
     if titles == 1 { Vec::new() } else { vec![format!("{titles} titles (`# ...`); a document has one")] }
 }
 
-/// The place where somebody happened to work. `me` and `user` are nobody, and may stand in tests and documents.
+/// The place where somebody happened to work. `me` and `user` are nobody, and may stand in tests
+/// and documents.
 fn home_paths(_: &str, text: &str) -> Vec<String> {
     let places = [("/home", "/"), ("/root", "/"), ("/Users", "/")].map(|(a, b)| format!("{a}{b}"));
     let starts_there = |line: &str, place: &str| {
@@ -176,8 +217,8 @@ fn home_paths(_: &str, text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn complains(rule: Rule, path: &str, text: &str) -> bool {
-        !rule(path, text).is_empty()
+    fn complains(check: Check, path: &str, text: &str) -> bool {
+        !check(path, text).is_empty()
     }
 
     #[test]

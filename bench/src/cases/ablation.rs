@@ -2,7 +2,7 @@
 //!
 //! Both sides are pgsluice, which differs in one setting; the plain side is measured once for all cases of a group, and
 //! the order of all runs turns with each repeat. For prefetch the subscriber keeps commit timestamps, so that each
-//! transaction is applied as one (RULES F3), no batch folds or orders anything, and what follows is at hand all the same.
+//! transaction is applied as one (rule F3), no batch folds or orders anything, and what follows is at hand all the same.
 //! Where several workers are measured, batches are of one row instead: transactions that must stay one go to one session
 //! while that is quick.
 

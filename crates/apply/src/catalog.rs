@@ -28,7 +28,7 @@ use crate::table::{MappingError, Table, TargetColumn, TargetTable, UniqueKey, di
 /// The tables that take part: schema and name, and since when.
 pub type JoinedTables = HashMap<TableKey, Since>;
 
-/// Which transactions of the stream are not in the copy of a table yet (RULES C1 and C2).
+/// Which transactions of the stream are not in the copy of a table yet (rules C1 and C2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Since {
     /// None that committed here or later is.

@@ -10,7 +10,7 @@
 //! says; each worker is a task with a session that does one thing at a time.
 //! With the first error all of it ends: sessions that are dropped roll back,
 //! and whether a COMMIT on its way arrived is asked behind the fences of the
-//! next start (RULES P2).
+//! next start (rule P2).
 
 mod early;
 
@@ -130,7 +130,7 @@ impl Watched {
         Watched { head, next: Instant::now() + pause, pause, waits_since: None }
     }
 
-    /// Whether those behind it must be let go (RULES A3).
+    /// Whether those behind it must be let go (rule A3).
     fn saw(&mut self, wait: Wait, patience: Duration) -> bool {
         let now = Instant::now();
         self.pause = (self.pause * 2).min(LOOKS_APART_MAX);

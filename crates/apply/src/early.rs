@@ -7,7 +7,7 @@
 //! The worker reads what the spool has at its own pace, so nobody waits for it, and a part is executed only when
 //! everything that the stream had before it is on the target. What others change after that, and commit before its turn,
 //! the source has kept apart from it by its own locks; should something of the target's own make them meet, it is let go
-//! (RULES A3). Whatever it meets is void (RULES A1): it is rolled back, the next may be begun, and when its turn
+//! (rule A3). Whatever it meets is void (rule A1): it is rolled back, the next may be begun, and when its turn
 //! has come all of it is applied from the spool, as without this.
 //!
 //! It is begun again by nobody: one attempt for each transaction, one transaction at a time.

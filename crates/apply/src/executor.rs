@@ -20,7 +20,7 @@
 //! transaction as its progress, or where transactions commit out of order the
 //! stretch of the stream that it holds ([`crate::reach`]); a count or an error met by a set is never
 //! reported, only what exact replay finds is; the next transaction is not sent
-//! before the last COMMIT was answered (RULES P1), or goes to the same session behind it ([`pipelined`]).
+//! before the last COMMIT was answered (rule P1), or goes to the same session behind it ([`pipelined`]).
 
 mod idle;
 mod looking;
@@ -444,7 +444,7 @@ impl Executor {
         Setback::Unexpected
     }
 
-    /// Applies what does not fit as a whole in pieces that may (RULES F4).
+    /// Applies what does not fit as a whole in pieces that may (rule F4).
     async fn apply_in_pieces(&mut self, batch: Batch) -> Result<(), Error> {
         let mut rest = vec![batch];
         while let Some(batch) = rest.pop() {

@@ -3,7 +3,7 @@
 //! While nothing is wrong a batch is tried whole. When one does not fit, half
 //! of it is tried, then half of that, down to [`EXACT`] transactions, which
 //! are replayed one change at a time; what fits doubles the size again. So one
-//! conflict among thousands of transactions costs some attempts (RULES F4).
+//! conflict among thousands of transactions costs some attempts (rule F4).
 //! Where a table keeps failing, the next batch is not tried whole first: it is
 //! cut to the size that last fitted, and when even the smallest sets fail
 //! again and again, ever more transactions are replayed exactly before the

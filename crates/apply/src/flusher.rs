@@ -2,7 +2,7 @@
 //!
 //! A commit with `synchronous_commit = off` is visible before it is durable.
 //! At intervals, or when the source asks, the stored progress is read with a
-//! flush (RULES P3). What lies behind it, up to where the applier has
+//! flush (rule P3). What lies behind it, up to where the applier has
 //! caught up, was for nobody here: before that is confirmed it is stored
 //! durably, so that a target restored from a backup can be told from one that
 //! has seen it (P4).

@@ -5,7 +5,7 @@
 //! row that changed a thousand times is written once, and the versions in
 //! between never cost a page.
 //!
-//! States of a key; the first arrow sets the expectation (RULES F1):
+//! States of a key; the first arrow sets the expectation (rule F1):
 //!
 //! ```text
 //!            INSERT           UPDATE          DELETE

@@ -1,5 +1,5 @@
 //! A gate before the planner: holds the stream between two transactions, and
-//! lets exactly those pass that a snapshot of the source sees (RULES V1).
+//! lets exactly those pass that a snapshot of the source sees (rule V1).
 //!
 //! Whoever compares both ends takes a [`Hold`], then a snapshot of the source,
 //! and asks to [`Hold::advance`] to it; when that succeeds the target holds

@@ -1,4 +1,4 @@
-//! Tables that join while others are being applied (RULES C1).
+//! Tables that join while others are being applied (rule C1).
 //!
 //! A table that was added to the publication is copied under a snapshot of
 //! its own while the stream goes on. Its changes come with everybody else's

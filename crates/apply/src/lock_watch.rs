@@ -1,5 +1,5 @@
 //! Whether a session of ours waits for a lock, and for whom, asked on another
-//! (RULES A3).
+//! (rule A3).
 //!
 //! The server finds cycles among those who wait for locks. A chunk that was
 //! executed ahead and waits for its turn waits for no lock, so a cycle through

@@ -22,7 +22,7 @@
 //! Rules, which the simulation checks:
 //!
 //! - only the head is told to commit, and the next becomes head when that was
-//!   acknowledged (RULES P1);
+//!   acknowledged (rule P1);
 //! - what is executed ahead shares no key with a chunk before it that is not
 //!   committed, as far as the changes show their keys (A2). That is a hint:
 //!   what an early execution met is void, and it is executed again as head (A1);
@@ -336,7 +336,7 @@ impl Schedule {
         self.advance();
     }
 
-    /// An execution ahead met something, and was rolled back (RULES A1).
+    /// An execution ahead met something, and was rolled back (rule A1).
     pub(crate) fn voided(&mut self, number: u64) {
         let entry = self.entry(number);
         match &mut entry.state {
@@ -398,7 +398,7 @@ impl Schedule {
         self.advance();
     }
 
-    /// The head waits for a lock and has done so for too long (RULES A3).
+    /// The head waits for a lock and has done so for too long (rule A3).
     pub(crate) fn waits_for_lock(&mut self, number: u64) {
         // It may have gone on since.
         if self.entries.front().is_some_and(|head| head.number == number) {

@@ -5,7 +5,7 @@
 //! transaction can fill it, and no ANALYZE counts rows that are not committed. For one row every
 //! plan costs the same, so the planner may read a whole index for each row of a set, or take an
 //! index that shares a column with the key. Statements therefore have a form for which no other
-//! plan exists (RULES Q1), whatever the statistics say:
+//! plan exists (rule Q1), whatever the statistics say:
 //!
 //! | form      | the key's condition                      | why the plan is a look-up in the key's index  |
 //! |-----------|------------------------------------------|-----------------------------------------------|

@@ -2,13 +2,13 @@
 //!
 //! Tables in schema `pgsluice` and one replication origin per apply
 //! worker. What was applied is written by the transactions that apply: to the
-//! origin (RULES P1), and from 16 on, where an abort moves the origin too, to
+//! origin (rule P1), and from 16 on, where an abort moves the origin too, to
 //! a row of `progress`, which is then the truth. Where transactions commit out
 //! of order each writes a row of `ahead` instead, which says what stretch of
 //! the stream it holds ([`crate::reach`]). The origin also marks those
 //! transactions, gives them the source's commit time, and is the fence below.
 //! The other tables hold which source this is, where a table's copy stands
-//! (RULES C1), how far an idle subscription was confirmed (P4), and what
+//! (rule C1), how far an idle subscription was confirmed (P4), and what
 //! partitions published roots have ([`partitions`]).
 //!
 //! Fences, in the order in which they are passed:
@@ -74,7 +74,7 @@ pub struct SubscriptionRow {
     pub last_error: Option<String>,
 }
 
-/// A table's row: see RULES C1.
+/// A table's row: see rule C1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopiedTable {
     /// Schema on both sides.
@@ -522,7 +522,7 @@ impl State {
     }
 
     /// Attaches every origin of the subscription to `wire`, the first one to
-    /// stay, and reads how far they came: the fence of RULES P2.
+    /// stay, and reads how far they came: the fence of rule P2.
     ///
     /// # Errors
     /// An origin could not be had, or may not be used.
@@ -619,7 +619,7 @@ impl State {
         Kind::Held { origin, name, pid, who }.into()
     }
 
-    /// How far the applied transactions came, all of it flushed (RULES P3).
+    /// How far the applied transactions came, all of it flushed (rule P3).
     ///
     /// # Errors
     /// As every query's.

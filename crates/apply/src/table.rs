@@ -227,7 +227,7 @@ pub(crate) struct Table {
     pub(crate) oid: Oid,
     /// The same; of a partition, its root.
     pub(crate) root: Oid,
-    /// What rows of different transactions can collide by (RULES A2).
+    /// What rows of different transactions can collide by (rule A2).
     pub(crate) collisions: Collisions,
 }
 

@@ -4,7 +4,7 @@
 //! record from [`Catalog::start`] on and keeps them as the server changes them. [`Catalog::view`] answers, for one
 //! transaction at the place that was reached: which relation has these files, what its columns, types and replica
 //! identity are, and whether and how publications publish it. A transaction sees its own changes; others see them once
-//! it has committed (RULES W1).
+//! it has committed (rule W1).
 //!
 //! Promises: an answer is that of the server's own decoding at this record, or there is an [`Error`]. Nothing is
 //! guessed: a record that does not fit to what is known, and files that no relation has, stop the following. Bytes that

@@ -1,12 +1,12 @@
 //! The first copy: tables under one snapshot, in parallel, into the target.
 //!
-//! Handed: an exported snapshot with its consistent point (RULES C1), the
+//! Handed: an exported snapshot with its consistent point (rule C1), the
 //! tables and the options. Promises, for every table it reports as finished:
 //! the target holds exactly the rows the snapshot sees, durably, and the
 //! caller's [`CopyRecord`] says so. A crash at any instant leaves each table
 //! either finished, or untouched, or recorded as begun and emptied by the next
 //! attempt. Rows are never parsed: COPY's blocks go from one socket to the
-//! other as they came, in binary where every type allows it (RULES C3).
+//! other as they came, in binary where every type allows it (rule C3).
 //!
 //! A table is copied in one of two ways:
 //!

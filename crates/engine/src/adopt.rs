@@ -21,7 +21,7 @@
 //! Hazards:
 //! 1. The native worker commits after its position was read. It is waited for,
 //!    its parallel workers too, and then its origin is attached to a session
-//!    of ours (as RULES P2): only then is the position read, and flushed.
+//!    of ours (as rule P2): only then is the position read, and flushed.
 //! 2. Ours does so while handing back: the same fence, under the advisory lock
 //!    that keeps every other pgsluice away.
 //! 3. Moving or dropping an origin is not undone when its transaction aborts.

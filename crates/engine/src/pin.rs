@@ -1,5 +1,5 @@
 //! `verify` asks the process that runs a subscription to stand still, through
-//! its control socket (RULES V1).
+//! its control socket (rule V1).
 
 use std::path::PathBuf;
 

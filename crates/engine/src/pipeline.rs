@@ -430,7 +430,7 @@ impl Attempt<'_> {
     }
 
     /// A later start: what is left of the first copy is made under a snapshot
-    /// of its own (RULES C1). Tables that were added after it wait for the
+    /// of its own (rule C1). Tables that were added after it wait for the
     /// stream; see [`crate::refresh`].
     async fn resume(&self, ends: &Ends, refused: &BTreeSet<TableKey>) -> Result<Vec<TableName>, Error> {
         if refresh::is_late(ends.row.as_ref()) {
@@ -606,7 +606,7 @@ impl Attempt<'_> {
             synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
             batch_rows_max: settings.batch_rows_max,
             batch_bytes_max: settings.batch_bytes_max,
-            // RULES F3: a commit timestamp belongs to one source transaction.
+            // Rule F3: a commit timestamp belongs to one source transaction.
             keep_transactions: match settings.keep_commit_timestamps {
                 Some(keep) => keep,
                 None => ends.state.tracks_commit_timestamps().await?,

@@ -108,7 +108,7 @@ pub enum OnTableReplaced {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
     /// Where every published column has a built-in type, or an array or range
-    /// of one (RULES C3).
+    /// of one (rule C3).
     Auto,
     /// Always.
     On,

@@ -2,7 +2,7 @@
 //!
 //! Answers are of two kinds. The shared ones hold for every transaction that has not changed catalogs itself; a
 //! transaction that has gets answers of its own, as long as it is open. Whatever [`Catalog::follow`] says has changed
-//! makes answers void before the next record is looked at (RULES W2); the filter's cache, which is in front of
+//! makes answers void before the next record is looked at (rule W2); the filter's cache, which is in front of
 //! this, is kept in step here.
 
 use std::sync::Arc;

@@ -134,7 +134,7 @@ impl Subject {
             max_sync_workers_per_subscription: usize::from(copy.max_sync_workers_per_subscription),
             copy_split_bytes: copy.copy_split_bytes.0,
             batch_rows_max: apply.batch_rows_max as usize,
-            // 64-bit machines only (DESIGN section 5).
+            // Both machines that pgsluice supports, x86-64 and aarch64, have 64-bit sizes.
             batch_bytes_max: apply.batch_bytes_max.0 as usize,
             prefetch: prefetch(apply)?,
             max_parallel_prefetch_workers_per_subscription: apply

@@ -8,7 +8,7 @@
 //! interval and so never takes us for dead.
 //!
 //! What is confirmed of a logical slot is [`Progress`]'s `flushed` and nothing
-//! else (RULES P3, P4). Positions come from commits and keepalives only: those
+//! else (rules P3, P4). Positions come from commits and keepalives only: those
 //! of changes do not say that anything is complete.
 //!
 //! A physical slot is moved to [`Kept`], from where WAL is needed after a

@@ -31,7 +31,7 @@ const CRC: usize = PAGE_BYTES - 4;
 /// Directories in the head. Each leads to 510 table pages of 510 entries: about 270 GB of pages.
 pub(crate) const DIRECTORIES_MAX: usize = (CRC - DIRECTORIES) / 8;
 
-/// What a tree keeps; RULES S1.
+/// What a tree keeps; rule S1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Of each key the newest version at or below the horizon and everything above stay readable.

@@ -3,7 +3,7 @@
 //! A checkpoint may hold changes of a batch that was open when it was written. If the log has that batch's
 //! commit, its records are applied once more, which changes nothing; if not, every leaf is looked at once and
 //! versions above the last commit are taken out. Nothing else can be lost by this: until a batch is durable
-//! no older version was removed because of it (RULES S3).
+//! no older version was removed because of it (rule S3).
 //!
 //! A head between two stages of a checkpoint leads to leaves as of the checkpoint before and as of its own
 //! instant, and the log goes back to the former. So commits may come here that the head covers already: what

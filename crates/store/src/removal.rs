@@ -9,7 +9,7 @@
 //! | history | `v`, a deletion, no older version left | `v <= H` | `F < v <= S` |
 //! | window | any `v` | `v < H` | `F <= v <= S` |
 //!
-//! `w <= H` implies that `w` is durable: a crash cannot take `w` back after `v` is gone (RULES S3).
+//! `w <= H` implies that `w` is durable: a crash cannot take `w` back after `v` is gone (rule S3).
 //! [`hidden`] is the other side: what a reader no longer sees whether or not it is still there, so that an
 //! answer never depends on when a leaf was last full.
 

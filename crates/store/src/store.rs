@@ -526,7 +526,7 @@ impl Store {
         Ok(())
     }
 
-    /// RULES S2: what the tree grew by, pays for a look at leaves that may never be full again.
+    /// Rule S2: what the tree grew by, pays for a look at leaves that may never be full again.
     fn sweep_some(&mut self, tree: TreeRef, splits: u64) -> Result<()> {
         let id = usize::from(tree.id);
         let leaves = splits.saturating_mul(SWEEP_LEAVES);

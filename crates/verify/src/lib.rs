@@ -1,5 +1,5 @@
 //! Whether both ends hold the same rows, found out while replication goes on
-//! (RULES V1).
+//! (rule V1).
 //!
 //! ```text
 //!   publication --> tables --> chunks --> a group of them

@@ -1,4 +1,4 @@
-//! Two snapshots that hold the same commits (RULES V1), and the locks that
+//! Two snapshots that hold the same commits (rule V1), and the locks that
 //! keep them readable.
 //!
 //! ```text

@@ -4,7 +4,7 @@
 //! founding message's `LocatorFilterCache`. One look-up settles a record; three maps (files to relation, relation to
 //! publications, publications to actions) and a catalog snapshot are asked only when an entry is missing.
 //!
-//! An entry holds for the point in WAL at which it was made (RULES W1). Whoever follows the catalogs drops it before
+//! An entry holds for the point in WAL at which it was made (rule W1). Whoever follows the catalogs drops it before
 //! the first record for which it may be wrong, with [`LocatorFilterCache::forget`] and its relatives: ALTER
 //! PUBLICATION, rewrites, attach and detach, SET SCHEMA. What a transaction changed for itself only is not for this
 //! cache: it is shared by all transactions, so its caller asks the catalog instead while one of them has uncommitted

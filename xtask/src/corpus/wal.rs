@@ -1,10 +1,12 @@
 //! What servers of every major write to their WAL.
 //!
-//! One file per major, and one for each compression of page images that a server here can make: whole pages from a
-//! page's start on, across the end of a segment, some 150 kB. The first page says its own position.
+//! One file per major, and one for each compression of page images that a server here can make:
+//! whole pages from a page's start on, across the end of a segment, some 150 kB. The first page
+//! says its own position.
 //!
-//! The pinned packages cannot compress with lz4 and zstd. Where a server that can is installed, make it look like one
-//! of them (`PGSLUICE_PG_DIR`) and name its major (`PGSLUICE_TEST_MAJORS`): what it cannot do stays as it was.
+//! The pinned packages cannot compress with lz4 and zstd. Where a server that can is installed,
+//! make it look like one of them (`PGSLUICE_PG_DIR`) and name its major (`PGSLUICE_TEST_MAJORS`):
+//! what it cannot do stays as it was.
 
 use std::path::{Path, PathBuf};
 

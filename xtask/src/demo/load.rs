@@ -1,5 +1,5 @@
-//! pgbench's tables and its TPC-B transaction, without pgbench: Debian ships that with the server package, which
-//! `make demo` does not install.
+//! pgbench's tables and its TPC-B transaction, without pgbench: Debian ships that with the server
+//! package, which `make demo` does not install.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

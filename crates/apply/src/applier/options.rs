@@ -36,7 +36,7 @@ pub struct Options {
     pub batch_rows_max: usize,
     /// Bytes of them.
     pub batch_bytes_max: usize,
-    /// One source transaction is one target transaction (RULES F3).
+    /// One source transaction is one target transaction (rule F3).
     pub keep_transactions: bool,
     /// Every change is applied by itself, as after a batch that does not fit:
     /// for tests of that path.

@@ -64,7 +64,7 @@ impl Crew {
         has_turn
     }
 
-    /// Somebody may wait for what was executed early (RULES A3).
+    /// Somebody may wait for what was executed early (rule A3).
     pub(super) fn let_early_go(&mut self) {
         if let Some(early) = &mut self.early
             && !std::mem::replace(&mut early.lets_go, true)

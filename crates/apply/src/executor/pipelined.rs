@@ -1,6 +1,6 @@
 //! Transactions that each stay one on the target, many of them on their way at a time.
 //!
-//! Where commits keep their times (RULES F3), nothing is folded across transactions, and two round trips for each cost
+//! Where commits keep their times (rule F3), nothing is folded across transactions, and two round trips for each cost
 //! many times what the transaction itself does. So they go one behind the other in one pipeline, each from BEGIN to
 //! COMMIT:
 //!
@@ -16,7 +16,7 @@
 //!
 //! A COMMIT that is sent before the one before it was answered is in order, because one session carries out one thing
 //! after another. If the connection is lost, how many were committed is asked on the next start, as it is for one
-//! (RULES P2). The server goes on with what it was sent: as many as that may still be committed after we are gone, and
+//! (rule P2). The server goes on with what it was sent: as many as that may still be committed after we are gone, and
 //! the fence of the next start waits for them.
 
 use std::ops::Range;

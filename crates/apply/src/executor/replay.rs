@@ -95,7 +95,7 @@ impl Executor {
             }
             let (Some(kind), Some(0)) = (missing, result.rows.first()) else { return Ok(()) };
             // A row that another session deletes and inserts again while we wait for it is seen by neither half
-            // of our look. A plain look does not wait: what it does not find is not there (RULES F6).
+            // of our look. A plain look does not wait: what it does not find is not there (rule F6).
             if !self.is_there(table, op, begin).await? {
                 self.report(kind, table, begin);
                 return Ok(());

@@ -14,7 +14,7 @@
 //! The stream does not say which columns an UPDATE changed: the look-up compares the new values with the row that it
 //! has just read, byte by byte as the server does when it decides about HOT.
 //!
-//! A leaf is read by asking for what lies above the value and below it (RULES R1): the descent ends at the leaf that
+//! A leaf is read by asking for what lies above the value and below it (rule R1): the descent ends at the leaf that
 //! the value will enter, nothing matches, and so no heap page is visited. A NULL in a key, or a value withheld by
 //! `CASE`, reads nothing.
 //!

@@ -14,7 +14,7 @@
 //! The target keeps a lock for each row and each unique value that a
 //! transaction has written, and finds cycles among those who wait, as a server
 //! does. It cannot see who waits for a turn: local sessions that lock a row
-//! and then wait for another make the hang of RULES A3.
+//! and then wait for another make the hang of rule A3.
 
 mod checkers;
 mod source;
@@ -540,7 +540,7 @@ fn simulate(relaxed: bool, rare: &[&str]) {
     assert!(seeds.end - seeds.start < 1_000 || rare.iter().all(|(_, times)| *times > 100), "{rare:?}");
 }
 
-/// RULES A3: nobody but the schedule can end that wait.
+/// Rule A3: nobody but the schedule can end that wait.
 #[test]
 fn a3_without_letting_go_some_run_hangs() {
     let hangs = (0..200).any(|seed| {

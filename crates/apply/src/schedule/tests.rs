@@ -252,7 +252,7 @@ mod relaxed {
         assert_eq!(polled(&mut schedule), [whole(3, 0)]);
     }
 
-    /// RULES A1.
+    /// Rule A1.
     #[test]
     fn what_did_not_hold_is_executed_again_as_head() {
         let mut schedule = Relaxed::new(2);

@@ -1,4 +1,4 @@
-//! RULES Q1 on real servers: statements planned when the table looked like anything look rows up.
+//! Rule Q1 on real servers: statements planned when the table looked like anything look rows up.
 //!
 //! A plan is not judged by its text but by the rows that it visits. Each statement is planned in a
 //! state of the table (empty, tiny, truncated, dead rows only, never counted, large) and executed

@@ -43,7 +43,7 @@ fn locator(talk: &Talk<'_>, table: &str) -> RelFileLocator {
     RelFileLocator { tablespace: base::Oid(1663), database, relfilenumber }
 }
 
-/// The study lost two rows here, without a word: a transaction rewrites a catalog and then makes a table.
+/// A first sketch lost two rows here without a word: a transaction rewrites a catalog and then makes a table.
 #[test]
 fn a_catalog_rewritten_inside_a_transaction_that_goes_on() {
     for major in Major::under_test() {

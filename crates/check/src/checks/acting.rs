@@ -1,4 +1,4 @@
-//! What acts on replicated rows of the target besides us (RULES F5).
+//! What acts on replicated rows of the target besides us (rule F5).
 
 use base::quote_ident;
 

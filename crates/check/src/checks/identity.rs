@@ -204,7 +204,7 @@ fn same_type(source: &Column, target: &Column, is_enum: bool) -> bool {
 }
 
 /// What a set may violate although the source never did: the batch then falls
-/// apart into single changes (RULES F4, A2).
+/// apart into single changes (rules F4, A2).
 fn not_for_sets(pair: &Pair<'_>) -> Vec<Finding> {
     let names = |chosen: fn(&&Index) -> bool| -> Vec<&str> {
         pair.target.facts.indexes.iter().filter(chosen).map(|index| index.name.as_str()).collect()

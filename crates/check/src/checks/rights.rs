@@ -169,7 +169,7 @@ pub(super) fn source_policies(wanted: &Wanted, source: &Publisher, target: &Subs
 }
 
 /// An UPDATE would seem to miss its row; with `row_security = off` it is an
-/// error (RULES F6).
+/// error (rule F6).
 pub(super) fn target_policies(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = &target.server else { return Vec::new() };
     let names: Vec<String> = pairs(Some(source), Some(target))

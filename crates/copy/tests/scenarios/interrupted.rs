@@ -1,5 +1,5 @@
 //! What an attempt leaves behind when it does not come to its end, and what
-//! the next one makes of it (RULES C1).
+//! the next one makes of it (rule C1).
 
 use std::sync::Arc;
 use std::time::Duration;

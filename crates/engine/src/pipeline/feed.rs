@@ -418,7 +418,7 @@ impl Attempt<'_> {
         Standbys::new(self.settings, self.status.decoded(), identity).wait_for(lsn).await
     }
 
-    /// What was kept, if it is of the WAL that the source has: of its timeline, or of one that it has left since (RULES W3).
+    /// What was kept, if it is of the WAL that the source has: of its timeline, or of one that it has left since (rule W3).
     pub(super) fn restart(&self, ends: &Ends) -> Result<Restart, Error> {
         let mut restart = Restart::open(&self.settings.restart_file())?;
         if self.has_failed_over(ends, &restart) {

@@ -1,4 +1,4 @@
-//! Whether a stream's values come in binary form (RULES C3).
+//! Whether a stream's values come in binary form (rule C3).
 //!
 //! Asked when a stream begins, and of tables that are to join one. `--binary auto` takes the binary form where every
 //! column allows it and the target has, or lets us make, what arrays are applied with; else text, and `status` says which

@@ -5,7 +5,7 @@
 //! | `logical` | the slot's | that of a temporary slot |
 //! | `wal` | that of the look at the catalogs | one that is taken by SQL |
 //!
-//! A slot's snapshot sees exactly what committed before a place in WAL; that of SQL sees transactions ([`Since`], RULES C2).
+//! A slot's snapshot sees exactly what committed before a place in WAL; that of SQL sees transactions ([`Since`], rule C2).
 
 use std::pin::pin;
 use std::sync::Arc;

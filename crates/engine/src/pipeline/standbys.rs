@@ -1,4 +1,4 @@
-//! WAL is decoded only once the standbys have it that may take the source's place (RULES W3).
+//! WAL is decoded only once the standbys have it that may take the source's place (rule W3).
 //!
 //! ```text
 //!   stream or archive --blocks--> held --blocks--> decoding

@@ -8,7 +8,7 @@ use wal::{Reader, Start};
 
 use crate::message::{Message, Sent, Value, read};
 
-/// What a decoder of WAL gets wrong, as `external-decoding` and the issue name it. Each must occur.
+/// What a decoder of WAL that stands outside of the server gets wrong. Each must occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trap {
     CatalogRewrittenBeforeOwnDdl,

@@ -1,4 +1,4 @@
-//! A source that ships WAL fails over (RULES W3): to a standby that has received all that was decoded, or to one that has
+//! A source that ships WAL fails over (rule W3): to a standby that has received all that was decoded, or to one that has
 //! not. Of a logical slot, `errors` tells.
 
 use std::time::Duration;
@@ -252,7 +252,7 @@ fn w3_an_archive_is_followed_onto_another_timeline() {
     );
 }
 
-/// Which transactions a standby's snapshot sees is not known (RULES C2).
+/// Which transactions a standby's snapshot sees is not known (rule C2).
 #[test]
 fn c2_a_standby_as_source_is_refused() {
     alone(&[STREAMED], |s| {

@@ -290,7 +290,7 @@ fn holders_of_big(s: &Scenario) -> Vec<Session> {
     (0..s.followers()).map(hold).collect()
 }
 
-/// RULES C1: what was copied is not copied again, what was not is copied whole, and changes meanwhile arrive once.
+/// Rule C1: what was copied is not copied again, what was not is copied whole, and changes meanwhile arrive once.
 #[test]
 fn c1_a_copy_that_was_interrupted_goes_on() {
     scenario_with(

@@ -1,4 +1,4 @@
-//! RULES F1 to F4: what may be folded, and that folding hides nothing.
+//! Rules F1 to F4: what may be folded, and that folding hides nothing.
 
 use crate::support::{FOLDED, scenario, scenario_with};
 

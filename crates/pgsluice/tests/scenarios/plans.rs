@@ -1,4 +1,4 @@
-//! RULES Q1, the kind: a plan made while a table looked small, empty or of dead rows only, and kept for
+//! Rule Q1, the kind: a plan made while a table looked small, empty or of dead rows only, and kept for
 //! the life of a session.
 //!
 //! Tables grow a thousandfold inside one transaction of the stream, where no ANALYZE can help. What

@@ -1,4 +1,4 @@
-//! RULES P1 to P5 and F3: exactly once, never confirmed before it is flushed, origins and their timestamps.
+//! Rules P1 to P5 and F3: exactly once, never confirmed before it is flushed, origins and their timestamps.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! RULES C1 for tables that are added to a publication, or dropped from it, while others are replicated.
+//! Rule C1 for tables that are added to a publication, or dropped from it, while others are replicated.
 
 use std::time::Duration;
 

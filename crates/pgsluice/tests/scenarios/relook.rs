@@ -1,4 +1,4 @@
-//! The kind: what ends the following of catalogs for good has a way back that loses nothing (RULES W1), whatever ended it:
+//! The kind: what ends the following of catalogs for good has a way back that loses nothing (rule W1), whatever ended it:
 //! `full_page_writes` switched off, `wal_level` lowered, the database moved, catalogs that differ from the source's.
 //!
 //! Tables that were written where nobody could follow are copied again, once somebody has allowed it; the others are not

@@ -422,7 +422,7 @@ fn killed_at_any_instant(stage: &mut Stage<'_>, kills: u32) {
     stage.sluice.as_mut().unwrap().terminate(Duration::from_secs(5)).unwrap();
 }
 
-/// RULES W1: each subscription of a pass finds its own way back. Tables that were written meanwhile are copied again, once
+/// rule W1: each subscription of a pass finds its own way back. Tables that were written meanwhile are copied again, once
 /// that is allowed, and those of the third subscription, which nobody wrote, are not.
 fn catalogs_are_looked_at_anew(stage: &mut Stage<'_>) {
     stage.wait_for_one_pass();

@@ -1,4 +1,4 @@
-//! RULES F5 and F6: triggers and rules that fire for replicas, row level security, roles without superuser rights.
+//! Rules F5 and F6: triggers and rules that fire for replicas, row level security, roles without superuser rights.
 
 use crate::support::{FOLDED, scenario, scenario_with};
 

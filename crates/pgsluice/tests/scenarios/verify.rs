@@ -1,4 +1,4 @@
-//! `pgsluice verify`: finds every difference, and reports none that is not there (RULES V1).
+//! `pgsluice verify`: finds every difference, and reports none that is not there (rule V1).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

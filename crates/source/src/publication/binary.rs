@@ -152,7 +152,7 @@ impl fmt::Display for BinaryRefusal {
     }
 }
 
-/// Whether the stream may use pgoutput's `binary` (RULES C3), which holds for
+/// Whether the stream may use pgoutput's `binary` (rule C3), which holds for
 /// every column of every table: each has a built-in type whose binary form
 /// means the same on the target, and the target's column has that type. Rows
 /// are applied as arrays of each column's type, so there must be such an array
