@@ -1,10 +1,13 @@
-//! Documents that are generated: references printed by the program, figures from recorded runs.
+//! Documents that are generated: references printed by the program, figures from recorded runs, and
+//! the site of all documents.
 //!
-//! `cargo x docs` writes them; `cargo x docs --check` only says which are out of date.
+//! `cargo x docs` writes them; `cargo x docs --check` only says which are out of date. Both build the
+//! site below `target/` and follow its links.
 
 mod catchup;
 mod marked;
 mod records;
+mod site;
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +37,32 @@ pub(crate) fn run(check_only: bool) -> Result<bool> {
     let records = Records::read(&testkit::workspace_dir().join(RECORDS))?;
     fine &= keep(catchup::CHART, &catchup::chart(&records)?, check_only)?;
     fine &= keep("README.md", &readme(&records)?, check_only)?;
+    fine &= keep(site::SUMMARY, &summary()?, check_only)?;
+    fine &= site::build(&program)?;
     Ok(fine)
+}
+
+/// The table of contents with the decisions that are recorded.
+fn summary() -> Result<String> {
+    let root = testkit::workspace_dir();
+    let text = std::fs::read_to_string(root.join(site::SUMMARY)).context(site::SUMMARY)?;
+    marked::with_block(&text, "decisions", &decisions(&root.join("docs/decisions"))?)
+}
+
+/// An entry for each decision in `dir`, with its title; nothing if there is none.
+fn decisions(dir: &Path) -> Result<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(String::new()) };
+    let mut records = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") && name != "README.md" {
+            let text = std::fs::read_to_string(dir.join(&name))?;
+            let title = text.lines().next().unwrap_or_default().trim_start_matches("# ").to_owned();
+            records.push(format!("  - [{title}](decisions/{name})\n"));
+        }
+    }
+    records.sort_by(|one, other| one.split("](").nth(1).cmp(&other.split("](").nth(1)));
+    Ok(format!("- [Decisions](decisions/README.md)\n{}", records.concat()))
 }
 
 /// The README with its figures as they are recorded.

@@ -100,7 +100,8 @@ fn head(groups: usize) -> Result<String> {
         svg,
         r#"<text x="10" y="22" font-size="15">Catching up with a backlog, PostgreSQL {MAJOR}: times native's rate</text>"#
     )?;
-    for (x, colour, title) in [(LEFT, SLOT_COLOUR, "from a logical slot"), (LEFT + 180.0, WAL_COLOUR, "over WAL")]
+    for (x, colour, title) in
+        [(LEFT, SLOT_COLOUR, "from a logical slot"), (LEFT + 180.0, WAL_COLOUR, "over WAL")]
     {
         writeln!(svg, r#"<rect x="{x:.0}" y="36" width="14" height="14" fill="{colour}"/>"#)?;
         writeln!(svg, r#"<text x="{:.0}" y="48">{title}</text>"#, x + 20.0)?;

@@ -51,7 +51,8 @@ mod tests {
     fn a_figure_is_that_of_the_run_it_names() {
         let line = r#"{"name":"a","rows":1,"stock":[{"seconds":3.0}],"ours":[{"seconds":2.0}]}"#;
         let records = Records::of("catchup", line);
-        let new = with_figures("**b** at **9.99**<!-- times:catchup:a --> times", &records).expect("recorded");
+        let new =
+            with_figures("**b** at **9.99**<!-- times:catchup:a --> times", &records).expect("recorded");
         assert_eq!(new, "**b** at **1.50**<!-- times:catchup:a --> times");
         assert!(with_figures("9.99<!-- times:catchup:a -->", &records).is_err());
         assert!(with_figures("**9.99**<!-- times:catchup:b -->", &records).is_err());

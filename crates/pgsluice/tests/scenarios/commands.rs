@@ -291,8 +291,9 @@ fn every_command_that_is_named_works_as_it_is_written() {
     };
     let is = |name: &'static str| move |words: &[String]| words[0] == name;
     let has = |words: &[String], flag: &str| words.iter().any(|word| word == flag);
-    let asks_no_server =
-        |words: &[String]| words[0].ends_with("-reference") || words[0].starts_with("--") || words[0] == "man";
+    let asks_no_server = |words: &[String]| {
+        words[0].ends_with("-reference") || words[0].starts_with("--") || words[0] == "man"
+    };
     for words in take(&asks_no_server) {
         case.call(&words, &[0]);
     }

@@ -279,8 +279,11 @@ fn unknown() -> Vec<String> {
             unknown.push(statement.lines().next().unwrap_or_default().to_owned());
         }
     }
-    let mut documents =
-        vec![workspace_dir().join("README.md"), workspace_dir().join("docs/concepts.md"), workspace_dir().join("docs/why.md")];
+    let mut documents = vec![
+        workspace_dir().join("README.md"),
+        workspace_dir().join("docs/concepts.md"),
+        workspace_dir().join("docs/why.md"),
+    ];
     documents.extend(pages("docs/operations"));
     for document in documents {
         let text = std::fs::read_to_string(document).unwrap();
