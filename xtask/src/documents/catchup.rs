@@ -26,7 +26,7 @@ pub(super) const CHART: &str = "docs/benchmarks/overview.svg";
 /// The part of the README between its markers: the chart, and the table below it.
 pub(super) fn block(records: &Records) -> Result<String> {
     let mut text = format!(
-        "![Catching up with a backlog on PostgreSQL {MAJOR}: how many times native's rate]({CHART})\n\n\
+        "![Applying a backlog on PostgreSQL {MAJOR}: times native's rate]({CHART})\n\n\
          | rows a second, PostgreSQL {MAJOR} | native | pgsluice, slot | pgsluice, WAL |\n\
          | --- | ---: | ---: | ---: |\n"
     );
@@ -98,7 +98,7 @@ fn head(groups: usize) -> Result<String> {
     writeln!(svg, r##"<rect width="{WIDTH:.0}" height="{height:.0}" fill="#fff"/>"##)?;
     writeln!(
         svg,
-        r#"<text x="10" y="22" font-size="15">Catching up with a backlog, PostgreSQL {MAJOR}: times native's rate</text>"#
+        r#"<text x="10" y="22" font-size="15">Applying a backlog, PostgreSQL {MAJOR}: times native's rate</text>"#
     )?;
     for (x, colour, title) in
         [(LEFT, SLOT_COLOUR, "from a logical slot"), (LEFT + 180.0, WAL_COLOUR, "over WAL")]
