@@ -7,10 +7,23 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 /// What is built.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Profile {
     Dev,
     Release,
+    /// As release, without the optimization of the whole program at once, which takes most of the time.
+    Demo,
+}
+
+impl Profile {
+    /// Its name for `cargo build --profile`, and the directory of what is built.
+    fn name_and_dir(self) -> (&'static str, &'static str) {
+        match self {
+            Profile::Dev => ("dev", "debug"),
+            Profile::Release => ("release", "release"),
+            Profile::Demo => ("demo", "demo"),
+        }
+    }
 }
 
 /// The cargo that runs us.
@@ -35,15 +48,13 @@ pub(crate) fn metadata() -> Result<Value> {
 
 /// Builds the program, and `also` these packages; the path of the program.
 pub(crate) fn build_pgsluice(profile: Profile, also: &[&str]) -> Result<PathBuf> {
-    let mut command = cargo(&["build", "--package", "pgsluice"]);
+    let (name, dir) = profile.name_and_dir();
+    let mut command = cargo(&["build", "--profile", name, "--package", "pgsluice"]);
     also.iter().for_each(|package| {
         command.args(["--package", package]);
     });
-    if profile == Profile::Release {
-        command.arg("--release");
-    }
     ensure!(succeeds(&mut command)?, "building pgsluice failed");
     let target =
         metadata()?["target_directory"].as_str().map(PathBuf::from).context("no target directory")?;
-    Ok(target.join(if profile == Profile::Release { "release" } else { "debug" }).join("pgsluice"))
+    Ok(target.join(dir).join("pgsluice"))
 }

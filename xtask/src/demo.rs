@@ -50,7 +50,7 @@ pub(crate) struct Options {
 
 /// Tells the story; an error is a part of it that did not come true.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let program = build_pgsluice(Profile::Release, &[])?;
+    let program = build_pgsluice(Profile::Demo, &[])?;
     let interrupted = interrupted_by_ctrl_c()?;
     Story { program, interrupted, started: Instant::now(), options: options.clone() }.tell()
 }

@@ -14,7 +14,7 @@ const BOUND: Duration = Duration::from_secs(60);
 /// The quick start's section.
 fn quick_start() -> String {
     let readme = include_str!("../../../README.md");
-    let (_, section) = readme.split_once("\n## Against your own servers\n").unwrap();
+    let (_, section) = readme.split_once("\n## Quick start\n").unwrap();
     section.split_once("\n## ").unwrap().0.to_owned()
 }
 

@@ -176,7 +176,7 @@ base::error_reference! {
         "With `source_mode = wal`, behind a failover: the subscription's slot did not exist on the standby that was promoted, \
          and nothing else has kept the WAL from where decoding must begin.",
         "Give a directory that has the segment as `wal_archive`; else `pgsluice drop`, empty the tables on the target, and \
-         `pgsluice run`. For the next time, make the slot on the standby, too: see docs/operations.md.",
+         `pgsluice run`. For the next time, make the slot on the standby, too: see docs/operations/fail-over.md.",
         &[("pgsluice scenarios", "w3_a_primary_without_our_slot_is_followed_while_it_has_the_wal")],
     ),
     Kind::Ended => entry(

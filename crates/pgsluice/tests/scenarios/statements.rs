@@ -6,6 +6,7 @@
 
 use testkit::{Cluster, Major, StopMode, workspace_dir};
 
+use crate::commands::pages;
 use crate::errors::{become_standby, promote};
 
 const DB: &str = "postgres";
@@ -26,6 +27,9 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("ALTER PUBLICATION ... SET TABLE", "ALTER PUBLICATION p SET TABLE accounts (id, balance)"),
     ("ALTER PUBLICATION ... SET TABLE ... WHERE", "ALTER PUBLICATION p SET TABLE accounts WHERE (id > 0)"),
     ("ALTER PUBLICATION ... DROP TABLE", "ALTER PUBLICATION p DROP TABLE accounts"),
+    ("", "CREATE TABLE orders (); CREATE PUBLICATION everything"),
+    ("ALTER PUBLICATION everything ADD TABLE orders;", "ALTER PUBLICATION everything ADD TABLE orders"),
+    ("", "DROP PUBLICATION everything; DROP TABLE orders"),
     ("", "DROP PUBLICATION p; CREATE TABLE a (); CREATE TABLE b ()"),
     ("CREATE PUBLICATION p FOR TABLE a, b", "CREATE PUBLICATION p FOR TABLE a, b"),
     ("ALTER TABLE ... ADD COLUMN", "ALTER TABLE accounts ADD COLUMN note text"),
@@ -275,8 +279,14 @@ fn unknown() -> Vec<String> {
             unknown.push(statement.lines().next().unwrap_or_default().to_owned());
         }
     }
-    for document in ["README.md", "docs/operations.md"] {
-        let text = std::fs::read_to_string(workspace_dir().join(document)).unwrap();
+    let mut documents = vec![
+        workspace_dir().join("README.md"),
+        workspace_dir().join("docs/concepts.md"),
+        workspace_dir().join("docs/why.md"),
+    ];
+    documents.extend(pages("docs/operations"));
+    for document in documents {
+        let text = std::fs::read_to_string(document).unwrap();
         for (number, part) in text.split("\n```").enumerate() {
             match (number % 2, part.strip_prefix("sql\n")) {
                 (0, _) => prose.push_str(part),
