@@ -9,7 +9,7 @@
 //! ```
 //! Tables are numbers of the list that is kept beside it. The file has no
 //! name and nothing of it outlives the process: what it held is not applied,
-//! so it comes again.
+//! so it comes again. `docs/spools.md` has this beside the other formats.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};

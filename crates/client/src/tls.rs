@@ -5,6 +5,9 @@
 //! with `verify-full` only. A certificate that is accepted unseen must still
 //! belong to the peer: the signatures of the handshake are always checked.
 //!
+//! rustls verifies. Which check an `sslmode` asks for is libpq's policy, and no
+//! crate has it.
+//!
 //! | | no root certificate | root certificate |
 //! |---|---|---|
 //! | allow, prefer, require | anyone | chain |

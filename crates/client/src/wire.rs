@@ -1,5 +1,8 @@
 //! A connection that speaks frames: SQL as text, replication streams, COPY.
 //!
+//! tokio-postgres has no replication commands and no COPY in both directions, so
+//! this is our own; ordinary SQL goes through tokio-postgres ([`crate::Session`]).
+//!
 //! One command at a time. What the connection may do next depends on what
 //! was asked last:
 //!

@@ -1,7 +1,8 @@
 //! Prometheus text of every pipeline in the process, over HTTP.
 //!
 //! Rendered from [`Snapshot`]s at the moment of the scrape: the pipelines
-//! already count, so a second registry would only be a second truth. Format:
+//! already count, so a second registry, as crates for metrics bring one, would
+//! only be a second truth. Format:
 //! Prometheus text exposition 0.0.4. A figure that is not known yet is left
 //! out rather than given as zero.
 //!

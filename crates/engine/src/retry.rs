@@ -1,5 +1,8 @@
 //! What happens after a pipeline's attempt has failed: one table.
 //!
+//! Crates for retries know how long to wait. What an error means for a
+//! subscription is known only here, so the waits are here, too.
+//!
 //! | what failed                                             | then |
 //! |---------------------------------------------------------|------|
 //! | a connection: lost, refused, server starting or stopping | again at once, then after 0.2 s, 0.4 s ... up to `wal_retrieve_retry_interval` |

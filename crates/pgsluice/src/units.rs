@@ -4,7 +4,8 @@
 //! them: `10s`, `1.5 min`, `64 MB`. A bare number has the setting's own unit,
 //! which is part of the type: [`Seconds`], [`Milliseconds`], [`Bytes`]. Units
 //! are case-sensitive and a kB is 1024 bytes, as in `postgresql.conf`
-//! (`convert_to_base_unit` in `utils/misc/guc.c`).
+//! (`convert_to_base_unit` in `utils/misc/guc.c`). Crates for durations and sizes
+//! have other units, other spellings, or another kB.
 
 use std::str::FromStr;
 use std::time::Duration;

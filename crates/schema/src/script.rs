@@ -144,6 +144,8 @@ impl Statement {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SCRIPT: &str = r#"--
@@ -214,6 +216,56 @@ CREATE RULE r AS ON INSERT TO public.t DO ALSO (SELECT 1; SELECT 'a;b');
         ] {
             let error = entries(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    /// A part of a statement, with anything inside that could be taken for an end.
+    fn part() -> impl Strategy<Value = String> {
+        let inside = "([;'\"\\\\$()/*\\n-]|[a-zé]|\\PC){0,8}";
+        prop_oneof![
+            prop::sample::select(vec![
+                "select",
+                "x1",
+                "a$b$",
+                "42",
+                "1e5",
+                "=",
+                "$1",
+                "(a; 'b)'; c)",
+                "--;\n"
+            ])
+            .prop_map(str::to_owned),
+            inside.prop_map(|text| format!("'{}'", text.replace('\'', "''"))),
+            inside.prop_map(|text| format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))),
+            inside.prop_map(|text| base::quote_ident(&text)),
+            inside.prop_map(|text| format!("$t_1${}$t_1$", text.replace('$', ";$"))),
+            inside.prop_map(|text| format!("/*{}*/", text.replace(['/', '*'], ";"))),
+        ]
+    }
+
+    fn statement() -> impl Strategy<Value = String> {
+        prop::collection::vec(part(), 0..6).prop_map(|parts| format!("SELECT {} x", parts.join(" ")))
+    }
+
+    proptest! {
+        #[test]
+        fn statements_come_out_as_they_went_in(statements in prop::collection::vec(statement(), 1..5)) {
+            let script: String = statements.iter().map(|statement| format!("{statement};\n")).collect();
+            let found = entries(&script).unwrap();
+            prop_assert_eq!(found.len(), 1);
+            prop_assert_eq!(&found[0].statements, &statements);
+            // Cut anywhere, it is refused or a part of the statements, in their order.
+            for (at, _) in script.char_indices() {
+                let Ok(found) = entries(&script[..at]) else { continue };
+                let all: Vec<_> = found.into_iter().flat_map(|entry| entry.statements).collect();
+                prop_assert!(statements.starts_with(&all), "cut at {at}: {all:?}");
+            }
+        }
+
+        #[test]
+        fn any_text_is_cut_or_refused(text in any::<String>(), dump in "([-;'\"$/*()\\\\]|[a-z]|\n|-- Name: |; Type: ){0,60}") {
+            let _ = entries(&text);
+            let _ = entries(&dump);
         }
     }
 }

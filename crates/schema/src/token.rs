@@ -3,6 +3,10 @@
 //! The rules are psql's (`psqlscan.l`) for what pg_dump prints: strings with
 //! and without escapes, dollar quotes, quoted names, comments. What is inside
 //! a string or a body is never looked at.
+//!
+//! A parser of SQL is no substitute. It would have to know the grammar of every
+//! major, and would give back another text than pg_dump wrote. The tests cut
+//! statements with every kind of quote, and any text at all.
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

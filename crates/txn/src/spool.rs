@@ -1,4 +1,4 @@
-//! Where changes of open transactions wait: one append-only file each.
+//! Where changes of open transactions wait: one append-only file each. `docs/spools.md` has the formats.
 //!
 //! Nothing here outlives the process: after a restart the source sends every
 //! transaction again that was not confirmed, so what an earlier process left

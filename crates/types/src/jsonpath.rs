@@ -1,6 +1,6 @@
 //! jsonpath: items that point to their operands and to the item that follows, each relative to the item itself.
 //!
-//! Operands and followers are written behind the item that names them. Whatever points elsewhere is damaged, and no
+//! The form is the server's alone, and no crate reads it. Operands and followers are written behind the item that names them. Whatever points elsewhere is damaged, and no
 //! path visits more items than fit into its bytes, so that no damage leads round in a circle.
 
 use base::PgVersion;

@@ -6,7 +6,8 @@
 //! 00, 01    long: sign 0x4000, display scale (14 bits), then the weight in a word of its own
 //! 11        0xc000 NaN, 0xd000 Infinity, 0xf000 -Infinity
 //! ```
-//! The value is the sum of `digit[i] * 10000^(weight - i)`.
+//! This is the form on disk, which no crate reads; those that read the wire's form hold fewer digits than a numeric may
+//! have. The value is the sum of `digit[i] * 10000^(weight - i)`.
 
 use crate::error::{Error, Result};
 

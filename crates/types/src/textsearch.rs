@@ -1,4 +1,4 @@
-//! tsvector and tsquery.
+//! tsvector and tsquery, whose forms are the server's alone: no crate reads them.
 //!
 //! A tsvector is a count, an entry of four bytes for each lexeme (bit 0: has positions; 11 bits length; 20 bits offset),
 //! and the lexemes; positions follow their lexeme at the next even offset. A tsquery is a count, items of 12 bytes in

@@ -7,6 +7,10 @@
 //! The password file is read at every connection instead: a password may
 //! change while we run.
 //!
+//! No crate has libpq's surface: its keywords, URIs, service file, password file
+//! and environment. `tokio_postgres::Config` knows some of the keywords and reads
+//! neither file.
+//!
 //! Where defaults depart from libpq's: keepalives are sent after
 //! [`KEEPALIVES_IDLE_S`] seconds rather than the system's two hours, because
 //! nobody watches an unattended connection.

@@ -1,7 +1,7 @@
 //! The password file, `~/.pgpass`: one `host:port:dbname:user:password` per
 //! line, first match wins, as `passwordFromFile` of libpq reads it.
 //!
-//! `*` alone matches anything; a backslash takes the next character as it
+//! No crate reads it. `*` alone matches anything; a backslash takes the next character as it
 //! is. A file that others may read is passed over with a warning.
 
 use std::io;

@@ -1,7 +1,7 @@
 //! The connection service file: named groups of connection options in INI
 //! form, as `parseServiceFile` of libpq reads it.
 //!
-//! Looked up in `PGSERVICEFILE` or `~/.pg_service.conf`, then in
+//! No crate reads it as libpq does. Looked up in `PGSERVICEFILE` or `~/.pg_service.conf`, then in
 //! `pg_service.conf` of the system's configuration directory.
 
 use std::path::{Path, PathBuf};

@@ -17,7 +17,8 @@
 //!       forget chunks    nothing
 //! ```
 //! A tuple is `infomask2` u16, `infomask` u16, `hoff` u8 and the bytes behind the fixed header, to the end of its part.
-//! Numbers are little-endian and unaligned. Only this process reads them: the layout may change at any time.
+//! Numbers are little-endian and unaligned. Only this process reads them: the layout may change at any time,
+//! and `docs/spools.md` with it.
 
 use base::{Lsn, Oid, Xid};
 use decode::{OldTuple, RawTuple};

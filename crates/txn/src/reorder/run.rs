@@ -9,6 +9,8 @@
 //!  8  u32  the file's transaction
 //! 12  u32  CRC-32C of the twelve bytes before and of the block
 //! ```
+//! `docs/spools.md` has this beside the other formats.
+//!
 //! How many blocks and bytes a file must have is known in memory: one that is shorter or longer is damaged, not at its
 //! end.
 
