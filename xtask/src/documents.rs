@@ -14,8 +14,7 @@ const DOCUMENTS: [(&[&str], &str); 3] = [
     (&["man"], "docs/pgsluice.1"),
 ];
 
-/// Writes the documents, or with `check_only` says which are out of date; whether all were up to
-/// date or written.
+/// Writes the documents, or with `check_only` says which are out of date; whether all were up to date or written.
 pub(crate) fn run(check_only: bool) -> Result<bool> {
     let program = build_pgsluice(Profile::Dev, &[])?;
     let mut fine = true;
