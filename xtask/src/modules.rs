@@ -108,7 +108,11 @@ impl Reading {
                 }
                 TokenTree::Ident(_) => {
                     let (path, next) = path(&tokens, at);
-                    if path.len() > 1 {
+                    // `::a::b` is of another crate, and so may be what stands behind `<T>::`.
+                    let is_rest = at > 0
+                        && is_punct(tokens.get(at - 1), ':')
+                        && is_punct(tokens.get(at.wrapping_sub(2)), ':');
+                    if path.len() > 1 && !is_rest {
                         self.used.push((module.clone(), path));
                     }
                     next
@@ -284,6 +288,7 @@ mod tests {
         assert_eq!(used("fn g() { println!(\"{}\", crate::b::B) }"), ["a b"], "inside a macro");
         assert_eq!(used("mod c; fn g() { c::f() }"), ["a a/c"]);
         assert_eq!(used("use super::*;"), ["a lib"]);
+        assert!(used("mod c; fn g() { ::c::f() }").is_empty(), "another crate");
         assert!(used("use std::fmt; pub(in crate::b) struct X;").is_empty());
         assert!(used("#[cfg(test)] mod tests { use crate::b::B; }").is_empty());
         assert!(used("#[cfg(test)] use crate::b::B; struct X;").is_empty());

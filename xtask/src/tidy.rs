@@ -177,9 +177,9 @@ fn debug_output(path: &str, text: &str) -> Vec<String> {
     found.map(|at| format!("line {}: Debug output in a text that a person may read", at + 1)).collect()
 }
 
-/// A document with no title, or with two.
+/// A document with no title, or with two. mdBook's table of contents has one for each part.
 fn one_title(path: &str, text: &str) -> Vec<String> {
-    if !path.ends_with(".md") {
+    if !path.ends_with(".md") || path.ends_with("SUMMARY.md") {
         return Vec::new();
     }
     let mut fenced = false;

@@ -4,7 +4,23 @@ use base::PgVersion;
 use source::publication::{Generated, PublishedTable, TableKind, TargetTable};
 
 use crate::error::{Error, Kind};
-use crate::sql::Format;
+
+/// COPY's format. The same on both ends, so that blocks need no reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Binary,
+    Text,
+}
+
+impl Format {
+    /// The option of a COPY statement.
+    pub(crate) fn option(self) -> &'static str {
+        match self {
+            Format::Binary => "(FORMAT binary)",
+            Format::Text => "(FORMAT text)",
+        }
+    }
+}
 
 /// A table to be copied, checked: every published column has its place.
 #[derive(Debug, Clone)]

@@ -6,22 +6,6 @@ use source::publication::TableKind;
 use crate::CopyJob;
 use crate::plan::{PageRange, Unit};
 
-/// COPY's format. The same on both ends, so that blocks need no reading.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
-    Binary,
-    Text,
-}
-
-impl Format {
-    fn option(self) -> &'static str {
-        match self {
-            Format::Binary => "(FORMAT binary)",
-            Format::Text => "(FORMAT text)",
-        }
-    }
-}
-
 /// Reads `unit` on the source.
 pub(crate) fn copy_out(job: &CopyJob, unit: &Unit) -> String {
     let columns = quoted_columns(&job.columns);

@@ -44,6 +44,8 @@
 //! 3. **The source's schema changes after it was read.** The steps were stored
 //!    with the tables, so that a later start builds what belongs to them.
 //!
+//! Circle: error, pg_dump: an error names the programs that were found, and finding them can fail.
+//!
 //! Does not belong here: whether the target may be created into, and when.
 
 mod build;

@@ -1,11 +1,13 @@
-//! What a record is made of: block references with their images and data, main data, origin, top-level transaction.
+//! What a record is made of: block references with their images and data, main data, origin,
+//! top-level transaction.
 //!
-//! Behind the record's header come the headers of the parts, each beginning with an id, then the parts themselves in
-//! the same order. README.md has the table. A record is walked once, in [`Parts::read`], and each length is compared
-//! with what is there; [`Blocks`] then relies on it.
+//! Behind the record's header come the headers of the parts, each beginning with an id, then the
+//! parts themselves in the same order. README.md has the table. A record is walked once, in
+//! [`Parts::read`], and each length is compared with what is there; [`Blocks`] then relies on it.
 
 use base::{RelFileLocator, Xid};
 
+use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::image::{Compression, Image};
 use crate::layout::Layout;
@@ -88,6 +90,35 @@ struct ImageHeader {
 
 const CUT_SHORT: &str = "its parts are cut short";
 
+impl<'a> Record<'a> {
+    /// The record taken apart.
+    ///
+    /// # Errors
+    /// When its parts do not fill it exactly: the server would not have written it.
+    pub fn parts(&self) -> Result<Parts<'a>> {
+        Parts::read(self).map_err(|what| Error::record(self.lsn(), what))
+    }
+
+    /// The locator of the record's first block reference, read at one of three fixed offsets.
+    /// `None` when it has no reference to a block of a main fork first.
+    #[must_use]
+    pub fn first_locator(&self) -> Option<RelFileLocator> {
+        first_locator(self.body(), self.layout())
+    }
+
+    /// The top-level transaction, which the first record of each subtransaction names (with
+    /// `wal_level = logical`). Needed of records that nobody wants as well: it is said once.
+    ///
+    /// # Errors
+    /// As [`Record::parts`].
+    pub fn top_level_xid(&self) -> Result<Option<Xid>> {
+        if has_nothing_but_a_block(self.body(), self.layout()) {
+            return Ok(None);
+        }
+        self.parts().map(|parts| parts.top_level_xid())
+    }
+}
+
 impl<'a> Parts<'a> {
     pub(crate) fn read(record: &Record<'a>) -> Result<Parts<'a>, &'static str> {
         let layout = record.layout();
@@ -97,7 +128,8 @@ impl<'a> Parts<'a> {
             Parts { layout, headers: &[], payload: &[], main: &[], origin: None, top_level_xid: None };
         let mut last: Option<(u8, RelFileLocator)> = None;
         let (mut announced, mut main_length) = (0, 0);
-        // As the server does it: headers go on while more bytes are left than the parts need that were announced.
+        // As the server does it: headers go on while more bytes are left than the parts need that
+        // were announced.
         while fields.rest().len() > announced {
             match fields.rest()[0] {
                 0..=BLOCK_ID_MAX => {
@@ -290,8 +322,8 @@ impl ImageHeader {
     }
 }
 
-/// Where the locator of the first block reference is, if the record begins with one: behind id, flags and length, and
-/// what an image adds.
+/// Where the locator of the first block reference is, if the record begins with one: behind id,
+/// flags and length, and what an image adds.
 fn first_locator_at(body: &[u8], layout: &Layout) -> Option<usize> {
     let (&id, &flags) = (body.first()?, body.get(1)?);
     if id > BLOCK_ID_MAX || flags & (FORK | SAME_REL) != 0 {
@@ -309,8 +341,8 @@ pub(crate) fn first_locator(body: &[u8], layout: &Layout) -> Option<RelFileLocat
     Fields::new(body.get(first_locator_at(body, layout)?..)?).locator()
 }
 
-/// Whether main data follows the first block reference at once, so that there is neither an origin nor a top-level
-/// transaction. False when it is not that simple.
+/// Whether main data follows the first block reference at once, so that there is neither an origin
+/// nor a top-level transaction. False when it is not that simple.
 pub(crate) fn has_nothing_but_a_block(body: &[u8], layout: &Layout) -> bool {
     // Twelve bytes of locator and four of the block's number.
     let behind = first_locator_at(body, layout).and_then(|at| body.get(at + 16));

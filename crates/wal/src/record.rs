@@ -1,13 +1,13 @@
 //! One record whose bytes are those that were written: a view, not a copy.
 //!
-//! Header (`access/xlogrecord.h`): total length u32, xid u32, previous record's LSN u64, info u8, resource manager u8,
-//! two unused bytes, CRC-32C u32. The checksum covers everything behind the header, then the header without it.
+//! Header (`access/xlogrecord.h`): total length u32, xid u32, previous record's LSN u64, info u8,
+//! resource manager u8, two unused bytes, CRC-32C u32. The checksum covers everything behind the
+//! header, then the header without it.
 
-use base::{Lsn, RelFileLocator, Xid};
+use base::{Lsn, Xid};
 
 use crate::error::{Error, Kind, Result};
 use crate::layout::Layout;
-use crate::parts::{self, Parts};
 use crate::rmgr::Rmgr;
 
 /// `SizeOfXLogRecord`.
@@ -48,10 +48,12 @@ pub(crate) fn rmid(bytes: &[u8]) -> u8 {
 }
 
 impl<'a> Record<'a> {
-    /// The record that `bytes` are, which starts at `lsn` and after which the next one starts at `end`.
+    /// The record that `bytes` are, which starts at `lsn` and after which the next one starts at
+    /// `end`.
     ///
     /// # Errors
-    /// When the length is not that of `bytes`, the checksum is wrong, or there is no such resource manager.
+    /// When the length is not that of `bytes`, the checksum is wrong, or there is no such resource
+    /// manager.
     pub fn read(bytes: &'a [u8], lsn: Lsn, end: Lsn, layout: &'static Layout) -> Result<Record<'a>> {
         if bytes.len() < HEADER || total_length(bytes) as usize != bytes.len() {
             return Err(Error::record(lsn, format!("its length is not that of its {} bytes", bytes.len())));
@@ -82,8 +84,8 @@ impl<'a> Record<'a> {
         self.lsn
     }
 
-    /// Where it ends, rounded up to where the next one may start: `EndRecPtr`. Behind a switch record that is the next
-    /// segment.
+    /// Where it ends, rounded up to where the next one may start: `EndRecPtr`. Behind a switch
+    /// record that is the next segment.
     #[must_use]
     pub fn end(&self) -> Lsn {
         self.end
@@ -128,33 +130,6 @@ impl<'a> Record<'a> {
     /// Behind the header.
     pub(crate) fn body(&self) -> &'a [u8] {
         &self.bytes[HEADER..]
-    }
-
-    /// The record taken apart.
-    ///
-    /// # Errors
-    /// When its parts do not fill it exactly: the server would not have written it.
-    pub fn parts(&self) -> Result<Parts<'a>> {
-        Parts::read(self).map_err(|what| Error::record(self.lsn, what))
-    }
-
-    /// The locator of the record's first block reference, read at one of three fixed offsets. `None` when it has no
-    /// reference to a block of a main fork first.
-    #[must_use]
-    pub fn first_locator(&self) -> Option<RelFileLocator> {
-        parts::first_locator(self.body(), self.layout)
-    }
-
-    /// The top-level transaction, which the first record of each subtransaction names (with `wal_level = logical`).
-    /// Needed of records that nobody wants as well: it is said once.
-    ///
-    /// # Errors
-    /// As [`Record::parts`].
-    pub fn top_level_xid(&self) -> Result<Option<Xid>> {
-        if parts::has_nothing_but_a_block(self.body(), self.layout) {
-            return Ok(None);
-        }
-        self.parts().map(|parts| parts.top_level_xid())
     }
 }
 
