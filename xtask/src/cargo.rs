@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(crate) enum Profile {
     Dev,
     Release,
-    /// As release, without the optimization of the whole program at once, which takes most of the time.
+    /// As release, without what takes long to build.
     Demo,
 }
 
@@ -30,6 +30,14 @@ impl Profile {
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(testkit::workspace_dir());
+    // What `cargo run` has told us about ourselves. Build scripts look at these names: with them
+    // set, ring and all that depends on it would be built anew after each plain `cargo build`.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 

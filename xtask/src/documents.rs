@@ -1,8 +1,8 @@
 //! Documents that are generated: references printed by the program, figures from recorded runs, and
 //! the site of all documents.
 //!
-//! `cargo x docs` writes them; `cargo x docs --check` only says which are out of date. Both build the
-//! site below `target/` and follow its links.
+//! `cargo x docs` writes them; `cargo x docs --check` only says which are out of date. Both build
+//! the site below `target/` and follow its links.
 
 mod catchup;
 mod marked;
@@ -72,7 +72,8 @@ fn readme(records: &Records) -> Result<String> {
     marked::with_figures(&text, records).context("in README.md")
 }
 
-/// Writes `text` to the file at `path`, or with `check_only` says that it differs; whether it is as it should be.
+/// Writes `text` to the file at `path`, or with `check_only` says that it differs; whether it is as
+/// it should be.
 fn keep(path: &str, text: &str, check_only: bool) -> Result<bool> {
     let file = testkit::workspace_dir().join(path);
     if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {

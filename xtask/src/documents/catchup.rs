@@ -1,5 +1,5 @@
-//! What the README shows of `cargo x bench catchup`: a chart of rates beside native replication, and
-//! a table of rows a second. Both come from the same recorded runs on the newest major.
+//! What the README shows of `cargo x bench catchup`: a chart of rates beside native replication,
+//! and a table of rows a second. Both come from the same recorded runs on the newest major.
 
 use std::fmt::Write as _;
 

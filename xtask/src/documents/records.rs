@@ -1,7 +1,8 @@
 //! Recorded runs of benchmarks, read from `docs/benchmarks/*.jsonl`, which `cargo x bench` writes.
 //!
 //! A run is known as `FILE:CASE` (`catchup:tpcb-wal-18`). Only what a figure in a document needs is
-//! read here: rows, and the median time of both sides. The whole record is the benchmark's own matter.
+//! read here: rows, and the median time of both sides. The whole record is the benchmark's own
+//! matter.
 
 use std::collections::BTreeMap;
 use std::path::Path;

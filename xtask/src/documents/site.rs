@@ -7,8 +7,8 @@
 //!
 //! mdBook is a program of its own below `target/tools`, and not a dependency: as a library it would
 //! bring a hundred crates into the build of every `cargo x`, and so into `make test`. It is
-//! installed when the site is first built. Where it cannot be fetched, that is said and the site is
-//! left out; the link check of `cargo x tidy` needs neither.
+//! installed when the site is first built. Where it cannot be fetched, a line tells so and the site
+//! is left out.
 
 mod links;
 mod manual;

@@ -1,7 +1,7 @@
 //! Follows every link of the built site: to files, and to headings of pages.
 //!
-//! Other sites are not asked. But a script, style or picture must come from the site itself, so that
-//! reading it tells nobody else.
+//! Other sites are not asked. But a script or picture must come from the site itself, so
+//! that reading it tells nobody else.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The manual pages as one page of Markdown: those of the program and of each of its commands.
 //!
-//! Only what clap_mangen writes of roff is known here; anything else would show in the page as it is.
+//! Only what clap_mangen writes of roff is known here; anything else would show in the page as it
+//! is.
 
 use std::fmt::Write as _;
 use std::path::Path;

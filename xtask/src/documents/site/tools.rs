@@ -1,7 +1,7 @@
 //! What builds the site, below `target/tools`: mdBook by cargo, Mermaid's script by npm.
 //!
-//! Both are pinned. Mermaid is one file of an npm package, of which nothing is run here; its hash is
-//! compared with the one below, as those of the tests' servers are.
+//! Both are pinned. Mermaid is one file of an npm package, of which nothing is run here. Its hash
+//! is compared with the one below, as those of the tests' servers are.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
