@@ -20,13 +20,15 @@ pub(crate) enum Bench {
     Catchup,
     /// WAL decoded by the walsender and by ours.
     Decode,
-    /// The cases of `decode` that are about changes nobody subscribed to, and about what it costs to ask.
+    /// The cases of `decode` that are about changes nobody subscribed to, and about what it costs
+    /// to ask.
     EarlyFilter,
     /// Every row of both ends compared, beside counting and hashing them.
     Verify,
     /// Each mechanism of applying by itself: reading ahead, several workers, batches.
     Ablation,
-    /// How long after its commit a small transaction is seen on the subscriber, under a steady load.
+    /// How long after its commit a small transaction is seen on the subscriber, under a steady
+    /// load.
     Lag,
     /// What replicating costs the publisher, and all ends together, with the source `wal`.
     PublisherCost,
@@ -133,7 +135,8 @@ impl Options {
         !sized && self.only.is_none() && self.repeats >= REPEATS
     }
 
-    /// The arguments that measure the same again; where the result goes and what stays behind is left out.
+    /// The arguments that measure the same again; where the result goes and what stays behind is
+    /// left out.
     pub(crate) fn repeatable(&self) -> String {
         let mut words: Vec<String> =
             self.bench.to_possible_value().map(|name| name.get_name().to_owned()).into_iter().collect();

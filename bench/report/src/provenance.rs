@@ -23,12 +23,13 @@ fn field(path: &str, name: &str) -> Option<String> {
     text.lines().filter_map(pair).find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
-/// The commit that the work tree at `root` stands at, with `-dirty` if files outside `docs` differ from
-/// it; `None` if git does not know.
+/// The commit that the work tree at `root` stands at, with `-dirty` if files outside `docs` differ
+/// from it; `None` if git does not know.
 pub fn commit(root: &Path) -> Option<String> {
     let git = |words: &[&str]| output(Command::new("git").args(words).current_dir(root));
     let commit = git(&["describe", "--always"])?;
-    // A benchmark writes its record below `docs` while the next one runs: that is no part of the program.
+    // A benchmark writes its record below `docs` while the next one runs: that is no part of the
+    // program.
     let changes = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"]);
     let dirty = if changes.is_some_and(|changes| !changes.is_empty()) { "-dirty" } else { "" };
     Some(format!("{commit}{dirty}"))

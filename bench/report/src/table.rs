@@ -3,8 +3,8 @@
 /// A cell without a value.
 pub const DASH: &str = "-";
 
-/// A Markdown table whose columns line up. The first row is its head; every row has as many cells as
-/// the head.
+/// A Markdown table whose columns line up. The first row is its head; every row has as many cells
+/// as the head.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

@@ -1,8 +1,8 @@
 //! One file for each benchmark: its cases, their sizes and goals, and how a case runs.
 //!
 //! Each has `run`, which measures the cases that the options name and returns them. A file may take
-//! another's rig where both measure the same thing: `ablation` runs `catchup` with other settings, and
-//! `publisher_cost` the cases of `subscriptions`.
+//! another's rig where both measure the same thing: `ablation` runs `catchup` with other settings,
+//! and `publisher_cost` the cases of `subscriptions`.
 
 pub(crate) mod ablation;
 pub(crate) mod catchup;

@@ -12,8 +12,8 @@ use crate::lab::cpu::Cpu;
 use crate::lab::limit::Limit;
 use crate::lab::measure::{Run, median};
 
-/// The table leaves out kinds of process with less than this share of their server's CPU time; the JSON
-/// has them all.
+/// The table leaves out kinds of process with less than this share of their server's CPU time; the
+/// JSON has them all.
 const SHOWN_SHARE_MIN: f64 = 0.03;
 
 impl Report {

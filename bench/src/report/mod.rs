@@ -1,8 +1,8 @@
 //! What a benchmark leaves: a table to read, a document, a plot per case, and one JSON object.
 //!
-//! [`case`] says what one case came to, [`document`] writes it down, [`json`] is the last line of output,
-//! and [`plot`] draws the runs. This file keeps the record: a case that is measured again replaces its
-//! earlier figures, and all other recorded cases stay in the document.
+//! [`case`] says what one case came to, [`document`] writes it down, [`json`] is the last line of
+//! output, and [`plot`] draws the runs. This file keeps the record: a case that is measured again
+//! replaces its earlier figures, and all other recorded cases stay in the document.
 
 mod case;
 mod document;
@@ -53,7 +53,8 @@ impl Report {
         distinct(self.cases.iter().map(|case| case.version.as_str()))
     }
 
-    /// Writes the plots to `out`, and the document of these cases and of those that were measured there before.
+    /// Writes the plots to `out`, and the document of these cases and of those that were measured
+    /// there before.
     pub(crate) fn write(mut self, out: &Path) -> Result<()> {
         std::fs::create_dir_all(out)?;
         for case in self.cases.iter().filter(|case| case.has_curve()) {
@@ -73,7 +74,8 @@ impl Report {
     }
 }
 
-/// What was measured before and what was measured now, each case once: its later figures replace its earlier ones.
+/// What was measured before and what was measured now, each case once: its later figures replace
+/// its earlier ones.
 fn with_earlier(records: &Path, measured: Vec<Case>) -> Result<Vec<Case>> {
     let earlier = if records.exists() { std::fs::read_to_string(records)? } else { String::new() };
     let earlier: Result<Vec<Case>, _> = earlier.lines().map(serde_json::from_str).collect();

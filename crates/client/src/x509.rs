@@ -1,8 +1,8 @@
 //! The few fields of an X.509 certificate that rustls keeps to itself.
 //!
-//! The certificate is as the peer sent it, before anybody is authenticated. `x509-parser` checks every
-//! length; a certificate that it cannot read gives `None`. This is no verification: rustls decides who
-//! signed what.
+//! The certificate is as the peer sent it, before anybody is authenticated. `x509-parser` checks
+//! every length; a certificate that it cannot read gives `None`. This is no verification: rustls
+//! decides who signed what.
 //!
 //! Source: RFC 5280, sections 4.1 and 4.2.1.6.
 

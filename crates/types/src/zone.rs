@@ -1,14 +1,14 @@
 //! The zone in which a timestamptz is written.
 //!
-//! A zone is read from the file that the tz database has of it (TZif, RFC 9636): offsets with the times at
-//! which they begin, and a rule of POSIX (`CET-1CEST,M3.5.0,M10.5.0/3`) for later times. Before the first of
-//! them, the first type of the file holds. After the last of them, the last of them holds until the rule
-//! changes clocks for the first time. The server reads the same files by the same rules; the caller sees to
-//! it that it reads files of the same year.
+//! A zone is read from the file that the tz database has of it (TZif, RFC 9636): offsets with the
+//! times at which they begin, and a rule of POSIX (`CET-1CEST,M3.5.0,M10.5.0/3`) for later times.
+//! Before the first of them, the first type of the file holds. After the last of them, the last of
+//! them holds until the rule changes clocks for the first time. The server reads the same files by
+//! the same rules; the caller sees to it that it reads files of the same year.
 //!
-//! No crate does this as the server does. `tz-rs` 0.7 refuses America/Ojinaga as the server ships it, because
-//! rule and last transition disagree there, and has no offset after the last transition of a file without a
-//! rule. `jiff` knows years to 9999, the server to 294276.
+//! No crate does this as the server does. `tz-rs` 0.7 refuses America/Ojinaga as the server ships
+//! it, because rule and last transition disagree there, and has no offset after the last transition
+//! of a file without a rule. `jiff` knows years to 9999, the server to 294276.
 
 use std::sync::Arc;
 
@@ -41,8 +41,9 @@ struct Table {
     first: i32,
     /// After the last of them.
     rule: Option<Rule>,
-    /// The rule's first switch after the last of them; until then the last of them holds, whatever the
-    /// rule says. They disagree where a zone takes over another zone's rule in the middle of a summer.
+    /// The rule's first switch after the last of them; until then the last of them holds, whatever
+    /// the rule says. They disagree where a zone takes over another zone's rule in the middle of a
+    /// summer.
     rule_begins: i64,
 }
 
@@ -352,7 +353,8 @@ mod tests {
         }
     }
 
-    /// A file whose last transition ends summer time on 2022-10-30, under a rule that has it until November.
+    /// A file whose last transition ends summer time on 2022-10-30, under a rule that has it until
+    /// November.
     fn ojinaga() -> Vec<u8> {
         let header = |times: u32, types: u32| {
             let counts = [0, 0, 0, times, types, 4].map(u32::to_be_bytes).concat();

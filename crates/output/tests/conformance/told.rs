@@ -1,8 +1,8 @@
-//! What one output tells: transactions put together from its messages, with what is known of relations at
-//! each change.
+//! What one output tells: transactions put together from its messages, with what is known of
+//! relations at each change.
 //!
-//! Blocks of a streamed transaction are put together until it ends, without what its subtransactions took
-//! back; so where a stream is cut makes no difference.
+//! Blocks of a streamed transaction are put together until it ends, without what its
+//! subtransactions took back; so where a stream is cut makes no difference.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -66,7 +66,8 @@ impl Transaction {
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Transaction(Transaction),
-    /// What is in no transaction: messages that wait for none, and the ends of prepared transactions.
+    /// What is in no transaction: messages that wait for none, and the ends of prepared
+    /// transactions.
     Alone(At, u32, Message),
 }
 
@@ -118,7 +119,8 @@ pub(crate) struct LeftOut {
 }
 
 impl Told {
-    /// Takes away the rows of relations that have a column of one of these types. A truncation has no values, and stays.
+    /// Takes away the rows of relations that have a column of one of these types. A truncation has
+    /// no values, and stays.
     pub(crate) fn leave_out(&mut self, types: &HashSet<u32>) -> LeftOut {
         let mut left_out = LeftOut::default();
         let is_of =
@@ -144,8 +146,9 @@ impl Told {
         left_out
     }
 
-    /// 14 begins a transaction with its first record, whatever comes out of it, and we as later majors do, with the first
-    /// change that comes out: one with nothing in it is left out, and where the others begin is not compared.
+    /// 14 begins a transaction with its first record, whatever comes out of it, and we as later
+    /// majors do, with the first change that comes out: one with nothing in it is left out, and
+    /// where the others begin is not compared.
     pub(crate) fn as_begun_by_14(&mut self) {
         self.items.retain_mut(|item| {
             let Item::Transaction(transaction) = item else { return true };
@@ -156,7 +159,8 @@ impl Told {
         });
     }
 
-    /// What the other side has left out is nothing here: a transaction without anything in it may come out or not.
+    /// What the other side has left out is nothing here: a transaction without anything in it may
+    /// come out or not.
     pub(crate) fn without_emptied(&mut self, theirs: &LeftOut) {
         self.items.retain(|item| {
             let of = item.transaction().filter(|one| one.changes.is_empty());
@@ -192,11 +196,13 @@ struct Building {
     /// The subtransaction that described something for the change that comes next.
     sub: Option<u32>,
     is_cut: bool,
-    /// The server stops anywhere in it, and goes on with the next block, if it was rolled back meanwhile.
+    /// The server stops anywhere in it, and goes on with the next block, if it was rolled back
+    /// meanwhile.
     may_stop: bool,
 }
 
-/// Types from here on are not the same on every server; pgoutput describes them (`FirstGenbkiObjectId`).
+/// Types from here on are not the same on every server; pgoutput describes them
+/// (`FirstGenbkiObjectId`).
 const DESCRIBED_TYPES: u32 = 10_000;
 
 impl Side {

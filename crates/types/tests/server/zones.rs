@@ -29,8 +29,8 @@ const ZONES: &[&str] = &[
     "America/Ojinaga",
 ];
 
-/// The week of which the rule and the last transition of America/Ojinaga disagree, with a day on both
-/// sides: 2022-10-29 to 2022-11-08, in seconds from 2000-01-01.
+/// The week of which the rule and the last transition of America/Ojinaga disagree, with a day on
+/// both sides: 2022-10-29 to 2022-11-08, in seconds from 2000-01-01.
 const DISPUTED: std::ops::Range<i64> = 720_316_800..721_180_800;
 
 #[test]

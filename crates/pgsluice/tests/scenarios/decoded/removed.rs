@@ -65,7 +65,8 @@ fn what_the_source_has_removed_comes_from_its_archive() {
     );
 }
 
-/// A source that keeps little WAL for its slots, and has a directory for each cluster below `place`.
+/// A source that keeps little WAL for its slots, and has a directory for each cluster below
+/// `place`.
 fn archiving(source: Builder, place: &str) -> Builder {
     let own = format!("d={place}/$(stat -c %%i PG_VERSION) && mkdir -p $d");
     source
@@ -93,8 +94,9 @@ fn lost_while_it_was_stopped(s: &mut Scenario, archive: &Path) {
 fn lost_while_it_runs(s: &mut Scenario) {
     let pid = rustix::process::Pid::from_raw(i32::try_from(s.sluice(0).pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    // The checkpoint below takes the slot away from its walsender, which says so and waits until that was
-    // heard: so it cannot return before the process goes on. How long it stands still is what is tested.
+    // The checkpoint below takes the slot away from its walsender, which says so and waits until
+    // that was heard: so it cannot return before the process goes on. How long it stands still is
+    // what is tested.
     let later = std::thread::spawn(move || {
         std::thread::sleep(STANDS_STILL);
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();

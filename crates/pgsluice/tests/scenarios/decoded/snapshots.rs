@@ -1,5 +1,5 @@
-//! Tables are copied without a logical slot, under a snapshot, while transactions are between their commit and
-//! the moment at which they are seen.
+//! Tables are copied without a logical slot, under a snapshot, while transactions are between their
+//! commit and the moment at which they are seen.
 
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ const WRITERS: usize = 6;
 
 const OFTEN: &[&[&str]] = &[&["--source-mode", "wal", "--refresh-interval", "200ms"]];
 
-/// There is room for our physical slot, and for no other. Between the commit record of a transaction and the moment at which
-/// it is seen there is time enough for a snapshot, for sessions that say [`SLOW_COMMITS`].
+/// There is room for our physical slot, and for no other. Between the commit record of a
+/// transaction and the moment at which it is seen there is time enough for a snapshot, for sessions
+/// that say [`SLOW_COMMITS`].
 fn one_slot(source: Builder) -> Builder {
     source.setting("max_replication_slots", "1").setting("fsync", "on")
 }
@@ -63,7 +64,8 @@ fn wait_for_rounds(s: &Scenario) {
     wait_for("the writers to go on", BOUND, || Ok(least() >= goal)).unwrap();
 }
 
-/// Ends the writers: both ends are the same. Whether the copy of `late` was taken while some of them were committing.
+/// Ends the writers: both ends are the same. Whether the copy of `late` was taken while some of
+/// them were committing.
 fn wait_for_writers(
     s: &mut Scenario,
     stop: Vec<std::sync::mpsc::Sender<()>>,
@@ -78,7 +80,8 @@ fn wait_for_writers(
     s.target_one(unseen) != "0"
 }
 
-/// Writers that wait for the disk commit together, and a copy may be taken when they all have just begun again.
+/// Writers that wait for the disk commit together, and a copy may be taken when they all have just
+/// begun again.
 const TOLD_MAX: usize = 6;
 
 /// With [`one_slot`], until on each major `scenario` met what it is about; it says whether it did.
