@@ -1,8 +1,7 @@
 //! Circles of files inside a crate: files that use one another, directly or through others.
 //!
 //! Handed are the crates of the product with their sources. A circle is a complaint unless the
-//! crate's header in `lib.rs` explains it, in a paragraph of this form with the files as this check
-//! prints them:
+//! crate's header explains it, in a paragraph of this form with the files as this check prints them:
 //!
 //! ```text
 //! Circle: a, a/b, c: why they cannot be taken apart.
@@ -44,7 +43,12 @@ pub(crate) fn find(crates: &[Crate]) -> Result<(Vec<Found>, Vec<String>)> {
     let (mut all, mut complaints) = (Vec::new(), Vec::new());
     for Crate { name, src } in crates {
         let circles = circles(&modules::read(src)?);
-        let header = std::fs::read_to_string(src.join("lib.rs")).unwrap_or_default();
+        let header = ["lib.rs", "main.rs"]
+            .map(|root| std::fs::read_to_string(src.join(root)))
+            .into_iter()
+            .flatten()
+            .next();
+        let header = header.unwrap_or_default();
         let explained = explained(&header);
         let gone = explained.iter().filter(|circle| !circles.contains(circle));
         complaints.extend(

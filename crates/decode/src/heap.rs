@@ -3,9 +3,10 @@
 use base::{Oid, RelFileLocator, Xid};
 use wal::{Block, Fields, Fork, Image};
 
+use crate::What;
+use crate::input::{CUT_SHORT, Input, LEFT_OVER, Read};
 use crate::items::{Invalidation, Items};
 use crate::tuple::{RawTuple, before_data, header};
-use crate::{CUT_SHORT, Input, LEFT_OVER, Read, What};
 
 /// `XLOG_HEAP_INIT_PAGE`, a bit of the record's info.
 const INIT_PAGE: u8 = 0x80;

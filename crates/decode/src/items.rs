@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use base::{Oid, RelFileLocator, Xid};
 use wal::Fields;
 
-use crate::{CUT_SHORT, Read};
+use crate::input::{CUT_SHORT, Read};
 
 /// What a list can have.
 pub trait Item: Sized {

@@ -8,7 +8,8 @@
 
 use wal::{Record, Rmgr};
 
-use crate::{Input, Read, What, heap, server, xact};
+use crate::input::{Input, Read};
+use crate::{What, heap, server, xact};
 
 type Reader = for<'a> fn(&Input<'_, 'a>) -> Read<What<'a>>;
 

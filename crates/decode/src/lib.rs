@@ -1,18 +1,25 @@
-//! WAL records to row changes, as raw tuples, and to what else decides what they mean. No I/O, no copies, no state.
+//! WAL records to row changes, as raw tuples, and to what else decides what they mean. No I/O, no
+//! copies, no state.
 //!
-//! Handed one [`wal::Record`], [`decode`] gives back what it says: a change to rows of a relation's files, the end of
-//! a transaction, something about catalogs and files, or that the kind of record has no meaning for decoding. Each
-//! kind is in a table with its name (`kinds`): handled, or ignored for a reason. A kind that is not there, or a record
-//! that is not as its kind has to be, is an error with the LSN.
+//! Handed one [`wal::Record`], [`decode`] gives back what it says: a change to rows of a relation's
+//! files, the end of a transaction, something about catalogs and files, or that the kind of record
+//! has no meaning for decoding. Each kind is in a table with its name (`kinds`): handled, or
+//! ignored for a reason. A kind that is not there, or a record that is not as its kind has to be,
+//! is an error with the LSN.
 //!
-//! Values stay as they are on disk: a [`RawTuple`] is the tuple without its fixed header, checked only as far as its
-//! null bitmap. What differs between majors is a table too (`layout`).
+//! Values stay as they are on disk: a [`RawTuple`] is the tuple without its fixed header, checked
+//! only as far as its null bitmap. What differs between majors is a table too (`layout`).
 //!
-//! Not here: which relation the files hold and what its columns are (`catalog`), which transaction a change belongs to
-//! in the end, what a value means, and whether anybody wants it (`wal::LocatorFilterCache`).
+//! Circle: heap, kinds, lib, server, xact: [`What`] lists what the readers of the kinds give, and
+//! each of them gives a [`What`].
+//!
+//! Not here: which relation the files hold and what its columns are (`catalog`), which transaction
+//! a change belongs to in the end, what a value means, and whether anybody wants it
+//! (`wal::LocatorFilterCache`).
 
 mod error;
 mod heap;
+mod input;
 mod items;
 mod kinds;
 mod layout;
@@ -34,7 +41,9 @@ pub use tuple::{PageItem, RawTuple, page_item, page_tuple};
 pub use xact::{Ended, OriginProgress, Prepared};
 
 use base::{Oid, Xid};
-use wal::{Parts, Record};
+use wal::Record;
+
+use crate::input::Input;
 
 /// What a record says.
 #[derive(Debug, Clone, Copy)]
@@ -156,16 +165,3 @@ pub fn decode<'a>(record: &Record<'a>) -> Result<Decoded<'a>, Error> {
         what,
     })
 }
-
-/// What the readers of the kinds are handed.
-struct Input<'p, 'a> {
-    record: Record<'a>,
-    parts: &'p Parts<'a>,
-    facts: &'static layout::Facts,
-}
-
-/// A record is not as its kind has to be.
-type Read<T> = Result<T, &'static str>;
-
-const CUT_SHORT: &str = "it is cut short";
-const LEFT_OVER: &str = "it is longer than it can be";

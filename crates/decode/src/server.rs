@@ -3,8 +3,9 @@
 use base::{Lsn, Oid, RelFileLocator, Xid};
 use wal::Fields;
 
+use crate::input::{CUT_SHORT, Input, LEFT_OVER, Read};
 use crate::items::{Items, MapEntry};
-use crate::{CUT_SHORT, Input, LEFT_OVER, Read, WalLevel, What};
+use crate::{WalLevel, What};
 
 /// Transactions that were running when the record was made, or a little earlier: one that is listed may have its
 /// commit record before this one.

@@ -3,7 +3,7 @@
 use base::Xid;
 use wal::{Fields, PAGE_SIZE};
 
-use crate::{CUT_SHORT, Read};
+use crate::input::{CUT_SHORT, Read};
 
 /// `SizeofHeapTupleHeader`: what a tuple has before its null bitmap, of which WAL keeps five bytes.
 const FIXED_HEADER: usize = 23;

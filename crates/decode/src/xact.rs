@@ -3,8 +3,9 @@
 use base::{Lsn, Oid, PgTimestamp, RelFileLocator, Xid};
 use wal::Fields;
 
+use crate::What;
+use crate::input::{CUT_SHORT, Input, LEFT_OVER, Read};
 use crate::items::{Invalidation, Items};
-use crate::{CUT_SHORT, Input, LEFT_OVER, Read, What};
 
 /// `XLOG_XACT_HAS_INFO`, a bit of the record's info: `xinfo` follows the time.
 const HAS_INFO: u8 = 0x80;

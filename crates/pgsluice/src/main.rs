@@ -5,6 +5,9 @@
 //! (`exit`). What a person reads on stdout is the command's result; logs and
 //! errors go to stderr. No password is printed, and row values only by
 //! `verify`, which is asked for them.
+//!
+//! Circle: exit, failure: the exit code of an error is that of the failure inside it, and each
+//! failure has a code.
 
 mod cli;
 mod command;

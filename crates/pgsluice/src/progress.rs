@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::{BuildingSnapshot, Snapshot, Status, TableSnapshot};
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar};
 
 pub(crate) use self::echo::Quiet;
 use self::layout::Layout;
@@ -187,7 +187,7 @@ impl View {
             bar.finish_and_clear();
         }
         let line = self.line.get_or_insert_with(|| {
-            bars.add(ProgressBar::new_spinner().with_style(style("{spinner} {prefix} {wide_msg}")))
+            bars.add(ProgressBar::new_spinner().with_style(layout::style("{spinner} {prefix} {wide_msg}")))
         });
         let totals = &snapshot.totals;
         let rows = totals.inserts + totals.updates + totals.deletes;
@@ -346,11 +346,6 @@ fn draw_table(bar: &ProgressBar, table: &TableSnapshot, layout: Layout) {
         figures.extend(weighed([format!("{}/s", show_bytes(rate)), format!("{} left", show_seconds(left))]));
     }
     bar.set_message(layout.words(figures));
-}
-
-/// A template of ours, which is well-formed.
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl Layout {
 
     pub(super) fn style(self) -> ProgressStyle {
         let Layout { name, bar, .. } = self;
-        super::style(&format!("{{prefix:{name}!}} {{bar:{bar}}} {{percent:>3}}% {{wide_msg}}"))
+        style(&format!("{{prefix:{name}!}} {{bar:{bar}}} {{percent:>3}}% {{wide_msg}}"))
     }
 
     /// As many of `figures` as fit, in their order; each comes with its weight, and the lightest go first.
@@ -59,6 +59,11 @@ impl Layout {
             left.remove(lightest);
         }
     }
+}
+
+/// A template of ours, which is well-formed.
+pub(super) fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 #[cfg(test)]
