@@ -96,6 +96,16 @@ impl Activity {
 }
 
 impl Hand {
+    /// Since when it has had in hand what it has: one set of statements, or one row's statement.
+    fn held(&self) -> Option<Instant> {
+        let state = lock(&self.0);
+        match (state.doing, &state.row) {
+            (_, Some((_, _, since))) => Some(*since),
+            (Some(Doing::Sets), None) => Some(state.since),
+            _ => None,
+        }
+    }
+
     fn look(&self) -> Option<InHand> {
         let state = lock(&self.0);
         let open = state.open_since.map(|since| (since.elapsed(), state.changes));
@@ -124,6 +134,16 @@ impl Session {
         Inside { hand: Arc::clone(&self.0), before }
     }
 
+    /// For whoever looks after its statements.
+    pub(crate) fn watch(&self) -> Watch {
+        Watch(Arc::clone(&self.0))
+    }
+
+    /// The next of several sets is sent.
+    pub(crate) fn next_set(&self) {
+        lock(&self.0.0).since = Instant::now();
+    }
+
     /// The next row's statement is sent.
     pub(crate) fn row(&self, operation: &'static str, table: &Arc<Table>) {
         lock(&self.0.0).row = Some((operation, Arc::clone(table), Instant::now()));
@@ -141,6 +161,16 @@ impl Session {
         let mut state = lock(&self.0.0);
         state.open_since = None;
         state.changes = 0;
+    }
+}
+
+/// What another task may know of a session.
+pub(crate) struct Watch(Arc<Hand>);
+
+impl Watch {
+    /// Since when the session has had in hand what it has: a set of statements, or one row's. `None` if it has neither.
+    pub(crate) fn held(&self) -> Option<Instant> {
+        self.0.held()
     }
 }
 

@@ -114,6 +114,8 @@ pub(crate) struct Executor {
     cancelled: Arc<Cancelled>,
     away: Option<runaway::Statement>,
     away_from: Vec<Arc<Table>>,
+    /// Plans were made anew since a set was tried.
+    healed: bool,
     /// What is waited for, for who looks.
     activity: activity::Session,
 }
@@ -177,12 +179,18 @@ impl Executor {
             cancelled: Arc::default(),
             away: None,
             away_from: Vec::new(),
+            healed: false,
         }
     }
 
     /// Where it hears of statements of its own that were cancelled because they ran away.
     pub(crate) fn cancelled(&self) -> Arc<Cancelled> {
         Arc::clone(&self.cancelled)
+    }
+
+    /// What its session has in hand.
+    pub(crate) fn hand(&self) -> crate::activity::Watch {
+        self.activity.watch()
     }
 
     /// What is applied next begins here; it follows what was applied last
@@ -228,7 +236,9 @@ impl Executor {
                 self.shared.fit().fitted(digest.transactions);
                 return Ok(());
             }
-            self.shared.fit().failed(digest.transactions);
+            if !self.healed {
+                self.shared.fit().failed(digest.transactions);
+            }
         }
         self.replay(originals).await
     }
@@ -275,17 +285,15 @@ impl Executor {
     /// a time. So many rows were written.
     async fn apply_part_again(&mut self, batch: &Batch) -> Result<u64, Error> {
         add(&self.shared.counters.replays, 1);
-        if self.away.is_some() {
+        // Each cancel doubles the time that the next try has.
+        while self.away.is_some() {
             self.heal().await?;
             let mut plan = Plan::new(self.writer.binary());
             if plan.add_all(&batch.changes).is_ok() {
                 match self.apply_set(Some(plan), None, false, false).await {
                     Ok(written) => return Ok(written),
                     Err(Setback::Broken(error)) => return Err(error),
-                    Err(Setback::Unexpected | Setback::Failed(_)) => {
-                        self.one(&[&Which::RollbackTo]).await?;
-                        self.heal().await?;
-                    }
+                    Err(Setback::Unexpected | Setback::Failed(_)) => self.one(&[&Which::RollbackTo]).await?,
                 }
             }
         }
@@ -414,7 +422,10 @@ impl Executor {
             }
             _before = writing.into_hand();
             match parts.next().await {
-                Some(next) => plan = next,
+                Some(next) => {
+                    plan = next;
+                    self.activity.next_set();
+                }
                 None => break true,
             }
         };
@@ -441,10 +452,12 @@ impl Executor {
                 let fit = self.shared.fit();
                 (fit.transactions(), fit.cut(transactions))
             };
-            if transactions > fits {
+            // What ran away was no misfit: with plans made anew it is tried as it was. Each cancel doubles the time it has.
+            let again = std::mem::take(&mut self.healed);
+            if transactions > fits && !again {
                 let (earlier, later) = batch.split(cut);
                 rest.extend([later, earlier]);
-            } else if transactions <= EXACT {
+            } else if transactions <= EXACT && !again {
                 self.replay_transactions(&batch).await?;
                 self.shared.fit().replayed();
             } else {
@@ -452,7 +465,9 @@ impl Executor {
                 if self.apply_whole(plan, &digest).await? {
                     self.shared.fit().fitted(transactions);
                 } else {
-                    self.shared.fit().failed(transactions);
+                    if !self.healed {
+                        self.shared.fit().failed(transactions);
+                    }
                     if let Originals::Memory(batch) = originals {
                         rest.push(batch);
                     }

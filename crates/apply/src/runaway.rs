@@ -3,34 +3,36 @@
 //! No form of a statement that finds rows by their key can have a plan that reads the table for
 //! each of them ([`crate::search`]). But tables without a key are found by whatever index there
 //! is, large tables are searched in a form that trusts what was known of them, and a function of
-//! the user's may do anything. So somebody looks: once a chunk has been executed for
-//! [`FIRST_LOOK`], what its backends do is asked once a second.
+//! the user's may do anything. So somebody looks: once a session has had the same plan in hand for
+//! [`FIRST_LOOK`], what its backend does is asked once a second.
 //!
 //! ```text
-//!   chunk executed for 2 s --> look --(a set, on the processor, for too long)--> cancel
-//!                               ^ 1 s                                              |
-//!                               +---------------------------------------------- rolled back
-//!   the executor: forgets its plans, has the table analysed, executes the chunk again
+//!   a plan in hand for 2 s --> look --(on the processor, for too long)--> cancel
+//!                               ^ 1 s                                       |
+//!                               +---------------------------------------- rolled back
+//!   the executor: forgets its plans, has the table analysed, executes the set again
 //! ```
-//! *Too long* is [`LIMIT`], or four times what a statement of the same text took before; and twice
-//! as long after each cancel. So a statement that honestly takes long costs at most as much again.
-//! A backend that waits, for a lock or for a disk, has a plan like any other: only one that is on
-//! the processor in four looks of five counts.
+//! *Too long* is [`ALONE`] for one statement and [`TOGETHER`] for all of one text behind each
+//! other, or four times what those of that text took before; and twice as long after each cancel
+//! of that text, until one of it ends by itself. So a statement that honestly takes long costs at
+//! most as much again. A backend that waits, for a lock or for a disk, has a plan like any other:
+//! only one that is on the processor in four looks of five counts.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::{Canceller, ConnInfo, Session};
 
-use crate::counters::Counters;
+use crate::activity::Watch;
 
-/// Most chunks are done by then.
+/// Most are done by then.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_secs(1);
 /// A statement writes some 4 MB; at 10 us a row the narrowest rows of that take a second.
-const LIMIT: Duration = Duration::from_secs(10);
+const ALONE: Duration = Duration::from_secs(10);
+/// What a session has in hand at once is a few dozen of these.
+const TOGETHER: Duration = Duration::from_secs(30);
 /// How much longer than the others of its text a statement may take.
 const LONGER: u32 = 4;
 /// Fewer looks than these tell nothing.
@@ -66,12 +68,15 @@ pub(crate) struct Watched {
     pub(crate) pid: i32,
     pub(crate) canceller: Canceller,
     pub(crate) cancelled: Arc<Cancelled>,
+    pub(crate) hand: Watch,
 }
 
 /// What a backend does, as the server tells.
 #[derive(Debug, Clone, PartialEq)]
 struct Look {
     pid: i32,
+    /// When its session took in hand what this is of; tells one set from the next.
+    hand: Instant,
     /// Tells statements of one text apart.
     began: String,
     runs: Duration,
@@ -79,21 +84,42 @@ struct Look {
     text: String,
 }
 
-/// One statement, as it was seen so far.
+/// Statements of one text behind each other, as they were seen so far.
 #[derive(Debug)]
 struct Seen {
     last: Look,
+    /// What those before the last took.
+    before: Duration,
     looks: u32,
     on_processor: u32,
+}
+
+/// What is known of a text.
+#[derive(Debug, Default)]
+struct Known {
+    /// The longest that one was seen to take, and that all of one hand were, which ended by themselves.
+    alone: Duration,
+    together: Duration,
+    /// How often one was cancelled since one ended by itself.
+    cancelled: u32,
+}
+
+impl Known {
+    /// One ended by itself.
+    fn alone(&mut self, ran: Duration) {
+        self.alone = self.alone.max(ran);
+    }
+
+    fn limit(&self, least: Duration, longest: Duration) -> Duration {
+        least.max(longest * LONGER) * 2_u32.saturating_pow(self.cancelled.min(16))
+    }
 }
 
 /// Which statements take too long.
 #[derive(Debug, Default)]
 struct Judge {
     seen: HashMap<i32, Seen>,
-    /// The longest that a statement of a text was seen to take which then ended by itself.
-    longest: HashMap<String, Duration>,
-    cancelled: u32,
+    texts: HashMap<String, Known>,
 }
 
 impl Judge {
@@ -102,18 +128,22 @@ impl Judge {
         let mut before = std::mem::take(&mut self.seen);
         let mut away = Vec::new();
         for look in looks {
-            let seen = before.remove(&look.pid);
-            let (seen, ended) = match seen {
-                Some(seen) if seen.last.began == look.began => (Some(seen), None),
-                ended => (None, ended),
+            let mut seen = match before.remove(&look.pid) {
+                Some(seen) if (seen.last.hand, &seen.last.text) == (look.hand, &look.text) => seen,
+                ended => {
+                    self.ended(ended);
+                    Seen { last: look.clone(), before: Duration::ZERO, looks: 0, on_processor: 0 }
+                }
             };
-            self.ended(ended);
-            let mut seen = seen.unwrap_or_else(|| Seen { last: look.clone(), looks: 0, on_processor: 0 });
+            if seen.last.began != look.began {
+                seen.before += seen.last.runs;
+                self.known(&look.text).alone(seen.last.runs);
+            }
             seen.looks += 1;
             seen.on_processor += u32::from(!look.waits);
             seen.last = look;
             if self.is_away(&seen) {
-                self.cancelled += 1;
+                self.known(&seen.last.text).cancelled += 1;
                 away.push(seen.last);
             } else {
                 self.seen.insert(seen.last.pid, seen);
@@ -123,39 +153,49 @@ impl Judge {
         away
     }
 
-    fn ended(&mut self, seen: Option<Seen>) {
-        let Some(Seen { last, .. }) = seen else { return };
-        if self.longest.len() >= TEXTS_MAX {
-            self.longest.clear();
+    fn known(&mut self, text: &str) -> &mut Known {
+        if self.texts.len() >= TEXTS_MAX && !self.texts.contains_key(text) {
+            self.texts.clear();
         }
-        let longest = self.longest.entry(last.text).or_default();
-        *longest = last.runs.max(*longest);
+        self.texts.entry(text.to_owned()).or_default()
     }
 
-    fn is_away(&self, seen: &Seen) -> bool {
-        let longest = self.longest.get(&seen.last.text).copied().unwrap_or_default();
-        let limit = LIMIT.max(longest * LONGER) * 2_u32.saturating_pow(self.cancelled.min(16));
-        let is_set = seen.last.text.contains("unnest($");
+    fn ended(&mut self, seen: Option<Seen>) {
+        let Some(Seen { last, before, .. }) = seen else { return };
+        let known = self.known(&last.text);
+        known.alone(last.runs);
+        known.together = known.together.max(before + last.runs);
+        known.cancelled = 0;
+    }
+
+    fn is_away(&mut self, seen: &Seen) -> bool {
         let busy = seen.looks >= LOOKS_MIN && seen.on_processor * 5 >= seen.looks * 4;
-        is_set && busy && seen.last.runs >= limit
+        let known = self.known(&seen.last.text);
+        let alone = seen.last.runs >= known.limit(ALONE, known.alone);
+        let together = seen.before + seen.last.runs >= known.limit(TOGETHER, known.together);
+        finds_rows(&seen.last.text) && busy && (alone || together)
     }
 }
 
+/// Whether a statement is one that finds rows. Its first word tells: the server may have cut off the rest.
+fn finds_rows(text: &str) -> bool {
+    let word = text.split_ascii_whitespace().next().unwrap_or_default();
+    ["DELETE", "INSERT", "SELECT", "UPDATE", "WITH"].contains(&word)
+}
+
 /// Looks after `watched` until it is dropped.
-pub(crate) async fn watch(info: ConnInfo, name: String, watched: Vec<Watched>, counters: Arc<Counters>) {
-    let pids: Vec<i32> = watched.iter().map(|session| session.pid).collect();
-    let (mut session, mut judge, mut quiet, mut batches) = (None, Judge::default(), Duration::ZERO, 0);
+pub(crate) async fn watch(info: ConnInfo, name: String, watched: Vec<Watched>) {
+    let (mut session, mut judge) = (None, Judge::default());
     loop {
         tokio::time::sleep(INTERVAL).await;
-        let done = counters.batches.load(Ordering::Relaxed);
-        let executes = counters.executing.load(Ordering::Relaxed) && done == batches;
-        quiet = if executes { quiet + INTERVAL } else { Duration::ZERO };
-        batches = done;
-        if quiet < FIRST_LOOK {
+        let held = |own: &Watched| own.hand.held().filter(|since| since.elapsed() >= FIRST_LOOK);
+        let hands: HashMap<i32, Instant> =
+            watched.iter().filter_map(|own| Some((own.pid, held(own)?))).collect();
+        if hands.is_empty() {
             judge.look(Vec::new());
             continue;
         }
-        let looks = match ask(&mut session, &info, &name, &pids).await {
+        let looks = match ask(&mut session, &info, &name, &hands).await {
             Ok(looks) => looks,
             Err(error) => {
                 tracing::debug!("could not ask what the target executes: {error}");
@@ -165,7 +205,10 @@ pub(crate) async fn watch(info: ConnInfo, name: String, watched: Vec<Watched>, c
         };
         for look in judge.look(looks) {
             let Some(session) = watched.iter().find(|session| session.pid == look.pid) else { continue };
-            take_back(session, look).await;
+            // What has come to its end meanwhile did not run away.
+            if held(session) == Some(look.hand) {
+                take_back(session, look).await;
+            }
         }
     }
 }
@@ -183,7 +226,7 @@ async fn ask(
     session: &mut Option<Session>,
     info: &ConnInfo,
     name: &str,
-    pids: &[i32],
+    hands: &HashMap<i32, Instant>,
 ) -> Result<Vec<Look>, client::Error> {
     let connected = match session.take() {
         Some(connected) => connected,
@@ -192,10 +235,12 @@ async fn ask(
             client::connect(info, name, &settings).await?
         }
     };
+    let pids: Vec<i32> = hands.keys().copied().collect();
     let rows = connected.query(ACTIVITY, &[&pids]).await.map_err(|error| connected.error(error))?;
     *session = Some(connected);
     let look = |row: &tokio_postgres::Row| Look {
         pid: row.get(0),
+        hand: hands[&row.get::<_, i32>(0)],
         began: row.get(1),
         runs: Duration::from_secs_f64(row.get::<_, f64>(2).max(0.0)),
         waits: row.get(3),
@@ -216,8 +261,10 @@ mod tests {
     use super::*;
 
     fn look(began: &str, runs: u64, waits: bool) -> Look {
+        static HAND: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
         let text = "DELETE FROM ONLY t USING (SELECT pg_catalog.unnest($1) AS c0) AS s".to_owned();
-        Look { pid: 7, began: began.to_owned(), runs: Duration::from_secs(runs), waits, text }
+        let runs = Duration::from_secs(runs);
+        Look { pid: 7, hand: *HAND, began: began.to_owned(), runs, waits, text }
     }
 
     /// How long a statement has run when it is taken back.
@@ -231,10 +278,35 @@ mod tests {
         assert_eq!(taken_back(&mut judge, "a", |_| false), Some(10));
         assert_eq!(taken_back(&mut judge, "b", |_| false), Some(20));
         assert_eq!(taken_back(&mut judge, "c", |_| false), Some(40));
+        let other = |second| {
+            let text = "UPDATE ONLY t SET a = s.c0, b = s.".to_owned();
+            Look { text, ..look("d", second, false) }
+        };
+        let taken = (2..200).find(|&second| !judge.look(vec![other(second)]).is_empty());
+        assert_eq!(taken, Some(10), "another text, of which the server keeps the beginning");
+        (2..=3).for_each(|second| assert!(judge.look(vec![look("e", second, false)]).is_empty()));
+        assert!(judge.look(Vec::new()).is_empty(), "one ended by itself");
+        assert_eq!(taken_back(&mut judge, "f", |_| false), Some(12), "four times as long as that");
     }
 
     #[test]
-    fn what_waits_or_is_no_set_is_let_run() {
+    fn many_behind_each_other_are_taken_back_together_and_those_of_another_set_are_not() {
+        let (mut judge, hand) = (Judge::default(), Instant::now());
+        let mut third = |hand: Instant| {
+            (0..100).find(|number| {
+                let looks = (1..=8).map(|second| Look { hand, ..look(&number.to_string(), second, false) });
+                looks.into_iter().any(|look| !judge.look(vec![look]).is_empty())
+            })
+        };
+        assert_eq!(third(hand), Some(3), "30 s are over in the fourth of eight seconds each");
+        assert_eq!(third(hand + Duration::from_secs(1)), Some(7), "twice that");
+        let (mut judge, mut sets) = (Judge::default(), 0..20);
+        let alone = |second| Look { hand: hand + Duration::from_secs(second), ..look("a", 8, false) };
+        assert!(sets.all(|number| judge.look(vec![alone(number)]).is_empty()));
+    }
+
+    #[test]
+    fn what_waits_or_finds_no_rows_is_let_run() {
         let mut judge = Judge::default();
         assert_eq!(taken_back(&mut judge, "a", |_| true), None);
         assert_eq!(taken_back(&mut judge, "b", |second| second % 3 == 0), None, "on a slow disk");

@@ -22,11 +22,11 @@ pub(super) fn start(
     };
     let mut executors: Vec<Executor> = wires.into_iter().map(executor).collect();
     let watched = pids.iter().zip(&cancellers).zip(&executors).map(|((pid, canceller), executor)| {
-        let (canceller, cancelled) = (canceller.clone(), executor.cancelled());
-        Watched { pid: *pid, canceller, cancelled }
+        let (cancelled, hand) = (executor.cancelled(), executor.hand());
+        Watched { pid: *pid, canceller: canceller.clone(), cancelled, hand }
     });
     let (info, name) = lock_watch.asks();
-    let looks = runaway::watch(info, name, watched.collect(), Arc::clone(&shared.counters));
+    let looks = runaway::watch(info, name, watched.collect());
     let watching = AbortOnDrop(tokio::spawn(async move {
         looks.await;
         Ok(())

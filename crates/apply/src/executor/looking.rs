@@ -110,7 +110,10 @@ impl Executor {
         let tables = std::mem::take(&mut self.away_from);
         let Some(runaway::Statement { text, ran }) = self.away.take() else { return Ok(()) };
         add(&self.shared.counters.replanned, 1);
-        let named = tables.iter().filter(|table| text.contains(&table.sql));
+        self.healed = true;
+        // The server may have cut off the table's name; then it may be any of them.
+        let names_one = tables.iter().any(|table| text.contains(&table.sql));
+        let named = tables.iter().filter(|table| !names_one || text.contains(&table.sql));
         let mut remedies = vec!["DISCARD PLANS".to_owned()];
         let mut names = Vec::new();
         for table in named {

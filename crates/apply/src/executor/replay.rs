@@ -11,7 +11,11 @@ impl Executor {
             while let Err(error) = self.replay_transaction(batch, start, end).await {
                 self.open = Tally::default();
                 // A cancel that was meant for the set before it.
-                let passes = error.is_transient() || error.sqlstate().is_some_and(|code| self.ran_away(code));
+                let away = error.sqlstate().is_some_and(|code| self.ran_away(code));
+                if away && self.away_from.is_empty() {
+                    self.away_from = tables_of(&batch.changes[start..end.changes_end]);
+                }
+                let passes = error.is_transient() || away;
                 if self.wire_is_alive() {
                     self.roll_back().await?;
                 }
@@ -133,4 +137,17 @@ impl Executor {
         let conflict = Conflict { kind, relation: table.name.clone(), index: error.constraint };
         Kind::Conflict { conflict, xid: begin.xid, finished_at: begin.final_lsn }.into()
     }
+}
+
+/// Each once.
+fn tables_of(changes: &[Change]) -> Vec<Arc<Table>> {
+    let mut tables: Vec<Arc<Table>> = Vec::new();
+    for change in changes {
+        if let Change::Row { table, .. } = change
+            && !tables.iter().any(|known| Arc::ptr_eq(known, table))
+        {
+            tables.push(Arc::clone(table));
+        }
+    }
+    tables
 }

@@ -276,6 +276,8 @@ impl Stage<'_> {
     /// they visited. With no rows the table stays as it is.
     async fn execute_all(&mut self, statements: &[Prepared], rows: usize, applies: bool) {
         self.ask("BEGIN READ WRITE", applies).await;
+        // A million rows take longer than a look-up may.
+        self.ask("SET LOCAL statement_timeout = 0", applies).await;
         if rows > 0 {
             self.ask("TRUNCATE public.t", applies).await;
             self.ask(&fill(self.sample, rows), applies).await;

@@ -12,7 +12,8 @@ use std::fmt::Write as _;
 use engine::admin::{self, SlotFigures, Stored};
 use engine::control::{self, Request};
 use engine::{
-    CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, SchemaSnapshot, Snapshot, ValuesSnapshot, WaitsFor,
+    CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, ValuesSnapshot,
+    WaitsFor,
 };
 use serde::Serialize;
 
@@ -160,6 +161,9 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
         }
     }
     schema(lines, &snapshot.schema);
+    if let Some(refresh) = &snapshot.refresh {
+        published(lines, refresh);
+    }
     let lag = &snapshot.lag;
     lines.add("lag", show_lag(&lag.total));
     for (name, lag) in
@@ -232,6 +236,23 @@ fn errors(lines: &mut Lines, snapshot: &Snapshot) {
             lines.add("errors", format!("{}, last {ago} ago: {}", show_count(totals.errors), error.message));
         }
         None => lines.add("errors", "none"),
+    }
+}
+
+/// Tables and partitions that are not as the source has them, each with what to do.
+fn published(lines: &mut Lines, refresh: &Refresh) {
+    if !refresh.joining.is_empty() {
+        lines.add("being copied", refresh.joining.join(", "));
+    }
+    let mut name = "left out";
+    for waiting in &refresh.waiting {
+        lines.add(std::mem::take(&mut name), &waiting.reason);
+    }
+    let mut name = "differs";
+    for partition in &refresh.partitions {
+        let what = format!("partition {} of {}: {}", partition.partition, partition.root, partition.what);
+        lines.add(std::mem::take(&mut name), what);
+        lines.add("", &partition.remedy);
     }
 }
 

@@ -55,6 +55,9 @@ fn told_by_all(s: &mut Scenario, partition: &str, root: &str, words: &str) -> Va
         let printed = s.call(number, &["refresh"]);
         assert_eq!(printed.status.code(), Some(6), "{printed:?}");
         assert!(printed.stdout.contains(own["remedy"].as_str().unwrap()), "{printed:?}");
+        let status = s.call(number, &["status"]).stdout;
+        assert!(status.contains(&format!(" partition {partition} of {root}: ")), "{status}");
+        assert!(status.contains(own["remedy"].as_str().unwrap()), "{status}");
     }
     s.wait_for_log(&format!("partition {partition} of {root}: "));
     assert_eq!(all[0]["remedy"], all[all.len() - 1]["remedy"]);

@@ -5,7 +5,7 @@
 //! proves the plan is what the server counts: rows that index scans read, `idx_tup_read`. A look-up
 //! reads one; a plan that reads the index for each row of a set, hundreds of millions.
 
-use crate::support::{DECODED, FOLDED, Scenario, scenario_with};
+use crate::support::{DECODED, FOLDED, Scenario, scenario_alone, scenario_with};
 
 /// Rows that index scans on the target's tables read, as the server has counted.
 fn rows_read(s: &Scenario) -> u64 {
@@ -97,4 +97,73 @@ fn q1_an_index_made_on_the_target_meanwhile_is_no_reason_to_read_more() {
         let read = rows_read(s) - before;
         assert!(read < 20 * 40_000, "{read} rows were read");
     });
+}
+
+/// A statement that runs away all the same is named while it does, taken back, and tried again with plans made anew; then
+/// it holds. What runs away here is a function of the user's, and only when it is called for the first time. The last follower
+/// applies the transaction in parts.
+#[test]
+fn q1_a_statement_that_runs_away_is_named_and_taken_back_and_tried_again() {
+    const PARTS: &[&str] = &["--batch-rows-max", "300", "--streaming", "off"];
+    scenario_with(&[FOLDED, DECODED, PARTS], |s| {
+        s.both(
+            "CREATE SEQUENCE calls; CREATE FUNCTION slow(v int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RETURN true; END $$;
+             CREATE TABLE t (id int PRIMARY KEY, v int CHECK (public.slow(v)), w text)",
+        );
+        s.target(
+            "CREATE OR REPLACE FUNCTION slow(v int) RETURNS bool LANGUAGE plpgsql AS $$
+             DECLARE ends timestamptz := clock_timestamp() + '10 min';
+             BEGIN
+               IF v = 77 AND nextval('public.calls') = 1 THEN WHILE clock_timestamp() < ends LOOP NULL; END LOOP; END IF;
+               RETURN true;
+             END $$",
+        );
+        s.source("INSERT INTO t SELECT i, i, 'w' FROM generate_series(101, 3000) i");
+        s.follow();
+        s.source("UPDATE t SET v = CASE id WHEN 200 THEN 77 ELSE v + 1 END WHERE id <= 1000");
+        for number in 0..s.followers() {
+            let named = || {
+                let waits = s.status(number)["waits_for"].clone();
+                let is_it = waits["operation"] == "UPDATE" && waits["table"] == "public.t";
+                Ok(is_it && waits["seconds"].as_f64() > Some(3.0))
+            };
+            testkit::wait_for("the statement to be named in status", crate::support::BOUND, named).unwrap();
+        }
+        s.wait_for_log("a statement ran far longer than it should and was cancelled");
+        s.catch_up();
+        s.same();
+        for number in 0..s.followers() {
+            assert_eq!(s.status(number)["totals"]["replanned"], 1, "{}", s.log(number));
+            assert!(s.log(number).contains("table=\"public.t\" seconds=1"), "{}", s.log(number));
+            assert_eq!(s.target_one_of(number, "SELECT last_value FROM calls"), "2");
+        }
+    });
+}
+
+/// The same where statistics are to blame: of a table without a key they say that one index finds a row and the other
+/// finds all, and then it is the other way round. Left alone it takes minutes: no statement longer than others, but each far
+/// too long.
+#[test]
+fn q1_a_table_without_a_key_is_searched_by_another_index_once_one_is_of_no_use() {
+    scenario_alone(
+        &[FOLDED, DECODED],
+        |source| source,
+        |target| target.setting("autovacuum", "off"),
+        |s| {
+            s.both(
+                "CREATE TABLE t (k int, id int, v int); ALTER TABLE t REPLICA IDENTITY FULL; CREATE INDEX ON t (k)",
+            );
+            s.target("CREATE INDEX ON t (id)");
+            s.source("INSERT INTO t SELECT -i, 0, i FROM generate_series(1, 1000) i");
+            s.follow();
+            s.target("ANALYZE t");
+            s.source("INSERT INTO t SELECT 0, i, i FROM generate_series(1, 150000) i");
+            s.source("UPDATE t SET v = v + 1 WHERE k = 0 AND id % 2 = 0");
+            s.catch_up();
+            s.same();
+            for number in 0..s.followers() {
+                assert!(s.status(number)["totals"]["replanned"].as_u64() > Some(0), "{}", s.log(number));
+            }
+        },
+    );
 }

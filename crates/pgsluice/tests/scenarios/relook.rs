@@ -253,3 +253,34 @@ fn w1_after_catalogs_that_differ_all_tables_are_copied_again() {
         },
     );
 }
+
+/// Who said that nothing is to be copied is asked to say otherwise, by the setting that the message names.
+#[test]
+fn w1_tables_are_copied_again_with_copy_data_on_where_it_was_off() {
+    scenario_alone(
+        ONE,
+        |source| source,
+        |target| target,
+        |s| {
+            for table in ["t", "u"] {
+                s.both(&format!("CREATE TABLE {table} (id int PRIMARY KEY, v text)"));
+                s.both(&format!("INSERT INTO {table} SELECT i, 'before' FROM generate_series(1, 1000) i"));
+            }
+            s.publish("FOR TABLE t, u, mark");
+            s.run_with(|command| {
+                command.env("PGSLUICE_COPY_DATA", "off");
+            });
+            s.wait_for_copy();
+            s.source("INSERT INTO u VALUES (0, 'streamed')");
+            s.catch_up();
+            let untouched = versions(s, "u");
+            switch(s, "full_page_writes = off");
+            s.wait_for_log("full_page_writes was switched off");
+            write(s, "t", 1);
+            switch(s, "full_page_writes = on");
+            checkpoint_until(s, " --copy-data on");
+            asks_for(s, &["t"], &["u", "mark"]);
+            goes_on(s, &untouched);
+        },
+    );
+}

@@ -420,3 +420,56 @@ fn killed_at_any_instant(stage: &mut Stage<'_>, kills: u32) {
     stage.same(ALL);
     stage.sluice.as_mut().unwrap().terminate(Duration::from_secs(5)).unwrap();
 }
+
+/// RULES W1: each subscription of a pass finds its own way back. Tables that were written meanwhile are copied again, once
+/// that is allowed, and those of the third subscription, which nobody wrote, are not.
+fn catalogs_are_looked_at_anew(stage: &mut Stage<'_>) {
+    stage.wait_for_one_pass();
+    stage.source("a", "INSERT INTO u SELECT i, 1 + i % 2, 'u' FROM generate_series(1, 100) i");
+    stage.same(ALL);
+    let untouched =
+        |stage: &Stage<'_>| stage.target("b", "SELECT md5(string_agg(t.xmin::text, ' ' ORDER BY id)) FROM t");
+    let before = untouched(stage);
+    for (setting, control) in [("off", "f"), ("on", "t")] {
+        stage.source("postgres", &format!("ALTER SYSTEM SET full_page_writes = {setting}"));
+        stage.source("postgres", "SELECT pg_reload_conf()");
+        stage.wait("a checkpoint under the setting", || {
+            stage.source("postgres", "CHECKPOINT");
+            stage.source("postgres", "SELECT full_page_writes FROM pg_control_checkpoint()") == control
+        });
+        stage.source("a", "UPDATE t SET v = v || ' unseen'; DELETE FROM u WHERE id % 3 = 0");
+    }
+    stage.source("postgres", "SELECT pg_switch_wal()");
+    let asks = |stage: &Stage<'_>, name: &str| {
+        let of = format!("subscription={name}");
+        let log = stage.log();
+        log.lines()
+            .any(|line| line.contains("Their rows on the target are removed first") && line.contains(&of))
+    };
+    stage.wait("both that were written to ask", || asks(stage, "one") && asks(stage, "two"));
+    assert!(!asks(stage, "three"), "{}", stage.log());
+    for name in ["one", "two"] {
+        let allowed = stage.call(&["relook", "--subscription", name]);
+        assert!(allowed.contains("allowed"), "{allowed}");
+    }
+    stage.sluice.as_mut().unwrap().terminate(STOP).unwrap();
+    stage.run();
+    stage.wait_for_one_pass();
+    stage.source(
+        "a",
+        "INSERT INTO t (id, v) VALUES (100000, 'after'); INSERT INTO u VALUES (100000, 1, 'after')",
+    );
+    stage.source("postgres", "SELECT pg_switch_wal()");
+    stage.same(ALL);
+    assert_eq!(untouched(stage), before, "{}", stage.log());
+}
+
+#[test]
+fn w1_catalogs_of_a_shared_pass_are_looked_at_anew() {
+    on_stage(catalogs_are_looked_at_anew);
+}
+
+#[test]
+fn w1_catalogs_of_a_shared_archive_are_looked_at_anew() {
+    on_stage_from(true, catalogs_are_looked_at_anew);
+}
