@@ -48,12 +48,12 @@ use crate::gate::{Intake, Passed};
 use crate::join::{Asides, Join, JoinRequests, Part, Request};
 use crate::large::{Growing, Large};
 use crate::prefetch::Prefetch;
-use crate::reach::Reached;
-use crate::schedule::Footprint;
 use crate::settled::{FILES_MAX, Room, Settled};
 use crate::shared::{Kept, Shared};
 use crate::target::{Sessions, Target};
 use crate::write::Writer;
+use schedule::CommittedRanges;
+use schedule::Footprint;
 
 /// What an applier is fed with.
 pub struct Feed {
@@ -271,7 +271,7 @@ struct Planning {
     /// The batch continues a transaction of which parts were handed over.
     continues: bool,
     /// What is on the target.
-    done: Reached,
+    done: CommittedRanges,
     /// Sessions that apply.
     workers: usize,
     options: Options,

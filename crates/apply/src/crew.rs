@@ -35,9 +35,9 @@ use crate::join::Join;
 use crate::large::Large;
 use crate::lock_watch::{LockWatch, Wait};
 use crate::plan::Plan;
-use crate::schedule::{Action, Either, Footprint, Manner, Relaxed, Schedule};
 use crate::settled::{FILES_MAX, Originals};
 use crate::shared::Shared;
+use schedule::{Action, Either, Footprint, Manner, Preserve, Relaxed};
 
 /// What a worker is told.
 enum Order {
@@ -164,7 +164,7 @@ impl Work {
 type Report = (u64, Result<Answer, Error>);
 
 /// A worker's session from outside.
-pub(crate) struct Lane {
+pub(crate) struct WorkerSession {
     orders: mpsc::Sender<(u64, Order)>,
     task: AbortOnDrop,
     canceller: Canceller,
@@ -195,14 +195,14 @@ pub(crate) struct Crew {
     schedule: Either,
     /// Of the schedule.
     workers: usize,
-    lanes: Vec<Lane>,
+    sessions: Vec<WorkerSession>,
     /// Each with what says that a worker is busy, until it is done.
     pieces: BTreeMap<u64, InFlight>,
     /// Positions that are reached once the piece of that number is committed, where order is preserved. They are
     /// nobody's work: what comes behind one is executed ahead as if it were not there.
     positions: VecDeque<(u64, Lsn)>,
     /// Where order is not preserved, what is in flight has at most about so
-    /// many bytes; else the schedule takes no more than there are lanes.
+    /// many bytes; else the schedule takes no more than there are sessions.
     bytes_max: Option<usize>,
     /// Bytes of all of it, in memory and in files.
     bytes: Bytes,
@@ -214,7 +214,7 @@ pub(crate) struct Crew {
     waiting: Option<Start>,
     early: Option<Early>,
     /// Its session, after those of the schedule; none where nothing is executed early.
-    early_lane: Option<usize>,
+    early_session: Option<usize>,
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
     questions: mpsc::UnboundedSender<Question>,
@@ -264,23 +264,23 @@ impl Crew {
     pub(crate) fn new(parts: Parts) -> Crew {
         let (reporter, reports) = mpsc::unbounded_channel();
         let sessions = parts.executors.into_iter().zip(parts.cancellers).zip(parts.pids);
-        let lane = |((executor, canceller), pid): ((Executor, Canceller), i32)| {
+        let worker = |((executor, canceller), pid): ((Executor, Canceller), i32)| {
             let (orders, queue) = mpsc::channel(1);
             let task = AbortOnDrop(tokio::spawn(work(executor, canceller.clone(), queue, reporter.clone())));
-            Lane { orders, task, canceller, pid }
+            WorkerSession { orders, task, canceller, pid }
         };
-        let lanes: Vec<Lane> = sessions.map(lane).collect();
+        let sessions: Vec<WorkerSession> = sessions.map(worker).collect();
         let patience = parts.lock_watch.patience;
         let (questions, asked) = mpsc::unbounded_channel();
         let watching = AbortOnDrop(tokio::spawn(watch(parts.lock_watch, asked, reporter.clone())));
         Crew {
             schedule: match parts.relaxed {
-                None => Either::Preserve(Schedule::new(parts.workers)),
+                None => Either::Preserve(Preserve::new(parts.workers)),
                 Some(_) => Either::Relaxed(Relaxed::new(parts.workers)),
             },
             workers: parts.workers,
-            early_lane: (lanes.len() > parts.workers).then_some(parts.workers),
-            lanes,
+            early_session: (sessions.len() > parts.workers).then_some(parts.workers),
+            sessions,
             pieces: BTreeMap::new(),
             positions: VecDeque::new(),
             bytes_max: parts.relaxed,
@@ -311,8 +311,8 @@ impl Crew {
                 self.act(action)?;
             }
             self.begin_early();
-            if let Some((_, lane, _)) = self.head() {
-                self.applying.store(self.lanes[lane].pid, Ordering::Relaxed);
+            if let Some((_, worker, _)) = self.head() {
+                self.applying.store(self.sessions[worker].pid, Ordering::Relaxed);
             }
             // Before it waits: what just came may be done already.
             self.shared.counters.executing.store(!self.schedule.is_empty(), Ordering::Relaxed);
@@ -338,9 +338,9 @@ impl Crew {
         // What it waits for may take long, and what was not begun need not be.
         self.let_early_go();
         self.starts.close();
-        for lane in self.lanes {
-            drop(lane.orders);
-            let mut task = lane.task;
+        for worker in self.sessions {
+            drop(worker.orders);
+            let mut task = worker.task;
             // Whatever a goodbye meets does not matter any more.
             let _ = (&mut task.0).await;
         }
@@ -433,56 +433,56 @@ impl Crew {
     }
 
     fn act(&mut self, action: Action) -> Result<(), Error> {
-        let (number, lane, order) = match action {
-            Action::Ahead { number, lane, split } => {
+        let (number, worker, order) = match action {
+            Action::Speculate { number, worker, split } => {
                 let (early, later) = self.plan(number)?.split(&split);
                 if let Piece::Set { late, .. } = self.piece_of(number) {
                     *late = Some(later);
                 }
-                (number, lane, Order::Ahead(early))
+                (number, worker, Order::Ahead(early))
             }
-            Action::Finish { number, lane } => {
+            Action::Finish { number, worker } => {
                 let Piece::Set { late, digest, .. } = self.piece_of(number) else {
                     return Err(Kind::Lost.into());
                 };
-                (number, lane, Order::Finish(late.take().ok_or(Kind::Lost)?, *digest))
+                (number, worker, Order::Finish(late.take().ok_or(Kind::Lost)?, *digest))
             }
-            Action::Whole { number, lane } if matches!(self.piece_of(number), Piece::Large(_)) => {
-                (number, lane, self.large(number)?)
+            Action::Whole { number, worker } if matches!(self.piece_of(number), Piece::Large(_)) => {
+                (number, worker, self.large(number)?)
             }
-            Action::Whole { number, lane } => {
+            Action::Whole { number, worker } => {
                 let plan = self.plan(number)?;
                 let Piece::Set { digest, .. } = self.piece_of(number) else { return Err(Kind::Lost.into()) };
-                (number, lane, Order::Whole(plan, *digest))
+                (number, worker, Order::Whole(plan, *digest))
             }
-            Action::Replay { number, lane, again } => {
+            Action::Replay { number, worker, again } => {
                 let Piece::Set { originals, digest, .. } = self.piece_of(number) else {
                     return Err(Kind::Lost.into());
                 };
                 let originals = originals.take().ok_or(Kind::Lost)?;
-                (number, lane, Order::Replay { originals, digest: *digest, again })
+                (number, worker, Order::Replay { originals, digest: *digest, again })
             }
-            Action::Alone { number, lane } => match self.piece_of(number) {
-                Piece::Alone(order) => (number, lane, order.take().ok_or(Kind::Lost)?),
-                Piece::Large(_) => (number, lane, self.large(number)?),
-                Piece::Early(_) => match self.give_turn(number, lane) {
+            Action::Alone { number, worker } => match self.piece_of(number) {
+                Piece::Alone(order) => (number, worker, order.take().ok_or(Kind::Lost)?),
+                Piece::Large(_) => (number, worker, self.large(number)?),
+                Piece::Early(_) => match self.give_turn(number, worker) {
                     true => return Ok(()),
-                    false => (number, lane, self.ended(number)?),
+                    false => (number, worker, self.ended(number)?),
                 },
                 // It has more keys than are remembered.
                 Piece::Set { digest, .. } => {
                     let digest = *digest;
-                    (number, lane, Order::Whole(self.plan(number)?, digest))
+                    (number, worker, Order::Whole(self.plan(number)?, digest))
                 }
             },
-            Action::Rollback { number, lane } => (number, lane, Order::Rollback),
-            Action::Cancel { number, lane } => {
-                self.cancel(number, lane);
+            Action::Rollback { number, worker } => (number, worker, Order::Rollback),
+            Action::Cancel { number, worker } => {
+                self.cancel(number, worker);
                 return Ok(());
             }
         };
         // A worker that is gone has said why.
-        let _ = self.lanes[lane].orders.try_send((number, order));
+        let _ = self.sessions[worker].orders.try_send((number, order));
         Ok(())
     }
 
@@ -539,7 +539,7 @@ impl Crew {
             Answer::Committed => self.committed(number),
             Answer::Left => return self.early_has_left(),
             Answer::Lost => {
-                self.early_lane = None;
+                self.early_session = None;
                 return self.early_has_left();
             }
             Answer::EarlyWait(wait) => self.early_is_waited_for(wait),
@@ -619,25 +619,25 @@ impl Crew {
     }
 
     fn ask(&mut self) {
-        if let Some((head, lane, _)) = self.head() {
-            let pid = self.lanes[lane].pid;
-            let ours = self.lanes.iter().map(|lane| lane.pid).filter(|&own| own != pid).collect();
+        if let Some((head, worker, _)) = self.head() {
+            let pid = self.sessions[worker].pid;
+            let ours = self.sessions.iter().map(|worker| worker.pid).filter(|&own| own != pid).collect();
             self.asking = self.questions.send(Question::Head { head, pid, ours }).is_ok();
         }
     }
 
-    /// The head that is being executed, its lane, and whether letting others go could help it.
+    /// The head that is being executed, its worker, and whether letting others go could help it.
     fn head(&self) -> Option<(u64, usize, bool)> {
-        let (number, lane, others) = self.schedule.head()?;
+        let (number, worker, others) = self.schedule.head()?;
         Some(match &self.early {
-            Some(Early { turn: Some(_), .. }) => (number, self.early_lane.unwrap_or(lane), false),
-            Some(early) => (number, lane, others || !early.lets_go),
-            None => (number, lane, others),
+            Some(Early { turn: Some(_), .. }) => (number, self.early_session.unwrap_or(worker), false),
+            Some(early) => (number, worker, others || !early.lets_go),
+            None => (number, worker, others),
         })
     }
 
-    fn cancel(&self, number: u64, lane: usize) {
-        let (canceller, reporter) = (self.lanes[lane].canceller.clone(), self.reporter.clone());
+    fn cancel(&self, number: u64, worker: usize) {
+        let (canceller, reporter) = (self.sessions[worker].canceller.clone(), self.reporter.clone());
         tokio::spawn(async move {
             let told = canceller.cancel().await;
             let _ = reporter.send((number, told.map(|()| Answer::Cancelled).map_err(Error::from)));

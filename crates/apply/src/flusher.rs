@@ -14,8 +14,8 @@ use base::{Lsn, Progress};
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::reach::Reached;
 use crate::state::State;
+use schedule::CommittedRanges;
 
 /// How often the positions are looked at; looking costs nothing.
 const POLL: Duration = Duration::from_millis(50);
@@ -43,7 +43,7 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
     let mut idle_at = Instant::now();
     let mut idle_interval = IDLE_INTERVAL_FIRST;
     let mut origin = Lsn::INVALID;
-    let mut reached = Reached::default();
+    let mut reached = CommittedRanges::default();
     let (mut pruned, mut pruned_at) = (Lsn::INVALID, Instant::now());
     loop {
         tokio::time::sleep(POLL).await;
@@ -90,7 +90,7 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
                 state.fold_stretches(&reached).await?;
             }
             // They are read again before they are folded again.
-            reached = Reached { prefix: origin, ..Reached::default() };
+            reached = CommittedRanges { prefix: origin, ..CommittedRanges::default() };
             (pruned, pruned_at) = (origin, Instant::now());
         }
     }
@@ -100,7 +100,7 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
 ///
 /// # Errors
 /// The control session failed.
-pub async fn flush_now(state: &State, progress: &Progress) -> Result<Reached, Error> {
+pub async fn flush_now(state: &State, progress: &Progress) -> Result<CommittedRanges, Error> {
     // Read before the origin: every commit up to here is then in what the
     // origin says, and what it does not say held nothing for us.
     let applied = progress.snapshot().applied;

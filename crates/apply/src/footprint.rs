@@ -15,8 +15,8 @@ use txn::Op;
 use crate::batch::Change;
 use crate::fold::{Fold, Net};
 use crate::plan::{Plan, Stage, Step, Tables};
-use crate::schedule::{Filter, Footprint, Late, Touched, Units};
 use crate::table::{Collisions, Path, Table};
+use schedule::{Footprint, KeyFilter, Late, Touched, Units};
 
 impl Plan {
     /// What it touches.
@@ -128,7 +128,7 @@ fn keys_of(table: &Table, others: &[Vec<usize>], op: &Op, take: &mut dyn FnMut(u
 pub(crate) struct Gathering {
     /// In the order of their roots' first changes.
     tables: Vec<(Oid, u64, Extent)>,
-    filter: Filter,
+    filter: KeyFilter,
     everything: bool,
 }
 

@@ -17,8 +17,8 @@ use txn::Begin;
 
 use crate::batch::{Batch, Digest};
 use crate::footprint::Gathering;
-use crate::schedule::Footprint;
 use crate::spill::{Spill, Spilled};
+use schedule::Footprint;
 
 /// As it grows.
 #[derive(Debug)]

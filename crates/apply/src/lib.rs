@@ -36,10 +36,8 @@ mod large;
 mod lock_watch;
 mod plan;
 mod prefetch;
-mod reach;
 mod replaced;
 mod runaway;
-mod schedule;
 mod search;
 mod settled;
 mod shape;
@@ -63,7 +61,6 @@ pub use flusher::{flush_continuously, flush_now};
 pub use gate::{Advance, Gate, Hold, HoldError};
 pub use join::{Ended, JoinRequests, Joins, TableKey, joins};
 pub use prefetch::{Mode as PrefetchMode, Options as PrefetchOptions, PrefetchFigures};
-pub use reach::Reached;
 pub use replaced::{CopiedFrom, Parting};
 pub use state::{
     CopiedTable, PartitionRow, STATE_SCHEMA, STATE_SCHEMA_SQL, State, SubscriptionRow, Suspicion,

@@ -35,7 +35,7 @@ use tokio_postgres::types::PgLsn;
 use crate::catalog::Since;
 use crate::error::{Error, Kind};
 use crate::join::TableKey;
-use crate::reach::Reached;
+use schedule::CommittedRanges;
 
 pub(crate) use self::replaced::LEAVE_OUT;
 pub use partitions::{PartitionRow, Suspicion};
@@ -488,7 +488,8 @@ impl State {
         if found.map_err(|error| self.session.error(error))?.get::<_, i64>(0) == columns.len() as i64 {
             return Ok(());
         }
-        let add: Vec<String> = columns.iter().map(|column| format!("ADD COLUMN IF NOT EXISTS {column}")).collect();
+        let add: Vec<String> =
+            columns.iter().map(|column| format!("ADD COLUMN IF NOT EXISTS {column}")).collect();
         // Sent as one, they are one transaction. Nobody is to wait for long behind this where it has to wait itself, as for the
         // copy of a large table.
         let make = format!(
@@ -515,7 +516,7 @@ impl State {
     ///
     /// # Errors
     /// An origin could not be had, or may not be used.
-    pub async fn attach_origin(&self, wire: &mut Wire) -> Result<Reached, Error> {
+    pub async fn attach_origin(&self, wire: &mut Wire) -> Result<CommittedRanges, Error> {
         self.look_for_ahead().await?;
         let (first, own) = (self.name.origin(0), [wire.pid()]);
         let rows = self.session.query(&format!("{ORIGINS} ORDER BY o.roname"), &[&self.name.as_str()]).await;
@@ -613,7 +614,7 @@ impl State {
     ///
     /// # Errors
     /// As every query's.
-    pub async fn flushed_progress(&self) -> Result<Reached, Error> {
+    pub async fn flushed_progress(&self) -> Result<CommittedRanges, Error> {
         let failed = |error| self.damaged(error);
         let last = |row: Option<tokio_postgres::Row>| {
             let lsn = row.and_then(|row| row.get::<_, Option<PgLsn>>(0));
@@ -639,7 +640,7 @@ impl State {
         );
         let told = last(Some(self.session.query_one(&sql, &[&name]).await.map_err(failed)?));
         let prefix = if self.aborts_move_origins() { written } else { written.max(told) };
-        Ok(Reached::new(prefix, stretches))
+        Ok(CommittedRanges::new(prefix, stretches))
     }
 
     fn aborts_move_origins(&self) -> bool {
@@ -651,7 +652,7 @@ impl State {
     ///
     /// # Errors
     /// As every query's.
-    pub(crate) async fn fold_stretches(&self, reached: &Reached) -> Result<(), Error> {
+    pub(crate) async fn fold_stretches(&self, reached: &CommittedRanges) -> Result<(), Error> {
         let (name, prefix) = (quote_literal(self.name.as_str()), reached.prefix);
         let of = format!("WHERE subscription = {name} AND");
         let mut sql = format!(

@@ -10,15 +10,15 @@ use crate::applier::Options;
 use crate::catalog::{Catalog, JoinedTables};
 use crate::error::{Error, Kind};
 use crate::lock_watch::LockWatch;
-use crate::reach::Reached;
 use crate::state::{State, is_without_room};
+use schedule::CommittedRanges;
 
 /// A target that is attached and may be applied to.
 pub struct Target {
     pub(crate) sessions: Sessions,
     pub(crate) catalog: Catalog,
     /// How far the target is.
-    pub(crate) reached: Reached,
+    pub(crate) reached: CommittedRanges,
 }
 
 /// The sessions that apply; at least one.
@@ -160,7 +160,7 @@ impl Target {
 
     /// What is on the target and flushed.
     #[must_use]
-    pub fn reached(&self) -> &Reached {
+    pub fn reached(&self) -> &CommittedRanges {
         &self.reached
     }
 }

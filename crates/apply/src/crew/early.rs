@@ -20,7 +20,7 @@ pub(super) struct Early {
     pub(super) lets_go: bool,
     /// The head that did not hold beside it, and goes on when it has left.
     pub(super) stumbled: Option<u64>,
-    /// What it is as a piece, and the lane of that, once it was told that its turn has come.
+    /// What it is as a piece, and the worker of that, once it was told that its turn has come.
     pub(super) turn: Option<(u64, usize)>,
     /// When it is looked at next; `None` while an answer is awaited.
     pub(super) look: Option<Instant>,
@@ -31,7 +31,7 @@ pub(super) struct Early {
 impl Crew {
     /// Has executed early what may be.
     pub(super) fn begin_early(&mut self) {
-        if let (None, Some(lane)) = (&self.early, self.early_lane)
+        if let (None, Some(worker)) = (&self.early, self.early_session)
             && let Some(start) = self.waiting.take().or_else(|| self.starts.try_recv().ok())
         {
             let tell = start.tell.clone();
@@ -39,18 +39,18 @@ impl Crew {
             let early =
                 Early { tell, lets_go: false, stumbled: None, turn: None, look, waited_for_since: None };
             self.early = Some(early);
-            let _ = self.lanes[lane].orders.try_send((0, Order::Early(start)));
+            let _ = self.sessions[worker].orders.try_send((0, Order::Early(start)));
         }
     }
 
     /// Tells who executes this piece early that its turn has come; false if nobody does, or will any more.
-    pub(super) fn give_turn(&mut self, number: u64, lane: usize) -> bool {
+    pub(super) fn give_turn(&mut self, number: u64, worker: usize) -> bool {
         let Some(InFlight { piece: Piece::Early(Some(ended)), .. }) = self.pieces.get(&number) else {
             return false;
         };
         let tell = match self.early.as_mut().filter(|early| ended.is_of(&early.tell)) {
             Some(early) => {
-                early.turn = Some((number, lane));
+                early.turn = Some((number, worker));
                 Tell::Turn(number, ended.end())
             }
             None => {
@@ -79,8 +79,8 @@ impl Crew {
     }
 
     pub(super) fn look_at_early(&mut self) {
-        if let (Some(early), Some(lane)) = (&mut self.early, self.early_lane)
-            && self.questions.send(Question::Early { pid: self.lanes[lane].pid }).is_ok()
+        if let (Some(early), Some(worker)) = (&mut self.early, self.early_session)
+            && self.questions.send(Question::Early { pid: self.sessions[worker].pid }).is_ok()
         {
             early.look = None;
         }
@@ -111,9 +111,9 @@ impl Crew {
         if let (Some(number), Some(schedule)) = (early.stumbled, self.schedule.preserve()) {
             schedule.stumbled_beside(number, true);
         }
-        if let Some((number, lane)) = early.turn {
+        if let Some((number, worker)) = early.turn {
             let order = self.ended(number)?;
-            let _ = self.lanes[lane].orders.try_send((number, order));
+            let _ = self.sessions[worker].orders.try_send((number, order));
         }
         Ok(())
     }
