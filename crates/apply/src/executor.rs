@@ -38,6 +38,7 @@ use client::{PipelineResult, Wire};
 use conflict::{Conflict, ConflictType, Treatment};
 use proto::frame::ServerError;
 use rustc_hash::{FxHashMap, FxHashSet};
+use sending::{Sending, run};
 use txn::{Begin, Op};
 
 use crate::activity::{self, Doing};
@@ -58,7 +59,6 @@ use crate::state::ABORT_MOVES_ORIGIN;
 use crate::statement::{Parameters, Statement, plain_statement};
 use crate::table::{Path, Table};
 use crate::write::{Writer, Writing, truncate};
-use sending::{Sending, run};
 
 /// How often a transaction that met a deadlock or a serialization failure is
 /// tried again before the pipeline starts anew.

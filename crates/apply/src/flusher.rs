@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Lsn, Progress};
+use schedule::CommittedRanges;
 use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::state::State;
-use schedule::CommittedRanges;
 
 /// How often the positions are looked at; looking costs nothing.
 const POLL: Duration = Duration::from_millis(50);

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use base::Oid;
 use proto::pgoutput::{Column, Tuple};
 use rustc_hash::FxHasher;
+use schedule::{Footprint, KeyFilter, Late, Touched, Units};
 use txn::Op;
 
 use crate::batch::Change;
 use crate::fold::{Fold, Net};
 use crate::plan::{Plan, Stage, Step, Tables};
 use crate::table::{Collisions, Path, Table};
-use schedule::{Footprint, KeyFilter, Late, Touched, Units};
 
 impl Plan {
     /// What it touches.

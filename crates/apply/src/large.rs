@@ -13,12 +13,12 @@
 use std::fs::File;
 use std::io;
 
+use schedule::Footprint;
 use txn::Begin;
 
 use crate::batch::{Batch, Digest};
 use crate::footprint::Gathering;
 use crate::spill::{Spill, Spilled};
-use schedule::Footprint;
 
 /// As it grows.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use base::flight::{self, Phase};
 use base::{Lsn, Progress};
+use schedule::RangeTracker;
 
 use crate::batch::{Digest, End, Tally};
 use crate::counters::{Counters, add};
 use crate::fit::Fit;
-use schedule::RangeTracker;
 
 /// See the module.
 pub(crate) struct Shared {

@@ -30,12 +30,12 @@ use std::time::Duration;
 
 use base::{Lsn, Oid, SubscriptionName, quote_literal};
 use client::{ConnInfo, Session, SnapshotText, Wire};
+use schedule::CommittedRanges;
 use tokio_postgres::types::PgLsn;
 
 use crate::catalog::Since;
 use crate::error::{Error, Kind};
 use crate::join::TableKey;
-use schedule::CommittedRanges;
 
 pub(crate) use self::replaced::LEAVE_OUT;
 pub use partitions::{PartitionRow, Suspicion};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64};
 
 use client::{ConnInfo, Wire};
+use schedule::CommittedRanges;
 
 use crate::applier::Options;
 use crate::catalog::{Catalog, JoinedTables};
 use crate::error::{Error, Kind};
 use crate::lock_watch::LockWatch;
 use crate::state::{State, is_without_room};
-use schedule::CommittedRanges;
 
 /// A target that is attached and may be applied to.
 pub struct Target {

@@ -24,13 +24,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use base::Lsn;
+use checkers::Event;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-
-use crate::{Action, CommittedRanges, Either, Footprint, KeyFilter, Manner, Preserve, Relaxed, Units};
-use checkers::Event;
 use source::{Key, Op, Row, Rows, Source, split_ops};
 use target::{Done, Local, Lock};
+
+use crate::{Action, CommittedRanges, Either, Footprint, KeyFilter, Manner, Preserve, Relaxed, Units};
 
 const SEEDS: u64 = 2_000;
 /// No run takes so many steps unless it hangs.
