@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicI32, AtomicU64};
 
 use client::{ConnInfo, Wire};
 use schedule::CommittedRanges;
+use state::{JoinedTables, State, is_without_room};
 
 use crate::applier::Options;
-use crate::catalog::{Catalog, JoinedTables};
+use crate::catalog::Catalog;
 use crate::error::{Error, Kind};
 use crate::lock_watch::LockWatch;
-use crate::state::{State, is_without_room};
 
 /// A target that is attached and may be applied to.
 pub struct Target {
@@ -130,7 +130,7 @@ impl Target {
                     wires.push(wire);
                     pids.push(pid);
                 }
-                Err(error) if is_without_room(&error) => {
+                Err(error) if is_without_room(error.sqlstate()) => {
                     tracing::warn!(
                         "{} of {wanted} sessions that apply, because the target has no room for more: {error}",
                         wires.len()

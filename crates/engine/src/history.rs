@@ -20,11 +20,11 @@
 //! without recovery onto a new timeline, and that wrote past our position
 //! before we looked.
 
-use apply::{State, SubscriptionRow};
 use base::Lsn;
 use client::{Session, Wire};
 use schedule::CommittedRanges;
 use source::slot;
+use state::{State, SubscriptionRow};
 
 use crate::Error;
 use crate::refusal::Refusal;

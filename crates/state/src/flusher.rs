@@ -31,8 +31,8 @@ const IDLE_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// Between two removals of rows of progress that newer ones have replaced:
 /// one for each target transaction, so some ten thousand at most.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(5);
-/// Rows of stretches that are folded before: they are read with every flush.
-const STRETCHES_MAX: usize = 1_000;
+/// Rows of ranges that are folded before: they are read with every flush.
+const RANGES_MAX: usize = 1_000;
 
 /// Flushes and confirms until it is dropped or fails.
 ///
@@ -74,20 +74,20 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
             }
             flushed_at = Instant::now();
         }
-        // Whichever way it was flushed: the row of `origin` is durable. Where there are stretches, the rows
+        // Whichever way it was flushed: the row of `origin` is durable. Where there are ranges, the rows
         // below may be the only ones that say where the first of them begins.
         let due = pruned_at.elapsed() >= PRUNE_INTERVAL;
         if due && state.is_relaxed() {
-            // Behind a transaction that takes its time stretches come, and nothing else is to be told.
+            // Behind a transaction that takes its time ranges come, and nothing else is to be told.
             reached = state.flushed_progress().await?;
             progress.advance_flushed(reached.prefix);
             origin = reached.prefix;
         }
-        if due || reached.rows > STRETCHES_MAX {
+        if due || reached.rows > RANGES_MAX {
             if reached.rows == 0 {
                 state.prune_progress(pruned, origin).await?;
             } else if reached.rows > reached.beyond.len() || pruned != origin {
-                state.fold_stretches(&reached).await?;
+                state.fold_ranges(&reached).await?;
             }
             // They are read again before they are folded again.
             reached = CommittedRanges { prefix: origin, ..CommittedRanges::default() };
