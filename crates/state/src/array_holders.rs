@@ -8,7 +8,8 @@
 use base::{Oid, quote_ident};
 
 use crate::error::Error;
-use crate::state::{STATE_SCHEMA, State};
+use crate::schema::STATE_SCHEMA;
+use crate::state::State;
 
 /// $1 array types: what their holders are called, and the arrays as SQL, of those that have none.
 const MISSING: &str = "

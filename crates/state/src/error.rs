@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::state::STATE_SCHEMA;
+use crate::schema::STATE_SCHEMA;
 
 /// What went wrong with the state on the target.
 #[derive(Debug)]

@@ -21,6 +21,7 @@ mod error;
 mod error_reference;
 mod flusher;
 mod partitions;
+mod schema;
 mod since;
 mod source_oids;
 mod state;
@@ -31,8 +32,7 @@ pub use error::Error;
 pub use error_reference::catalogue;
 pub use flusher::{flush_continuously, flush_now};
 pub use partitions::{PartitionRow, Suspicion};
+pub use schema::{STATE_SCHEMA, STATE_SCHEMA_SQL};
 pub use since::{JoinedTables, Since, TableKey};
 pub use source_oids::LEAVE_OUT;
-pub use state::{
-    ABORT_MOVES_ORIGIN, CopiedTable, STATE_SCHEMA, STATE_SCHEMA_SQL, State, SubscriptionRow, is_without_room,
-};
+pub use state::{ABORT_MOVES_ORIGIN, CopiedTable, State, SubscriptionRow, is_without_room};
