@@ -14,7 +14,7 @@
 //! executed, one waits and one grows; the target commits it when its commit
 //! has come. Where others may commit before it, it stands aside in a file
 //! instead ([`crate::large`]). One that the source streams while it is open is
-//! executed while it comes ([`crate::early`]).
+//! executed while it comes ([`crate::open_transaction`]).
 
 mod executing;
 mod joining;
@@ -29,6 +29,7 @@ use std::time::Duration;
 use base::{Lsn, Progress, Xid};
 use client::{Canceller, Wire};
 use proto::pgoutput::{CommitInfo, Relation};
+use schedule::{CommittedRanges, Footprint};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -41,19 +42,17 @@ pub use self::options::{CommitOrder, Options, SourceTypes, sessions};
 use crate::batch::{Batch, Change, Chunk, Digest, End};
 use crate::catalog::Catalog;
 use crate::counters::Counters;
-use crate::crew::{Crew, Parts};
-use crate::early::{Ended, Start, Told};
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity, pipelined};
 use crate::gate::{Intake, Passed};
 use crate::join::{Asides, Join, JoinRequests, Part, Request};
 use crate::large::{Growing, Large};
+use crate::open_transaction::{Ended, Start, Told};
 use crate::prefetch::Prefetch;
-use crate::reach::Reached;
-use crate::schedule::Footprint;
 use crate::settled::{FILES_MAX, Room, Settled};
 use crate::shared::{Kept, Shared};
 use crate::target::{Sessions, Target};
+use crate::workers::{Parts, Workers};
 use crate::write::Writer;
 
 /// What an applier is fed with.
@@ -267,7 +266,7 @@ struct Planning {
     /// The batch continues a transaction of which parts were handed over.
     continues: bool,
     /// What is on the target.
-    done: Reached,
+    done: CommittedRanges,
     /// Sessions that apply.
     workers: usize,
     options: Options,

@@ -7,58 +7,22 @@
 //! again; after a failed chunk everything is read again, because the reason
 //! may be a change of the target's tables.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use base::{Lsn, Oid, PgSnapshot, SubscriptionName, Xid};
+use base::{Lsn, Oid, SubscriptionName, Xid};
 use client::Session;
 use proto::pgoutput::{Relation, RelationColumn};
 use rustc_hash::FxHashMap;
+use state::{CopiedFrom, JoinedTables, LEAVE_OUT, Parting, STATE_SCHEMA, Since, TableKey};
 
 use crate::applier::SourceTypes;
 use crate::error::{Error, Kind};
 use crate::holder::Holder;
-use crate::join::{Part, TableKey};
-use crate::replaced::{CopiedFrom, Parting};
+use crate::join::Part;
 use crate::search::Bounds;
-use crate::state::{LEAVE_OUT, STATE_SCHEMA};
 use crate::table::{MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
-
-/// The tables that take part: schema and name, and since when.
-pub type JoinedTables = HashMap<TableKey, Since>;
-
-/// Which transactions of the stream are not in the copy of a table yet (rules C1 and C2).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Since {
-    /// None that committed here or later is.
-    pub lsn: Lsn,
-    /// What the copy's snapshot sees of those that committed before; without it, all of them.
-    pub snapshot: Option<Arc<PgSnapshot>>,
-}
-
-impl From<Lsn> for Since {
-    /// The snapshot of a logical slot sees exactly what committed before.
-    fn from(lsn: Lsn) -> Since {
-        Since { lsn, snapshot: None }
-    }
-}
-
-impl Since {
-    /// What is set for it in the table's row of `pgsluice.copied_table`. There is a column for the snapshot where
-    /// [`crate::State::keep_snapshots`] was called.
-    #[must_use]
-    pub fn columns(&self) -> String {
-        let seen = self.snapshot.as_ref().map(|snapshot| format!(", snapshot = '{snapshot}'"));
-        format!("consistent_point = '{}'{}", self.lsn, seen.unwrap_or_default())
-    }
-
-    /// Whether the stream applies to the table what the transaction changed that committed at `final_lsn`.
-    pub(crate) fn includes(&self, final_lsn: Lsn, xid: Xid) -> bool {
-        // `>=`: a commit at the consistent point starts there.
-        final_lsn >= self.lsn || self.snapshot.as_ref().is_some_and(|snapshot| !snapshot.sees(xid))
-    }
-}
 
 /// A relation of the stream and what it is here.
 #[derive(Clone)]
@@ -500,17 +464,5 @@ mod tests {
         assert_eq!(other_type(&relation, &now(&[("id", 23), ("a", 23), ("b", 20)])), Some("b"));
         assert_eq!(other_type(&relation, &now(&[("id", 23)])), None, "dropped since");
         assert_eq!(other_type(&relation, &SourceTypes::default()), None, "of a table that joined later");
-    }
-
-    #[test]
-    fn what_the_snapshot_of_the_copy_saw_is_not_applied_again() {
-        let lsn = |at| Lsn::new(at);
-        let slot = Since::from(lsn(50));
-        assert!(!slot.includes(lsn(49), Xid(7)) && slot.includes(lsn(50), Xid(7)));
-        let snapshot = "10:20:10,15".parse().unwrap();
-        let seen = Since { lsn: lsn(50), snapshot: Some(Arc::new(snapshot)) };
-        assert!(seen.includes(lsn(49), Xid(15)), "its commit was in WAL, but it was not seen");
-        assert!(!seen.includes(lsn(49), Xid(16)) && !seen.includes(lsn(1), Xid(9)));
-        assert!(seen.includes(lsn(49), Xid(20)) && seen.includes(lsn(50), Xid(16)));
     }
 }

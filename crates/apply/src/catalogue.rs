@@ -15,7 +15,6 @@ const TABLE: &str = "public.accounts";
 const XID: Xid = Xid(742);
 const FINISHED_AT: Lsn = Lsn::new(0x16_B374_D848);
 
-const STATE: HeldBy = ("pgsluice scenarios", "state_on_the_target_that_is_damaged_or_not_ours_is_refused");
 const COLUMN: HeldBy = ("pgsluice scenarios", "a_column_that_appears_on_the_source_only_is_named");
 const SKIP: HeldBy = ("pgsluice scenarios", "skip_passes_over_what_the_target_has_no_column_for");
 const EXISTS: HeldBy = ("pgsluice scenarios", "insert_exists_stops_until_it_is_resolved");
@@ -27,6 +26,7 @@ base::error_reference! {
     // Told where connections are.
     Kind::Client(_) => nothing_of_its_own(),
     Kind::Assembly(_) => carried(txn::catalogue()),
+    Kind::State(_) => carried(state::catalogue()),
     Kind::Mapping { error: MappingError::MissingTable { .. }, .. } => mapping(
         "The target lacks a table that changes came for",
         MappingError::MissingTable { table: TABLE.to_owned() },
@@ -128,20 +128,6 @@ base::error_reference! {
          with `pgsluice skip --lsn LSN`.",
         &[],
     ),
-    Kind::InUse { .. } => entry(
-        Doing::Starting,
-        "The subscription is applied by another process",
-        Kind::InUse {
-            name: "orders".to_owned(),
-            holder: "process 4711 (pgsluice orders control, 192.0.2.7)".to_owned(),
-        },
-        "Another pgsluice, perhaps on another machine, holds the subscription's lock on the target.",
-        "Stop that one with `pgsluice stop` where it runs; or give this one another name by `--subscription`.",
-        &[
-            ("pgsluice scenarios", "a_name_in_use_is_refused"),
-            ("pgsluice run", "another_state_directory_does_not_get_round_the_lock_on_the_target"),
-        ],
-    ),
     Kind::PutAside(_) => entry(
         Doing::KeepingState,
         "Changes cannot be put aside on disk, or read back",
@@ -150,20 +136,6 @@ base::error_reference! {
          `commit_order = relaxed` each transaction that is larger than a batch waits there as a whole.",
         "Make room or repair the disk, or give another place by `--state-dir`; the source sends the changes again.",
         &[],
-    ),
-    Kind::Held { .. } => entry(
-        Doing::Applying,
-        "Another writer holds our replication origin",
-        Kind::Held {
-            origin: "pgsluice_orders_0".to_owned(),
-            name: "orders".to_owned(),
-            pid: 4711,
-            who: " (psql, user postgres, local)".to_owned(),
-        },
-        "A replication origin can be used by one session. Somebody attached this one, or the backend of a process \
-         whose machine is gone has not noticed yet.",
-        "End that session on the target with `SELECT pg_terminate_backend(...)`; pgsluice then goes on by itself.",
-        &[("pgsluice scenarios", "another_session_that_holds_our_origin_is_named")],
     ),
     Kind::NotReplica => entry(
         Doing::Starting,
@@ -174,35 +146,6 @@ base::error_reference! {
         "Run on the target, from 15 on: `GRANT SET ON PARAMETER session_replication_role TO` the role; before, use a \
          superuser; or accept it with `--allow-triggers`.",
         &[("pgsluice scenarios", "f6_without_the_right_to_be_a_replica_it_refuses")],
-    ),
-    Kind::Damaged(_) => entry(
-        Doing::KeepingState,
-        "State on the target that is damaged or not ours",
-        Kind::Damaged(
-            ServerError::new("ERROR", "42703", "column \"slot\" does not exist").into(),
-        ),
-        "A table of schema `pgsluice` was altered or dropped, or the schema belonged to something else before.",
-        "Restore the schema from a backup of the same moment as the tables; or give up what it knows: `pgsluice drop \
-         --force`, `DROP SCHEMA pgsluice CASCADE`, empty the tables and begin anew.",
-        &[STATE],
-    ),
-    Kind::OriginTaken { .. } => entry(
-        Doing::Starting,
-        "Another database of the target uses the subscription's name",
-        Kind::OriginTaken { origin: "pgsluice_orders_0".to_owned(), name: "orders".to_owned() },
-        "Replication origins belong to the whole cluster. One of this name exists, and this database did not make it.",
-        "Give another name by `--subscription`; or `SELECT pg_replication_origin_drop('...')` if nothing uses it any \
-         more.",
-        &[],
-    ),
-    Kind::OriginGone { .. } => entry(
-        Doing::KeepingState,
-        "The replication origin is gone",
-        Kind::OriginGone { origin: "pgsluice_orders_0".to_owned(), name: "orders".to_owned() },
-        "Somebody dropped it on the target, or the target was made from a dump, which has no origins. How far it came \
-         is not known any more.",
-        "Run `pgsluice drop`, empty the tables and `pgsluice run` copies them again.",
-        &[STATE],
     ),
     Kind::OtherTypes { .. } => applying(
         "A column had another type",

@@ -8,7 +8,6 @@ use conflict::Conflict;
 use proto::frame::ServerError;
 use txn::{AssemblyError, Begin};
 
-use crate::state::STATE_SCHEMA;
 use crate::table::{MappingError, quoted_name};
 
 /// What stopped the applier. The target holds whole transactions up to its
@@ -19,6 +18,8 @@ pub struct Error(Box<Kind>);
 #[derive(Debug)]
 pub(crate) enum Kind {
     Client(client::Error),
+    /// What is remembered on the target, or its origins.
+    State(state::Error),
     /// A table of the stream does not fit the target's.
     Mapping {
         error: MappingError,
@@ -61,34 +62,10 @@ pub(crate) enum Kind {
         xid: Xid,
         finished_at: Lsn,
     },
-    /// The same subscription runs elsewhere.
-    InUse {
-        name: String,
-        holder: String,
-    },
     /// Changes put aside on disk could not be read back.
     PutAside(std::io::Error),
-    /// A session that is not ours has the origin.
-    Held {
-        origin: String,
-        name: String,
-        pid: i32,
-        /// The session's own words for itself; may be empty.
-        who: String,
-    },
     /// The role may not set `session_replication_role`.
     NotReplica,
-    /// Our tables are not as we made them.
-    Damaged(client::Error),
-    /// An origin of our name, without our row.
-    OriginTaken {
-        origin: String,
-        name: String,
-    },
-    OriginGone {
-        origin: String,
-        name: String,
-    },
     /// The table that was to join was forgotten meanwhile.
     Forgotten {
         table: String,
@@ -155,11 +132,8 @@ impl Error {
     #[must_use]
     pub fn is_refused(&self) -> bool {
         match &*self.0 {
-            Kind::NotReplica
-            | Kind::Damaged(_)
-            | Kind::OriginTaken { .. }
-            | Kind::OriginGone { .. }
-            | Kind::InUse { .. } => true,
+            Kind::NotReplica => true,
+            Kind::State(error) => error.is_refused(),
             Kind::Client(error) => {
                 error.is_configuration()
                     || error.is_authentication()
@@ -173,7 +147,7 @@ impl Error {
     /// Another process applies the same subscription.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
-        matches!(&*self.0, Kind::InUse { .. })
+        matches!(&*self.0, Kind::State(error) if error.is_in_use())
     }
 
     /// The commit LSN of the transaction that could not be applied, as
@@ -240,6 +214,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             Kind::Client(error) => write!(f, "{error}"),
+            Kind::State(error) => error.fmt(f),
             Kind::Mapping { error, transaction } => {
                 error.fmt(f)?;
                 transaction.iter().try_for_each(|(xid, finished_at)| {
@@ -283,36 +258,10 @@ impl fmt::Display for Error {
                 write!(f, "changes cannot be put aside in the spool directory, or read back from it: {error}; the source sends \
                      them again")
             }
-            Kind::InUse { name, holder } => write!(
-                f,
-                "subscription \"{name}\" is already being applied to this target by {holder}; \
-                 stop that one first, or choose another --subscription"
-            ),
-            Kind::Held { origin, name, pid, who } => write!(
-                f,
-                "replication origin \"{origin}\" of subscription \"{name}\" is held by process {pid}{who} on the \
-                 target, so that nothing can be applied; end it: SELECT pg_terminate_backend({pid})"
-            ),
             Kind::NotReplica => f.write_str(
                 "the target's role may not set session_replication_role, so its triggers and foreign keys would fire \
                  a second time for replicated changes; give it the right, by the GRANT that is printed by pgsluice check (15 and \
                  later), use a superuser, or accept it with --allow-triggers",
-            ),
-            Kind::Damaged(error) => write!(
-                f,
-                "schema \"{STATE_SCHEMA}\" on the target is damaged, or belongs to something else: {error}; restore \
-                 it, or give up what it knows: pgsluice drop --force, DROP SCHEMA {STATE_SCHEMA} CASCADE, and copy \
-                 again"
-            ),
-            Kind::OriginTaken { origin, name } => write!(
-                f,
-                "replication origin \"{origin}\" exists on the target, but this database knows no subscription \
-                 \"{name}\": another database of the cluster uses the name; choose another --subscription"
-            ),
-            Kind::OriginGone { origin, name } => write!(
-                f,
-                "replication origin \"{origin}\" of subscription \"{name}\" does not exist on the target any more, \
-                 and with it the record of what was applied; drop the subscription and copy again"
             ),
             Kind::Forgotten { table } => write!(
                 f,
@@ -328,6 +277,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.0 {
             Kind::Client(error) => error.source(),
+            Kind::State(error) => error.source(),
             Kind::Assembly(error) => error.source(),
             Kind::PutAside(error) => Some(error),
             _ => None,
@@ -344,6 +294,15 @@ impl From<Kind> for Error {
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
         Kind::Client(error).into()
+    }
+}
+
+impl From<state::Error> for Error {
+    fn from(error: state::Error) -> Self {
+        match error.into_client() {
+            Ok(client) => client.into(),
+            Err(error) => Kind::State(error).into(),
+        }
     }
 }
 

@@ -38,6 +38,8 @@ use client::{PipelineResult, SqlState, Wire};
 use conflict::{Conflict, ConflictType, Treatment};
 use proto::frame::ServerError;
 use rustc_hash::{FxHashMap, FxHashSet};
+use sending::{Sending, run};
+use state::{ABORT_MOVES_ORIGIN, statements};
 use txn::{Begin, Op};
 
 use crate::activity::{self, Doing};
@@ -54,11 +56,9 @@ use crate::settled::Originals;
 use crate::shape::{Shape, plain};
 use crate::shared::Shared;
 use crate::sizes::Sizes;
-use crate::state::ABORT_MOVES_ORIGIN;
 use crate::statement::{Parameters, Statement, plain_statement};
 use crate::table::{Path, Table};
 use crate::write::{Writer, Writing, truncate};
-use sending::{Sending, run};
 
 /// How often a transaction that met a deadlock or a serialization failure is
 /// tried again before the pipeline starts anew.
@@ -96,9 +96,9 @@ pub(crate) struct Executor {
     check_deferred: Statement,
     /// Stores progress where the origin's cannot be trusted.
     write_progress: Arc<Shape>,
-    /// Stores a stretch, where transactions commit out of order.
-    write_stretch: Arc<Shape>,
-    /// Where the stretch begins that the next target transaction holds.
+    /// Stores a range, where transactions commit out of order.
+    write_range: Arc<Shape>,
+    /// Where the range begins that the next target transaction holds.
     since: Lsn,
     pub(crate) shared: Arc<Shared>,
     /// Counts of the parts of an open target transaction.
@@ -141,17 +141,11 @@ enum Setback {
 impl Executor {
     pub(crate) fn new(wire: Wire, writer: Writer, identity: &Identity, shared: Arc<Shared>) -> Self {
         let statement = |name: &str, sql: &str| plain_statement(Arc::new(plain(name, sql)));
-        let subscription = base::quote_literal(&identity.subscription);
-        let clear = format!("UPDATE pgsluice.subscription SET skip_lsn = NULL WHERE name = {subscription}");
-        let write =
-            format!("INSERT INTO pgsluice.progress (subscription, applied_lsn) VALUES ({subscription}, $1)");
-        let mut write_progress = plain("progress", &write);
+        let subscription = identity.subscription.as_str();
+        let mut write_progress = plain("progress", &statements::write_progress(subscription, "$1"));
         write_progress.parameter_types = vec![PG_LSN];
-        let write = format!(
-            "INSERT INTO pgsluice.ahead (subscription, since_lsn, applied_lsn) VALUES ({subscription}, $1, $2)"
-        );
-        let mut write_stretch = plain("stretch", &write);
-        write_stretch.parameter_types = vec![PG_LSN, PG_LSN];
+        let mut write_range = plain("stretch", &statements::write_range(subscription));
+        write_range.parameter_types = vec![PG_LSN, PG_LSN];
         Executor {
             wire,
             subscription: identity.subscription.clone(),
@@ -163,10 +157,10 @@ impl Executor {
             release: statement("release", "RELEASE SAVEPOINT pgsluice_chunk"),
             rollback_to: statement("rollback_to", "ROLLBACK TO SAVEPOINT pgsluice_chunk"),
             rollback: statement("rollback", "ROLLBACK"),
-            clear_skip: statement("clear_skip", &clear),
+            clear_skip: statement("clear_skip", &statements::clear_skip(subscription)),
             check_deferred: statement("check_deferred", "SET CONSTRAINTS ALL IMMEDIATE"),
             write_progress: Arc::new(write_progress),
-            write_stretch: Arc::new(write_stretch),
+            write_range: Arc::new(write_range),
             since: Lsn::INVALID,
             activity: shared.counters.activity.session(),
             shared,
@@ -494,14 +488,7 @@ impl Executor {
                 self.apply_part(chunk).await?;
             }
         }
-        let sql = format!(
-            "UPDATE pgsluice.copied_table SET finished = true, {} \
-             WHERE subscription = {} AND schema_name = {} AND table_name = {} AND replaced IS NULL",
-            since.columns(),
-            base::quote_literal(&self.subscription),
-            base::quote_literal(&table.0),
-            base::quote_literal(&table.1)
-        );
+        let sql = statements::join_table(&self.subscription, &table, &since);
         let joined = plain_statement(Arc::new(plain("", &sql)));
         // The last target transaction may have stored the same position. Nothing else is under way.
         self.since = self.shared.stored();
@@ -594,7 +581,7 @@ impl Executor {
             statements.push(&self.clear_skip);
         }
         let row = match relaxed {
-            true => Some(row_of(&self.write_stretch, &[self.since, end.commit.end_lsn])),
+            true => Some(row_of(&self.write_range, &[self.since, end.commit.end_lsn])),
             false if self.wire.version().major() >= ABORT_MOVES_ORIGIN => {
                 Some(row_of(&self.write_progress, &[end.commit.end_lsn]))
             }

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use base::Oid;
 use proto::pgoutput::{Column, Tuple};
 use rustc_hash::FxHasher;
+use schedule::{Footprint, KeyFilter, Late, Touched, Units};
 use txn::Op;
 
 use crate::batch::Change;
 use crate::fold::{Fold, Net};
 use crate::plan::{Plan, Stage, Step, Tables};
-use crate::schedule::{Filter, Footprint, Late, Touched, Units};
 use crate::table::{Collisions, Path, Table};
 
 impl Plan {
@@ -128,7 +128,7 @@ fn keys_of(table: &Table, others: &[Vec<usize>], op: &Op, take: &mut dyn FnMut(u
 pub(crate) struct Gathering {
     /// In the order of their roots' first changes.
     tables: Vec<(Oid, u64, Extent)>,
-    filter: Filter,
+    filter: KeyFilter,
     everything: bool,
 }
 

@@ -29,16 +29,12 @@ use std::sync::Arc;
 
 use base::Oid;
 use proto::pgoutput::CommitInfo;
+use state::{Parting, Since, TableKey};
 use tokio::sync::{Notify, mpsc, oneshot};
 use txn::Begin;
 
 use crate::batch::{Batch, Change, End};
-use crate::catalog::Since;
-use crate::replaced::Parting;
 use crate::spill::{Spill, Spilled};
-
-/// Schema and name.
-pub type TableKey = (String, String);
 
 /// Changes of a table that wait in memory; more go to the file.
 const MEMORY_MAX: usize = 1024 * 1024;

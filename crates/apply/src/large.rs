@@ -13,11 +13,11 @@
 use std::fs::File;
 use std::io;
 
+use schedule::Footprint;
 use txn::Begin;
 
 use crate::batch::{Batch, Digest};
 use crate::footprint::Gathering;
-use crate::schedule::Footprint;
 use crate::spill::{Spill, Spilled};
 
 /// As it grows.

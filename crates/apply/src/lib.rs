@@ -8,9 +8,7 @@
 //!                 catalog           +-- the changes as they came --> exact replay
 //! ```
 //! [`Target::attach`] passes the fences and reads how far the target is,
-//! [`apply`] takes the stream from there. [`State`] is what is remembered on
-//! the target, [`flush_continuously`] turns "applied" into "may be
-//! confirmed".
+//! [`apply`] takes the stream from there. What is remembered on the target is `state`'s.
 
 mod activity;
 mod applier;
@@ -20,13 +18,10 @@ mod catalog;
 mod catalogue;
 mod conflict_log;
 mod counters;
-mod crew;
-mod early;
 mod error;
 mod executor;
 mod explain;
 mod fit;
-mod flusher;
 mod fold;
 mod footprint;
 mod gate;
@@ -34,38 +29,29 @@ mod holder;
 mod join;
 mod large;
 mod lock_watch;
+mod open_transaction;
 mod plan;
 mod prefetch;
-mod reach;
-mod replaced;
 mod runaway;
-mod schedule;
 mod search;
 mod settled;
 mod shape;
 mod shared;
 mod sizes;
 mod spill;
-mod state;
 mod statement;
 mod table;
 mod target;
+mod workers;
 mod write;
 
 pub use activity::{Activity, Doing, InHand};
 pub use applier::{CommitOrder, Feed, Options, SourceTypes, apply, sessions};
-pub use catalog::{JoinedTables, Since};
 pub use catalogue::catalogue;
 pub use conflict_log::ConflictLog;
 pub use counters::Counters;
 pub use error::Error;
-pub use flusher::{flush_continuously, flush_now};
 pub use gate::{Advance, Gate, Hold, HoldError};
-pub use join::{Ended, JoinRequests, Joins, TableKey, joins};
+pub use join::{Ended, JoinRequests, Joins, joins};
 pub use prefetch::{Mode as PrefetchMode, Options as PrefetchOptions, PrefetchFigures};
-pub use reach::Reached;
-pub use replaced::{CopiedFrom, Parting};
-pub use state::{
-    CopiedTable, PartitionRow, STATE_SCHEMA, STATE_SCHEMA_SQL, State, SubscriptionRow, Suspicion,
-};
 pub use target::{Backends, Target};

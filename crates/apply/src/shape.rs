@@ -19,6 +19,7 @@ pub(crate) mod bags;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use bags::Finding;
 use base::Oid;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -27,7 +28,6 @@ use crate::holder::Element;
 use crate::search::{self, Search};
 use crate::sizes::LARGE;
 use crate::table::{Column, Lookup, Table, TargetColumn};
-use bags::Finding;
 
 const TEXT: Oid = Oid(25);
 const TEXT_ARRAY: Oid = Oid(1009);

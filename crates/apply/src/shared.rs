@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress};
+use schedule::RangeTracker;
 
 use crate::batch::{Digest, End, Tally};
 use crate::counters::{Counters, add};
 use crate::fit::Fit;
-use crate::reach::Reach;
 
 /// See the module.
 pub(crate) struct Shared {
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     /// What one costs of the transactions that each stay one.
     pub(crate) kept: Arc<Kept>,
     /// How far the target is, where transactions commit out of order.
-    reach: Option<Mutex<Reach>>,
+    reach: Option<Mutex<RangeTracker>>,
     /// Tells the planner that a table of the target has changed.
     tables_changed: Arc<AtomicBool>,
 }
@@ -81,7 +81,7 @@ impl Shared {
 
     /// The same where transactions commit out of order, behind `prefix`.
     pub(crate) fn relaxed(self, prefix: Lsn) -> Shared {
-        Shared { reach: Some(Mutex::new(Reach::new(prefix))), ..self }
+        Shared { reach: Some(Mutex::new(RangeTracker::new(prefix))), ..self }
     }
 
     /// The same; `changed` hears of tables that have changed.
@@ -99,7 +99,7 @@ impl Shared {
         self.reach.is_some()
     }
 
-    fn reach(&self) -> Option<MutexGuard<'_, Reach>> {
+    fn reach(&self) -> Option<MutexGuard<'_, RangeTracker>> {
         self.reach.as_ref().map(|reach| reach.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

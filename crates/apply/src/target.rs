@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64};
 
 use client::{ConnInfo, SqlState, Wire};
+use schedule::CommittedRanges;
+use state::{JoinedTables, State, is_without_room};
 
 use crate::applier::Options;
-use crate::catalog::{Catalog, JoinedTables};
+use crate::catalog::Catalog;
 use crate::error::{Error, Kind};
 use crate::lock_watch::LockWatch;
-use crate::reach::Reached;
-use crate::state::{State, is_without_room};
 
 /// A target that is attached and may be applied to.
 pub struct Target {
     pub(crate) sessions: Sessions,
     pub(crate) catalog: Catalog,
     /// How far the target is.
-    pub(crate) reached: Reached,
+    pub(crate) reached: CommittedRanges,
 }
 
 /// The sessions that apply; at least one.
@@ -130,7 +130,7 @@ impl Target {
                     wires.push(wire);
                     pids.push(pid);
                 }
-                Err(error) if is_without_room(&error) => {
+                Err(error) if is_without_room(error.sqlstate()) => {
                     tracing::warn!(
                         "{} of {wanted} sessions that apply, because the target has no room for more: {error}",
                         wires.len()
@@ -160,7 +160,7 @@ impl Target {
 
     /// What is on the target and flushed.
     #[must_use]
-    pub fn reached(&self) -> &Reached {
+    pub fn reached(&self) -> &CommittedRanges {
         &self.reached
     }
 }

@@ -27,9 +27,9 @@ mod skip;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use apply::Reached;
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{ConnInfo, Session, SqlState};
+use schedule::CommittedRanges;
 use serde::Serialize;
 use source::slot::{drop_slot, slot_state};
 use tokio_postgres::types::PgLsn;
@@ -297,17 +297,17 @@ async fn reached(
     target: &Session,
     name: &SubscriptionName,
     applied: Option<&str>,
-) -> Result<Reached, tokio_postgres::Error> {
+) -> Result<CommittedRanges, tokio_postgres::Error> {
     let prefix = applied.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
     // An older version made no such table.
     let there = target.query_one("SELECT pg_catalog.to_regclass('pgsluice.ahead') IS NOT NULL", &[]).await?;
     if !there.get::<_, bool>(0) {
-        return Ok(Reached::new(prefix, Vec::new()));
+        return Ok(CommittedRanges::new(prefix, Vec::new()));
     }
     let sql = "SELECT since_lsn, applied_lsn FROM pgsluice.ahead WHERE subscription = $1";
     let rows = target.query(sql, &[&name.as_str()]).await?;
     let lsn = |row: &tokio_postgres::Row, at| Lsn::new(row.get::<_, PgLsn>(at).into());
-    Ok(Reached::new(prefix, rows.iter().map(|row| (lsn(row, 0), lsn(row, 1))).collect()))
+    Ok(CommittedRanges::new(prefix, rows.iter().map(|row| (lsn(row, 0), lsn(row, 1))).collect()))
 }
 
 /// End of WAL as a server knows it, primary or standby.

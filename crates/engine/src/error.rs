@@ -255,6 +255,12 @@ impl From<apply::Error> for Error {
     }
 }
 
+impl From<state::Error> for Error {
+    fn from(error: state::Error) -> Self {
+        apply::Error::from(error).into()
+    }
+}
+
 impl From<output::Error> for Error {
     fn from(error: output::Error) -> Self {
         Kind::Decode(error).into()

@@ -20,10 +20,11 @@
 //! without recovery onto a new timeline, and that wrote past our position
 //! before we looked.
 
-use apply::{Reached, State, SubscriptionRow};
 use base::Lsn;
 use client::{Session, Wire};
+use schedule::CommittedRanges;
 use source::slot;
+use state::{State, SubscriptionRow};
 
 use crate::Error;
 use crate::refusal::Refusal;
@@ -44,7 +45,7 @@ pub(crate) async fn start_position(
     source: &Session,
     state: &State,
     row: &SubscriptionRow,
-    (reached, copied): (&Reached, Lsn),
+    (reached, copied): (&CommittedRanges, Lsn),
 ) -> Result<Lsn, Error> {
     // Again: a copy may have come since the first look.
     let identity = slot::identify_system(wire).await?;

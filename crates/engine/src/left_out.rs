@@ -21,10 +21,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use apply::TableKey;
 use base::Lsn;
 use client::Session;
 use output::{PublishedTable, TakesPart};
+use state::TableKey;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::decoding::{Ask, AtPlace};

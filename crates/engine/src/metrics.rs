@@ -402,10 +402,10 @@ mod tests {
         assert!(has(&status, r#"pgsluice_consistent{subscription="orders"} 0"#));
         assert!(!lines(&status).contains("pgsluice_catching_up_bytes{"));
         status.set_progress(Arc::new(base::Progress::starting_at(base::Lsn::new(100))));
-        let since = apply::Since::from(base::Lsn::new(300));
+        let since = state::Since::from(base::Lsn::new(300));
         let (schema, table) = ("public".to_owned(), "late".to_owned());
         let (source_oid, replaced) = (None, None);
-        let late = apply::CopiedTable {
+        let late = state::CopiedTable {
             schema,
             table,
             since: Some(since),

@@ -2,7 +2,7 @@
 //! flows: what is done to a leaf as a table never comes.
 //!
 //! ```text
-//!   look: leaves on the source, beside those of the last look (apply::PartitionRow)
+//!   look: leaves on the source, beside those of the last look (state::PartitionRow)
 //!     came         --> suspicion gained   \
 //!     went         --> suspicion lost      >--> probe --> the ends agree: forgotten
 //!     another file --> suspicion emptied  /          \--> differ: told, until they agree
@@ -25,17 +25,17 @@ mod remedy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apply::{PartitionRow, State, Suspicion};
 use base::Lsn;
 use client::{Session, SqlState};
+use probe::{Outcome, Probe};
 use source::publication::{self, PublishedTable};
+use state::{PartitionRow, State, Suspicion};
 use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::pipeline::Attempt;
 use crate::settings::Origin;
 use crate::status::DifferingPartition;
-use probe::{Outcome, Probe};
 
 /// How long probes may take at one look; the others follow at the next.
 const PROBES_AT_ONCE: Duration = Duration::from_secs(2);
@@ -138,7 +138,7 @@ impl Partitions {
         let published = publication::inspect(source, &attempt.settings.publications).await?;
         let copied = state.copied_tables().await?;
         let joined = |table: &PublishedTable| {
-            let own = |row: &&apply::CopiedTable| {
+            let own = |row: &&state::CopiedTable| {
                 (&row.schema, &row.table) == (&table.name.schema, &table.name.name)
             };
             copied.iter().find(own).is_some_and(|row| row.finished)

@@ -27,7 +27,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apply::{JoinedTables, Joins, State, SubscriptionRow, TableKey, Target};
+use apply::{Joins, Target};
 use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use copy::CopyJob;
@@ -36,6 +36,7 @@ use source::publication::{self, Generated, PublishedTable, TableName, TargetTabl
 use source::segments::Lineage;
 use source::slot::{self, Fork, SlotState, SystemIdentity};
 use source::stream::{Heard, QUEUE_BLOCKS};
+use state::{JoinedTables, State, SubscriptionRow, TableKey};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -617,7 +618,7 @@ impl Attempt<'_> {
             workers: settings.max_parallel_apply_workers_per_subscription,
             commit_order: settings.commit_order,
             streaming: settings.streaming,
-            copied_from: apply::CopiedFrom::default(),
+            copied_from: state::CopiedFrom::default(),
             skip_lsn,
             gate: Arc::clone(self.status.gate()),
             prefetch: Some(apply::PrefetchOptions {
@@ -699,9 +700,9 @@ impl Flow {
                 return Err(applier_end((&mut self.applying).await));
             }
             ended = &mut self.applying => return Err(applier_end(ended)),
-            failed = apply::flush_continuously(&self.state, &self.progress) => {
+            failed = state::flush_continuously(&self.state, &self.progress) => {
                 let Err(error) = failed else { return Ok(()) };
-                return Err(self.reason(error).await);
+                return Err(self.reason(error.into()).await);
             }
             // Also while nothing is asked.
             error = lost => return Err(self.reason(error.into()).await),
@@ -729,7 +730,7 @@ impl Flow {
             tracing::warn!("while stopping: {}", base::with_causes(&error));
             return Ok(());
         }
-        apply::flush_now(&self.state, &self.progress).await?;
+        state::flush_now(&self.state, &self.progress).await?;
         // The source may be gone; it will be told next time.
         let _ = tokio::time::timeout(FAREWELL, self.stream.finish(&self.progress)).await;
         Ok(())

@@ -6,12 +6,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use apply::{STATE_SCHEMA, Since};
 use async_trait::async_trait;
-use base::{Lsn, Oid, PgSnapshot, SubscriptionName, quote_literal};
+use base::{Lsn, Oid, PgSnapshot, SubscriptionName};
 use client::Wire;
 use copy::{CopyRecord, Recorded};
 use source::publication::TableName;
+use state::{Since, statements};
 
 pub(crate) struct Record {
     pub(crate) subscription: SubscriptionName,
@@ -26,16 +26,6 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The condition that finds `table`'s row.
-    fn row(&self, table: &TableName) -> String {
-        format!(
-            "subscription = {} AND schema_name = {} AND table_name = {}",
-            quote_literal(self.subscription.as_str()),
-            quote_literal(&table.schema),
-            quote_literal(&table.name)
-        )
-    }
-
     /// What is copied, and what is not in the copy, as columns of the table's row.
     fn since(&self, table: &TableName, consistent_point: Lsn) -> String {
         let since = Since { lsn: consistent_point, snapshot: self.snapshot.clone() }.columns();
@@ -44,16 +34,15 @@ impl Record {
     }
 
     async fn set(&self, target: &mut Wire, table: &TableName, values: &str) -> Result<(), client::Error> {
-        let row = self.row(table);
-        target.query(&format!("UPDATE {STATE_SCHEMA}.copied_table SET {values} WHERE {row}")).await.map(drop)
+        let sql = statements::set_copied_table(&self.subscription, (&table.schema, &table.name), values);
+        target.query(&sql).await.map(drop)
     }
 }
 
 #[async_trait]
 impl CopyRecord for Record {
     async fn state(&self, target: &mut Wire, table: &TableName) -> Result<Recorded, client::Error> {
-        let row = self.row(table);
-        let sql = format!("SELECT finished::text, begun::text FROM {STATE_SCHEMA}.copied_table WHERE {row}");
+        let sql = statements::read_copied_table(&self.subscription, (&table.schema, &table.name));
         let rows = target.query(&sql).await?;
         let is = |at: usize| {
             rows.first().and_then(|row| row.get(at)).and_then(|value| value.as_deref()) == Some("true")

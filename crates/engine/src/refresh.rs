@@ -28,11 +28,12 @@ mod replaced;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use apply::{CopiedTable, Joins, Since, State, TableKey};
+use apply::Joins;
 use base::{Lsn, Oid};
 use client::Session;
 use copy::CopyJob;
 use source::publication::{self, PublishedTable, TableName};
+use state::{CopiedTable, Since, State, TableKey};
 
 use self::replaced::{Apart, written};
 use crate::OnTableReplaced;
@@ -428,7 +429,7 @@ impl<'a> Refreshing<'a> {
         if joined.is_err() {
             for (key, _) in tables {
                 let recorded = self.state.copied_tables().await?;
-                let is_joined = |table: &apply::CopiedTable| {
+                let is_joined = |table: &state::CopiedTable| {
                     table.finished && (&table.schema, &table.table) == (&key.0, &key.1)
                 };
                 if !recorded.iter().any(is_joined) {
@@ -532,7 +533,7 @@ async fn published_digest(source: &Session, publications: &[String]) -> Result<S
 
 /// The tables that an earlier process left unfinished after the first copy
 /// was over: they join while the stream flows.
-pub(crate) fn is_late(row: Option<&apply::SubscriptionRow>) -> bool {
+pub(crate) fn is_late(row: Option<&state::SubscriptionRow>) -> bool {
     row.is_some_and(|row| match (row.confirmed_lsn, row.consistent_point) {
         (Some(confirmed), Some(began)) => confirmed > began,
         _ => false,
@@ -545,7 +546,7 @@ mod tests {
 
     #[test]
     fn the_first_copy_is_over_when_something_was_confirmed_behind_it() {
-        let row = |confirmed: Option<u64>, began: Option<u64>| apply::SubscriptionRow {
+        let row = |confirmed: Option<u64>, began: Option<u64>| state::SubscriptionRow {
             source_sysid: "1".into(),
             source_timeline: 1,
             consistent_point: began.map(Lsn::new),

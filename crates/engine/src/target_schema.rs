@@ -10,11 +10,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apply::{STATE_SCHEMA_SQL, State};
 use base::Lsn;
 use client::Session;
 use schema::{Build, PgDump, Schema};
 use source::publication::{self, PublishedTable, TableName, TargetTable};
+use state::{STATE_SCHEMA_SQL, State};
 
 use crate::refusal::Refusal;
 use crate::{Error, Phase, Settings, Status};

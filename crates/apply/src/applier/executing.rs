@@ -52,10 +52,10 @@ pub(super) fn start(
                 relaxed,
                 starts,
             };
-            let crew = Crew::new(parts);
+            let workers = Workers::new(parts);
             tokio::spawn(async move {
                 let _watching = watching;
-                crew.run(queue).await
+                workers.run(queue).await
             })
         }
     }

@@ -1,11 +1,11 @@
 //! What the planner does for tables that are to join the stream.
 
+use state::{Parting, TableKey};
 use tokio::sync::mpsc;
 
 use super::{Planning, Work};
 use crate::error::Error;
-use crate::join::{Join, Request, TableKey};
-use crate::replaced::Parting;
+use crate::join::{Join, Request};
 
 impl Planning {
     pub(super) fn take_request(&mut self, request: Request) {

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::{Lsn, Oid, SubscriptionName};
+use state::{CopiedFrom, TableKey};
 
 use crate::gate::Gate;
-use crate::join::TableKey;
 use crate::prefetch::Options as PrefetchOptions;
-use crate::replaced::CopiedFrom;
 
 /// A batch is full at this share of what is written at once: the rest is for
 /// what is settled. It is also how large a part of a large transaction is.

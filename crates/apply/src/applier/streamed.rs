@@ -1,4 +1,4 @@
-//! What the planner does for a transaction that is executed while it comes ([`crate::early`]).
+//! What the planner does for a transaction that is executed while it comes ([`crate::open_transaction`]).
 
 use base::{Lsn, Xid};
 use tokio::sync::mpsc;
@@ -6,9 +6,9 @@ use txn::{Begin, Event, Notice};
 
 use super::{Planning, Work};
 use crate::batch::Digest;
-use crate::early::{Mapped, Told};
 use crate::error::{Error, Kind};
 use crate::join::Part;
+use crate::open_transaction::{Mapped, Told};
 
 impl Planning {
     /// Lets a worker execute what has come of a streamed transaction.

@@ -364,10 +364,7 @@ impl Executor {
     /// Makes it anew, with a branch for all that came; false if that cannot be.
     async fn make_procedure(&mut self) -> Result<bool, Error> {
         self.procedure.made = None;
-        let progress = format!(
-            "INSERT INTO pgsluice.progress (subscription, applied_lsn) VALUES ({}, ($2)[pgsluice_end])",
-            base::quote_literal(&self.subscription)
-        );
+        let progress = statements::write_progress(&self.subscription, "($2)[pgsluice_end]");
         let old = self.procedure.rename();
         let create = plain("", &self.procedure.text(&progress));
         let drop = old.map(|old| plain("", &format!("DROP PROCEDURE IF EXISTS pg_temp.{old}")));
@@ -387,11 +384,7 @@ impl Executor {
 
     /// Where on the source the last transaction ended that this session has committed.
     async fn reached(&mut self) -> Result<Lsn, Error> {
-        let subscription = base::quote_literal(&self.subscription);
-        let sql = format!(
-            "SELECT applied_lsn FROM pgsluice.progress WHERE subscription = {subscription} \
-             ORDER BY applied_lsn DESC LIMIT 1"
-        );
+        let sql = statements::last_progress(&self.subscription);
         let statement = plain_statement(Arc::new(plain("reached", &sql)));
         let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
         if let Some(error) = result.error {

@@ -15,7 +15,7 @@ use proto::pgoutput::{Relation, RelationColumn, ReplicaIdentity};
 use testkit::{Cluster, Major};
 
 use crate::bag::Mask;
-use crate::catalog::{Catalog, JoinedTables};
+use crate::catalog::Catalog;
 use crate::prefetch;
 use crate::shape::{Kind, Shape, Shapes, bags};
 use crate::sizes::{answer, question};
@@ -393,7 +393,7 @@ async fn map(url: &str, sample: &Sample) -> Arc<Table> {
     let identity = if sample.key.is_empty() { ReplicaIdentity::Full } else { ReplicaIdentity::Default };
     let columns = rows.iter().map(column).collect();
     let relation = Relation { id: Oid(1), namespace: "public".into(), name: "t".into(), identity, columns };
-    let catalog = Catalog::new(session, JoinedTables::new(), false);
+    let catalog = Catalog::new(session, state::JoinedTables::new(), false);
     let target = catalog.target("public", "t").await.expect("a table");
     Arc::new(Table::map(1, Arc::new(relation), &target).expect("a mapping"))
 }

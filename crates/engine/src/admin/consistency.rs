@@ -1,8 +1,8 @@
 //! Whether the target of a subscription that does not run is at a commit of the source.
 
-use apply::CopiedTable;
 use base::{Lsn, SubscriptionName};
 use client::Session;
+use state::CopiedTable;
 use tokio_postgres::types::PgLsn;
 
 use crate::CatchingUp;

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use apply::{State, SubscriptionRow};
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{ConnInfo, Replication, Session, Wire};
+use state::{State, SubscriptionRow};
 
 use super::native::{native_origin, native_position, tables};
 use super::{Adoption, Failed, ORIGIN_BOUND, Outcome, POLL, adoption, target_session, wait_for_slot};

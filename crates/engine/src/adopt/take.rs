@@ -1,9 +1,9 @@
 //! Taking over: `adopt`, T1 and T2.
 
-use apply::State;
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{Replication, Session, SqlState, Wire};
 use source::slot;
+use state::State;
 
 use super::native::{
     Which, acceptable, may_hand_back, native, native_position, ready_tables, tables, wait_for_workers,
@@ -96,7 +96,7 @@ async fn take(
 ) -> Result<(), Failed> {
     let major = target.version().major();
     let transaction = target.transaction().await?;
-    for (table, sql) in [("copied_table", apply::STATE_SCHEMA_SQL), ("adopted", TABLE)] {
+    for (table, sql) in [("copied_table", state::STATE_SCHEMA_SQL), ("adopted", TABLE)] {
         let there = format!("SELECT pg_catalog.to_regclass('pgsluice.{table}') IS NOT NULL");
         if !transaction.query_one(&there, &[]).await?.get::<_, bool>(0) {
             transaction.batch_execute(sql).await?;

@@ -12,10 +12,10 @@
 //! away there; one that only the target has was not deleted by the stream. Rows
 //! are found by the replica identity, or by all values as text without one.
 
-use apply::{PartitionRow, Suspicion};
 use base::{Lsn, quote_ident, quote_literal};
 use client::{Session, SqlState};
 use source::publication::{PublishedTable, ReplicaIdentity, TableName};
+use state::{PartitionRow, Suspicion};
 
 use super::{applied, remedy};
 use crate::error::Error;

@@ -1,9 +1,9 @@
 //! The statements that make both ends agree on a partition, with its names.
 
-use apply::{PartitionRow, Suspicion};
 use base::quote_ident;
 use client::Session;
 use source::publication::TableName;
+use state::{PartitionRow, Suspicion};
 
 use crate::error::Error;
 

@@ -8,15 +8,15 @@
 //! catalog since (`catalog_xmin`), and the catalogs that are kept for a `wal`
 //! source are of a place before. Where neither does, a replacement without a
 //! change of the old table since cannot be excluded, and that is said. Where
-//! there is such a change, the stream shows it ([`apply::Parting`]).
+//! there is such a change, the stream shows it ([`state::Parting`]).
 
 use std::collections::HashMap;
 
-use apply::{CopiedFrom, CopiedTable, State, TableKey};
 use base::{Oid, SubscriptionName, Xid};
 use catalog::Catalog;
 use client::Session;
 use source::publication::PublishedTable;
+use state::{CopiedFrom, CopiedTable, State, TableKey};
 
 use super::{Attempt, Ends};
 use crate::decoding::Restart;

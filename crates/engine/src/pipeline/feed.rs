@@ -12,7 +12,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apply::TableKey;
 use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
@@ -22,6 +21,7 @@ use proto::replication::PgoutputOptions;
 use source::segments::Lineage;
 use source::slot::{self, NewSlot, SlotState};
 use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
+use state::TableKey;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;

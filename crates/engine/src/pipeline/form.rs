@@ -4,9 +4,9 @@
 //! column allows it and the target has, or lets us make, what arrays are applied with; else text, and `status` says which
 //! column it is for. `--binary on` fails instead.
 
-use apply::State;
 use base::PgVersion;
 use source::publication::{self, BinaryRefusal, PublishedTable, TargetTable};
+use state::State;
 
 use super::{Attempt, Ends};
 use crate::Binary;

@@ -28,7 +28,7 @@
 
 use std::sync::Arc;
 
-use apply::{TableKey, Target};
+use apply::Target;
 use base::crash_phases::{self, Phase as Doing};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
@@ -36,6 +36,7 @@ use client::{Replication, Wire};
 use output::{Lost, Survey, TakesPart};
 use source::slot;
 use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
+use state::TableKey;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};

@@ -11,11 +11,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apply::{Since, State};
 use base::Lsn;
 use base::crash_phases::{self, Phase};
 use client::{Replication, Session, SnapshotText, Wire};
 use source::slot::{self, CreatedSlot, NewSlot};
+use state::{Since, State};
 use tokio_postgres::types::PgLsn;
 
 use super::feed::LOOK_WAIT_MAX;

@@ -6,7 +6,7 @@
 //!                 '-- what came before -----'                          |
 //!                     is applied                      copied and joins, as a new table does
 //! ```
-//! The stream leaves a table out by itself, at the first change that is not for it ([`apply::Parting`]). A look finds what has
+//! The stream leaves a table out by itself, at the first change that is not for it ([`state::Parting`]). A look finds what has
 //! no change: it compares OIDs, tells at once, and waits until the target has come to where the source was then, so that the
 //! last changes of the old table still come.
 //!
@@ -14,10 +14,10 @@
 
 use std::collections::BTreeMap;
 
-use apply::{CopiedTable, Parting, State, TableKey};
 use base::{Lsn, Oid, quote_ident};
 use client::Session;
 use source::publication::{self, PublishedTable, TableName};
+use state::{CopiedTable, Parting, State, TableKey};
 
 use super::{Refreshing, WRITTEN, key};
 use crate::error::Error;

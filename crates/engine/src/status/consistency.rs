@@ -20,9 +20,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use apply::{CopiedTable, TableKey};
 use base::{Lsn, PgTimestamp};
 use serde::{Deserialize, Serialize};
+use state::{CopiedTable, TableKey};
 
 use super::{Phase, Status};
 
@@ -283,8 +283,8 @@ impl Status {
 mod tests {
     use std::sync::Arc;
 
-    use apply::Since;
     use base::Progress;
+    use state::Since;
 
     use super::*;
 

@@ -6,8 +6,9 @@
 
 use tokio_postgres::types::ToSql;
 
-use super::{STATE_SCHEMA_SQL, State};
 use crate::error::Error;
+use crate::schema::STATE_SCHEMA_SQL;
+use crate::state::State;
 
 /// Where it is missing, the state is an older version's.
 const IS_THERE: &str = "SELECT pg_catalog.to_regclass('pgsluice.partition') IS NOT NULL";

@@ -1,16 +1,16 @@
 //! What the target remembers of the relations that tables were copied from:
-//! see [`crate::replaced`].
+//! see [`crate::copied_from`].
 
 use base::Oid;
 
-use super::State;
+use crate::copied_from::Parting;
 use crate::error::Error;
-use crate::join::TableKey;
-use crate::replaced::Parting;
+use crate::since::TableKey;
+use crate::state::State;
 
 /// $1 subscription, $2 schema, $3 name, $4 why. Its rows are not what the source has, and not rows of an attempt of ours
 /// that may be removed unasked.
-pub(crate) const LEAVE_OUT: &str = "\
+pub const LEAVE_OUT: &str = "\
 UPDATE pgsluice.copied_table SET finished = false, begun = false, replaced = $4
  WHERE subscription = $1 AND schema_name = $2 AND table_name = $3";
 

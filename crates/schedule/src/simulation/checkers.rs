@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Footprint, Late, Split, Touched, Units};
+use crate::{Footprint, Late, Split, Touched, Units};
 
 /// Chunks are numbered from 1 in the order of the source.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Pushed(u64, Footprint),
     /// Executed before its turn, but for what is late.
-    Ahead(u64, Split),
+    Speculated(u64, Split),
     /// Execution as a whole began; with true what it meets may be reported.
     Began(u64, bool),
     /// Executed with so many other transactions open.
@@ -31,7 +31,7 @@ impl Event {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Event::Pushed(..) => "Pushed",
-            Event::Ahead(..) => "Ahead",
+            Event::Speculated(..) => "Speculated",
             Event::Began(..) => "Began",
             Event::Alone(..) => "Alone",
             Event::CommitSent(..) => "CommitSent",
@@ -156,7 +156,7 @@ pub(super) fn dependency(history: &[Event]) -> Result<(), String> {
                     }
                 }
             }
-            Event::Ahead(chunk, split) => {
+            Event::Speculated(chunk, split) => {
                 let Some(Footprint::Tables(tables)) = in_flight.get(chunk) else {
                     return Err(format!("{chunk} is a barrier and was executed ahead"));
                 };
@@ -220,7 +220,11 @@ fn canaries() {
     };
     let whole = Footprint::Tables(vec![Touched { root: base::Oid(1), mapping: 1, units: Units::Whole }]);
     let ahead = |before: Footprint, late: Late| {
-        dependency(&[Event::Pushed(1, before), Event::Pushed(2, on(vec![7, 8])), Event::Ahead(2, vec![late])])
+        dependency(&[
+            Event::Pushed(1, before),
+            Event::Pushed(2, on(vec![7, 8])),
+            Event::Speculated(2, vec![late]),
+        ])
     };
     assert!(ahead(on(vec![9]), Late::Nothing).is_ok());
     assert!(ahead(on(vec![9, 8]), Late::Nothing).is_err());

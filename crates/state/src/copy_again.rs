@@ -6,9 +6,9 @@
 use base::Lsn;
 use tokio_postgres::types::PgLsn;
 
-use super::State;
 use crate::error::Error;
-use crate::join::TableKey;
+use crate::since::TableKey;
+use crate::state::State;
 
 impl State {
     /// These tables, given as schema and name, take part no longer until they have been copied again. With `empties` the copy

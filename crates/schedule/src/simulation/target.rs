@@ -29,7 +29,7 @@ pub(super) enum Done {
 
 impl World {
     fn row(&self, at: usize, key: Key) -> Option<Row> {
-        let own = self.lanes[at].writes.get(&key).copied();
+        let own = self.workers[at].writes.get(&key).copied();
         own.unwrap_or_else(|| self.rows.get(&key).copied())
     }
 
@@ -43,29 +43,30 @@ impl World {
 
     /// Locks what the change is about, or waits; then does it if it fits.
     pub(super) fn execute(&mut self, at: usize, op: Op) -> Done {
-        let (key, who) = (op.key(), Who::Lane(at));
+        let (key, who) = (op.key(), Who::Worker(at));
         let mut wanted = vec![Lock::Row(key)];
         // A value that is taken or freed is others' only when we have ended.
         wanted.extend(self.row(at, key).map(|row| Lock::Unique(key.0, row.1)));
         wanted.extend(op.row().map(|row| Lock::Unique(key.0, row.1)));
-        self.lanes[at].waits_for = None;
+        self.workers[at].waits_for = None;
         for lock in wanted {
             if !self.lock(who, lock) {
-                self.lanes[at].waits_for = Some(lock);
+                self.workers[at].waits_for = Some(lock);
                 return Done::Blocked;
             }
         }
         let present = self.row(at, key).is_some();
         let fits = matches!(op, Op::Insert(..)) != present;
         let taken = |unique| {
-            let keys: BTreeSet<Key> = self.rows.keys().chain(self.lanes[at].writes.keys()).copied().collect();
+            let keys: BTreeSet<Key> =
+                self.rows.keys().chain(self.workers[at].writes.keys()).copied().collect();
             let others = keys.into_iter().filter(|other| other.0 == key.0 && *other != key);
             others.filter_map(|other| self.row(at, other)).any(|row| row.1 == unique)
         };
         if !fits || op.row().is_some_and(|row| taken(row.1)) {
             return Done::No;
         }
-        self.lanes[at].writes.insert(key, op.row());
+        self.workers[at].writes.insert(key, op.row());
         Done::Yes
     }
 
@@ -102,7 +103,7 @@ impl World {
 
     fn waits_for(&self, who: Who) -> Option<Who> {
         let lock = match who {
-            Who::Lane(at) => self.lanes[at].waits_for?,
+            Who::Worker(at) => self.workers[at].waits_for?,
             Who::Local(at) => self.locals[at].waits_for?,
         };
         self.locks.get(&lock).copied()
@@ -115,7 +116,7 @@ impl World {
             if next == from {
                 let victim = cycle[self.random.random_range(0..cycle.len())];
                 return match victim {
-                    Who::Lane(at) => self.fail(at),
+                    Who::Worker(at) => self.fail(at),
                     Who::Local(at) => self.end_local(at),
                 };
             }

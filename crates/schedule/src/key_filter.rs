@@ -14,16 +14,18 @@ const FEW: usize = 100_000;
 const WORDS: usize = 1 << 21;
 const BITS_PER_KEY: u32 = 4;
 
-/// See the module.
+/// A set of keys that never forgets one, and beyond many keys takes some others for its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Filter {
+pub enum KeyFilter {
+    /// The keys themselves.
     Few(FxHashSet<u64>),
+    /// Bits of a Bloom filter.
     Many(Vec<u64>),
 }
 
-impl Default for Filter {
-    fn default() -> Filter {
-        Filter::Few(FxHashSet::default())
+impl Default for KeyFilter {
+    fn default() -> KeyFilter {
+        KeyFilter::Few(FxHashSet::default())
     }
 }
 
@@ -43,25 +45,27 @@ fn set(words: &mut [u64], key: u64) {
     places(key).for_each(|(word, bit)| words[word] |= bit);
 }
 
-impl Filter {
-    pub(crate) fn add(&mut self, key: u64) {
+impl KeyFilter {
+    /// Adds a key.
+    pub fn add(&mut self, key: u64) {
         match self {
-            Filter::Few(keys) if keys.len() < FEW => drop(keys.insert(key)),
-            Filter::Few(keys) => {
+            KeyFilter::Few(keys) if keys.len() < FEW => drop(keys.insert(key)),
+            KeyFilter::Few(keys) => {
                 let mut words = vec![0; WORDS];
                 keys.iter().for_each(|&key| set(&mut words, key));
                 set(&mut words, key);
-                *self = Filter::Many(words);
+                *self = KeyFilter::Many(words);
             }
-            Filter::Many(words) => set(words, key),
+            KeyFilter::Many(words) => set(words, key),
         }
     }
 
     /// Whether `key` was added, or could have been.
-    pub(crate) fn contains(&self, key: u64) -> bool {
+    #[must_use]
+    pub fn contains(&self, key: u64) -> bool {
         match self {
-            Filter::Few(keys) => keys.contains(&key),
-            Filter::Many(words) => places(key).all(|(word, bit)| words[word] & bit != 0),
+            KeyFilter::Few(keys) => keys.contains(&key),
+            KeyFilter::Many(words) => places(key).all(|(word, bit)| words[word] & bit != 0),
         }
     }
 }
@@ -81,9 +85,9 @@ mod tests {
     #[test]
     fn no_key_is_forgotten_and_few_are_taken_for_others() {
         for count in [10, FEW as u64, 1_000_000] {
-            let mut filter = Filter::default();
+            let mut filter = KeyFilter::default();
             (0..count).for_each(|n| filter.add(key(n)));
-            assert_eq!(matches!(filter, Filter::Many(_)), count > FEW as u64);
+            assert_eq!(matches!(filter, KeyFilter::Many(_)), count > FEW as u64);
             assert!((0..count).all(|n| filter.contains(key(n))));
             let others = (count..count + 100_000).filter(|&n| filter.contains(key(n))).count();
             assert!(others < 30, "{others} of 100,000 beside {count}");

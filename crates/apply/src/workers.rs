@@ -1,18 +1,17 @@
 //! Several sessions that apply chunks, by the rules of the schedule.
 //!
 //! ```text
-//!   planner --Work--> crew --Order--> worker 0 --> session, origin _0
-//!                      |  \--Order--> worker 1 --> session, origin _1
+//!   planner --Work--> Workers --Command--> worker 0 --> session, origin _0
+//!                      |  \--Command--> worker 1 --> session, origin _1
 //!                      |  <--Answer-- ...
 //!                      +-- schedule: what is to be done next
 //! ```
-//! The crew keeps what a chunk consists of and carries out what the schedule
-//! says; each worker is a task with a session that does one thing at a time.
-//! With the first error all of it ends: sessions that are dropped roll back,
-//! and whether a COMMIT on its way arrived is asked behind the fences of the
-//! next start (rule P2).
+//! [`Workers`] keeps what each chunk in flight consists of and carries out the schedule's actions.
+//! Each worker is a task with a session that does one thing at a time. With the first error all of
+//! it ends: sessions that are dropped roll back, and the fences of the next start find out whether a
+//! COMMIT on its way arrived (rule P2).
 
-mod early;
+mod open;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,31 +20,31 @@ use std::time::Duration;
 
 use base::Lsn;
 use client::Canceller;
+use schedule::{Action, Either, Footprint, Manner, Preserve, Relaxed};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::early::Early;
+use self::open::OpenTransaction;
 use crate::applier::Work;
 use crate::batch::{Chunk, Digest};
 use crate::counters::add;
-use crate::early::{self as streamed, Ended, Outcome, Start};
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
 use crate::join::Join;
 use crate::large::Large;
 use crate::lock_watch::{LockWatch, Wait};
+use crate::open_transaction::{self as streamed, Ended, Outcome, Start};
 use crate::plan::Plan;
-use crate::schedule::{Action, Either, Footprint, Manner, Relaxed, Schedule};
 use crate::settled::{FILES_MAX, Originals};
 use crate::shared::Shared;
 
-/// What a worker is told.
-enum Order {
-    Ahead(Plan),
+/// What a worker is told to do.
+enum Command {
+    Speculate(Plan),
     Finish(Plan, Digest),
     Whole(Plan, Digest),
-    /// Whatever it takes; first as a set if `again`.
+    /// Apply it whatever it takes; first as a set if `again`.
     Replay {
         originals: Originals,
         digest: Digest,
@@ -53,29 +52,33 @@ enum Order {
     },
     Chunk(Box<Chunk>),
     Large(Box<Large>),
-    /// Until it had its turn or must leave.
-    Early(Start),
-    /// All of one that nobody has open.
+    /// Execute a transaction while it is open, until it had its turn or must leave.
+    Open(Start),
+    /// Apply all of a streamed transaction that no worker has open.
     Ended(Box<Ended>),
     Join(Join),
     Rollback,
 }
 
-impl Order {
-    /// Where its stretch of the stream begins, if it has one.
+impl Command {
+    /// Where its range of the stream begins, if it has one.
     fn since(&self) -> Option<Lsn> {
         match self {
-            Order::Finish(_, digest) | Order::Whole(_, digest) | Order::Replay { digest, .. } => {
+            Command::Finish(_, digest) | Command::Whole(_, digest) | Command::Replay { digest, .. } => {
                 Some(digest.since)
             }
-            Order::Chunk(chunk) => Some(chunk.digest.since),
-            Order::Large(large) => Some(large.digest.since),
-            Order::Ahead(_) | Order::Early(_) | Order::Ended(_) | Order::Join(_) | Order::Rollback => None,
+            Command::Chunk(chunk) => Some(chunk.digest.since),
+            Command::Large(large) => Some(large.digest.since),
+            Command::Speculate(_)
+            | Command::Open(_)
+            | Command::Ended(_)
+            | Command::Join(_)
+            | Command::Rollback => None,
         }
     }
 }
 
-/// What became of it.
+/// What became of a command.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Executed,
@@ -83,36 +86,35 @@ enum Answer {
     Committed,
     Stumbled,
     RolledBack,
-    /// The server knows that it shall cancel.
+    /// The server knows that it is to cancel.
     Cancelled,
     /// What the session waits for.
     Waits(Wait),
-    /// What was executed early was rolled back, and its worker is free again.
+    /// The open transaction was rolled back, and its worker is free again.
     Left,
-    /// The session that executed early is no more.
+    /// The session of the open transaction is lost.
     Lost,
-    /// Whether a session of the target's waits for what was executed early.
-    EarlyWait(Wait),
+    /// Whether another session of the target waits for the open transaction.
+    OpenWait(Wait),
 }
 
-/// To the lock watch.
+/// A question to the lock watch.
 enum Question {
     /// What the head's backend waits for, if for one of ours.
     Head { head: u64, pid: i32, ours: Vec<i32> },
-    /// Whether anybody waits for this one, which executes early.
-    Early { pid: i32 },
+    /// Whether any session waits for this one, which holds the open transaction.
+    Open { pid: i32 },
 }
 
-/// When the lock watch is asked first. Who really executes for so long can
-/// spare a question.
+/// When the lock watch is asked first. A head that executes for this long can spare a question.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
-/// Where what is independent may pass, a chunk that waits for another is taken
-/// for busy so long, so that a hot row does not make all chunks small.
+/// How long a chunk that waits for another counts as busy where independent chunks may pass. So a hot
+/// row does not make all chunks small.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// What the sessions of a target that crashed say of it is heard so long: they
-/// end within milliseconds of one another.
+/// How long the other sessions of a crashed target may still explain the crash: they end within
+/// milliseconds of one another.
 const LAST_WORDS: Duration = Duration::from_millis(300);
-/// At most so long from look to look.
+/// Maximum interval between lock checks.
 const LOOKS_APART_MAX: Duration = Duration::from_millis(250);
 
 /// The head, as the lock watch saw it.
@@ -120,7 +122,7 @@ struct Watched {
     head: u64,
     next: Instant,
     pause: Duration,
-    /// Since when it was seen waiting for others than ours.
+    /// Since when it was seen waiting for sessions that are not ours.
     waits_since: Option<Instant>,
 }
 
@@ -164,16 +166,16 @@ impl Work {
 
 type Report = (u64, Result<Answer, Error>);
 
-/// A worker's session from outside.
-pub(crate) struct Lane {
-    orders: mpsc::Sender<(u64, Order)>,
+/// A worker, as the others see it.
+pub(crate) struct WorkerSession {
+    commands: mpsc::Sender<(u64, Command)>,
     task: AbortOnDropHandle<Result<(), Error>>,
     canceller: Canceller,
     pid: i32,
 }
 
-/// What is in flight.
-enum Piece {
+/// One chunk that is in flight.
+enum InFlightChunk {
     /// Whole transactions that can be executed as a set; its plans are taken
     /// when they are executed.
     Set {
@@ -185,37 +187,49 @@ enum Piece {
     },
     /// A transaction in a file, which others may pass.
     Large(Option<Box<Large>>),
-    /// The end of one that a worker executes early.
-    Early(Option<Box<Ended>>),
-    /// To be done alone.
-    Alone(Option<Order>),
+    /// The end of a transaction that a worker may have open.
+    Ended(Option<Box<Ended>>),
+    /// Executed with nothing else open.
+    Alone(Option<Command>),
 }
 
-/// See the module.
-pub(crate) struct Crew {
+/// [`InFlightChunk::Set`], borrowed.
+struct Set<'c> {
+    originals: &'c mut Option<Originals>,
+    digest: Digest,
+    plan: &'c mut Option<Plan>,
+    late: &'c mut Option<Plan>,
+}
+
+fn run_large(large: &mut Option<Box<Large>>) -> Command {
+    Command::Large(large.take().expect("a large transaction is executed once"))
+}
+
+/// The sessions that apply and the chunks in flight; the module explains it.
+pub(crate) struct Workers {
     schedule: Either,
-    /// Of the schedule.
+    /// Sessions of the schedule.
     workers: usize,
-    lanes: Vec<Lane>,
+    sessions: Vec<WorkerSession>,
     /// Each with what says that a worker is busy, until it is done.
-    pieces: BTreeMap<u64, InFlight>,
-    /// Positions that are reached once the piece of that number is committed, where order is preserved. They are
-    /// nobody's work: what comes behind one is executed ahead as if it were not there.
+    chunks: BTreeMap<u64, InFlight>,
+    /// Positions that are reached once the chunk of that number is committed, where order is preserved.
+    /// No worker executes them: what comes behind one is executed as if it were not there.
     positions: VecDeque<(u64, Lsn)>,
-    /// Where order is not preserved, what is in flight has at most about so
-    /// many bytes; else the schedule takes no more than there are lanes.
+    /// About how many bytes may be in flight where order is not preserved. Else the schedule takes no
+    /// more chunks than there are sessions.
     bytes_max: Option<usize>,
     /// Bytes of all of it, in memory and in files.
     bytes: Bytes,
     /// Pieces that may still wait for others then: they let go of their worker.
     patient: VecDeque<(u64, Instant)>,
-    /// Streamed transactions that may be executed early.
+    /// Streamed transactions that may be executed while they are open.
     starts: mpsc::UnboundedReceiver<Start>,
-    /// One that waits until there is none before it.
+    /// A start that waits until no other transaction is open.
     waiting: Option<Start>,
-    early: Option<Early>,
-    /// Its session, after those of the schedule; none where nothing is executed early.
-    early_lane: Option<usize>,
+    open_transaction: Option<OpenTransaction>,
+    /// The session of the open transaction, after those of the schedule; `None` without one.
+    open_session: Option<usize>,
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
     questions: mpsc::UnboundedSender<Question>,
@@ -231,7 +245,7 @@ pub(crate) struct Crew {
 }
 
 struct InFlight {
-    piece: Piece,
+    chunk: InFlightChunk,
     busy: Option<OwnedSemaphorePermit>,
     bytes: Bytes,
 }
@@ -242,9 +256,9 @@ struct Bytes {
     files: u64,
 }
 
-/// What a crew is made of.
+/// The parts that [`Workers`] consist of.
 pub(crate) struct Parts {
-    /// As many as workers, and one more if streamed transactions are executed early.
+    /// One for each worker, and one more if streamed transactions are executed while they are open.
     pub(crate) executors: Vec<Executor>,
     pub(crate) cancellers: Vec<Canceller>,
     pub(crate) pids: Vec<i32>,
@@ -261,40 +275,35 @@ pub(crate) struct Parts {
     pub(crate) starts: mpsc::UnboundedReceiver<Start>,
 }
 
-impl Crew {
-    pub(crate) fn new(parts: Parts) -> Crew {
+impl Workers {
+    pub(crate) fn new(parts: Parts) -> Workers {
         let (reporter, reports) = mpsc::unbounded_channel();
         let sessions = parts.executors.into_iter().zip(parts.cancellers).zip(parts.pids);
-        let lane = |((executor, canceller), pid): ((Executor, Canceller), i32)| {
-            let (orders, queue) = mpsc::channel(1);
-            let task = AbortOnDropHandle::new(tokio::spawn(work(
-                executor,
-                canceller.clone(),
-                queue,
-                reporter.clone(),
-            )));
-            Lane { orders, task, canceller, pid }
+        let worker = |((executor, canceller), pid): ((Executor, Canceller), i32)| {
+            let (commands, queue) = mpsc::channel(1);
+            let task = AbortOnDropHandle::new(tokio::spawn(work(executor, canceller.clone(), queue, reporter.clone())));
+            WorkerSession { commands, task, canceller, pid }
         };
-        let lanes: Vec<Lane> = sessions.map(lane).collect();
+        let sessions: Vec<WorkerSession> = sessions.map(worker).collect();
         let patience = parts.lock_watch.patience;
         let (questions, asked) = mpsc::unbounded_channel();
         let watching = AbortOnDropHandle::new(tokio::spawn(watch(parts.lock_watch, asked, reporter.clone())));
-        Crew {
+        Workers {
             schedule: match parts.relaxed {
-                None => Either::Preserve(Schedule::new(parts.workers)),
+                None => Either::Preserve(Preserve::new(parts.workers)),
                 Some(_) => Either::Relaxed(Relaxed::new(parts.workers)),
             },
             workers: parts.workers,
-            early_lane: (lanes.len() > parts.workers).then_some(parts.workers),
-            lanes,
-            pieces: BTreeMap::new(),
+            open_session: (sessions.len() > parts.workers).then_some(parts.workers),
+            sessions,
+            chunks: BTreeMap::new(),
             positions: VecDeque::new(),
             bytes_max: parts.relaxed,
             bytes: Bytes::default(),
             patient: VecDeque::new(),
             starts: parts.starts,
             waiting: None,
-            early: None,
+            open_transaction: None,
             reports,
             reporter,
             questions,
@@ -316,17 +325,17 @@ impl Crew {
             while let Some(action) = self.schedule.poll() {
                 self.act(action)?;
             }
-            self.begin_early();
-            if let Some((_, lane, _)) = self.head() {
-                self.applying.store(self.lanes[lane].pid, Ordering::Relaxed);
+            self.begin_open();
+            if let Some((_, worker, _)) = self.head() {
+                self.applying.store(self.sessions[worker].pid, Ordering::Relaxed);
             }
             // Before it waits: what just came may be done already.
             self.shared.counters.executing.store(!self.schedule.is_empty(), Ordering::Relaxed);
-            let (question, look) = (self.next_question(), self.early_look());
+            let (question, look) = (self.next_question(), self.open_look());
             tokio::select! {
                 biased;
                 Some((number, answer)) = self.reports.recv() => match answer {
-                    Ok(answer) => self.take(number, answer)?,
+                    Ok(answer) => self.take(number, answer),
                     Err(error) => return Err(self.reason(error).await),
                 },
                 work = queue.recv(), if open && self.has_room() => match work {
@@ -335,18 +344,18 @@ impl Crew {
                 },
                 Some(start) = self.starts.recv(), if self.waiting.is_none() => self.waiting = Some(start),
                 () = sleep_until(self.patient.front().map(|(_, until)| *until)) => self.lose_patience(),
-                () = sleep_until(look) => self.look_at_early(),
+                () = sleep_until(look) => self.look_at_open(),
                 () = tokio::time::sleep_until(question.unwrap_or_else(Instant::now)), if question.is_some() => {
                     self.ask();
                 }
             }
         }
         // What it waits for may take long, and what was not begun need not be.
-        self.let_early_go();
+        self.let_open_go();
         self.starts.close();
-        for lane in self.lanes {
-            drop(lane.orders);
-            let mut task = lane.task;
+        for worker in self.sessions {
+            drop(worker.commands);
+            let mut task = worker.task;
             // Whatever a goodbye meets does not matter any more.
             let _ = (&mut task).await;
         }
@@ -371,7 +380,7 @@ impl Crew {
         tokio::time::timeout(LAST_WORDS, explained).await.ok().flatten().unwrap_or(lost)
     }
 
-    /// A piece that still waits for another keeps no worker from what may pass it.
+    /// A chunk that still waits for another keeps no worker from what may pass it.
     fn lose_patience(&mut self) {
         if let Some((number, _)) = self.patient.pop_front()
             && self.schedule.is_waiting(number)
@@ -381,36 +390,38 @@ impl Crew {
     }
 
     fn let_worker_go(&mut self, number: u64) {
-        if let Some(piece) = self.pieces.get_mut(&number) {
-            piece.busy = None;
+        if let Some(chunk) = self.chunks.get_mut(&number) {
+            chunk.busy = None;
         }
     }
 
     /// What waits in files is as much as one worker may settle.
     fn has_room(&self) -> bool {
         let fits = |most| self.bytes.memory < most && self.bytes.files < FILES_MAX;
-        self.schedule.has_room() && (self.pieces.is_empty() || self.bytes_max.is_none_or(fits))
+        self.schedule.has_room() && (self.chunks.is_empty() || self.bytes_max.is_none_or(fits))
     }
 
     fn push(&mut self, work: Work) {
         let bytes = work.bytes();
-        let (piece, footprint, busy) = match work {
+        let (chunk, footprint, busy) = match work {
             Work::CaughtUp(lsn) => return self.caught_up(lsn),
             Work::Large(large, footprint) => {
                 self.shared.handed(large.digest.last.map_or(large.digest.since, |end| end.commit.end_lsn));
-                (Piece::Large(Some(large)), footprint, None)
+                (InFlightChunk::Large(Some(large)), footprint, None)
             }
-            Work::Join(join) => (Piece::Alone(Some(Order::Join(join))), Footprint::Everything, None),
-            Work::Early(ended) => (Piece::Early(Some(ended)), Footprint::Everything, None),
+            Work::Join(join) => {
+                (InFlightChunk::Alone(Some(Command::Join(join))), Footprint::Everything, None)
+            }
+            Work::Early(ended) => (InFlightChunk::Ended(Some(ended)), Footprint::Everything, None),
             Work::Chunk(chunk, busy) => {
                 if let Some(end) = &chunk.digest.last {
                     self.shared.handed(end.commit.end_lsn);
                 }
-                let (piece, footprint) = self.piece(chunk);
-                (piece, footprint, busy)
+                let (chunk, footprint) = self.taken_in(chunk);
+                (chunk, footprint, busy)
             }
         };
-        let manner = if matches!(piece, Piece::Large(_)) { Manner::Large } else { Manner::Set };
+        let manner = if matches!(chunk, InFlightChunk::Large(_)) { Manner::Large } else { Manner::Set };
         let number = self.schedule.push(footprint, manner);
         // Who waits for a large transaction waits for long, and keeps nobody from being handed more.
         let busy = busy.filter(|_| !self.schedule.is_behind_large(number));
@@ -419,15 +430,15 @@ impl Crew {
         if busy.is_some() && self.bytes_max.is_some() {
             self.patient.push_back((number, Instant::now() + PATIENCE));
         }
-        self.pieces.insert(number, InFlight { piece, busy, bytes });
+        self.chunks.insert(number, InFlight { chunk, busy, bytes });
     }
 
     /// Parts of a transaction, and what will not hold as one set, are alone.
-    fn piece(&self, chunk: Box<Chunk>) -> (Piece, Footprint) {
+    fn taken_in(&self, chunk: Box<Chunk>) -> (InFlightChunk, Footprint) {
         let fits = chunk.digest.transactions <= self.shared.fit().transactions();
         let alone = !(chunk.first && chunk.last && fits) || self.exact_only;
         if alone || !chunk.plan.as_ref().is_some_and(Plan::is_set) {
-            return (Piece::Alone(Some(Order::Chunk(chunk))), Footprint::Everything);
+            return (InFlightChunk::Alone(Some(Command::Chunk(chunk))), Footprint::Everything);
         }
         let Chunk { plan, originals, digest, .. } = *chunk;
         // One worker has nothing beside it that could depend on it.
@@ -435,127 +446,126 @@ impl Crew {
             Some(plan) if self.workers > 1 => plan.footprint(),
             _ => Footprint::Everything,
         };
-        (Piece::Set { originals: Some(originals), digest, plan, late: None }, footprint)
+        (InFlightChunk::Set { originals: Some(originals), digest, plan, late: None }, footprint)
     }
 
     fn act(&mut self, action: Action) -> Result<(), Error> {
-        let (number, lane, order) = match action {
-            Action::Ahead { number, lane, split } => {
-                let (early, later) = self.plan(number)?.split(&split);
-                if let Piece::Set { late, .. } = self.piece_of(number) {
-                    *late = Some(later);
+        let (number, worker, command) = match action {
+            Action::Speculate { number, worker, split } => {
+                let (now, later) = self.plan(number)?.split(&split);
+                *self.set(number).late = Some(later);
+                (number, worker, Command::Speculate(now))
+            }
+            Action::Finish { number, worker } => {
+                let Set { late, digest, .. } = self.set(number);
+                let late = late.take().expect("a chunk that was executed speculatively has a late part");
+                (number, worker, Command::Finish(late, digest))
+            }
+            Action::Whole { number, worker } => match self.chunk(number) {
+                InFlightChunk::Large(large) => (number, worker, run_large(large)),
+                _ => (number, worker, self.whole(number)?),
+            },
+            Action::Replay { number, worker, again } => {
+                let Set { originals, digest, .. } = self.set(number);
+                let originals = originals.take().expect("a set is replayed once");
+                (number, worker, Command::Replay { originals, digest, again })
+            }
+            Action::Alone { number, worker } => match self.chunk(number) {
+                InFlightChunk::Alone(command) => {
+                    (number, worker, command.take().expect("a barrier is done once"))
                 }
-                (number, lane, Order::Ahead(early))
-            }
-            Action::Finish { number, lane } => {
-                let Piece::Set { late, digest, .. } = self.piece_of(number) else {
-                    return Err(Kind::Lost.into());
-                };
-                (number, lane, Order::Finish(late.take().ok_or(Kind::Lost)?, *digest))
-            }
-            Action::Whole { number, lane } if matches!(self.piece_of(number), Piece::Large(_)) => {
-                (number, lane, self.large(number)?)
-            }
-            Action::Whole { number, lane } => {
-                let plan = self.plan(number)?;
-                let Piece::Set { digest, .. } = self.piece_of(number) else { return Err(Kind::Lost.into()) };
-                (number, lane, Order::Whole(plan, *digest))
-            }
-            Action::Replay { number, lane, again } => {
-                let Piece::Set { originals, digest, .. } = self.piece_of(number) else {
-                    return Err(Kind::Lost.into());
-                };
-                let originals = originals.take().ok_or(Kind::Lost)?;
-                (number, lane, Order::Replay { originals, digest: *digest, again })
-            }
-            Action::Alone { number, lane } => match self.piece_of(number) {
-                Piece::Alone(order) => (number, lane, order.take().ok_or(Kind::Lost)?),
-                Piece::Large(_) => (number, lane, self.large(number)?),
-                Piece::Early(_) => match self.give_turn(number, lane) {
+                InFlightChunk::Large(large) => (number, worker, run_large(large)),
+                InFlightChunk::Ended(_) => match self.give_turn(number, worker) {
                     true => return Ok(()),
-                    false => (number, lane, self.ended(number)?),
+                    false => (number, worker, self.ended(number)),
                 },
                 // It has more keys than are remembered.
-                Piece::Set { digest, .. } => {
-                    let digest = *digest;
-                    (number, lane, Order::Whole(self.plan(number)?, digest))
-                }
+                InFlightChunk::Set { .. } => (number, worker, self.whole(number)?),
             },
-            Action::Rollback { number, lane } => (number, lane, Order::Rollback),
-            Action::Cancel { number, lane } => {
-                self.cancel(number, lane);
+            Action::Rollback { number, worker } => (number, worker, Command::Rollback),
+            Action::Cancel { number, worker } => {
+                self.cancel(number, worker);
                 return Ok(());
             }
         };
         // A worker that is gone has said why.
-        let _ = self.lanes[lane].orders.try_send((number, order));
+        let _ = self.sessions[worker].commands.try_send((number, command));
         Ok(())
     }
 
-    fn piece_of(&mut self, number: u64) -> &mut Piece {
-        &mut self.pieces.get_mut(&number).expect("what is in flight").piece
+    fn chunk(&mut self, number: u64) -> &mut InFlightChunk {
+        &mut self.chunks.get_mut(&number).expect("the schedule names chunks in flight").chunk
     }
 
-    fn large(&mut self, number: u64) -> Result<Order, Error> {
-        let Piece::Large(large) = self.piece_of(number) else { return Err(Kind::Lost.into()) };
-        Ok(Order::Large(large.take().ok_or(Kind::Lost)?))
+    /// The chunk of this number, which is a set: only sets are executed speculatively or replayed.
+    fn set(&mut self, number: u64) -> Set<'_> {
+        match self.chunk(number) {
+            InFlightChunk::Set { originals, digest, plan, late } => {
+                Set { originals, digest: *digest, plan, late }
+            }
+            InFlightChunk::Large(_) | InFlightChunk::Ended(_) | InFlightChunk::Alone(_) => {
+                unreachable!("chunk {number} is no set")
+            }
+        }
     }
 
-    fn ended(&mut self, number: u64) -> Result<Order, Error> {
-        let Piece::Early(ended) = self.piece_of(number) else { return Err(Kind::Lost.into()) };
-        Ok(Order::Ended(ended.take().ok_or(Kind::Lost)?))
+    fn whole(&mut self, number: u64) -> Result<Command, Error> {
+        let plan = self.plan(number)?;
+        Ok(Command::Whole(plan, self.set(number).digest))
+    }
+
+    fn ended(&mut self, number: u64) -> Command {
+        match self.chunk(number) {
+            InFlightChunk::Ended(ended) => Command::Ended(ended.take().expect("it is applied once")),
+            _ => unreachable!("chunk {number} is no streamed transaction"),
+        }
     }
 
     /// The plan of a set: a new one if it was executed in vain.
     fn plan(&mut self, number: u64) -> Result<Plan, Error> {
         let binary = self.binary;
-        let Piece::Set { originals, plan, late, .. } = self.piece_of(number) else {
-            return Err(Kind::Lost.into());
-        };
+        let Set { originals, plan, late, .. } = self.set(number);
         *late = None;
         if let Some(plan) = plan.take() {
             return Ok(plan);
         }
-        let planned = match originals {
-            Some(Originals::Memory(batch)) => {
+        let planned = match originals.as_ref().expect("a set that is replayed is not planned again") {
+            Originals::Memory(batch) => {
                 let mut plan = Plan::new(binary);
                 plan.add_all(&batch.changes).ok().map(|()| plan)
             }
-            Some(Originals::Disk(spilled)) => spilled.plan(binary).map_err(Kind::PutAside)?,
-            None => None,
+            Originals::Disk(spilled) => spilled.plan(binary).map_err(Kind::PutAside)?,
         };
-        // What could be planned once can be planned again.
-        planned.ok_or_else(|| Kind::Lost.into())
+        Ok(planned.expect("what could be planned once can be planned again"))
     }
 
-    fn take(&mut self, number: u64, answer: Answer) -> Result<(), Error> {
+    fn take(&mut self, number: u64, answer: Answer) {
         match answer {
             Answer::Stumbled => {
                 if self.bytes_max.is_some() {
                     self.let_worker_go(number);
                 }
-                match &mut self.early {
-                    Some(early) => {
-                        early.stumbled = Some(number);
-                        self.let_early_go();
+                match &mut self.open_transaction {
+                    Some(open) => {
+                        open.stumbled = Some(number);
+                        self.let_open_go();
                     }
                     None => self.schedule.stumbled(number),
                 }
             }
             Answer::Committed => self.committed(number),
-            Answer::Left => return self.early_has_left(),
+            Answer::Left => self.open_has_left(),
             Answer::Lost => {
-                self.early_lane = None;
-                return self.early_has_left();
+                self.open_session = None;
+                self.open_has_left();
             }
-            Answer::EarlyWait(wait) => self.early_is_waited_for(wait),
-            ahead => self.take_of_ahead(number, ahead),
+            Answer::OpenWait(wait) => self.open_is_waited_for(wait),
+            speculative => self.take_of_speculative(number, speculative),
         }
-        Ok(())
     }
 
-    /// What only those say that are executed before their turn.
-    fn take_of_ahead(&mut self, number: u64, answer: Answer) {
+    /// Takes an answer of a chunk that was executed speculatively.
+    fn take_of_speculative(&mut self, number: u64, answer: Answer) {
         let Some(schedule) = self.schedule.preserve() else { return };
         match answer {
             Answer::Executed => {
@@ -572,24 +582,27 @@ impl Crew {
                 self.asking = false;
                 let watched = self.watched.as_mut().filter(|watched| watched.head == number);
                 if watched.is_some_and(|watched| watched.saw(wait, self.patience)) {
-                    tracing::debug!(?wait, "a lock is waited for: what was executed ahead is rolled back");
+                    tracing::debug!(
+                        ?wait,
+                        "a lock is waited for: what was executed speculatively is rolled back"
+                    );
                     schedule.waits_for_lock(number);
-                    self.let_early_go();
+                    self.let_open_go();
                 }
             }
-            Answer::Stumbled | Answer::Committed | Answer::Left | Answer::Lost | Answer::EarlyWait(_) => {}
+            Answer::Stumbled | Answer::Committed | Answer::Left | Answer::Lost | Answer::OpenWait(_) => {}
         }
     }
 
     fn committed(&mut self, number: u64) {
-        if let Some(InFlight { piece, bytes, .. }) = self.pieces.remove(&number) {
+        if let Some(InFlight { chunk, bytes, .. }) = self.chunks.remove(&number) {
             self.bytes.memory -= bytes.memory;
             self.bytes.files -= bytes.files;
-            match piece {
-                Piece::Set { digest, .. } => self.shared.done(digest.bytes),
+            match chunk {
+                InFlightChunk::Set { digest, .. } => self.shared.done(digest.bytes),
                 // Another may have been begun since this one was left to others.
-                Piece::Early(_) => drop(self.early.take_if(|early| early.turn.is_some())),
-                Piece::Large(_) | Piece::Alone(_) => {}
+                InFlightChunk::Ended(_) => drop(self.open_transaction.take_if(|open| open.turn.is_some())),
+                InFlightChunk::Large(_) | InFlightChunk::Alone(_) => {}
             }
         }
         self.schedule.committed(number);
@@ -603,7 +616,7 @@ impl Crew {
 
     /// Nothing of what comes between what was handed over last and `lsn` is for this target.
     fn caught_up(&mut self, lsn: Lsn) {
-        match self.pieces.last_key_value() {
+        match self.chunks.last_key_value() {
             // Where order is not preserved it is known what is still missing before it.
             Some((&last, _)) if self.bytes_max.is_none() => match self.positions.back_mut() {
                 Some((number, position)) if *number == last => *position = lsn,
@@ -625,25 +638,27 @@ impl Crew {
     }
 
     fn ask(&mut self) {
-        if let Some((head, lane, _)) = self.head() {
-            let pid = self.lanes[lane].pid;
-            let ours = self.lanes.iter().map(|lane| lane.pid).filter(|&own| own != pid).collect();
+        if let Some((head, worker, _)) = self.head() {
+            let pid = self.sessions[worker].pid;
+            let ours = self.sessions.iter().map(|worker| worker.pid).filter(|&own| own != pid).collect();
             self.asking = self.questions.send(Question::Head { head, pid, ours }).is_ok();
         }
     }
 
-    /// The head that is being executed, its lane, and whether letting others go could help it.
+    /// The head that is being executed, its worker, and whether letting others go could help it.
     fn head(&self) -> Option<(u64, usize, bool)> {
-        let (number, lane, others) = self.schedule.head()?;
-        Some(match &self.early {
-            Some(Early { turn: Some(_), .. }) => (number, self.early_lane.unwrap_or(lane), false),
-            Some(early) => (number, lane, others || !early.lets_go),
-            None => (number, lane, others),
+        let (number, worker, others) = self.schedule.head()?;
+        Some(match &self.open_transaction {
+            Some(OpenTransaction { turn: Some(_), .. }) => {
+                (number, self.open_session.unwrap_or(worker), false)
+            }
+            Some(open) => (number, worker, others || !open.lets_go),
+            None => (number, worker, others),
         })
     }
 
-    fn cancel(&self, number: u64, lane: usize) {
-        let (canceller, reporter) = (self.lanes[lane].canceller.clone(), self.reporter.clone());
+    fn cancel(&self, number: u64, worker: usize) {
+        let (canceller, reporter) = (self.sessions[worker].canceller.clone(), self.reporter.clone());
         tokio::spawn(async move {
             let told = canceller.cancel().await;
             let _ = reporter.send((number, told.map(|()| Answer::Cancelled).map_err(Error::from)));
@@ -651,26 +666,26 @@ impl Crew {
     }
 }
 
-/// A worker: one order after another, until there are no more.
+/// Runs a worker: one command after another, until there are no more.
 async fn work(
     mut executor: Executor,
     canceller: Canceller,
-    mut orders: mpsc::Receiver<(u64, Order)>,
+    mut commands: mpsc::Receiver<(u64, Command)>,
     reporter: mpsc::UnboundedSender<Report>,
 ) -> Result<(), Error> {
     let _farewell = Farewell(reporter.clone());
     loop {
-        let order = tokio::select! {
+        let command = tokio::select! {
             biased;
-            order = orders.recv() => order,
+            command = commands.recv() => command,
             lost = executor.lost() => {
                 let _ = reporter.send((0, Err(lost)));
                 break;
             }
         };
-        let Some((number, order)) = order else { break };
-        let report = match order {
-            Order::Early(start) => match streamed::apply(&mut executor, &canceller, start).await {
+        let Some((number, command)) = command else { break };
+        let report = match command {
+            Command::Open(start) => match streamed::apply(&mut executor, &canceller, start).await {
                 Ok(Outcome::Committed(number)) => (number, Ok(Answer::Committed)),
                 Ok(Outcome::Left) => (0, Ok(Answer::Left)),
                 Ok(Outcome::Lost(error)) => {
@@ -679,7 +694,7 @@ async fn work(
                 }
                 Err(error) => (number, Err(error)),
             },
-            order => (number, carry_out(&mut executor, order).await),
+            command => (number, carry_out(&mut executor, command).await),
         };
         let _ = reporter.send(report);
     }
@@ -687,7 +702,7 @@ async fn work(
     Ok(())
 }
 
-async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Error> {
+async fn carry_out(executor: &mut Executor, command: Command) -> Result<Answer, Error> {
     let held = |executor: &Executor, digest: &Digest, held: bool| {
         if held {
             executor.shared.fit().fitted(digest.transactions);
@@ -696,23 +711,23 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
             Answer::Stumbled
         }
     };
-    if let Some(since) = order.since() {
+    if let Some(since) = command.since() {
         executor.begins_at(since);
     }
-    Ok(match order {
-        Order::Ahead(plan) => match executor.execute_ahead(plan).await? {
+    Ok(match command {
+        Command::Speculate(plan) => match executor.execute_ahead(plan).await? {
             true => Answer::Executed,
             false => Answer::Voided,
         },
-        Order::Finish(late, digest) => {
+        Command::Finish(late, digest) => {
             let done = executor.complete(Some(late), false, &digest).await?;
             held(executor, &digest, done)
         }
-        Order::Whole(plan, digest) => {
+        Command::Whole(plan, digest) => {
             let done = executor.apply_whole(Some(plan), &digest).await?;
             held(executor, &digest, done)
         }
-        Order::Replay { originals, digest, again } => {
+        Command::Replay { originals, digest, again } => {
             match originals {
                 Originals::Memory(batch) if again => {
                     executor.apply_transactions(Chunk::whole(batch, executor.binary())).await?;
@@ -726,25 +741,24 @@ async fn carry_out(executor: &mut Executor, order: Order) -> Result<Answer, Erro
             }
             Answer::Committed
         }
-        Order::Chunk(chunk) => {
+        Command::Chunk(chunk) => {
             executor.apply(*chunk).await?;
             Answer::Committed
         }
-        Order::Large(large) => {
+        Command::Large(large) => {
             executor.apply_large(*large).await?;
             Answer::Committed
         }
-        Order::Ended(ended) => {
+        Command::Ended(ended) => {
             streamed::apply_ended(executor, *ended).await?;
             Answer::Committed
         }
-        // Not one answer: the worker's own.
-        Order::Early(_) => return Err(Kind::Lost.into()),
-        Order::Join(join) => {
+        Command::Open(_) => unreachable!("the worker's loop takes it"),
+        Command::Join(join) => {
             executor.join(join).await?;
             Answer::Committed
         }
-        Order::Rollback => {
+        Command::Rollback => {
             executor.roll_back().await?;
             Answer::RolledBack
         }
@@ -758,7 +772,7 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// Says that a worker is no more, which only a panic leaves unsaid.
+/// Reports a worker that panicked.
 struct Farewell(mpsc::UnboundedSender<Report>);
 
 impl Drop for Farewell {
@@ -777,7 +791,7 @@ async fn watch(
     while let Some(question) = questions.recv().await {
         let report = match question {
             Question::Head { head, pid, ours } => (head, Answer::Waits(locks.look(pid, &ours).await)),
-            Question::Early { pid } => (0, Answer::EarlyWait(locks.waits_for(pid).await)),
+            Question::Open { pid } => (0, Answer::OpenWait(locks.waits_for(pid).await)),
         };
         let _ = reporter.send((report.0, Ok(report.1)));
     }

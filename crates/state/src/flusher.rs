@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Lsn, Progress};
+use schedule::CommittedRanges;
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::reach::Reached;
 use crate::state::State;
 
 /// How often the positions are looked at; looking costs nothing.
@@ -31,8 +31,8 @@ const IDLE_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// Between two removals of rows of progress that newer ones have replaced:
 /// one for each target transaction, so some ten thousand at most.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(5);
-/// Rows of stretches that are folded before: they are read with every flush.
-const STRETCHES_MAX: usize = 1_000;
+/// Rows of ranges that are folded before: they are read with every flush.
+const RANGES_MAX: usize = 1_000;
 
 /// Flushes and confirms until it is dropped or fails.
 ///
@@ -43,7 +43,7 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
     let mut idle_at = Instant::now();
     let mut idle_interval = IDLE_INTERVAL_FIRST;
     let mut origin = Lsn::INVALID;
-    let mut reached = Reached::default();
+    let mut reached = CommittedRanges::default();
     let (mut pruned, mut pruned_at) = (Lsn::INVALID, Instant::now());
     loop {
         tokio::time::sleep(POLL).await;
@@ -74,23 +74,23 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
             }
             flushed_at = Instant::now();
         }
-        // Whichever way it was flushed: the row of `origin` is durable. Where there are stretches, the rows
+        // Whichever way it was flushed: the row of `origin` is durable. Where there are ranges, the rows
         // below may be the only ones that say where the first of them begins.
         let due = pruned_at.elapsed() >= PRUNE_INTERVAL;
         if due && state.is_relaxed() {
-            // Behind a transaction that takes its time stretches come, and nothing else is to be told.
+            // Behind a transaction that takes its time ranges come, and nothing else is to be told.
             reached = state.flushed_progress().await?;
             progress.advance_flushed(reached.prefix);
             origin = reached.prefix;
         }
-        if due || reached.rows > STRETCHES_MAX {
+        if due || reached.rows > RANGES_MAX {
             if reached.rows == 0 {
                 state.prune_progress(pruned, origin).await?;
             } else if reached.rows > reached.beyond.len() || pruned != origin {
-                state.fold_stretches(&reached).await?;
+                state.fold_ranges(&reached).await?;
             }
             // They are read again before they are folded again.
-            reached = Reached { prefix: origin, ..Reached::default() };
+            reached = CommittedRanges { prefix: origin, ..CommittedRanges::default() };
             (pruned, pruned_at) = (origin, Instant::now());
         }
     }
@@ -100,7 +100,7 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
 ///
 /// # Errors
 /// The control session failed.
-pub async fn flush_now(state: &State, progress: &Progress) -> Result<Reached, Error> {
+pub async fn flush_now(state: &State, progress: &Progress) -> Result<CommittedRanges, Error> {
     // Read before the origin: every commit up to here is then in what the
     // origin says, and what it does not say held nothing for us.
     let applied = progress.snapshot().applied;

@@ -1,26 +1,23 @@
-//! The same where independent transactions may commit before earlier ones
+//! The schedule where a transaction may commit before earlier ones of which it is independent
 //! (`commit_order = relaxed`).
 //!
 //! ```text
-//!              all that it depends on is committed, a lane is free      acknowledged
+//!              all that it depends on is committed, a worker is free    acknowledged
 //!   Queued -----------------------------------------------------> Running ---------> gone
 //!    ^  barrier, large: only as head                                | stumbled
 //!    |                                                              v
-//!    +--- never                                                   Failed --head, a lane is free--> Running
+//!    +--- never                                                   Failed --head, a worker is free--> Running
 //! ```
 //! Rules, which the simulation checks:
 //!
-//! - a chunk is executed when every chunk before it with which it shares a key,
-//!   as far as changes show their keys (A2), was acknowledged;
-//! - that is a hint: what a chunk met with others before it is void. It was
-//!   rolled back, and is executed again when it is head, which is what comes
-//!   first of all that is not committed (A1). Only then anything is reported;
-//! - an open transaction never waits for a turn: it ends by itself or waits for
-//!   locks, and cycles of these the server sees. So there is nothing to be let
-//!   go (A3);
-//! - a barrier begins as head, and nothing passes it. A large transaction begins
-//!   as head, so that it need not be executed twice, and what is independent
-//!   passes it while it is executed.
+//! - A chunk is executed when every chunk before it with which it shares a key was acknowledged, as
+//!   far as changes show their keys (A2).
+//! - That is a hint: what a chunk met with others before it is void. It was rolled back, and is
+//!   executed again as head, the first chunk that is not committed (A1). Only then does it report.
+//! - An open transaction never waits for a turn. It ends by itself or waits for locks, and the server
+//!   sees cycles of these. So there is nothing to let go (A3).
+//! - A barrier begins as head, and nothing passes it. A large transaction begins as head, so that it
+//!   need not be executed twice. What is independent passes it while it is executed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +25,7 @@ use std::sync::Arc;
 use base::Oid;
 use rustc_hash::FxHashMap;
 
-use super::{Action, Filter, Footprint, KEYS_MAX, Touched, Units};
+use crate::{Action, Footprint, KEYS_MAX, KeyFilter, Manner, Touched, Units};
 
 /// Chunks in flight, those that wait for others included: so many may be
 /// behind a large transaction before what is independent has to wait too.
@@ -37,21 +34,12 @@ const WINDOW: usize = 1_024;
 /// a filter in memory.
 const LARGE_MAX: usize = 4;
 
-/// How a chunk is executed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// As a set.
-    Set,
-    /// From its file.
-    Large,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Queued,
     /// `contested`: another may be the reason if it fails.
     Running {
-        lane: usize,
+        worker: usize,
         contested: bool,
     },
     /// It was executed, did not hold, and waits to be head.
@@ -88,7 +76,7 @@ enum Kind {
     Append,
     /// They are among the keys of all.
     Keys,
-    Filtered(Arc<Filter>),
+    Filtered(Arc<KeyFilter>),
 }
 
 impl Use {
@@ -106,9 +94,9 @@ impl Use {
     }
 }
 
-/// See the module.
+/// The schedule of `commit_order = relaxed`; the module explains it.
 #[derive(Debug)]
-pub(crate) struct Relaxed {
+pub struct Relaxed {
     /// In commit order of the source. The first is the head.
     entries: VecDeque<Entry>,
     /// The number of the last chunk.
@@ -121,12 +109,13 @@ pub(crate) struct Relaxed {
 }
 
 impl Relaxed {
-    /// For so many lanes; at least two.
-    pub(crate) fn new(lanes: usize) -> Relaxed {
+    /// Makes a schedule for `workers` sessions, at least two.
+    #[must_use]
+    pub fn new(workers: usize) -> Relaxed {
         Relaxed {
             entries: VecDeque::new(),
             last: 0,
-            free: (0..lanes).rev().collect(),
+            free: (0..workers).rev().collect(),
             keys: FxHashMap::default(),
             tables: FxHashMap::default(),
             actions: VecDeque::new(),
@@ -134,7 +123,8 @@ impl Relaxed {
     }
 
     /// Whether another chunk may be pushed.
-    pub(crate) fn has_room(&self) -> bool {
+    #[must_use]
+    pub fn has_room(&self) -> bool {
         let large = self.entries.iter().filter(|entry| entry.manner == Manner::Large).count();
         self.entries.len() < WINDOW
             && large < LARGE_MAX
@@ -142,12 +132,14 @@ impl Relaxed {
             && !self.entries.iter().any(|entry| entry.barrier)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no chunk is in flight.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Takes in the next chunk in the source's order; its number.
-    pub(crate) fn push(&mut self, footprint: Footprint, manner: Manner) -> u64 {
+    /// Takes in the next chunk in the source's order and returns its number.
+    pub fn push(&mut self, footprint: Footprint, manner: Manner) -> u64 {
         let number = self.last + 1;
         let touched = match footprint {
             Footprint::Tables(touched) if !self.is_full(&touched) => touched,
@@ -231,30 +223,33 @@ impl Relaxed {
 
     /// Whether it knows of nothing any more.
     #[cfg(test)]
-    pub(super) fn remembers_nothing(&self) -> bool {
+    pub(crate) fn remembers_nothing(&self) -> bool {
         self.entries.is_empty() && self.keys.is_empty() && self.tables.is_empty()
     }
 
-    /// The next thing to do; to be asked until there is none.
-    pub(crate) fn poll(&mut self) -> Option<Action> {
+    /// The next action. Call it until there is none.
+    pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The first in the source's order that is being executed, and its lane.
-    pub(crate) fn first_running(&self) -> Option<(u64, usize)> {
+    /// The first in the source's order that is being executed, and its worker.
+    #[must_use]
+    pub fn first_running(&self) -> Option<(u64, usize)> {
         self.entries.iter().find_map(|entry| match entry.state {
-            State::Running { lane, .. } => Some((entry.number, lane)),
+            State::Running { worker, .. } => Some((entry.number, worker)),
             _ => None,
         })
     }
 
     /// Whether it waits for a large transaction.
-    pub(crate) fn is_behind_large(&self, number: u64) -> bool {
+    #[must_use]
+    pub fn is_behind_large(&self, number: u64) -> bool {
         self.at(number).is_some_and(|at| self.entries[at].behind_large)
     }
 
     /// Whether it is in flight and not being executed.
-    pub(crate) fn is_waiting(&self, number: u64) -> bool {
+    #[must_use]
+    pub fn is_waiting(&self, number: u64) -> bool {
         let state = self.at(number).map(|at| self.entries[at].state);
         matches!(state, Some(State::Queued | State::Failed { .. }))
     }
@@ -264,30 +259,32 @@ impl Relaxed {
     }
 
     /// It did not hold, or fell to a deadlock, and was rolled back.
-    pub(crate) fn stumbled(&mut self, number: u64) {
+    pub fn stumbled(&mut self, number: u64) {
         let at = self.at(number).expect("it is in flight");
-        let State::Running { lane, contested } = self.entries[at].state else {
+        let State::Running { worker, contested } = self.entries[at].state else {
             unreachable!("stumbled in {:?}", self.entries[at].state)
         };
         let running = |entry: &&Entry| matches!(entry.state, State::Running { .. });
         let others = self.entries.iter().filter(running).count() > 1;
         self.entries[at].state = State::Failed { again: contested || others };
-        self.free.push(lane);
+        self.free.push(worker);
         self.advance();
     }
 
     /// Its COMMIT was acknowledged, or the barrier is done.
-    pub(crate) fn committed(&mut self, number: u64) {
+    pub fn committed(&mut self, number: u64) {
         let at = self.at(number).expect("it is in flight");
         let entry = self.entries.remove(at).expect("just found");
-        let State::Running { lane, .. } = entry.state else { unreachable!("committed in {:?}", entry.state) };
+        let State::Running { worker, .. } = entry.state else {
+            unreachable!("committed in {:?}", entry.state)
+        };
         self.forget(&entry);
         for other in &mut self.entries {
             if let Ok(at) = other.after.binary_search(&number) {
                 other.after.remove(at);
             }
         }
-        self.free.push(lane);
+        self.free.push(worker);
         self.advance();
     }
 
@@ -299,23 +296,26 @@ impl Relaxed {
             let entry = &self.entries[at];
             let (number, head) = (entry.number, at == 0);
             let action: fn(u64, usize) -> Action = match entry.state {
-                State::Queued if entry.barrier && head => |number, lane| Action::Alone { number, lane },
+                State::Queued if entry.barrier && head => |number, worker| Action::Alone { number, worker },
                 State::Queued if entry.barrier => return,
                 State::Queued if entry.manner == Manner::Large && !head => continue,
-                State::Queued if entry.after.is_empty() => |number, lane| Action::Whole { number, lane },
+                State::Queued if entry.after.is_empty() => |number, worker| Action::Whole { number, worker },
                 State::Failed { again: true } if head => {
-                    |number, lane| Action::Replay { number, lane, again: true }
+                    |number, worker| Action::Replay { number, worker, again: true }
                 }
                 State::Failed { again: false } if head => {
-                    |number, lane| Action::Replay { number, lane, again: false }
+                    |number, worker| Action::Replay { number, worker, again: false }
                 }
                 _ => continue,
             };
             let (place, _) =
-                self.free.iter().enumerate().min_by_key(|(_, lane)| **lane).expect("one is free");
-            let lane = self.free.swap_remove(place);
-            self.entries[at].state = State::Running { lane, contested: !head };
-            self.actions.push_back(action(number, lane));
+                self.free.iter().enumerate().min_by_key(|(_, worker)| **worker).expect("one is free");
+            let worker = self.free.swap_remove(place);
+            self.entries[at].state = State::Running { worker, contested: !head };
+            self.actions.push_back(action(number, worker));
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

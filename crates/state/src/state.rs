@@ -4,12 +4,12 @@
 //! worker. What was applied is written by the transactions that apply: to the
 //! origin (rule P1), and from 16 on, where an abort moves the origin too, to
 //! a row of `progress`, which is then the truth. Where transactions commit out
-//! of order each writes a row of `ahead` instead, which says what stretch of
-//! the stream it holds ([`crate::reach`]). The origin also marks those
+//! of order each writes a row of `ahead` instead, which says which range of
+//! the stream it holds ([`CommittedRanges`]). The origin also marks those
 //! transactions, gives them the source's commit time, and is the fence below.
 //! The other tables hold which source this is, where a table's copy stands
 //! (rule C1), how far an idle subscription was confirmed (P4), and what
-//! partitions published roots have ([`partitions`]).
+//! partitions published roots have ([`crate::PartitionRow`]).
 //!
 //! Fences, in the order in which they are passed:
 //! 1. A session-level advisory lock named after the subscription: one process
@@ -20,28 +20,18 @@
 //!    will apply. A backend of a dead process may still be committing: it is
 //!    waited for, then terminated (P2). Only then is progress read.
 
-mod again;
-mod partitions;
-mod replaced;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Lsn, Oid, SubscriptionName, quote_literal};
 use client::{ConnInfo, Session, SnapshotText, SqlState, Wire};
+use schedule::CommittedRanges;
 use tokio_postgres::types::PgLsn;
 
-use crate::catalog::Since;
 use crate::error::{Error, Kind};
-use crate::join::TableKey;
-use crate::reach::Reached;
-
-pub(crate) use self::replaced::LEAVE_OUT;
-pub use partitions::{PartitionRow, Suspicion};
-
-/// The schema that holds our state; never copied, never applied.
-pub const STATE_SCHEMA: &str = "pgsluice";
+use crate::schema::STATE_SCHEMA_SQL;
+use crate::since::{Since, TableKey};
 
 /// "pgsl": the first half of our advisory locks' keys.
 const LOCK_CLASS: i32 = 0x7067_736c;
@@ -95,9 +85,9 @@ pub struct CopiedTable {
 
 /// The control session and the subscription it speaks for.
 pub struct State {
-    session: Session,
-    name: SubscriptionName,
-    /// There is a table of stretches: an older version made none.
+    pub(crate) session: Session,
+    pub(crate) name: SubscriptionName,
+    /// There is a table of ranges: an older version made none.
     has_ahead: AtomicBool,
     /// Transactions commit out of order.
     relaxed: AtomicBool,
@@ -113,68 +103,17 @@ fn last_number(message: &str) -> Option<i32> {
     message.split(|c: char| !c.is_ascii_digit()).rfind(|word| !word.is_empty())?.parse().ok()
 }
 
-/// Makes the schema and its tables where they are missing. IF NOT EXISTS fails where two do it at the same time, so one
-/// waits for the other.
-pub const STATE_SCHEMA_SQL: &str = "
-SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice'));
-CREATE SCHEMA IF NOT EXISTS pgsluice;
-CREATE TABLE IF NOT EXISTS pgsluice.subscription (
-    name text PRIMARY KEY,
-    slot text NOT NULL,
-    publications text[] NOT NULL,
-    source_sysid text NOT NULL,
-    source_timeline int8 NOT NULL,
-    source_dbname text NOT NULL,
-    consistent_point pg_lsn,
-    confirmed_lsn pg_lsn,
-    enabled bool NOT NULL DEFAULT true,
-    skip_lsn pg_lsn,
-    last_error text,
-    created_at timestamptz NOT NULL DEFAULT pg_catalog.now());
-CREATE TABLE IF NOT EXISTS pgsluice.copied_table (
-    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
-    schema_name text NOT NULL,
-    table_name text NOT NULL,
-    consistent_point pg_lsn,
-    snapshot pg_snapshot,
-    begun bool NOT NULL DEFAULT false,
-    finished bool NOT NULL DEFAULT false,
-    rows int8,
-    source_oid oid,
-    replaced text,
-    PRIMARY KEY (subscription, schema_name, table_name));
-CREATE TABLE IF NOT EXISTS pgsluice.progress (
-    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
-    applied_lsn pg_lsn NOT NULL,
-    PRIMARY KEY (subscription, applied_lsn));
-CREATE TABLE IF NOT EXISTS pgsluice.ahead (
-    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
-    since_lsn pg_lsn NOT NULL,
-    applied_lsn pg_lsn NOT NULL,
-    PRIMARY KEY (subscription, applied_lsn));
-CREATE TABLE IF NOT EXISTS pgsluice.partition (
-    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
-    root_oid oid NOT NULL,
-    root_schema text NOT NULL,
-    root_name text NOT NULL,
-    partition_oid oid NOT NULL,
-    partition_schema text NOT NULL,
-    partition_name text NOT NULL,
-    filenode oid NOT NULL,
-    bounds text NOT NULL,
-    suspicion text,
-    PRIMARY KEY (subscription, root_oid, partition_oid))";
-
 /// $1 the subscription. An origin's name ends in the worker's number; a number
 /// behind another number is a subscription of another name's.
 const ORIGINS: &str = "SELECT o.roname FROM pg_catalog.pg_replication_origin o \
                         WHERE o.roname ~ ('^pgsluice_' || $1 || '_[0-9]+$')";
 
-/// The target has no state left for an origin, or no connection, and more of
+/// Whether an error says that the target has no state left for an origin, or no connection, and more of
 /// either is not to be expected.
-pub(crate) fn is_without_room(error: &Error) -> bool {
+#[must_use]
+pub fn is_without_room(sqlstate: Option<&str>) -> bool {
     matches!(
-        error.sqlstate().map(SqlState::from_code),
+        sqlstate.map(SqlState::from_code),
         Some(SqlState::TOO_MANY_CONNECTIONS | SqlState::CONFIGURATION_LIMIT_EXCEEDED)
     )
 }
@@ -186,7 +125,7 @@ pub(crate) fn is_without_room(error: &Error) -> bool {
 /// rows are the truth. Rows and not one row that is updated: under a long
 /// snapshot on the target the versions of one row would pile up before every
 /// look-up, while the last key of an index is found first.
-pub(crate) const ABORT_MOVES_ORIGIN: u32 = 16;
+pub const ABORT_MOVES_ORIGIN: u32 = 16;
 
 impl State {
     /// Connects and takes the advisory lock. Makes nothing yet.
@@ -242,7 +181,7 @@ impl State {
 
     /// What a query of our tables met: where one is not as we made it, only a
     /// person can help.
-    fn damaged(&self, error: tokio_postgres::Error) -> Error {
+    pub(crate) fn damaged(&self, error: tokio_postgres::Error) -> Error {
         let error = self.session.error(error);
         match error.sqlstate().map(SqlState::from_code) {
             Some(
@@ -256,12 +195,12 @@ impl State {
         }
     }
 
-    async fn one(&self, sql: &str) -> Result<tokio_postgres::Row, Error> {
+    pub(crate) async fn one(&self, sql: &str) -> Result<tokio_postgres::Row, Error> {
         self.session.query_one(sql, &[]).await.map_err(|error| self.session.error(error).into())
     }
 
     /// Runs a statement whose first parameter is the subscription's name.
-    async fn execute(
+    pub(crate) async fn execute(
         &self,
         sql: &str,
         parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)],
@@ -306,12 +245,12 @@ impl State {
         }
     }
 
-    /// Transactions will commit out of order: makes the table of stretches where
+    /// Transactions will commit out of order: makes the table of ranges where
     /// an older version made the others.
     ///
     /// # Errors
     /// As every query's.
-    pub(crate) async fn make_ahead(&self) -> Result<(), Error> {
+    pub async fn make_ahead(&self) -> Result<(), Error> {
         self.relaxed.store(true, Ordering::Relaxed);
         self.look_for_ahead().await?;
         if !self.has_ahead.load(Ordering::Relaxed) {
@@ -321,7 +260,8 @@ impl State {
     }
 
     /// Whether transactions commit out of order.
-    pub(crate) fn is_relaxed(&self) -> bool {
+    #[must_use]
+    pub fn is_relaxed(&self) -> bool {
         self.relaxed.load(Ordering::Relaxed)
     }
 
@@ -488,7 +428,7 @@ impl State {
     ///
     /// # Errors
     /// As every query's; also where the table stays locked for three seconds.
-    async fn make_columns(&self, table: &str, columns: &[&str]) -> Result<(), Error> {
+    pub(crate) async fn make_columns(&self, table: &str, columns: &[&str]) -> Result<(), Error> {
         // Not ADD COLUMN IF NOT EXISTS alone: that waits for everybody who reads the table also where there is nothing to do.
         // Nor a DO block: a target need not have PL/pgSQL.
         let names: Vec<&str> = columns.iter().filter_map(|column| column.split(' ').next()).collect();
@@ -526,7 +466,7 @@ impl State {
     ///
     /// # Errors
     /// An origin could not be had, or may not be used.
-    pub async fn attach_origin(&self, wire: &mut Wire) -> Result<Reached, Error> {
+    pub async fn attach_origin(&self, wire: &mut Wire) -> Result<CommittedRanges, Error> {
         self.look_for_ahead().await?;
         let (first, own) = (self.name.origin(0), [wire.pid()]);
         let rows = self.session.query(&format!("{ORIGINS} ORDER BY o.roname"), &[&self.name.as_str()]).await;
@@ -541,7 +481,7 @@ impl State {
                     wire.query("SELECT pg_catalog.pg_replication_origin_session_reset()").await?;
                 }
                 // It has no state: nobody has it, and nothing was committed by it.
-                Err(error) if is_without_room(&error) => {}
+                Err(error) if is_without_room(error.sqlstate()) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -554,12 +494,7 @@ impl State {
     ///
     /// # Errors
     /// The origin could not be had, or may not be used.
-    pub(crate) async fn attach_worker(
-        &self,
-        wire: &mut Wire,
-        worker: usize,
-        own: &[i32],
-    ) -> Result<(), Error> {
+    pub async fn attach_worker(&self, wire: &mut Wire, worker: usize, own: &[i32]) -> Result<(), Error> {
         let origin = self.name.origin(worker);
         let sql = "SELECT pg_catalog.pg_replication_origin_create($1) \
                     WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_origin o WHERE o.roname = $1)";
@@ -623,7 +558,7 @@ impl State {
     ///
     /// # Errors
     /// As every query's.
-    pub async fn flushed_progress(&self) -> Result<Reached, Error> {
+    pub async fn flushed_progress(&self) -> Result<CommittedRanges, Error> {
         let failed = |error| self.damaged(error);
         let last = |row: Option<tokio_postgres::Row>| {
             let lsn = row.and_then(|row| row.get::<_, Option<PgLsn>>(0));
@@ -634,14 +569,14 @@ impl State {
         let sql = "SELECT applied_lsn FROM pgsluice.progress WHERE subscription = $1 \
                     ORDER BY applied_lsn DESC LIMIT 1";
         let name = self.name.as_str();
-        let mut stretches = Vec::new();
+        let mut ranges = Vec::new();
         if self.has_ahead.load(Ordering::Relaxed) {
             let sql = "SELECT since_lsn, applied_lsn FROM pgsluice.ahead WHERE subscription = $1";
             let rows = self.session.query(sql, &[&name]).await.map_err(failed)?;
             let position = |row: &tokio_postgres::Row, at| Lsn::new(row.get::<_, PgLsn>(at).into());
-            stretches.extend(rows.iter().map(|row| (position(row, 0), position(row, 1))));
+            ranges.extend(rows.iter().map(|row| (position(row, 0), position(row, 1))));
         }
-        // Before 16 only of stretches that were forgotten.
+        // Before 16 only of ranges that were forgotten.
         let written = last(self.session.query_opt(sql, &[&name]).await.map_err(failed)?);
         // The maximum: commits follow one another, whichever worker's they are.
         let sql = format!(
@@ -649,7 +584,7 @@ impl State {
         );
         let told = last(Some(self.session.query_one(&sql, &[&name]).await.map_err(failed)?));
         let prefix = if self.aborts_move_origins() { written } else { written.max(told) };
-        Ok(Reached::new(prefix, stretches))
+        Ok(CommittedRanges::new(prefix, ranges))
     }
 
     fn aborts_move_origins(&self) -> bool {
@@ -657,11 +592,11 @@ impl State {
     }
 
     /// Writes what is `reached`, as it was read, with as few rows as say it.
-    /// What was written since lies in none of its stretches, or changes nothing.
+    /// What was written since lies in none of its ranges, or changes nothing.
     ///
     /// # Errors
     /// As every query's.
-    pub(crate) async fn fold_stretches(&self, reached: &Reached) -> Result<(), Error> {
+    pub async fn fold_ranges(&self, reached: &CommittedRanges) -> Result<(), Error> {
         let (name, prefix) = (quote_literal(self.name.as_str()), reached.prefix);
         let of = format!("WHERE subscription = {name} AND");
         let mut sql = format!(
@@ -685,7 +620,7 @@ impl State {
     ///
     /// # Errors
     /// As every query's.
-    pub(crate) async fn prune_progress(&self, from: Lsn, to: Lsn) -> Result<(), Error> {
+    pub async fn prune_progress(&self, from: Lsn, to: Lsn) -> Result<(), Error> {
         if !self.aborts_move_origins() || from >= to {
             return Ok(());
         }

@@ -1,13 +1,11 @@
-//! Who executes what, when, and who may commit: several chunks on several
-//! sessions (*lanes*), committed in their order.
+//! The schedule that keeps the source's order: chunks commit one after another, and workers execute
+//! what is independent before its turn (*speculatively*).
 //!
-//! Pushed chunks with what they touch and what became of them, polled for
-//! what is to be done; does no I/O and knows no clock, so that a simulation
-//! can show it every order of events.
+//! Callers push chunks with what they touch, report what became of them, and poll for actions.
 //!
 //! ```text
-//!            a lane is free, something of it is independent         executed
-//!   Queued ----------------------------------------------> Ahead -----------> Open
+//!            a worker is free, part of it is independent        executed
+//!   Queued ----------------------------------------> Speculating -----------> Open
 //!     |  ^ ^                                                | | lock wait       | | lock wait,
 //!     |  | +------------------ voided (A1) -----------------+ v stumbled head   | v stumbled head
 //!     |  |                                              Stopping ----------> RollingBack
@@ -21,100 +19,25 @@
 //! ```
 //! Rules, which the simulation checks:
 //!
-//! - only the head is told to commit, and the next becomes head when that was
-//!   acknowledged (rule P1);
-//! - what is executed ahead shares no key with a chunk before it that is not
-//!   committed, as far as the changes show their keys (A2). That is a hint:
-//!   what an early execution met is void, and it is executed again as head (A1);
-//! - a head that waits for a lock, or did not fit the target, finds nothing
-//!   else open when it goes on (A3): whoever waits for a chunk ahead, which
-//!   waits for its turn, is let go;
-//! - a barrier is executed alone, with nothing else open.
-
-mod either;
-mod filter;
-mod relaxed;
+//! - Only the head is told to commit. The next chunk becomes head when that commit was acknowledged
+//!   (rule P1).
+//! - A chunk that is executed speculatively shares no key with an uncommitted chunk before it, as far
+//!   as the changes show their keys (A2). That is a hint: what a speculative execution met is void,
+//!   and the chunk is executed again as head (A1).
+//! - A head that waits for a lock, or did not fit the target, finds nothing else open when it goes on
+//!   (A3): the schedule lets every chunk go that waits for its turn.
+//! - A barrier is executed alone, with nothing else open.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use base::Oid;
 use rustc_hash::FxHashMap;
 
-pub(crate) use either::Either;
-pub(crate) use filter::Filter;
-pub(crate) use relaxed::{Manner, Relaxed};
+use crate::{Action, Footprint, KEYS_MAX, Late, Split, Touched, Units};
 
-/// Keys of all chunks in flight that are remembered; a chunk with more is a
-/// barrier. With two words each they take 16 MB.
-const KEYS_MAX: usize = 1_000_000;
 /// After executions ahead that were void, at most so many chunks go by before
 /// another is tried.
 const BACK_OFF_MAX: u32 = 64;
-
-/// What a chunk touches.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Footprint {
-    /// It may look at or change anything.
-    Everything,
-    /// In the order of the plan's tables.
-    Tables(Vec<Touched>),
-}
-
-/// One table of a [`Footprint`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Touched {
-    /// The target's table; for a partition, its root.
-    pub(crate) root: Oid,
-    /// Keys of different mappings cannot be compared.
-    pub(crate) mapping: u64,
-    pub(crate) units: Units,
-}
-
-/// What of a table can be early or late by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Units {
-    /// The table, whose rows cannot be told apart.
-    Whole,
-    /// The table, to which rows are added that nothing can collide with.
-    Append,
-    /// Rows by their keys: the keys of unit n end before `ends[n]`.
-    Keys { ends: Vec<u32>, keys: Vec<u64> },
-    /// Rows by their keys, of a large transaction: all of it is one unit.
-    Filtered(Arc<Filter>),
-}
-
-/// What of a table must wait for its turn.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Late {
-    Nothing,
-    All,
-    /// These units, ascending.
-    Units(Vec<u32>),
-}
-
-/// For each table of the plan.
-pub(crate) type Split = Vec<Late>;
-
-/// What is to be done; `lane` is the session that does it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// Execute what is not late and keep the transaction open.
-    Ahead { number: u64, lane: usize, split: Split },
-    /// Execute what was late and commit.
-    Finish { number: u64, lane: usize },
-    /// Execute all and commit.
-    Whole { number: u64, lane: usize },
-    /// It did not hold: apply it with nothing else open, whatever it takes.
-    /// As a set `again` if others may have been the reason.
-    Replay { number: u64, lane: usize, again: bool },
-    /// A barrier: do it.
-    Alone { number: u64, lane: usize },
-    /// Cancel the running statement, and say so when the server knows.
-    Cancel { number: u64, lane: usize },
-    /// Roll back, whatever the state of the transaction.
-    Rollback { number: u64, lane: usize },
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -122,7 +45,7 @@ enum State {
     Queued {
         tried: bool,
     },
-    Ahead,
+    Speculating,
     Open,
     /// Its statement is being cancelled.
     Stopping {
@@ -142,7 +65,7 @@ enum State {
 }
 
 impl State {
-    /// Its lane holds an open transaction, or may.
+    /// Its worker holds an open transaction, or may.
     fn is_open(self) -> bool {
         !matches!(self, State::Queued { .. } | State::Waiting { .. })
     }
@@ -167,7 +90,7 @@ struct Entry {
     touched: Vec<Touched>,
     after: Vec<After>,
     state: State,
-    lane: Option<usize>,
+    worker: Option<usize>,
 }
 
 /// Who touched a table last.
@@ -178,15 +101,15 @@ struct Use {
     whole: u64,
 }
 
-/// See the module.
+/// The schedule of `commit_order = preserve`; the module explains it.
 #[derive(Debug)]
-pub(crate) struct Schedule {
+pub struct Preserve {
     /// In commit order. The first is the head.
     entries: VecDeque<Entry>,
     /// The number of the last chunk.
     last: u64,
     free: Vec<usize>,
-    lanes: usize,
+    workers: usize,
     /// Which chunk touched a key last.
     keys: FxHashMap<u64, u64>,
     tables: FxHashMap<Oid, Use>,
@@ -200,14 +123,15 @@ pub(crate) struct Schedule {
     actions: VecDeque<Action>,
 }
 
-impl Schedule {
-    /// For so many lanes; at least one.
-    pub(crate) fn new(lanes: usize) -> Schedule {
-        Schedule {
+impl Preserve {
+    /// Makes a schedule for `workers` sessions, at least one.
+    #[must_use]
+    pub fn new(workers: usize) -> Preserve {
+        Preserve {
             entries: VecDeque::new(),
             last: 0,
-            free: (0..lanes).rev().collect(),
-            lanes,
+            free: (0..workers).rev().collect(),
+            workers,
             keys: FxHashMap::default(),
             tables: FxHashMap::default(),
             everything: 0,
@@ -219,16 +143,19 @@ impl Schedule {
     }
 
     /// Whether another chunk may be pushed.
-    pub(crate) fn has_room(&self) -> bool {
-        self.entries.len() < self.lanes && !self.entries.iter().any(|entry| entry.barrier)
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.entries.len() < self.workers && !self.entries.iter().any(|entry| entry.barrier)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no chunk is in flight.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Takes in the next chunk in commit order; its number.
-    pub(crate) fn push(&mut self, footprint: Footprint) -> u64 {
+    /// Takes in the next chunk in commit order and returns its number.
+    pub fn push(&mut self, footprint: Footprint) -> u64 {
         let number = self.last + 1;
         let touched = match footprint {
             Footprint::Tables(touched) if !self.is_full(&touched) => touched,
@@ -242,7 +169,7 @@ impl Schedule {
         }
         self.last = number;
         let state = State::Queued { tried: false };
-        self.entries.push_back(Entry { number, barrier, touched, after, state, lane: None });
+        self.entries.push_back(Entry { number, barrier, touched, after, state, worker: None });
         self.advance();
         number
     }
@@ -310,25 +237,30 @@ impl Schedule {
         }
     }
 
-    /// The next thing to do; to be asked until there is none.
-    pub(crate) fn poll(&mut self) -> Option<Action> {
+    /// The next action. Call it until there is none.
+    pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The head that is being executed, its lane, and whether letting others
+    /// The head that is being executed, its worker, and whether letting others
     /// go could help it. What is still executed ahead when its turn comes may
     /// wait for one behind it as well.
-    pub(crate) fn head(&self) -> Option<(u64, usize, bool)> {
+    #[must_use]
+    pub fn head(&self) -> Option<(u64, usize, bool)> {
         let head = self.entries.front()?;
         let others = self.entries.iter().skip(1).any(|entry| entry.state.is_open());
-        matches!(head.state, State::Turn { .. } | State::Ahead).then_some((head.number, head.lane?, others))
+        matches!(head.state, State::Turn { .. } | State::Speculating).then_some((
+            head.number,
+            head.worker?,
+            others,
+        ))
     }
 
     /// What could be executed ahead was.
-    pub(crate) fn executed(&mut self, number: u64) {
+    pub fn executed(&mut self, number: u64) {
         let entry = self.entry(number);
         match &mut entry.state {
-            State::Ahead => entry.state = State::Open,
+            State::Speculating => entry.state = State::Open,
             State::Stopping { answered, .. } => *answered = true,
             state => unreachable!("executed in {state:?}"),
         }
@@ -337,13 +269,13 @@ impl Schedule {
     }
 
     /// An execution ahead met something, and was rolled back (rule A1).
-    pub(crate) fn voided(&mut self, number: u64) {
+    pub fn voided(&mut self, number: u64) {
         let entry = self.entry(number);
         match &mut entry.state {
-            State::Ahead => {
+            State::Speculating => {
                 entry.state = State::Queued { tried: true };
-                let lane = entry.lane.take();
-                self.free.extend(lane);
+                let worker = entry.worker.take();
+                self.free.extend(worker);
                 self.back_off = (self.back_off * 2).clamp(1, BACK_OFF_MAX);
                 self.pause = self.back_off;
             }
@@ -356,7 +288,7 @@ impl Schedule {
 
     /// The server has been told to cancel: what it was told later is safe
     /// from that behind one more answer.
-    pub(crate) fn cancelled(&mut self, number: u64) {
+    pub fn cancelled(&mut self, number: u64) {
         let entry = self.entry(number);
         match &mut entry.state {
             State::Stopping { cancelled, .. } => *cancelled = true,
@@ -365,31 +297,42 @@ impl Schedule {
         self.stopped(number);
     }
 
+    /// The chunk of a worker whose statement is to be cancelled, before the server knows.
+    #[cfg(test)]
+    pub(crate) fn stopping(&self, worker: usize) -> Option<u64> {
+        let stopping = |entry: &&Entry| {
+            entry.worker == Some(worker) && matches!(entry.state, State::Stopping { cancelled: false, .. })
+        };
+        self.entries.iter().find(stopping).map(|entry| entry.number)
+    }
+
     fn stopped(&mut self, number: u64) {
         let entry = self.entry(number);
-        if let (State::Stopping { answered: true, cancelled: true }, Some(lane)) = (entry.state, entry.lane) {
+        if let (State::Stopping { answered: true, cancelled: true }, Some(worker)) =
+            (entry.state, entry.worker)
+        {
             entry.state = State::RollingBack;
-            self.actions.push_back(Action::Rollback { number, lane });
+            self.actions.push_back(Action::Rollback { number, worker });
         }
     }
 
     /// Nothing of it is left on the target.
-    pub(crate) fn rolled_back(&mut self, number: u64) {
+    pub fn rolled_back(&mut self, number: u64) {
         let entry = self.entry(number);
         assert_eq!(entry.state, State::RollingBack);
         entry.state = State::Queued { tried: false };
-        let lane = entry.lane.take();
-        self.free.extend(lane);
+        let worker = entry.worker.take();
+        self.free.extend(worker);
         self.advance();
     }
 
     /// The head did not hold, or fell to a deadlock, and was rolled back.
-    pub(crate) fn stumbled(&mut self, number: u64) {
+    pub fn stumbled(&mut self, number: u64) {
         self.stumbled_beside(number, false);
     }
 
     /// The same; `others` if something was open that is none of the chunks.
-    pub(crate) fn stumbled_beside(&mut self, number: u64, others: bool) {
+    pub fn stumbled_beside(&mut self, number: u64, others: bool) {
         let others = others || self.head().is_some_and(|(_, _, others)| others);
         let entry = self.entry(number);
         let State::Turn { contested } = entry.state else { unreachable!("stumbled in {:?}", entry.state) };
@@ -399,7 +342,7 @@ impl Schedule {
     }
 
     /// The head waits for a lock and has done so for too long (rule A3).
-    pub(crate) fn waits_for_lock(&mut self, number: u64) {
+    pub fn waits_for_lock(&mut self, number: u64) {
         // It may have gone on since.
         if self.entries.front().is_some_and(|head| head.number == number) {
             self.let_go(number);
@@ -407,12 +350,12 @@ impl Schedule {
     }
 
     /// Its COMMIT was acknowledged, or the barrier is done.
-    pub(crate) fn committed(&mut self, number: u64) {
+    pub fn committed(&mut self, number: u64) {
         let entry = self.entries.pop_front().expect("the head commits");
         assert_eq!(entry.number, number, "out of order");
         assert!(matches!(entry.state, State::Turn { .. }), "committed in {:?}", entry.state);
         self.forget(&entry);
-        self.free.extend(entry.lane);
+        self.free.extend(entry.worker);
         self.pause = self.pause.saturating_sub(1);
         self.advance();
     }
@@ -428,23 +371,23 @@ impl Schedule {
     fn let_go(&mut self, head: u64) {
         self.held = head;
         for entry in self.entries.iter_mut().skip(1) {
-            let (number, Some(lane)) = (entry.number, entry.lane) else { continue };
+            let (number, Some(worker)) = (entry.number, entry.worker) else { continue };
             match entry.state {
-                State::Ahead => {
+                State::Speculating => {
                     entry.state = State::Stopping { answered: false, cancelled: false };
-                    self.actions.push_back(Action::Cancel { number, lane });
+                    self.actions.push_back(Action::Cancel { number, worker });
                 }
                 State::Open => {
                     entry.state = State::RollingBack;
-                    self.actions.push_back(Action::Rollback { number, lane });
+                    self.actions.push_back(Action::Rollback { number, worker });
                 }
                 _ => {}
             }
         }
     }
 
-    fn take_lane(&mut self) -> Option<usize> {
-        let (at, _) = self.free.iter().enumerate().min_by_key(|(_, lane)| **lane)?;
+    fn take_worker(&mut self) -> Option<usize> {
+        let (at, _) = self.free.iter().enumerate().min_by_key(|(_, worker)| **worker)?;
         Some(self.free.swap_remove(at))
     }
 
@@ -457,30 +400,30 @@ impl Schedule {
         let alone = !self.entries.iter().skip(1).any(|entry| entry.state.is_open());
         let Some(head) = self.entries.front() else { return };
         let (number, barrier, state) = (head.number, head.barrier, head.state);
-        let (action, lane): (fn(u64, usize) -> Action, _) = match state {
+        let (action, worker): (fn(u64, usize) -> Action, _) = match state {
             State::Open => {
                 // Early execution pays here.
                 self.back_off /= 2;
-                (|number, lane| Action::Finish { number, lane }, head.lane)
+                (|number, worker| Action::Finish { number, worker }, head.worker)
             }
             State::Queued { .. } if barrier => {
                 debug_assert!(alone, "nothing goes past a barrier");
-                (|number, lane| Action::Alone { number, lane }, self.take_lane())
+                (|number, worker| Action::Alone { number, worker }, self.take_worker())
             }
-            State::Queued { .. } => (|number, lane| Action::Whole { number, lane }, self.take_lane()),
+            State::Queued { .. } => (|number, worker| Action::Whole { number, worker }, self.take_worker()),
             State::Waiting { again: true } if alone => {
-                (|number, lane| Action::Replay { number, lane, again: true }, head.lane)
+                (|number, worker| Action::Replay { number, worker, again: true }, head.worker)
             }
             State::Waiting { again: false } if alone => {
-                (|number, lane| Action::Replay { number, lane, again: false }, head.lane)
+                (|number, worker| Action::Replay { number, worker, again: false }, head.worker)
             }
             _ => return,
         };
-        let lane = lane.expect("as many lanes as chunks in flight");
+        let worker = worker.expect("as many workers as chunks in flight");
         let head = &mut self.entries[0];
-        head.lane = Some(lane);
+        head.worker = Some(worker);
         head.state = State::Turn { contested: state == State::Open };
-        self.actions.push_back(action(number, lane));
+        self.actions.push_back(action(number, worker));
     }
 
     fn advance_others(&mut self) {
@@ -499,10 +442,10 @@ impl Schedule {
                 continue;
             }
             let Some(split) = split(&entry.after, front) else { continue };
-            let Some(lane) = self.take_lane() else { return };
+            let Some(worker) = self.take_worker() else { return };
             let entry = &mut self.entries[at];
-            (entry.state, entry.lane) = (State::Ahead, Some(lane));
-            self.actions.push_back(Action::Ahead { number: entry.number, lane, split });
+            (entry.state, entry.worker) = (State::Speculating, Some(worker));
+            self.actions.push_back(Action::Speculate { number: entry.number, worker, split });
         }
     }
 }
@@ -525,7 +468,5 @@ fn split(after: &[After], front: u64) -> Option<Split> {
     split.iter().any(|late| *late != Late::All).then_some(split)
 }
 
-#[cfg(test)]
-mod simulation;
 #[cfg(test)]
 mod tests;

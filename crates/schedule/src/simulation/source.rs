@@ -6,7 +6,7 @@ use base::Oid;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use super::super::{Footprint, Late, Split, Touched, Units};
+use crate::{Footprint, Late, Split, Touched, Units};
 
 pub(super) type Key = (u8, u8);
 /// Its version, its value of the other unique key.

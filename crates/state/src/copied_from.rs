@@ -23,7 +23,7 @@ use std::fmt;
 use base::Oid;
 use rustc_hash::FxHashMap;
 
-use crate::join::TableKey;
+use crate::since::TableKey;
 
 /// Tables and the relations of the source that they were copied from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,11 +1,9 @@
-//! How far the target is when transactions commit out of order
-//! (`commit_order = relaxed`).
+//! How far the target is when transactions commit out of order (`commit_order = relaxed`).
 //!
-//! The planner hands over the stream as *stretches* that follow one another
-//! without a gap: each begins where the one before ended, and commits as one
-//! target transaction or as several in its order. Every target transaction
-//! says in a row which stretch it holds, so the rows are what the target has,
-//! whatever the order:
+//! The planner hands over the stream as *ranges* that follow one another without a gap. Each range
+//! begins where the one before ended, and commits as one target transaction or as several in its
+//! order. Every target transaction stores a row that names its range. So the rows tell what the
+//! target has, whatever the order was:
 //!
 //! ```text
 //!   progress          rows of `pgsluice.ahead`
@@ -13,33 +11,32 @@
 //!                           ^    not there: not committed
 //!                           the prefix: all before is on the target
 //! ```
-//! Only the prefix is reported, confirmed, and told to the origins. What lies
-//! beyond is passed over after a restart. Where stretches meet they are made
-//! one, so there are never many: a gap needs a chunk in flight.
+//! Only the prefix is reported, confirmed, and told to the origins. Commits beyond it are passed over
+//! after a restart. Ranges that meet are joined, so there are never many: a gap needs a chunk in
+//! flight.
 
 use std::collections::BTreeMap;
 
 use base::{Lsn, PgTimestamp};
 
-/// What a target holds: everything that commits on the source before `prefix`,
-/// and whatever commits in one of the stretches beyond it, from its first
-/// position up to before its second.
+/// What a target holds: every transaction that commits on the source before `prefix`, and those
+/// that commit in one of the ranges beyond it, from its first position up to before its second.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Reached {
+pub struct CommittedRanges {
     /// Everything before is there.
     pub prefix: Lsn,
     /// Ascending; neither touch one another nor the prefix.
     pub beyond: Vec<(Lsn, Lsn)>,
-    /// How many rows say so.
-    pub(crate) rows: usize,
+    /// How many rows of the target tell this.
+    pub rows: usize,
 }
 
-impl Reached {
-    /// What `rows` of stretches, in any order, make of all before `prefix`.
+impl CommittedRanges {
+    /// Joins `rows` of ranges, in any order, with everything before `prefix`.
     #[must_use]
-    pub fn new(prefix: Lsn, mut rows: Vec<(Lsn, Lsn)>) -> Reached {
+    pub fn new(prefix: Lsn, mut rows: Vec<(Lsn, Lsn)>) -> CommittedRanges {
         rows.sort_unstable();
-        let mut reached = Reached { prefix, beyond: Vec::new(), rows: rows.len() };
+        let mut reached = CommittedRanges { prefix, beyond: Vec::new(), rows: rows.len() };
         for (since, end) in rows {
             if since <= reached.prefix {
                 reached.prefix = reached.prefix.max(end);
@@ -59,16 +56,16 @@ impl Reached {
         lsn < self.prefix || self.beyond.iter().any(|&(since, end)| since <= lsn && lsn < end)
     }
 
-    /// Before which the last transaction ended that it holds.
+    /// The end of the last transaction that it holds.
     #[must_use]
     pub fn furthest(&self) -> Lsn {
         self.beyond.last().map_or(self.prefix, |&(_, end)| end)
     }
 }
 
-/// [`Reached`] as it grows, in the memory of who commits.
+/// [`CommittedRanges`] as they grow, in the memory of the process that commits.
 #[derive(Debug, Default)]
-pub(crate) struct Reach {
+pub struct RangeTracker {
     prefix: Lsn,
     /// By where they begin: where they end, and when the last of them
     /// committed on the source.
@@ -82,28 +79,31 @@ pub(crate) struct Reach {
     time: Option<PgTimestamp>,
 }
 
-impl Reach {
-    pub(crate) fn new(prefix: Lsn) -> Reach {
-        Reach { prefix, handed: prefix, ..Reach::default() }
+impl RangeTracker {
+    /// Begins with everything before `prefix` on the target.
+    #[must_use]
+    pub fn new(prefix: Lsn) -> RangeTracker {
+        RangeTracker { prefix, handed: prefix, ..RangeTracker::default() }
     }
 
     /// Everything before is on the target, and was acknowledged.
-    pub(crate) fn prefix(&self) -> Lsn {
+    #[must_use]
+    pub fn prefix(&self) -> Lsn {
         self.prefix
     }
 
-    /// A stretch that ends here was handed over.
-    pub(crate) fn handed(&mut self, end: Lsn) {
+    /// A range that ends here was handed over.
+    pub fn handed(&mut self, end: Lsn) {
         self.handed = self.handed.max(end);
     }
 
     /// Between what was handed over and `lsn` there is nothing for the target.
-    pub(crate) fn caught_up(&mut self, lsn: Lsn) {
+    pub fn caught_up(&mut self, lsn: Lsn) {
         self.idle = Some((self.handed, lsn));
     }
 
-    /// A stretch was committed; true if something before it was not.
-    pub(crate) fn committed(&mut self, since: Lsn, end: Lsn, time: PgTimestamp) -> bool {
+    /// A range was committed; true if something before it was not.
+    pub fn committed(&mut self, since: Lsn, end: Lsn, time: PgTimestamp) -> bool {
         let overtook = since > self.prefix;
         self.beyond.insert(since, (end, time));
         while let Some(first) = self.beyond.first_entry()
@@ -118,7 +118,8 @@ impl Reach {
     }
 
     /// Before where all that is for the target was applied.
-    pub(crate) fn applied(&self) -> Lsn {
+    #[must_use]
+    pub fn applied(&self) -> Lsn {
         match self.idle {
             Some((since, lsn)) if since <= self.prefix => self.prefix.max(lsn),
             _ => self.prefix,
@@ -127,7 +128,8 @@ impl Reach {
 
     /// When the last transaction of the prefix committed on the source, if it
     /// came while we looked.
-    pub(crate) fn time(&self) -> Option<PgTimestamp> {
+    #[must_use]
+    pub fn time(&self) -> Option<PgTimestamp> {
         self.time
     }
 }
@@ -144,17 +146,17 @@ mod tests {
         Lsn::new(n)
     }
 
-    fn stretches(pairs: &[(u64, u64)]) -> Vec<(Lsn, Lsn)> {
+    fn ranges(pairs: &[(u64, u64)]) -> Vec<(Lsn, Lsn)> {
         pairs.iter().map(|&(since, end)| (lsn(since), lsn(end))).collect()
     }
 
     #[test]
     fn the_prefix_ends_where_something_is_missing() {
-        let reached = Reached::new(lsn(10), stretches(&[(40, 50), (10, 20), (30, 40), (70, 80)]));
+        let reached = CommittedRanges::new(lsn(10), ranges(&[(40, 50), (10, 20), (30, 40), (70, 80)]));
         assert_eq!((reached.prefix, reached.rows), (lsn(20), 4));
-        assert_eq!(reached.beyond, stretches(&[(30, 50), (70, 80)]));
+        assert_eq!(reached.beyond, ranges(&[(30, 50), (70, 80)]));
         assert_eq!(reached.furthest(), lsn(80));
-        // A commit record at a position belongs to the stretch that begins there.
+        // A commit record at a position belongs to the range that begins there.
         let held: Vec<u64> = [0, 19, 20, 29, 30, 49, 50, 69, 70, 79, 80]
             .into_iter()
             .filter(|&at| reached.has(lsn(at)))
@@ -162,11 +164,11 @@ mod tests {
         assert_eq!(held, [0, 19, 30, 49, 70, 79]);
     }
 
-    /// After a restart other stretches are cut than before: they may lie over
+    /// After a restart other ranges are cut than before: they may lie over
     /// those that are there.
     #[test]
-    fn stretches_may_overlap() {
-        let reached = Reached::new(lsn(10), stretches(&[(30, 40), (10, 60), (60, 70), (35, 38)]));
+    fn ranges_may_overlap() {
+        let reached = CommittedRanges::new(lsn(10), ranges(&[(30, 40), (10, 60), (60, 70), (35, 38)]));
         assert_eq!((reached.prefix, reached.beyond.len()), (lsn(70), 0));
     }
 
@@ -177,14 +179,14 @@ mod tests {
             let count = random.random_range(1..12);
             let mut order: Vec<u64> = (0..count).collect();
             order.shuffle(&mut random);
-            let mut reach = Reach::new(lsn(5));
+            let mut reach = RangeTracker::new(lsn(5));
             let mut rows = Vec::new();
             for n in order {
-                let stretch = (lsn(5 + n * 10), lsn(15 + n * 10));
-                let before = Reached::new(lsn(5), rows.clone());
-                assert_eq!(reach.committed(stretch.0, stretch.1, PgTimestamp(0)), stretch.0 > before.prefix);
-                rows.push(stretch);
-                assert_eq!(reach.prefix(), Reached::new(lsn(5), rows.clone()).prefix);
+                let range = (lsn(5 + n * 10), lsn(15 + n * 10));
+                let before = CommittedRanges::new(lsn(5), rows.clone());
+                assert_eq!(reach.committed(range.0, range.1, PgTimestamp(0)), range.0 > before.prefix);
+                rows.push(range);
+                assert_eq!(reach.prefix(), CommittedRanges::new(lsn(5), rows.clone()).prefix);
             }
             assert_eq!(reach.prefix(), lsn(5 + count * 10));
         }
@@ -194,7 +196,7 @@ mod tests {
     /// is there, and not before.
     #[test]
     fn p4_an_idle_position_waits_for_what_lies_before_it() {
-        let mut reach = Reach::new(lsn(10));
+        let mut reach = RangeTracker::new(lsn(10));
         reach.caught_up(lsn(12));
         assert_eq!(reach.applied(), lsn(12));
         reach.handed(lsn(20));

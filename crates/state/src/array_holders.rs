@@ -1,0 +1,56 @@
+//! Makes the types on the target that hold one array each.
+//!
+//! A set's parameters are an array for each column, and there is no array of arrays. A type of
+//! schema `pgsluice` with one column, `value`, stands between. One type serves every table. The types
+//! that are needed are made before the stream begins, or a table joins it, and go with the schema.
+//! How values are put into them is the plan's business.
+
+use base::{Oid, quote_ident};
+
+use crate::error::Error;
+use crate::schema::STATE_SCHEMA;
+use crate::state::State;
+
+/// $1 array types: what their holders are called, and the arrays as SQL, of those that have none.
+const MISSING: &str = "
+SELECT 'array_of_' || e.typname, pg_catalog.format('%I.%I[]', n.nspname, e.typname)
+  FROM pg_catalog.pg_type a
+  JOIN pg_catalog.pg_type e ON e.oid = a.typelem
+  JOIN pg_catalog.pg_namespace n ON n.oid = e.typnamespace
+ WHERE a.oid = ANY ($1)
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_type h JOIN pg_catalog.pg_namespace s ON s.oid = h.typnamespace
+                    WHERE s.nspname = 'pgsluice' AND h.typname = 'array_of_' || e.typname)";
+
+impl State {
+    /// Makes the types that hold values of the built-in array types `arrays`, where they are missing.
+    ///
+    /// # Errors
+    /// As every statement's: the role may have no right to create anything in the schema.
+    pub async fn make_holders(&self, arrays: &[Oid]) -> Result<(), Error> {
+        let arrays: Vec<u32> = arrays.iter().map(|oid| oid.0).collect();
+        let session = self.session();
+        let lost = |error| Error::from(session.error(error));
+        if arrays.is_empty() || session.query(MISSING, &[&arrays]).await.map_err(lost)?.is_empty() {
+            return Ok(());
+        }
+        // As the schema's tables: another process may be making the same, and is waited for.
+        let begin = "BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice'))";
+        session.batch_execute(begin).await.map_err(lost)?;
+        let made = async {
+            for row in session.query(MISSING, &[&arrays]).await? {
+                let (name, array): (String, String) = (row.get(0), row.get(1));
+                let name = quote_ident(&name);
+                session
+                    .batch_execute(&format!("CREATE TYPE {STATE_SCHEMA}.{name} AS (value {array})"))
+                    .await?;
+            }
+            session.batch_execute("COMMIT").await
+        };
+        let made = made.await;
+        if made.is_err() {
+            // What went wrong is told by the first error.
+            let _ = session.batch_execute("ROLLBACK").await;
+        }
+        made.map_err(lost)
+    }
+}

@@ -1,0 +1,56 @@
+//! The schema on the target and its tables, as SQL.
+
+/// The schema that holds our state; never copied, never applied.
+pub const STATE_SCHEMA: &str = "pgsluice";
+
+/// Makes the schema and its tables where they are missing. IF NOT EXISTS fails where two do it at the same time, so one
+/// waits for the other.
+pub const STATE_SCHEMA_SQL: &str = "
+SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice'));
+CREATE SCHEMA IF NOT EXISTS pgsluice;
+CREATE TABLE IF NOT EXISTS pgsluice.subscription (
+    name text PRIMARY KEY,
+    slot text NOT NULL,
+    publications text[] NOT NULL,
+    source_sysid text NOT NULL,
+    source_timeline int8 NOT NULL,
+    source_dbname text NOT NULL,
+    consistent_point pg_lsn,
+    confirmed_lsn pg_lsn,
+    enabled bool NOT NULL DEFAULT true,
+    skip_lsn pg_lsn,
+    last_error text,
+    created_at timestamptz NOT NULL DEFAULT pg_catalog.now());
+CREATE TABLE IF NOT EXISTS pgsluice.copied_table (
+    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    consistent_point pg_lsn,
+    snapshot pg_snapshot,
+    begun bool NOT NULL DEFAULT false,
+    finished bool NOT NULL DEFAULT false,
+    rows int8,
+    source_oid oid,
+    replaced text,
+    PRIMARY KEY (subscription, schema_name, table_name));
+CREATE TABLE IF NOT EXISTS pgsluice.progress (
+    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    applied_lsn pg_lsn NOT NULL,
+    PRIMARY KEY (subscription, applied_lsn));
+CREATE TABLE IF NOT EXISTS pgsluice.ahead (
+    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    since_lsn pg_lsn NOT NULL,
+    applied_lsn pg_lsn NOT NULL,
+    PRIMARY KEY (subscription, applied_lsn));
+CREATE TABLE IF NOT EXISTS pgsluice.partition (
+    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    root_oid oid NOT NULL,
+    root_schema text NOT NULL,
+    root_name text NOT NULL,
+    partition_oid oid NOT NULL,
+    partition_schema text NOT NULL,
+    partition_name text NOT NULL,
+    filenode oid NOT NULL,
+    bounds text NOT NULL,
+    suspicion text,
+    PRIMARY KEY (subscription, root_oid, partition_oid))";
