@@ -488,7 +488,8 @@ impl State {
         if found.map_err(|error| self.session.error(error))?.get::<_, i64>(0) == columns.len() as i64 {
             return Ok(());
         }
-        let add: Vec<String> = columns.iter().map(|column| format!("ADD COLUMN IF NOT EXISTS {column}")).collect();
+        let add: Vec<String> =
+            columns.iter().map(|column| format!("ADD COLUMN IF NOT EXISTS {column}")).collect();
         // Sent as one, they are one transaction. Nobody is to wait for long behind this where it has to wait itself, as for the
         // copy of a large table.
         let make = format!(

@@ -10,13 +10,12 @@ use source::publication::TableName;
 
 use crate::Error;
 use crate::error::Kind;
-use crate::refusal::{AdoptionRefusal, Refusal};
+use crate::refusal::Refusal;
 use crate::status::Silence;
 
 const SLOT: &str = "pgsluice_orders";
 const NATIVE: &str = "orders_native";
 const NATIVE_SLOT: &str = "orders_native";
-const SOURCE: &str = "db1:5432/shop as repl";
 const HERE: Lsn = Lsn::new(0x16_B374_D848);
 const LATER: Lsn = Lsn::new(0x16_B400_0028);
 
@@ -33,7 +32,6 @@ const FOLLOWED_BY_ITSELF: HeldBy = ("pgsluice scenarios", "w3_a_promoted_standby
 const ARCHIVE_FAILED_OVER: HeldBy = ("pgsluice scenarios", "w3_an_archive_is_followed_onto_another_timeline");
 const FAILED_OVER: HeldBy = ("pgsluice scenarios", "w3_what_the_new_primary_never_received_is_refused");
 const DISABLED: HeldBy = ("pgsluice scenarios", "disable_on_error_keeps_the_prefix_and_stays_disabled");
-const RELAXED: HeldBy = ("pgsluice scenarios", "p1_what_was_committed_ahead_is_not_released");
 const WAL_STATE: HeldBy = ("pgsluice scenarios", "without_what_was_kept_nothing_is_decoded");
 const FOLLOWED_ARCHIVE: HeldBy = ("pgsluice scenarios", "without_a_slot_all_comes_from_the_archive");
 const WAL_ARCHIVE: HeldBy = ("pgsluice scenarios", "what_the_source_has_removed_comes_from_its_archive");
@@ -51,7 +49,7 @@ const COPY_AGAIN: &str =
     "Run `pgsluice drop`, empty the tables on the target, and `pgsluice run` copies them again.";
 
 base::catalogue! {
-    /// Every way in which a pipeline fails, or handing one over does.
+    /// Every way in which a pipeline fails.
     #[must_use]
     pub fn catalogue() -> Error where error is error.kind() => Kind;
     Kind::Client(_) => carried(client::catalogue()),
@@ -428,172 +426,30 @@ base::catalogue! {
         "Report it with the log of a run with `--log-level debug`; `pgsluice run` goes on from the last commit.",
         &[],
     ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::Unfinished { .. })) => adopting(
+    Kind::Refused(Refusal::AdoptionUnfinished { .. }) => adopting(
         "An adoption was interrupted",
-        AdoptionRefusal::Unfinished { name: name() },
+        Refusal::AdoptionUnfinished { name: name() },
         "`pgsluice adopt` was ended after it had disabled the native subscription and before it knew where that stood. \
          Nothing is lost.",
         "Repeat `pgsluice adopt`, or hand it back with `pgsluice release`.",
         &[KILLED_ADOPT],
     ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::SlotGivenBack { .. })) => adopting(
+    Kind::Refused(Refusal::SlotGivenBack { .. }) => adopting(
         "The native subscription has its slot again",
-        AdoptionRefusal::SlotGivenBack { native: NATIVE.to_owned(), slot: NATIVE_SLOT.to_owned() },
+        Refusal::SlotGivenBack { native: NATIVE.to_owned(), slot: NATIVE_SLOT.to_owned() },
         "Somebody gave the slot back to the native subscription by `ALTER SUBSCRIPTION`; both would apply the same \
          changes.",
         "Take it away again as the message says, `SET (slot_name = NONE)`; or hand everything back with `pgsluice \
          release`.",
         &[ADOPT],
     ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::SlotUsedSince { .. })) => adopting(
-        "The native subscription had its slot before it was released",
-        AdoptionRefusal::SlotUsedSince { native: NATIVE.to_owned(), slot: NATIVE_SLOT.to_owned() },
-        "Nobody knows whether it has applied changes meanwhile that pgsluice has applied too.",
-        "Run `SET (slot_name = NONE)` as the message says if it was never enabled since, and `pgsluice release` again; \
-         otherwise `pgsluice drop` and copy again.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::OriginNone { .. })) => adopting(
+    Kind::Refused(Refusal::AdoptedOriginNone { .. }) => adopting(
         "An adopted subscription wants origin = none",
-        AdoptionRefusal::OriginNone { name: name() },
+        Refusal::AdoptedOriginNone { name: name() },
         "The native subscription asked for changes without an origin; asking for all of them now would send changes \
          round in two-way replication.",
         "Give `--origin none`, or leave out `--publication`, so that the stored options count.",
         &[],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::MadeByRun { .. })) => adopting(
-        "A subscription of this name exists",
-        AdoptionRefusal::MadeByRun { name: name(), native: NATIVE.to_owned() },
-        "`pgsluice run` made a subscription of this name on the target.",
-        "Adopt under another name: `pgsluice adopt --subscription NAME --native NAME`, the second one the native one's.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::NoSlot { .. })) => adopting(
-        "The native subscription has no slot",
-        AdoptionRefusal::NoSlot { native: NATIVE.to_owned() },
-        "Without a slot there is no place in the source's WAL to go on from.",
-        "Set it if the slot still exists: `ALTER SUBSCRIPTION ... SET (slot_name = '...')`; otherwise `pgsluice run` \
-         copies.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::OtherOwner { .. })) => adopting(
-        "The native subscription is another role's",
-        AdoptionRefusal::OtherOwner { native: NATIVE.to_owned(), owner: "owner".to_owned() },
-        "Only its owner, a member of that role or a superuser may alter a subscription.",
-        "Give the owner as `user` in `--target`, or `GRANT` the owner's role to this one.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::SuperusersOnly { .. })) => adopting(
-        "Only a superuser may alter the native subscription",
-        AdoptionRefusal::SuperusersOnly { native: NATIVE.to_owned() },
-        "It was made with `password_required = false`, which lets it connect without a password.",
-        "Give a superuser as `user` in `--target`; or have one run `ALTER SUBSCRIPTION ... SET (password_required = \
-         true)`.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::NoWayBack { .. })) => adopting(
-        "The role could not hand the subscription back",
-        AdoptionRefusal::NoWayBack {
-            role: "repl".to_owned(),
-            function: "pg_replication_origin_advance(text, pg_lsn)",
-        },
-        "`pgsluice release` moves the native subscription's origin to where pgsluice stands. What the way back needs \
-         is looked for before the first step.",
-        "Run the `GRANT EXECUTE ON FUNCTION` of the message on the target, as a superuser.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::TwoPhase { .. })) => adopting(
-        "The native subscription has two_phase",
-        AdoptionRefusal::TwoPhase { native: NATIVE.to_owned() },
-        "A transaction that the native worker prepared is committed by a message that pgsluice does not ask for.",
-        "Take the option away as the message says: `ALTER SUBSCRIPTION ... SET (two_phase = false)`, from 18 on.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::Skips { .. })) => adopting(
-        "The native subscription is to skip a transaction",
-        AdoptionRefusal::Skips { native: NATIVE.to_owned(), name: name() },
-        "`ALTER SUBSCRIPTION ... SKIP` was given and not met yet; pgsluice would not know of it.",
-        "Let it skip first; or `ALTER SUBSCRIPTION ... SKIP (lsn = NONE)`, adopt, and `pgsluice skip --lsn LSN`.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::Synchronising { .. })) => adopting(
-        "The native subscription is still copying",
-        AdoptionRefusal::Synchronising {
-            native: NATIVE.to_owned(),
-            tables: vec!["public.accounts (state d)".to_owned()],
-        },
-        "Tables that are being synchronised have slots and positions of their own, which cannot be taken over.",
-        "Wait until `srsubstate` in `pg_subscription_rel` is `r` for all, then repeat `pgsluice adopt`.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::SlotNotThere { .. })) => adopting(
-        "The native subscription's slot is not on this source",
-        AdoptionRefusal::SlotNotThere { slot: NATIVE_SLOT.to_owned(), place: SOURCE.to_owned() },
-        "`--source` leads to another server than the native subscription's, or the slot was dropped.",
-        "Correct `--source`; the native one's is `subconninfo` in `pg_subscription`.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::SlotOfAnother { .. })) => adopting(
-        "The native subscription's slot is another's",
-        AdoptionRefusal::SlotOfAnother {
-            slot: NATIVE_SLOT.to_owned(),
-            place: SOURCE.to_owned(),
-            plugin: Some("wal2json".to_owned()),
-            database: Some("shop".to_owned()),
-        },
-        "A slot of this name exists there, of another plugin or another database.",
-        "Correct `--source`, its database too; the native one's is `subconninfo` in `pg_subscription`.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::SlotLost { .. })) => adopting(
-        "The native subscription's slot was invalidated",
-        AdoptionRefusal::SlotLost { slot: NATIVE_SLOT.to_owned(), why: Some("wal_removed".to_owned()) },
-        "The source removed WAL that the native subscription still needed: neither side can go on.",
-        "Run `DROP SUBSCRIPTION` on the target, empty the tables, and `pgsluice run` copies.",
-        &[],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::SlotBusy { .. })) => adopting(
-        "The slot is still in use",
-        AdoptionRefusal::SlotBusy { slot: NATIVE_SLOT.to_owned(), pid: 4711 },
-        "A walsender of the side that gave it up has not noticed that its client has gone.",
-        "End it on the source with `SELECT pg_terminate_backend(...)`, and repeat the command.",
-        &[],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::NativeDropped)) => adopting(
-        "The native subscription was dropped meanwhile",
-        AdoptionRefusal::NativeDropped,
-        "Somebody ran `DROP SUBSCRIPTION` at the same moment; that drops its slot too.",
-        "Run `pgsluice run`, which copies, if the tables are to be replicated.",
-        &[],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::OriginTaken { .. })) => adopting(
-        "Another database of the target uses the name that is to adopt",
-        AdoptionRefusal::OriginTaken { origin: "pgsluice_orders_0".to_owned(), name: name() },
-        "Replication origins belong to the whole cluster, and one of this name exists.",
-        "Adopt under another name: `pgsluice adopt --subscription NAME --native NAME`, the second one the native one's.",
-        &[ADOPT],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::NotAdopted { .. })) => adopting(
-        "What is to be released was not adopted",
-        AdoptionRefusal::NotAdopted { name: name() },
-        "`pgsluice run` made this subscription: there is no native one behind it.",
-        "Create a native one with `CREATE SUBSCRIPTION` after `pgsluice drop`, if that is what is wanted.",
-        &[],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::NobodyToReleaseTo { .. })) => adopting(
-        "There is nobody to release to",
-        AdoptionRefusal::NobodyToReleaseTo { name: name() },
-        "The native subscription was dropped while pgsluice had its slot.",
-        "Go on with `pgsluice run`, or remove everything with `pgsluice drop`.",
-        &[],
-    ),
-    Kind::Refused(Refusal::Adoption(AdoptionRefusal::CommittedAhead { .. })) => adopting(
-        "Released while transactions are committed out of order",
-        AdoptionRefusal::CommittedAhead { name: name(), at: HERE, furthest: LATER },
-        "With `commit_order = relaxed` a stop can leave an earlier transaction unapplied behind later ones; a native \
-         subscription knows one position only.",
-        "Run with `--commit-order preserve` until it is level with the source, stop it, and `pgsluice release` again.",
-        &[RELAXED],
     ),
 }
 
@@ -637,7 +493,7 @@ fn starting(
 
 fn adopting(
     title: &'static str,
-    why: AdoptionRefusal,
+    why: Refusal,
     cause: &'static str,
     remedy: &'static str,
     held_by: &'static [HeldBy],

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use base::SubscriptionName;
+use base::{Lsn, SubscriptionName};
 
 use crate::Settings;
 use crate::refusal::Refusal;
@@ -60,6 +60,18 @@ pub(crate) enum Kind {
 impl Error {
     pub(crate) fn refused(why: impl Into<Refusal>) -> Self {
         Kind::Refused(why.into()).into()
+    }
+
+    /// The subscription is not on the target any more.
+    #[must_use]
+    pub fn dropped() -> Error {
+        Error::refused(Refusal::Dropped)
+    }
+
+    /// The slot is at `confirmed`, past `start`, which is as far as the target came.
+    #[must_use]
+    pub fn target_behind(slot: String, confirmed: Lsn, start: Lsn) -> Error {
+        Error::refused(Refusal::TargetBehind { slot, confirmed, start })
     }
 
     pub(crate) fn kind(&self) -> &Kind {

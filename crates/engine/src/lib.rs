@@ -1,17 +1,13 @@
-//! The only crate that knows every stage: wiring, supervision, retry policy, metrics.
+//! The only crate that knows every stage: wiring, supervision, retry policy, figures.
 
-pub mod admin;
-pub mod adopt;
+pub mod adoption;
 mod catalogue;
-pub mod control;
 mod decoding;
 mod error;
 mod history;
 mod left_out;
-pub mod metrics;
 pub mod monitor;
 mod partitions;
-pub mod pin;
 mod pipeline;
 mod preflight;
 mod record;
@@ -19,7 +15,6 @@ mod refresh;
 mod refusal;
 mod repeated;
 mod retry;
-pub mod sequences;
 mod settings;
 mod shared;
 mod spooling;
@@ -40,7 +35,7 @@ pub use settings::{
 };
 pub use shared::Passes;
 pub use status::{
-    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DecodedSnapshot, DifferingPartition,
-    Failing, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status,
-    TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
+    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, Decoded, DecodedSnapshot,
+    DifferingPartition, Failing, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh,
+    SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };

@@ -40,14 +40,14 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::Block;
 
-pub(crate) use self::copied_from::learn_at_adoption;
+pub use self::copied_from::learn_at_adoption;
 use self::feed::{Decoded, Feed};
 pub(crate) use self::form::may_be_binary;
 use self::relook::Cause;
 pub(crate) use self::shipping::Shipping;
 use self::snapshot::Exported;
 pub(crate) use self::snapshot::{end_of_wal, flush};
-use crate::adopt::{self, Adoption};
+use crate::adoption::{self, Adoption};
 use crate::decoding::Restart;
 use crate::error::{Error, Kind};
 use crate::history;
@@ -291,7 +291,7 @@ impl Attempt<'_> {
             return Err(Kind::SourceIsStandby.into());
         }
         let row = state.load().await?;
-        let adopted = adopt::adoption(&**state.session(), name).await;
+        let adopted = adoption::adoption(&**state.session(), name).await;
         let adopted = adopted.map_err(|error| state.session().error(error))?;
         let slot_name = row.as_ref().map_or_else(|| name.slot(), |row| row.slot.clone());
         let slot = slot::slot_state(&source, &slot_name).await?;
@@ -337,7 +337,7 @@ impl Attempt<'_> {
         if let Some(adopted) = &ends.adopted
             && let Some(why) = adopted.refusal(&name, self.settings.origin == Origin::None)
         {
-            return Err(Error::refused(why));
+            return Err(why);
         }
         if row.consistent_point.is_none() {
             return Ok(());

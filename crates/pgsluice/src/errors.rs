@@ -10,10 +10,11 @@ mod tests;
 use std::fmt::Write as _;
 
 use base::catalogue::{Doing, Entry, HeldBy};
-use engine::{Verdict, admin, control};
+use engine::Verdict;
+use operate::{admin, adopt, control};
 
 use crate::command::decode::{from_output, from_segments};
-use crate::command::{from_admin, from_control, from_engine, from_verify};
+use crate::command::{from_admin, from_adopt, from_control, from_engine, from_verify};
 use crate::exit::{Code, code_of};
 use crate::failure;
 use crate::invocation::Invocation;
@@ -105,6 +106,10 @@ fn all() -> Vec<Told> {
     all.extend(own.map(|entry| Told::new(entry, ToString::to_string, |error| ends(error.code()))));
     let pipeline = engine::catalogue().into_iter();
     all.extend(pipeline.map(|entry| Told::new(entry, |error| base::with_causes(error), |error| run(&error))));
+    let handed_over = adopt::catalogue().into_iter();
+    all.extend(handed_over.map(|entry| {
+        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_adopt(&error))))
+    }));
     let compared = verify::catalogue().into_iter();
     all.extend(compared.map(|entry| {
         Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_verify(&error))))

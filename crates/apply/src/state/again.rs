@@ -45,7 +45,8 @@ impl State {
     /// # Errors
     /// As every query's.
     pub async fn ask_for_relook(&self, look: Lsn) -> Result<(), Error> {
-        self.make_columns("subscription", &["lost_lsn pg_catalog.pg_lsn", "relook_lsn pg_catalog.pg_lsn"]).await?;
+        self.make_columns("subscription", &["lost_lsn pg_catalog.pg_lsn", "relook_lsn pg_catalog.pg_lsn"])
+            .await?;
         let sql = "UPDATE pgsluice.subscription SET lost_lsn = $2 WHERE name = $1";
         self.execute(sql, &[&PgLsn::from(look.as_u64())]).await.map(drop)
     }

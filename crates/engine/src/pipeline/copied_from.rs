@@ -110,8 +110,12 @@ async fn learn(
     Ok(learnt.into_iter().collect())
 }
 
-/// [`Attempt::copied_from`] for the tables of a native subscription that is taken over.
-pub(crate) async fn learn_at_adoption(
+/// Stores on the target from which relations of the source the tables of a native subscription
+/// come that is taken over.
+///
+/// # Errors
+/// A server's.
+pub async fn learn_at_adoption(
     name: &SubscriptionName,
     (source, slot): (&Session, &str),
     state: &State,

@@ -9,7 +9,7 @@ use source::segments;
 
 /// Of the source `wal`; the stages move it.
 #[derive(Debug, Default)]
-pub(crate) struct Decoded {
+pub struct Decoded {
     told: Mutex<Told>,
     /// Subscriptions in the pass that this one takes part in, 0 while it decodes alone. Apart, as it is told all the time.
     in_pass: AtomicUsize,
@@ -50,7 +50,7 @@ impl Decoded {
     }
 
     /// An attempt begins that decodes, alone at first: WAL of this timeline, in segments of so many bytes.
-    pub(crate) fn begins(&self, timeline: u32, segment_size: u64) {
+    pub fn begins(&self, timeline: u32, segment_size: u64) {
         self.is_in_pass_of(0);
         let mut told = self.told();
         (told.decodes, told.awaited) = (true, None);

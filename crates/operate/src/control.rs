@@ -59,6 +59,7 @@ use std::time::Duration;
 
 use apply::{Advance, Hold};
 use base::{Lsn, PgSnapshot, SubscriptionName};
+use engine::{Snapshot, Status};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedReadHalf;
@@ -67,8 +68,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use catalogue::catalogue;
-
-use crate::status::{Snapshot, Status};
 
 /// The longest request: a snapshot with some thousand running transactions.
 /// Others are under 60 bytes.

@@ -30,14 +30,14 @@ use std::time::{Duration, Instant};
 use apply::Reached;
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{ConnInfo, Session};
+use engine::CatchingUp;
+use engine::adoption::adoption;
 use serde::Serialize;
 use source::slot::{drop_slot, slot_state};
 use tokio_postgres::types::PgLsn;
 
 pub use catalogue::catalogue;
 pub use skip::set_skip;
-
-use crate::{CatchingUp, adopt};
 
 /// How long what a dead process's backends hold may stay in use.
 const BUSY_BOUND: Duration = Duration::from_secs(5);
@@ -269,7 +269,7 @@ pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result
         return Ok(None);
     }
     let failed = |error| Error::query(target, "read the subscription's state on the target", error);
-    let adopted = adopt::adoption(&**target, subscription).await.map_err(failed)?;
+    let adopted = adoption(&**target, subscription).await.map_err(failed)?;
     let row = target.query_opt(STORED, &[&subscription.as_str()]).await.map_err(failed)?;
     let read = |row: tokio_postgres::Row| -> Result<Stored, tokio_postgres::Error> {
         Ok(Stored {
@@ -322,11 +322,6 @@ async fn reached(
     Ok(Reached::new(prefix, rows.iter().map(|row| (lsn(row, 0), lsn(row, 1))).collect()))
 }
 
-/// End of WAL as a server knows it, primary or standby.
-pub(crate) const WAL_END: &str = "\
-SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-             ELSE pg_catalog.pg_current_wal_flush_lsn() END)::text";
-
 /// Whether a server replays another's WAL.
 pub async fn is_standby(session: &Session) -> Result<bool, Error> {
     let row = session.query_one("SELECT pg_catalog.pg_is_in_recovery()", &[]).await;
@@ -335,7 +330,7 @@ pub async fn is_standby(session: &Session) -> Result<bool, Error> {
 
 /// Where the source's WAL ends.
 pub async fn source_end(source: &Session) -> Result<Option<Lsn>, Error> {
-    let row = source.query_one(WAL_END, &[]).await;
+    let row = source.query_one(engine::monitor::WAL_END, &[]).await;
     let row = row.map_err(|e| Error::query(source, "ask the source for the end of its WAL", e))?;
     Ok(row.get::<_, Option<String>>(0).and_then(|end| end.parse().ok()))
 }

@@ -16,10 +16,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
+use engine::{Snapshot, Status};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-
-use crate::status::{Snapshot, Status};
 
 /// Serves until `stop`; returns the address, whose port was chosen by the
 /// system if `address` has port 0, and the task.
@@ -71,18 +70,17 @@ fn by_operation(snapshot: &Snapshot) -> Vec<Sample> {
 }
 
 /// One sample per table of the first copy.
-fn by_table(snapshot: &Snapshot, value: fn(&crate::status::TableSnapshot) -> u64) -> Vec<Sample> {
-    let sample =
-        |table| (vec![("table", crate::status::TableSnapshot::clone(table).table)], value(table) as f64);
+fn by_table(snapshot: &Snapshot, value: fn(&engine::TableSnapshot) -> u64) -> Vec<Sample> {
+    let sample = |table| (vec![("table", engine::TableSnapshot::clone(table).table)], value(table) as f64);
     snapshot.copy.tables.iter().map(sample).collect()
 }
 
 /// One sample per phase, 1 for the present one.
 fn by_phase(snapshot: &Snapshot) -> Vec<Sample> {
-    let sample = |phase: &crate::status::Phase| {
+    let sample = |phase: &engine::Phase| {
         (vec![("phase", phase.as_str().to_owned())], f64::from(u8::from(phase.as_str() == snapshot.phase)))
     };
-    crate::status::Phase::ALL.iter().map(sample).collect()
+    engine::Phase::ALL.iter().map(sample).collect()
 }
 
 /// Where the target is consistent from, while that is awaited.
@@ -364,8 +362,8 @@ mod tests {
         status.note_source_end(base::Lsn::new(1_000));
         status.progress().advance_received(base::Lsn::new(900));
         status.progress().advance_flushed(base::Lsn::new(900));
-        status.set_phase(crate::Phase::Waiting);
-        status.set_failing(Some(crate::Failing { since_unix_ms: 1, attempts: 3 }));
+        status.set_phase(engine::Phase::Waiting);
+        status.set_failing(Some(engine::Failing { since_unix_ms: 1, attempts: 3 }));
         let stop = CancellationToken::new();
         let any_port = "127.0.0.1:0".parse().unwrap();
         let (address, task) = serve(any_port, vec![status], stop.clone()).await.unwrap();
@@ -414,7 +412,7 @@ mod tests {
             replaced,
         };
         status.await_consistency(&[late], None);
-        status.set_phase(crate::Phase::Streaming);
+        status.set_phase(engine::Phase::Streaming);
         for line in [
             r#"pgsluice_up{subscription="orders"} 1"#,
             r#"pgsluice_consistent{subscription="orders"} 0"#,

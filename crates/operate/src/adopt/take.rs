@@ -3,15 +3,14 @@
 use apply::State;
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{Replication, Session, Wire};
+use engine::Settings;
+use engine::adoption::{self, adoption};
 use source::slot;
 
 use super::native::{
     Which, acceptable, may_hand_back, native, native_position, ready_tables, tables, wait_for_workers,
 };
-use super::{Failed, Outcome, adoption, refuse, target_session, usable_slot, wait_for_slot};
-use crate::error::Error;
-use crate::refusal::AdoptionRefusal as Why;
-use crate::{Settings, pipeline, preflight};
+use super::{Error, Failed, Outcome, Why, refuse, target_session, usable_slot, wait_for_slot};
 
 /// Read by whoever runs any subscription of this database, perhaps another
 /// role; nothing in it is secret.
@@ -54,7 +53,7 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
             ready_tables(&*target, &found).await.map_err(|failed| failed.told(&target))?;
             may_hand_back(&target).await?;
             usable_slot(&source, &slot).await?;
-            preflight::before_adopting(settings).await?;
+            adoption::before_adopting(settings).await?;
             let mut wire =
                 Wire::connect(&settings.source, &name.application_name("look"), Replication::Database, &[])
                     .await?;
@@ -76,7 +75,7 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
         tables.into_iter().map(|(schema, table, _)| (schema, table)).collect();
     state.begin_at(at, &tables, false).await?;
     let publications = publications(&state, name).await?;
-    pipeline::learn_at_adoption(name, (&source, &slot), &state, &publications).await?;
+    adoption::learn_at_adoption(name, (&source, &slot), &state, &publications).await?;
     Ok(Outcome::Done { at: Some(at), slot, tables: tables.len() })
 }
 

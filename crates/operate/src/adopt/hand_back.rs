@@ -5,12 +5,11 @@ use std::time::Instant;
 use apply::{State, SubscriptionRow};
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{ConnInfo, Replication, Session, Wire};
+use engine::adoption::{Adoption, adoption};
 
 use super::native::{native_origin, native_position, tables};
-use super::{Adoption, Failed, ORIGIN_BOUND, Outcome, POLL, adoption, target_session, wait_for_slot};
+use super::{Error, Failed, ORIGIN_BOUND, Outcome, POLL, Why, target_session, wait_for_slot};
 use crate::admin;
-use crate::error::Error;
-use crate::refusal::{AdoptionRefusal as Why, Refusal};
 
 /// Hands the subscription back to its native owner and removes ours.
 ///
@@ -37,7 +36,7 @@ pub async fn release(
         return Err(Error::refused(Why::SlotUsedSince { native: native.clone(), slot: slot.clone() }));
     }
     let source = client::connect(source, &name.application_name("look"), &[]).await?;
-    let row = state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
+    let row = state.load().await?.ok_or_else(engine::Error::dropped)?;
     let at = match known.finished {
         true => Some(our_position(&state, target, name, &row).await?),
         // Its origin stands where it stood; a killed adopt must not hold it.
@@ -47,7 +46,7 @@ pub async fn release(
     if let (Some(at), Some(confirmed)) = (at, slot.confirmed_flush)
         && confirmed > at
     {
-        return Err(Error::refused(Refusal::TargetBehind { slot: known.slot, confirmed, start: at }));
+        return Err(engine::Error::target_behind(known.slot, confirmed, at).into());
     }
     if let Some(at) = at {
         // Hazard 3.

@@ -35,22 +35,24 @@
 //! (one large transaction): ending that worker would help nobody, and whoever
 //! does not want to wait may kill this process and repeat the command.
 
+mod catalogue;
 mod hand_back;
 mod native;
+mod refusal;
 mod take;
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use base::{Lsn, SubscriptionName};
 use client::{ConnInfo, Session};
 use source::slot::{self, SlotState};
-use tokio_postgres::GenericClient;
 
-use crate::error::{Error, Kind};
-use crate::refusal::{AdoptionRefusal as Why, Refusal};
-
+pub use catalogue::catalogue;
+pub use engine::adoption::NativeOptions;
 pub use hand_back::release;
-pub use native::{NativeOptions, options};
+pub use native::options;
+use refusal::Refusal as Why;
 pub use take::adopt;
 
 const POLL: Duration = Duration::from_millis(100);
@@ -78,68 +80,51 @@ pub enum Outcome {
     Missing,
 }
 
-/// That a subscription was adopted, and what its former owner looks like now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Adoption {
-    native_oid: u32,
-    /// The native subscription's name, if it still exists.
-    pub(crate) native: Option<String>,
-    /// The slot that the native subscription names; `None` as it should be.
-    native_slot: Option<String>,
-    slot: String,
-    finished: bool,
-    options: NativeOptions,
+/// Why adopting or handing back failed.
+#[derive(Debug)]
+pub struct Error(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// A server, or a start of the pipeline, refuses it.
+    Pipeline(engine::Error),
+    Refused(Why),
 }
 
-impl Adoption {
-    /// Why `run` must not stream.
-    pub(crate) fn refusal(&self, name: &SubscriptionName, origin_none: bool) -> Option<Refusal> {
-        let name = || name.clone();
-        if !self.finished {
-            return Some(Why::Unfinished { name: name() }.into());
-        }
-        if let (Some(native), Some(slot)) = (&self.native, &self.native_slot) {
-            return Some(Why::SlotGivenBack { native: native.clone(), slot: slot.clone() }.into());
-        }
-        (self.options.origin == "none" && !origin_none).then(|| Why::OriginNone { name: name() }.into())
+impl Error {
+    fn refused(why: Why) -> Error {
+        Error(Kind::Refused(why))
+    }
+
+    /// The subscription's name is in use elsewhere.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        matches!(&self.0, Kind::Pipeline(error) if error.is_in_use())
     }
 }
 
-const ADOPTED: &str = "\
-SELECT a.native_oid, n.subname::text, n.subslotname::text, s.slot, s.consistent_point IS NOT NULL, s.publications,
-       a.binary_values, a.streaming, a.origin, a.synchronous_commit, a.disable_on_error
-  FROM pgsluice.adopted a
-  JOIN pgsluice.subscription s ON s.name = a.subscription
-  LEFT JOIN pg_catalog.pg_subscription n ON n.oid = a.native_oid
-   AND n.subdbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
- WHERE a.subscription = $1";
-
-/// Whether the subscription was adopted.
-pub(crate) async fn adoption(
-    target: &impl GenericClient,
-    name: &SubscriptionName,
-) -> Result<Option<Adoption>, tokio_postgres::Error> {
-    let sql = "SELECT pg_catalog.to_regclass('pgsluice.adopted') IS NOT NULL";
-    if !target.query_one(sql, &[]).await?.get::<_, bool>(0) {
-        return Ok(None);
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Pipeline(error) => error.fmt(f),
+            Kind::Refused(why) => why.fmt(f),
+        }
     }
-    let row = target.query_opt(ADOPTED, &[&name.as_str()]).await?;
-    Ok(row.map(|row| Adoption {
-        native_oid: row.get(0),
-        native: row.get(1),
-        native_slot: row.get(2),
-        slot: row.get(3),
-        finished: row.get(4),
-        options: NativeOptions {
-            conninfo: None,
-            publications: row.get(5),
-            binary: row.get(6),
-            streaming: row.get(7),
-            origin: row.get(8),
-            synchronous_commit: row.get(9),
-            disable_on_error: row.get(10),
-        },
-    }))
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            Kind::Pipeline(error) => error.source(),
+            Kind::Refused(_) => None,
+        }
+    }
+}
+
+impl<E: Into<engine::Error>> From<E> for Error {
+    fn from(error: E) -> Error {
+        Error(Kind::Pipeline(error.into()))
+    }
 }
 
 /// Why a step of a transaction failed.
@@ -157,7 +142,7 @@ impl From<tokio_postgres::Error> for Failed {
 impl Failed {
     fn told(self, target: &Session) -> Error {
         match self {
-            Failed::Query(error) => Kind::Client(target.error(error)).into(),
+            Failed::Query(error) => target.error(error).into(),
             Failed::Refused(why) => Error::refused(why),
         }
     }

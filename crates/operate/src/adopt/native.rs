@@ -4,33 +4,13 @@ use std::time::{Duration, Instant};
 
 use base::{Lsn, SubscriptionName};
 use client::{ConnInfo, Session};
+use engine::adoption::{NativeOptions, adoption};
 use tokio_postgres::GenericClient;
 
-use super::{Failed, ORIGIN_BOUND, POLL, adoption, refuse, target_session};
-use crate::error::Error;
-use crate::refusal::AdoptionRefusal as Why;
+use super::{Error, Failed, ORIGIN_BOUND, POLL, Why, refuse, target_session};
 
 /// Between two lines that say what is waited for.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
-
-/// What a native subscription was told, in pgsluice's words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NativeOptions {
-    /// Its connection string, if the role may read it and it still exists.
-    pub conninfo: Option<String>,
-    /// Its publications.
-    pub publications: Vec<String>,
-    /// `binary`
-    pub binary: bool,
-    /// `streaming`, `parallel` included.
-    pub streaming: bool,
-    /// `any` or `none`
-    pub origin: String,
-    /// `synchronous_commit`
-    pub synchronous_commit: String,
-    /// `disable_on_error`
-    pub disable_on_error: bool,
-}
 
 /// `pg_subscription`.
 pub(super) struct Native {

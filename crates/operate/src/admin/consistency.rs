@@ -3,9 +3,8 @@
 use apply::CopiedTable;
 use base::{Lsn, SubscriptionName};
 use client::Session;
+use engine::CatchingUp;
 use tokio_postgres::types::PgLsn;
-
-use crate::CatchingUp;
 
 /// What is missing where everything up to `flushed` is on the target; `None` if nothing is.
 pub(super) async fn awaited(
