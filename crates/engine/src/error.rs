@@ -278,3 +278,8 @@ impl From<client::Error> for Error {
         Kind::Client(error).into()
     }
 }
+
+/// A task that panicked.
+pub(crate) fn broke(error: &tokio::task::JoinError) -> Error {
+    Error::refused(Refusal::ApplierBroke(error.to_string()))
+}

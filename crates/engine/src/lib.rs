@@ -1,11 +1,11 @@
 //! The only crate that knows every stage: wiring, supervision, retry policy, figures.
 
+mod abort_on_drop;
 pub mod adoption;
 mod catalogue;
-mod decoding;
 mod error;
 mod history;
-mod left_out;
+mod message_source;
 pub mod monitor;
 mod partitions;
 mod pipeline;
@@ -16,11 +16,12 @@ mod refusal;
 mod repeated;
 mod retry;
 mod settings;
-mod shared;
+mod source_end;
 mod spooling;
 mod statistics;
 mod status;
 mod target_schema;
+mod wal_source;
 
 pub use apply::{CommitOrder, PrefetchMode};
 pub use catalogue::catalogue;
@@ -33,9 +34,9 @@ pub use settings::{
     Binary, OnTableReplaced, Origin, Settings, SourceMode, SynchronousCommit, decoding_dir, restart_file,
     spool_dir,
 };
-pub use shared::Passes;
 pub use status::{
     AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, Decoded, DecodedSnapshot,
     DifferingPartition, Failing, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh,
     SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };
+pub use wal_source::Passes;

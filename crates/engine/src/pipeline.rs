@@ -11,17 +11,11 @@
 //!                                   ^------ Progress ------|
 //! ```
 
-mod archive;
 mod beginning;
-mod compare;
 mod copied_from;
-mod feed;
 mod form;
-mod identity;
 mod relook;
-mod shipping;
 mod snapshot;
-mod standbys;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,59 +23,40 @@ use std::time::Duration;
 
 use apply::{JoinedTables, Joins, State, SubscriptionRow, TableKey, Target};
 use base::{Lsn, Progress};
-use client::{Replication, Session, Wire};
+use client::{Replication, Wire};
 use copy::CopyJob;
 use output::TakesPart;
 use source::publication::{self, Generated, PublishedTable, TableName, TargetTable};
-use source::segments::Lineage;
-use source::slot::{self, Fork, SlotState, SystemIdentity};
+use source::slot;
 use source::stream::{Heard, QUEUE_BLOCKS};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::Block;
 
 pub use self::copied_from::learn_at_adoption;
-use self::feed::{Decoded, Feed};
 pub(crate) use self::form::may_be_binary;
 use self::relook::Cause;
-pub(crate) use self::shipping::Shipping;
-use self::snapshot::Exported;
-pub(crate) use self::snapshot::{end_of_wal, flush};
+use crate::abort_on_drop::AbortOnDrop;
 use crate::adoption::{self, Adoption};
-use crate::decoding::Restart;
 use crate::error::{Error, Kind};
 use crate::history;
+use crate::message_source::{Logical, MessageSource};
 use crate::record::Record;
 use crate::refresh::{self, Refreshing, StreamKind};
 use crate::refusal::Refusal;
 use crate::repeated::{Repeated, tell_when_over};
 use crate::retry::{Backoff, Verdict, verdict};
-use crate::shared::Passes;
+use crate::source_end::{Exported, FAREWELL, SOURCE_SETTINGS, SourceEnd, flush};
 use crate::spooling::Watched;
 use crate::status::Failing;
+use crate::wal_source::{self, Begun, Beside, Context, Passes, Restart, WalSource};
 use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight, statistics, target_schema};
-
-/// How the source's sessions render values: as the native subscriber asks.
-/// Timeouts that somebody set for a database or role are not meant for them.
-pub(crate) const SOURCE_SETTINGS: [(&str, &str); 8] = [
-    ("search_path", ""),
-    ("client_encoding", "UTF8"),
-    ("datestyle", "ISO"),
-    ("intervalstyle", "postgres"),
-    ("extra_float_digits", "3"),
-    ("statement_timeout", "0"),
-    ("lock_timeout", "0"),
-    ("idle_session_timeout", "0"),
-];
 
 /// How often figures that the stages do not push are carried to the status.
 const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long the applier may take to say why the target went, once the control session was lost.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// After a stop, how long the source may take to hear the last report.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Runs one subscription until `stop`. Those that are handed the same `passes` share the pass over the WAL of a server that
 /// they follow with [`SourceMode::Wal`].
@@ -202,37 +177,21 @@ pub(crate) struct Attempt<'a> {
 
 /// Both ends as they were found.
 struct Ends {
-    /// In replication mode: will carry the stream.
-    wire: Wire,
-    source: Session,
+    source: SourceEnd,
     state: State,
-    identity: SystemIdentity,
     row: Option<SubscriptionRow>,
     adopted: Option<Adoption>,
-    /// The row's, or what a new one will be called.
-    slot_name: String,
-    slot: Option<SlotState>,
-    /// Where the source left the timelines before its own; asked only where it ships WAL.
-    forks: Vec<Fork>,
-    published: Vec<PublishedTable>,
     targets: HashMap<TableName, TargetTable>,
     /// See [`Past::in_text`].
     in_text: bool,
 }
 
-impl Ends {
-    /// The source's timelines, in segments of so many bytes.
-    fn lineage(&self, segment_size: u64) -> Lineage {
-        Lineage { timeline: self.identity.timeline, forks: self.forks.clone(), segment_size }
-    }
-
-    /// Where the source left `timeline`.
-    fn left_at(&self, timeline: u32) -> Option<Lsn> {
-        self.forks.iter().find(|fork| fork.timeline == timeline).map(|fork| fork.end)
-    }
-}
-
 impl Attempt<'_> {
+    /// What the source's WAL is asked through.
+    fn wal<'a>(&'a self, ends: &'a Ends) -> Context<'a> {
+        Context { settings: self.settings, status: self.status, passes: self.passes, source: &ends.source }
+    }
+
     async fn run(&self, backoff: &mut Backoff, past: &mut Past) -> Result<(), Error> {
         if !past.checked {
             preflight::before_start(self.settings).await?;
@@ -246,8 +205,9 @@ impl Attempt<'_> {
         }
         let began = ends.row.as_ref().and_then(|row| row.consistent_point);
         if began.is_none() {
-            let Ends { state, source, published, targets, .. } = &mut ends;
-            target_schema::create(self.settings, state, source, published, targets).await?;
+            let Ends { state, source, targets, .. } = &mut ends;
+            let SourceEnd { session, published, .. } = source;
+            target_schema::create(self.settings, state, session, published, targets).await?;
         }
         let copied = match began {
             None => self.begin(&mut ends).await?,
@@ -281,11 +241,11 @@ impl Attempt<'_> {
             SourceMode::Wal => slot::timeline_forks(&mut wire, identity.timeline).await?,
             SourceMode::Logical => Vec::new(),
         };
-        let source =
+        let session =
             client::connect(&settings.source, &name.application_name("look"), &SOURCE_SETTINGS).await?;
         // Of several hosts, each may have been connected to.
         let is_standby =
-            [wire.parameter("in_hot_standby").map(str::to_owned), source.parameter("in_hot_standby")]
+            [wire.parameter("in_hot_standby").map(str::to_owned), session.parameter("in_hot_standby")]
                 .contains(&Some("on".to_owned()));
         if is_standby && settings.source_mode == SourceMode::Wal {
             return Err(Kind::SourceIsStandby.into());
@@ -294,35 +254,23 @@ impl Attempt<'_> {
         let adopted = adoption::adoption(&**state.session(), name).await;
         let adopted = adopted.map_err(|error| state.session().error(error))?;
         let slot_name = row.as_ref().map_or_else(|| name.slot(), |row| row.slot.clone());
-        let slot = slot::slot_state(&source, &slot_name).await?;
-        let published = publication::inspect(&source, &settings.publications).await?;
+        let slot = slot::slot_state(&session, &slot_name).await?;
+        let published = publication::inspect(&session, &settings.publications).await?;
         let names: Vec<TableName> = published.iter().map(|table| table.name.clone()).collect();
         let targets = publication::target_tables(state.session(), &names).await?;
         let in_text = past.in_text;
-        Ok(Ends {
-            wire,
-            source,
-            state,
-            identity,
-            row,
-            adopted,
-            slot_name,
-            slot,
-            forks,
-            published,
-            targets,
-            in_text,
-        })
+        let source = SourceEnd { wire, session, identity, slot_name, slot, forks, published };
+        Ok(Ends { source, state, row, adopted, targets, in_text })
     }
 
     /// What must hold before anything is changed.
     fn check(&self, ends: &Ends) -> Result<(), Error> {
-        let (name, slot) = (self.settings.subscription.clone(), ends.slot_name.clone());
-        if self.settings.origin == Origin::None && ends.wire.version().major() < 16 {
-            return Err(Error::refused(Refusal::OriginNoneTooOld(ends.wire.version())));
+        let (name, slot) = (self.settings.subscription.clone(), ends.source.slot_name.clone());
+        if self.settings.origin == Origin::None && ends.source.wire.version().major() < 16 {
+            return Err(Error::refused(Refusal::OriginNoneTooOld(ends.source.wire.version())));
         }
         let Some(row) = &ends.row else {
-            return match &ends.slot {
+            return match &ends.source.slot {
                 None => Ok(()),
                 Some(_) => Err(Error::refused(Refusal::SlotOfAnotherTarget { slot, name })),
             };
@@ -330,8 +278,8 @@ impl Attempt<'_> {
         if !row.enabled {
             return Err(Kind::Disabled { name, after: row.last_error.clone() }.into());
         }
-        if row.source_sysid != ends.identity.system_id.to_string() {
-            let (made_for, found) = (row.source_sysid.clone(), ends.identity.system_id.to_string());
+        if row.source_sysid != ends.source.identity.system_id.to_string() {
+            let (made_for, found) = (row.source_sysid.clone(), ends.source.identity.system_id.to_string());
             return Err(Error::refused(Refusal::OtherSource { name, made_for, found }));
         }
         if let Some(adopted) = &ends.adopted
@@ -342,13 +290,13 @@ impl Attempt<'_> {
         if row.consistent_point.is_none() {
             return Ok(());
         }
-        let Some(found) = &ends.slot else {
-            return match self.can_do_without_slot(ends) {
+        let Some(found) = &ends.source.slot else {
+            return match self.wal(ends).can_do_without_slot() {
                 true => Ok(()),
                 false => Err(Error::refused(Refusal::SlotGone { slot })),
             };
         };
-        let is_logical = found.is_pgoutput_of(ends.identity.dbname.as_deref());
+        let is_logical = found.is_pgoutput_of(ends.source.identity.dbname.as_deref());
         let (is_ours, is_other) = match self.settings.source_mode {
             SourceMode::Logical => (is_logical, found.is_physical() && self.settings.restart_file().exists()),
             SourceMode::Wal => (found.is_physical(), is_logical),
@@ -361,7 +309,7 @@ impl Attempt<'_> {
             let (plugin, database) = (found.plugin.clone(), found.database.clone());
             return Err(Error::refused(Refusal::NotOurSlot { slot, name, plugin, database }));
         }
-        if found.is_lost() && !self.can_do_without_slot(ends) {
+        if found.is_lost() && !self.wal(ends).can_do_without_slot() {
             return Err(Error::refused(Refusal::SlotLost { slot, why: found.invalidation.clone() }));
         }
         Ok(())
@@ -372,23 +320,27 @@ impl Attempt<'_> {
         let name = &self.settings.subscription;
         // Before anything is left on the source: does every table fit?
         let jobs = self.jobs(ends, |_| true)?;
-        let dbname = ends.identity.dbname.clone().unwrap_or_default();
-        let sysid = ends.identity.system_id.to_string();
-        let timeline = i64::from(ends.identity.timeline);
+        let dbname = ends.source.identity.dbname.clone().unwrap_or_default();
+        let sysid = ends.source.identity.system_id.to_string();
+        let timeline = i64::from(ends.source.identity.timeline);
         ends.state.create(&self.settings.publications, &sysid, timeline, &dbname).await?;
         ends.state.keep_oids().await?;
         if ends.row.is_some() {
             // It may have been begun on another, of which nothing was kept.
             ends.state.change_timeline(timeline, Lsn::INVALID).await?;
         }
-        if ends.slot.is_some() {
+        if ends.source.slot.is_some() {
             // Ours, by the row just found: its creation was not finished.
-            slot::drop_slot(&ends.source, &name.slot()).await?;
+            slot::drop_slot(&ends.source.session, &name.slot()).await?;
         }
         let exported = self.make_slot(ends).await?;
         let began = exported.since.lsn;
-        let tables: Vec<(String, String)> =
-            ends.published.iter().map(|table| (table.name.schema.clone(), table.name.name.clone())).collect();
+        let tables: Vec<(String, String)> = ends
+            .source
+            .published
+            .iter()
+            .map(|table| (table.name.schema.clone(), table.name.name.clone()))
+            .collect();
         ends.state.begin_at(began, &tables, self.settings.copy_data).await?;
         let slot = match self.settings.followed_archive() {
             None => format!("created replication slot \"{}\"", name.slot()),
@@ -407,23 +359,23 @@ impl Attempt<'_> {
     /// A source on another timeline than last time is judged before anything is copied from it, which is of its own then; and what
     /// it has of the WAL that is needed is kept from then on.
     async fn judge_timeline(&self, ends: &mut Ends) -> Result<(), Error> {
-        let timeline = i64::from(ends.identity.timeline);
+        let timeline = i64::from(ends.source.identity.timeline);
         let known = [timeline, history::UNKNOWN];
         let Some(row) = ends.row.clone().filter(|row| !known.contains(&row.source_timeline)) else {
             return Ok(());
         };
         let restart = match self.settings.source_mode {
             SourceMode::Logical => None,
-            SourceMode::Wal => Some(self.restart(ends)?),
+            SourceMode::Wal => Some(self.wal(ends).restart()?),
         };
         let (joined, options) = (self.joined(ends).await?, self.apply_options(ends, None).await?);
         let copied = furthest(&joined);
         // The fence: nobody applies any more what was sent before.
         let target = Target::attach(&self.settings.target, &ends.state, &options, joined).await?;
-        let Ends { wire, source, state, .. } = &mut *ends;
-        history::start_position(wire, source, state, &row, (target.reached(), copied)).await?;
+        let Ends { source: SourceEnd { wire, session, .. }, state, .. } = &mut *ends;
+        history::start_position(wire, session, state, &row, (target.reached(), copied)).await?;
         if restart.is_some() {
-            self.slot_to_stream_from(ends, restart.as_ref()).await?;
+            self.wal(ends).slot_to_stream_from(restart.as_ref()).await?;
         }
         Ok(())
     }
@@ -447,7 +399,7 @@ impl Attempt<'_> {
         let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
         let mut copied = Vec::new();
         if !jobs.is_empty() {
-            let exported = self.late_snapshot(&ends.source, &ends.state).await?;
+            let exported = self.late_snapshot(&ends.source.session, &ends.state).await?;
             tracing::info!(subscription = %self.settings.subscription, "copying {} unfinished tables", jobs.len());
             self.status.set_phase(Phase::Copying);
             copied = self.copy(&exported, jobs, false).await?;
@@ -456,7 +408,7 @@ impl Attempt<'_> {
         Ok(copied)
     }
 
-    /// Has the target know that tables take part no longer which could not be decoded; see [`crate::left_out`].
+    /// Has the target know that tables take part no longer which could not be decoded; see `wal_source::left_out`.
     async fn leave_out(&self, ends: &Ends, past: &mut Past) -> Result<(), Error> {
         while let Some(refused) = past.refused.last() {
             let table = TableKey::clone(&refused.published_as);
@@ -474,8 +426,8 @@ impl Attempt<'_> {
 
     /// Published tables that `wanted` chooses, matched with the target's.
     fn jobs(&self, ends: &Ends, wanted: impl Fn(&PublishedTable) -> bool) -> Result<Vec<CopyJob>, Error> {
-        let (source, target) = (ends.wire.version(), ends.state.session().version());
-        let tables = ends.published.iter().filter(|table| wanted(table));
+        let (source, target) = (ends.source.wire.version(), ends.state.session().version());
+        let tables = ends.source.published.iter().filter(|table| wanted(table));
         let job = |table: &PublishedTable| {
             let found = ends.targets.get(&table.name);
             if let Some(target) = found {
@@ -545,12 +497,12 @@ impl Attempt<'_> {
         let mut row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
         let mut options = self.apply_options(&ends, row.skip_lsn.take()).await?;
         if options.unconverted {
-            ends.wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
+            ends.source.wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
         }
         let binary = options.binary;
         let restart = match settings.source_mode {
             SourceMode::Logical => None,
-            SourceMode::Wal => Some(self.restart(&ends)?),
+            SourceMode::Wal => Some(self.wal(&ends).restart()?),
         };
         options.copied_from = self.copied_from(&ends, restart.as_ref()).await?;
         let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
@@ -558,15 +510,24 @@ impl Attempt<'_> {
         let takes_part: Vec<TableKey> = joined.keys().cloned().collect();
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
         self.status.set_backends(target.backends());
-        let (reached, Ends { wire, source, state, .. }) = (target.reached(), &mut ends);
-        let start = history::start_position(wire, source, state, &row, (reached, copied)).await?;
+        let reached = target.reached();
+        let Ends { source: SourceEnd { wire, session, .. }, state, .. } = &mut ends;
+        let start = history::start_position(wire, session, state, &row, (reached, copied)).await?;
         let progress = Arc::new(Progress::starting_at(start));
         self.tell_positions(&ends, restart.as_ref(), &progress).await?;
         let tables = (takes_part.into_iter().collect(), past.refused_before.clone());
         let decoding = self.decode_from(&ends, restart, (&progress, binary), tables).await?;
-        drop(ends.source);
-        let identity = (ends.identity.system_id, ends.identity.timeline);
-        let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
+        let SourceEnd { wire, identity, slot_name, session, .. } = ends.source;
+        drop(session);
+        let (stream, beside): (Box<dyn MessageSource>, Option<Beside>) = match decoding {
+            None => (Box::new(Logical::start(settings, wire, slot_name, (start, binary)).await?), None),
+            Some(begun) => {
+                let wire = (wire, (identity.system_id, identity.timeline));
+                let figures = self.status.decoded();
+                let (stream, beside) = WalSource::start(settings, figures, wire, slot_name, begun).await?;
+                (Box::new(stream), Some(beside))
+            }
+        };
         let spool = Watched::open(settings.spool_dir(), self.status.spooling()).map_err(Kind::Spool)?;
         self.status.set_phase(Phase::Streaming);
         self.tell_start(start, binary);
@@ -585,6 +546,7 @@ impl Attempt<'_> {
         );
         let flow = Flow {
             stream,
+            beside,
             applying: AbortOnDrop(tokio::spawn(applying)),
             progress,
             state: ends.state,
@@ -601,7 +563,7 @@ impl Attempt<'_> {
             subscription: settings.subscription.clone(),
             binary,
             types: (binary && settings.binary == Binary::Auto)
-                .then(|| Arc::new(source_types(&ends.published))),
+                .then(|| Arc::new(source_types(&ends.source.published))),
             synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
             batch_rows_max: settings.batch_rows_max,
             batch_bytes_max: settings.batch_bytes_max,
@@ -635,10 +597,6 @@ fn furthest(joined: &JoinedTables) -> Lsn {
     joined.values().map(|since| since.lsn).max().unwrap_or(Lsn::INVALID)
 }
 
-pub(crate) fn broke(error: &tokio::task::JoinError) -> Error {
-    Error::refused(Refusal::ApplierBroke(error.to_string()))
-}
-
 /// What binary is decided by.
 fn source_types(published: &[PublishedTable]) -> apply::SourceTypes {
     let columns = |table: &PublishedTable| {
@@ -653,7 +611,7 @@ fn source_types(published: &[PublishedTable]) -> apply::SourceTypes {
 fn unconverted(ends: &Ends) -> bool {
     const UNKNOWN: &str = "SQL_ASCII";
     let target = ends.state.session().parameter("server_encoding");
-    ends.wire.parameter("server_encoding") == Some(UNKNOWN) && target.as_deref() == Some(UNKNOWN)
+    ends.source.wire.parameter("server_encoding") == Some(UNKNOWN) && target.as_deref() == Some(UNKNOWN)
 }
 
 /// A published column that the target computes could be copied past, but none
@@ -668,18 +626,11 @@ pub(crate) fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> 
     }
 }
 
-/// A task that ends with its owner.
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 /// Everything in motion.
 struct Flow {
-    stream: Feed,
+    stream: Box<dyn MessageSource>,
+    /// Of WAL that is decoded here.
+    beside: Option<Beside>,
     applying: AbortOnDrop<Result<(), apply::Error>>,
     progress: Arc<Progress>,
     state: State,
@@ -696,8 +647,12 @@ impl Flow {
         mut skip: watch::Receiver<Lsn>,
     ) -> Result<(), Error> {
         let heard = Arc::<Heard>::default();
-        let (asks, followed) = (self.stream.asks.take(), self.stream.followed());
-        let (left, judge) = (self.stream.left_slot.take(), self.stream.judge.take());
+        let (asks, judge, followed, left) = match self.beside.take() {
+            Some(Beside { asks, judge, followed, left_slot }) => {
+                (Some(asks), Some(judge), followed, left_slot)
+            }
+            None => (None, None, None, None),
+        };
         let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), (self.kind, judge));
         let lost = self.state.session().ended();
         tokio::select! {
@@ -713,15 +668,15 @@ impl Flow {
             }
             // Also while nothing is asked.
             error = lost => return Err(self.reason(error.into()).await),
-            failed = attempt.compare_catalogs(asks) => {
+            failed = wal_source::compare_catalogs(attempt.settings, attempt.status, asks) => {
                 let Err(error) = failed;
                 return Err(error);
             }
-            failed = attempt.watch_identity(followed) => {
+            failed = wal_source::watch_identity(attempt.settings, followed) => {
                 let Err(error) = failed;
                 return Err(error);
             }
-            never = attempt.drop_left_slot(left, &self.progress) => match never {},
+            never = wal_source::drop_left_slot(attempt.settings, left, &self.progress) => match never {},
             silence = attempt.status.target_silent() => return Err(Kind::Silent(silence).into()),
             () = carry_figures(attempt.status, &heard) => {}
             () = attempt.stop.cancelled() => {}

@@ -37,13 +37,14 @@ use source::publication::{self, PublishedTable, TableName};
 use self::replaced::{Apart, written};
 use crate::OnTableReplaced;
 use crate::error::Error;
-use crate::left_out::Judge;
 use crate::partitions::Partitions;
-use crate::pipeline::{Attempt, flush, may_be_binary};
+use crate::pipeline::{Attempt, may_be_binary};
 use crate::refusal::Refusal;
 use crate::repeated::Repeated;
+use crate::source_end::flush;
 use crate::statistics;
 use crate::status::{Refresh, WaitingTable};
+use crate::wal_source::Judge;
 
 /// After a failure; longer each time, up to the last.
 const RETRY_INTERVALS: [Duration; 3] =
@@ -184,7 +185,7 @@ impl<'a> Refreshing<'a> {
             Some(session) => session,
             None => {
                 let name = settings.subscription.application_name("refresh");
-                let made = client::connect(&settings.source, &name, &crate::pipeline::SOURCE_SETTINGS);
+                let made = client::connect(&settings.source, &name, &crate::source_end::SOURCE_SETTINGS);
                 source.insert(made.await?)
             }
         };

@@ -30,9 +30,11 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use txn::{Block, Input};
 
-use crate::decoding::{Decoding, Handed, LOOK, LOOK_OFTEN, Outlet, last_record};
+use super::decoding::{Decoding, Handed, LOOK, LOOK_OFTEN, Outlet};
+use super::restart::last_record;
+use super::shipping::Shipping;
 use crate::error::{Error, Kind};
-use crate::pipeline::{FAREWELL, Shipping};
+use crate::source_end::FAREWELL;
 use crate::status::Decoded;
 
 /// Behind the end of WAL by less, one is near it.

@@ -27,9 +27,10 @@ use client::Session;
 use output::{PublishedTable, TakesPart};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::decoding::{Ask, AtPlace};
+use super::decoding::{Ask, AtPlace};
 use crate::error::Error;
-use crate::pipeline::{broke, end_of_wal, flush};
+use crate::error::broke;
+use crate::source_end::{end_of_wal, flush};
 
 /// Says of tables whether they can be decoded.
 pub(crate) struct Judge {

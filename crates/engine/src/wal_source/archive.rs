@@ -23,37 +23,37 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
 
-use super::broke;
+use crate::error::broke;
 use crate::error::{Error, Kind};
 use crate::status::Decoded;
 
 /// Until a segment is looked for again.
-pub(super) const POLL: Duration = Duration::from_secs(1);
+pub(crate) const POLL: Duration = Duration::from_secs(1);
 /// A copy of a segment is written in less.
 const SETTLED: Duration = Duration::from_secs(2);
 /// A minute.
-pub(super) const WAITS_BETWEEN_WARNINGS: u32 = 60;
+pub(crate) const WAITS_BETWEEN_WARNINGS: u32 = 60;
 /// What waits between the files and the decoding.
 const QUEUE_BYTES: usize = 8 << 20;
 
 /// What is to be read of it.
 #[derive(Debug)]
-pub(super) struct Archive {
-    pub(super) dir: PathBuf,
+pub(crate) struct Archive {
+    pub(crate) dir: PathBuf,
     /// Segments of others are not read.
-    pub(super) lineage: Lineage,
-    pub(super) from: Lsn,
+    pub(crate) lineage: Lineage,
+    pub(crate) from: Lsn,
     /// The start of a segment.
-    pub(super) until: Lsn,
+    pub(crate) until: Lsn,
     /// Where it is told what is waited for.
-    pub(super) figures: Arc<Decoded>,
+    pub(crate) figures: Arc<Decoded>,
 }
 
 /// Whether the archive has the segment of `lsn`.
 ///
 /// # Errors
 /// It has not, or cannot be read.
-pub(super) fn check(dir: &Path, lineage: &Lineage, lsn: Lsn) -> Result<(), Error> {
+pub(crate) fn check(dir: &Path, lineage: &Lineage, lsn: Lsn) -> Result<(), Error> {
     let found = Segments::whole_of(dir, lineage, Duration::ZERO);
     found.and_then(|found| found.read(lsn).map(drop)).map_err(|error| Kind::Archive(error).into())
 }
@@ -97,7 +97,7 @@ impl Archive {
     ///
     /// # Errors
     /// A file is damaged or cannot be read, or what is needed has gone from the archive, too.
-    pub(super) async fn run(self, out: &mpsc::Sender<Block>, stop: &CancellationToken) -> Result<(), Error> {
+    pub(crate) async fn run(self, out: &mpsc::Sender<Block>, stop: &CancellationToken) -> Result<(), Error> {
         tracing::info!("reading WAL from {} to {} from {}", self.from, self.until, self.dir.display());
         hand_over(move |pieces| self.read(pieces), out, stop).await
     }

@@ -24,9 +24,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
 
-use super::{SOURCE_SETTINGS, identity};
+use super::identity;
 use crate::Settings;
 use crate::error::{Error, Kind};
+use crate::source_end::SOURCE_SETTINGS;
 use crate::status::Decoded;
 
 /// How often slots are asked for that are waited for.

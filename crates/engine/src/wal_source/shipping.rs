@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use txn::Block;
 
 use super::archive::Growing;
-use super::standbys::{Standbys, held};
+use super::wait_for_standbys::{Standbys, held};
 use crate::error::Error;
 
 /// It has begun.
