@@ -331,7 +331,7 @@ impl<'a> Refreshing<'a> {
         Ok(Found { new, forgot, refresh })
     }
 
-    /// Those of `missing` that cannot be decoded where WAL is, and why: see [`crate::left_out`].
+    /// Those of `missing` that cannot be decoded where WAL is, and why: see [`Judge`].
     async fn refused(
         &self,
         missing: &[PublishedTable],

@@ -3,6 +3,7 @@
 mod catalogue;
 mod error;
 pub mod publication;
+pub mod queue;
 pub mod segments;
 pub mod slot;
 pub mod stream;

@@ -33,11 +33,11 @@ use base::flight::{self, Phase as Doing};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
 use output::{Lost, Survey, TakesPart};
+use source::queue::queue;
 use source::slot;
-use source::stream::{Heard, QUEUE_BLOCKS};
-use tokio::sync::mpsc;
+use source::stream::Heard;
 use tokio_util::sync::CancellationToken;
-use txn::{Block, Input};
+use txn::Input;
 
 use super::{Attempt, Ends, furthest};
 use crate::error::{Error, Kind};
@@ -193,7 +193,7 @@ impl Attempt<'_> {
         let from = survey.position();
         let mut shipping = self.wal(ends).ship_for_survey(kept, from, segment_size).await?;
         let (progress, heard) = (Progress::starting_at(from), Arc::<Heard>::default());
-        let (blocks, mut wal) = mpsc::channel::<Block>(QUEUE_BLOCKS);
+        let (blocks, mut wal) = queue();
         let stop = CancellationToken::new();
         let surveying = async {
             while let Some(block) = wal.recv().await {

@@ -18,8 +18,9 @@ use std::time::Duration;
 
 use base::Lsn;
 use bytes::Bytes;
+use source::queue::Room;
 use source::segments::{self, Lineage, Segments};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
 
@@ -33,8 +34,6 @@ pub(crate) const POLL: Duration = Duration::from_secs(1);
 const SETTLED: Duration = Duration::from_secs(2);
 /// A minute.
 pub(crate) const WAITS_BETWEEN_WARNINGS: u32 = 60;
-/// What waits between the files and the decoding.
-const QUEUE_BYTES: usize = 8 << 20;
 
 /// What is to be read of it.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ async fn hand_over(
     out: &mpsc::Sender<Block>,
     stop: &CancellationToken,
 ) -> Result<(), Error> {
-    let room = Arc::new(Semaphore::new(QUEUE_BYTES / 1024));
+    let room = Room::default();
     let (pieces, mut come) = mpsc::channel::<Bytes>(1);
     let reading = tokio::task::spawn_blocking(move || read(&pieces));
     loop {
@@ -78,12 +77,8 @@ async fn hand_over(
             () = out.closed() => return Ok(()),
         };
         let Some(piece) = piece else { break };
-        let wanted = u32::try_from(piece.len().min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX);
-        let handing_over = async {
-            // Never closed: it is dropped with this.
-            let room = Arc::clone(&room).acquire_many_owned(wanted).await.ok();
-            out.send(Block { inputs: vec![Input::Message(piece)], room: Some(Box::new(room)) }).await.is_ok()
-        };
+        let bytes = piece.len();
+        let handing_over = room.hand_over(vec![Input::Message(piece)], bytes, out);
         tokio::select! {
             taken = handing_over => if !taken { return Ok(()) },
             () = stop.cancelled() => return Ok(()),

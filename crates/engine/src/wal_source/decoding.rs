@@ -26,10 +26,11 @@ use bytes::{Bytes, BytesMut};
 use catalog::Catalog;
 use output::{Decoder, OnRefused, OriginFilter, Place, Publications, Running, Streaming, TakesPart};
 use source::publication::{PublishedTable, TableName};
+use source::queue::{BLOCK_BYTES, Room};
 use source::stream::{Heard, Kept};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use txn::{Block, Input};
 
@@ -40,12 +41,9 @@ use crate::refusal::Refusal;
 use crate::spooling::{Spooling, Watched};
 use crate::{Origin, Settings};
 
-/// Messages are handed over when they are so many bytes, or no more WAL is there.
-const BLOCK_BYTES: usize = 256 * 1024;
-/// Also while more is there, which may be little that comes out.
+/// Messages are handed over after this long, too, while more WAL is there, which may be little that
+/// comes out.
 const HAND_OVER_AFTER: Duration = Duration::from_millis(100);
-/// What waits between decoding and the applier.
-const QUEUE_BYTES: usize = 8 << 20;
 /// The catalogs are kept anew when so much WAL has come since, and some time has passed, or a lot has come.
 const KEEP_BYTES: u64 = 1 << 20;
 const KEEP_AFTER: Duration = Duration::from_secs(5);
@@ -367,8 +365,7 @@ struct Gather {
     ends: Vec<usize>,
     /// The last time that something was handed over.
     since: Instant,
-    /// One permit per KiB of [`QUEUE_BYTES`].
-    room: Arc<Semaphore>,
+    room: Room,
     /// The last attempt found none.
     waits: bool,
 }
@@ -379,7 +376,7 @@ impl Gather {
             bytes: BytesMut::new(),
             ends: Vec::new(),
             since: Instant::now(),
-            room: Arc::new(Semaphore::new(QUEUE_BYTES / 1024)),
+            room: Room::default(),
             waits: false,
         }
     }
@@ -398,10 +395,9 @@ impl Gather {
     async fn hand_over(&mut self, caught_up: Option<Lsn>, out: &mpsc::Sender<Block>) -> bool {
         loop {
             let (count, size) = self.next_block();
-            // Never closed: it is dropped with this.
-            let room = Arc::clone(&self.room).acquire_many_owned(permits(size)).await.ok();
+            let place = self.room.place(size).await;
             let inputs = self.take((count, size), caught_up);
-            if !inputs.is_empty() && out.send(Block { inputs, room: Some(Box::new(room)) }).await.is_err() {
+            if !inputs.is_empty() && out.send(place.with(inputs)).await.is_err() {
                 return false;
             }
             if self.ends.is_empty() {
@@ -419,12 +415,12 @@ impl Gather {
                 Err(TrySendError::Full(())) => return self.later(),
             };
             let (count, size) = self.next_block();
-            let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(permits(size)) else {
+            let Some(place) = self.room.try_place(size) else {
                 return self.later();
             };
             let inputs = self.take((count, size), caught_up);
             if !inputs.is_empty() {
-                slot.send(Block { inputs, room: Some(Box::new(room)) });
+                slot.send(place.with(inputs));
             }
             if self.ends.is_empty() {
                 return Handed::Yes;
@@ -458,11 +454,6 @@ impl Gather {
         inputs.extend(caught_up.filter(|_| self.ends.is_empty()).map(Input::CaughtUp));
         inputs
     }
-}
-
-/// One message may be larger than the queue; then it waits alone.
-fn permits(bytes: usize) -> u32 {
-    u32::try_from(bytes.min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX)
 }
 
 /// Keeps the catalogs for a restart; see the module.

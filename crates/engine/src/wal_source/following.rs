@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
+use source::queue::queue;
 use source::slot;
-use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
+use source::stream::{Heard, Kept, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
@@ -182,7 +183,7 @@ impl WalSource {
         out: &mpsc::Sender<Block>,
         stop: &CancellationToken,
     ) -> Result<Option<(Decoding, Way)>, Error> {
-        let (blocks, wal) = mpsc::channel(QUEUE_BLOCKS);
+        let (blocks, wal) = queue();
         let running = tokio::spawn(decoding.run(wal, out.clone(), Arc::clone(heard)));
         let mut decoding = AbortOnDrop(running);
         tokio::select! {

@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName, with_causes};
 use output::{MemberId, Pass, Place, Refusal, Step};
-use source::stream::{Heard, QUEUE_BLOCKS};
+use source::queue::queue;
+use source::stream::Heard;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -441,7 +442,7 @@ impl Hub {
     }
 
     fn source(&self, mut stream: Shipping) -> Source {
-        let (blocks, wal) = mpsc::channel(QUEUE_BLOCKS);
+        let (blocks, wal) = queue();
         let stop = CancellationToken::new();
         let stopping = stop.clone().drop_guard();
         let (progress, heard) = (Arc::clone(&self.progress), Arc::clone(&self.heard));

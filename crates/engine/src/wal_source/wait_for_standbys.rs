@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use base::Lsn;
 use client::Session;
+use source::queue::queue;
 use source::slot::{self, SlotState};
-use source::stream::QUEUE_BLOCKS;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -125,7 +125,7 @@ pub(super) async fn held<F: Future<Output = Result<(), Error>>>(
     ship: impl FnOnce(mpsc::Sender<Block>) -> F,
 ) -> Result<(), Error> {
     let Some(standbys) = standbys else { return ship(out.clone()).await };
-    let (blocks, come) = mpsc::channel(QUEUE_BLOCKS);
+    let (blocks, come) = queue();
     let mut holding = Box::pin(standbys.hold(at, come, out));
     tokio::select! {
         ended = ship(blocks) => ended?,
