@@ -3,6 +3,7 @@
 mod abort_on_drop;
 pub mod adoption;
 mod catalogue;
+mod copied_table;
 mod error;
 mod history;
 mod message_source;
@@ -10,7 +11,7 @@ pub mod monitor;
 mod partitions;
 mod pipeline;
 mod preflight;
-mod record;
+
 mod refresh;
 mod refusal;
 mod repeated;

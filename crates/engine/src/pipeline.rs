@@ -39,10 +39,10 @@ pub(crate) use self::form::may_be_binary;
 use self::relook::Cause;
 use crate::abort_on_drop::AbortOnDrop;
 use crate::adoption::{self, Adoption};
+use crate::copied_table::CopiedTableRecord;
 use crate::error::{Error, Kind};
 use crate::history;
 use crate::message_source::{Logical, MessageSource};
-use crate::record::Record;
 use crate::refresh::{self, Refreshing, StreamKind};
 use crate::refusal::Refusal;
 use crate::repeated::{Repeated, tell_when_over};
@@ -465,7 +465,7 @@ impl Attempt<'_> {
             snapshot,
             options,
             progress: Arc::clone(self.status.copy()),
-            record: Arc::new(Record {
+            record: Arc::new(CopiedTableRecord {
                 subscription: settings.subscription.clone(),
                 joins_later,
                 snapshot: exported.since.snapshot.clone(),

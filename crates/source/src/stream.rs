@@ -11,7 +11,7 @@
 //! else (RULES P3, P4). Positions come from commits and keepalives only: those
 //! of changes do not say that anything is complete.
 //!
-//! A physical slot is moved to [`Kept`], from where WAL is needed after a
+//! A physical slot is moved to [`RestartLsn`], from where WAL is needed after a
 //! restart: much earlier than what was received. A report that named it as
 //! flushed would have the server wait at its shutdown until all is, which then
 //! never comes, and would offer us as a synchronous standby. So each report
@@ -97,9 +97,9 @@ impl Heard {
 
 /// From where on WAL is needed after a restart; only moves forward.
 #[derive(Debug, Default)]
-pub struct Kept(AtomicU64);
+pub struct RestartLsn(AtomicU64);
 
-impl Kept {
+impl RestartLsn {
     /// Nothing before `lsn` is needed any more.
     pub fn advance(&self, lsn: Lsn) {
         self.0.fetch_max(lsn.as_u64(), Ordering::AcqRel);
@@ -123,7 +123,7 @@ pub enum What {
         /// The source's timelines.
         lineage: Lineage,
         /// Where the slot is moved to.
-        kept: Arc<Kept>,
+        restart_lsn: Arc<RestartLsn>,
     },
 }
 
@@ -324,7 +324,7 @@ impl Stream {
                     What::Wal { .. } => self.received = Lsn::new(start.as_u64() + data.len() as u64),
                 }
                 let size = Bytes::len(&data);
-                inputs.push(Input::Message(data));
+                inputs.push(Input::Bytes(data));
                 Ok(size)
             }
             WalsenderMessage::Keepalive { wal_end, reply_requested, .. } => {
@@ -392,7 +392,7 @@ impl Stream {
         let now = progress.snapshot();
         match &self.options.what {
             What::Pgoutput(_) => (now.flushed, Lsn::INVALID),
-            What::Wal { kept, .. } => (kept.lsn(), now.flushed),
+            What::Wal { restart_lsn, .. } => (restart_lsn.lsn(), now.flushed),
         }
     }
 

@@ -33,7 +33,7 @@ const SAMPLE_WITHOUT_KEY: usize = 3;
 macro_rules! ask {
     ($asked:expr) => {
         match $asked {
-            Asked::Told(told) => told,
+            Asked::Answered(told) => told,
             Asked::Locked => return Ok(Asked::Locked),
             Asked::Refused(reason) => return Ok(Asked::Refused(reason)),
         }
@@ -69,7 +69,7 @@ pub(super) enum Outcome {
 
 /// What one question came to.
 enum Asked<T> {
-    Told(T),
+    Answered(T),
     /// Somebody has the table locked.
     Locked,
     /// The server's reason.
@@ -159,9 +159,9 @@ impl<'a> Probe<'a> {
             false => self.left(table, row).await?,
         };
         match found {
-            Asked::Told(None) | Asked::Locked => Ok(Outcome::Postponed),
-            Asked::Told(Some(Found { only_there: 0, .. })) => Ok(Outcome::Level),
-            Asked::Told(Some(found)) if gained => {
+            Asked::Answered(None) | Asked::Locked => Ok(Outcome::Postponed),
+            Asked::Answered(Some(Found { only_there: 0, .. })) => Ok(Outcome::Level),
+            Asked::Answered(Some(found)) if gained => {
                 let what = format!(
                     "has rows that the target does not have, {} of the first {}; rows that a partition has when it \
                      is attached do not reach the target",
@@ -170,7 +170,7 @@ impl<'a> Probe<'a> {
                 let remedy = remedy::send(&self.source, row).await?;
                 Ok(Outcome::Differs(difference(row, what, remedy)))
             }
-            Asked::Told(Some(_)) => {
+            Asked::Answered(Some(_)) => {
                 let what = format!(
                     "{}, which does not reach the target: it keeps rows that the source does not have",
                     remedy::what_happened(&self.source, row).await?
@@ -229,22 +229,22 @@ impl<'a> Probe<'a> {
         let rows = ask!(self.rows(one, &sql, &[]).await?);
         let sample: Vec<Vec<Option<String>>> = rows.iter().map(|row| row.get(0)).collect();
         if sample.is_empty() {
-            return Ok(Asked::Told(Some(Found { only_there: 0, looked_at: 0 })));
+            return Ok(Asked::Answered(Some(Found { only_there: 0, looked_at: 0 })));
         }
         let written = ask!(self.rows(&self.source, WRITTEN, &[]).await?);
         let written: Option<String> = written.first().and_then(|row| row.get(0));
         let written: Lsn = written.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID);
         if !applied(self.attempt, written).await {
-            return Ok(Asked::Told(None));
+            return Ok(Asked::Answered(None));
         }
         let all: Vec<usize> = (0..sample.len()).collect();
         let there = ask!(self.present(other, root, columns, &sample, &all).await?);
         let missing: Vec<usize> = all.into_iter().filter(|number| !there.contains(number)).collect();
         if missing.is_empty() {
-            return Ok(Asked::Told(Some(Found { only_there: 0, looked_at: sample.len() })));
+            return Ok(Asked::Answered(Some(Found { only_there: 0, looked_at: sample.len() })));
         }
         let still = ask!(self.present(one, from_table(from), columns, &sample, &missing).await?);
-        Ok(Asked::Told(Some(Found { only_there: still.len(), looked_at: sample.len() })))
+        Ok(Asked::Answered(Some(Found { only_there: still.len(), looked_at: sample.len() })))
     }
 
     /// Those of `which` that `table` has.
@@ -263,7 +263,7 @@ impl<'a> Probe<'a> {
         let sql = each.collect::<Vec<_>>().join(" UNION ALL ");
         let rows = ask!(self.rows(session, &sql, &[]).await?);
         let number = |row: &tokio_postgres::Row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX);
-        Ok(Asked::Told(rows.iter().map(number).collect()))
+        Ok(Asked::Answered(rows.iter().map(number).collect()))
     }
 
     async fn rows(
@@ -273,7 +273,7 @@ impl<'a> Probe<'a> {
         parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)],
     ) -> Result<Asked<Vec<tokio_postgres::Row>>, Error> {
         match session.query(sql, parameters).await.map_err(|error| session.error(error)) {
-            Ok(rows) => Ok(Asked::Told(rows)),
+            Ok(rows) => Ok(Asked::Answered(rows)),
             Err(error) if error.is_connection_lost() => Err(error.into()),
             // lock_not_available; undefined_table: it went while it was looked at.
             Err(error) if matches!(error.sqlstate(), Some("55P03" | "42P01")) => Ok(Asked::Locked),

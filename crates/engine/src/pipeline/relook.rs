@@ -198,7 +198,7 @@ impl Attempt<'_> {
         let surveying = async {
             while let Some(block) = wal.recv().await {
                 for input in &block.inputs {
-                    let Input::Message(bytes) = input else { continue };
+                    let Input::Bytes(bytes) = input else { continue };
                     if survey.push(bytes)? {
                         return Ok(());
                     }

@@ -10,7 +10,7 @@ use source::segments;
 /// Of the source `wal`; the stages move it.
 #[derive(Debug, Default)]
 pub struct Decoded {
-    told: Mutex<Told>,
+    told: Mutex<Figures>,
     /// Subscriptions in the pass that this one takes part in, 0 while it decodes alone. Apart, as it is told all the time.
     in_pass: AtomicUsize,
     /// Likewise; 0 before it is known.
@@ -18,7 +18,7 @@ pub struct Decoded {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct Figures {
     /// WAL is decoded here.
     decodes: bool,
     timeline: u32,
@@ -45,7 +45,7 @@ pub struct DecodedSnapshot {
 }
 
 impl Decoded {
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, Figures> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -78,7 +78,7 @@ async fn hand_over(
         };
         let Some(piece) = piece else { break };
         let bytes = piece.len();
-        let handing_over = room.hand_over(vec![Input::Message(piece)], bytes, out);
+        let handing_over = room.hand_over(vec![Input::Bytes(piece)], bytes, out);
         tokio::select! {
             taken = handing_over => if !taken { return Ok(()) },
             () = stop.cancelled() => return Ok(()),

@@ -12,7 +12,7 @@ use client::{Replication, Wire};
 use output::TakesPart;
 use source::segments::Lineage;
 use source::slot::{self, SlotState};
-use source::stream::{Kept, Stream, StreamOptions, What};
+use source::stream::{RestartLsn, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 
 use super::Context;
@@ -66,7 +66,7 @@ impl Context<'_> {
                     start: from,
                     what: What::Wal {
                         lineage: self.source.lineage(segment_size),
-                        kept: Arc::<Kept>::default(),
+                        restart_lsn: Arc::<RestartLsn>::default(),
                     },
                     status_interval: settings.wal_receiver_status_interval,
                     timeout: settings.wal_receiver_timeout,
@@ -256,11 +256,11 @@ impl Context<'_> {
             return Err(Error::refused(Refusal::NoRestart { path: self.settings.restart_file(), why }));
         }
         let options = wanted.options(&restart.catalog)?;
-        let ((asks, asked), kept) = (mpsc::channel(1), Arc::<Kept>::default());
+        let ((asks, asked), restart_lsn) = (mpsc::channel(1), Arc::<RestartLsn>::default());
         let judge = Judge { asks: asks.clone(), takes_part, options, refused_before };
         if is_removed {
             // Never back to where the slot has nothing.
-            kept.advance(reserved);
+            restart_lsn.advance(reserved);
         }
         let timeline = self.source.identity.timeline;
         let restart = Restart { timeline, ..restart };
@@ -280,7 +280,7 @@ impl Context<'_> {
         figures.needs_from(restart.lsn());
         let sharing =
             self.passes.sharing(name, (place, self.source.identity.system_id, timeline), figures).await;
-        let decoding = Decoding::new(restart, kept, Arc::clone(progress), asked, sharing, &wanted)?;
+        let decoding = Decoding::new(restart, restart_lsn, Arc::clone(progress), asked, sharing, &wanted)?;
         let lost = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
             let until = Lsn::new(segment(reserved) * wanted.segment_size);
             let figures = Arc::clone(self.status.decoded());

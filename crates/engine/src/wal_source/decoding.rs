@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! walsender --> Stream --blocks of WAL--> Decoding --blocks of messages--> apply
-//!                  ^ Kept                    |  '-- Keeper: catalogs as of a restart, in a file
+//!                  ^ RestartLsn            |  '-- Keeper: catalogs as of a restart, in a file
 //!                  '-------------------------'
 //! ```
 //! This is one subscription alone ([`Decoding`]). What it has beside its decoder ([`Outlet`]) goes with it where several are
@@ -27,14 +27,14 @@ use catalog::Catalog;
 use output::{Decoder, OnRefused, OriginFilter, Place, Publications, Running, Streaming, TakesPart};
 use source::publication::{PublishedTable, TableName};
 use source::queue::{BLOCK_BYTES, Room};
-use source::stream::{Heard, Kept};
+use source::stream::{Heard, RestartLsn};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use txn::{Block, Input};
 
-use super::pass::{Sharing, Way};
+use super::pass::{Sharing, SharingStep};
 use super::restart::{Restart, last_record};
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
@@ -172,13 +172,13 @@ impl Decoding {
     /// Goes on from what was kept.
     pub(crate) fn new(
         restart: Restart,
-        kept: Arc<Kept>,
+        restart_lsn: Arc<RestartLsn>,
         progress: Arc<Progress>,
         asks: mpsc::Receiver<Ask>,
         sharing: Sharing,
         wanted: &Wanted<'_>,
     ) -> Result<Decoding, Error> {
-        kept.advance(restart.lsn());
+        restart_lsn.advance(restart.lsn());
         let Restart { slot, timeline, seen, catalog, .. } = restart;
         let saved = last_record(&catalog);
         let decoder = wanted.decoder(catalog)?;
@@ -188,7 +188,7 @@ impl Decoding {
             slot,
             timeline,
             seen,
-            kept,
+            restart_lsn,
             saved,
             at: Instant::now(),
             candidate: None,
@@ -229,8 +229,8 @@ impl Decoding {
     }
 
     /// From where on its slot must keep WAL.
-    pub(crate) fn kept(&self) -> Arc<Kept> {
-        Arc::clone(&self.outlet.keeper.kept)
+    pub(crate) fn restart_lsn(&self) -> Arc<RestartLsn> {
+        Arc::clone(&self.outlet.keeper.restart_lsn)
     }
 
     /// Decodes what comes until nothing does any more or nobody takes it, or until it is better not to do it alone.
@@ -239,7 +239,7 @@ impl Decoding {
         mut wal: mpsc::Receiver<Block>,
         out: mpsc::Sender<Block>,
         heard: Arc<Heard>,
-    ) -> Result<Option<(Decoding, Way)>, Error> {
+    ) -> Result<Option<(Decoding, SharingStep)>, Error> {
         // What was left where it was part of a pass.
         if !self.push(&[], &out, &heard).await? {
             return Ok(None);
@@ -249,7 +249,7 @@ impl Decoding {
             match tokio::time::timeout(patience, wal.recv()).await {
                 Ok(Some(block)) => {
                     for input in &block.inputs {
-                        let Input::Message(bytes) = input else { continue };
+                        let Input::Bytes(bytes) = input else { continue };
                         match self.push(bytes, &out, &heard).await {
                             Ok(true) => {}
                             Ok(false) => return Ok(None),
@@ -270,9 +270,9 @@ impl Decoding {
             }
             self.outlet.look(place)?;
             match self.outlet.sharing.look(place, heard.wal_end()) {
-                Way::Alone => {}
+                SharingStep::Alone => {}
                 // What is gathered goes with it.
-                way => return Ok(Some((self, way))),
+                step => return Ok(Some((self, step))),
             }
         }
     }
@@ -447,7 +447,7 @@ impl Gather {
         let mut from = 0;
         let mut inputs: Vec<Input> = Vec::with_capacity(count + 1);
         for to in self.ends.drain(..count) {
-            inputs.push(Input::Message(bytes.slice(from..to)));
+            inputs.push(Input::Bytes(bytes.slice(from..to)));
             from = to;
         }
         self.ends.iter_mut().for_each(|end| *end -= size);
@@ -462,7 +462,7 @@ struct Keeper {
     slot: String,
     timeline: u32,
     seen: Lsn,
-    kept: Arc<Kept>,
+    restart_lsn: Arc<RestartLsn>,
     /// Where the catalogs are that were kept last.
     saved: Lsn,
     at: Instant,
@@ -506,13 +506,13 @@ impl Keeper {
             }
             tracing::debug!("a restart would read WAL from {lsn} on");
             (self.saved, self.at) = (*lsn, Instant::now());
-            self.kept.advance(*lsn);
+            self.restart_lsn.advance(*lsn);
             self.saving = None;
         }
         let Some(candidate) = &mut self.candidate else {
             let last = last_record(place.catalog);
             // Not before the slot has its WAL, as one that was made anew may not: a restart would believe that it has.
-            let since = if last < self.kept.lsn() { 0 } else { last.bytes_since(self.saved) };
+            let since = if last < self.restart_lsn.lsn() { 0 } else { last.bytes_since(self.saved) };
             if since >= KEEP_BYTES_MAX || since >= KEEP_BYTES && self.at.elapsed() >= KEEP_AFTER {
                 let met = Met { lsn: place.catalog.last(), newest: place.newest };
                 self.candidate = Some(Candidate { catalog: place.catalog.clone(), met, ended: None });

@@ -15,7 +15,7 @@ use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use source::queue::queue;
 use source::slot;
-use source::stream::{Heard, Kept, Stream, StreamOptions, What};
+use source::stream::{Heard, RestartLsn, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
@@ -24,9 +24,9 @@ use super::archive::{Archive, Growing};
 use super::beginning::{Begun, Supply};
 use super::decoding::{Ask, Decoding};
 use super::left_out::Judge;
-use super::pass::{self, Part, Starting, Streams, Way};
+use super::pass::{self, MemberLinks, SharingStep, Starting, Streams};
 use super::shipping::{Carrier, Shipping};
-use super::wait_for_standbys::{Standbys, held};
+use super::wait_for_standbys::{Standbys, behind_standbys};
 use crate::Settings;
 use crate::abort_on_drop::AbortOnDrop;
 use crate::error::{Error, Kind, broke};
@@ -88,20 +88,20 @@ impl MessageSource for WalSource {
             return self.receive(progress, heard, out, stop).await;
         };
         loop {
-            let (alone, way) = match self.decode_alone(decoding, progress, heard, out, stop).await? {
+            let (alone, step) = match self.decode_alone(decoding, progress, heard, out, stop).await? {
                 Some(ready) => ready,
                 None => return Ok(()),
             };
             // The slot must be free to be moved.
             let _ = tokio::time::timeout(FAREWELL, self.finish(progress)).await;
             let streams: Arc<dyn Streams> = Arc::<Begin>::clone(&self.begin);
-            let (kept, part) = (alone.kept(), Part { out, heard, streams: &streams });
+            let (restart_lsn, links) = (alone.restart_lsn(), MemberLinks { out, heard, streams: &streams });
             tokio::select! {
-                back = decode_with_others(alone, way, &part) => match back? {
+                back = decode_with_others(alone, step, &links) => match back? {
                     Some(back) => decoding = back,
                     None => return Ok(()),
                 },
-                lost = self.begin.move_slot(&kept) => {
+                lost = self.begin.move_slot(&restart_lsn) => {
                     let Err(error) = lost;
                     return Err(error);
                 }
@@ -141,7 +141,7 @@ impl WalSource {
         let mut options = StreamOptions {
             slot: Some(slot),
             start,
-            what: What::Wal { lineage, kept: decoding.kept() },
+            what: What::Wal { lineage, restart_lsn: decoding.restart_lsn() },
             status_interval: settings.wal_receiver_status_interval,
             timeout: settings.wal_receiver_timeout,
         };
@@ -182,7 +182,7 @@ impl WalSource {
         heard: &Arc<Heard>,
         out: &mpsc::Sender<Block>,
         stop: &CancellationToken,
-    ) -> Result<Option<(Decoding, Way)>, Error> {
+    ) -> Result<Option<(Decoding, SharingStep)>, Error> {
         let (blocks, wal) = queue();
         let running = tokio::spawn(decoding.run(wal, out.clone(), Arc::clone(heard)));
         let mut decoding = AbortOnDrop(running);
@@ -206,7 +206,7 @@ impl WalSource {
     ) -> Result<(), Error> {
         if let Some((archive, wire)) = self.archive.take() {
             let from = archive.from;
-            held(self.begin.standbys.as_ref(), from, out, stop, |out| async move {
+            behind_standbys(self.begin.standbys.as_ref(), from, out, stop, |out| async move {
                 archive.run(&out, stop).await
             })
             .await?;
@@ -250,13 +250,13 @@ impl Begin {
     ///
     /// # Errors
     /// It is gone or lost.
-    async fn move_slot(&self, kept: &Kept) -> Result<Infallible, Error> {
+    async fn move_slot(&self, restart_lsn: &RestartLsn) -> Result<Infallible, Error> {
         let Some(slot) = &self.options.slot else { return std::future::pending().await };
         let mut session = None;
         let (mut moved, mut at) = (Lsn::INVALID, Instant::now());
         loop {
             tokio::time::sleep(MOVE_SLOT).await;
-            let lsn = kept.lsn();
+            let lsn = restart_lsn.lsn();
             if lsn == moved && at.elapsed() < TOUCH_SLOT {
                 continue;
             }
@@ -301,9 +301,9 @@ impl Streams for Begin {
             Begin { settings, options: self.options_at(at), archive, standbys: self.standbys.clone() };
         Box::pin(async move {
             let mut options = StreamOptions { slot: None, ..begin.options.clone() };
-            if let What::Wal { kept, .. } = &mut options.what {
+            if let What::Wal { restart_lsn, .. } = &mut options.what {
                 // The slot is its own affair.
-                *kept = Arc::default();
+                *restart_lsn = Arc::default();
             }
             begin.ship("pass", options, last).await
         })
@@ -312,12 +312,12 @@ impl Streams for Begin {
 
 async fn decode_with_others(
     decoding: Decoding,
-    way: Way,
-    part: &Part<'_>,
+    step: SharingStep,
+    links: &MemberLinks<'_>,
 ) -> Result<Option<Decoding>, Error> {
-    match way {
-        Way::Alone => Ok(Some(decoding)),
-        Way::Join(commands) => pass::take_part(commands, decoding, part).await,
-        Way::Found(commands) => pass::found(commands, decoding, part).await,
+    match step {
+        SharingStep::Alone => Ok(Some(decoding)),
+        SharingStep::Join(commands) => pass::take_part(commands, decoding, links).await,
+        SharingStep::Found(commands) => pass::found(commands, decoding, links).await,
     }
 }

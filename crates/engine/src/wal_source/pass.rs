@@ -59,7 +59,7 @@ const BACKLOG_BYTES: usize = 16 << 20;
 /// The passes of a process.
 #[derive(Debug, Default)]
 pub struct Passes {
-    servers: Mutex<HashMap<Server, Weak<Shared>>>,
+    servers: Mutex<HashMap<Server, Weak<Followers>>>,
     /// What each subscription's last attempt still has.
     parts: Mutex<HashMap<SubscriptionName, Weak<()>>>,
 }
@@ -75,7 +75,7 @@ struct Server {
 
 /// What the subscriptions that follow one server know of one another.
 #[derive(Debug, Default)]
-struct Shared {
+struct Followers {
     /// So many could read the same WAL at the same place, or do.
     ready: AtomicUsize,
     /// Where the pass is spoken to, if there is one.
@@ -99,23 +99,23 @@ impl Passes {
         lock().insert(name.clone(), Arc::downgrade(&part));
         let server = Server { system_id, timeline, address };
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        servers.retain(|_, shared| shared.strong_count() > 0);
+        servers.retain(|_, followers| followers.strong_count() > 0);
         let known = servers.get(&server).and_then(Weak::upgrade);
-        let shared = known.unwrap_or_else(|| {
-            let shared = Arc::<Shared>::default();
-            servers.insert(server, Arc::downgrade(&shared));
-            shared
+        let followers = known.unwrap_or_else(|| {
+            let followers = Arc::<Followers>::default();
+            servers.insert(server, Arc::downgrade(&followers));
+            followers
         });
         let not_before = Instant::now();
         let figures = Arc::clone(figures);
-        Sharing { shared, _part: part, is_ready: false, not_before, rests: 0, hold: None, figures }
+        Sharing { followers, _part: part, is_ready: false, not_before, rests: 0, hold: None, figures }
     }
 }
 
 /// One subscription's way to others.
 #[derive(Debug)]
 pub(crate) struct Sharing {
-    shared: Arc<Shared>,
+    followers: Arc<Followers>,
     /// See [`Passes`]; it goes with whatever else there is.
     _part: Arc<()>,
     is_ready: bool,
@@ -138,7 +138,7 @@ struct Hold {
 
 /// What to do next.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum SharingStep {
     /// Go on alone.
     Alone,
     /// Begin a pass, which will be spoken to here.
@@ -162,48 +162,48 @@ pub(crate) enum Command {
 
 impl Sharing {
     /// What to do for one that decodes alone and has come to `place`.
-    pub(crate) fn look(&mut self, place: Place<'_>, wal_end: Lsn) -> Way {
+    pub(crate) fn look(&mut self, place: Place<'_>, wal_end: Lsn) -> SharingStep {
         let now = Instant::now();
         let behind = wal_end.as_u64().saturating_sub(place.decoded.as_u64());
         let is_near = wal_end.is_valid() && behind <= NEAR_BYTES;
         let is_ready = is_near && now >= self.not_before && place.catalog.is_past_look();
         self.set_ready(is_ready);
-        if !is_ready || self.shared.ready.load(Ordering::Acquire) < 2 {
+        if !is_ready || self.followers.ready.load(Ordering::Acquire) < 2 {
             self.hold = None;
-            return Way::Alone;
+            return SharingStep::Alone;
         }
-        let mut pass = self.shared.pass.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pass = self.followers.pass.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(commands) = pass.as_ref().filter(|commands| !commands.is_closed()) else {
             let (commands, said) = mpsc::unbounded_channel();
             *pass = Some(commands);
             self.hold = None;
-            return Way::Found(said);
+            return SharingStep::Found(said);
         };
         let Some(hold) = &mut self.hold else {
             let ((say, answer), (holding, held)) = (oneshot::channel(), oneshot::channel());
             if commands.send(Command::Hold { near: place.decoded, answer: say, held }).is_ok() {
                 self.hold = Some(Hold { answer, at: None, until: now + HOLD_USED, _held: holding });
             }
-            return Way::Alone;
+            return SharingStep::Alone;
         };
         match hold.answer.try_recv() {
             Ok(at) => hold.at = Some(at),
             Err(TryRecvError::Closed) if hold.at.is_none() => {
                 self.hold = None;
-                return Way::Alone;
+                return SharingStep::Alone;
             }
             Err(_) => {}
         }
         let ahead = hold.at.and_then(|at| place.decoded.as_u64().checked_sub(at.as_u64()));
         if now < hold.until && ahead.is_some_and(|bytes| bytes <= NEAR_BYTES) {
-            return Way::Join(commands.clone());
+            return SharingStep::Join(commands.clone());
         }
         // Or the pass lags behind: who waited for it would, too.
         if now >= hold.until || ahead.is_some() {
             drop(pass);
             self.rest();
         }
-        Way::Alone
+        SharingStep::Alone
     }
 
     /// Nothing before `lsn` is needed any more, whenever it ends.
@@ -226,8 +226,8 @@ impl Sharing {
 
     fn set_ready(&mut self, is_ready: bool) {
         match (mem::replace(&mut self.is_ready, is_ready), is_ready) {
-            (false, true) => self.shared.ready.fetch_add(1, Ordering::AcqRel),
-            (true, false) => self.shared.ready.fetch_sub(1, Ordering::AcqRel),
+            (false, true) => self.followers.ready.fetch_add(1, Ordering::AcqRel),
+            (true, false) => self.followers.ready.fetch_sub(1, Ordering::AcqRel),
             _ => 0,
         };
     }
@@ -268,7 +268,7 @@ impl Drop for Leaving {
 }
 
 /// Where one takes part from.
-pub(crate) struct Part<'a> {
+pub(crate) struct MemberLinks<'a> {
     pub(crate) out: &'a mpsc::Sender<Block>,
     pub(crate) heard: &'a Arc<Heard>,
     pub(crate) streams: &'a Arc<dyn Streams>,
@@ -289,11 +289,11 @@ pub(crate) type Starting = Pin<Box<dyn Future<Output = Result<Shipping, Error>> 
 pub(crate) async fn take_part(
     commands: mpsc::UnboundedSender<Command>,
     decoding: Decoding,
-    part: &Part<'_>,
+    links: &MemberLinks<'_>,
 ) -> Result<Option<Decoding>, Error> {
     let (done, outcome) = oneshot::channel();
     let _leaving = Leaving(commands.clone());
-    let (out, heard, streams) = (part.out.clone(), Arc::clone(part.heard), Arc::clone(part.streams));
+    let (out, heard, streams) = (links.out.clone(), Arc::clone(links.heard), Arc::clone(links.streams));
     let joining = Joining { decoding, out, heard, streams, done };
     let since = Instant::now();
     if let Err(mpsc::error::SendError(Command::Join(joining))) =
@@ -311,11 +311,11 @@ pub(crate) async fn take_part(
 pub(crate) async fn found(
     commands: mpsc::UnboundedReceiver<Command>,
     decoding: Decoding,
-    part: &Part<'_>,
+    links: &MemberLinks<'_>,
 ) -> Result<Option<Decoding>, Error> {
     let since = Instant::now();
     let (at, last) = (decoding.position(), decoding.last_record());
-    let stream = match start(&**part.streams, at, last).await {
+    let stream = match start(&**links.streams, at, last).await {
         Ok(stream) => stream,
         Err(error) => {
             tracing::warn!(subscription = %decoding.name(), "no stream for several subscriptions: {}", with_causes(&error));
@@ -326,9 +326,9 @@ pub(crate) async fn found(
     let (decoder, outlet) = decoding.into_parts();
     // From now on the pass's stream says that.
     outlet.sharing.figures.awaits(None);
-    let shared = Arc::clone(&outlet.sharing.shared);
+    let followers = Arc::clone(&outlet.sharing.followers);
     let (pass, id) = Pass::new(decoder);
-    let (out, heard, streams) = (part.out.clone(), Arc::clone(part.heard), Arc::clone(part.streams));
+    let (out, heard, streams) = (links.out.clone(), Arc::clone(links.heard), Arc::clone(links.streams));
     let hub = Hub {
         progress: Arc::new(Progress::starting_at(outlet.flushed())),
         pass,
@@ -339,7 +339,7 @@ pub(crate) async fn found(
         holds: Vec::new(),
         awaited: None,
     };
-    let leaving = shared.pass.lock().unwrap_or_else(PoisonError::into_inner).clone().map(Leaving);
+    let leaving = followers.pass.lock().unwrap_or_else(PoisonError::into_inner).clone().map(Leaving);
     tokio::spawn(hub.run(stream));
     let outcome = ended(outcome.await, since);
     drop(leaving);
@@ -502,7 +502,7 @@ impl Hub {
     async fn take(&mut self, block: Block) -> Result<(), output::Error> {
         let Block { inputs, room } = block;
         for input in inputs {
-            if let Input::Message(bytes) = input {
+            if let Input::Bytes(bytes) = input {
                 self.push(&bytes).await?;
             }
         }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use txn::Block;
 
 use super::archive::Growing;
-use super::wait_for_standbys::{Standbys, held};
+use super::wait_for_standbys::{Standbys, behind_standbys};
 use crate::error::Error;
 
 /// It has begun.
@@ -43,7 +43,7 @@ impl Shipping {
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let carrier = &mut self.carrier;
-        held(self.standbys.as_ref(), self.from, out, stop, |out| async move {
+        behind_standbys(self.standbys.as_ref(), self.from, out, stop, |out| async move {
             match carrier {
                 Carrier::Stream(stream) => Ok(stream.run(progress, heard, &out, stop).await?),
                 Carrier::Archive(archive) => archive.run(heard, &out, stop).await,

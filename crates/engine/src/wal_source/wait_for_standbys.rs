@@ -1,7 +1,7 @@
 //! WAL is decoded only once the standbys have it that may take the source's place (RULES W3).
 //!
 //! ```text
-//!   stream or archive --blocks--> held --blocks--> decoding
+//!   stream or archive --blocks--> behind_standbys --blocks--> decoding
 //!                                  ^ restart_lsn of the standbys' slots, asked while something waits
 //! ```
 //! A source shows its WAL as soon as it has flushed it. What of that was applied, and was never received by the standby that
@@ -90,7 +90,7 @@ impl Standbys {
             }
             for input in inputs {
                 // What else there is says how far the source is, and nothing of what it has.
-                let Input::Message(mut wal) = input else { continue };
+                let Input::Bytes(mut wal) = input else { continue };
                 while !wal.is_empty() {
                     if asking.have <= at {
                         tokio::select! {
@@ -103,7 +103,7 @@ impl Standbys {
                     at = behind(at, piece.len());
                     // The last of them takes the block's room.
                     let room = if at == end { room.take() } else { None };
-                    if out.send(Block { inputs: vec![Input::Message(piece)], room }).await.is_err() {
+                    if out.send(Block { inputs: vec![Input::Bytes(piece)], room }).await.is_err() {
                         return Ok(());
                     }
                 }
@@ -117,7 +117,7 @@ impl Standbys {
 ///
 /// # Errors
 /// Those of `ship`, and that another server answers for the source by now. What is held then is not handed over.
-pub(super) async fn held<F: Future<Output = Result<(), Error>>>(
+pub(super) async fn behind_standbys<F: Future<Output = Result<(), Error>>>(
     standbys: Option<&Standbys>,
     at: Lsn,
     out: &mpsc::Sender<Block>,
@@ -144,7 +144,7 @@ fn behind(at: Lsn, bytes: usize) -> Lsn {
 
 fn size(input: &Input) -> usize {
     match input {
-        Input::Message(bytes) => bytes.len(),
+        Input::Bytes(bytes) => bytes.len(),
         Input::CaughtUp(_) => 0,
     }
 }

@@ -13,7 +13,7 @@ use client::Wire;
 use copy::{CopyRecord, Recorded};
 use source::publication::TableName;
 
-pub(crate) struct Record {
+pub(crate) struct CopiedTableRecord {
     pub(crate) subscription: SubscriptionName,
     /// A table that is copied has not joined yet: the stream has passed its
     /// consistent point, and what came meanwhile is applied as it joins. Until
@@ -25,7 +25,7 @@ pub(crate) struct Record {
     pub(crate) oids: HashMap<TableName, Oid>,
 }
 
-impl Record {
+impl CopiedTableRecord {
     /// The condition that finds `table`'s row.
     fn row(&self, table: &TableName) -> String {
         format!(
@@ -50,7 +50,7 @@ impl Record {
 }
 
 #[async_trait]
-impl CopyRecord for Record {
+impl CopyRecord for CopiedTableRecord {
     async fn state(&self, target: &mut Wire, table: &TableName) -> Result<Recorded, client::Error> {
         let row = self.row(table);
         let sql = format!("SELECT finished::text, begun::text FROM {STATE_SCHEMA}.copied_table WHERE {row}");
