@@ -32,7 +32,7 @@ mod sending;
 use std::sync::Arc;
 
 use base::Lsn;
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use bytes::{BufMut, BytesMut};
 use client::{PipelineResult, Wire};
 use conflict::{Conflict, ConflictType, Treatment};
@@ -391,7 +391,7 @@ impl Executor {
         first: bool,
     ) -> Result<Option<u64>, Setback> {
         let Some(mut plan) = parts.next().await else { return Ok(None) };
-        let _sending = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
+        let _sending = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
         let tables: Vec<Arc<Table>> = plan.tables().cloned().collect();
         self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
@@ -531,7 +531,7 @@ impl Executor {
         if !first && alone && plan.as_ref().is_some_and(Plan::is_empty) {
             return Ok(0);
         }
-        let _sending = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
+        let _sending = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
         let tables: Vec<Arc<Table>> = plan.iter().flat_map(Plan::tables).cloned().collect();
         self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
@@ -586,7 +586,7 @@ impl Executor {
         };
         statements.extend(row.as_ref());
         statements.extend([&self.check_deferred, &setup, &self.commit]);
-        let _committing = (flight::inside(Phase::Commit), self.activity.enter(Doing::Commit));
+        let _committing = (crash_phases::inside(Phase::Commit), self.activity.enter(Doing::Commit));
         let result = run(&mut self.wire, &mut self.prepared, &statements).await?;
         match result.error {
             Some(error) => {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress};
 
 use crate::batch::{Digest, End, Tally};
@@ -150,7 +150,7 @@ impl Shared {
         add(&counters.batches, 1);
         add(&counters.skipped_transactions, digest.skipped);
         add(&counters.transactions, digest.transactions as u64 - digest.skipped);
-        flight::set(Phase::Unreported, true);
+        crash_phases::set(Phase::Unreported, true);
         if let Some(end) = &digest.last {
             self.report(end);
         }

@@ -6,7 +6,7 @@
 //! need it and its meaning is PostgreSQL's, not ours.
 
 pub mod catalogue;
-pub mod flight;
+pub mod crash_phases;
 mod ids;
 mod lsn;
 pub mod pglz;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::Lsn;
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use client::{ConnInfo, Wire};
 use source::publication::{TableKind, TableName};
 use tokio::task::JoinSet;
@@ -178,7 +178,7 @@ async fn work(shared: &Shared, mut source: Wire, mut target: Wire) -> Result<(),
         let (Claim::Start { table } | Claim::Range { table, .. }) = claim;
         current = Some(table);
         let name = &shared.tables[table].job.table.name;
-        let _copying = flight::inside(Phase::Copy);
+        let _copying = crash_phases::inside(Phase::Copy);
         match claim {
             Claim::Start { table } => start_table(shared, table, &mut source, &mut target).await,
             Claim::Range { table, unit } => copy_range(shared, table, unit, &mut source, &mut target).await,

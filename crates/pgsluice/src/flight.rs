@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Context;
-use base::flight::{Phase, observe};
+use base::crash_phases::{Phase, observe};
 
 const VARIABLE: &str = "PGSLUICE_FLIGHT_RECORDER";
 

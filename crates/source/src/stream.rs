@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use base::{Lsn, PgTimestamp, Progress};
 use bytes::Bytes;
 use client::{Pauses, Wire};
@@ -418,7 +418,7 @@ impl Stream {
         }
         self.say(&status).await?;
         if now.flushed >= now.applied {
-            flight::set(Phase::Unreported, false);
+            crash_phases::set(Phase::Unreported, false);
         }
         self.last_reported = confirmed;
         self.last_report_at = Instant::now();

@@ -29,7 +29,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use base::flight::{self, Inside, Phase};
+use base::crash_phases::{self, Inside, Phase};
 use base::{Lsn, Oid, PgTimestamp, Xid};
 use bytes::{Bytes, BytesMut};
 use proto::pgoutput::{self, CommitInfo, DecodeError, Message, OldTuple, Relation, Tuple};
@@ -475,7 +475,7 @@ impl Assembler {
                 }
                 self.open.entry(xid).or_default();
                 self.state = State::InBlock(xid);
-                self.spooling = Some(flight::inside(Phase::Spool));
+                self.spooling = Some(crash_phases::inside(Phase::Spool));
                 Ok(None)
             }
             (State::InBlock(xid), Message::StreamStop) => {

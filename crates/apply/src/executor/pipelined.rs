@@ -198,7 +198,7 @@ impl Executor {
     async fn send(&mut self, batch: &Batch, count: usize) -> Result<usize, Error> {
         let binary = self.writer.binary();
         let stores = self.wire.version().major() >= ABORT_MOVES_ORIGIN;
-        let sending_phase = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
+        let sending_phase = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let mut way = Way::new(batch, &self.shared, self.since, Vec::with_capacity(count));
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await?;
         // Until they are dropped, what they write is read ahead.
@@ -247,7 +247,7 @@ impl Executor {
         }
         drop(sending_phase);
         let result = {
-            let _committing = (flight::inside(Phase::Commit), self.activity.enter(Doing::Sets));
+            let _committing = (crash_phases::inside(Phase::Commit), self.activity.enter(Doing::Sets));
             let (result, _) = sending.finish_watched(|result| way.completed(result.rows.len())).await?;
             result
         };

@@ -313,7 +313,7 @@ impl Executor {
         if self.wire.version().major() < ABORT_MOVES_ORIGIN {
             return Ok((0, 0));
         }
-        let batching = (flight::inside(Phase::Batch), self.activity.enter(Doing::Sets));
+        let batching = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let Some(gathered) = self.procedure.gather(batch, count, self.writer.binary()) else {
             return Ok((0, 0));
         };
@@ -332,7 +332,7 @@ impl Executor {
         sending.push(&statement);
         drop(batching);
         let result = {
-            let _committing = (flight::inside(Phase::Commit), self.activity.enter(Doing::Commit));
+            let _committing = (crash_phases::inside(Phase::Commit), self.activity.enter(Doing::Commit));
             let word = &self.procedure.word;
             let watch = |result: &PipelineResult| {
                 let said = result.how_far.as_ref().and_then(|said| said.strip_prefix(word.as_str()));

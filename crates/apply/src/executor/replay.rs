@@ -27,7 +27,7 @@ impl Executor {
     }
 
     async fn replay_transaction(&mut self, batch: &Batch, start: usize, end: &End) -> Result<(), Error> {
-        let _replaying = (flight::inside(Phase::Replay), self.activity.enter(Doing::Rows));
+        let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         self.one(&[&Which::Begin]).await?;
         self.replay_changes(batch, start..end.changes_end, end.begin).await?;
         let changes = &batch.changes[start..end.changes_end];
@@ -41,7 +41,7 @@ impl Executor {
     pub(super) async fn replay_part(&mut self, batch: &Batch) -> Result<(), Error> {
         let begin = batch.open.or(batch.ends.last().map(|end| end.begin));
         let Some(begin) = begin else { return Ok(()) };
-        let _replaying = (flight::inside(Phase::Replay), self.activity.enter(Doing::Rows));
+        let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         self.replay_changes(batch, 0..batch.changes.len(), begin).await?;
         self.one(&[&Which::Release]).await
     }

@@ -29,7 +29,7 @@
 use std::sync::Arc;
 
 use apply::{TableKey, Target};
-use base::flight::{self, Phase as Doing};
+use base::crash_phases::{self, Phase as Doing};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
 use output::{Lost, Survey, TakesPart};
@@ -122,7 +122,7 @@ impl Attempt<'_> {
         applied: Lsn,
         lost: Lost,
     ) -> Result<Looked, Error> {
-        let _look = flight::inside(Doing::Look);
+        let _look = crash_phases::inside(Doing::Look);
         let redo = self.redo_behind(ends, lost.at).await?;
         let session = snapshot_session(self.settings).await?;
         let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };

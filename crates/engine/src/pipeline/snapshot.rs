@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apply::{Since, State};
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use client::{Session, SnapshotText};
 use source::slot::{self, NewSlot};
 
@@ -40,7 +40,7 @@ impl Attempt<'_> {
             let made = slot::create_logical_slot(&mut wire, &new).await?;
             return Exported::of_slot(made, wire);
         }
-        let _look = flight::inside(Phase::Look);
+        let _look = crash_phases::inside(Phase::Look);
         state.keep_snapshots().await?;
         let session = snapshot_session(self.settings).await?;
         // A transaction is in WAL before it is seen, and may have been passed: it is waited for.

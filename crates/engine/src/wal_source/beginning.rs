@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use apply::TableKey;
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
 use client::{Replication, Wire};
@@ -150,7 +150,7 @@ impl Context<'_> {
 
     /// Looks at the catalogs, and keeps what they are for the decoding from the slot that was made at `redo`.
     async fn look_at_catalogs(&self, slot: &str, redo: Lsn) -> Result<Exported, Error> {
-        let _look = flight::inside(Phase::Look);
+        let _look = crash_phases::inside(Phase::Look);
         let session = snapshot_session(self.settings).await?;
         let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
         self.status.set_looking(true);

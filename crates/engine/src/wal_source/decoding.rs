@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! walsender --> Stream --blocks of WAL--> Decoding --blocks of messages--> apply
-//!                  ^ RestartLsn            |  '-- Keeper: catalogs as of a restart, in a file
+//!                  ^ RestartLsn              |  '-- Keeper: catalogs as of a restart, in a file
 //!                  '-------------------------'
 //! ```
 //! This is one subscription alone ([`Decoding`]). What it has beside its decoder ([`Outlet`]) goes with it where several are
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::flight::{self, Phase};
+use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress, SubscriptionName, Xid};
 use bytes::{Bytes, BytesMut};
 use catalog::Catalog;
@@ -538,7 +538,7 @@ impl Keeper {
         let (path, lsn) = (self.path.clone(), restart.lsn());
         let (done, saving) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            let _keep = flight::inside(Phase::Keep);
+            let _keep = crash_phases::inside(Phase::Keep);
             let saved = restart.save(&path);
             // Who wanted to know may have gone.
             let _ =

@@ -2,7 +2,7 @@
 //! load, and cuts connections; in the end both ends hold the same rows.
 //!
 //! Three things must show that it means something: each phase of
-//! [`base::flight::Phase`] is hit at least [`HITS_MIN`] times (the recorder
+//! [`base::crash_phases::Phase`] is hit at least [`HITS_MIN`] times (the recorder
 //! says so, not a guess); a reader of the target only ever sees states the
 //! source was in, from the first moment at which `status` says *streaming*
 //! ([`watch`]); and the checkers fail on a target that was
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use base::flight::Phase;
+use base::crash_phases::Phase;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::Signal;

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use base::flight::Phase;
+use base::crash_phases::Phase;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rustix::process::{Pid, Signal, kill_process};
