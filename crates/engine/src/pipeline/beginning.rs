@@ -1,11 +1,52 @@
 //! Where a stream begins, and who is told.
 
-use source::slot::NewSlot;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::*;
-use crate::source_end::snapshot_wire;
+use apply::{JoinedTables, TableKey, Target};
+use base::{Lsn, Progress};
+use output::TakesPart;
+
+use super::{Attempt, Ends};
+use crate::error::Error;
+use crate::refusal::Refusal;
+use crate::source_end::{SourceEnd, flush};
+use crate::wal_source::{Begun, Restart};
+use crate::{SourceMode, history};
 
 impl Attempt<'_> {
+    /// A source on another timeline than last time is judged before anything is copied from it, which is of its own then; and what
+    /// it has of the WAL that is needed is kept from then on.
+    pub(super) async fn judge_timeline(&self, ends: &mut Ends) -> Result<(), Error> {
+        let timeline = i64::from(ends.source.identity.timeline);
+        let known = [timeline, history::UNKNOWN];
+        let Some(row) = ends.row.clone().filter(|row| !known.contains(&row.source_timeline)) else {
+            return Ok(());
+        };
+        let restart = match self.settings.source_mode {
+            SourceMode::Logical => None,
+            SourceMode::Wal => Some(self.wal(ends).restart()?),
+        };
+        let (joined, options) = (self.joined(ends).await?, self.apply_options(ends, None).await?);
+        let copied = furthest(&joined);
+        // The fence: nobody applies any more what was sent before.
+        let target = Target::attach(&self.settings.target, &ends.state, &options, joined).await?;
+        let Ends { source: SourceEnd { wire, session, .. }, state, .. } = &mut *ends;
+        history::start_position(wire, session, state, &row, (target.reached(), copied)).await?;
+        if restart.is_some() {
+            self.wal(ends).slot_to_stream_from(restart.as_ref()).await?;
+        }
+        Ok(())
+    }
+
+    /// The tables that take part, and what their copies saw.
+    pub(super) async fn joined(&self, ends: &Ends) -> Result<JoinedTables, Error> {
+        let recorded = ends.state.copied_tables().await?;
+        let finished = recorded.into_iter().filter(|table| table.finished);
+        let joined = finished.filter_map(|table| Some(((table.schema, table.table), table.since?)));
+        Ok(joined.collect())
+    }
+
     /// Tells the status where a stream begins, and what it has to catch up with from there.
     pub(super) async fn tell_positions(
         &self,
@@ -53,18 +94,6 @@ impl Attempt<'_> {
         }
     }
 
-    /// Makes the slot, and the snapshot that the first copy is taken under.
-    pub(super) async fn make_slot(&self, ends: &Ends) -> Result<Exported, Error> {
-        if self.settings.source_mode == SourceMode::Wal {
-            return self.wal(ends).make_slot().await;
-        }
-        let name = &self.settings.subscription.slot();
-        let mut wire = snapshot_wire(self.settings).await?;
-        let new = NewSlot { name, temporary: false, snapshot: slot::Snapshot::Export, failover: false };
-        let made = slot::create_logical_slot(&mut wire, &new).await?;
-        Exported::of_slot(made, wire)
-    }
-
     pub(super) fn tell_start(&self, start: Lsn, binary: bool) {
         if !self.repeats() {
             let name = &self.settings.subscription;
@@ -76,4 +105,9 @@ impl Attempt<'_> {
     pub(crate) fn repeats(&self) -> bool {
         self.status.failing().is_some_and(|failing| failing.attempts > 1)
     }
+}
+
+/// The latest consistent point of any copied table.
+pub(super) fn furthest(joined: &JoinedTables) -> Lsn {
+    joined.values().map(|since| since.lsn).max().unwrap_or(Lsn::INVALID)
 }

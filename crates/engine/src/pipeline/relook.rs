@@ -39,7 +39,8 @@ use source::stream::Heard;
 use tokio_util::sync::CancellationToken;
 use txn::Input;
 
-use super::{Attempt, Ends, furthest};
+use super::beginning::furthest;
+use super::{Attempt, Ends};
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
 use crate::source_end::{
