@@ -5,8 +5,8 @@
 //! knows no protocol: a type belongs here only when at least three stages
 //! need it and its meaning is PostgreSQL's, not ours.
 
-pub mod catalogue;
 pub mod crash_phases;
+pub mod error_reference;
 mod ids;
 mod lsn;
 pub mod pglz;

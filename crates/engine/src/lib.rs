@@ -2,9 +2,9 @@
 
 mod abort_on_drop;
 pub mod adoption;
-mod catalogue;
 mod copied_table;
 mod error;
+mod error_reference;
 mod history;
 mod message_source;
 pub mod monitor;
@@ -25,9 +25,9 @@ mod target_schema;
 mod wal_source;
 
 pub use apply::{CommitOrder, PrefetchMode};
-pub use catalogue::catalogue;
 pub use check::{End, Finding, Report, Severity};
 pub use error::Error;
+pub use error_reference::error_reference;
 pub use pipeline::run;
 pub use preflight::check;
 pub use retry::Verdict;

@@ -20,8 +20,8 @@
 //! A process that was killed may leave backends for a moment, until they
 //! notice: what is in use is tried again for `BUSY_BOUND`.
 
-mod catalogue;
 mod consistency;
+mod error_reference;
 mod skip;
 
 use std::fmt;
@@ -36,7 +36,7 @@ use serde::Serialize;
 use source::slot::{drop_slot, slot_state};
 use tokio_postgres::types::PgLsn;
 
-pub use catalogue::catalogue;
+pub use error_reference::error_reference;
 pub use skip::set_skip;
 
 /// How long what a dead process's backends hold may stay in use.

@@ -35,7 +35,7 @@
 //! (one large transaction): ending that worker would help nobody, and whoever
 //! does not want to wait may kill this process and repeat the command.
 
-mod catalogue;
+mod error_reference;
 mod hand_back;
 mod native;
 mod refusal;
@@ -48,8 +48,8 @@ use base::{Lsn, SubscriptionName};
 use client::{ConnInfo, Session};
 use source::slot::{self, SlotState};
 
-pub use catalogue::catalogue;
 pub use engine::adoption::NativeOptions;
+pub use error_reference::error_reference;
 pub use hand_back::release;
 pub use native::options;
 use refusal::Refusal as Why;

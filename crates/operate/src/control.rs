@@ -46,7 +46,7 @@
 //! 3. A caller that holds the stream and dies, or hangs: the kernel closes its
 //!    socket, and the time ends it.
 
-mod catalogue;
+mod error_reference;
 
 use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -67,7 +67,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use catalogue::catalogue;
+pub use error_reference::error_reference;
 
 /// The longest request: a snapshot with some thousand running transactions.
 /// Others are under 60 bytes.

@@ -17,7 +17,7 @@ mod assembler;
 pub mod reorder;
 mod spool;
 
-pub use assembler::catalogue::catalogue;
+pub use assembler::error_reference::error_reference;
 pub use assembler::{Assembler, AssemblyError, Begin, Change, Event, Notice, Op, Streamed, TruncateChange};
 pub use spool::{DirSpool, Spool};
 

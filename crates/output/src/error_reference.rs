@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 
-use base::catalogue::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
+use base::error_reference::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
 use base::{Lsn, Oid, Xid};
 use txn::reorder::{At, Options, ReorderBuffer};
 
@@ -14,10 +14,10 @@ const DAMAGED: HeldBy = ("pgsluice decode", "archives_are_read_as_they_are_and_w
 const REFUSED: HeldBy = ("pgsluice decode", "ranges_of_wal_are_printed_without_a_slot");
 const AT: Lsn = Lsn::new(0x1A0_0028);
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which WAL cannot be decoded.
     #[must_use]
-    pub fn catalogue() -> Error where error is error.kind() => Kind;
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
     Kind::Options(_) => entry(
         Doing::Configuring,
         "Options of decoding that contradict one another",

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use base::catalogue::{Doing, Entry, HeldBy, carried, entry, nothing_of_its_own};
+use base::error_reference::{Doing, Entry, HeldBy, carried, entry, nothing_of_its_own};
 use base::{Lsn, Xid};
 use conflict::{Conflict, ConflictType};
 use proto::frame::ServerError;
@@ -20,13 +20,13 @@ const COLUMN: HeldBy = ("pgsluice scenarios", "a_column_that_appears_on_the_sour
 const SKIP: HeldBy = ("pgsluice scenarios", "skip_passes_over_what_the_target_has_no_column_for");
 const EXISTS: HeldBy = ("pgsluice scenarios", "insert_exists_stops_until_it_is_resolved");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which applying stops.
     #[must_use]
-    pub fn catalogue() -> Error where error is error.kind() => Kind;
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
     // Told where connections are.
     Kind::Client(_) => nothing_of_its_own(),
-    Kind::Assembly(_) => carried(txn::catalogue()),
+    Kind::Assembly(_) => carried(txn::error_reference()),
     Kind::Mapping { error: MappingError::MissingTable { .. }, .. } => mapping(
         "The target lacks a table that changes came for",
         MappingError::MissingTable { table: TABLE.to_owned() },

@@ -1,6 +1,6 @@
 //! Every error of adopting and handing back, for docs/errors.md.
 
-use base::catalogue::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
+use base::error_reference::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
 use base::{Lsn, SubscriptionName};
 
 use super::refusal::Refusal;
@@ -14,10 +14,10 @@ const LATER: Lsn = Lsn::new(0x16_B400_0028);
 const ADOPT: HeldBy = ("pgsluice scenarios", "what_cannot_be_adopted_is_refused_and_left_as_it_is");
 const RELAXED: HeldBy = ("pgsluice scenarios", "p1_what_was_committed_ahead_is_not_released");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which adopting or handing back is refused.
     #[must_use]
-    pub fn catalogue() -> Error where error is &error.0 => Kind;
+    pub fn error_reference() -> Error where error is &error.0 => Kind;
     // `engine` lists it.
     Kind::Pipeline(_) => nothing_of_its_own(),
     Kind::Refused(Refusal::SlotUsedSince { .. }) => adopting(

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use base::catalogue::{Doing, HeldBy, entry};
+use base::error_reference::{Doing, HeldBy, entry};
 use proto::frame::ServerError;
 
 use crate::error::Kind;
 use crate::{Error, segments};
 
-/// An error of a slot, for the catalogue of who carries it under words of its
+/// An error of a slot, for the error reference of whoever carries it under words of its
 /// own.
 #[must_use]
 pub fn slot_not_dropped() -> Error {
@@ -18,10 +18,10 @@ pub fn slot_not_dropped() -> Error {
     )
 }
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which files are not the WAL that is wanted.
     #[must_use]
-    pub fn segments_catalogue() -> segments::Error where error is error.kind() => segments::Kind;
+    pub fn segments_error_reference() -> segments::Error where error is error.kind() => segments::Kind;
     segments::Kind::Io { .. } => entry(
         Doing::Decoding,
         "A file of WAL cannot be read",
@@ -98,10 +98,10 @@ const PUBLICATION: HeldBy =
     ("pgsluice scenarios", "a_publication_dropped_and_made_again_is_noticed_where_it_costs_rows");
 const MISSING: HeldBy = ("pgsluice scenarios", "what_is_missing_is_named_and_nothing_is_left");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a request to the publisher fails.
     #[must_use]
-    pub fn catalogue() -> Error where error is error.kind() => Kind;
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
     Kind::Client(_) => entry(
         Doing::Streaming,
         "A command on the source fails",

@@ -1,6 +1,6 @@
 //! Every error of a first copy, for docs/errors.md.
 
-use base::catalogue::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
+use base::error_reference::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
 use proto::frame::ServerError;
 use source::publication::TableName;
 
@@ -15,10 +15,10 @@ const REWRITTEN: HeldBy = (
 );
 const INTERRUPTED: HeldBy = ("pgsluice scenarios", "c1_a_copy_that_was_interrupted_goes_on");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a first copy stops.
     #[must_use]
-    pub fn catalogue() -> Error where error is error.kind() => Kind;
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
     Kind::Client { .. } => copying(
         "A row that the target does not take",
         client("write it into the target", refused_row()),

@@ -1,6 +1,6 @@
 //! Every error of bringing a schema over, for docs/errors.md.
 
-use base::catalogue::{Doing, Entry, HeldBy, entry};
+use base::error_reference::{Doing, Entry, HeldBy, entry};
 use proto::frame::ServerError;
 
 use crate::error::Kind;
@@ -11,10 +11,10 @@ const PG_DUMP: HeldBy =
 const REFUSED: HeldBy = ("pgsluice scenarios", "what_the_target_does_not_take_is_named_and_nothing_is_left");
 const RIGHTS: HeldBy = ("pgsluice scenarios", "rights_that_are_missing_are_named_and_nothing_is_left");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a schema is not created.
     #[must_use]
-    pub fn catalogue() -> Error where error is error.kind() => Kind;
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
     Kind::NotPgDump { .. } => creating(
         "What --pg-dump names is no pg_dump",
         Kind::NotPgDump {

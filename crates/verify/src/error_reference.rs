@@ -1,15 +1,15 @@
 //! Every error of a comparison, for docs/errors.md.
 
-use base::catalogue::{Doing, entry, nothing_of_its_own};
+use base::error_reference::{Doing, entry, nothing_of_its_own};
 use proto::frame::ServerError;
 
 use crate::Error;
 use crate::error::Kind;
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a comparison cannot be made.
     #[must_use]
-    pub fn catalogue() -> Error where error is error.kind() => Kind;
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
     Kind::Client { .. } => entry(
         Doing::Verifying,
         "A server fails while it is compared",

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use base::catalogue::{Doing, Entry, HeldBy, carried, entry};
+use base::error_reference::{Doing, Entry, HeldBy, carried, entry};
 use base::{Lsn, PgVersion, SubscriptionName};
 use source::publication::TableName;
 
@@ -48,15 +48,15 @@ const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_t
 const COPY_AGAIN: &str =
     "Run `pgsluice drop`, empty the tables on the target, and `pgsluice run` copies them again.";
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a pipeline fails.
     #[must_use]
-    pub fn catalogue() -> Error where error is error.kind() => Kind;
-    Kind::Client(_) => carried(client::catalogue()),
-    Kind::Source(_) => carried(source::catalogue()),
-    Kind::Copy(_) => carried(copy::catalogue()),
-    Kind::Schema(_) => carried(schema::catalogue()),
-    Kind::Apply(_) => carried(apply::catalogue()),
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
+    Kind::Client(_) => carried(client::error_reference()),
+    Kind::Source(_) => carried(source::error_reference()),
+    Kind::Copy(_) => carried(copy::error_reference()),
+    Kind::Schema(_) => carried(schema::error_reference()),
+    Kind::Apply(_) => carried(apply::error_reference()),
     Kind::Spool(_) => entry(
         Doing::KeepingState,
         "The spool directory cannot be used",
@@ -463,17 +463,17 @@ fn table() -> TableName {
 
 /// A change that does not fit the target.
 fn unfit() -> Error {
-    let mut all = apply::catalogue().into_iter().map(|entry| entry.error);
+    let mut all = apply::error_reference().into_iter().map(|entry| entry.error);
     all.find(apply::Error::is_data).expect("applying has such errors").into()
 }
 
 fn damaged() -> Error {
-    let mut all = output::catalogue().into_iter().map(|entry| entry.error);
+    let mut all = output::error_reference().into_iter().map(|entry| entry.error);
     all.find(|error| error.lsn().is_some()).expect("decoding has such errors").into()
 }
 
 fn archived() -> source::segments::Error {
-    let mut all = source::segments_catalogue().into_iter().map(|entry| entry.error);
+    let mut all = source::segments_error_reference().into_iter().map(|entry| entry.error);
     all.find(source::segments::Error::is_missing).expect("files of WAL have such errors")
 }
 

@@ -1,7 +1,7 @@
 //! What a person is told of an error beside its message: how it comes about
 //! and what to do.
 //!
-//! Each crate lists its errors with [`catalogue!`](crate::catalogue!): an arm
+//! Each crate lists its errors with [`error_reference!`](crate::error_reference!): an arm
 //! per kind, with an example of it. The message is what the example prints, so
 //! that it is written once, where the error is; the list compiles only while
 //! every kind has an arm. What becomes of an error (whether it is tried again,
@@ -96,18 +96,18 @@ pub fn nothing_of_its_own<E>() -> [Entry<E>; 0] {
 /// `kind` says how the error leads to what the patterns are about. Several
 /// arms may have the same pattern; a kind without one is a compiler's error.
 #[macro_export]
-macro_rules! catalogue {
+macro_rules! error_reference {
     (
         $(#[$attribute:meta])*
         $visibility:vis fn $name:ident() -> $error:ty where $own:ident is $kind:expr => $type:ty;
         $($pattern:pat => $entries:expr),+ $(,)?
     ) => {
         $(#[$attribute])*
-        $visibility fn $name() -> Vec<$crate::catalogue::Entry<$error>> {
+        $visibility fn $name() -> Vec<$crate::error_reference::Entry<$error>> {
             #[allow(unreachable_patterns, reason = "one kind may have several entries")]
             const _EVERY_KIND_HAS_AN_ARM: fn(&$type) = |kind| match kind { $($pattern => (),)+ };
             fn kind_of($own: &$error) -> &$type { $kind }
-            let mut all: Vec<$crate::catalogue::Entry<$error>> = Vec::new();
+            let mut all: Vec<$crate::error_reference::Entry<$error>> = Vec::new();
             $(
                 let before = all.len();
                 all.extend($entries);
@@ -152,14 +152,14 @@ mod tests {
         entry(Doing::Starting, "A title", Outer(inner), "A cause.", "Do it.", &[])
     }
 
-    catalogue! {
+    error_reference! {
         fn right() -> Outer where own is &own.0 => Inner;
         Inner::Low => nothing_of_its_own(),
         Inner::High(_) => example(Inner::High(1)),
         Inner::High(_) => example(Inner::High(2)),
     }
 
-    catalogue! {
+    error_reference! {
         fn mistaken() -> Outer where own is &own.0 => Inner;
         Inner::Low => example(Inner::High(1)),
         Inner::High(_) => nothing_of_its_own(),

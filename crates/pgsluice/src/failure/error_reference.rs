@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use base::SubscriptionName;
-use base::catalogue::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
+use base::error_reference::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
@@ -18,9 +18,9 @@ const FILES: HeldBy = ("pgsluice", "what_is_wrong_in_a_file_is_named_with_its_pl
 const VALUES: HeldBy = ("pgsluice", "what_is_wrong_elsewhere_is_named_too");
 const ADOPT: HeldBy = ("pgsluice scenarios", "what_cannot_be_adopted_is_refused_and_left_as_it_is");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a command does not do its work.
-    pub(crate) fn catalogue() -> Failure where error is error => Failure;
+    pub(crate) fn error_reference() -> Failure where error is error => Failure;
     Failure::ConfigFile { .. } => configuring(
         "The configuration file cannot be read",
         Failure::ConfigFile { path: FILE.into(), error: io::Error::other("No such file or directory (os error 2)") },
@@ -153,7 +153,7 @@ base::catalogue! {
         "Give the same by `--source`.",
         &[],
     ),
-    Failure::Conninfo { .. } => client::misread_catalogue()
+    Failure::Conninfo { .. } => client::misread_error_reference()
         .into_iter()
         .map(|entry| entry.map(|error| Failure::Conninfo { key: "source", error })),
     Failure::NoStateDir => configuring(

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::SystemTime;
 
-use base::catalogue::{Doing, Entry, HeldBy, entry};
+use base::error_reference::{Doing, Entry, HeldBy, entry};
 use base::{Lsn, Oid, Xid};
 use bytes::Bytes;
 use proto::pgoutput::{DecodeError, decode};
@@ -14,10 +14,10 @@ const ALTERED: HeldBy = ("pgsluice scenarios", "a_stream_that_is_altered_or_cut_
 const DAMAGED: HeldBy = ("proto mutations", "damaged_messages_are_errors_or_what_they_say");
 const FULL: HeldBy = ("pgsluice scenarios", "a_full_disk_under_the_spool_is_waited_for");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a stream cannot be made into transactions.
     #[must_use]
-    pub fn catalogue() -> AssemblyError where error is &error.0 => Kind;
+    pub fn error_reference() -> AssemblyError where error is &error.0 => Kind;
     Kind::Decode(_) => stream(
         "A message of an unknown type",
         Kind::Decode(misread(b"?")),

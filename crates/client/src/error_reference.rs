@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::catalogue::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
+use base::error_reference::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
 use proto::frame::ServerError;
 use rustls::{CertificateError, OtherError};
 
@@ -29,10 +29,10 @@ const HOSTS: HeldBy = ("client sessions", "unix_sockets_and_lists_of_hosts");
 const RESTARTED: HeldBy = ("pgsluice scenarios", "restarted_servers_under_load");
 const FULL: HeldBy = ("pgsluice scenarios", "a_full_disk_of_the_target_is_waited_for");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a connection cannot be made or used.
     #[must_use]
-    pub fn catalogue() -> Error where error is error.kind() => Kind;
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
     Kind::Configuration(_) => entry(
         Doing::Configuring,
         "A file of the connection string that cannot be read",
@@ -365,11 +365,11 @@ base::catalogue! {
     ),
 }
 
-base::catalogue! {
+base::error_reference! {
     /// Ways in which a connection string cannot be read, before anything is
     /// connected.
     #[must_use]
-    pub fn misread_catalogue() -> Error where error is error.kind() => Kind;
+    pub fn misread_error_reference() -> Error where error is error.kind() => Kind;
     Kind::Configuration(_) => entry(
         Doing::Configuring,
         "A connection option that does not exist",

@@ -3,17 +3,17 @@
 use std::io;
 
 use base::SubscriptionName;
-use base::catalogue::{Doing, Entry, HeldBy, entry};
+use base::error_reference::{Doing, Entry, HeldBy, entry};
 
 use super::{Error, Kind};
 
 const LOCK: HeldBy = ("pgsluice usage", "a_name_in_use_is_refused_with_its_holder");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which the process that runs a subscription cannot be
     /// reached, or its place cannot be taken.
     #[must_use]
-    pub fn catalogue() -> Error where error is &error.0 => Kind;
+    pub fn error_reference() -> Error where error is &error.0 => Kind;
     Kind::InUse { .. } => operating(
         "The subscription runs on this machine",
         Kind::InUse { subscription: name(), pid: Some(4711) },

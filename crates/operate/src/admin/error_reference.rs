@@ -1,7 +1,7 @@
 //! Every error of commands on the servers, for docs/errors.md.
 
 use base::Lsn;
-use base::catalogue::{Doing, Entry, HeldBy, entry};
+use base::error_reference::{Doing, Entry, HeldBy, entry};
 use proto::frame::ServerError;
 
 use super::{Error, Kind};
@@ -12,10 +12,10 @@ const ONE_END: HeldBy = ("pgsluice cli", "drop_with_one_end_gone_wants_force");
 const SKIPPED: HeldBy = ("pgsluice scenarios", "what_an_error_tells_to_skip_or_enable_works_as_printed");
 const TARGET: HeldBy = ("pgsluice cli", "skip_enable_and_disable_reach_the_target");
 
-base::catalogue! {
+base::error_reference! {
     /// Every way in which a command on the servers fails.
     #[must_use]
-    pub fn catalogue() -> Error where error is &error.0 => Kind;
+    pub fn error_reference() -> Error where error is &error.0 => Kind;
     Kind::Connect { .. } => operating(
         "A command cannot connect",
         Kind::Connect {
