@@ -50,7 +50,7 @@ use crate::wal_source::{Context, Passes};
 use crate::{Phase, Settings, Status, preflight, statistics, target_schema};
 
 /// Runs one subscription until `stop`. Those that are handed the same `passes` share the pass over the WAL of a server that
-/// they follow with [`SourceMode::Wal`].
+/// they follow with [`crate::SourceMode::Wal`].
 ///
 /// # Errors
 /// An error that trying again cannot help; see [`Error`].
