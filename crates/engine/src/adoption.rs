@@ -3,14 +3,12 @@
 //! The command that adopts, and the one that hands back, are the crate `operate`'s. A start only
 //! reads what they left in `pgsluice.adopted`, and refuses to stream while the native owner could
 //! stream, too. Before adopting, the command asks for what a start would ask for:
-//! [`before_adopting`] and [`learn_at_adoption`].
+//! [`crate::before_adopting`] and [`crate::learn_at_adoption`].
 
 use base::SubscriptionName;
 use tokio_postgres::GenericClient;
 
 use crate::error::Error;
-pub use crate::pipeline::learn_at_adoption;
-pub use crate::preflight::before_adopting;
 use crate::refusal::Refusal;
 
 /// What a native subscription was told, in pgsluice's words.

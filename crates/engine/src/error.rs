@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use base::{Lsn, SubscriptionName};
 
 use crate::Settings;
+use crate::byte_size::ByteSize;
 use crate::refusal::Refusal;
-use crate::spooling::Bytes;
-use crate::status::Silence;
 
 /// What ended a pipeline.
 #[derive(Debug)]
@@ -57,6 +57,15 @@ pub(crate) enum Kind {
     },
 }
 
+/// The target's backend waited for us while we waited for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Silence {
+    /// The backend.
+    pub(crate) pid: i32,
+    /// For how long.
+    pub(crate) lasted: Duration,
+}
+
 impl Error {
     pub(crate) fn refused(why: impl Into<Refusal>) -> Self {
         Kind::Refused(why.into()).into()
@@ -76,18 +85,6 @@ impl Error {
 
     pub(crate) fn kind(&self) -> &Kind {
         &self.0
-    }
-
-    /// What the pipeline does after this error.
-    #[must_use]
-    pub fn verdict(&self, disable_on_error: bool) -> crate::Verdict {
-        crate::retry::verdict(self, disable_on_error)
-    }
-
-    /// Only a person can help: settings, rights, state that does not fit.
-    #[must_use]
-    pub fn is_refused(&self) -> bool {
-        crate::retry::verdict(self, false) == crate::retry::Verdict::Stop
     }
 
     /// The subscription is disabled, perhaps just now by this error.
@@ -171,8 +168,8 @@ impl fmt::Display for Error {
                 "spool directory {} has room for {}, and open transactions needed {} there when it was full: nothing is \
                  received before there is room; make room there, or give another --state-dir",
                 dir.display(),
-                Bytes(*free),
-                Bytes(*needed)
+                ByteSize(*free),
+                ByteSize(*needed)
             ),
             Kind::Archive(error) => write!(f, "cannot read the archive of the source's WAL: {error}"),
             Kind::Pass(why) => write!(

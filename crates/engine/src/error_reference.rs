@@ -9,9 +9,8 @@ use base::{Lsn, PgVersion, SubscriptionName};
 use source::publication::TableName;
 
 use crate::Error;
-use crate::error::Kind;
+use crate::error::{Kind, Silence};
 use crate::refusal::Refusal;
-use crate::status::Silence;
 
 const SLOT: &str = "pgsluice_orders";
 const NATIVE: &str = "orders_native";

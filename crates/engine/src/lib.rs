@@ -2,6 +2,7 @@
 
 mod abort_on_drop;
 pub mod adoption;
+mod byte_size;
 mod copied_table;
 mod error;
 mod error_reference;
@@ -28,8 +29,8 @@ pub use apply::{CommitOrder, PrefetchMode};
 pub use check::{End, Finding, Report, Severity};
 pub use error::Error;
 pub use error_reference::error_reference;
-pub use pipeline::run;
-pub use preflight::check;
+pub use pipeline::{learn_at_adoption, run};
+pub use preflight::{before_adopting, check};
 pub use retry::Verdict;
 pub use settings::{
     Binary, OnTableReplaced, Origin, Settings, SourceMode, SynchronousCommit, decoding_dir, restart_file,

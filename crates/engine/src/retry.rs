@@ -73,6 +73,20 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
     }
 }
 
+impl Error {
+    /// What the pipeline does after this error.
+    #[must_use]
+    pub fn verdict(&self, disable_on_error: bool) -> Verdict {
+        verdict(self, disable_on_error)
+    }
+
+    /// Only a person can help: settings, rights, state that does not fit.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        verdict(self, false) == Verdict::Stop
+    }
+}
+
 /// `insufficient_privilege`, `invalid_catalog_name`.
 fn is_missing_right(sqlstate: Option<&str>) -> bool {
     matches!(sqlstate, Some("42501" | "3D000"))

@@ -52,7 +52,7 @@ pub use snapshot::{
     PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use standstill::Blocked;
-pub(crate) use standstill::{Motion, Silence, Standstill};
+pub(crate) use standstill::{Motion, Standstill};
 pub use waits::WaitsFor;
 pub(crate) use waits::{Look, read_statement};
 

@@ -4,7 +4,7 @@ use apply::State;
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{Replication, Session, Wire};
 use engine::Settings;
-use engine::adoption::{self, adoption};
+use engine::adoption::adoption;
 use source::slot;
 
 use super::native::{
@@ -53,7 +53,7 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
             ready_tables(&*target, &found).await.map_err(|failed| failed.told(&target))?;
             may_hand_back(&target).await?;
             usable_slot(&source, &slot).await?;
-            adoption::before_adopting(settings).await?;
+            engine::before_adopting(settings).await?;
             let mut wire =
                 Wire::connect(&settings.source, &name.application_name("look"), Replication::Database, &[])
                     .await?;
@@ -75,7 +75,7 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
         tables.into_iter().map(|(schema, table, _)| (schema, table)).collect();
     state.begin_at(at, &tables, false).await?;
     let publications = publications(&state, name).await?;
-    adoption::learn_at_adoption(name, (&source, &slot), &state, &publications).await?;
+    engine::learn_at_adoption(name, (&source, &slot), &state, &publications).await?;
     Ok(Outcome::Done { at: Some(at), slot, tables: tables.len() })
 }
 
