@@ -37,7 +37,7 @@ use source::publication::{self, PublishedTable, TableName};
 use self::replaced::{Apart, written};
 use crate::OnTableReplaced;
 use crate::error::Error;
-use crate::partitions::Partitions;
+use crate::partitions::{Partitions, Subscription};
 use crate::pipeline::{Attempt, may_be_binary};
 use crate::refusal::Refusal;
 use crate::repeated::Repeated;
@@ -54,11 +54,6 @@ const RETRY_INTERVALS: [Duration; 3] =
 const POSTPONED: Duration = Duration::from_secs(1);
 /// While the stream is awaited, behind which a table is left out.
 const APART_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Behind all that has committed, flushed or not.
-pub(crate) const WRITTEN: &str = "\
-SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-             ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text";
 
 /// Keeps the tables of one stream.
 pub(crate) struct Refreshing<'a> {
@@ -240,8 +235,12 @@ impl<'a> Refreshing<'a> {
     }
 
     /// What it finds is told; tables join whatever becomes of it.
+    fn subscription(&self) -> Subscription<'a> {
+        Subscription { settings: self.attempt.settings, status: self.attempt.status }
+    }
+
     async fn look_at_partitions(&mut self, source: &Session) -> Result<(), Error> {
-        let looked = self.partitions.look(self.attempt, source, self.state).await;
+        let looked = self.partitions.look(self.subscription(), source, self.state).await;
         self.attempt.status.set_partitions(self.partitions.differing());
         let Err(error) = looked else {
             self.partitions_failed = None;

@@ -37,6 +37,11 @@ pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 /// For how long transactions that run when the catalogs are looked at are waited for; a logical slot waits for ever.
 pub(crate) const LOOK_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Behind all that has committed, flushed or not.
+pub(crate) const WRITTEN: &str = "\
+SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+             ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text";
+
 /// The source as it was found.
 pub(crate) struct SourceEnd {
     /// In replication mode: will carry the stream.

@@ -17,10 +17,9 @@ use base::{Lsn, quote_ident, quote_literal};
 use client::Session;
 use source::publication::{PublishedTable, ReplicaIdentity, TableName};
 
-use super::{applied, remedy};
+use super::{Subscription, applied, remedy};
 use crate::error::Error;
-use crate::pipeline::Attempt;
-use crate::refresh::WRITTEN;
+use crate::source_end::WRITTEN;
 use crate::status::DifferingPartition;
 
 /// Rows that are looked at: the first ones in the file, where rows are that
@@ -78,7 +77,7 @@ enum Asked<T> {
 
 /// A session on each end.
 pub(super) struct Probe<'a> {
-    attempt: &'a Attempt<'a>,
+    subscription: Subscription<'a>,
     source: Session,
     target: Session,
 }
@@ -134,14 +133,14 @@ impl<'a> Columns<'a> {
 }
 
 impl<'a> Probe<'a> {
-    pub(super) async fn new(attempt: &'a Attempt<'a>) -> Result<Probe<'a>, Error> {
-        let settings = attempt.settings;
+    pub(super) async fn new(subscription: Subscription<'a>) -> Result<Probe<'a>, Error> {
+        let settings = subscription.settings;
         let name = settings.subscription.application_name("partitions");
         let (source, target) = tokio::try_join!(
             client::connect(&settings.source, &name, &SETTINGS),
             client::connect(&settings.target, &name, &SETTINGS)
         )?;
-        Ok(Probe { attempt, source, target })
+        Ok(Probe { subscription, source, target })
     }
 
     /// Looks for rows of the partition that one end has only.
@@ -234,7 +233,7 @@ impl<'a> Probe<'a> {
         let written = ask!(self.rows(&self.source, WRITTEN, &[]).await?);
         let written: Option<String> = written.first().and_then(|row| row.get(0));
         let written: Lsn = written.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID);
-        if !applied(self.attempt, written).await {
+        if !applied(self.subscription, written).await {
             return Ok(Asked::Answered(None));
         }
         let all: Vec<usize> = (0..sample.len()).collect();
