@@ -502,7 +502,7 @@ impl Planning {
             // What is put aside has a limit: the rest waits in the queue.
             let input = if self.intake.is_full() { None } else { waiting.next() };
             match input {
-                Some(Input::Message(data)) => {
+                Some(Input::Bytes(data)) => {
                     self.assembler.push(data)?;
                     if let Some(notice) = self.assembler.notice() {
                         self.heed(notice).await?;

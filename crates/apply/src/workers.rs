@@ -281,7 +281,12 @@ impl Workers {
         let sessions = parts.executors.into_iter().zip(parts.cancellers).zip(parts.pids);
         let worker = |((executor, canceller), pid): ((Executor, Canceller), i32)| {
             let (commands, queue) = mpsc::channel(1);
-            let task = AbortOnDropHandle::new(tokio::spawn(work(executor, canceller.clone(), queue, reporter.clone())));
+            let task = AbortOnDropHandle::new(tokio::spawn(work(
+                executor,
+                canceller.clone(),
+                queue,
+                reporter.clone(),
+            )));
             WorkerSession { commands, task, canceller, pid }
         };
         let sessions: Vec<WorkerSession> = sessions.map(worker).collect();

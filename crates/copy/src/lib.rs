@@ -37,8 +37,8 @@
 //! Does not belong here: when to copy, the slot and its snapshot, where the
 //! record is kept, and what happens to a table once it is copied.
 
-mod catalogue;
 mod error;
+mod error_reference;
 mod estimate;
 mod held;
 mod job;
@@ -52,8 +52,8 @@ mod sql;
 mod table;
 mod transfer;
 
-pub use catalogue::catalogue;
 pub use error::Error;
+pub use error_reference::error_reference;
 pub use job::CopyJob;
 pub use progress::{CopyProgress, CopyTotals, TableProgress, TableState};
 pub use record::{CopyRecord, Recorded};

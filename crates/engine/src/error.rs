@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use base::SubscriptionName;
+use base::{Lsn, SubscriptionName};
 
 use crate::Settings;
+use crate::byte_size::ByteSize;
 use crate::refusal::Refusal;
-use crate::spooling::Bytes;
-use crate::status::Silence;
 
 /// What ended a pipeline.
 #[derive(Debug)]
@@ -57,25 +57,34 @@ pub(crate) enum Kind {
     },
 }
 
+/// The target's backend waited for us while we waited for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Silence {
+    /// The backend.
+    pub(crate) pid: i32,
+    /// For how long.
+    pub(crate) lasted: Duration,
+}
+
 impl Error {
     pub(crate) fn refused(why: impl Into<Refusal>) -> Self {
         Kind::Refused(why.into()).into()
     }
 
+    /// The subscription is not on the target any more.
+    #[must_use]
+    pub fn dropped() -> Error {
+        Error::refused(Refusal::Dropped)
+    }
+
+    /// The slot is at `confirmed`, past `start`, which is as far as the target came.
+    #[must_use]
+    pub fn target_behind(slot: String, confirmed: Lsn, start: Lsn) -> Error {
+        Error::refused(Refusal::TargetBehind { slot, confirmed, start })
+    }
+
     pub(crate) fn kind(&self) -> &Kind {
         &self.0
-    }
-
-    /// What the pipeline does after this error.
-    #[must_use]
-    pub fn verdict(&self, disable_on_error: bool) -> crate::Verdict {
-        crate::retry::verdict(self, disable_on_error)
-    }
-
-    /// Only a person can help: settings, rights, state that does not fit.
-    #[must_use]
-    pub fn is_refused(&self) -> bool {
-        crate::retry::verdict(self, false) == crate::retry::Verdict::Stop
     }
 
     /// The subscription is disabled, perhaps just now by this error.
@@ -159,8 +168,8 @@ impl fmt::Display for Error {
                 "spool directory {} has room for {}, and open transactions needed {} there when it was full: nothing is \
                  received before there is room; make room there, or give another --state-dir",
                 dir.display(),
-                Bytes(*free),
-                Bytes(*needed)
+                ByteSize(*free),
+                ByteSize(*needed)
             ),
             Kind::Archive(error) => write!(f, "cannot read the archive of the source's WAL: {error}"),
             Kind::Pass(why) => write!(
@@ -271,4 +280,9 @@ impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
         Kind::Client(error).into()
     }
+}
+
+/// A task that panicked.
+pub(crate) fn broke(error: &tokio::task::JoinError) -> Error {
+    Error::refused(Refusal::ApplierBroke(error.to_string()))
 }

@@ -1,46 +1,43 @@
-//! The only crate that knows every stage: wiring, supervision, retry policy, metrics.
+//! The only crate that knows every stage: wiring, supervision, retry policy, figures.
 
-pub mod admin;
-pub mod adopt;
-mod catalogue;
-pub mod control;
-mod decoding;
+pub mod adoption;
+mod byte_size;
+mod copied_table;
 mod error;
+mod error_reference;
 mod history;
-mod left_out;
-pub mod metrics;
+mod message_source;
 pub mod monitor;
 mod partitions;
-pub mod pin;
 mod pipeline;
 mod preflight;
-mod record;
+
 mod refresh;
 mod refusal;
 mod repeated;
 mod retry;
-pub mod sequences;
 mod settings;
-mod shared;
+mod source_end;
 mod spooling;
 mod statistics;
 mod status;
 mod target_schema;
+mod wal_source;
 
 pub use apply::{CommitOrder, PrefetchMode};
-pub use catalogue::catalogue;
 pub use check::{End, Finding, Report, Severity};
 pub use error::Error;
-pub use pipeline::run;
-pub use preflight::check;
+pub use error_reference::error_reference;
+pub use pipeline::{learn_at_adoption, run};
+pub use preflight::{before_adopting, check};
 pub use retry::Verdict;
 pub use settings::{
     Binary, OnTableReplaced, Origin, Settings, SourceMode, SynchronousCommit, decoding_dir, restart_file,
     spool_dir,
 };
-pub use shared::Passes;
 pub use status::{
-    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DecodedSnapshot, DifferingPartition,
-    Failing, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status,
-    TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
+    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, Decoded, DecodedSnapshot,
+    DifferingPartition, Failing, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh,
+    SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };
+pub use wal_source::Passes;

@@ -13,10 +13,14 @@ use std::time::Duration;
 use client::Session;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::WAL_END;
 use crate::{Settings, Status};
 
 pub use target::watch_target;
+
+/// End of WAL as a server knows it, primary or standby.
+pub const WAL_END: &str = "\
+SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+             ELSE pg_catalog.pg_current_wal_flush_lsn() END)::text";
 
 /// Time between two questions.
 const INTERVAL: Duration = Duration::from_secs(1);

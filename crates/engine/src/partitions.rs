@@ -33,9 +33,8 @@ use state::{PartitionRow, State, Suspicion};
 use tokio::time::Instant;
 
 use crate::error::Error;
-use crate::pipeline::Attempt;
-use crate::settings::Origin;
 use crate::status::DifferingPartition;
+use crate::{Origin, Settings, Status};
 
 /// How long probes may take at one look; the others follow at the next.
 const PROBES_AT_ONCE: Duration = Duration::from_secs(2);
@@ -72,6 +71,13 @@ const BOUNDS: &str = "SELECT o, COALESCE(pg_catalog.pg_get_partition_constraintd
 /// A root and a leaf of it, by their ids on the source.
 type Pair = (u32, u32);
 
+/// Whose partitions are looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Subscription<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) status: &'a Status,
+}
+
 /// What is known of the partitions of one subscription.
 #[derive(Default)]
 pub(crate) struct Partitions {
@@ -99,12 +105,12 @@ impl Partitions {
     /// differ.
     pub(crate) async fn look(
         &mut self,
-        attempt: &Attempt<'_>,
+        subscription: Subscription<'_>,
         source: &Session,
         state: &State,
     ) -> Result<(), Error> {
         self.postponed = false;
-        let seen = seen(source, &attempt.settings.publications).await?;
+        let seen = seen(source, &subscription.settings.publications).await?;
         if seen.roots.is_empty() && self.known.as_ref().is_none_or(BTreeMap::is_empty) {
             return Ok(());
         }
@@ -115,7 +121,7 @@ impl Partitions {
                 rows.into_iter().map(|row| ((row.root_oid, row.oid), row)).collect()
             }
         };
-        let copied = attempt.settings.copy_data && attempt.settings.origin == Origin::Any;
+        let copied = subscription.settings.copy_data && subscription.settings.origin == Origin::Any;
         let mut now = compare(&known, seen, copied);
         if !fill_bounds(source, &known, &mut now).await? {
             (self.known, self.postponed) = (Some(known), true);
@@ -124,18 +130,23 @@ impl Partitions {
         store(state, &known, &now).await?;
         self.known = Some(now);
         self.differing.retain(|pair, _| self.known.as_ref().is_some_and(|known| known.contains_key(pair)));
-        self.probe(attempt, source, state).await
+        self.probe(subscription, source, state).await
     }
 
     /// Looks at both ends where they may differ, and tells what does.
-    async fn probe(&mut self, attempt: &Attempt<'_>, source: &Session, state: &State) -> Result<(), Error> {
+    async fn probe(
+        &mut self,
+        subscription: Subscription<'_>,
+        source: &Session,
+        state: &State,
+    ) -> Result<(), Error> {
         let Some(known) = &mut self.known else { return Ok(()) };
         let suspected: Vec<Pair> =
             known.iter().filter(|(_, row)| row.suspicion.is_some()).map(|(pair, _)| *pair).collect();
         if suspected.is_empty() {
             return Ok(());
         }
-        let published = publication::inspect(source, &attempt.settings.publications).await?;
+        let published = publication::inspect(source, &subscription.settings.publications).await?;
         let copied = state.copied_tables().await?;
         let joined = |table: &PublishedTable| {
             let own = |row: &&state::CopiedTable| {
@@ -143,7 +154,7 @@ impl Partitions {
             };
             copied.iter().find(own).is_some_and(|row| row.finished)
         };
-        let probe = Probe::new(attempt).await?;
+        let probe = Probe::new(subscription).await?;
         let before = known.clone();
         let until = Instant::now() + PROBES_AT_ONCE;
         for pair in suspected {
@@ -155,10 +166,10 @@ impl Partitions {
             }
             match probe.compare(table, row).await? {
                 Outcome::Postponed => self.postponed = true,
-                Outcome::Differs(difference) => tell(attempt, &mut self.differing, pair, difference),
+                Outcome::Differs(difference) => tell(subscription, &mut self.differing, pair, difference),
                 Outcome::Level => {
                     if let Some(told) = self.differing.remove(&pair) {
-                        tracing::info!(subscription = %attempt.settings.subscription,
+                        tracing::info!(subscription = %subscription.settings.subscription,
                             "partition {} of {}: both ends agree again", told.partition, told.root);
                     }
                     match row.suspicion {
@@ -215,7 +226,7 @@ fn is_present(row: &PartitionRow) -> bool {
 }
 
 fn tell(
-    attempt: &Attempt<'_>,
+    subscription: Subscription<'_>,
     differing: &mut BTreeMap<Pair, DifferingPartition>,
     pair: Pair,
     difference: DifferingPartition,
@@ -223,7 +234,7 @@ fn tell(
     // Counts in it may move; whoever reads the log wants to be told once.
     let is_told = differing.get(&pair).is_some_and(|told| told.remedy == difference.remedy);
     if !is_told {
-        tracing::warn!(subscription = %attempt.settings.subscription, table = %difference.root,
+        tracing::warn!(subscription = %subscription.settings.subscription, table = %difference.root,
             "partition {} of {}: {}; {}", difference.partition, difference.root, difference.what, difference.remedy);
     }
     differing.insert(pair, difference);
@@ -298,11 +309,11 @@ async fn store(
 }
 
 /// The target has applied everything before `lsn`, perhaps after a moment.
-async fn applied(attempt: &Attempt<'_>, lsn: Lsn) -> bool {
+async fn applied(subscription: Subscription<'_>, lsn: Lsn) -> bool {
     const PATIENCE: Duration = Duration::from_secs(1);
     const POLL: Duration = Duration::from_millis(20);
     let deadline = Instant::now() + PATIENCE;
-    while attempt.status.progress().snapshot().applied < lsn {
+    while subscription.status.progress().snapshot().applied < lsn {
         if Instant::now() >= deadline {
             return false;
         }

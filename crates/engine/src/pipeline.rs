@@ -10,83 +10,47 @@
 //!        -> attach the origin -> stream: source -> txn -> apply
 //!                                   ^------ Progress ------|
 //! ```
+//! | phase | module |
+//! | --- | --- |
+//! | look at both ends, and judge what was found | `look` |
+//! | slot, snapshot, copy | `first_copy`, `snapshot` |
+//! | what failed before: another timeline, catalogs that were lost | `beginning`, `relook` |
+//! | what the applier is told | `apply_options`, `form`, `copied_from` |
+//! | where the stream begins; all that flows beside it | `beginning`, `flow` |
 
-mod archive;
+mod apply_options;
 mod beginning;
-mod compare;
 mod copied_from;
-mod feed;
+mod first_copy;
+mod flow;
 mod form;
-mod identity;
+mod look;
 mod relook;
-mod shipping;
 mod snapshot;
-mod standbys;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
-use apply::{Joins, Target};
-use base::{Lsn, Progress};
-use client::{Replication, Session, Wire};
-use copy::CopyJob;
-use output::TakesPart;
-use source::publication::{self, Generated, PublishedTable, TableName, TargetTable};
-use source::segments::Lineage;
-use source::slot::{self, Fork, SlotState, SystemIdentity};
-use source::stream::{Heard, QUEUE_BLOCKS};
-use state::{JoinedTables, State, SubscriptionRow, TableKey};
-use tokio::sync::{mpsc, watch};
+use base::Lsn;
+use source::publication::{TableName, TargetTable};
+use state::{State, SubscriptionRow, TableKey};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
-use txn::Block;
 
-pub(crate) use self::copied_from::learn_at_adoption;
-use self::feed::{Decoded, Feed};
+pub use self::copied_from::learn_at_adoption;
+pub(crate) use self::first_copy::refuse_generated;
 pub(crate) use self::form::may_be_binary;
 use self::relook::Cause;
-pub(crate) use self::shipping::Shipping;
-use self::snapshot::Exported;
-pub(crate) use self::snapshot::{end_of_wal, flush};
-use crate::adopt::{self, Adoption};
-use crate::decoding::Restart;
+use crate::adoption::Adoption;
 use crate::error::{Error, Kind};
-use crate::history;
-use crate::record::Record;
-use crate::refresh::{self, Refreshing, StreamKind};
-use crate::refusal::Refusal;
 use crate::repeated::{Repeated, tell_when_over};
 use crate::retry::{Backoff, Verdict, verdict};
-use crate::shared::Passes;
-use crate::spooling::Watched;
+use crate::source_end::SourceEnd;
 use crate::status::Failing;
-use crate::{Binary, Origin, Phase, Settings, SourceMode, Status, preflight, statistics, target_schema};
-
-/// How the source's sessions render values: as the native subscriber asks.
-/// Timeouts that somebody set for a database or role are not meant for them.
-pub(crate) const SOURCE_SETTINGS: [(&str, &str); 8] = [
-    ("search_path", ""),
-    ("client_encoding", "UTF8"),
-    ("datestyle", "ISO"),
-    ("intervalstyle", "postgres"),
-    ("extra_float_digits", "3"),
-    ("statement_timeout", "0"),
-    ("lock_timeout", "0"),
-    ("idle_session_timeout", "0"),
-];
-
-/// How often figures that the stages do not push are carried to the status.
-const STATUS_INTERVAL: Duration = Duration::from_millis(200);
-
-/// How long the applier may take to say why the target went, once the control session was lost.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// After a stop, how long the source may take to hear the last report.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
+use crate::wal_source::{Context, Passes};
+use crate::{Phase, Settings, Status, preflight, statistics, target_schema};
 
 /// Runs one subscription until `stop`. Those that are handed the same `passes` share the pass over the WAL of a server that
-/// they follow with [`SourceMode::Wal`].
+/// they follow with [`crate::SourceMode::Wal`].
 ///
 /// # Errors
 /// An error that trying again cannot help; see [`Error`].
@@ -204,64 +168,40 @@ pub(crate) struct Attempt<'a> {
 
 /// Both ends as they were found.
 struct Ends {
-    /// In replication mode: will carry the stream.
-    wire: Wire,
-    source: Session,
+    source: SourceEnd,
     state: State,
-    identity: SystemIdentity,
     row: Option<SubscriptionRow>,
     adopted: Option<Adoption>,
-    /// The row's, or what a new one will be called.
-    slot_name: String,
-    slot: Option<SlotState>,
-    /// Where the source left the timelines before its own; asked only where it ships WAL.
-    forks: Vec<Fork>,
-    published: Vec<PublishedTable>,
     targets: HashMap<TableName, TargetTable>,
     /// See [`Past::in_text`].
     in_text: bool,
 }
 
 impl Ends {
-    /// The source's timelines, in segments of so many bytes.
-    fn lineage(&self, segment_size: u64) -> Lineage {
-        Lineage { timeline: self.identity.timeline, forks: self.forks.clone(), segment_size }
-    }
-
-    /// Where the source left `timeline`.
-    fn left_at(&self, timeline: u32) -> Option<Lsn> {
-        self.forks.iter().find(|fork| fork.timeline == timeline).map(|fork| fork.end)
+    /// The slot and the snapshot of the first copy were made.
+    fn has_begun(&self) -> bool {
+        self.row.as_ref().is_some_and(|row| row.consistent_point.is_some())
     }
 }
 
 impl Attempt<'_> {
+    /// What the source's WAL is asked through.
+    fn wal<'a>(&'a self, ends: &'a Ends) -> Context<'a> {
+        Context { settings: self.settings, status: self.status, passes: self.passes, source: &ends.source }
+    }
+
+    /// From the first look at both ends to whatever ends the stream.
     async fn run(&self, backoff: &mut Backoff, past: &mut Past) -> Result<(), Error> {
-        if !past.checked {
-            preflight::before_start(self.settings).await?;
-            past.checked = true;
-        }
+        self.check_once(past).await?;
         self.status.spooling().check_room()?;
         let mut ends = self.look(past).await?;
         self.check(&ends)?;
         if ends.row.is_some() {
             ends.state.keep_oids().await?;
         }
-        let began = ends.row.as_ref().and_then(|row| row.consistent_point);
-        if began.is_none() {
-            let Ends { state, source, published, targets, .. } = &mut ends;
-            target_schema::create(self.settings, state, source, published, targets).await?;
-        }
-        let copied = match began {
-            None => self.begin(&mut ends).await?,
-            Some(_) => {
-                self.judge_timeline(&mut ends).await?;
-                self.leave_out(&ends, past).await?;
-                if let Some(cause) = &past.lost {
-                    self.relook(&mut ends, cause).await?;
-                    past.lost = None;
-                }
-                self.resume(&ends, &past.refused_before).await?
-            }
+        let copied = match ends.has_begun() {
+            false => self.begin(&mut ends).await?,
+            true => self.resume(&mut ends, past).await?,
         };
         let _validating = target_schema::finish(self.settings, self.status, &ends.state).await?;
         statistics::analyze(self.settings, copied, self.stop);
@@ -269,511 +209,32 @@ impl Attempt<'_> {
         self.stream(ends, joined, (backoff, past)).await
     }
 
-    /// Connects to both ends and reads what is there.
-    async fn look(&self, past: &mut Past) -> Result<Ends, Error> {
-        let settings = self.settings;
-        let name = &settings.subscription;
-        let state = State::open_again(&settings.target, name, past.control_pid).await?;
-        past.control_pid = Some(state.session().pid());
-        let stream_name = name.application_name("stream");
-        let mut wire =
-            Wire::connect(&settings.source, &stream_name, Replication::Database, &SOURCE_SETTINGS).await?;
-        let identity = slot::identify_system(&mut wire).await?;
-        let forks = match settings.source_mode {
-            SourceMode::Wal => slot::timeline_forks(&mut wire, identity.timeline).await?,
-            SourceMode::Logical => Vec::new(),
-        };
-        let source =
-            client::connect(&settings.source, &name.application_name("look"), &SOURCE_SETTINGS).await?;
-        // Of several hosts, each may have been connected to.
-        let is_standby =
-            [wire.parameter("in_hot_standby").map(str::to_owned), source.parameter("in_hot_standby")]
-                .contains(&Some("on".to_owned()));
-        if is_standby && settings.source_mode == SourceMode::Wal {
-            return Err(Kind::SourceIsStandby.into());
-        }
-        let row = state.load().await?;
-        let adopted = adopt::adoption(&**state.session(), name).await;
-        let adopted = adopted.map_err(|error| state.session().error(error))?;
-        let slot_name = row.as_ref().map_or_else(|| name.slot(), |row| row.slot.clone());
-        let slot = slot::slot_state(&source, &slot_name).await?;
-        let published = publication::inspect(&source, &settings.publications).await?;
-        let names: Vec<TableName> = published.iter().map(|table| table.name.clone()).collect();
-        let targets = publication::target_tables(state.session(), &names).await?;
-        let in_text = past.in_text;
-        Ok(Ends {
-            wire,
-            source,
-            state,
-            identity,
-            row,
-            adopted,
-            slot_name,
-            slot,
-            forks,
-            published,
-            targets,
-            in_text,
-        })
-    }
-
-    /// What must hold before anything is changed.
-    fn check(&self, ends: &Ends) -> Result<(), Error> {
-        let (name, slot) = (self.settings.subscription.clone(), ends.slot_name.clone());
-        if self.settings.origin == Origin::None && ends.wire.version().major() < 16 {
-            return Err(Error::refused(Refusal::OriginNoneTooOld(ends.wire.version())));
-        }
-        let Some(row) = &ends.row else {
-            return match &ends.slot {
-                None => Ok(()),
-                Some(_) => Err(Error::refused(Refusal::SlotOfAnotherTarget { slot, name })),
-            };
-        };
-        if !row.enabled {
-            return Err(Kind::Disabled { name, after: row.last_error.clone() }.into());
-        }
-        if row.source_sysid != ends.identity.system_id.to_string() {
-            let (made_for, found) = (row.source_sysid.clone(), ends.identity.system_id.to_string());
-            return Err(Error::refused(Refusal::OtherSource { name, made_for, found }));
-        }
-        if let Some(adopted) = &ends.adopted
-            && let Some(why) = adopted.refusal(&name, self.settings.origin == Origin::None)
-        {
-            return Err(Error::refused(why));
-        }
-        if row.consistent_point.is_none() {
-            return Ok(());
-        }
-        let Some(found) = &ends.slot else {
-            return match self.can_do_without_slot(ends) {
-                true => Ok(()),
-                false => Err(Error::refused(Refusal::SlotGone { slot })),
-            };
-        };
-        let is_logical = found.is_pgoutput_of(ends.identity.dbname.as_deref());
-        let (is_ours, is_other) = match self.settings.source_mode {
-            SourceMode::Logical => (is_logical, found.is_physical() && self.settings.restart_file().exists()),
-            SourceMode::Wal => (found.is_physical(), is_logical),
-        };
-        if is_other {
-            let made_for = if is_logical { "logical" } else { "wal" };
-            return Err(Error::refused(Refusal::OtherMode { name, made_for }));
-        }
-        if !is_ours {
-            let (plugin, database) = (found.plugin.clone(), found.database.clone());
-            return Err(Error::refused(Refusal::NotOurSlot { slot, name, plugin, database }));
-        }
-        if found.is_lost() && !self.can_do_without_slot(ends) {
-            return Err(Error::refused(Refusal::SlotLost { slot, why: found.invalidation.clone() }));
+    /// Before the first attempt of a process both ends are checked as `pgsluice check` does.
+    async fn check_once(&self, past: &mut Past) -> Result<(), Error> {
+        if !past.checked {
+            preflight::before_start(self.settings).await?;
+            past.checked = true;
         }
         Ok(())
     }
 
-    /// The first start: slot, snapshot, copy. Returns what was copied.
+    /// The first start: the schema, the slot with its snapshot, the copy. Returns what was copied.
     async fn begin(&self, ends: &mut Ends) -> Result<Vec<TableName>, Error> {
-        let name = &self.settings.subscription;
-        // Before anything is left on the source: does every table fit?
-        let jobs = self.jobs(ends, |_| true)?;
-        let dbname = ends.identity.dbname.clone().unwrap_or_default();
-        let sysid = ends.identity.system_id.to_string();
-        let timeline = i64::from(ends.identity.timeline);
-        ends.state.create(&self.settings.publications, &sysid, timeline, &dbname).await?;
-        ends.state.keep_oids().await?;
-        if ends.row.is_some() {
-            // It may have been begun on another, of which nothing was kept.
-            ends.state.change_timeline(timeline, Lsn::INVALID).await?;
-        }
-        if ends.slot.is_some() {
-            // Ours, by the row just found: its creation was not finished.
-            slot::drop_slot(&ends.source, &name.slot()).await?;
-        }
-        let exported = self.make_slot(ends).await?;
-        let began = exported.since.lsn;
-        let tables: Vec<(String, String)> =
-            ends.published.iter().map(|table| (table.name.schema.clone(), table.name.name.clone())).collect();
-        ends.state.begin_at(began, &tables, self.settings.copy_data).await?;
-        let slot = match self.settings.followed_archive() {
-            None => format!("created replication slot \"{}\"", name.slot()),
-            Some(_) => "begins".to_owned(),
-        };
-        tracing::info!(subscription = %name, "{slot} at {began}, {} tables", tables.len());
-        let mut copied = Vec::new();
-        if self.settings.copy_data {
-            self.status.set_phase(Phase::Copying);
-            copied = self.copy(&exported, jobs, false).await?;
-        }
-        exported.close().await;
-        Ok(copied)
+        let Ends { state, source, targets, .. } = &mut *ends;
+        let SourceEnd { session, published, .. } = source;
+        target_schema::create(self.settings, state, session, published, targets).await?;
+        self.first_copy(ends).await
     }
 
-    /// A source on another timeline than last time is judged before anything is copied from it, which is of its own then; and what
-    /// it has of the WAL that is needed is kept from then on.
-    async fn judge_timeline(&self, ends: &mut Ends) -> Result<(), Error> {
-        let timeline = i64::from(ends.identity.timeline);
-        let known = [timeline, history::UNKNOWN];
-        let Some(row) = ends.row.clone().filter(|row| !known.contains(&row.source_timeline)) else {
-            return Ok(());
-        };
-        let restart = match self.settings.source_mode {
-            SourceMode::Logical => None,
-            SourceMode::Wal => Some(self.restart(ends)?),
-        };
-        let (joined, options) = (self.joined(ends).await?, self.apply_options(ends, None).await?);
-        let copied = furthest(&joined);
-        // The fence: nobody applies any more what was sent before.
-        let target = Target::attach(&self.settings.target, &ends.state, &options, joined).await?;
-        let Ends { wire, source, state, .. } = &mut *ends;
-        history::start_position(wire, source, state, &row, (target.reached(), copied)).await?;
-        if restart.is_some() {
-            self.slot_to_stream_from(ends, restart.as_ref()).await?;
+    /// A later start: what failed before is repaired, and what is left of the first copy is made.
+    /// Returns what was copied.
+    async fn resume(&self, ends: &mut Ends, past: &mut Past) -> Result<Vec<TableName>, Error> {
+        self.judge_timeline(ends).await?;
+        self.leave_out(ends, past).await?;
+        if let Some(cause) = &past.lost {
+            self.relook(ends, cause).await?;
+            past.lost = None;
         }
-        Ok(())
-    }
-
-    /// A later start: what is left of the first copy is made under a snapshot
-    /// of its own (rule C1). Tables that were added after it wait for the
-    /// stream; see [`crate::refresh`].
-    async fn resume(&self, ends: &Ends, refused: &BTreeSet<TableKey>) -> Result<Vec<TableName>, Error> {
-        if refresh::is_late(ends.row.as_ref()) {
-            return Ok(Vec::new());
-        }
-        let recorded = ends.state.copied_tables().await?;
-        let unfinished: Vec<TableName> = recorded
-            .iter()
-            .filter(|table| {
-                let key = (table.schema.clone(), table.table.clone());
-                !table.finished && table.replaced.is_none() && !refused.contains(&key)
-            })
-            .map(|table| TableName::new(&table.schema, &table.table))
-            .collect();
-        let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
-        let mut copied = Vec::new();
-        if !jobs.is_empty() {
-            let exported = self.late_snapshot(&ends.source, &ends.state).await?;
-            tracing::info!(subscription = %self.settings.subscription, "copying {} unfinished tables", jobs.len());
-            self.status.set_phase(Phase::Copying);
-            copied = self.copy(&exported, jobs, false).await?;
-            exported.close().await;
-        }
-        Ok(copied)
-    }
-
-    /// Has the target know that tables take part no longer which could not be decoded; see [`crate::left_out`].
-    async fn leave_out(&self, ends: &Ends, past: &mut Past) -> Result<(), Error> {
-        while let Some(refused) = past.refused.last() {
-            let table = TableKey::clone(&refused.published_as);
-            // Without a copy, nothing would say later that changes are missing.
-            ends.state.copy_again(std::slice::from_ref(&table), !self.settings.copy_data).await?;
-            tracing::warn!(
-                subscription = %self.settings.subscription,
-                "{refused}. Its changes are left out from here on, and it is copied again once it can be decoded"
-            );
-            past.refused_before.insert(table);
-            past.refused.pop();
-        }
-        Ok(())
-    }
-
-    /// Published tables that `wanted` chooses, matched with the target's.
-    fn jobs(&self, ends: &Ends, wanted: impl Fn(&PublishedTable) -> bool) -> Result<Vec<CopyJob>, Error> {
-        let (source, target) = (ends.wire.version(), ends.state.session().version());
-        let tables = ends.published.iter().filter(|table| wanted(table));
-        let job = |table: &PublishedTable| {
-            let found = ends.targets.get(&table.name);
-            if let Some(target) = found {
-                refuse_generated(table, target)?;
-            }
-            Ok(CopyJob::new(table.clone(), found, source, target)?)
-        };
-        tables.map(job).collect()
-    }
-
-    /// Copies tables under one snapshot; `joins_later`: while others stream.
-    /// Returns their names.
-    pub(crate) async fn copy(
-        &self,
-        exported: &Exported,
-        jobs: Vec<CopyJob>,
-        joins_later: bool,
-    ) -> Result<Vec<TableName>, Error> {
-        let settings = self.settings;
-        let copied = jobs.iter().map(|job| job.table().name.clone()).collect();
-        let oids = jobs.iter().map(|job| (job.table().name.clone(), job.table().oid)).collect();
-        let snapshot =
-            copy::Snapshot { name: exported.snapshot_name.clone(), consistent_point: exported.since.lsn };
-        let options = copy::Options {
-            connections: settings.max_sync_workers_per_subscription,
-            split_bytes: settings.copy_split_bytes,
-            synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
-            allow_triggers: settings.allow_triggers,
-            application_name: settings.subscription.application_name("copy"),
-        };
-        let attempt = copy::Attempt {
-            source: settings.source.clone(),
-            target: settings.target.clone(),
-            snapshot,
-            options,
-            progress: Arc::clone(self.status.copy()),
-            record: Arc::new(Record {
-                subscription: settings.subscription.clone(),
-                joins_later,
-                snapshot: exported.since.snapshot.clone(),
-                oids,
-            }),
-        };
-        copy::copy_tables(attempt, jobs, self.stop).await?;
-        Ok(copied)
-    }
-
-    async fn joined(&self, ends: &Ends) -> Result<JoinedTables, Error> {
-        let recorded = ends.state.copied_tables().await?;
-        let finished = recorded.into_iter().filter(|table| table.finished);
-        let joined = finished.filter_map(|table| Some(((table.schema, table.table), table.since?)));
-        Ok(joined.collect())
-    }
-
-    /// Attaches the target, starts the stream where it left off, and lets it
-    /// flow until something ends it.
-    async fn stream(
-        &self,
-        mut ends: Ends,
-        joined: JoinedTables,
-        (backoff, past): (&mut Backoff, &Past),
-    ) -> Result<(), Error> {
-        let settings = self.settings;
-        // From here on a `skip` is noticed; what was said before is in the row.
-        let mut skip = self.status.skip_lsn();
-        skip.mark_unchanged();
-        let mut row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
-        let mut options = self.apply_options(&ends, row.skip_lsn.take()).await?;
-        if options.unconverted {
-            ends.wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
-        }
-        let binary = options.binary;
-        let restart = match settings.source_mode {
-            SourceMode::Logical => None,
-            SourceMode::Wal => Some(self.restart(&ends)?),
-        };
-        options.copied_from = self.copied_from(&ends, restart.as_ref()).await?;
-        let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
-        let copied = furthest(&joined);
-        let takes_part: Vec<TableKey> = joined.keys().cloned().collect();
-        let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
-        self.status.set_backends(target.backends());
-        let (reached, Ends { wire, source, state, .. }) = (target.reached(), &mut ends);
-        let start = history::start_position(wire, source, state, &row, (reached, copied)).await?;
-        let progress = Arc::new(Progress::starting_at(start));
-        self.tell_positions(&ends, restart.as_ref(), &progress).await?;
-        let tables = (takes_part.into_iter().collect(), past.refused_before.clone());
-        let decoding = self.decode_from(&ends, restart, (&progress, binary), tables).await?;
-        drop(ends.source);
-        let identity = (ends.identity.system_id, ends.identity.timeline);
-        let stream = self.feed((ends.wire, identity), ends.slot_name, (start, binary), decoding).await?;
-        let spool = Watched::open(settings.spool_dir(), self.status.spooling()).map_err(Kind::Spool)?;
-        self.status.set_phase(Phase::Streaming);
-        self.tell_start(start, binary);
-        backoff.reset();
-        let (blocks, inputs) = mpsc::channel(QUEUE_BLOCKS);
-        let (joins, join_requests) = apply::joins();
-        let stopping = CancellationToken::new();
-        let counters = Arc::clone(self.status.counters());
-        let applying = apply::apply(
-            target,
-            apply::Feed { blocks: inputs, joins: join_requests, spool: Box::new(spool) },
-            options,
-            Arc::clone(&progress),
-            counters,
-            stopping.clone(),
-        );
-        let flow = Flow {
-            stream,
-            applying: AbortOnDropHandle::new(tokio::spawn(applying)),
-            progress,
-            state: ends.state,
-            joins,
-            kind,
-        };
-        flow.run(self, blocks, stopping, skip).await
-    }
-
-    async fn apply_options(&self, ends: &Ends, skip_lsn: Option<Lsn>) -> Result<apply::Options, Error> {
-        let settings = self.settings;
-        let binary = self.binary(ends).await?;
-        Ok(apply::Options {
-            subscription: settings.subscription.clone(),
-            binary,
-            types: (binary && settings.binary == Binary::Auto)
-                .then(|| Arc::new(source_types(&ends.published))),
-            synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
-            batch_rows_max: settings.batch_rows_max,
-            batch_bytes_max: settings.batch_bytes_max,
-            // Rule F3: a commit timestamp belongs to one source transaction.
-            keep_transactions: match settings.keep_commit_timestamps {
-                Some(keep) => keep,
-                None => ends.state.tracks_commit_timestamps().await?,
-            },
-            exact_only: settings.exact_only,
-            allow_triggers: settings.allow_triggers,
-            unconverted: unconverted(ends),
-            workers: settings.max_parallel_apply_workers_per_subscription,
-            commit_order: settings.commit_order,
-            streaming: settings.streaming,
-            copied_from: state::CopiedFrom::default(),
-            skip_lsn,
-            gate: Arc::clone(self.status.gate()),
-            prefetch: Some(apply::PrefetchOptions {
-                target: settings.target.clone(),
-                subscription: settings.subscription.clone(),
-                mode: settings.prefetch,
-                workers: settings.max_parallel_prefetch_workers_per_subscription,
-                binary,
-            }),
-        })
-    }
-}
-
-/// Nothing that was copied is of later.
-fn furthest(joined: &JoinedTables) -> Lsn {
-    joined.values().map(|since| since.lsn).max().unwrap_or(Lsn::INVALID)
-}
-
-pub(crate) fn broke(error: &tokio::task::JoinError) -> Error {
-    Error::refused(Refusal::ApplierBroke(error.to_string()))
-}
-
-/// What binary is decided by.
-fn source_types(published: &[PublishedTable]) -> apply::SourceTypes {
-    let columns = |table: &PublishedTable| {
-        table.columns.iter().map(|column| (column.name.clone(), column.data_type.oid)).collect()
-    };
-    let key = |name: &TableName| (name.schema.clone(), name.name.clone());
-    published.iter().map(|table| (key(&table.name), columns(table))).collect()
-}
-
-/// Nothing is known of the bytes of either database, and so nothing may be
-/// converted; the first copy decides alike.
-fn unconverted(ends: &Ends) -> bool {
-    const UNKNOWN: &str = "SQL_ASCII";
-    let target = ends.state.session().parameter("server_encoding");
-    ends.wire.parameter("server_encoding") == Some(UNKNOWN) && target.as_deref() == Some(UNKNOWN)
-}
-
-/// A published column that the target computes could be copied past, but none
-/// of its changes could be applied.
-pub(crate) fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> Result<(), Error> {
-    let computed = |name: &str| target.column(name).is_some_and(|found| found.generated != Generated::No);
-    match table.columns.iter().find(|column| computed(&column.name)) {
-        None => Ok(()),
-        Some(column) => {
-            Err(Error::refused(Refusal::Generated { table: table.name.clone(), column: column.name.clone() }))
-        }
-    }
-}
-
-/// Everything in motion.
-struct Flow {
-    stream: Feed,
-    applying: AbortOnDropHandle<Result<(), apply::Error>>,
-    progress: Arc<Progress>,
-    state: State,
-    joins: Joins,
-    kind: StreamKind,
-}
-
-impl Flow {
-    async fn run(
-        mut self,
-        attempt: &Attempt<'_>,
-        blocks: mpsc::Sender<Block>,
-        stopping: CancellationToken,
-        mut skip: watch::Receiver<Lsn>,
-    ) -> Result<(), Error> {
-        let heard = Arc::<Heard>::default();
-        let (asks, followed) = (self.stream.asks.take(), self.stream.followed());
-        let (left, judge) = (self.stream.left_slot.take(), self.stream.judge.take());
-        let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), (self.kind, judge));
-        let lost = self.state.session().ended();
-        tokio::select! {
-            ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
-                // The queue was refused: the applier has something to say.
-                ended?;
-                return Err(applier_end((&mut self.applying).await));
-            }
-            ended = &mut self.applying => return Err(applier_end(ended)),
-            failed = state::flush_continuously(&self.state, &self.progress) => {
-                let Err(error) = failed else { return Ok(()) };
-                return Err(self.reason(error.into()).await);
-            }
-            // Also while nothing is asked.
-            error = lost => return Err(self.reason(error.into()).await),
-            failed = attempt.compare_catalogs(asks) => {
-                let Err(error) = failed;
-                return Err(error);
-            }
-            failed = attempt.watch_identity(followed) => {
-                let Err(error) = failed;
-                return Err(error);
-            }
-            never = attempt.drop_left_slot(left, &self.progress) => match never {},
-            silence = attempt.status.target_silent() => return Err(Kind::Silent(silence).into()),
-            () = carry_figures(attempt.status, &heard) => {}
-            () = attempt.stop.cancelled() => {}
-            // A table needs another stream: the next attempt knows.
-            () = refreshing.run() => {}
-            // A transaction is to be skipped: the next attempt knows.
-            _ = skip.changed() => {}
-        }
-        // In order: no more input, the batch in hand, its flush, the report.
-        stopping.cancel();
-        drop(blocks);
-        if let Ok(Err(error)) = (&mut self.applying).await {
-            tracing::warn!("while stopping: {}", base::with_causes(&error));
-            return Ok(());
-        }
-        state::flush_now(&self.state, &self.progress).await?;
-        // The source may be gone; it will be told next time.
-        let _ = tokio::time::timeout(FAREWELL, self.stream.finish(&self.progress)).await;
-        Ok(())
-    }
-
-    /// A crash of the target ends all sessions, and only to who met the reason the server says it: mostly
-    /// who writes.
-    async fn reason(&mut self, lost: apply::Error) -> Error {
-        if lost.is_unexplained()
-            && let Ok(ended) = tokio::time::timeout(LAST_WORDS, &mut self.applying).await
-        {
-            return applier_end(ended);
-        }
-        lost.into()
-    }
-}
-
-fn applier_end(ended: Result<Result<(), apply::Error>, tokio::task::JoinError>) -> Error {
-    match ended {
-        Ok(Err(error)) => error.into(),
-        Ok(Ok(())) => Error::refused(Refusal::ApplierEnded),
-        Err(error) => Error::refused(Refusal::ApplierBroke(error.to_string())),
-    }
-}
-
-/// Carries figures to the status, for ever.
-async fn carry_figures(status: &Status, heard: &Heard) {
-    loop {
-        tokio::time::sleep(STATUS_INTERVAL).await;
-        if let Some(time) = heard.last_commit_time() {
-            status.note_received_commit(time);
-        }
-        let counters = status.counters();
-        if let Some((lsn, time)) = counters.last_part_handed() {
-            status.note_part_handed(lsn, time);
-        }
-        if let Some((lsn, time)) = counters.last_handed() {
-            status.note_handed(lsn, time);
-        }
-        counters.conflict_log.tell_rest(false);
-        if let Some(time) = counters.last_commit_time() {
-            status.note_applied_commit(time);
-        }
-        status.settle_consistency();
+        self.copy_unfinished(ends, &past.refused_before).await
     }
 }

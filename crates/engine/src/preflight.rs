@@ -8,7 +8,7 @@
 use check::{NewSchema, Refuses, Report, Severity, Wanted};
 
 use crate::refusal::Refusal;
-use crate::{Error, Origin, Settings, SourceMode, adopt};
+use crate::{Error, Origin, Settings, SourceMode, adoption};
 
 /// Warnings told at a start; `pgsluice check` tells all.
 const WARNINGS_SHOWN_MAX: usize = 10;
@@ -27,9 +27,9 @@ pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =
         tokio::try_join!(check::connect(&settings.source, name), check::connect(&settings.target, name))?;
-    let adopted = adopt::adoption(&*target, name).await.map_err(|error| target.error(error))?;
+    let adopted = adoption::adoption(&*target, name).await.map_err(|error| target.error(error))?;
     if let Some(why) = adopted.and_then(|own| own.refusal(name, settings.origin == Origin::None)) {
-        return Err(Error::refused(why));
+        return Err(why);
     }
     let report = check::check_over(&source, &target, &wanted(settings)).await?;
     if report.refuses() {
@@ -53,7 +53,7 @@ pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
 ///
 /// # Errors
 /// As [`before_start`]'s.
-pub(crate) async fn before_adopting(settings: &Settings) -> Result<(), Error> {
+pub async fn before_adopting(settings: &Settings) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =
         tokio::try_join!(check::connect(&settings.source, name), check::connect(&settings.target, name))?;

@@ -38,13 +38,14 @@ use state::{CopiedTable, Since, State, TableKey};
 use self::replaced::{Apart, written};
 use crate::OnTableReplaced;
 use crate::error::Error;
-use crate::left_out::Judge;
-use crate::partitions::Partitions;
-use crate::pipeline::{Attempt, flush, may_be_binary};
+use crate::partitions::{Partitions, Subscription};
+use crate::pipeline::{Attempt, may_be_binary};
 use crate::refusal::Refusal;
 use crate::repeated::Repeated;
+use crate::source_end::flush;
 use crate::statistics;
 use crate::status::{Refresh, WaitingTable};
+use crate::wal_source::Judge;
 
 /// After a failure; longer each time, up to the last.
 const RETRY_INTERVALS: [Duration; 3] =
@@ -54,11 +55,6 @@ const RETRY_INTERVALS: [Duration; 3] =
 const POSTPONED: Duration = Duration::from_secs(1);
 /// While the stream is awaited, behind which a table is left out.
 const APART_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Behind all that has committed, flushed or not.
-pub(crate) const WRITTEN: &str = "\
-SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-             ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text";
 
 /// Keeps the tables of one stream.
 pub(crate) struct Refreshing<'a> {
@@ -185,7 +181,7 @@ impl<'a> Refreshing<'a> {
             Some(session) => session,
             None => {
                 let name = settings.subscription.application_name("refresh");
-                let made = client::connect(&settings.source, &name, &crate::pipeline::SOURCE_SETTINGS);
+                let made = client::connect(&settings.source, &name, &crate::source_end::SOURCE_SETTINGS);
                 source.insert(made.await?)
             }
         };
@@ -240,8 +236,12 @@ impl<'a> Refreshing<'a> {
     }
 
     /// What it finds is told; tables join whatever becomes of it.
+    fn subscription(&self) -> Subscription<'a> {
+        Subscription { settings: self.attempt.settings, status: self.attempt.status }
+    }
+
     async fn look_at_partitions(&mut self, source: &Session) -> Result<(), Error> {
-        let looked = self.partitions.look(self.attempt, source, self.state).await;
+        let looked = self.partitions.look(self.subscription(), source, self.state).await;
         self.attempt.status.set_partitions(self.partitions.differing());
         let Err(error) = looked else {
             self.partitions_failed = None;
@@ -331,7 +331,7 @@ impl<'a> Refreshing<'a> {
         Ok(Found { new, forgot, refresh })
     }
 
-    /// Those of `missing` that cannot be decoded where WAL is, and why: see [`crate::left_out`].
+    /// Those of `missing` that cannot be decoded where WAL is, and why: see [`Judge`].
     async fn refused(
         &self,
         missing: &[PublishedTable],

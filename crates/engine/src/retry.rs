@@ -78,7 +78,21 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
     }
 }
 
-/// Without the right, or without the database, the next attempt would fail, too.
+impl Error {
+    /// What the pipeline does after this error.
+    #[must_use]
+    pub fn verdict(&self, disable_on_error: bool) -> Verdict {
+        verdict(self, disable_on_error)
+    }
+
+    /// Only a person can help: settings, rights, state that does not fit.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        verdict(self, false) == Verdict::Stop
+    }
+}
+
+/// `insufficient_privilege`, `invalid_catalog_name`.
 fn is_missing_right(sqlstate: Option<&str>) -> bool {
     let state = sqlstate.map(SqlState::from_code);
     matches!(state, Some(SqlState::INSUFFICIENT_PRIVILEGE | SqlState::INVALID_CATALOG_NAME))

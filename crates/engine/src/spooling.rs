@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use base::Xid;
 use txn::{DirSpool, Spool};
 
+use crate::byte_size::ByteSize;
 use crate::error::{Error, Kind};
 
 /// Figures of all spools of a subscription, for `status`; and what the last attempt leaves to the next.
@@ -67,7 +68,7 @@ impl Spooling {
             return Err(Kind::NoRoom { dir, free, needed }.into());
         }
         self.state().full = None;
-        tracing::info!("spool directory {} has room for {} again", dir.display(), Bytes(needed));
+        tracing::info!("spool directory {} has room for {} again", dir.display(), ByteSize(needed));
         Ok(())
     }
 }
@@ -77,19 +78,6 @@ fn free_bytes(dir: &Path) -> io::Result<u64> {
     let found = rustix::fs::statvfs(dir)
         .map_err(|error| io::Error::other(format!("spool directory {}: {error}", dir.display())))?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
-}
-
-/// A size, for people.
-pub(crate) struct Bytes(pub(crate) u64);
-
-impl std::fmt::Display for Bytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3)];
-        match units.iter().find(|(_, size)| self.0 as f64 >= *size) {
-            Some((unit, size)) => write!(f, "{:.1} {unit}", self.0 as f64 / size),
-            None => write!(f, "{} B", self.0),
-        }
-    }
 }
 
 /// A spool that tells what it does.

@@ -45,15 +45,14 @@ mod waits;
 
 use consistency::Consistency;
 pub use consistency::{AwaitedTable, CatchingUp};
-pub(crate) use decoded::Decoded;
-pub use decoded::DecodedSnapshot;
+pub use decoded::{Decoded, DecodedSnapshot};
 pub use form::ValuesSnapshot;
 pub use snapshot::{
     BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, Lag, LagFigures, LastError,
     PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use standstill::Blocked;
-pub(crate) use standstill::{Motion, Silence, Standstill};
+pub(crate) use standstill::{Motion, Standstill};
 pub use waits::WaitsFor;
 pub(crate) use waits::{Look, read_statement};
 
@@ -271,7 +270,8 @@ impl Status {
     }
 
     /// Of WAL that is decoded here; what decodes it moves the figures.
-    pub(crate) fn decoded(&self) -> &Arc<Decoded> {
+    #[must_use]
+    pub fn decoded(&self) -> &Arc<Decoded> {
         &self.decoded
     }
 
@@ -291,7 +291,7 @@ impl Status {
     }
 
     /// Attempts fail alike, or none does any more.
-    pub(crate) fn set_failing(&self, failing: Option<Failing>) {
+    pub fn set_failing(&self, failing: Option<Failing>) {
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
     }
 

@@ -18,9 +18,9 @@
 //!
 //! Does not belong here: where the bytes come from, where messages go, and what is stored for a restart.
 
-mod catalogue;
 mod decoder;
 mod error;
+mod error_reference;
 mod group;
 mod options;
 mod pass;
@@ -31,9 +31,9 @@ mod tables;
 mod writer;
 
 pub use catalog::Lost;
-pub use catalogue::catalogue;
 pub use decoder::{Counters, Decoder, Output, Outputs, Place, Running};
 pub use error::{Error, Refused};
+pub use error_reference::error_reference;
 pub use options::{OnRefused, Options, OriginFilter, Publications, Streaming, TakesPart};
 pub use pass::{MemberId, Pass, Refusal, Step, Steps};
 pub use survey::{PublishedTable, Survey, published};

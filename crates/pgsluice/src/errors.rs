@@ -10,10 +10,11 @@ mod tests;
 use std::fmt::Write as _;
 
 use base::error_reference::{Doing, Entry, HeldBy};
-use engine::{Verdict, admin, control};
+use engine::Verdict;
+use operate::{admin, adopt, control};
 
 use crate::command::decode::{from_output, from_segments};
-use crate::command::{from_admin, from_control, from_engine, from_verify};
+use crate::command::{from_admin, from_adopt, from_control, from_engine, from_verify};
 use crate::exit::{Code, code_of};
 use crate::failure;
 use crate::invocation::Invocation;
@@ -101,27 +102,31 @@ impl Told {
 /// Every entry, in the order of the document.
 fn all() -> Vec<Told> {
     let mut all = Vec::new();
-    let own = failure::catalogue().into_iter();
+    let own = failure::error_reference().into_iter();
     all.extend(own.map(|entry| Told::new(entry, ToString::to_string, |error| ends(error.code()))));
-    let pipeline = engine::catalogue().into_iter();
+    let pipeline = engine::error_reference().into_iter();
     all.extend(pipeline.map(|entry| Told::new(entry, |error| base::with_causes(error), |error| run(&error))));
-    let compared = verify::catalogue().into_iter();
+    let handed_over = adopt::error_reference().into_iter();
+    all.extend(handed_over.map(|entry| {
+        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_adopt(&error))))
+    }));
+    let compared = verify::error_reference().into_iter();
     all.extend(compared.map(|entry| {
         Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_verify(&error))))
     }));
-    let asked = control::catalogue().into_iter();
+    let asked = control::error_reference().into_iter();
     all.extend(asked.map(|entry| {
         Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_control(error))))
     }));
-    let servers = admin::catalogue().into_iter();
+    let servers = admin::error_reference().into_iter();
     all.extend(servers.map(|entry| {
         Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_admin(error))))
     }));
-    let decoded = output::catalogue().into_iter();
+    let decoded = output::error_reference().into_iter();
     all.extend(decoded.map(|entry| {
         Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_output(&error))))
     }));
-    let files = source::segments_catalogue().into_iter();
+    let files = source::segments_error_reference().into_iter();
     all.extend(files.map(|entry| {
         Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_segments(&error))))
     }));

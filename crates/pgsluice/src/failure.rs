@@ -3,7 +3,7 @@
 //!
 //! Errors of servers and of running processes are the engine's.
 
-mod catalogue;
+mod error_reference;
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use base::{NameError, SubscriptionName};
 
-pub(crate) use catalogue::catalogue;
+pub(crate) use error_reference::error_reference;
 
 use crate::exit::Code;
 

@@ -49,9 +49,9 @@
 //! Does not belong here: whether the target may be created into, and when.
 
 mod build;
-mod catalogue;
 mod create;
 mod error;
+mod error_reference;
 mod owners;
 mod pg_dump;
 mod plan;
@@ -64,9 +64,9 @@ mod token;
 mod validate;
 
 pub use build::{Build, finish};
-pub use catalogue::catalogue;
 pub use create::Created;
 pub use error::Error;
+pub use error_reference::error_reference;
 pub use pg_dump::PgDump;
 pub use plan::Schema;
 pub use progress::{Building, SchemaProgress};

@@ -11,7 +11,7 @@
 //! else (rules P3, P4). Positions come from commits and keepalives only: those
 //! of changes do not say that anything is complete.
 //!
-//! A physical slot is moved to [`Kept`], from where WAL is needed after a
+//! A physical slot is moved to [`RestartLsn`], from where WAL is needed after a
 //! restart: much earlier than what was received. A report that named it as
 //! flushed would have the server wait at its shutdown until all is, which then
 //! never comes, and would offer us as a synchronous standby. So each report
@@ -32,24 +32,16 @@ use base::{Lsn, PgTimestamp, Progress};
 use bytes::Bytes;
 use client::{Pauses, SqlState, Wire};
 use proto::replication::{PgoutputOptions, StandbyStatus, WalsenderMessage, start_physical};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
 
 use crate::Error;
+use crate::queue::{BLOCK_BYTES, Room};
 use crate::segments::Lineage;
 use crate::slot::shown;
 
-/// A block is handed over when it holds this much, or when nothing more has
-/// arrived.
-const BLOCK_BYTES: usize = 256 * 1024;
-/// What waits between the stream and the applier: enough for the applier to
-/// find a full batch's worth of small changes, and a small part of the memory
-/// limit. A single message may be larger; then it waits alone.
-const QUEUE_BYTES: usize = 8 * 1024 * 1024;
-/// Blocks in the queue at most: many small ones cost more than their bytes.
-pub const QUEUE_BLOCKS: usize = 256;
 /// How often it is looked whether something is to be said.
 const FEEDBACK_POLL: Duration = Duration::from_millis(100);
 /// While this much WAL was received and is not applied, nobody waits for the
@@ -105,9 +97,9 @@ impl Heard {
 
 /// From where on WAL is needed after a restart; only moves forward.
 #[derive(Debug, Default)]
-pub struct Kept(AtomicU64);
+pub struct RestartLsn(AtomicU64);
 
-impl Kept {
+impl RestartLsn {
     /// Nothing before `lsn` is needed any more.
     pub fn advance(&self, lsn: Lsn) {
         self.0.fetch_max(lsn.as_u64(), Ordering::AcqRel);
@@ -131,7 +123,7 @@ pub enum What {
         /// The source's timelines.
         lineage: Lineage,
         /// Where the slot is moved to.
-        kept: Arc<Kept>,
+        restart_lsn: Arc<RestartLsn>,
     },
 }
 
@@ -164,8 +156,7 @@ pub struct Stream {
     received: Lsn,
     /// The source has left the timeline that is streamed, so it will end.
     is_left: bool,
-    /// One permit per KiB of [`QUEUE_BYTES`].
-    room: Arc<Semaphore>,
+    room: Room,
     pauses: Option<Pauses>,
 }
 
@@ -201,7 +192,6 @@ impl Stream {
         wire.copy_both(&command).await.map_err(failed)?;
         let now = Instant::now();
         let (last_reported, options_start) = ((Lsn::INVALID, Lsn::INVALID), options.start);
-        let room = Arc::new(Semaphore::new(QUEUE_BYTES / 1024));
         Ok(Stream {
             wire,
             options,
@@ -211,7 +201,7 @@ impl Stream {
             asked: false,
             received: options_start,
             is_left,
-            room,
+            room: Room::default(),
             pauses,
         })
     }
@@ -266,13 +256,8 @@ impl Stream {
             if inputs.is_empty() {
                 continue;
             }
-            let wanted = u32::try_from(bytes.min(QUEUE_BYTES) / 1024).unwrap_or(u32::MAX);
-            let room = Arc::clone(&self.room).acquire_many_owned(wanted);
-            let handing_over = async {
-                // Never closed: it is dropped with this stream.
-                let room = room.await.ok();
-                out.send(Block { inputs, room: Some(Box::new(room)) }).await.is_ok()
-            };
+            let room = self.room.clone();
+            let handing_over = room.hand_over(inputs, bytes, out);
             tokio::pin!(handing_over);
             loop {
                 tokio::select! {
@@ -339,7 +324,7 @@ impl Stream {
                     What::Wal { .. } => self.received = Lsn::new(start.as_u64() + data.len() as u64),
                 }
                 let size = Bytes::len(&data);
-                inputs.push(Input::Message(data));
+                inputs.push(Input::Bytes(data));
                 Ok(size)
             }
             WalsenderMessage::Keepalive { wal_end, reply_requested, .. } => {
@@ -407,7 +392,7 @@ impl Stream {
         let now = progress.snapshot();
         match &self.options.what {
             What::Pgoutput(_) => (now.flushed, Lsn::INVALID),
-            What::Wal { kept, .. } => (kept.lsn(), now.flushed),
+            What::Wal { restart_lsn, .. } => (restart_lsn.lsn(), now.flushed),
         }
     }
 

@@ -11,7 +11,7 @@ const STATE: HeldBy = ("pgsluice scenarios", "state_on_the_target_that_is_damage
 base::error_reference! {
     /// Every way in which the state on the target cannot be used.
     #[must_use]
-    pub fn catalogue() -> Error where error is error.kind() => Kind;
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
     // Told where connections are.
     Kind::Client(_) => nothing_of_its_own(),
     Kind::InUse { .. } => entry(

@@ -29,7 +29,7 @@ pub mod statements;
 
 pub use copied_from::{CopiedFrom, Parting};
 pub use error::Error;
-pub use error_reference::catalogue;
+pub use error_reference::error_reference;
 pub use flusher::{flush_continuously, flush_now};
 pub use partitions::{PartitionRow, Suspicion};
 pub use schema::{STATE_SCHEMA, STATE_SCHEMA_SQL};

@@ -21,7 +21,7 @@
 //! Memory: one write buffer and one read buffer of [`BLOCK`] bytes, plus
 //! eight bytes for each aborted subtransaction of an open transaction.
 
-pub(crate) mod catalogue;
+pub(crate) mod error_reference;
 mod rows;
 mod streamed;
 

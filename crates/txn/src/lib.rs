@@ -17,15 +17,16 @@ mod assembler;
 pub mod reorder;
 mod spool;
 
-pub use assembler::catalogue::catalogue;
+pub use assembler::error_reference::error_reference;
 pub use assembler::{Assembler, AssemblyError, Begin, Change, Event, Notice, Op, Streamed, TruncateChange};
 pub use spool::{DirSpool, Spool};
 
 /// What a source hands over, in the order of the stream.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// One message of pgoutput.
-    Message(Bytes),
+    /// One message of pgoutput; of a physical slot or an archive, WAL as it stands, which goes on
+    /// where the input before ended.
+    Bytes(Bytes),
     /// Every transaction that committed before this position was handed over.
     CaughtUp(Lsn),
 }

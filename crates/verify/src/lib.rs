@@ -27,10 +27,10 @@
 //!
 //! Belongs elsewhere: how `run` is asked to hold its stream ([`Pin`]).
 
-mod catalogue;
 mod chunk;
 mod compare;
 mod error;
+mod error_reference;
 mod pin;
 mod progress;
 mod report;
@@ -39,8 +39,8 @@ mod session;
 mod sql;
 mod table;
 
-pub use catalogue::catalogue;
 pub use error::Error;
+pub use error_reference::error_reference;
 pub use pin::{NoPin, Pin, PinError, SourceSnapshot};
 pub use progress::{Progress, ProgressSnapshot};
 pub use report::{Difference, Key, Report, TableReport};

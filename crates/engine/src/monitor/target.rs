@@ -108,7 +108,7 @@ impl Place {
 }
 
 /// What the log has been told.
-enum Told {
+enum ToldWait {
     Lock(String),
     /// What took long, and since when.
     Long(String, Instant),
@@ -120,7 +120,7 @@ struct Watch<'a> {
     status: &'a Status,
     /// Only while there is something to ask.
     session: Option<Session>,
-    told: Option<Told>,
+    told: Option<ToldWait>,
     /// Since when the target says that it waits for us.
     silent_since: Option<Instant>,
 }
@@ -166,10 +166,10 @@ impl<'a> Watch<'a> {
         self.status.set_looked(self.place as usize, None);
         let (name, place) = (&self.settings.subscription, self.place.word());
         match self.told.take() {
-            Some(Told::Lock(_)) => {
+            Some(ToldWait::Lock(_)) => {
                 tracing::info!(subscription = %name, "going on: the lock on the {place} was released");
             }
-            Some(Told::Long(what, since)) => {
+            Some(ToldWait::Long(what, since)) => {
                 tracing::info!(subscription = %name, "going on, after {} s: {what}", since.elapsed().as_secs());
             }
             None => {}
@@ -272,10 +272,10 @@ impl<'a> Watch<'a> {
     fn tell(&mut self, blocked: &Blocked) {
         let pids: Vec<String> = blocked.blocking_pids.iter().map(ToString::to_string).collect();
         let key = format!("{} {}", blocked.table.as_deref().unwrap_or_default(), pids.join(","));
-        if matches!(&self.told, Some(Told::Lock(told)) if *told == key) {
+        if matches!(&self.told, Some(ToldWait::Lock(told)) if *told == key) {
             return;
         }
-        self.told = Some(Told::Lock(key));
+        self.told = Some(ToldWait::Lock(key));
         tracing::warn!(subscription = %self.settings.subscription, "{}; {}", blocked, blocked.remedy());
     }
 
@@ -285,12 +285,12 @@ impl<'a> Watch<'a> {
             return;
         }
         let what = look.waits_for().what;
-        if matches!(&self.told, Some(Told::Long(told, _)) if *told == what) {
+        if matches!(&self.told, Some(ToldWait::Long(told, _)) if *told == what) {
             return;
         }
         tracing::warn!(subscription = %self.settings.subscription, "waiting for {} s for {what}", look.lasts.as_secs());
         let began = Instant::now().checked_sub(look.lasts).unwrap_or_else(Instant::now);
-        self.told = Some(Told::Long(what, began));
+        self.told = Some(ToldWait::Long(what, began));
     }
 
     /// We wait for the backend `pid`: does it work, or does it wait for us?

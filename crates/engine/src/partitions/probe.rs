@@ -17,10 +17,9 @@ use client::{Session, SqlState};
 use source::publication::{PublishedTable, ReplicaIdentity, TableName};
 use state::{PartitionRow, Suspicion};
 
-use super::{applied, remedy};
+use super::{Subscription, applied, remedy};
 use crate::error::Error;
-use crate::pipeline::Attempt;
-use crate::refresh::WRITTEN;
+use crate::source_end::WRITTEN;
 use crate::status::DifferingPartition;
 
 /// Rows that are looked at: the first ones in the file, where rows are that
@@ -33,7 +32,7 @@ const SAMPLE_WITHOUT_KEY: usize = 3;
 macro_rules! ask {
     ($asked:expr) => {
         match $asked {
-            Asked::Told(told) => told,
+            Asked::Answered(told) => told,
             Asked::Locked => return Ok(Asked::Locked),
             Asked::Refused(reason) => return Ok(Asked::Refused(reason)),
         }
@@ -69,7 +68,7 @@ pub(super) enum Outcome {
 
 /// What one question came to.
 enum Asked<T> {
-    Told(T),
+    Answered(T),
     /// Somebody has the table locked.
     Locked,
     /// The server's reason.
@@ -78,7 +77,7 @@ enum Asked<T> {
 
 /// A session on each end.
 pub(super) struct Probe<'a> {
-    attempt: &'a Attempt<'a>,
+    subscription: Subscription<'a>,
     source: Session,
     target: Session,
 }
@@ -134,14 +133,14 @@ impl<'a> Columns<'a> {
 }
 
 impl<'a> Probe<'a> {
-    pub(super) async fn new(attempt: &'a Attempt<'a>) -> Result<Probe<'a>, Error> {
-        let settings = attempt.settings;
+    pub(super) async fn new(subscription: Subscription<'a>) -> Result<Probe<'a>, Error> {
+        let settings = subscription.settings;
         let name = settings.subscription.application_name("partitions");
         let (source, target) = tokio::try_join!(
             client::connect(&settings.source, &name, &SETTINGS),
             client::connect(&settings.target, &name, &SETTINGS)
         )?;
-        Ok(Probe { attempt, source, target })
+        Ok(Probe { subscription, source, target })
     }
 
     /// Looks for rows of the partition that one end has only.
@@ -159,9 +158,9 @@ impl<'a> Probe<'a> {
             false => self.left(table, row).await?,
         };
         match found {
-            Asked::Told(None) | Asked::Locked => Ok(Outcome::Postponed),
-            Asked::Told(Some(Found { only_there: 0, .. })) => Ok(Outcome::Level),
-            Asked::Told(Some(found)) if gained => {
+            Asked::Answered(None) | Asked::Locked => Ok(Outcome::Postponed),
+            Asked::Answered(Some(Found { only_there: 0, .. })) => Ok(Outcome::Level),
+            Asked::Answered(Some(found)) if gained => {
                 let what = format!(
                     "has rows that the target does not have, {} of the first {}; rows that a partition has when it \
                      is attached do not reach the target",
@@ -170,7 +169,7 @@ impl<'a> Probe<'a> {
                 let remedy = remedy::send(&self.source, row).await?;
                 Ok(Outcome::Differs(difference(row, what, remedy)))
             }
-            Asked::Told(Some(_)) => {
+            Asked::Answered(Some(_)) => {
                 let what = format!(
                     "{}, which does not reach the target: it keeps rows that the source does not have",
                     remedy::what_happened(&self.source, row).await?
@@ -229,22 +228,22 @@ impl<'a> Probe<'a> {
         let rows = ask!(self.rows(one, &sql, &[]).await?);
         let sample: Vec<Vec<Option<String>>> = rows.iter().map(|row| row.get(0)).collect();
         if sample.is_empty() {
-            return Ok(Asked::Told(Some(Found { only_there: 0, looked_at: 0 })));
+            return Ok(Asked::Answered(Some(Found { only_there: 0, looked_at: 0 })));
         }
         let written = ask!(self.rows(&self.source, WRITTEN, &[]).await?);
         let written: Option<String> = written.first().and_then(|row| row.get(0));
         let written: Lsn = written.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID);
-        if !applied(self.attempt, written).await {
-            return Ok(Asked::Told(None));
+        if !applied(self.subscription, written).await {
+            return Ok(Asked::Answered(None));
         }
         let all: Vec<usize> = (0..sample.len()).collect();
         let there = ask!(self.present(other, root, columns, &sample, &all).await?);
         let missing: Vec<usize> = all.into_iter().filter(|number| !there.contains(number)).collect();
         if missing.is_empty() {
-            return Ok(Asked::Told(Some(Found { only_there: 0, looked_at: sample.len() })));
+            return Ok(Asked::Answered(Some(Found { only_there: 0, looked_at: sample.len() })));
         }
         let still = ask!(self.present(one, from_table(from), columns, &sample, &missing).await?);
-        Ok(Asked::Told(Some(Found { only_there: still.len(), looked_at: sample.len() })))
+        Ok(Asked::Answered(Some(Found { only_there: still.len(), looked_at: sample.len() })))
     }
 
     /// Those of `which` that `table` has.
@@ -263,7 +262,7 @@ impl<'a> Probe<'a> {
         let sql = each.collect::<Vec<_>>().join(" UNION ALL ");
         let rows = ask!(self.rows(session, &sql, &[]).await?);
         let number = |row: &tokio_postgres::Row| usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX);
-        Ok(Asked::Told(rows.iter().map(number).collect()))
+        Ok(Asked::Answered(rows.iter().map(number).collect()))
     }
 
     async fn rows(
@@ -273,7 +272,7 @@ impl<'a> Probe<'a> {
         parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)],
     ) -> Result<Asked<Vec<tokio_postgres::Row>>, Error> {
         match session.query(sql, parameters).await.map_err(|error| session.error(error)) {
-            Ok(rows) => Ok(Asked::Told(rows)),
+            Ok(rows) => Ok(Asked::Answered(rows)),
             Err(error) if error.is_connection_lost() => Err(error.into()),
             // An undefined table was dropped while it was looked at.
             Err(error)

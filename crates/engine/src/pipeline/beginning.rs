@@ -1,8 +1,53 @@
 //! Where a stream begins, and who is told.
 
-use super::*;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use apply::Target;
+use base::{Lsn, Progress};
+use output::TakesPart;
+use state::{JoinedTables, TableKey};
+
+use super::{Attempt, Ends};
+use crate::error::Error;
+use crate::refusal::Refusal;
+use crate::source_end::{SourceEnd, flush};
+use crate::wal_source::{Begun, Restart};
+use crate::{SourceMode, history};
 
 impl Attempt<'_> {
+    /// A source on another timeline than last time is judged before anything is copied from it, which is of its own then; and what
+    /// it has of the WAL that is needed is kept from then on.
+    pub(super) async fn judge_timeline(&self, ends: &mut Ends) -> Result<(), Error> {
+        let timeline = i64::from(ends.source.identity.timeline);
+        let known = [timeline, history::UNKNOWN];
+        let Some(row) = ends.row.clone().filter(|row| !known.contains(&row.source_timeline)) else {
+            return Ok(());
+        };
+        let restart = match self.settings.source_mode {
+            SourceMode::Logical => None,
+            SourceMode::Wal => Some(self.wal(ends).restart()?),
+        };
+        let (joined, options) = (self.joined(ends).await?, self.apply_options(ends, None).await?);
+        let copied = furthest(&joined);
+        // The fence: nobody applies any more what was sent before.
+        let target = Target::attach(&self.settings.target, &ends.state, &options, joined).await?;
+        let Ends { source: SourceEnd { wire, session, .. }, state, .. } = &mut *ends;
+        history::start_position(wire, session, state, &row, (target.reached(), copied)).await?;
+        if restart.is_some() {
+            self.wal(ends).slot_to_stream_from(restart.as_ref()).await?;
+        }
+        Ok(())
+    }
+
+    /// The tables that take part, and what their copies saw.
+    pub(super) async fn joined(&self, ends: &Ends) -> Result<JoinedTables, Error> {
+        let recorded = ends.state.copied_tables().await?;
+        let finished = recorded.into_iter().filter(|table| table.finished);
+        let joined = finished.filter_map(|table| Some(((table.schema, table.table), table.since?)));
+        Ok(joined.collect())
+    }
+
     /// Tells the status where a stream begins, and what it has to catch up with from there.
     pub(super) async fn tell_positions(
         &self,
@@ -11,7 +56,7 @@ impl Attempt<'_> {
         progress: &Arc<Progress>,
     ) -> Result<(), Error> {
         self.status.set_progress(Arc::clone(progress));
-        let looked = restart.and_then(|restart| restart.may_have_seen(ends.identity.xlogpos));
+        let looked = restart.and_then(|restart| restart.may_have_seen(ends.source.identity.xlogpos));
         let recorded = ends.state.copied_tables().await?;
         // That a table has joined counts when no crash of the target takes it back.
         flush(ends.state.session()).await?;
@@ -26,16 +71,18 @@ impl Attempt<'_> {
         restart: Option<Restart>,
         (progress, binary): (&Arc<Progress>, bool),
         tables: (TakesPart, BTreeSet<TableKey>),
-    ) -> Result<Option<Decoded>, Error> {
+    ) -> Result<Option<Begun>, Error> {
         let start = progress.snapshot().applied;
         let behind = |confirmed: Lsn| match confirmed > start {
-            true => {
-                Err(Error::refused(Refusal::TargetBehind { slot: ends.slot_name.clone(), confirmed, start }))
-            }
+            true => Err(Error::refused(Refusal::TargetBehind {
+                slot: ends.source.slot_name.clone(),
+                confirmed,
+                start,
+            })),
             false => Ok(()),
         };
         restart.as_ref().map_or(Ok(()), |restart| behind(restart.confirmed))?;
-        let found = self.slot_to_stream_from(ends, restart.as_ref()).await?;
+        let found = self.wal(ends).slot_to_stream_from(restart.as_ref()).await?;
         match restart {
             None => {
                 found.and_then(|slot| slot.confirmed_flush).map_or(Ok(()), behind)?;
@@ -43,7 +90,7 @@ impl Attempt<'_> {
             }
             Some(restart) => {
                 let reserved = found.map(|slot| slot.restart_lsn.unwrap_or_default());
-                Ok(Some(self.decoding(ends, restart, reserved, progress, binary, tables).await?))
+                Ok(Some(self.wal(ends).decoding(restart, reserved, progress, binary, tables).await?))
             }
         }
     }
@@ -59,4 +106,9 @@ impl Attempt<'_> {
     pub(crate) fn repeats(&self) -> bool {
         self.status.failing().is_some_and(|failing| failing.attempts > 1)
     }
+}
+
+/// The latest consistent point of any copied table.
+pub(super) fn furthest(joined: &JoinedTables) -> Lsn {
+    joined.values().map(|since| since.lsn).max().unwrap_or(Lsn::INVALID)
 }

@@ -19,8 +19,8 @@ use source::publication::PublishedTable;
 use state::{CopiedFrom, CopiedTable, State, TableKey};
 
 use super::{Attempt, Ends};
-use crate::decoding::Restart;
 use crate::error::Error;
+use crate::wal_source::Restart;
 
 /// $1 relations, $2 the slot: those that are as they were when it was last moved.
 const AS_BEFORE: &str = "\
@@ -49,14 +49,20 @@ impl Attempt<'_> {
     /// What the tables that take part were copied from.
     pub(super) async fn copied_from(&self, ends: &Ends, kept: Option<&Restart>) -> Result<CopiedFrom, Error> {
         let recorded = ends.state.copied_tables().await?;
-        let database = ends.identity.dbname.as_deref().unwrap_or_default();
+        let database = ends.source.identity.dbname.as_deref().unwrap_or_default();
         let earlier = kept.map(|kept| Earlier { catalog: &kept.catalog, database });
         let name = &self.settings.subscription;
         let unknown: Vec<CopiedTable> =
             recorded.iter().filter(|table| table.source_oid.is_none()).cloned().collect();
-        let learnt =
-            learn(name, (&ends.source, &ends.slot_name), &ends.state, &unknown, &ends.published, earlier)
-                .await?;
+        let learnt = learn(
+            name,
+            (&ends.source.session, &ends.source.slot_name),
+            &ends.state,
+            &unknown,
+            &ends.source.published,
+            earlier,
+        )
+        .await?;
         let mut from = CopiedFrom::default();
         for table in recorded.into_iter().filter(|table| table.finished) {
             let key = (table.schema, table.table);
@@ -110,8 +116,12 @@ async fn learn(
     Ok(learnt.into_iter().collect())
 }
 
-/// [`Attempt::copied_from`] for the tables of a native subscription that is taken over.
-pub(crate) async fn learn_at_adoption(
+/// Stores on the target from which relations of the source the tables of a native subscription
+/// come that is taken over.
+///
+/// # Errors
+/// A server's.
+pub async fn learn_at_adoption(
     name: &SubscriptionName,
     (source, slot): (&Session, &str),
     state: &State,

@@ -50,8 +50,9 @@ impl Attempt<'_> {
                 "rows still come from before a column's type was changed; the next start decides anew",
             ));
         }
-        let pairs = ends.published.iter().filter_map(|table| Some((table, ends.targets.get(&table.name)?)));
-        match (may_be_binary((ends.wire.version(), &ends.state), pairs).await?, binary) {
+        let pairs =
+            ends.source.published.iter().filter_map(|table| Some((table, ends.targets.get(&table.name)?)));
+        match (may_be_binary((ends.source.wire.version(), &ends.state), pairs).await?, binary) {
             (Ok(()), _) => told(ValuesSnapshot::binary()),
             (Err(why), Binary::On) => Err(Error::refused(Refusal::Binary(why))),
             (Err(why), _) => {

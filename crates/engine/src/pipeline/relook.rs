@@ -32,23 +32,23 @@ use apply::Target;
 use base::crash_phases::{self, Phase as Doing};
 use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
-use client::{Replication, Wire};
 use output::{Lost, Survey, TakesPart};
+use source::queue::queue;
 use source::slot;
-use source::stream::{Heard, Kept, QUEUE_BLOCKS, Stream, StreamOptions, What};
+use source::stream::Heard;
 use state::TableKey;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use txn::{Block, Input};
+use txn::Input;
 
-use super::archive::{self, Growing, WAITS_BETWEEN_WARNINGS};
-use super::feed::LOOK_WAIT_MAX;
-use super::shipping::{Carrier, Shipping};
-use super::snapshot::{end_of_flushed, end_of_wal, flush};
-use super::{Attempt, Ends, SOURCE_SETTINGS, furthest};
-use crate::decoding::Restart;
+use super::beginning::furthest;
+use super::{Attempt, Ends};
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
+use crate::source_end::{
+    FAREWELL, LOOK_WAIT_MAX, SourceEnd, end_of_flushed, end_of_wal, flush, snapshot_session,
+};
+use crate::wal_source::archive::{self, WAITS_BETWEEN_WARNINGS};
+use crate::wal_source::{self, Restart};
 use crate::{Phase, history};
 
 /// Why a new look is needed.
@@ -76,7 +76,7 @@ impl Attempt<'_> {
     pub(super) async fn relook(&self, ends: &mut Ends, cause: &Cause) -> Result<(), Error> {
         let name = &self.settings.subscription;
         self.status.set_phase(Phase::Starting);
-        let kept = self.restart(ends)?;
+        let kept = self.wal(ends).restart()?;
         let applied = self.applied(ends).await?;
         tracing::info!(subscription = %name, "looking at the source's catalogs anew: the target has all before {applied}");
         let looked = self.look_anew(ends, &kept, applied, cause.lost).await?;
@@ -87,7 +87,7 @@ impl Attempt<'_> {
             self.must_be_allowed(ends, (look, is_allowed), cause, &again).await?;
             ends.state.copy_again(&again, true).await?;
         }
-        let (at, timeline) = (looked.catalog.looked(), ends.identity.timeline);
+        let (at, timeline) = (looked.catalog.looked(), ends.source.identity.timeline);
         let (slot, seen, catalog) = (kept.slot, looked.seen, looked.catalog);
         let restart = Restart { slot, timeline, confirmed: applied.min(at), seen, catalog };
         restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
@@ -113,8 +113,8 @@ impl Attempt<'_> {
         let (joined, options) = (self.joined(ends).await?, self.apply_options(ends, None).await?);
         let copied = furthest(&joined);
         let target = Target::attach(&self.settings.target, &ends.state, &options, joined).await?;
-        let Ends { wire, source, state, .. } = &mut *ends;
-        history::start_position(wire, source, state, &row, (target.reached(), copied)).await
+        let Ends { source: SourceEnd { wire, session, .. }, state, .. } = &mut *ends;
+        history::start_position(wire, session, state, &row, (target.reached(), copied)).await
     }
 
     async fn look_anew(
@@ -126,7 +126,7 @@ impl Attempt<'_> {
     ) -> Result<Looked, Error> {
         let _look = crash_phases::inside(Doing::Look);
         let redo = self.redo_behind(ends, lost.at).await?;
-        let session = self.snapshot_session().await?;
+        let session = snapshot_session(self.settings).await?;
         let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
         let looked = Catalog::look(std::slice::from_ref(&session), &look).await;
         let catalog = looked.map_err(|error| match error.is_unfit() {
@@ -135,11 +135,12 @@ impl Attempt<'_> {
             false => Error::from(output::Error::from(error)),
         })?;
         // What a crash of the source would take back must not be taken for seen: its ids are given out again.
-        let to = end_of_wal(&ends.source).await?;
-        flush(&ends.source).await?;
-        let seen = end_of_flushed(&ends.source).await?;
-        self.wait_for_standbys(&ends.source, seen).await?;
-        let wanted = self.wanted(ends, (applied, false), TakesPart::default()).await?;
+        let to = end_of_wal(&ends.source.session).await?;
+        flush(&ends.source.session).await?;
+        let seen = end_of_flushed(&ends.source.session).await?;
+        wal_source::wait_for_standbys(self.settings, self.status, &ends.source.session, seen).await?;
+        let wal = self.wal(ends);
+        let wanted = wal.wanted((applied, false), TakesPart::default()).await?;
         let options = wanted.options(&catalog)?;
         let affected = match lost.is_proven && self.has_wal_since(ends, kept, wanted.segment_size) {
             true => {
@@ -158,8 +159,8 @@ impl Attempt<'_> {
         let mut waited = 0_u32;
         loop {
             let redo = match self.settings.followed_archive() {
-                Some(_) => self.archived_redo(ends).await?,
-                None => slot::latest_redo(&ends.source).await?,
+                Some(_) => self.wal(ends).archived_redo().await?,
+                None => slot::latest_redo(&ends.source.session).await?,
             };
             let Some(at) = at.filter(|at| redo <= *at) else {
                 self.status.decoded().awaits(None);
@@ -178,7 +179,7 @@ impl Attempt<'_> {
     /// Whether WAL is to be had from where the catalogs were kept.
     fn has_wal_since(&self, ends: &Ends, kept: &Restart, segment_size: u64) -> bool {
         let segment = |lsn: Lsn| lsn.as_u64() / segment_size;
-        let reserved = ends.slot.as_ref().and_then(|slot| slot.restart_lsn);
+        let reserved = ends.source.slot.as_ref().and_then(|slot| slot.restart_lsn);
         self.settings.followed_archive().is_some()
             || reserved.is_some_and(|reserved| segment(reserved) <= segment(kept.lsn()))
     }
@@ -192,31 +193,14 @@ impl Attempt<'_> {
         mut survey: Survey,
     ) -> Result<Survey, Error> {
         let from = survey.position();
-        let carrier = match self.followed_archive(ends, kept.lsn()).await? {
-            Some(archive) => Carrier::Archive(Growing { from, last: kept.lsn(), ..archive }),
-            None => {
-                let settings = self.settings;
-                let role = settings.subscription.application_name("survey");
-                let wire =
-                    Wire::connect(&settings.source, &role, Replication::Database, &SOURCE_SETTINGS).await?;
-                let options = StreamOptions {
-                    slot: None,
-                    start: from,
-                    what: What::Wal { lineage: ends.lineage(segment_size), kept: Arc::<Kept>::default() },
-                    status_interval: settings.wal_receiver_status_interval,
-                    timeout: settings.wal_receiver_timeout,
-                };
-                Carrier::Stream(Box::new(Stream::start(wire, options).await?))
-            }
-        };
-        let mut shipping = Shipping::new(carrier, from, None);
+        let mut shipping = self.wal(ends).ship_for_survey(kept, from, segment_size).await?;
         let (progress, heard) = (Progress::starting_at(from), Arc::<Heard>::default());
-        let (blocks, mut wal) = mpsc::channel::<Block>(QUEUE_BLOCKS);
+        let (blocks, mut wal) = queue();
         let stop = CancellationToken::new();
         let surveying = async {
             while let Some(block) = wal.recv().await {
                 for input in &block.inputs {
-                    let Input::Message(bytes) = input else { continue };
+                    let Input::Bytes(bytes) = input else { continue };
                     if survey.push(bytes)? {
                         return Ok(());
                     }
@@ -230,7 +214,7 @@ impl Attempt<'_> {
                 ended.and_then(|()| Err(Kind::Pass("the WAL to be surveyed has ended".to_owned()).into()))
             }
         };
-        let _ = tokio::time::timeout(super::FAREWELL, shipping.finish(&progress)).await;
+        let _ = tokio::time::timeout(FAREWELL, shipping.finish(&progress)).await;
         surveyed.map(|()| survey)
     }
 

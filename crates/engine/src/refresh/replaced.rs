@@ -19,8 +19,9 @@ use client::Session;
 use source::publication::{self, PublishedTable, TableName};
 use state::{CopiedTable, Parting, State, TableKey};
 
-use super::{Refreshing, WRITTEN, key};
+use super::{Refreshing, key};
 use crate::error::Error;
+use crate::source_end::WRITTEN;
 
 /// $1 the target's table: whether foreign keys of others refer to it, and what it is a partition of.
 const ON_TARGET: &str = "\

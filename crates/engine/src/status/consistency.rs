@@ -57,7 +57,8 @@ pub struct CatchingUp {
 
 impl CatchingUp {
     /// Of tables as the target's state has them, where it has flushed up to `flushed`; `None` if nothing is missing.
-    pub(crate) fn stored(recorded: &[CopiedTable], flushed: Lsn) -> Option<CatchingUp> {
+    #[must_use]
+    pub fn stored(recorded: &[CopiedTable], flushed: Lsn) -> Option<CatchingUp> {
         let awaited = Awaited { tables: ahead(recorded, flushed), ..Awaited::default() };
         awaited.is_any().then(|| awaited.told(flushed))
     }
@@ -188,7 +189,7 @@ impl Status {
 
     /// A stream is about to begin: these tables are `recorded` on the target, and what the snapshot of the first copy may have
     /// seen ends at `looked`. Called before the phase says that it streams.
-    pub(crate) fn await_consistency(&self, recorded: &[CopiedTable], looked: Option<Lsn>) {
+    pub fn await_consistency(&self, recorded: &[CopiedTable], looked: Option<Lsn>) {
         self.awaited().looked = looked;
         self.await_recorded(recorded);
     }
@@ -219,7 +220,7 @@ impl Status {
     }
 
     /// Ends what the target has caught up with. A flush is asked for if that alone is missing.
-    pub(crate) fn settle_consistency(&self) {
+    pub fn settle_consistency(&self) {
         let progress = self.progress();
         let seen = progress.snapshot();
         let mut awaited = self.awaited();

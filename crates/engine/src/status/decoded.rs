@@ -9,8 +9,8 @@ use source::segments;
 
 /// Of the source `wal`; the stages move it.
 #[derive(Debug, Default)]
-pub(crate) struct Decoded {
-    told: Mutex<Told>,
+pub struct Decoded {
+    told: Mutex<Figures>,
     /// Subscriptions in the pass that this one takes part in, 0 while it decodes alone. Apart, as it is told all the time.
     in_pass: AtomicUsize,
     /// Likewise; 0 before it is known.
@@ -18,7 +18,7 @@ pub(crate) struct Decoded {
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct Figures {
     /// WAL is decoded here.
     decodes: bool,
     timeline: u32,
@@ -45,12 +45,12 @@ pub struct DecodedSnapshot {
 }
 
 impl Decoded {
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, Figures> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An attempt begins that decodes, alone at first: WAL of this timeline, in segments of so many bytes.
-    pub(crate) fn begins(&self, timeline: u32, segment_size: u64) {
+    pub fn begins(&self, timeline: u32, segment_size: u64) {
         self.is_in_pass_of(0);
         let mut told = self.told();
         (told.decodes, told.awaited) = (true, None);

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use super::waits::Look;
 use super::{Phase, Status};
+use crate::error::Silence;
 
 /// A session of ours that waits for a lock, on the target for the most part.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,15 +64,6 @@ impl fmt::Display for Blocked {
         }
         write!(f, ", held by {}", self.held_by)
     }
-}
-
-/// The target's backend waited for us while we waited for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Silence {
-    /// The backend.
-    pub(crate) pid: i32,
-    /// For how long.
-    pub(crate) lasted: Duration,
 }
 
 /// Everything that moves while work is done.

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::standstill::lock;
 use super::{LagFigures, Phase, Status};
-use crate::spooling::Bytes;
+use crate::byte_size::ByteSize;
 
 /// What is under way for less is no wait.
 const LONG: Duration = Duration::from_secs(1);
@@ -314,7 +314,7 @@ impl Status {
             let plural = if open == 1 { "a transaction that is" } else { "transactions that are" };
             let what = format!(
                 "the commit of {plural} open on the source: {open} with {} in the spool",
-                Bytes(bytes)
+                ByteSize(bytes)
             );
             return Some(WaitsFor::plain("open", what, Duration::ZERO));
         }

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use base::Lsn;
-use engine::adopt::{NativeOptions, Outcome};
-use engine::control::Lock;
 use indicatif::MultiProgress;
+use operate::adopt::{NativeOptions, Outcome};
+use operate::control::Lock;
 
-use super::{connect, from_control, from_engine};
+use super::{connect, from_adopt, from_control};
 use crate::cli::{AdoptArgs, Command};
 use crate::config::Config;
 use crate::exit::Code;
@@ -36,7 +36,7 @@ pub(crate) async fn adopt(subject: &Subject, args: &AdoptArgs, process: &Process
     let bars = MultiProgress::new();
     logging::start(process, &bars)?;
     let lock = Lock::acquire(&subject.state_dir, name).map_err(from_control)?;
-    match engine::adopt::adopt(&settings, native).await.map_err(|error| from_engine(&error))? {
+    match operate::adopt::adopt(&settings, native).await.map_err(|error| from_adopt(&error))? {
         Outcome::Missing => return Err(missing(native, &target.describe())),
         Outcome::Already => super::say(format_args!("{name}: adopted already")),
         Outcome::Done { at, slot, tables } => super::say(format_args!(
@@ -78,7 +78,7 @@ pub(crate) async fn with_stored(
         let native = native.map(|given| given.unwrap_or(name.as_str()));
         let options = async {
             let target = connect("target", &subject.target()?, name).await?;
-            engine::adopt::options(&target, name, native).await.map_err(|error| from_engine(&error))
+            operate::adopt::options(&target, name, native).await.map_err(|error| from_adopt(&error))
         };
         match options.await {
             Ok(Some(options)) => {

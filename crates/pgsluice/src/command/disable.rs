@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::admin;
+use operate::admin;
 
 use super::stop::stop_one;
 use super::{connect, from_admin};

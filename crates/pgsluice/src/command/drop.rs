@@ -10,8 +10,8 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use engine::admin;
-use engine::control::Lock;
+use operate::admin;
+use operate::control::Lock;
 
 use super::{connect, from_admin, from_control};
 use crate::exit::Code;

@@ -25,7 +25,7 @@ use std::io::Write as _;
 
 use base::SubscriptionName;
 use client::{ConnInfo, Session};
-use engine::{admin, control};
+use operate::{admin, control};
 
 use crate::exit::{Code, exit};
 use crate::failure::Failure;
@@ -58,7 +58,13 @@ pub(crate) fn from_admin(error: admin::Error) -> anyhow::Error {
     exit(code, base::with_causes(&error))
 }
 
-/// An error of a pipeline or of handing one over, with its exit code.
+/// An error of adopting or handing back with its exit code.
+pub(crate) fn from_adopt(error: &operate::adopt::Error) -> anyhow::Error {
+    let code = if error.is_in_use() { Code::InUse } else { Code::Failed };
+    exit(code, base::with_causes(error))
+}
+
+/// An error of a pipeline with its exit code.
 pub(crate) fn from_engine(error: &engine::Error) -> anyhow::Error {
     let code = match () {
         () if error.is_in_use() => Code::InUse,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use engine::adopt::Outcome;
-use engine::control::Lock;
+use operate::adopt::Outcome;
+use operate::control::Lock;
 
-use super::{from_control, from_engine, stop};
+use super::{from_adopt, from_control, stop};
 use crate::exit::Code;
 use crate::subject::Subject;
 
@@ -18,7 +18,7 @@ pub(crate) async fn release(subject: &Subject, bound: Duration) -> anyhow::Resul
     }
     let lock = Lock::acquire(&subject.state_dir, name).map_err(from_control)?;
     let outcome =
-        engine::adopt::release(&source, &target, name).await.map_err(|error| from_engine(&error))?;
+        operate::adopt::release(&source, &target, name).await.map_err(|error| from_adopt(&error))?;
     match outcome {
         Outcome::Done { at: None, slot, .. } => super::say(format_args!(
             "{name}: its adoption was not finished; handed back as it was: slot \"{slot}\"; the native subscription is \

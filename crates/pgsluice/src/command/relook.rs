@@ -1,6 +1,6 @@
 //! `pgsluice relook`.
 
-use engine::admin;
+use operate::admin;
 
 use super::{connect, from_admin};
 use crate::exit::Code;

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use engine::control::{Lock, Server};
-use engine::{Passes, Phase, Settings, Status, metrics, monitor};
+use engine::{Passes, Phase, Settings, Status, monitor};
 use indicatif::MultiProgress;
+use operate::control::{Lock, Server};
+use operate::metrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

@@ -1,6 +1,6 @@
 //! `pgsluice sequences [--apply]`.
 
-use engine::sequences::{self, Sequence, Standing, Value};
+use operate::sequences::{self, Sequence, Standing, Value};
 
 use super::{connect, from_admin};
 use crate::cli::SequencesArgs;

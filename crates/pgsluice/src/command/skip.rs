@@ -2,8 +2,8 @@
 //! running process, which may be waiting for its next attempt.
 
 use base::Lsn;
-use engine::admin;
-use engine::control::{self, Request};
+use operate::admin;
+use operate::control::{self, Request};
 
 use super::{connect, from_admin, from_control};
 use crate::exit::Code;

@@ -9,12 +9,12 @@
 
 use std::fmt::Write as _;
 
-use engine::admin::{self, SlotFigures, Stored};
-use engine::control::{self, Request};
 use engine::{
     CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, ValuesSnapshot,
     WaitsFor,
 };
+use operate::admin::{self, SlotFigures, Stored};
+use operate::control::{self, Request};
 use serde::Serialize;
 
 use super::{connect, from_admin, from_control};

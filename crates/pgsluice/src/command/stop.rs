@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::control::{self, Request};
+use operate::control::{self, Request};
 
 use super::from_control;
 use crate::exit::Code;

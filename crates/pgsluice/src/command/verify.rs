@@ -7,10 +7,10 @@
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
-use engine::admin;
-use engine::control::{self, Request};
-use engine::pin::RunningPin;
 use indicatif::{ProgressBar, ProgressStyle};
+use operate::admin;
+use operate::control::{self, Request};
+use operate::pin::RunningPin;
 use serde::Serialize;
 use verify::{NoPin, Options, Pin, Progress, ProgressSnapshot, Report};
 

@@ -65,7 +65,7 @@ fn no_two_errors_share_a_message_or_a_title() {
         .map(|told| told.title)
         .collect();
     assert!(twice.is_empty(), "{twice:?}");
-    assert!(messages.len() > 100, "the catalogues are there: {}", messages.len());
+    assert!(messages.len() > 100, "the error references are there: {}", messages.len());
 }
 
 /// Commands and flags are pgsluice's own: those that were renamed are found.

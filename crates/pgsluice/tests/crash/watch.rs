@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::SubscriptionName;
-use engine::control::{self, Request};
+use operate::control::{self, Request};
 use tokio::runtime::Runtime;
 
 use crate::conn::Conn;

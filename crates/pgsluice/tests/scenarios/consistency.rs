@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::control::{self, Request};
+use operate::control::{self, Request};
 use serde_json::Value;
 use testkit::wait_for;
 

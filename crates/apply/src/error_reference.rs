@@ -1,0 +1,211 @@
+//! Every error of applying, for docs/errors.md.
+
+use std::io;
+
+use base::error_reference::{Doing, Entry, HeldBy, carried, entry, nothing_of_its_own};
+use base::{Lsn, Xid};
+use conflict::{Conflict, ConflictType};
+use proto::frame::ServerError;
+
+use crate::Error;
+use crate::error::Kind;
+use crate::table::MappingError;
+
+const TABLE: &str = "public.accounts";
+const XID: Xid = Xid(742);
+const FINISHED_AT: Lsn = Lsn::new(0x16_B374_D848);
+
+const COLUMN: HeldBy = ("pgsluice scenarios", "a_column_that_appears_on_the_source_only_is_named");
+const SKIP: HeldBy = ("pgsluice scenarios", "skip_passes_over_what_the_target_has_no_column_for");
+const EXISTS: HeldBy = ("pgsluice scenarios", "insert_exists_stops_until_it_is_resolved");
+
+base::error_reference! {
+    /// Every way in which applying stops.
+    #[must_use]
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
+    // Told where connections are.
+    Kind::Client(_) => nothing_of_its_own(),
+    Kind::Assembly(_) => carried(txn::error_reference()),
+    Kind::State(_) => carried(state::error_reference()),
+    Kind::Mapping { error: MappingError::MissingTable { .. }, .. } => mapping(
+        "The target lacks a table that changes came for",
+        MappingError::MissingTable { table: TABLE.to_owned() },
+        "The table was dropped or renamed on the target, or it joined the publication through \
+         `publish_via_partition_root`.",
+        "Create it on the target with the source's columns, or `ALTER PUBLICATION ... DROP TABLE` and skip what was \
+         sent already with `pgsluice skip --lsn LSN`.",
+        &[],
+    ),
+    Kind::Mapping { error: MappingError::MissingColumns { .. }, .. } => mapping(
+        "The target's table lacks a column",
+        MappingError::MissingColumns { table: TABLE.to_owned(), columns: vec!["balance".to_owned()] },
+        "The source publishes a column that the target's table has not: as a rule it was added there and not here. No \
+         row of the transaction was written.",
+        "Add it on the target with `ALTER TABLE ... ADD COLUMN`: pgsluice then goes on by itself; or leave it out of \
+         the publication's column list and skip what was sent already with `pgsluice skip --lsn LSN`.",
+        &[COLUMN, SKIP],
+    ),
+    Kind::Mapping { error: MappingError::GeneratedColumn { .. }, .. } => mapping(
+        "A published column is generated on the target",
+        MappingError::GeneratedColumn { table: TABLE.to_owned(), column: "total".to_owned() },
+        "The source sends values for a column that the target computes itself.",
+        "Run on the target `ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION`, or leave the column out of the \
+         publication's column list.",
+        &[("pgsluice scenarios", "generated_columns_are_computed_on_each_end")],
+    ),
+    Kind::Mapping { error: MappingError::Rule { .. }, .. } => mapping(
+        "A rule of the target fires for replicated changes",
+        MappingError::Rule { table: TABLE.to_owned(), rule: "log_it".to_owned() },
+        "It is `ENABLE REPLICA` or `ENABLE ALWAYS`. PostgreSQL's own worker writes beneath rules, SQL cannot.",
+        "Run on the target `ALTER TABLE ... DISABLE RULE`, or make a trigger of it.",
+        &[("pgsluice scenarios", "f5_rules_for_replicas_are_refused_by_name")],
+    ),
+    Kind::Change { .. } => applying(
+        "The target does not take a change",
+        Kind::Change {
+            table: TABLE.to_owned(),
+            operation: "INSERT",
+            xid: XID,
+            finished_at: FINISHED_AT,
+            error: ServerError::new("ERROR", "23514", "new row violates check constraint \"positive\""),
+        },
+        "A constraint, a trigger, row security or a type of the target refuses the row; the source's has no such.",
+        "Alter or drop what refuses it on the target; or pass over the transaction with `pgsluice skip --lsn LSN`, at the \
+         LSN in the message.",
+        &[
+            ("pgsluice scenarios", "other_constraints_of_the_target_are_errors"),
+            ("pgsluice scenarios", "a_value_that_does_not_fit_is_not_cut_short"),
+        ],
+    ),
+    Kind::Conflict { .. } => conflict(
+        "A row that is to be inserted is there already",
+        ConflictType::InsertExists,
+        "accounts_pkey",
+        "Somebody else wrote a row of this key on the target.",
+        &[EXISTS],
+    ),
+    Kind::Conflict { .. } => conflict(
+        "An update leads to a key that is there already",
+        ConflictType::UpdateExists,
+        "accounts_email_key",
+        "A row of the target that the source has not holds the new value of a unique key.",
+        &[("pgsluice scenarios", "update_exists_names_the_index")],
+    ),
+    Kind::Conflict { .. } => conflict(
+        "A change meets rows by several unique keys",
+        ConflictType::MultipleUniqueConflicts,
+        "\"accounts_pkey\", \"accounts_email_key\"",
+        "Rows of the target that the source has not hold several of its unique keys.",
+        &[],
+    ),
+    Kind::Commit { .. } => applying(
+        "The target does not take a commit",
+        Kind::Commit {
+            xid: XID,
+            finished_at: FINISHED_AT,
+            error: ServerError::new("ERROR", "23505", "duplicate key value violates \"accounts_rank_key\""),
+        },
+        "A deferred constraint or a constraint trigger of the target is checked at the end, and does not hold.",
+        "Repair the rows on the target, or drop the constraint there; or pass over the transaction with `pgsluice skip \
+         --lsn LSN`.",
+        &[("pgsluice scenarios", "an_error_at_commit_names_its_transaction")],
+    ),
+    Kind::Statement { .. } => applying(
+        "A statement of pgsluice itself fails on the target",
+        Kind::Statement {
+            what: "recording a table as joined",
+            error: ServerError::new("ERROR", "53100", "could not extend file \"base/16384/16385\""),
+        },
+        "The target is short of something, or what pgsluice keeps there in schema `pgsluice` was altered.",
+        "Do what the server says: make room, or raise the limit that it names; `pgsluice check` looks at both ends.",
+        &[("pgsluice scenarios", "a_full_disk_of_the_target_is_waited_for")],
+    ),
+    Kind::NoIdentity { .. } => applying(
+        "A change of a table without a replica identity",
+        Kind::NoIdentity { table: TABLE.to_owned(), operation: "UPDATE", xid: XID, finished_at: FINISHED_AT },
+        "Without a primary key, a named index or FULL the source cannot say which row it changed.",
+        "Run on the source `ALTER TABLE ... REPLICA IDENTITY FULL` (or `USING INDEX`), and skip what was sent already \
+         with `pgsluice skip --lsn LSN`.",
+        &[],
+    ),
+    Kind::PutAside(_) => entry(
+        Doing::KeepingState,
+        "Changes cannot be put aside on disk, or read back",
+        Kind::PutAside(io::Error::other("Input/output error (os error 5)")),
+        "Changes that have not been applied wait in the spool directory, and the disk failed or is full; with \
+         `commit_order = relaxed` each transaction that is larger than a batch waits there as a whole.",
+        "Make room or repair the disk, or give another place by `--state-dir`; the source sends the changes again.",
+        &[],
+    ),
+    Kind::NotReplica => entry(
+        Doing::Starting,
+        "The target's role may not apply as a replica",
+        Kind::NotReplica,
+        "Without `session_replication_role` the target's ordinary triggers and foreign keys would fire for what the \
+         source's have done already.",
+        "Run on the target, from 15 on: `GRANT SET ON PARAMETER session_replication_role TO` the role; before, use a \
+         superuser; or accept it with `--allow-triggers`.",
+        &[("pgsluice scenarios", "f6_without_the_right_to_be_a_replica_it_refuses")],
+    ),
+    Kind::OtherTypes { .. } => applying(
+        "A column had another type",
+        Kind::OtherTypes { table: TABLE.to_owned(), column: "balance".to_owned() },
+        "The column's type was changed on both ends while rows of before had not been applied. Whether values come in binary is \
+         decided by the types that both ends have at a start.",
+        "Leave it: the stream begins anew, with values as text, as `--binary off` has them always.",
+        &[("pgsluice scenarios", "a_column_that_was_widened_on_both_ends_takes_what_came_before")],
+    ),
+    Kind::Forgotten { .. } => applying(
+        "A table was forgotten while it joined",
+        Kind::Forgotten { table: TABLE.to_owned() },
+        "Its row in `pgsluice.copied_table` went away while the table was copied.",
+        "Leave it: the stream begins anew without it. `pgsluice refresh` takes it up again if it is published.",
+        &[],
+    ),
+    Kind::Lost => applying(
+        "The applier's task is lost",
+        Kind::Lost,
+        "A mistake of pgsluice itself. What was committed on the target counts, the rest was rolled back.",
+        "Report it with the log of a run with `--log-level debug`.",
+        &[],
+    ),
+}
+
+fn applying(
+    title: &'static str,
+    kind: Kind,
+    cause: &'static str,
+    remedy: &'static str,
+    held_by: &'static [HeldBy],
+) -> [Entry<Error>; 1] {
+    entry(Doing::Applying, title, kind, cause, remedy, held_by)
+}
+
+/// Met by a transaction of the stream.
+fn mapping(
+    title: &'static str,
+    error: MappingError,
+    cause: &'static str,
+    remedy: &'static str,
+    held_by: &'static [HeldBy],
+) -> [Entry<Error>; 1] {
+    applying(title, Kind::Mapping { error, transaction: Some((XID, FINISHED_AT)) }, cause, remedy, held_by)
+}
+
+fn conflict(
+    title: &'static str,
+    kind: ConflictType,
+    index: &str,
+    cause: &'static str,
+    held_by: &'static [HeldBy],
+) -> [Entry<Error>; 1] {
+    let conflict = Conflict { kind, relation: TABLE.to_owned(), index: Some(index.to_owned()) };
+    applying(
+        title,
+        Kind::Conflict { conflict, xid: XID, finished_at: FINISHED_AT },
+        cause,
+        "Remove or change the row on the target: pgsluice then goes on by itself; or pass over the whole transaction \
+         with `pgsluice skip --lsn LSN`.",
+        held_by,
+    )
+}

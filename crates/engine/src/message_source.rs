@@ -1,0 +1,96 @@
+//! Where messages of pgoutput come from, as the pipeline sees it.
+//!
+//! | source | implementation | who decodes |
+//! | --- | --- | --- |
+//! | `logical` | [`Logical`] | the walsender |
+//! | `wal` | [`crate::wal_source::WalSource`] | this process |
+//!
+//! From here on both are one: the same blocks of messages in a queue of bounded bytes
+//! ([`txn::Block`]).
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::{Lsn, Progress};
+use client::Wire;
+use proto::replication::PgoutputOptions;
+use source::stream::{Heard, Stream, StreamOptions, What};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use txn::Block;
+
+use crate::error::Error;
+use crate::{Origin, Settings};
+
+/// Hands over messages of pgoutput in the order of the stream.
+#[async_trait]
+pub(crate) trait MessageSource: Send {
+    /// Hands blocks to `out` until `stop` is cancelled or nobody takes them.
+    ///
+    /// # Errors
+    /// Nothing more can come: the retry table says what then.
+    async fn run(
+        &mut self,
+        progress: &Progress,
+        heard: &Arc<Heard>,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error>;
+
+    /// Says the last word, if there is somebody to hear it. The source may be gone; it is told next
+    /// time.
+    async fn finish(&mut self, progress: &Progress);
+}
+
+/// The stream of a logical slot.
+pub(crate) struct Logical(Option<Stream>);
+
+impl Logical {
+    /// Starts the stream of `slot` on `wire`, behind everything before `start`.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub(crate) async fn start(
+        settings: &Settings,
+        wire: Wire,
+        slot: String,
+        (start, binary): (Lsn, bool),
+    ) -> Result<Logical, Error> {
+        let pgoutput = PgoutputOptions {
+            publications: settings.publications.clone(),
+            binary,
+            streaming: settings.streaming,
+            origin_none: settings.origin == Origin::None,
+        };
+        let options = StreamOptions {
+            slot: Some(slot),
+            start,
+            what: What::Pgoutput(pgoutput),
+            status_interval: settings.wal_receiver_status_interval,
+            timeout: settings.wal_receiver_timeout,
+        };
+        Ok(Logical(Some(Stream::start(wire, options).await?)))
+    }
+}
+
+#[async_trait]
+impl MessageSource for Logical {
+    async fn run(
+        &mut self,
+        progress: &Progress,
+        heard: &Arc<Heard>,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        match &mut self.0 {
+            Some(stream) => Ok(stream.run(progress, heard, out, stop).await?),
+            None => Ok(()),
+        }
+    }
+
+    async fn finish(&mut self, progress: &Progress) {
+        if let Some(stream) = self.0.take() {
+            let _ = stream.finish(progress).await;
+        }
+    }
+}

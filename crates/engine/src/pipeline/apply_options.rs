@@ -1,0 +1,68 @@
+//! What the applier is told.
+
+use std::sync::Arc;
+
+use base::Lsn;
+use source::publication::{PublishedTable, TableName};
+
+use super::{Attempt, Ends};
+use crate::Binary;
+use crate::error::Error;
+
+impl Attempt<'_> {
+    pub(super) async fn apply_options(
+        &self,
+        ends: &Ends,
+        skip_lsn: Option<Lsn>,
+    ) -> Result<apply::Options, Error> {
+        let settings = self.settings;
+        let binary = self.binary(ends).await?;
+        Ok(apply::Options {
+            subscription: settings.subscription.clone(),
+            binary,
+            types: (binary && settings.binary == Binary::Auto)
+                .then(|| Arc::new(source_types(&ends.source.published))),
+            synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
+            batch_rows_max: settings.batch_rows_max,
+            batch_bytes_max: settings.batch_bytes_max,
+            // rule F3: a commit timestamp belongs to one source transaction.
+            keep_transactions: match settings.keep_commit_timestamps {
+                Some(keep) => keep,
+                None => ends.state.tracks_commit_timestamps().await?,
+            },
+            exact_only: settings.exact_only,
+            allow_triggers: settings.allow_triggers,
+            unconverted: unconverted(ends),
+            workers: settings.max_parallel_apply_workers_per_subscription,
+            commit_order: settings.commit_order,
+            streaming: settings.streaming,
+            copied_from: state::CopiedFrom::default(),
+            skip_lsn,
+            gate: Arc::clone(self.status.gate()),
+            prefetch: Some(apply::PrefetchOptions {
+                target: settings.target.clone(),
+                subscription: settings.subscription.clone(),
+                mode: settings.prefetch,
+                workers: settings.max_parallel_prefetch_workers_per_subscription,
+                binary,
+            }),
+        })
+    }
+}
+
+/// What binary is decided by.
+fn source_types(published: &[PublishedTable]) -> apply::SourceTypes {
+    let columns = |table: &PublishedTable| {
+        table.columns.iter().map(|column| (column.name.clone(), column.data_type.oid)).collect()
+    };
+    let key = |name: &TableName| (name.schema.clone(), name.name.clone());
+    published.iter().map(|table| (key(&table.name), columns(table))).collect()
+}
+
+/// Nothing is known of the bytes of either database, and so nothing may be
+/// converted; the first copy decides alike.
+fn unconverted(ends: &Ends) -> bool {
+    const UNKNOWN: &str = "SQL_ASCII";
+    let target = ends.state.session().parameter("server_encoding");
+    ends.source.wire.parameter("server_encoding") == Some(UNKNOWN) && target.as_deref() == Some(UNKNOWN)
+}

@@ -1,0 +1,184 @@
+//! The first copy: the slot, the snapshot that goes with it, and the rows; and what is left of it
+//! at a later start.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base::Lsn;
+use copy::CopyJob;
+use source::publication::{Generated, PublishedTable, TableName, TargetTable};
+use source::slot::{self, NewSlot};
+use state::TableKey;
+
+use super::{Attempt, Ends, Past};
+use crate::copied_table::CopiedTableRecord;
+use crate::error::Error;
+use crate::refusal::Refusal;
+use crate::source_end::{Exported, snapshot_wire};
+use crate::{Phase, SourceMode, refresh};
+
+impl Attempt<'_> {
+    /// Makes the slot and copies what its snapshot sees. Returns what was copied.
+    pub(super) async fn first_copy(&self, ends: &mut Ends) -> Result<Vec<TableName>, Error> {
+        let name = &self.settings.subscription;
+        // Before anything is left on the source: does every table fit?
+        let jobs = self.jobs(ends, |_| true)?;
+        let dbname = ends.source.identity.dbname.clone().unwrap_or_default();
+        let sysid = ends.source.identity.system_id.to_string();
+        let timeline = i64::from(ends.source.identity.timeline);
+        ends.state.create(&self.settings.publications, &sysid, timeline, &dbname).await?;
+        ends.state.keep_oids().await?;
+        if ends.row.is_some() {
+            // It may have been begun on another, of which nothing was kept.
+            ends.state.change_timeline(timeline, Lsn::INVALID).await?;
+        }
+        if ends.source.slot.is_some() {
+            // Ours, by the row just found: its creation was not finished.
+            slot::drop_slot(&ends.source.session, &name.slot()).await?;
+        }
+        let exported = self.make_slot(ends).await?;
+        let began = exported.since.lsn;
+        let tables: Vec<(String, String)> = ends
+            .source
+            .published
+            .iter()
+            .map(|table| (table.name.schema.clone(), table.name.name.clone()))
+            .collect();
+        ends.state.begin_at(began, &tables, self.settings.copy_data).await?;
+        let slot = match self.settings.followed_archive() {
+            None => format!("created replication slot \"{}\"", name.slot()),
+            Some(_) => "begins".to_owned(),
+        };
+        tracing::info!(subscription = %name, "{slot} at {began}, {} tables", tables.len());
+        let mut copied = Vec::new();
+        if self.settings.copy_data {
+            self.status.set_phase(Phase::Copying);
+            copied = self.copy(&exported, jobs, false).await?;
+        }
+        exported.close().await;
+        Ok(copied)
+    }
+
+    /// Makes the slot, and the snapshot that the first copy is taken under.
+    async fn make_slot(&self, ends: &Ends) -> Result<Exported, Error> {
+        if self.settings.source_mode == SourceMode::Wal {
+            return self.wal(ends).make_slot().await;
+        }
+        let name = &self.settings.subscription.slot();
+        let mut wire = snapshot_wire(self.settings).await?;
+        let new = NewSlot { name, temporary: false, snapshot: slot::Snapshot::Export, failover: false };
+        let made = slot::create_logical_slot(&mut wire, &new).await?;
+        Exported::of_slot(made, wire)
+    }
+
+    /// What is left of the first copy is made under a snapshot
+    /// of its own (rule C1). Tables that were added after it wait for the
+    /// stream; see [`crate::refresh`].
+    pub(super) async fn copy_unfinished(
+        &self,
+        ends: &Ends,
+        refused: &BTreeSet<TableKey>,
+    ) -> Result<Vec<TableName>, Error> {
+        if refresh::is_late(ends.row.as_ref()) {
+            return Ok(Vec::new());
+        }
+        let recorded = ends.state.copied_tables().await?;
+        let unfinished: Vec<TableName> = recorded
+            .iter()
+            .filter(|table| {
+                let key = (table.schema.clone(), table.table.clone());
+                !table.finished && table.replaced.is_none() && !refused.contains(&key)
+            })
+            .map(|table| TableName::new(&table.schema, &table.table))
+            .collect();
+        let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
+        let mut copied = Vec::new();
+        if !jobs.is_empty() {
+            let exported = self.late_snapshot(&ends.source.session, &ends.state).await?;
+            tracing::info!(subscription = %self.settings.subscription, "copying {} unfinished tables", jobs.len());
+            self.status.set_phase(Phase::Copying);
+            copied = self.copy(&exported, jobs, false).await?;
+            exported.close().await;
+        }
+        Ok(copied)
+    }
+
+    /// Has the target know that tables take part no longer which could not be decoded; see `wal_source::left_out`.
+    pub(super) async fn leave_out(&self, ends: &Ends, past: &mut Past) -> Result<(), Error> {
+        while let Some(refused) = past.refused.last() {
+            let table = TableKey::clone(&refused.published_as);
+            // Without a copy, nothing would say later that changes are missing.
+            ends.state.copy_again(std::slice::from_ref(&table), !self.settings.copy_data).await?;
+            tracing::warn!(
+                subscription = %self.settings.subscription,
+                "{refused}. Its changes are left out from here on, and it is copied again once it can be decoded"
+            );
+            past.refused_before.insert(table);
+            past.refused.pop();
+        }
+        Ok(())
+    }
+
+    /// Published tables that `wanted` chooses, matched with the target's.
+    fn jobs(&self, ends: &Ends, wanted: impl Fn(&PublishedTable) -> bool) -> Result<Vec<CopyJob>, Error> {
+        let (source, target) = (ends.source.wire.version(), ends.state.session().version());
+        let tables = ends.source.published.iter().filter(|table| wanted(table));
+        let job = |table: &PublishedTable| {
+            let found = ends.targets.get(&table.name);
+            if let Some(target) = found {
+                refuse_generated(table, target)?;
+            }
+            Ok(CopyJob::new(table.clone(), found, source, target)?)
+        };
+        tables.map(job).collect()
+    }
+
+    /// Copies tables under one snapshot; `joins_later`: while others stream.
+    /// Returns their names.
+    pub(crate) async fn copy(
+        &self,
+        exported: &Exported,
+        jobs: Vec<CopyJob>,
+        joins_later: bool,
+    ) -> Result<Vec<TableName>, Error> {
+        let settings = self.settings;
+        let copied = jobs.iter().map(|job| job.table().name.clone()).collect();
+        let oids = jobs.iter().map(|job| (job.table().name.clone(), job.table().oid)).collect();
+        let snapshot =
+            copy::Snapshot { name: exported.snapshot_name.clone(), consistent_point: exported.since.lsn };
+        let options = copy::Options {
+            connections: settings.max_sync_workers_per_subscription,
+            split_bytes: settings.copy_split_bytes,
+            synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
+            allow_triggers: settings.allow_triggers,
+            application_name: settings.subscription.application_name("copy"),
+        };
+        let attempt = copy::Attempt {
+            source: settings.source.clone(),
+            target: settings.target.clone(),
+            snapshot,
+            options,
+            progress: Arc::clone(self.status.copy()),
+            record: Arc::new(CopiedTableRecord {
+                subscription: settings.subscription.clone(),
+                joins_later,
+                snapshot: exported.since.snapshot.clone(),
+                oids,
+            }),
+        };
+        copy::copy_tables(attempt, jobs, self.stop).await?;
+        Ok(copied)
+    }
+}
+
+/// A published column that the target computes could be copied past, but none
+/// of its changes could be applied.
+pub(crate) fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> Result<(), Error> {
+    let computed = |name: &str| target.column(name).is_some_and(|found| found.generated != Generated::No);
+    match table.columns.iter().find(|column| computed(&column.name)) {
+        None => Ok(()),
+        Some(column) => {
+            Err(Error::refused(Refusal::Generated { table: table.name.clone(), column: column.name.clone() }))
+        }
+    }
+}

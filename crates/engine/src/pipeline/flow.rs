@@ -1,0 +1,238 @@
+//! Everything in motion: messages from the source to the applier, and what is watched beside them,
+//! until one of them ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apply::{Joins, Target};
+use base::{Lsn, Progress};
+use source::queue::queue;
+use source::stream::Heard;
+use state::{JoinedTables, State, TableKey};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use txn::Block;
+
+use super::beginning::furthest;
+use super::{Attempt, Ends, Past};
+use crate::error::{Error, Kind};
+use crate::message_source::{Logical, MessageSource};
+use crate::refresh::{Refreshing, StreamKind};
+use crate::refusal::Refusal;
+use crate::retry::Backoff;
+use crate::source_end::{FAREWELL, SourceEnd};
+use crate::spooling::Watched;
+use crate::wal_source::{self, Begun, Beside, WalSource};
+use crate::{Phase, SourceMode, Status, history};
+use tokio_util::task::AbortOnDropHandle;
+
+/// How often figures that the stages do not push are carried to the status.
+const STATUS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How long the applier may take to say why the target went, once the control session was lost.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+impl Attempt<'_> {
+    /// Attaches the target, starts the stream where it left off, and lets it
+    /// flow until something ends it.
+    pub(super) async fn stream(
+        &self,
+        mut ends: Ends,
+        joined: JoinedTables,
+        (backoff, past): (&mut Backoff, &Past),
+    ) -> Result<(), Error> {
+        let settings = self.settings;
+        // From here on a `skip` is noticed; what was said before is in the row.
+        let mut skip = self.status.skip_lsn();
+        skip.mark_unchanged();
+        let mut row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
+        let mut options = self.apply_options(&ends, row.skip_lsn.take()).await?;
+        if options.unconverted {
+            ends.source.wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
+        }
+        let binary = options.binary;
+        let restart = match settings.source_mode {
+            SourceMode::Logical => None,
+            SourceMode::Wal => Some(self.wal(&ends).restart()?),
+        };
+        options.copied_from = self.copied_from(&ends, restart.as_ref()).await?;
+        let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
+        let copied = furthest(&joined);
+        let takes_part: Vec<TableKey> = joined.keys().cloned().collect();
+        let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
+        self.status.set_backends(target.backends());
+        let reached = target.reached();
+        let Ends { source: SourceEnd { wire, session, .. }, state, .. } = &mut ends;
+        let start = history::start_position(wire, session, state, &row, (reached, copied)).await?;
+        let progress = Arc::new(Progress::starting_at(start));
+        self.tell_positions(&ends, restart.as_ref(), &progress).await?;
+        let tables = (takes_part.into_iter().collect(), past.refused_before.clone());
+        let decoding = self.decode_from(&ends, restart, (&progress, binary), tables).await?;
+        let (stream, beside) = self.messages(ends.source, (start, binary), decoding).await?;
+        let spool = Watched::open(settings.spool_dir(), self.status.spooling()).map_err(Kind::Spool)?;
+        self.status.set_phase(Phase::Streaming);
+        self.tell_start(start, binary);
+        backoff.reset();
+        let (blocks, inputs) = queue();
+        let (joins, join_requests) = apply::joins();
+        let stopping = CancellationToken::new();
+        let counters = Arc::clone(self.status.counters());
+        let applying = apply::apply(
+            target,
+            apply::Feed { blocks: inputs, joins: join_requests, spool: Box::new(spool) },
+            options,
+            Arc::clone(&progress),
+            counters,
+            stopping.clone(),
+        );
+        let flow = Flow {
+            stream,
+            beside,
+            applying: AbortOnDropHandle::new(tokio::spawn(applying)),
+            progress,
+            state: ends.state,
+            joins,
+            kind,
+        };
+        flow.run(self, blocks, stopping, skip).await
+    }
+
+    /// Starts what hands over messages from `start` on: the stream of a logical slot, or WAL that is
+    /// decoded here.
+    async fn messages(
+        &self,
+        source: SourceEnd,
+        (start, binary): (Lsn, bool),
+        decoding: Option<Begun>,
+    ) -> Result<(Box<dyn MessageSource>, Option<Beside>), Error> {
+        let SourceEnd { wire, identity, slot_name, session, .. } = source;
+        // Nothing more is asked through it.
+        drop(session);
+        let Some(begun) = decoding else {
+            let stream = Logical::start(self.settings, wire, slot_name, (start, binary)).await?;
+            return Ok((Box::new(stream), None));
+        };
+        let wire = (wire, (identity.system_id, identity.timeline));
+        let (stream, beside) =
+            WalSource::start(self.settings, self.status.decoded(), wire, slot_name, begun).await?;
+        Ok((Box::new(stream), Some(beside)))
+    }
+}
+
+/// Everything in motion.
+struct Flow {
+    stream: Box<dyn MessageSource>,
+    /// Of WAL that is decoded here.
+    beside: Option<Beside>,
+    applying: AbortOnDropHandle<Result<(), apply::Error>>,
+    progress: Arc<Progress>,
+    state: State,
+    joins: Joins,
+    kind: StreamKind,
+}
+
+impl Flow {
+    async fn run(
+        mut self,
+        attempt: &Attempt<'_>,
+        blocks: mpsc::Sender<Block>,
+        stopping: CancellationToken,
+        mut skip: watch::Receiver<Lsn>,
+    ) -> Result<(), Error> {
+        let heard = Arc::<Heard>::default();
+        let (asks, judge, followed, left) = match self.beside.take() {
+            Some(Beside { asks, judge, followed, left_slot }) => {
+                (Some(asks), Some(judge), followed, left_slot)
+            }
+            None => (None, None, None, None),
+        };
+        let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), (self.kind, judge));
+        let lost = self.state.session().ended();
+        tokio::select! {
+            ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
+                // The queue was refused: the applier has something to say.
+                ended?;
+                return Err(applier_end((&mut self.applying).await));
+            }
+            ended = &mut self.applying => return Err(applier_end(ended)),
+            failed = state::flush_continuously(&self.state, &self.progress) => {
+                let Err(error) = failed else { return Ok(()) };
+                return Err(self.reason(error.into()).await);
+            }
+            // Also while nothing is asked.
+            error = lost => return Err(self.reason(error.into()).await),
+            failed = wal_source::compare_catalogs(attempt.settings, attempt.status, asks) => {
+                let Err(error) = failed;
+                return Err(error);
+            }
+            failed = wal_source::watch_identity(attempt.settings, followed) => {
+                let Err(error) = failed;
+                return Err(error);
+            }
+            never = wal_source::drop_left_slot(attempt.settings, left, &self.progress) => match never {},
+            silence = attempt.status.target_silent() => return Err(Kind::Silent(silence).into()),
+            () = carry_figures(attempt.status, &heard) => {}
+            () = attempt.stop.cancelled() => {}
+            // A table needs another stream: the next attempt knows.
+            () = refreshing.run() => {}
+            // A transaction is to be skipped: the next attempt knows.
+            _ = skip.changed() => {}
+        }
+        self.stop(blocks, &stopping).await
+    }
+
+    /// In order: no more input, the batch in hand, its flush, the report.
+    async fn stop(mut self, blocks: mpsc::Sender<Block>, stopping: &CancellationToken) -> Result<(), Error> {
+        stopping.cancel();
+        drop(blocks);
+        if let Ok(Err(error)) = (&mut self.applying).await {
+            tracing::warn!("while stopping: {}", base::with_causes(&error));
+            return Ok(());
+        }
+        state::flush_now(&self.state, &self.progress).await?;
+        // The source may be gone; it will be told next time.
+        let _ = tokio::time::timeout(FAREWELL, self.stream.finish(&self.progress)).await;
+        Ok(())
+    }
+
+    /// A crash of the target ends all sessions, and only to who met the reason the server says it: mostly
+    /// who writes.
+    async fn reason(&mut self, lost: apply::Error) -> Error {
+        if lost.is_unexplained()
+            && let Ok(ended) = tokio::time::timeout(LAST_WORDS, &mut self.applying).await
+        {
+            return applier_end(ended);
+        }
+        lost.into()
+    }
+}
+
+fn applier_end(ended: Result<Result<(), apply::Error>, tokio::task::JoinError>) -> Error {
+    match ended {
+        Ok(Err(error)) => error.into(),
+        Ok(Ok(())) => Error::refused(Refusal::ApplierEnded),
+        Err(error) => Error::refused(Refusal::ApplierBroke(error.to_string())),
+    }
+}
+
+/// Carries figures to the status, for ever.
+async fn carry_figures(status: &Status, heard: &Heard) {
+    loop {
+        tokio::time::sleep(STATUS_INTERVAL).await;
+        if let Some(time) = heard.last_commit_time() {
+            status.note_received_commit(time);
+        }
+        let counters = status.counters();
+        if let Some((lsn, time)) = counters.last_part_handed() {
+            status.note_part_handed(lsn, time);
+        }
+        if let Some((lsn, time)) = counters.last_handed() {
+            status.note_handed(lsn, time);
+        }
+        counters.conflict_log.tell_rest(false);
+        if let Some(time) = counters.last_commit_time() {
+            status.note_applied_commit(time);
+        }
+        status.settle_consistency();
+    }
+}

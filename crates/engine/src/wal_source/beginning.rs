@@ -1,0 +1,337 @@
+//! Where decoding begins: the slot, the look at the catalogs, and what was kept of both.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use base::crash_phases::{self, Phase};
+use base::{Lsn, Progress};
+use catalog::{Catalog, Look};
+use client::{Replication, Wire};
+use output::TakesPart;
+use source::segments::Lineage;
+use source::slot::{self, SlotState};
+use source::stream::{RestartLsn, Stream, StreamOptions, What};
+use state::TableKey;
+use tokio::sync::mpsc;
+
+use super::Context;
+use super::archive::{self, Archive, Growing, WAITS_BETWEEN_WARNINGS};
+use super::decoding::{Ask, Decoding, Wanted};
+use super::left_out::Judge;
+use super::restart::Restart;
+use super::shipping::{Carrier, Shipping};
+use crate::SourceMode;
+use crate::error::{Error, Kind};
+use crate::refusal::Refusal;
+use crate::source_end::{
+    Exported, Holder, LOOK_WAIT_MAX, SOURCE_SETTINGS, end_of_flushed, flush, snapshot_session,
+};
+
+/// Decoding that is about to go on.
+pub(crate) struct Begun {
+    pub(super) decoding: Decoding,
+    pub(super) asks: mpsc::Sender<Ask>,
+    pub(super) judge: Judge,
+    pub(super) lineage: Lineage,
+    pub(super) from: Supply,
+}
+
+/// Where its WAL is.
+pub(super) enum Supply {
+    Stream,
+    /// What must come before the stream.
+    ArchiveThenStream(Archive),
+    /// And what is left of a slot: see [`super::Beside::left_slot`].
+    Archive(Growing, Option<(String, Lsn)>),
+}
+
+impl Context<'_> {
+    /// Begins what ships WAL from `from` on for a survey, behind the catalogs that were `kept`.
+    pub(crate) async fn ship_for_survey(
+        &self,
+        kept: &Restart,
+        from: Lsn,
+        segment_size: u64,
+    ) -> Result<Shipping, Error> {
+        let carrier = match self.followed_archive(kept.lsn()).await? {
+            Some(archive) => Carrier::Archive(Growing { from, last: kept.lsn(), ..archive }),
+            None => {
+                let settings = self.settings;
+                let role = settings.subscription.application_name("survey");
+                let wire =
+                    Wire::connect(&settings.source, &role, Replication::Database, &SOURCE_SETTINGS).await?;
+                let options = StreamOptions {
+                    slot: None,
+                    start: from,
+                    what: What::Wal {
+                        lineage: self.source.lineage(segment_size),
+                        restart_lsn: Arc::<RestartLsn>::default(),
+                    },
+                    status_interval: settings.wal_receiver_status_interval,
+                    timeout: settings.wal_receiver_timeout,
+                };
+                Carrier::Stream(Box::new(Stream::start(wire, options).await?))
+            }
+        };
+        Ok(Shipping::new(carrier, from, None))
+    }
+
+    /// Whether WAL that the slot has lost is to be had elsewhere.
+    pub(crate) fn has_archive(&self) -> bool {
+        self.settings.source_mode == SourceMode::Wal && self.settings.wal_archive.is_some()
+    }
+
+    /// Whether the source is another than the one whose slot it was: a standby that has taken its place need not have one.
+    fn has_failed_over(&self, restart: &Restart) -> bool {
+        restart.timeline != self.source.identity.timeline
+    }
+
+    /// Whether a slot that is not there may be made anew.
+    pub(crate) fn can_do_without_slot(&self) -> bool {
+        let failed_over = || {
+            let restart = Restart::open(&self.settings.restart_file());
+            restart.is_ok_and(|restart| self.has_failed_over(&restart))
+        };
+        self.has_archive() || self.settings.source_mode == SourceMode::Wal && failed_over()
+    }
+
+    /// The slot as it is; one that is gone or of no use is made anew where what it has lost is to be had elsewhere, or may
+    /// still be there.
+    pub(crate) async fn slot_to_stream_from(
+        &self,
+        restart: Option<&Restart>,
+    ) -> Result<Option<SlotState>, Error> {
+        let name = &self.source.slot_name;
+        let found = slot::slot_state(&self.source.session, name).await?;
+        if let Some(restart) = restart
+            && let Some(archive) = self.followed_archive(restart.lsn()).await?
+        {
+            archive.check()?;
+            return Ok(found);
+        }
+        let Some(restart) = restart else { return Ok(found) };
+        let is_of_use = found.as_ref().is_some_and(|slot| !slot.is_lost());
+        if is_of_use || !self.has_archive() && !self.has_failed_over(restart) {
+            return Ok(found);
+        }
+        if found.is_some() {
+            slot::drop_slot(&self.source.session, name).await?;
+        }
+        let kept = slot::create_physical_slot(&self.source.session, name).await?;
+        let (segment_size, _) = self.sizes().await?;
+        if restart.lsn().as_u64() / segment_size < kept.as_u64() / segment_size
+            && let Some(dir) = &self.settings.wal_archive
+            && let Err(error) = archive::check(dir, &self.source.lineage(segment_size), restart.lsn())
+        {
+            // One that nobody can use would only keep WAL.
+            slot::drop_slot(&self.source.session, name).await?;
+            return Err(error);
+        }
+        tracing::warn!("made replication slot \"{name}\" anew, which keeps WAL from {kept} on");
+        Ok(slot::slot_state(&self.source.session, name).await?)
+    }
+
+    /// Makes the slot, if one is needed, and the snapshot that the first copy is taken under.
+    pub(crate) async fn make_slot(&self) -> Result<Exported, Error> {
+        let name = &self.settings.subscription.slot();
+        if self.settings.followed_archive().is_some() {
+            let redo = self.archived_redo().await?;
+            return self.look_at_catalogs(name, redo).await;
+        }
+        let redo = slot::create_physical_slot(&self.source.session, name).await?;
+        let made = self.look_at_catalogs(name, redo).await;
+        if made.is_err() {
+            // It would keep WAL for ever.
+            slot::drop_slot(&self.source.session, name).await?;
+        }
+        made
+    }
+
+    /// Looks at the catalogs, and keeps what they are for the decoding from the slot that was made at `redo`.
+    async fn look_at_catalogs(&self, slot: &str, redo: Lsn) -> Result<Exported, Error> {
+        let _look = crash_phases::inside(Phase::Look);
+        let session = snapshot_session(self.settings).await?;
+        let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
+        self.status.set_looking(true);
+        let looked = Catalog::look_and_export(&session, &look).await;
+        self.status.set_looking(false);
+        let (catalog, snapshot_name) = looked.map_err(output::Error::from)?;
+        // What a crash of the source would take back must not be taken for seen: its ids are given out again.
+        flush(&self.source.session).await?;
+        let seen = end_of_flushed(&self.source.session).await?;
+        super::wait_for_standbys(self.settings, self.status, &self.source.session, seen).await?;
+        // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
+        // flushed before; what it sees and lies there is known by its id.
+        let consistent_point = self.source.identity.xlogpos.min(catalog.looked());
+        let wanted = self.wanted((consistent_point, false), TakesPart::default()).await?;
+        wanted.refuse(&catalog, &self.source.published)?;
+        let timeline = self.source.identity.timeline;
+        let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, seen, catalog };
+        restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
+        // An archive is told already while rows are copied.
+        self.status.decoded().begins(timeline, wanted.segment_size);
+        self.status.decoded().needs_from(restart.lsn());
+        let (since, holder) = (consistent_point.into(), Holder::Session(Box::new(session)));
+        Ok(Exported { snapshot_name, since, holder })
+    }
+
+    /// What was kept, if it is of the WAL that the source has: of its timeline, or of one that it has left since (rule W3).
+    pub(crate) fn restart(&self) -> Result<Restart, Error> {
+        let mut restart = Restart::open(&self.settings.restart_file())?;
+        if self.has_failed_over(&restart) {
+            let (before, now) = (restart.timeline, self.source.identity.timeline);
+            let fork = self.source.left_at(before);
+            let Some(fork) = fork.filter(|fork| restart.is_within(*fork)) else {
+                let kept = restart.lsn();
+                return Err(Error::refused(Refusal::OtherTimeline { before, now, fork, kept }));
+            };
+            restart.confirmed = restart.confirmed.min(fork);
+        }
+        Ok(restart)
+    }
+
+    /// Where a checkpoint of the source began whose segment is in the archive that is followed. It is waited for: an archive
+    /// may have only full segments, or have been begun after the latest checkpoint.
+    pub(crate) async fn archived_redo(&self) -> Result<Lsn, Error> {
+        let mut redo = slot::latest_redo(&self.source.session).await?;
+        let mut waited = 0_u32;
+        while let Some(archive) = self.followed_archive(redo).await? {
+            let Err(error) = archive.check() else { break };
+            let Kind::Archive(missing) = error.kind() else { return Err(error) };
+            if !missing.is_missing() && !missing.is_none() {
+                return Err(error);
+            }
+            self.status.decoded().awaits(Some(missing.to_string()));
+            if waited.is_multiple_of(WAITS_BETWEEN_WARNINGS) {
+                tracing::warn!(
+                    subscription = %self.settings.subscription,
+                    "{}; it is waited for, as the first copy begins at a checkpoint that the archive has: CHECKPOINT on the source \
+                     if the archive was begun later, and SELECT pg_switch_wal() if it has only full segments",
+                    base::with_causes(&error)
+                );
+            }
+            waited += 1;
+            tokio::time::sleep(archive::POLL).await;
+            if archive.begins_behind(redo) {
+                redo = slot::latest_redo(&self.source.session).await?;
+            }
+        }
+        self.status.decoded().awaits(None);
+        Ok(redo)
+    }
+
+    /// The archive that is followed from `lsn` on, if one is instead of a stream.
+    pub(crate) async fn followed_archive(&self, lsn: Lsn) -> Result<Option<Growing>, Error> {
+        let Some(dir) = self.settings.followed_archive().map(Path::to_owned) else { return Ok(None) };
+        let (segment_size, _) = self.sizes().await?;
+        let (system_id, lineage) = (self.source.identity.system_id, self.source.lineage(segment_size));
+        let (patience, figures) = (self.settings.wal_receiver_timeout, Arc::clone(self.status.decoded()));
+        Ok(Some(Growing { dir, system_id, lineage, from: lsn, last: lsn, patience, figures }))
+    }
+
+    /// Goes on decoding where it was; `reserved` is from where on the slot keeps WAL. The tables are those that take part, and
+    /// those that could not be decoded before.
+    pub(crate) async fn decoding(
+        &self,
+        restart: Restart,
+        reserved: Option<Lsn>,
+        progress: &Arc<Progress>,
+        binary: bool,
+        (takes_part, refused_before): (TakesPart, BTreeSet<TableKey>),
+    ) -> Result<Begun, Error> {
+        let wanted = self.wanted((progress.snapshot().applied, binary), takes_part.clone()).await?;
+        let segment = |lsn: Lsn| lsn.as_u64() / wanted.segment_size;
+        let (has_slot, reserved) = (reserved.is_some(), reserved.unwrap_or(Lsn::INVALID));
+        let followed = self.followed_archive(restart.lsn()).await?;
+        let is_removed = followed.is_none() && segment(restart.lsn()) < segment(reserved);
+        let may_be_there = self.has_archive() || self.has_failed_over(&restart);
+        if restart.slot != self.source.slot_name || is_removed && !may_be_there {
+            let why = format!(
+                "it is of slot \"{}\" at {}, and slot \"{}\" keeps WAL from {reserved} on",
+                restart.slot,
+                restart.lsn(),
+                self.source.slot_name
+            );
+            return Err(Error::refused(Refusal::NoRestart { path: self.settings.restart_file(), why }));
+        }
+        let options = wanted.options(&restart.catalog)?;
+        let ((asks, asked), restart_lsn) = (mpsc::channel(1), Arc::<RestartLsn>::default());
+        let judge = Judge { asks: asks.clone(), takes_part, options, refused_before };
+        if is_removed {
+            // Never back to where the slot has nothing.
+            restart_lsn.advance(reserved);
+        }
+        let timeline = self.source.identity.timeline;
+        let restart = Restart { timeline, ..restart };
+        let name = &self.settings.subscription;
+        let place = match &followed {
+            Some(archive) => archive.dir.display().to_string(),
+            None => match self.settings.source.address() {
+                // Of several hosts, any may be connected to, and not all need be the same server.
+                several if several.contains(',') => format!("{several} of {name}"),
+                one => one,
+            },
+        };
+        // Who waits for other standbys reads another part of the same WAL.
+        let place = [&[place], self.settings.synchronized_standby_slots.as_slice()].concat().join(" behind ");
+        let figures = self.status.decoded();
+        figures.begins(timeline, wanted.segment_size);
+        figures.needs_from(restart.lsn());
+        let sharing =
+            self.passes.sharing(name, (place, self.source.identity.system_id, timeline), figures).await;
+        let decoding = Decoding::new(restart, restart_lsn, Arc::clone(progress), asked, sharing, &wanted)?;
+        let lost = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
+            let until = Lsn::new(segment(reserved) * wanted.segment_size);
+            let figures = Arc::clone(self.status.decoded());
+            Archive {
+                dir,
+                lineage: self.source.lineage(wanted.segment_size),
+                from: decoding.position(),
+                until,
+                figures,
+            }
+        });
+        let from = match (followed, lost) {
+            (Some(archive), _) => {
+                let left = has_slot.then(|| (self.source.slot_name.clone(), self.source.identity.xlogpos));
+                Supply::Archive(Growing { from: decoding.position(), ..archive }, left)
+            }
+            (None, Some(lost)) => Supply::ArchiveThenStream(lost),
+            (None, None) => Supply::Stream,
+        };
+        Ok(Begun { decoding, asks, judge, lineage: self.source.lineage(wanted.segment_size), from })
+    }
+
+    /// `wal_segment_size` and `logical_decoding_work_mem`.
+    async fn sizes(&self) -> Result<(u64, u64), Error> {
+        const SIZES: &str = "SELECT pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_segment_size')), \
+                                    pg_catalog.pg_size_bytes(pg_catalog.current_setting('logical_decoding_work_mem'))";
+        let row = self
+            .source
+            .session
+            .query_one(SIZES, &[])
+            .await
+            .map_err(|error| self.source.session.error(error))?;
+        let size = |at: usize| row.get::<_, i64>(at).cast_unsigned();
+        Ok((size(0), size(1)))
+    }
+
+    pub(crate) async fn wanted(
+        &self,
+        (start, binary): (Lsn, bool),
+        takes_part: TakesPart,
+    ) -> Result<Wanted<'_>, Error> {
+        let (segment_size, work_mem_bytes) = self.sizes().await?;
+        Ok(Wanted {
+            settings: self.settings,
+            version: self.source.wire.version(),
+            binary,
+            start,
+            segment_size,
+            work_mem_bytes: usize::try_from(work_mem_bytes).unwrap_or(usize::MAX),
+            takes_part,
+            spooling: self.status.spooling(),
+        })
+    }
+}

@@ -1,0 +1,323 @@
+//! WAL that comes as it stands, and is decoded here: alone at first, then in a pass with others.
+//!
+//! | what comes | slot |
+//! | --- | --- |
+//! | a walsender's stream | physical, moved by the stream, or by SQL while a pass decodes |
+//! | first what the slot has lost, from an archive; then the stream | as above |
+//! | an archive alone, `wal_stream = off` | none |
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use base::{Lsn, Progress};
+use client::{Replication, Session, Wire};
+use source::queue::queue;
+use source::slot;
+use source::stream::{Heard, RestartLsn, Stream, StreamOptions, What};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use txn::Block;
+
+use super::archive::{Archive, Growing};
+use super::beginning::{Begun, Supply};
+use super::decoding::{Ask, Decoding};
+use super::left_out::Judge;
+use super::pass::{self, MemberLinks, SharingStep, Starting, Streams};
+use super::shipping::{Carrier, Shipping};
+use super::wait_for_standbys::{Standbys, behind_standbys};
+use crate::Settings;
+use crate::error::{Error, Kind, broke};
+use crate::message_source::MessageSource;
+use crate::source_end::{FAREWELL, SOURCE_SETTINGS};
+use crate::status::Decoded;
+use tokio_util::task::AbortOnDropHandle;
+
+/// How often a slot is moved that no walsender uses.
+const MOVE_SLOT: Duration = Duration::from_secs(5);
+/// How often it is touched where there is nothing to move.
+const TOUCH_SLOT: Duration = Duration::from_secs(30);
+
+/// Decodes WAL into messages of pgoutput.
+pub(crate) struct WalSource {
+    begin: Arc<Begin>,
+    /// Where the stream begins.
+    start: Lsn,
+    /// `None` until it is begun, and while a shared pass reads for this one.
+    shipping: Option<Shipping>,
+    /// What comes before the stream, and its connection.
+    archive: Option<(Archive, Wire)>,
+    /// `None` once it has begun.
+    decoding: Option<Decoding>,
+}
+
+/// What the pipeline asks of WAL that is decoded here, beside taking its messages.
+pub(crate) struct Beside {
+    /// Where decoding is asked for its catalogs.
+    pub(crate) asks: mpsc::Sender<Ask>,
+    /// The same for tables that are to join.
+    pub(crate) judge: Judge,
+    /// Of which system and timeline the archive is that is followed instead of a stream.
+    pub(crate) followed: Option<(u64, u32)>,
+    /// The slot that a stream was read from before the archive was followed instead. It is not
+    /// needed any more once everything up to there has come from the archive.
+    pub(crate) left_slot: Option<(String, Lsn)>,
+}
+
+/// What streams are begun with.
+struct Begin {
+    settings: Arc<Settings>,
+    options: StreamOptions,
+    /// What is followed instead of a stream.
+    archive: Option<Growing>,
+    /// Who must have WAL before it is decoded.
+    standbys: Option<Standbys>,
+}
+
+#[async_trait]
+impl MessageSource for WalSource {
+    async fn run(
+        &mut self,
+        progress: &Progress,
+        heard: &Arc<Heard>,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        let Some(mut decoding) = self.decoding.take() else {
+            return self.receive(progress, heard, out, stop).await;
+        };
+        loop {
+            let (alone, step) = match self.decode_alone(decoding, progress, heard, out, stop).await? {
+                Some(ready) => ready,
+                None => return Ok(()),
+            };
+            // The slot must be free to be moved.
+            let _ = tokio::time::timeout(FAREWELL, self.finish(progress)).await;
+            let streams: Arc<dyn Streams> = Arc::<Begin>::clone(&self.begin);
+            let (restart_lsn, links) = (alone.restart_lsn(), MemberLinks { out, heard, streams: &streams });
+            tokio::select! {
+                back = decode_with_others(alone, step, &links) => match back? {
+                    Some(back) => decoding = back,
+                    None => return Ok(()),
+                },
+                lost = self.begin.move_slot(&restart_lsn) => {
+                    let Err(error) = lost;
+                    return Err(error);
+                }
+                () = stop.cancelled() => return Ok(()),
+            }
+            self.start = decoding.position();
+            let options = self.begin.options_at(self.start);
+            self.shipping = Some(self.begin.ship("stream", options, decoding.last_record()).await?);
+        }
+    }
+
+    async fn finish(&mut self, progress: &Progress) {
+        if let Some(shipping) = self.shipping.take() {
+            shipping.finish(progress).await;
+        }
+    }
+}
+
+impl WalSource {
+    /// Begins what ships, on `wire` to `source`, which is a system identifier and a timeline; and what
+    /// is asked beside it.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub(crate) async fn start(
+        settings: &Arc<Settings>,
+        figures: &Arc<Decoded>,
+        (wire, source): (Wire, (u64, u32)),
+        slot: String,
+        begun: Begun,
+    ) -> Result<(WalSource, Beside), Error> {
+        let Begun { decoding, asks, judge, lineage, from } = begun;
+        let start = match &from {
+            Supply::ArchiveThenStream(archive) => archive.until,
+            Supply::Stream | Supply::Archive(..) => decoding.position(),
+        };
+        let mut options = StreamOptions {
+            slot: Some(slot),
+            start,
+            what: What::Wal { lineage, restart_lsn: decoding.restart_lsn() },
+            status_interval: settings.wal_receiver_status_interval,
+            timeout: settings.wal_receiver_timeout,
+        };
+        let (mut lost, mut followed, mut left_slot) = (None, None, None);
+        let carrier = match from {
+            Supply::Stream => {
+                let stream = Stream::start(wire, options.clone()).await?;
+                Some(Carrier::Stream(Box::new(stream)))
+            }
+            // Nobody would answer the walsender meanwhile.
+            Supply::ArchiveThenStream(archive) => {
+                lost = Some((archive, wire));
+                None
+            }
+            Supply::Archive(archive, left) => {
+                wire.close().await;
+                options.slot = None;
+                (followed, left_slot) = (Some(archive.clone()), left);
+                Some(Carrier::Archive(archive))
+            }
+        };
+        let is_waited_for = !settings.synchronized_standby_slots.is_empty();
+        let standbys = is_waited_for.then(|| Standbys::new(settings, figures, source));
+        let identity = |archive: &Growing| (archive.system_id, archive.lineage.timeline);
+        let beside = Beside { asks, judge, followed: followed.as_ref().map(identity), left_slot };
+        let begin = Begin { settings: Arc::clone(settings), options, archive: followed, standbys };
+        let shipping = carrier.map(|carrier| begin.shipping(carrier, start));
+        let decoding = Some(decoding);
+        let own = WalSource { begin: Arc::new(begin), start, shipping, archive: lost, decoding };
+        Ok((own, beside))
+    }
+
+    /// Decodes what comes through this one's own slot; what it gives back may decode together with others.
+    async fn decode_alone(
+        &mut self,
+        decoding: Decoding,
+        progress: &Progress,
+        heard: &Arc<Heard>,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<Option<(Decoding, SharingStep)>, Error> {
+        let (blocks, wal) = queue();
+        let running = tokio::spawn(decoding.run(wal, out.clone(), Arc::clone(heard)));
+        let mut decoding = AbortOnDropHandle::new(running);
+        tokio::select! {
+            ended = self.receive(progress, heard, &blocks, stop) => ended?,
+            ended = &mut decoding => return ended.unwrap_or_else(|error| Err(broke(&error))),
+        }
+        // It takes no more, perhaps because it goes on with others, or is to.
+        drop(blocks);
+        let ended = (&mut decoding).await.unwrap_or_else(|error| Err(broke(&error)))?;
+        Ok(ended.filter(|_| !stop.is_cancelled()))
+    }
+
+    /// What comes as it comes: first from the archive, if need be.
+    async fn receive(
+        &mut self,
+        progress: &Progress,
+        heard: &Arc<Heard>,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        if let Some((archive, wire)) = self.archive.take() {
+            let from = archive.from;
+            behind_standbys(self.begin.standbys.as_ref(), from, out, stop, |out| async move {
+                archive.run(&out, stop).await
+            })
+            .await?;
+            if stop.is_cancelled() || out.is_closed() {
+                return Ok(());
+            }
+            let stream = Stream::start(wire, self.begin.options_at(self.start)).await?;
+            self.shipping = Some(self.begin.shipping(Carrier::Stream(Box::new(stream)), self.start));
+        }
+        match &mut self.shipping {
+            Some(shipping) => shipping.run(progress, heard, out, stop).await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl Begin {
+    fn options_at(&self, start: Lsn) -> StreamOptions {
+        StreamOptions { start, ..self.options.clone() }
+    }
+
+    /// Begins what ships from `options.start` on, behind the record at `last`; `role` names its connection, if it needs one.
+    async fn ship(&self, role: &str, options: StreamOptions, last: Lsn) -> Result<Shipping, Error> {
+        let from = options.start;
+        if let Some(archive) = &self.archive {
+            let archive = Growing { from, last, ..archive.clone() };
+            return Ok(self.shipping(Carrier::Archive(archive), from));
+        }
+        let name = self.settings.subscription.application_name(role);
+        let wire = Wire::connect(&self.settings.source, &name, Replication::Database, &SOURCE_SETTINGS);
+        let stream = Stream::start(wire.await?, options).await?;
+        Ok(self.shipping(Carrier::Stream(Box::new(stream)), from))
+    }
+
+    fn shipping(&self, carrier: Carrier, from: Lsn) -> Shipping {
+        Shipping::new(carrier, from, self.standbys.clone())
+    }
+
+    /// Moves the slot, which no walsender of this one does any more. A server gives up slots that stay as they are for too
+    /// long, so it is touched also where there is nothing to move.
+    ///
+    /// # Errors
+    /// It is gone or lost.
+    async fn move_slot(&self, restart_lsn: &RestartLsn) -> Result<Infallible, Error> {
+        let Some(slot) = &self.options.slot else { return std::future::pending().await };
+        let mut session = None;
+        let (mut moved, mut at) = (Lsn::INVALID, Instant::now());
+        loop {
+            tokio::time::sleep(MOVE_SLOT).await;
+            let lsn = restart_lsn.lsn();
+            if lsn == moved && at.elapsed() < TOUCH_SLOT {
+                continue;
+            }
+            match self.move_slot_to(&mut session, slot, lsn).await {
+                Ok(true) => (moved, at) = (lsn, Instant::now()),
+                Ok(false) => {}
+                Err(error) if error.is_refused() || matches!(error.kind(), Kind::Pass(_)) => {
+                    return Err(error);
+                }
+                // The stream will tell, if it lasts.
+                Err(error) => {
+                    tracing::warn!("{}; it is tried again", base::with_causes(&error));
+                    session = None;
+                }
+            }
+        }
+    }
+
+    async fn move_slot_to(&self, session: &mut Option<Session>, slot: &str, lsn: Lsn) -> Result<bool, Error> {
+        let session = match session {
+            Some(session) => session,
+            None => {
+                let name = self.settings.subscription.application_name("slot");
+                session.insert(client::connect(&self.settings.source, &name, &SOURCE_SETTINGS).await?)
+            }
+        };
+        // The next attempt says what becomes of that: the source may have failed over meanwhile.
+        let of_no_use = |what: &str| Error::from(Kind::Pass(format!("replication slot \"{slot}\" {what}")));
+        let found =
+            slot::slot_state(session, slot).await?.ok_or_else(|| of_no_use("does not exist any more"))?;
+        if found.is_lost() {
+            return Err(of_no_use("has lost WAL"));
+        }
+        Ok(slot::advance_physical_slot(session, slot, lsn).await?)
+    }
+}
+
+impl Streams for Begin {
+    fn start(&self, at: Lsn, last: Lsn) -> Starting {
+        let (settings, archive) = (Arc::clone(&self.settings), self.archive.clone());
+        let begin =
+            Begin { settings, options: self.options_at(at), archive, standbys: self.standbys.clone() };
+        Box::pin(async move {
+            let mut options = StreamOptions { slot: None, ..begin.options.clone() };
+            if let What::Wal { restart_lsn, .. } = &mut options.what {
+                // The slot is its own affair.
+                *restart_lsn = Arc::default();
+            }
+            begin.ship("pass", options, last).await
+        })
+    }
+}
+
+async fn decode_with_others(
+    decoding: Decoding,
+    step: SharingStep,
+    links: &MemberLinks<'_>,
+) -> Result<Option<Decoding>, Error> {
+    match step {
+        SharingStep::Alone => Ok(Some(decoding)),
+        SharingStep::Join(commands) => pass::take_part(commands, decoding, links).await,
+        SharingStep::Found(commands) => pass::found(commands, decoding, links).await,
+    }
+}

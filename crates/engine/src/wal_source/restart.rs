@@ -1,0 +1,151 @@
+//! What is kept of a source that ships WAL, so that a start can go on decoding: a file.
+//!
+//! It holds the catalogs at one place in the WAL, and is replaced whole. When it may be replaced is
+//! `decoding`'s to say.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use base::Lsn;
+use catalog::Catalog;
+
+use crate::error::{Error, Kind};
+use crate::refusal::Refusal;
+
+static SAVING: Mutex<()> = Mutex::new(());
+
+const MAGIC: &[u8; 16] = b"pgsluice source\n";
+const VERSION: u32 = 2;
+/// Without [`Restart::seen`].
+const VERSION_UNSEEN: u32 = 1;
+/// Magic, version, timeline, confirmed position, what was seen, length of the slot's name.
+const HEADER: usize = 16 + 4 + 4 + 8 + 8 + 4;
+
+/// What is kept of a source that ships WAL.
+#[derive(Debug, Clone)]
+pub(crate) struct Restart {
+    /// The slot that keeps the WAL.
+    pub(crate) slot: String,
+    /// The source's timeline at that time.
+    pub(crate) timeline: u32,
+    /// Everything up to here was durable on the target.
+    pub(crate) confirmed: Lsn,
+    /// What the look at the catalogs saw, and the first copy with it, had committed before.
+    pub(crate) seen: Lsn,
+    /// The catalogs where reading begins.
+    pub(crate) catalog: Catalog,
+}
+
+impl Restart {
+    /// Writes it to a file, which holds either what it held or all of this, whenever the machine goes down.
+    pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
+        // One that was begun by an attempt that has ended must not come after the next one's.
+        let _one = SAVING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = Vec::from(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&self.timeline.to_le_bytes());
+        bytes.extend_from_slice(&self.confirmed.as_u64().to_le_bytes());
+        bytes.extend_from_slice(&self.seen.as_u64().to_le_bytes());
+        bytes.extend_from_slice(&u32::try_from(self.slot.len()).unwrap_or(0).to_le_bytes());
+        bytes.extend_from_slice(self.slot.as_bytes());
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes.extend_from_slice(&self.catalog.to_bytes());
+        catalog::replace_file(path, &bytes)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged: nothing can take its place.
+    pub(crate) fn open(path: &Path) -> Result<Restart, Error> {
+        let refused = |why: String| Error::refused(Refusal::NoRestart { path: path.to_owned(), why });
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(refused("there is no such file".to_owned()));
+            }
+            Err(error) => {
+                return Err(Kind::Spool(io::Error::other(format!("{}: {error}", path.display()))).into());
+            }
+        };
+        let header = Header::read(&bytes).map_err(refused)?;
+        let Header { slot, timeline, confirmed, seen, catalog } = header;
+        let catalog = Catalog::from_bytes(catalog).map_err(|error| refused(error.to_string()))?;
+        Ok(Restart { slot, timeline, confirmed, seen, catalog })
+    }
+
+    /// Whether nothing is in it of WAL from `fork` on.
+    pub(crate) fn is_within(&self, fork: Lsn) -> bool {
+        let last = self.catalog.last();
+        // `<`: the last record begins there, and what a source writes that went on from there does, too.
+        let is_read_before = if last.is_valid() { last < fork } else { self.catalog.start() <= fork };
+        is_read_before && (self.catalog.is_past_look() || self.seen <= fork)
+    }
+
+    /// Before where the first copy's snapshot may have seen one commit and not an earlier one. An older version kept no such
+    /// place; then it is before where WAL ends now, at `wal_end`.
+    pub(crate) fn may_have_seen(&self, wal_end: Lsn) -> Option<Lsn> {
+        let seen = if self.seen.as_u64() == u64::MAX { wal_end } else { self.seen };
+        (!self.catalog.is_past_look()).then_some(seen)
+    }
+
+    /// From where on WAL is needed.
+    pub(crate) fn lsn(&self) -> Lsn {
+        last_record(&self.catalog)
+    }
+}
+
+/// What stands before the catalogs in the file, and their bytes.
+struct Header<'b> {
+    slot: String,
+    timeline: u32,
+    confirmed: Lsn,
+    seen: Lsn,
+    catalog: &'b [u8],
+}
+
+impl Header<'_> {
+    /// Or why there is none.
+    fn read(bytes: &[u8]) -> Result<Header<'_>, String> {
+        let version = bytes.strip_prefix(MAGIC).and_then(|rest| rest.first_chunk());
+        match version.map(|bytes| u32::from_le_bytes(*bytes)) {
+            Some(version @ (VERSION | VERSION_UNSEEN)) => {
+                Header::read_version(bytes, version).ok_or_else(|| "it is damaged".to_owned())
+            }
+            Some(version) => Err(format!(
+                "its version is {version}, or it is damaged; this pgsluice reads versions {VERSION_UNSEEN} to {VERSION}"
+            )),
+            None => Err("it is damaged".to_owned()),
+        }
+    }
+
+    fn read_version(bytes: &[u8], version: u32) -> Option<Header<'_>> {
+        const SEEN: usize = 8;
+        let size = if version == VERSION_UNSEEN { HEADER - SEEN } else { HEADER };
+        let (header, rest) = bytes.split_at_checked(size)?;
+        let number = |at: usize| Some(u32::from_le_bytes(*header.get(at..)?.first_chunk()?));
+        let position = |at: usize| Some(Lsn::new(u64::from_le_bytes(*header.get(at..)?.first_chunk()?)));
+        let (slot, rest) = rest.split_at_checked(usize::try_from(number(size - 4)?).ok()?)?;
+        let (checksum, catalog) = rest.split_first_chunk()?;
+        let sealed = &bytes[..size + slot.len()];
+        if crc32c::crc32c(sealed) != u32::from_le_bytes(*checksum) {
+            return None;
+        }
+        Some(Header {
+            slot: String::from_utf8(slot.to_vec()).ok()?,
+            timeline: number(20)?,
+            confirmed: position(24)?,
+            // Where it is not known, it may have been anything.
+            seen: if version == VERSION_UNSEEN { Lsn::new(u64::MAX) } else { position(32)? },
+            catalog,
+        })
+    }
+}
+
+/// The last record that was read, or where reading begins.
+pub(crate) fn last_record(catalog: &Catalog) -> Lsn {
+    let last = catalog.last();
+    if last.is_valid() { last } else { catalog.start() }
+}

@@ -1,0 +1,283 @@
+//! WAL is decoded only once the standbys have it that may take the source's place (rule W3).
+//!
+//! ```text
+//!   stream or archive --blocks--> behind_standbys --blocks--> decoding
+//!                                  ^ restart_lsn of the standbys' slots, asked while something waits
+//! ```
+//! A source shows its WAL as soon as it has flushed it. What of that was applied, and was never received by the standby that
+//! is promoted, is on the target for good, and its source never had it: that failover cannot be followed. So what comes waits
+//! here for the slots that `synchronized_standby_slots` names, as a walsender of 17 lets its logical slots wait for those of
+//! the server's setting of that name. A physical slot stands where its standby said that it has flushed. The first copy waits
+//! likewise, until they have all that its snapshot sees.
+//!
+//! A slot that is not there, or that nobody uses, holds everything up; it is told which, and that is all that can be done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Lsn;
+use client::Session;
+use source::queue::queue;
+use source::slot::{self, SlotState};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use txn::{Block, Input};
+
+use super::identity;
+use crate::Settings;
+use crate::error::{Error, Kind};
+use crate::source_end::SOURCE_SETTINGS;
+use crate::status::Decoded;
+
+/// How often slots are asked for that are waited for.
+const POLL: Duration = Duration::from_millis(5);
+/// The same once they have not moved for [`PATIENCE`]; then it is told, too.
+const POLL_LONG: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Until a server is asked again that could not be asked.
+const AGAIN: Duration = Duration::from_secs(1);
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+/// The standbys that are waited for.
+#[derive(Clone)]
+pub(super) struct Standbys {
+    settings: Arc<Settings>,
+    /// Where it is told what is waited for.
+    figures: Arc<Decoded>,
+    /// Whose they are: system identifier and timeline. The slots of another say nothing of this one's WAL.
+    source: (u64, u32),
+}
+
+impl Standbys {
+    /// Those that are named, of the source that is this system on this timeline.
+    pub(super) fn new(settings: &Arc<Settings>, figures: &Arc<Decoded>, source: (u64, u32)) -> Standbys {
+        Standbys { settings: Arc::clone(settings), figures: Arc::clone(figures), source }
+    }
+
+    /// Returns when all of them have flushed what is before `lsn`.
+    ///
+    /// # Errors
+    /// Another server answers for the source by now.
+    pub(super) async fn wait_for(&self, lsn: Lsn) -> Result<(), Error> {
+        let mut asking = Asking::new(self);
+        while asking.have < lsn {
+            asking.wait_past(asking.have).await?;
+        }
+        Ok(())
+    }
+
+    /// Hands over what comes, of which the first byte is at `at`, as far as they have it; until nothing comes any more or
+    /// nobody takes it.
+    ///
+    /// # Errors
+    /// Another server answers for the source by now.
+    async fn hold(
+        &self,
+        mut at: Lsn,
+        mut come: mpsc::Receiver<Block>,
+        out: &mpsc::Sender<Block>,
+    ) -> Result<(), Error> {
+        let mut asking = Asking::new(self);
+        while let Some(Block { inputs, mut room }) = come.recv().await {
+            let end = behind(at, inputs.iter().map(size).sum());
+            if end <= asking.have {
+                at = end;
+                if out.send(Block { inputs, room }).await.is_err() {
+                    return Ok(());
+                }
+                continue;
+            }
+            for input in inputs {
+                // What else there is says how far the source is, and nothing of what it has.
+                let Input::Bytes(mut wal) = input else { continue };
+                while !wal.is_empty() {
+                    if asking.have <= at {
+                        tokio::select! {
+                            passed = asking.wait_past(at) => passed?,
+                            () = out.closed() => return Ok(()),
+                        }
+                    }
+                    let had = usize::try_from(asking.have.bytes_since(at)).unwrap_or(usize::MAX);
+                    let piece = wal.split_to(had.min(wal.len()));
+                    at = behind(at, piece.len());
+                    // The last of them takes the block's room.
+                    let room = if at == end { room.take() } else { None };
+                    if out.send(Block { inputs: vec![Input::Bytes(piece)], room }).await.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Has `ship` hand blocks over, the first byte of which is at `at`, and hands them to `out` as `standbys` have them.
+///
+/// # Errors
+/// Those of `ship`, and that another server answers for the source by now. What is held then is not handed over.
+pub(super) async fn behind_standbys<F: Future<Output = Result<(), Error>>>(
+    standbys: Option<&Standbys>,
+    at: Lsn,
+    out: &mpsc::Sender<Block>,
+    stop: &CancellationToken,
+    ship: impl FnOnce(mpsc::Sender<Block>) -> F,
+) -> Result<(), Error> {
+    let Some(standbys) = standbys else { return ship(out.clone()).await };
+    let (blocks, come) = queue();
+    let mut holding = Box::pin(standbys.hold(at, come, out));
+    tokio::select! {
+        ended = ship(blocks) => ended?,
+        ended = &mut holding => return ended,
+    }
+    // An archive ends before all of it is handed over.
+    tokio::select! {
+        ended = holding => ended,
+        () = stop.cancelled() => Ok(()),
+    }
+}
+
+fn behind(at: Lsn, bytes: usize) -> Lsn {
+    Lsn::new(at.as_u64() + bytes as u64)
+}
+
+fn size(input: &Input) -> usize {
+    match input {
+        Input::Bytes(bytes) => bytes.len(),
+        Input::CaughtUp(_) => 0,
+    }
+}
+
+/// A session that asks for the slots, and what it was told.
+struct Asking<'s> {
+    standbys: &'s Standbys,
+    session: Option<Session>,
+    /// All of them have flushed what is before.
+    have: Lsn,
+}
+
+impl<'s> Asking<'s> {
+    fn new(standbys: &'s Standbys) -> Asking<'s> {
+        Asking { standbys, session: None, have: Lsn::INVALID }
+    }
+
+    /// Returns when they have flushed more than what is before `lsn`.
+    async fn wait_past(&mut self, lsn: Lsn) -> Result<(), Error> {
+        let began = Instant::now();
+        let mut warned: Option<Instant> = None;
+        loop {
+            let (late, poll) = match self.ask().await {
+                Ok(Late { have, why }) => {
+                    self.have = self.have.max(have);
+                    (why, if began.elapsed() < PATIENCE { POLL } else { POLL_LONG })
+                }
+                Err(error) if matches!(error.kind(), Kind::LeftTimeline { .. } | Kind::Refused(_)) => {
+                    return Err(error);
+                }
+                // The stream says itself if the source has gone.
+                Err(error) => {
+                    self.session = None;
+                    (base::with_causes(&error), AGAIN)
+                }
+            };
+            if self.have > lsn {
+                break;
+            }
+            if began.elapsed() >= PATIENCE && warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+                warned = Some(Instant::now());
+                tracing::warn!(
+                    subscription = %self.standbys.settings.subscription,
+                    "WAL from {lsn} on is not decoded before the standbys have it: {late}"
+                );
+                self.standbys.figures.awaits(Some(format!("WAL from {lsn} on on the standbys: {late}")));
+            }
+            tokio::time::sleep(poll).await;
+        }
+        if warned.is_some() {
+            self.standbys.figures.awaits(None);
+        }
+        Ok(())
+    }
+
+    async fn ask(&mut self) -> Result<Late, Error> {
+        let settings = &self.standbys.settings;
+        let session = match &self.session {
+            Some(session) => session,
+            None => {
+                let name = settings.subscription.application_name("standbys");
+                let session = client::connect(&settings.source, &name, &SOURCE_SETTINGS).await?;
+                // A primary stays on its timeline as long as a session lasts.
+                let found = identity::of(&session).await.map_err(|error| session.error(error))?;
+                identity::is_still(&settings.subscription, self.standbys.source, found)?;
+                self.session.insert(session)
+            }
+        };
+        let mut last: Option<Late> = None;
+        for name in &settings.synchronized_standby_slots {
+            let late = late(name, slot::slot_state(session, name).await?.as_ref());
+            if last.as_ref().is_none_or(|last| late.have < last.have) {
+                last = Some(late);
+            }
+        }
+        Ok(last.unwrap_or(Late { have: Lsn::INVALID, why: String::new() }))
+    }
+}
+
+/// The standby that is furthest behind.
+struct Late {
+    have: Lsn,
+    why: String,
+}
+
+/// How far the standby of slot `name` has flushed.
+fn late(name: &str, found: Option<&SlotState>) -> Late {
+    let nothing = |why: &str| Late { have: Lsn::INVALID, why: format!("slot \"{name}\" {why}") };
+    let Some(slot) = found else { return nothing("does not exist on the source") };
+    if !slot.is_physical() {
+        return nothing("is a logical one");
+    }
+    if slot.is_lost() {
+        return nothing("has lost WAL");
+    }
+    let Some(have) = slot.restart_lsn else { return nothing("was never used by a standby") };
+    let user = if slot.active_pid.is_some() { "" } else { ", and no standby uses it" };
+    Late { have, why: format!("slot \"{name}\" is at {have}{user}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_says_nothing_of_a_standby_holds_everything_up() {
+        let physical = SlotState {
+            plugin: None,
+            database: None,
+            temporary: false,
+            active_pid: Some(1),
+            confirmed_flush: None,
+            restart_lsn: Some(Lsn::new(0x100)),
+            wal_status: Some("reserved".to_owned()),
+            safe_wal_size: None,
+            invalidation: None,
+        };
+        let told = |slot: Option<SlotState>| {
+            let Late { have, why } = late("s", slot.as_ref());
+            (have.as_u64(), why)
+        };
+        assert_eq!(told(Some(physical.clone())), (0x100, "slot \"s\" is at 0/100".to_owned()));
+        let idle = told(Some(SlotState { active_pid: None, ..physical.clone() }));
+        assert_eq!((idle.0, idle.1.contains("no standby uses it")), (0x100, true), "it keeps what it had");
+        let silent = [
+            (None, "does not exist"),
+            (Some(SlotState { restart_lsn: None, ..physical.clone() }), "never used"),
+            (Some(SlotState { invalidation: Some("wal_removed".to_owned()), ..physical.clone() }), "lost"),
+            (Some(SlotState { plugin: Some("pgoutput".to_owned()), ..physical }), "logical"),
+        ];
+        for (slot, why) in silent {
+            let told = told(slot);
+            assert!(told.0 == 0 && told.1.contains(why), "{told:?}");
+        }
+    }
+}

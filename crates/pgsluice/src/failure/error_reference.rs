@@ -1,0 +1,263 @@
+//! Every failure of the program itself, for docs/errors.md.
+
+use std::io;
+use std::time::Duration;
+
+use base::SubscriptionName;
+use base::error_reference::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
+use tracing_subscriber::EnvFilter;
+
+use super::Failure;
+use crate::units::Bytes;
+
+const FILE: &str = "/etc/pgsluice.toml";
+
+const USAGE: HeldBy = ("pgsluice usage", "a_wrong_command_line_ends_with_code_2_and_names_the_remedy");
+const SEVERAL: HeldBy = ("pgsluice usage", "several_subscriptions_want_a_choice_where_only_one_can_be_meant");
+const FILES: HeldBy = ("pgsluice", "what_is_wrong_in_a_file_is_named_with_its_place");
+const VALUES: HeldBy = ("pgsluice", "what_is_wrong_elsewhere_is_named_too");
+const ADOPT: HeldBy = ("pgsluice scenarios", "what_cannot_be_adopted_is_refused_and_left_as_it_is");
+
+base::error_reference! {
+    /// Every way in which a command does not do its work.
+    pub(crate) fn error_reference() -> Failure where error is error => Failure;
+    Failure::ConfigFile { .. } => configuring(
+        "The configuration file cannot be read",
+        Failure::ConfigFile { path: FILE.into(), error: io::Error::other("No such file or directory (os error 2)") },
+        "`--config` or `PGSLUICE_CONFIG` names a file that is not there, or that this user may not read.",
+        "Correct the path in `--config`, or the file's owner and mode.",
+        &[VALUES],
+    ),
+    Failure::Toml { .. } => configuring(
+        "The configuration file is no TOML",
+        Failure::Toml { place: at_line(3), message: "string values must be quoted".to_owned() },
+        "A quote, a bracket or an equals sign is missing at that line or just before.",
+        "Correct the line; `pgsluice config-reference` shows each key.",
+        &[FILES],
+    ),
+    Failure::UnknownKey { suggestion: Some(_), .. } => configuring(
+        "A key that is nearly one",
+        Failure::UnknownKey {
+            place: at_line(3),
+            key: "sourc".to_owned(),
+            suggestion: Some("source".to_owned()),
+        },
+        "The file has a key that pgsluice does not know. Nothing is passed over in silence.",
+        "Correct the key; `pgsluice config-reference` has them all.",
+        &[FILES],
+    ),
+    Failure::UnknownKey { suggestion: None, .. } => configuring(
+        "A key that does not exist",
+        Failure::UnknownKey { place: at_line(3), key: "colour".to_owned(), suggestion: None },
+        "The file has a key that pgsluice does not know, or not at this place.",
+        "Remove it, or find the right one in `pgsluice config-reference`.",
+        &[FILES],
+    ),
+    Failure::ProcessKey { .. } => configuring(
+        "A key of the process inside a subscription",
+        Failure::ProcessKey { place: at_line(7), key: "log_format".to_owned() },
+        "Log and metrics belong to the whole process, which may run several subscriptions.",
+        "Move it above the first `[[subscription]]`.",
+        &[FILES],
+    ),
+    Failure::WrongType { .. } => configuring(
+        "A value of the wrong TOML type",
+        Failure::WrongType { place: at_line(3), key: "publication".to_owned(), many: true },
+        "A table, a date or a list stands where one value belongs.",
+        "Write a text in quotes, a number, or `true`; lists only where `pgsluice config-reference` allows several.",
+        &[FILES],
+    ),
+    Failure::Unnamed { .. } => configuring(
+        "A subscription without a name",
+        Failure::Unnamed { path: FILE.into() },
+        "Every `[[subscription]]` of a file is known by its `name`.",
+        "Add `name = \"...\"` to each.",
+        &[FILES],
+    ),
+    Failure::TwoForms { .. } => configuring(
+        "Two forms of a configuration file in one",
+        Failure::TwoForms { path: FILE.into() },
+        "A file is either for one subscription, named at its top, or has `[[subscription]]` tables.",
+        "Move the top-level `subscription` into a `[[subscription]]` as its `name`.",
+        &[FILES],
+    ),
+    Failure::NamedTwice { .. } => configuring(
+        "Two subscriptions of one name",
+        Failure::NamedTwice { path: FILE.into(), name: "orders".to_owned() },
+        "Slot, origin and files are named after the subscription.",
+        "Rename one of them in its `name`.",
+        &[FILES],
+    ),
+    Failure::NotInFile { .. } => configuring(
+        "A subscription that the file does not have",
+        Failure::NotInFile {
+            path: FILE.into(),
+            wanted: "ordres".to_owned(),
+            names: vec!["orders".to_owned(), "stock".to_owned()],
+        },
+        "`--subscription` chooses one of the file's, and none is called so.",
+        "Correct `--subscription`, or add a `[[subscription]]` of this name.",
+        &[FILES],
+    ),
+    Failure::Value { .. } => configuring(
+        "A setting with a value that it cannot have",
+        Failure::Value {
+            value: "3KB".to_owned(),
+            place: "--batch-bytes-max".to_owned(),
+            reason: "3KB".parse::<Bytes>().expect_err("the unit is kB").to_string(),
+        },
+        "The value is no number, has an unknown unit, or is none of the setting's words. The message says which flag, \
+         variable or line it came from.",
+        "Correct it there; `pgsluice config-reference` says what each setting takes.",
+        &[VALUES, USAGE],
+    ),
+    // No two settings exclude one another so far.
+    Failure::Together(_) => nothing_of_its_own(),
+    Failure::LogLevel { .. } => configuring(
+        "A log level that does not exist",
+        Failure::LogLevel {
+            level: "info=loud".to_owned(),
+            error: EnvFilter::try_new("info=loud").expect_err("there is no such level").to_string(),
+        },
+        "`log_level` takes error, warn, info, debug or trace, or directives such as `info,apply=debug`.",
+        "Correct `--log-level`.",
+        &[],
+    ),
+    Failure::NoName => configuring(
+        "No subscription is named",
+        Failure::NoName,
+        "Neither flag nor environment nor file names a subscription or a publication.",
+        "Give `--subscription`, or `--publication`, whose name then serves.",
+        &[USAGE],
+    ),
+    Failure::BadName(_) => configuring(
+        "A name that cannot be a subscription's",
+        Failure::BadName("Orders-2".parse::<SubscriptionName>().expect_err("names are in lower case")),
+        "Slot and origins are named after the subscription, and PostgreSQL allows slots only these characters. Without \
+         `--subscription` the publication's name is taken.",
+        "Give another name by `--subscription`; the publication may keep its own.",
+        &[USAGE],
+    ),
+    Failure::Missing { .. } => configuring(
+        "A setting that is needed is missing",
+        Failure::Missing { key: "source" },
+        "The command needs this setting, and neither flag nor environment nor file has it.",
+        "Give it by flag, here `--source`, by its variable, or in the file.",
+        &[USAGE],
+    ),
+    Failure::HiddenSource => entry(
+        Doing::Adopting,
+        "The native subscription's connection string cannot be read",
+        Failure::HiddenSource,
+        "It may have a password, and PostgreSQL shows it to superusers only.",
+        "Give the same by `--source`.",
+        &[],
+    ),
+    Failure::Conninfo { .. } => client::misread_error_reference()
+        .into_iter()
+        .map(|entry| entry.map(|error| Failure::Conninfo { key: "source", error })),
+    Failure::NoStateDir => configuring(
+        "There is no place for the state directory",
+        Failure::NoStateDir,
+        "It is below `XDG_STATE_HOME` or the home directory, and a service without a home has neither.",
+        "Give `--state-dir`, as `/var/lib/pgsluice`.",
+        &[("pgsluice", "state_dir_follows_the_xdg_specification")],
+    ),
+    Failure::Several(_) => configuring(
+        "One of several subscriptions must be chosen",
+        Failure::Several(vec!["orders".to_owned(), "stock".to_owned()]),
+        "The file has several, and this command is for one.",
+        "Name one with `--subscription`.",
+        &[SEVERAL],
+    ),
+    Failure::NoPublications { .. } => configuring(
+        "It is not said which publications",
+        Failure::NoPublications { name: name() },
+        "No publication was given, and the target remembers none for this subscription.",
+        "Give `--publication`, or the `--subscription` that runs.",
+        &[],
+    ),
+    Failure::NoPage(_) => configuring(
+        "There is no such page of the manual",
+        Failure::NoPage("pgsluice-explode".to_owned()),
+        "Each command has a page; this is no command.",
+        "Look at `pgsluice --help` for the commands.",
+        &[USAGE],
+    ),
+    Failure::NoDatabase { .. } => configuring(
+        "The catalogs are of another database",
+        Failure::NoDatabase { wanted: "shop".to_owned(), names: vec!["stock".to_owned()] },
+        "`pgsluice catalog export` looked at another database than `--database` names.",
+        "Name one that the message lists, or leave `--database` out.",
+        &[("pgsluice decode", "ranges_of_wal_are_printed_without_a_slot")],
+    ),
+    Failure::NoNative { .. } => entry(
+        Doing::Adopting,
+        "There is no such native subscription",
+        Failure::NoNative { native: "orders".to_owned(), place: "db2:5432/shop as repl".to_owned() },
+        "A subscription belongs to one database. The name is wrong (without `--native` that of the subscription is \
+         taken), or `--target` leads to another database.",
+        "Give its name by `--native` and its database in `--target`; `SELECT subname FROM pg_subscription` shows them.",
+        &[ADOPT],
+    ),
+    Failure::Adopted { .. } => entry(
+        Doing::Adopting,
+        "What is to be dropped was adopted",
+        Failure::Adopted { name: name(), native: "orders_native".to_owned() },
+        "The slot is the native subscription's, which would be left without it.",
+        "Hand it back with `pgsluice release`; `pgsluice drop --force` removes it all the same.",
+        &[],
+    ),
+    Failure::StillRuns { .. } => operating(
+        "The process does not end",
+        Failure::StillRuns { name: name(), pid: 4711, bound: Duration::from_secs(30) },
+        "It was asked to stop and still writes: its last batch waits for the target, or the machine is overloaded.",
+        "Look at its log; a second SIGTERM ends it at once, `kill -9` too, and nothing is lost by either.",
+        &[],
+    ),
+    Failure::NotLooked { .. } => operating(
+        "The publication was not looked at",
+        Failure::NotLooked { name: name(), phase: "waiting".to_owned(), bound: Duration::from_secs(60) },
+        "A process that copies, or waits after an error, looks at the publication's tables only when it streams.",
+        "Read `pgsluice status`, repair what it waits for, and repeat `pgsluice refresh`.",
+        &[],
+    ),
+    Failure::Metrics { .. } => operating(
+        "The metrics' address cannot be served",
+        Failure::Metrics {
+            address: ([127, 0, 0, 1], 9187).into(),
+            error: io::Error::other("Address already in use (os error 98)"),
+        },
+        "Another process listens at this address, or this machine does not have it.",
+        "Give another by `--metrics`.",
+        &[],
+    ),
+}
+
+fn at_line(line: usize) -> String {
+    format!("{FILE}, line {line}")
+}
+
+fn name() -> SubscriptionName {
+    "orders".parse().expect("a name as in the manual")
+}
+
+fn configuring(
+    title: &'static str,
+    failure: Failure,
+    cause: &'static str,
+    remedy: &'static str,
+    held_by: &'static [HeldBy],
+) -> [Entry<Failure>; 1] {
+    entry(Doing::Configuring, title, failure, cause, remedy, held_by)
+}
+
+fn operating(
+    title: &'static str,
+    failure: Failure,
+    cause: &'static str,
+    remedy: &'static str,
+    held_by: &'static [HeldBy],
+) -> [Entry<Failure>; 1] {
+    entry(Doing::Operating, title, failure, cause, remedy, held_by)
+}

@@ -1,0 +1,121 @@
+//! Every error of bringing a schema over, for docs/errors.md.
+
+use base::error_reference::{Doing, Entry, HeldBy, entry};
+use client::SqlState;
+use proto::frame::ServerError;
+
+use crate::error::Kind;
+use crate::{Error, PgDump};
+
+const PG_DUMP: HeldBy =
+    ("pgsluice scenarios", "a_pg_dump_that_will_not_do_is_refused_before_anything_is_made");
+const REFUSED: HeldBy = ("pgsluice scenarios", "what_the_target_does_not_take_is_named_and_nothing_is_left");
+const RIGHTS: HeldBy = ("pgsluice scenarios", "rights_that_are_missing_are_named_and_nothing_is_left");
+
+base::error_reference! {
+    /// Every way in which a schema is not created.
+    #[must_use]
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
+    Kind::NotPgDump { .. } => creating(
+        "What --pg-dump names is no pg_dump",
+        Kind::NotPgDump {
+            path: "/usr/bin/psql".into(),
+            why: "it is no pg_dump: to --version it says \"psql (PostgreSQL) 18.0\"".to_owned(),
+            source_major: 17,
+        },
+        "The path leads to nothing, to something that cannot be run, or to another program.",
+        "Correct `--pg-dump`.",
+        &[PG_DUMP],
+    ),
+    Kind::NoPgDump { .. } => creating(
+        "pg_dump is not installed",
+        Kind::NoPgDump { source_major: 17 },
+        "`--create-schema` reads the source's schema with PostgreSQL's own pg_dump, and this machine has none in PATH \
+         or where packages put it.",
+        "Install the client programs of the source's version or newer (`apt install postgresql-client-17`), or give \
+         `--pg-dump`.",
+        &[PG_DUMP],
+    ),
+    Kind::OldPgDump { .. } => creating(
+        "pg_dump is too old for the source",
+        Kind::OldPgDump { found: vec![pg_dump()], source_major: 18 },
+        "A pg_dump does not read servers that are newer than itself.",
+        "Install a newer one, or give its path by `--pg-dump`.",
+        &[PG_DUMP],
+    ),
+    Kind::DumpFailed { .. } => creating(
+        "pg_dump fails",
+        Kind::DumpFailed {
+            program: pg_dump(),
+            words: "pg_dump: error: query failed: ERROR:  permission denied for schema app".to_owned(),
+            passing: false,
+        },
+        "pg_dump reads every object of the source's database, not only the published ones, and the source's role may \
+         not read one; or the connection was lost, which is tried again.",
+        "Do what its words say: as a rule `GRANT USAGE ON SCHEMA` and `GRANT SELECT` to the source's role.",
+        &[],
+    ),
+    Kind::NotUtf8 { .. } => creating(
+        "Names that are not UTF-8",
+        Kind::NotUtf8 { program: pg_dump() },
+        "In a database of encoding SQL_ASCII names may be any bytes.",
+        "Rename them on the source: `ALTER TABLE ... RENAME`.",
+        &[],
+    ),
+    Kind::CutDump { .. } => creating(
+        "pg_dump printed half a schema",
+        Kind::CutDump { within: "TABLE public.accounts".to_owned() },
+        "What it printed ends in the middle of a statement: pg_dump was ended by somebody, or prints what is not known \
+         here.",
+        "Give another version by `--pg-dump`, or create the tables yourself with `pg_dump --schema-only`.",
+        &[],
+    ),
+    Kind::UnknownCommand { .. } => creating(
+        "pg_dump printed what is not known here",
+        Kind::UnknownCommand { line: "\\connect shop".to_owned() },
+        "This pg_dump is newer than what this pgsluice knows.",
+        "Give an older version, not older than the source, by `--pg-dump`.",
+        &[],
+    ),
+    Kind::MissingRoles { .. } => creating(
+        "Policies for roles that the target has not",
+        Kind::MissingRoles { roles: "\"clerk\", \"auditor\"".to_owned() },
+        "A row security policy without its role would let other roles see other rows.",
+        "Create each of them on the target: `CREATE ROLE`.",
+        &[RIGHTS],
+    ),
+    Kind::Client { .. } => creating(
+        "The target does not take a statement",
+        Kind::Client {
+            attempt: "create EXTENSION hstore on the target (CREATE EXTENSION IF NOT EXISTS hstore)".to_owned(),
+            cause: ServerError::new("ERROR", "0A000", "extension \"hstore\" is not available").into(),
+            remedy: crate::create::remedy(SqlState::FEATURE_NOT_SUPPORTED.code(), "EXTENSION hstore"),
+        },
+        "An extension is not installed there, an object exists already, the role may not create it, or the target is \
+         of another version. Nothing is left behind before the copy.",
+        "Do what the message says; where it says nothing, create the schema yourself with `pg_dump --schema-only` and \
+         run without `--create-schema`.",
+        &[REFUSED, RIGHTS],
+    ),
+    Kind::Broken(_) => creating(
+        "Creating the schema broke down",
+        Kind::Broken("task 7 panicked".to_owned()),
+        "A mistake of pgsluice itself.",
+        "Report it with the log of a run with `--log-level debug`; `pgsluice run` goes on where it stopped.",
+        &[],
+    ),
+}
+
+fn pg_dump() -> PgDump {
+    PgDump::known("/usr/lib/postgresql/17/bin/pg_dump", "17.6", 17)
+}
+
+fn creating(
+    title: &'static str,
+    kind: Kind,
+    cause: &'static str,
+    remedy: &'static str,
+    held_by: &'static [HeldBy],
+) -> [Entry<Error>; 1] {
+    entry(Doing::CreatingSchema, title, kind, cause, remedy, held_by)
+}

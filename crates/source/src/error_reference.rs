@@ -1,0 +1,198 @@
+//! Every error of the publisher's side, for docs/errors.md.
+
+use std::time::Duration;
+
+use base::error_reference::{Doing, HeldBy, entry};
+use proto::frame::ServerError;
+
+use crate::error::Kind;
+use crate::{Error, segments};
+
+/// An error of a slot, for the error reference of whoever carries it under words of its
+/// own.
+#[must_use]
+pub fn slot_not_dropped() -> Error {
+    Error::client(
+        "drop replication slot \"pgsluice_orders\" on the source",
+        ServerError::new("ERROR", "42501", "permission denied to use replication slots"),
+    )
+}
+
+base::error_reference! {
+    /// Every way in which files are not the WAL that is wanted.
+    #[must_use]
+    pub fn segments_error_reference() -> segments::Error where error is error.kind() => segments::Kind;
+    segments::Kind::Io { .. } => entry(
+        Doing::Decoding,
+        "A file of WAL cannot be read",
+        segments::Error::new(segments::Kind::Io {
+            path: SEGMENT.into(),
+            error: std::io::Error::other("Permission denied (os error 13)"),
+        }),
+        "The file is not there, this user may not read it, or it is not compressed as its name says.",
+        "Correct the path in `--wal`, or the file's owner and mode.",
+        &[FILES],
+    ),
+    segments::Kind::None { .. } => entry(
+        Doing::Decoding,
+        "There is no segment of WAL",
+        segments::Error::new(segments::Kind::None { places: vec!["/archive".into()] }),
+        "A segment's name has 24 hexadecimal digits; nothing in the directory is named so.",
+        "Give `--wal` the directory with the segments, or the segments.",
+        &[FILES],
+    ),
+    segments::Kind::Name(_) => entry(
+        Doing::Decoding,
+        "A file that is no segment of WAL",
+        segments::Error::new(segments::Kind::Name("/archive/base.tar".into())),
+        "Which part of the WAL a file has is known by its name only.",
+        "Name segments, or their directory, with `--wal`.",
+        &[FILES],
+    ),
+    segments::Kind::Header(_) => entry(
+        Doing::Decoding,
+        "A segment of WAL that does not begin as one",
+        segments::Error::new(segments::Kind::Header(SEGMENT.into())),
+        "The first page of a segment says how long segments are; this one is empty, cut or damaged.",
+        "Restore the file from the archive, and name it with `--wal`.",
+        &[FILES],
+    ),
+    segments::Kind::Missing { .. } => entry(
+        Doing::Decoding,
+        "A segment of WAL is missing",
+        segments::Error::new(segments::Kind::Missing {
+            name: "0000000100000000000000A5".to_owned(),
+            lsn: base::Lsn::new(0xA500_0028),
+            place: "/archive".into(),
+        }),
+        "WAL is read without a hole, from where the catalogs begin. The server has removed the segment, or it was not \
+         archived.",
+        "Restore it, and name it or its directory with `--wal`; to begin later, `pgsluice catalog export` has to be run \
+         later, too.",
+        &[FILES, DECODE],
+    ),
+    segments::Kind::Short { .. } => entry(
+        Doing::Decoding,
+        "A segment of WAL that is cut short",
+        segments::Error::new(segments::Kind::Short { path: SEGMENT.into(), bytes: 8192, wanted: 16 << 20 }),
+        "Only the last segment may be shorter than the others.",
+        "Restore the file from the archive, and name it with `--wal`.",
+        &[FILES],
+    ),
+    segments::Kind::History(_) => entry(
+        Doing::Decoding,
+        "A timeline's history that cannot be read",
+        segments::Error::new(segments::Kind::History("/archive/00000002.history".into())),
+        "It says from which timelines the newest one came, and has lines that do not say that.",
+        "Restore the file from the archive, or give `--wal` a directory without it.",
+        &[("source", "the_newest_timeline_counts_from_where_it_begins")],
+    ),
+}
+
+const SEGMENT: &str = "/archive/0000000100000000000000A5";
+const FILES: HeldBy = ("source", "what_is_not_there_is_named");
+const DECODE: HeldBy = ("pgsluice decode", "archives_are_read_as_they_are_and_what_they_lack_is_named");
+
+const STREAM: &str = "read the replication stream of slot \"pgsluice_orders\"";
+const PUBLICATION: HeldBy =
+    ("pgsluice scenarios", "a_publication_dropped_and_made_again_is_noticed_where_it_costs_rows");
+const MISSING: HeldBy = ("pgsluice scenarios", "what_is_missing_is_named_and_nothing_is_left");
+
+base::error_reference! {
+    /// Every way in which a request to the publisher fails.
+    #[must_use]
+    pub fn error_reference() -> Error where error is error.kind() => Kind;
+    Kind::Client(_) => entry(
+        Doing::Streaming,
+        "A command on the source fails",
+        Error::client(
+            "create replication slot \"pgsluice_orders\" on the source",
+            ServerError::new("ERROR", "53400", "all replication slots are in use"),
+        ),
+        "The source refused what the message names, in its own words: a limit, a right, or a slot in use.",
+        "Run `pgsluice check`: it counts slots and walsenders and names `max_replication_slots`, `max_wal_senders` \
+         and every missing GRANT.",
+        &[("pgsluice check", "limits_and_settings")],
+    ),
+    Kind::NoneNamed => entry(
+        Doing::Configuring,
+        "No publication is named",
+        Error::new("look up publications", Kind::NoneNamed),
+        "Neither flag nor environment nor file names a publication.",
+        "Give `--publication`, once for each.",
+        &[],
+    ),
+    Kind::Missing(_) => entry(
+        Doing::Starting,
+        "A publication is missing",
+        Error::new("look up publications", Kind::Missing(vec!["orders".to_owned()])),
+        "The name is wrong, the publication was dropped, or the connection leads to another database of the source.",
+        "Create it on the source: `CREATE PUBLICATION`; or correct `--publication`, or the database in `--source`.",
+        &[PUBLICATION, MISSING],
+    ),
+    Kind::ColumnLists { .. } => entry(
+        Doing::Starting,
+        "Publications with different column lists of one table",
+        Error::new(
+            "publish table \"public.accounts\"",
+            Kind::ColumnLists {
+                publications: ["orders".to_owned(), "everything".to_owned()],
+                column: "balance".to_owned(),
+            },
+        ),
+        "PostgreSQL cannot send one stream of publications whose column lists differ for a table.",
+        "Make the lists equal with `ALTER PUBLICATION ... SET TABLE`, or run a subscription for each by \
+         `--subscription`.",
+        &[("source publisher", "a_publisher_is_read_as_its_walsender_reads_it")],
+    ),
+    Kind::Reply(_) => entry(
+        Doing::Streaming,
+        "An answer that no PostgreSQL server gives",
+        Error::reply(
+            "read the replication stream",
+            proto::replication::WalsenderMessage::decode(bytes::Bytes::from_static(b"?"))
+                .expect_err("the example is damaged on purpose")
+                .to_string(),
+        ),
+        "Bytes were altered on the way, or what answers is no PostgreSQL server but a proxy that does not know \
+         replication.",
+        "Connect to the server itself by `--source`, and look at what stands between.",
+        &[],
+    ),
+    Kind::Unpublished(_) => entry(
+        Doing::Streaming,
+        "A publication was dropped, and perhaps made again",
+        Error::unpublished(STREAM, "ERROR: publication \"orders\" does not exist (SQLSTATE 42704)"),
+        "At the point of WAL that is read now the publication did not exist: changes of its tables that were written \
+         then cannot be decoded, also if it has been created again since.",
+        "Create the publication if it is missing, run `pgsluice drop`, empty the tables on the target, and \
+         `pgsluice run` copies them again.",
+        &[PUBLICATION],
+    ),
+    Kind::Removed(_) => entry(
+        Doing::Streaming,
+        "The source has removed WAL that is needed",
+        Error::removed(STREAM, "ERROR: requested WAL segment 000000010000000000000002 has already been removed"),
+        "With `source_mode = wal`, behind a failover: the subscription's slot did not exist on the standby that was promoted, \
+         and nothing else has kept the WAL from where decoding must begin.",
+        "Give a directory that has the segment as `wal_archive`; else `pgsluice drop`, empty the tables on the target, and \
+         `pgsluice run`. For the next time, make the slot on the standby, too: see docs/operations/fail-over.md.",
+        &[("pgsluice scenarios", "w3_a_primary_without_our_slot_is_followed_while_it_has_the_wal")],
+    ),
+    Kind::Ended => entry(
+        Doing::Streaming,
+        "The source ended the stream",
+        Error::ended(STREAM),
+        "A server that shuts down ends its streams in order, after everything was sent.",
+        "Start the server again if it was not meant to stop; `pgsluice stop` ends this side.",
+        &[("pgsluice scenarios", "the_publisher_stops_promptly_and_comes_back")],
+    ),
+    Kind::Silent(_) => entry(
+        Doing::Streaming,
+        "Nothing is heard of the source",
+        Error::silent(STREAM, Duration::from_secs(60)),
+        "Neither data nor an answer came: the network drops packets without a word, or the server stands still.",
+        "Look at what stands between; raise `wal_receiver_timeout` if the server is only slow to answer.",
+        &[("pgsluice scenarios", "a_network_to_the_source_that_stalls_is_noticed")],
+    ),
+}
