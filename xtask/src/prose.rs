@@ -183,7 +183,9 @@ fn prose(text: &str, is_markdown: bool) -> Vec<Line<'_>> {
 
 fn width(line: &Line<'_>) -> Option<String> {
     let columns = line.whole.chars().count();
-    let is_free = line.text.is_empty() || line.text.starts_with('|') || line.text.contains("://");
+    // An entry of a list that is nothing but a link cannot be wrapped.
+    let is_link = line.text.starts_with("- [") && line.text.ends_with(')');
+    let is_free = line.text.is_empty() || line.text.starts_with('|') || line.text.contains("://") || is_link;
     (columns > COLUMNS_MAX && !is_free).then(|| format!("{columns} columns, at most {COLUMNS_MAX}"))
 }
 

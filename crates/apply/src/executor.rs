@@ -18,7 +18,7 @@
 //!
 //! Invariants: every target transaction stores the end of its last source
 //! transaction as its progress, or where transactions commit out of order the
-//! stretch of the stream that it holds ([`crate::reach`]); a count or an error met by a set is never
+//! range of the stream that it holds ([`schedule::CommittedRanges`]); a count or an error met by a set is never
 //! reported, only what exact replay finds is; the next transaction is not sent
 //! before the last COMMIT was answered (rule P1), or goes to the same session behind it ([`pipelined`]).
 

@@ -12,6 +12,7 @@
 //! COMMIT on its way arrived (rule P2).
 
 mod open;
+mod worker;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::open::OpenTransaction;
+use self::worker::work;
 use crate::applier::Work;
 use crate::batch::{Chunk, Digest};
 use crate::counters::add;
@@ -34,7 +36,7 @@ use crate::executor::Executor;
 use crate::join::Join;
 use crate::large::Large;
 use crate::lock_watch::{LockWatch, Wait};
-use crate::open_transaction::{self as streamed, Ended, Outcome, Start};
+use crate::open_transaction::{Ended, Start};
 use crate::plan::Plan;
 use crate::settled::{FILES_MAX, Originals};
 use crate::shared::Shared;
@@ -671,120 +673,10 @@ impl Workers {
     }
 }
 
-/// Runs a worker: one command after another, until there are no more.
-async fn work(
-    mut executor: Executor,
-    canceller: Canceller,
-    mut commands: mpsc::Receiver<(u64, Command)>,
-    reporter: mpsc::UnboundedSender<Report>,
-) -> Result<(), Error> {
-    let _farewell = Farewell(reporter.clone());
-    loop {
-        let command = tokio::select! {
-            biased;
-            command = commands.recv() => command,
-            lost = executor.lost() => {
-                let _ = reporter.send((0, Err(lost)));
-                break;
-            }
-        };
-        let Some((number, command)) = command else { break };
-        let report = match command {
-            Command::Open(start) => match streamed::apply(&mut executor, &canceller, start).await {
-                Ok(Outcome::Committed(number)) => (number, Ok(Answer::Committed)),
-                Ok(Outcome::Left) => (0, Ok(Answer::Left)),
-                Ok(Outcome::Lost(error)) => {
-                    tracing::warn!("large transactions wait for their commit from now on: {error}");
-                    (0, Ok(Answer::Lost))
-                }
-                Err(error) => (number, Err(error)),
-            },
-            command => (number, carry_out(&mut executor, command).await),
-        };
-        let _ = reporter.send(report);
-    }
-    executor.close().await;
-    Ok(())
-}
-
-async fn carry_out(executor: &mut Executor, command: Command) -> Result<Answer, Error> {
-    let held = |executor: &Executor, digest: &Digest, held: bool| {
-        if held {
-            executor.shared.fit().fitted(digest.transactions);
-            Answer::Committed
-        } else {
-            Answer::Stumbled
-        }
-    };
-    if let Some(since) = command.since() {
-        executor.begins_at(since);
-    }
-    Ok(match command {
-        Command::Speculate(plan) => match executor.execute_ahead(plan).await? {
-            true => Answer::Executed,
-            false => Answer::Voided,
-        },
-        Command::Finish(late, digest) => {
-            let done = executor.complete(Some(late), false, &digest).await?;
-            held(executor, &digest, done)
-        }
-        Command::Whole(plan, digest) => {
-            let done = executor.apply_whole(Some(plan), &digest).await?;
-            held(executor, &digest, done)
-        }
-        Command::Replay { originals, digest, again } => {
-            match originals {
-                Originals::Memory(batch) if again => {
-                    executor.apply_transactions(Chunk::whole(batch, executor.binary())).await?;
-                }
-                originals => {
-                    if !again {
-                        executor.shared.fit().failed(digest.transactions);
-                    }
-                    executor.replay(originals).await?;
-                }
-            }
-            Answer::Committed
-        }
-        Command::Chunk(chunk) => {
-            executor.apply(*chunk).await?;
-            Answer::Committed
-        }
-        Command::Large(large) => {
-            executor.apply_large(*large).await?;
-            Answer::Committed
-        }
-        Command::Ended(ended) => {
-            streamed::apply_ended(executor, *ended).await?;
-            Answer::Committed
-        }
-        Command::Open(_) => unreachable!("the worker's loop takes it"),
-        Command::Join(join) => {
-            executor.join(join).await?;
-            Answer::Committed
-        }
-        Command::Rollback => {
-            executor.roll_back().await?;
-            Answer::RolledBack
-        }
-    })
-}
-
 async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Reports a worker that panicked.
-struct Farewell(mpsc::UnboundedSender<Report>);
-
-impl Drop for Farewell {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let _ = self.0.send((0, Err(Kind::Lost.into())));
-        }
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
 /// going on with it. What only a new slot or a copy needs is not looked at.
 ///
 /// # Errors
-/// As [`before_start`]'s.
+/// A setting that the servers cannot carry, as at every start.
 pub async fn before_adopting(settings: &Settings) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =

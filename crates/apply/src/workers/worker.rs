@@ -1,0 +1,124 @@
+//! One worker: a session that carries out one command after another.
+//!
+//! It is handed commands through a queue of one, and reports each with its number. It ends when the
+//! queue is closed, or when the session is lost.
+
+use client::Canceller;
+use tokio::sync::mpsc;
+
+use super::{Answer, Command, Report};
+use crate::batch::{Chunk, Digest};
+use crate::error::{Error, Kind};
+use crate::executor::Executor;
+use crate::open_transaction::{self as streamed, Outcome};
+use crate::settled::Originals;
+
+/// Runs a worker: one command after another, until there are no more.
+pub(super) async fn work(
+    mut executor: Executor,
+    canceller: Canceller,
+    mut commands: mpsc::Receiver<(u64, Command)>,
+    reporter: mpsc::UnboundedSender<Report>,
+) -> Result<(), Error> {
+    let _farewell = Farewell(reporter.clone());
+    loop {
+        let command = tokio::select! {
+            biased;
+            command = commands.recv() => command,
+            lost = executor.lost() => {
+                let _ = reporter.send((0, Err(lost)));
+                break;
+            }
+        };
+        let Some((number, command)) = command else { break };
+        let report = match command {
+            Command::Open(start) => match streamed::apply(&mut executor, &canceller, start).await {
+                Ok(Outcome::Committed(number)) => (number, Ok(Answer::Committed)),
+                Ok(Outcome::Left) => (0, Ok(Answer::Left)),
+                Ok(Outcome::Lost(error)) => {
+                    tracing::warn!("large transactions wait for their commit from now on: {error}");
+                    (0, Ok(Answer::Lost))
+                }
+                Err(error) => (number, Err(error)),
+            },
+            command => (number, carry_out(&mut executor, command).await),
+        };
+        let _ = reporter.send(report);
+    }
+    executor.close().await;
+    Ok(())
+}
+
+async fn carry_out(executor: &mut Executor, command: Command) -> Result<Answer, Error> {
+    let held = |executor: &Executor, digest: &Digest, held: bool| {
+        if held {
+            executor.shared.fit().fitted(digest.transactions);
+            Answer::Committed
+        } else {
+            Answer::Stumbled
+        }
+    };
+    if let Some(since) = command.since() {
+        executor.begins_at(since);
+    }
+    Ok(match command {
+        Command::Speculate(plan) => match executor.execute_ahead(plan).await? {
+            true => Answer::Executed,
+            false => Answer::Voided,
+        },
+        Command::Finish(late, digest) => {
+            let done = executor.complete(Some(late), false, &digest).await?;
+            held(executor, &digest, done)
+        }
+        Command::Whole(plan, digest) => {
+            let done = executor.apply_whole(Some(plan), &digest).await?;
+            held(executor, &digest, done)
+        }
+        Command::Replay { originals, digest, again } => {
+            match originals {
+                Originals::Memory(batch) if again => {
+                    executor.apply_transactions(Chunk::whole(batch, executor.binary())).await?;
+                }
+                originals => {
+                    if !again {
+                        executor.shared.fit().failed(digest.transactions);
+                    }
+                    executor.replay(originals).await?;
+                }
+            }
+            Answer::Committed
+        }
+        Command::Chunk(chunk) => {
+            executor.apply(*chunk).await?;
+            Answer::Committed
+        }
+        Command::Large(large) => {
+            executor.apply_large(*large).await?;
+            Answer::Committed
+        }
+        Command::Ended(ended) => {
+            streamed::apply_ended(executor, *ended).await?;
+            Answer::Committed
+        }
+        Command::Open(_) => unreachable!("the worker's loop takes it"),
+        Command::Join(join) => {
+            executor.join(join).await?;
+            Answer::Committed
+        }
+        Command::Rollback => {
+            executor.roll_back().await?;
+            Answer::RolledBack
+        }
+    })
+}
+
+/// Reports a worker that panicked.
+struct Farewell(mpsc::UnboundedSender<Report>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.0.send((0, Err(Kind::Lost.into())));
+        }
+    }
+}
