@@ -20,7 +20,7 @@ base::error_reference! {
         "A subscription is run by one process. What would disturb it, another `run`, `drop`, `adopt` or `release`, \
          waits for nobody.",
         "Stop it with `pgsluice stop`, or give another name by `--subscription`.",
-        &[LOCK, ("engine", "a_second_holder_is_refused_with_the_pid_of_the_first")],
+        &[LOCK, ("operate", "a_second_holder_is_refused_with_the_pid_of_the_first")],
     ),
     Kind::NotRunning { .. } => operating(
         "Nothing runs the subscription here",
@@ -35,7 +35,7 @@ base::error_reference! {
         Error(Kind::PathTooLong { path: format!("/var/lib{}/orders.sock", "/deep".repeat(20)).into() }),
         "A Unix socket's path has at most 107 bytes.",
         "Give a shorter `--state-dir`.",
-        &[("engine", "a_path_too_long_for_a_socket_names_the_setting")],
+        &[("operate", "a_path_too_long_for_a_socket_names_the_setting")],
     ),
     Kind::File { .. } => entry(
         Doing::KeepingState,
@@ -67,7 +67,7 @@ base::error_reference! {
         },
         "The command wants something of it that it cannot do at present, for the reason that is given.",
         "Repeat the command when `pgsluice status` says that it streams.",
-        &[("engine", "a_stream_that_does_not_flow_cannot_be_held")],
+        &[("operate", "a_stream_that_does_not_flow_cannot_be_held")],
     ),
 }
 
