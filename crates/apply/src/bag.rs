@@ -45,7 +45,7 @@ const LIKE_MAX: u32 = 16;
 /// Which columns, by position.
 pub(crate) type Mask = Vec<bool>;
 
-/// One row: what is looked for, and what it becomes.
+/// One row: its old values, which are looked for, and its new values.
 #[derive(Debug)]
 pub(crate) struct Row {
     /// `None` for a new row.

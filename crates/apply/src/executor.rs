@@ -195,8 +195,8 @@ impl Executor {
         self.since = since;
     }
 
-    /// Applies a transaction part by part from its file. It must be head, so conflicts and errors
-    /// may be reported.
+    /// Applies a transaction part by part from its file. It is head, so the conflicts and errors
+    /// that it meets may be reported.
     pub(crate) async fn apply_large(&mut self, large: Large) -> Result<(), Error> {
         let Large { changes, begin, digest, part } = large;
         let mut reader = changes.read().map_err(Kind::PutAside)?;

@@ -22,7 +22,7 @@ use crate::table::{Path, Table};
 /// stands several times while its set is executed.
 pub(crate) const PIECE: usize = 4 * 1024 * 1024;
 
-/// What is done to one table, in order.
+/// One step for one table. The steps of a table are executed in order.
 #[derive(Debug)]
 pub(crate) enum Step {
     Fold(Fold),
@@ -32,7 +32,7 @@ pub(crate) enum Step {
     Row(Op),
 }
 
-/// What is done at the same stage of a plan.
+/// One stage of a plan. Stages are executed in order.
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// Steps of several tables, in any order between tables.

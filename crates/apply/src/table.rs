@@ -47,7 +47,7 @@ pub(crate) struct TargetColumn {
     /// The column's own type as SQL, without its modifier.
     pub(crate) declared: String,
     pub(crate) typmod: i32,
-    /// The same with its modifier, where the modifier rounds what is stored (numbers and times).
+    /// Its own type as SQL with the modifier, where that rounds stored values (numbers and times).
     pub(crate) rounded: Option<String>,
 }
 

@@ -5,7 +5,7 @@
 //! ```
 //! Where an index may lead to the rows, each row is matched by a look-up that ends with the first
 //! match. Where no index leads to them, a hash join reads the table once for all rows. Sessions
-//! that apply may join only by index, so such a statement stands between [`JOIN_BY_HASH`] and
+//! that apply may join only by index, so the hash join stands between [`JOIN_BY_HASH`] and
 //! [`JOIN_BY_INDEX`].
 //!
 //! The statement compares the values once more with the row that it writes, because another session
