@@ -1,27 +1,32 @@
 //! The net effect of changes on a table without a key.
 //!
-//! Its rows are found by all of their values (REPLICA IDENTITY FULL), so rows that look alike are one another's equals:
-//! the table is a bag. Handed changes in source order; keeps which rows must be found and what each becomes. A row that
-//! changed a thousand times is found once and written once.
+//! REPLICA IDENTITY FULL finds a row by all of its values, so rows that look alike are
+//! interchangeable: the table is a bag. A bag is handed changes in source order. It keeps which
+//! rows must be found and what each becomes. A row that changed a thousand times is found once and
+//! written once.
 //!
 //! ```text
 //!            INSERT new     UPDATE old -> new                       DELETE old
 //! old is a row of this bag  that row is `new` now                   that row goes; one that was inserted leaves nothing
 //! else       a new row      `old` is looked for, and becomes `new`  `old` is looked for, and goes
 //! ```
-//! A change begins another bag where it would make a row like one that this bag looks for, or look for too many that are
-//! alike ([`LIKE_MAX`]). So what one bag writes is nothing that it looks for, in whatever order its statements find the
-//! rows; rows that are alike are looked for by one statement after the other, and each finds one less.
+//! A change begins another bag in two cases: it would make a row like one that this bag looks for,
+//! or the bag would look for too many rows that are alike ([`LIKE_MAX`]). So a bag never looks for
+//! a row that it writes itself, in whatever order its statements find the rows. Rows that are alike
+//! are looked for by one statement after the other, and each finds one fewer.
 //!
-//! Bytes are compared here and values on the target. Values that are equal and have other bytes (1.0 and 1.00) may lead
-//! to one row; then too few are met, and the changes are applied one at a time. Where a table has such types all updates
-//! of a bag are found by one statement, which sees what was there before it ([`Rules::uniform`]).
+//! The bag compares bytes, and the target compares values. Values that are equal but have other
+//! bytes (1.0 and 1.00) may lead to the same row. Then the statement meets too few rows, and exact
+//! replay applies the changes. Where a table has such types, one statement finds all rows that a
+//! bag updates. It sees the table as it was before it ([`Rules::uniform`]).
 //!
-//! Where the target's rows can collide, every version counts, and in its order: one that another follows may be refused.
-//! There no row changes twice in a bag, and a bag is one statement ([`Rules::chains`]).
+//! Where rows can collide on the target, every version counts, in its order: a version that another
+//! one follows may be refused. There no row changes twice in a bag, and a bag is one statement
+//! ([`Rules::chains`]).
 //!
-//! Why it is correct: a row that is looked for is none that the bag itself has made, or it would have been taken; so it
-//! was there before. Which of several equal rows was meant, nobody can tell; native apply takes any, too.
+//! Why it is correct: a row that is looked for is not one that the bag itself made, because the bag
+//! would have taken that one. So it was there before. Nobody can tell which of several equal rows
+//! was meant; native apply takes any, too.
 
 use std::hash::Hasher;
 
@@ -34,22 +39,23 @@ use crate::batch::CHANGE_OVERHEAD;
 use crate::plan::PIECE;
 use crate::table::{Collisions, Table};
 
-/// So many rows that are alike are looked for: each takes a statement of its own.
+/// How many rows that are alike one bag looks for: each takes a statement of its own.
 const LIKE_MAX: u32 = 16;
 
 /// Which columns, by position.
 pub(crate) type Mask = Vec<bool>;
 
-/// One row: what is looked for, and what it becomes.
+/// One row: its old values, which are looked for, and its new values.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// `None` for a new one.
+    /// `None` for a new row.
     pub(crate) old: Option<Tuple>,
-    /// So many that are alike are looked for before it.
+    /// How many rows like it are looked for before it.
     pub(crate) nth: u32,
-    /// With every value; `None` for one that goes.
+    /// The row with every value; `None` for a row that is deleted.
     pub(crate) new: Option<Tuple>,
-    /// The columns that an UPDATE sent, if not all: the others are TOAST values that nobody changed.
+    /// The columns that an UPDATE sent, if not all. The others are TOAST values that did not
+    /// change.
     pub(crate) sent: Option<Mask>,
 }
 
@@ -60,12 +66,12 @@ impl Row {
     }
 }
 
-/// What a table asks of its bags.
+/// What a table requires of its bags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rules {
     /// A row may change more than once, and rows may be written in another order.
     pub(crate) chains: bool,
-    /// All rows to update have NULLs in the same columns, and the same columns are written.
+    /// All rows to update have NULLs in the same columns, and write the same columns.
     pub(crate) uniform: bool,
 }
 
@@ -83,12 +89,13 @@ impl Rules {
 pub(crate) struct Bag {
     rules: Rules,
     rows: Vec<Row>,
-    /// The first row that looks for a value, and how many do.
+    /// The first row that looks for a value, and how many rows do.
     looked_for: HashTable<(usize, u32)>,
-    /// By what they are now.
+    /// Rows by what they are now.
     now: HashTable<usize>,
-    /// What the rows to update have in common, where they must: NULLs looked for, columns sent. Where rows may collide, all
-    /// rows, and that they go or stay.
+    /// What the rows to update must have in common: the columns in which NULLs are looked for, and
+    /// the columns sent. Where rows may collide this holds for all rows, and so does whether they
+    /// are deleted or stay.
     common: Option<(Mask, Option<Mask>, bool)>,
     tuple_bytes: usize,
     /// Tuples are copied out of the messages they came in.
@@ -114,7 +121,7 @@ impl Bag {
         self.rows.len()
     }
 
-    /// Memory, about.
+    /// Memory, approximately.
     pub(crate) fn bytes(&self) -> usize {
         self.tuple_bytes + self.rows.len() * CHANGE_OVERHEAD
     }
@@ -123,8 +130,8 @@ impl Bag {
         self.rows
     }
 
-    /// Takes one change in; false if another bag is to begin with it, or it is no change of a bag. Nothing has changed
-    /// then.
+    /// Takes one change in. Returns false, with nothing changed, if the change must begin another
+    /// bag or cannot be in a bag.
     pub(crate) fn add(&mut self, op: &Op) -> bool {
         if self.bytes() >= PIECE {
             return false;
@@ -180,7 +187,7 @@ impl Bag {
         true
     }
 
-    /// A row that is looked for may be of this bag.
+    /// Whether a row that is looked for may be in this bag.
     fn is_common(&self, row: &Row, stays: bool) -> bool {
         let same = |common: &(Mask, Option<Mask>, bool)| {
             common.0 == row.nulls() && common.1 == row.sent && common.2 == stays
@@ -188,7 +195,7 @@ impl Bag {
         self.common.as_ref().is_none_or(same)
     }
 
-    /// How many that look like it are looked for.
+    /// How many rows that look like `tuple` are looked for.
     fn count_of(&self, tuple: &Tuple) -> u32 {
         let rows = &self.rows;
         let found = self.looked_for.find(hash(tuple), |&(at, _)| rows[at].old.as_ref() == Some(tuple));
@@ -217,7 +224,7 @@ impl Bag {
         self.become_(at, new);
     }
 
-    /// The row, which is in no index of what rows are now, is `new` from now on.
+    /// Makes `new` the present state of the row at `at`, which must not be in the index `now`.
     fn become_(&mut self, at: usize, new: Option<Tuple>) {
         self.tuple_bytes -= self.rows[at].new.as_ref().map_or(0, Tuple::byte_len);
         self.tuple_bytes += new.as_ref().map_or(0, Tuple::byte_len);
@@ -231,13 +238,13 @@ impl Bag {
     }
 }
 
-/// The columns of either; all, if one has all.
+/// The columns of either mask; `None` (all columns) if one is `None`.
 fn union(one: Option<Mask>, other: Option<Mask>) -> Option<Mask> {
     let both: Mask = one?.into_iter().zip(other?).map(|(one, other)| one || other).collect();
     both.contains(&false).then_some(both)
 }
 
-/// `new` with the values it did not send taken from `old`.
+/// `new`, with the values that it did not send taken from `old`.
 fn complete(old: &Tuple, new: &Tuple) -> Tuple {
     let pairs = old.columns().zip(new.columns());
     pairs.map(|(old, new)| if new == Column::Unchanged { old } else { new }).collect()
@@ -348,9 +355,9 @@ mod tests {
         (columns.next().unwrap(), columns.next().unwrap())
     }
 
-    /// As the statements do it: those that delete, those that update, those that insert. The first two in any order of
-    /// their rows, here one by one from the last. False where too few rows are met. (Rows that are alike are never of
-    /// one statement.)
+    /// Writes a bag as the statements do: first the deletes, then the updates, then the inserts.
+    /// The first two may meet their rows in any order; here they go one by one from the last. False
+    /// if a statement meets too few rows. (Rows that are alike are never in one statement.)
     fn write(model: &mut Model, bag: Bag) -> bool {
         let rows = bag.into_rows();
         for updates in [false, true] {
@@ -374,7 +381,7 @@ mod tests {
 
     const FREE: Rules = Rules { chains: true, uniform: false };
 
-    /// All steps in bags, each written before the next begins; false where too few rows are met.
+    /// Writes all steps in bags, each before the next begins; false if a bag meets too few rows.
     fn write_all(model: &mut Model, steps: &[Step], rules: Rules) -> bool {
         let (mut through, mut bag) = (true, Bag::new(rules, false));
         for step in steps {
@@ -401,8 +408,8 @@ mod tests {
     }
 
     proptest! {
-        /// Where changes one at a time meet no conflict, bags lead to the same rows and meet none; where these meet one,
-        /// the bags do not go through unseen.
+        /// Where changes one at a time meet no conflict, bags meet none either and lead to the same
+        /// rows. Where they meet one, the bags fail too.
         #[test]
         fn the_net_effect_is_the_effect(
             steps in steps(),

@@ -1,5 +1,5 @@
-//! Changes in source order, as they came: what a plan is made from, and what
-//! is applied one at a time if the plan does not hold.
+//! Changes in source order, as they came. A plan is made from them, and exact replay applies them
+//! one at a time if the plan fails.
 
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ pub(crate) enum Change {
 /// The end of a source transaction within a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct End {
-    /// Its changes end before this one.
+    /// The transaction's changes end before this index.
     pub(crate) changes_end: usize,
     pub(crate) begin: Begin,
     pub(crate) commit: CommitInfo,
-    /// `skip --lsn` named it: its changes are not here.
+    /// `skip --lsn` named the transaction, so its changes are not in the batch.
     pub(crate) skipped: bool,
 }
 
@@ -35,14 +35,14 @@ pub(crate) struct Batch {
     pub(crate) changes: Vec<Change>,
     /// The transactions that end here, in commit order.
     pub(crate) ends: Vec<End>,
-    /// The transaction that does not end here: then it is the only one.
+    /// The transaction that does not end here. If there is one, the batch holds nothing else.
     pub(crate) open: Option<Begin>,
     /// Bytes of row data.
     pub(crate) bytes: usize,
 }
 
-/// What a change costs beside its row data: the enum, the tables' counters,
-/// the entry of the fold. Measured in tens of bytes; rounded up.
+/// What a change costs besides its row data: the enum, the tables' counters, the entry of the fold.
+/// Measured in tens of bytes; rounded up.
 pub(crate) const CHANGE_OVERHEAD: usize = 160;
 
 impl Change {
@@ -61,7 +61,7 @@ impl Batch {
         self.changes.push(change);
     }
 
-    /// Its first `transactions`, and the others.
+    /// Splits the batch into its first `transactions` and the rest.
     pub(crate) fn split(mut self, transactions: usize) -> (Batch, Batch) {
         let mut later = Batch { ends: self.ends.split_off(transactions), ..Batch::default() };
         let middle = self.ends.last().map_or(0, |end| end.changes_end);
@@ -76,7 +76,7 @@ impl Batch {
         self.ends.push(End { changes_end: self.changes.len(), begin, commit, skipped });
     }
 
-    /// How many transactions there are, at least one, of no more than so many, with so many changes and bytes.
+    /// The number of leading transactions that stay within all three limits, but at least one.
     pub(crate) fn count_within(&self, transactions: usize, changes: usize, bytes: usize) -> usize {
         let mut cost = 0;
         let mut start = 0;
@@ -99,8 +99,7 @@ impl Batch {
         Batch { changes, ends, open: None, bytes }
     }
 
-    /// Takes out the transactions that end here; a transaction that has only
-    /// begun stays.
+    /// Takes out the transactions that end here. A transaction that has only begun stays.
     pub(crate) fn take_whole(&mut self) -> Batch {
         let mut whole = std::mem::take(self);
         let end = whole.ends.last().map_or(0, |end| end.changes_end);
@@ -133,7 +132,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Nothing changed.
+    /// Whether nothing changed.
     pub(crate) fn is_nothing(&self) -> bool {
         self.inserts + self.updates + self.deletes + self.truncates == 0
     }
@@ -162,15 +161,15 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// What is to be known of changes that become one target transaction.
+/// Summary of the changes that become one target transaction.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Digest {
-    /// Source transactions that end in it, those included that are skipped.
+    /// Source transactions that end in it, skipped ones included.
     pub(crate) transactions: usize,
     pub(crate) skipped: u64,
-    /// The last of them.
+    /// The end of the last of them.
     pub(crate) last: Option<End>,
-    /// Where what was handed over before it ends.
+    /// The end of what was handed over before it.
     pub(crate) since: Lsn,
     /// Bytes of row data as they came.
     pub(crate) bytes: usize,
@@ -191,7 +190,7 @@ impl Digest {
         }
     }
 
-    /// Adds what came after.
+    /// Adds the digest of later changes.
     pub(crate) fn extend(&mut self, later: &Digest) {
         self.transactions += later.transactions;
         self.skipped += later.skipped;
@@ -201,28 +200,28 @@ impl Digest {
     }
 }
 
-/// What the executor is handed.
+/// The unit of work that an executor is handed.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) originals: Originals,
     pub(crate) digest: Digest,
-    /// What is written as sets; `None` where changes contradict one another.
+    /// The changes as sets; `None` where they contradict one another.
     pub(crate) plan: Option<Plan>,
-    /// Its target transaction begins here.
+    /// The target transaction begins with this chunk.
     pub(crate) first: bool,
-    /// Its target transaction ends here.
+    /// The target transaction ends with this chunk.
     pub(crate) last: bool,
-    /// Each of its transactions becomes one of the target; then there is no plan for all of them.
+    /// Each source transaction becomes one target transaction; there is no common plan then.
     pub(crate) each: bool,
 }
 
 impl Chunk {
-    /// Whole transactions that are a target transaction by themselves.
+    /// Whole transactions that become one target transaction.
     pub(crate) fn whole(batch: Batch, binary: bool) -> Chunk {
         Chunk::new(batch, true, binary)
     }
 
-    /// Whole transactions that stay as many.
+    /// Whole transactions that each stay one target transaction.
     pub(crate) fn each(batch: Batch) -> Chunk {
         let digest = Digest::of(&batch);
         Chunk { digest, plan: None, first: true, last: true, each: true, originals: Originals::Memory(batch) }

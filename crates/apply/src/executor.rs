@@ -1,5 +1,5 @@
-//! Chunks into the target: set-based while everything is as the source had
-//! it, one change at a time where it is not.
+//! Applies chunks to the target: as sets while the target is as the source had it, one change at a
+//! time where it is not.
 //!
 //! ```text
 //!            plan holds: every statement reports the rows it must
@@ -10,17 +10,19 @@
 //!                                                                    +---> roll back, stop
 //! ```
 //!
-//! A chunk is either several whole source transactions, which become one
-//! target transaction, or a part of one source transaction that is too large,
-//! whose parts become one target transaction. In exact replay of the former
-//! each source transaction is a target transaction of its own, so that what
-//! precedes a conflict is kept.
+//! A chunk is one of two things. It is either several whole source transactions, which become one
+//! target transaction, or a part of one source transaction that is too large. The parts of that one
+//! also become one target transaction. Exact replay of whole source transactions makes each a
+//! target transaction of its own, so that everything before a conflict is kept.
 //!
-//! Invariants: every target transaction stores the end of its last source
-//! transaction as its progress, or where transactions commit out of order the
-//! range of the stream that it holds ([`schedule::CommittedRanges`]); a count or an error met by a set is never
-//! reported, only what exact replay finds is; the next transaction is not sent
-//! before the last COMMIT was answered (rule P1), or goes to the same session behind it ([`pipelined`]).
+//! Invariants:
+//!
+//! - Every target transaction stores the end of its last source transaction as its progress. Where
+//!   transactions commit out of order, it stores the range of the stream that it holds
+//!   ([`schedule::CommittedRanges`]).
+//! - A count or an error that a set meets is never reported; only what exact replay finds is.
+//! - The next transaction is sent after the last COMMIT was answered (rule P1), or to the same
+//!   session behind that COMMIT ([`pipelined`]).
 
 mod idle;
 mod looking;
@@ -60,16 +62,16 @@ use crate::statement::{Parameters, Statement, plain_statement};
 use crate::table::{Path, Table};
 use crate::write::{Writer, Writing, truncate};
 
-/// How often a transaction that met a deadlock or a serialization failure is
-/// tried again before the pipeline starts anew.
+/// How often a transaction that met a deadlock or a serialization failure is tried again before the
+/// pipeline starts anew.
 const TRANSIENT_RETRIES: u32 = 5;
 
-/// Who applies: for the statement that clears `skip_lsn`.
+/// The subscription that applies, for the statement that clears `skip_lsn`.
 pub(crate) struct Identity {
     pub(crate) subscription: String,
 }
 
-/// Statements of parts that are answered together.
+/// The number of statements of parts after which their answers are read together.
 const ANSWERS_MAX: usize = 10_000;
 
 /// Changes that were put aside are read back in batches of this many bytes.
@@ -77,7 +79,7 @@ const REPLAY_BYTES: usize = 8 * 1024 * 1024;
 
 /// Parts of a transaction that is executed ahead.
 pub(crate) trait ComingParts {
-    /// The next one; `None` at the end, or where it is not to go on.
+    /// The next part; `None` at the end, or where execution must not go on.
     async fn next(&mut self) -> Option<Plan>;
 }
 
@@ -98,7 +100,7 @@ pub(crate) struct Executor {
     write_progress: Arc<Shape>,
     /// Stores a range, where transactions commit out of order.
     write_range: Arc<Shape>,
-    /// Where the range begins that the next target transaction holds.
+    /// Where the range of the next target transaction begins.
     since: Lsn,
     pub(crate) shared: Arc<Shared>,
     /// Counts of the parts of an open target transaction.
@@ -108,15 +110,16 @@ pub(crate) struct Executor {
     procedure: procedure::Procedure,
     /// How large the tables look to the planner.
     sizes: Sizes,
-    /// What it took them for when the plans of their statements were looked at, by their ids.
+    /// How many rows the planner assumed for each table, by its id, when the plans of the table's
+    /// statements were last looked at.
     planned_at: FxHashMap<u64, f64>,
-    /// Told of a statement that ran away.
+    /// Receives each statement that ran away and was cancelled.
     cancelled: Arc<Cancelled>,
     away: Option<runaway::Statement>,
     away_from: Vec<Arc<Table>>,
     /// Plans were made anew since a set was tried.
     healed: bool,
-    /// What is waited for, for who looks.
+    /// Shows what the session waits for.
     activity: activity::Session,
 }
 
@@ -124,13 +127,13 @@ pub(crate) struct Executor {
 #[derive(Default)]
 struct Prepared {
     names: FxHashSet<String>,
-    /// New ones whose plans nobody has looked at, of those that are to find rows by an index.
+    /// New statements that must find rows by an index and whose plans were not yet looked at.
     unseen: Vec<Arc<Shape>>,
 }
 
 /// Why a set-based chunk was given up.
 enum Setback {
-    /// Something was not as the source had it.
+    /// The target was not as the source had it.
     Unexpected,
     /// A statement failed with this SQLSTATE.
     Failed(String),
@@ -177,24 +180,23 @@ impl Executor {
         }
     }
 
-    /// Where it hears of statements of its own that were cancelled because they ran away.
+    /// Where the executor learns that its own statements were cancelled because they ran away.
     pub(crate) fn cancelled(&self) -> Arc<Cancelled> {
         Arc::clone(&self.cancelled)
     }
 
-    /// What its session has in hand.
+    /// Shows what the session is executing.
     pub(crate) fn hand(&self) -> crate::activity::Watch {
         self.activity.watch()
     }
 
-    /// What is applied next begins here; it follows what was applied last
-    /// unless it is said.
+    /// Sets where the next range begins. Without this call it continues after the last range.
     pub(crate) fn begins_at(&mut self, since: Lsn) {
         self.since = since;
     }
 
-    /// Applies a transaction part by part from its file. It is head: what it
-    /// meets may be reported.
+    /// Applies a transaction part by part from its file. It is head, so the conflicts and errors
+    /// that it meets may be reported.
     pub(crate) async fn apply_large(&mut self, large: Large) -> Result<(), Error> {
         let Large { changes, begin, digest, part } = large;
         let mut reader = changes.read().map_err(Kind::PutAside)?;
@@ -237,7 +239,7 @@ impl Executor {
         self.replay(originals).await
     }
 
-    /// Applies what did not hold as one set.
+    /// Applies what failed as one set.
     pub(crate) async fn replay(&mut self, originals: Originals) -> Result<(), Error> {
         tracing::debug!("a batch does not fit the target");
         add(&self.shared.counters.replays, 1);
@@ -255,7 +257,7 @@ impl Executor {
 
     /// Applies a part of a transaction that is too large for one chunk.
     pub(crate) async fn apply_part(&mut self, chunk: Chunk) -> Result<(), Error> {
-        // Parts are never put aside: they are handed over as soon as they are full.
+        // Parts are never put aside: the planner hands them over as soon as they are full.
         let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
         let mut tally = chunk.digest.tally;
         self.activity.part(batch.changes.len());
@@ -275,8 +277,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Applies a part, whose savepoint was gone back to: as a set again if a statement of it ran away, or one change at
-    /// a time. So many rows were written.
+    /// Applies a part again after a rollback to its savepoint: as a set if a statement of it ran
+    /// away, otherwise one change at a time. Returns the number of rows written.
     async fn apply_part_again(&mut self, batch: &Batch) -> Result<u64, Error> {
         add(&self.shared.counters.replays, 1);
         // Each cancel doubles the time that the next try has.
@@ -296,13 +298,13 @@ impl Executor {
         Ok(batch.changes.len() as u64)
     }
 
-    /// Applies whole transactions as sets and commits; false if something was
-    /// not as the source had it, and nothing was done.
+    /// Applies whole transactions as sets and commits. Returns false, with everything rolled back,
+    /// if the target was not as the source had it.
     pub(crate) async fn apply_whole(&mut self, plan: Option<Plan>, digest: &Digest) -> Result<bool, Error> {
         self.complete(plan, true, digest).await
     }
 
-    /// [`Executor::apply_whole`]; unless `first`, in a transaction that was begun.
+    /// [`Executor::apply_whole`], in a transaction that is already open unless `first`.
     pub(crate) async fn complete(
         &mut self,
         plan: Option<Plan>,
@@ -320,7 +322,7 @@ impl Executor {
                         self.look_at_plans().await?;
                         return Ok(true);
                     }
-                    // A deferred constraint, found only now.
+                    // A deferred constraint fails only now.
                     Err(_) if self.wire_is_alive() => {}
                     Err(error) => return Err(error),
                 }
@@ -338,7 +340,7 @@ impl Executor {
         self.activity.closed();
         loop {
             match self.one(&[&Which::Rollback]).await {
-                // A cancel that came late for what it was meant for.
+                // A cancel that came too late for its statement.
                 Err(error)
                     if error.sqlstate() == Some(SqlState::QUERY_CANCELED.code()) && self.wire_is_alive() => {}
                 Ok(()) => return self.heal().await,
@@ -347,15 +349,15 @@ impl Executor {
         }
     }
 
-    /// Executes a plan in a transaction that it begins and that stays open, before its turn to commit. False if something
-    /// was met, and nothing of it was done.
+    /// Executes a plan before its turn to commit, in a transaction that it begins and leaves open.
+    /// Returns false, with everything rolled back, if it met an error or an unexpected count.
     pub(crate) async fn execute_ahead(&mut self, plan: Plan) -> Result<bool, Error> {
         let written = self.apply_set(Some(plan), None, true, true).await;
         self.executed_ahead(written).await
     }
 
-    /// The same with parts that come one after another, the next of which is made while the server has one before it;
-    /// unless `first`, in a transaction that was begun.
+    /// The same with parts that come one after another. The next part is made while the server
+    /// executes the one before it. Unless `first`, the transaction is already open.
     pub(crate) async fn execute_parts_ahead(
         &mut self,
         parts: &mut impl ComingParts,
@@ -382,12 +384,13 @@ impl Executor {
                 Ok(true)
             }
             Err(Setback::Broken(error)) if !self.wire_is_alive() => Err(error),
-            // Be it BEGIN that was cancelled.
+            // The cancelled statement may have been BEGIN.
             Err(_) => self.roll_back().await.map(|()| false),
         }
     }
 
-    /// Some of them, and how many rows were written; `None` when there are no more.
+    /// Executes some of the parts and returns the number of rows written; `None` when there are no
+    /// more.
     async fn apply_parts(
         &mut self,
         parts: &mut impl ComingParts,
@@ -403,14 +406,14 @@ impl Executor {
             sending.push(&self.begin);
         }
         let prologue = sending.expected.len();
-        // What is read ahead for a part is given up with it.
+        // Dropped with the part: it keeps the part's pages being read ahead.
         let mut _before = None;
         let fits = loop {
             let mut writing = Writing::new(plan);
             if !sending.send(&mut self.writer, &mut writing).await.map_err(broken)? {
                 break false;
             }
-            // What each has answered stays in memory until the end.
+            // The answers stay in memory until the end, so their number is bounded.
             if !sending.keep_up_as_expected().await.map_err(broken)? || sending.expected.len() >= ANSWERS_MAX
             {
                 break true;
@@ -430,7 +433,7 @@ impl Executor {
         }
     }
 
-    /// What a set's error means.
+    /// Turns the error of a set into a setback, and notes the tables if a statement ran away.
     fn failed_set(&mut self, code: &str, tables: Vec<Arc<Table>>) -> Setback {
         if self.ran_away(code) {
             self.away_from = tables;
@@ -447,7 +450,8 @@ impl Executor {
                 let fit = self.shared.fit();
                 (fit.transactions(), fit.cut(transactions))
             };
-            // What ran away was no misfit: with plans made anew it is tried as it was. Each cancel doubles the time it has.
+            // A set that ran away was no misfit: with new plans it is tried again whole. Each
+            // cancel doubles the time it has.
             let again = std::mem::take(&mut self.healed);
             if transactions > fits && !again {
                 let (earlier, later) = batch.split(cut);
@@ -472,8 +476,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Lets a table join: what came while it was copied, that it has joined,
-    /// and the position that this leads to, in one transaction.
+    /// Lets a table join. One transaction holds the changes that came during its copy, the note
+    /// that it has joined, and the position that this leads to.
     pub(crate) async fn join(&mut self, join: Join) -> Result<(), Error> {
         let Join { table, since, changes, position, done } = join;
         self.one(&[&Which::Begin]).await?;
@@ -490,7 +494,8 @@ impl Executor {
         }
         let sql = statements::join_table(&self.subscription, &table, &since);
         let joined = plain_statement(Arc::new(plain("", &sql)));
-        // The last target transaction may have stored the same position. Nothing else is under way.
+        // The last target transaction may have stored the same position. No other transaction is in
+        // flight.
         self.since = self.shared.stored();
         let moves = position.filter(|end| end.commit.end_lsn > self.since);
         let result = run(&mut self.wire, &mut self.prepared, &[&joined]).await?;
@@ -508,7 +513,8 @@ impl Executor {
             let _ = done.send(Ok(()));
             return Ok(());
         }
-        // Forgotten meanwhile. Its changes that follow must not be applied either: begin anew.
+        // The table was forgotten meanwhile, so its later changes must not be applied either: begin
+        // anew.
         let error = result.error.map_or_else(
             || Kind::Forgotten { table: format!("{}.{}", table.0, table.1) }.into(),
             |error| Kind::Statement { what: "recording a table as joined", error }.into(),
@@ -520,10 +526,9 @@ impl Executor {
         !self.wire.is_broken()
     }
 
-    /// Sends the plan's sets, and checks what they report: so many rows were
-    /// written. `first` begins the transaction; what is not `alone` stands
-    /// behind a savepoint. It is all that there is up to the commit record at
-    /// `up_to`, if that is told.
+    /// Sends the plan's sets, checks the counts that they report, and returns the number of rows
+    /// written. `first` begins the transaction. Unless `alone`, the sets stand behind a savepoint.
+    /// `up_to`, if given, says that the plan holds everything up to that commit record.
     async fn apply_set(
         &mut self,
         plan: Option<Plan>,
@@ -546,7 +551,7 @@ impl Executor {
             sending.push(&self.savepoint);
         }
         let prologue = sending.expected.len();
-        // What is read ahead for it is given up with it.
+        // Dropped with the set: it keeps the set's pages being read ahead.
         let mut writing = plan.map(|plan| Writing::new(plan).up_to(up_to));
         let fits = match &mut writing {
             Some(writing) => sending.send(&mut self.writer, writing).await.map_err(broken)?,
@@ -556,7 +561,7 @@ impl Executor {
             Err(Setback::Failed(code)) => return Err(self.failed_set(&code, tables)),
             written => written?,
         };
-        // Only now: a savepoint that was released cannot be gone back to.
+        // Only now: a rollback to a released savepoint is impossible.
         if !alone {
             self.one(&[&Which::Release]).await.map_err(Setback::Broken)?;
         }
@@ -565,15 +570,14 @@ impl Executor {
 
     /// Commits, with progress at `end`.
     ///
-    /// From 16 on a transaction that aborts after its origin was told moves
-    /// the origin as one that commits does. So whatever COMMIT might find
-    /// wrong, which is what deferred constraints find, is found before; and
-    /// because a shutdown may end the backend between the two messages, the
-    /// truth is a row there. The origin is told all the same: it marks the
-    /// transaction for others and gives it the source's commit time.
+    /// From 16 on, a transaction that aborts after its origin was told moves the origin as a commit
+    /// does. So the errors that COMMIT could meet, which are those of deferred constraints, are
+    /// provoked before the origin is told. A shutdown may still end the backend between the two
+    /// messages, so progress is a row there. The origin is told nevertheless: it marks the
+    /// transaction as replicated and gives it the source's commit time.
     async fn commit(&mut self, end: &End, clear_skip: bool) -> Result<(), Error> {
         let relaxed = self.shared.is_relaxed();
-        // What the origin says is what a restart begins with, on 14 and 15: never past what is missing.
+        // On 14 and 15 a restart begins at the origin's position, which must never pass a gap.
         let told = if relaxed { self.shared.stored() } else { end.commit.end_lsn };
         let setup = origin_setup(told, end);
         let mut statements: Vec<&Statement> = Vec::new();
@@ -661,8 +665,7 @@ fn change_error(table: String, operation: &'static str, begin: Begin, error: Ser
 
 const PG_LSN: base::Oid = base::Oid(3220);
 
-/// Writes where transactions ended on the source; see
-/// [`ABORT_MOVES_ORIGIN`].
+/// Writes where transactions ended on the source; see [`ABORT_MOVES_ORIGIN`].
 fn row_of(shape: &Arc<Shape>, positions: &[Lsn]) -> Statement {
     let mut parameters = BytesMut::with_capacity(32);
     parameters.put_u16(1);
@@ -675,8 +678,8 @@ fn row_of(shape: &Arc<Shape>, positions: &[Lsn]) -> Statement {
     Statement { shape: Arc::clone(shape), parameters: Parameters::Values(parameters), rows_expected: 1 }
 }
 
-/// Sets what the next COMMIT of this session records: how far the origin is
-/// with it, and when the transaction committed on the source.
+/// Sets what the next COMMIT of this session records: the origin's position, and the commit time on
+/// the source.
 fn origin_setup(position: Lsn, end: &End) -> Statement {
     const TIMESTAMPTZ: base::Oid = base::Oid(1184);
     let mut shape = plain("origin", "SELECT pg_catalog.pg_replication_origin_xact_setup($1, $2)");

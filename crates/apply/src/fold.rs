@@ -1,9 +1,8 @@
 //! The net effect of changes, per key.
 //!
-//! Handed changes of one table in source order; keeps for each key what its
-//! first change expects of the target and what the row is in the end. So a
-//! row that changed a thousand times is written once, and the versions in
-//! between never cost a page.
+//! A fold is handed changes of one table in source order. For each key it keeps what the first
+//! change expects of the target and what the row is in the end. So a row that changed a thousand
+//! times is written once, and the versions in between never cost a page.
 //!
 //! States of a key; the first arrow sets the expectation (rule F1):
 //!
@@ -16,21 +15,19 @@
 //! Absent     Insert           void            void
 //! Replace    void             Replace         Delete
 //! ```
-//! `Absent` is a key that was inserted and deleted: nothing is written, but
-//! that the key was absent is still checked. `void` means that the changes
-//! contradict one another, which is a conflict on any target: the chunk is
-//! applied one change at a time to find and name it.
+//! `Absent` is a key that was inserted and deleted: nothing is written, but the statements still
+//! check that the key was absent. `void` means that the changes contradict one another, which is a
+//! conflict on any target. Exact replay then applies the chunk, to find and name the conflict.
 //!
-//! An UPDATE that changes the key is not folded: what was folded so far is
-//! one step, that UPDATE a step of its own, and a new fold begins after it.
-//! Invariant: keys within one fold are pairwise different as the target
-//! compares them, or at most one of those that are equal is a row in the end.
-//! Most types that are folded are equal only when their bytes are. Others
-//! (numeric, say) are folded where the source's unique index follows the same
-//! rule: a row whose key gets other bytes changes its key, and so the next
-//! equal key is an INSERT behind a DELETE. It is written so, too; and where it
-//! is gone again in the end, the probe for it finds what was there before, and
-//! the chunk is applied one change at a time.
+//! An UPDATE that changes the key is not folded. The changes before it are one step, that UPDATE is
+//! a step of its own, and a new fold begins after it.
+//!
+//! Invariant: keys within one fold are pairwise different as the target compares them, or at most
+//! one of those that are equal is a row in the end. Most types that fold are equal only when their
+//! bytes are. Others (numeric, for one) fold where the source's unique index follows the same rule.
+//! There a row whose key gets other bytes changes its key, so the next equal key is an INSERT after
+//! a DELETE. The statements write it in that order, too. If that row is deleted again in the end,
+//! the probe for it finds the earlier row, and exact replay applies the chunk.
 
 use std::hash::Hasher;
 
@@ -74,14 +71,15 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Folded {
     Yes,
-    /// It changes the key, or must be kept apart for another reason: a step of its own.
+    /// The change alters the key, or must be kept apart for another reason: it is a step of its
+    /// own.
     KeyChange,
-    /// It contradicts what came before.
+    /// The change contradicts earlier ones.
     Void,
 }
 
-/// Net effects by key, in the order in which the keys first appeared until
-/// they are sorted; after that nothing more is taken in.
+/// Net effects by key, in the order in which the keys first appeared. A fold that was sorted takes
+/// no more changes.
 #[derive(Debug, Default)]
 pub(crate) struct Fold {
     index: HashTable<usize>,
@@ -95,19 +93,18 @@ pub(crate) struct Fold {
 }
 
 impl Fold {
-    /// A `detached` fold holds tuples in memory of its own; another shares
-    /// that of the messages they came in, which is right for a fold that does
-    /// not outlive them.
+    /// A `detached` fold holds tuples in memory of its own. Any other fold shares the memory of the
+    /// messages they came in, which suits a fold that does not outlive them.
     pub(crate) fn new(detached: bool) -> Fold {
         Fold { detached, ..Fold::default() }
     }
 
-    /// How many keys.
+    /// The number of keys.
     pub(crate) fn rows(&self) -> usize {
         self.entries.len()
     }
 
-    /// Memory, about.
+    /// Memory, approximately.
     pub(crate) fn bytes(&self) -> usize {
         self.arena.len() + self.tuple_bytes + self.entries.len() * CHANGE_OVERHEAD
     }
@@ -128,15 +125,14 @@ impl Fold {
         self.entries[at].hash
     }
 
-    /// The hash of a row's key, as of one that was folded; `None` where a
-    /// value is missing.
+    /// The hash of a row's key, the same as for a folded one; `None` where a key value is missing.
     pub(crate) fn hash_of(table: &Table, tuple: &Tuple) -> Option<u64> {
         let mut fold = Fold::default();
         fold.push_key(table, tuple).then(|| hash(&fold.arena))
     }
 
-    /// Takes these entries out, ascending, before anything is sorted; nothing
-    /// more is taken in.
+    /// Takes the entries at `units` out, which must be ascending and precede any sorting. The fold
+    /// takes no more changes.
     pub(crate) fn take_out(&mut self, units: &[u32]) -> Fold {
         let mut taken = Fold::new(self.detached);
         let mut wanted = units.iter().map(|&unit| unit as usize).peekable();
@@ -159,18 +155,17 @@ impl Fold {
         self.entries[at].net = Net::Absent;
     }
 
-    /// Puts the keys into an order in which neighbours lie near one another
-    /// in an index: that of their bytes, shorter ones first. For numbers that
-    /// is their own order.
+    /// Sorts the keys so that neighbours lie near one another in an index: by their bytes, shorter
+    /// values first. For numbers that is their own order.
     pub(crate) fn sort(&mut self) {
         let Fold { arena, entries, index, .. } = self;
         entries.sort_unstable_by(|a, b| arena[a.start..a.end].cmp(&arena[b.start..b.end]));
-        // It speaks of the order before.
+        // The index holds positions from before sorting.
         index.clear();
     }
 
-    /// Puts rows to insert into the order of the values at `columns` of their tuples, in the same sense as
-    /// [`Fold::sort`]; they stand behind all others.
+    /// Sorts the rows to insert by the values at `columns` of their tuples, in the same sense as
+    /// [`Fold::sort`]. They come after all other entries.
     pub(crate) fn sort_inserts(&mut self, columns: &[usize]) {
         let mut values = Vec::new();
         let mut put = |net: &Net| {
@@ -201,7 +196,7 @@ impl Fold {
         let folded = match op {
             Op::Insert(new) => self.push_key(table, new).then_some(()),
             Op::Delete(old) => self.push_key(table, &old.tuple).then_some(()),
-            // Equal keys of other bytes must be met by one statement, or one would overtake another.
+            // One statement must meet all equal keys of other bytes, or one would overtake another.
             Op::Update { new, .. } if !table.exact_key && new.has_unchanged() => return Folded::KeyChange,
             Op::Update { old: None, new } => self.push_key(table, new).then_some(()),
             Op::Update { old: Some(old), new } => {
@@ -211,8 +206,7 @@ impl Fold {
                 self.push_key(table, &old.tuple).then_some(())
             }
         };
-        // A key with a NULL or without a value is no key: let the exact path
-        // say so.
+        // A key with a NULL or without a value is no key. Exact replay reports it.
         if folded.is_none() {
             self.arena.truncate(start);
             return Folded::Void;
@@ -220,8 +214,7 @@ impl Fold {
         self.fold(start, op)
     }
 
-    /// Appends the key columns of `tuple` to the arena; false if one is
-    /// missing.
+    /// Appends the key columns of `tuple` to the arena; false if one is missing.
     fn push_key(&mut self, table: &Table, tuple: &Tuple) -> bool {
         let mut wanted = table.key.iter().copied().peekable();
         for (position, column) in tuple.columns().enumerate() {
@@ -280,7 +273,7 @@ fn hash(key: &[u8]) -> u64 {
 
 /// The table of states; `None` is `void`. `own` makes a tuple the fold's.
 fn next(before: Net, op: &Op, own: impl Fn(&Tuple) -> Tuple) -> Option<Net> {
-    // `new` with the values it did not send taken from the version before.
+    // `new`, with the values that it did not send taken from the earlier version.
     let merge = |before: &Tuple, new: &Tuple| {
         if !new.has_unchanged() {
             return own(new);
@@ -301,8 +294,7 @@ fn next(before: Net, op: &Op, own: impl Fn(&Tuple) -> Tuple) -> Option<Net> {
     }
 }
 
-/// Whether an UPDATE leaves the key as it was. A key value that is not sent
-/// again has not changed.
+/// Whether an UPDATE leaves the key as it was. A key value that is not sent again has not changed.
 fn same_key(table: &Table, old: &Tuple, new: &Tuple) -> bool {
     let pairs = old.columns().zip(new.columns()).zip(&table.columns);
     pairs.filter(|(_, column)| column.key).all(|((old, new), _)| new == Column::Unchanged || old == new)
@@ -389,8 +381,7 @@ mod tests {
         }
     }
 
-    /// The folded result as the statements would apply it; false where an
-    /// expectation fails.
+    /// Writes the net effects as the statements would; false where an expectation fails.
     fn write(model: &mut Model, fold: &Fold) -> bool {
         fold.entries().all(|(mut key, net)| {
             let id = number(key.next().unwrap()).unwrap();
@@ -421,9 +412,8 @@ mod tests {
     }
 
     proptest! {
-        /// Folding is exact: where one-at-a-time apply meets no conflict, the
-        /// fold leads to the same rows and meets none; where it meets one,
-        /// the fold does not go through unseen.
+        /// Folding is exact. Where changes one at a time meet no conflict, the fold meets none
+        /// either and leads to the same rows. Where they meet one, the fold fails too.
         #[test]
         fn the_net_effect_is_the_effect(
             steps in steps(),
@@ -443,7 +433,7 @@ mod tests {
         }
     }
 
-    /// The passes as the statements are, by value; false where an expectation fails.
+    /// Writes by value in the passes of the statements; false where an expectation fails.
     fn write_in_passes(model: &mut Model, fold: &Fold) -> bool {
         let pass = |net: &Net| match net {
             Net::Absent => 0,
@@ -470,8 +460,8 @@ mod tests {
     }
 
     proptest! {
-        /// The same for keys that may be equal and have other bytes, from a source whose index takes them for equal: what
-        /// goes through as a whole is what goes through one at a time.
+        /// The same for keys that may be equal but have other bytes, from a source whose index
+        /// compares them as equal. A fold that succeeds matches what one change at a time does.
         #[test]
         fn equal_keys_of_other_bytes_are_not_taken_for_one_another(
             steps in prop::collection::vec((0..3_u8, 0..3_u8, any::<bool>(), any::<u8>()), 0..30),

@@ -1,5 +1,4 @@
-//! Transactions into a target PostgreSQL: plan, batch, exact replay, origin
-//! progress.
+//! Applies transactions to a target PostgreSQL: plan, batch, exact replay, progress by origin.
 //!
 //! ```text
 //!   messages     transactions     batch        plan           target
@@ -7,8 +6,8 @@
 //!                    ^              |                          |
 //!                 catalog           +-- the changes as they came --> exact replay
 //! ```
-//! [`Target::attach`] passes the fences and reads how far the target is,
-//! [`apply`] takes the stream from there. What is remembered on the target is `state`'s.
+//! [`Target::attach`] passes the fences and reads the target's progress. [`apply`] takes the stream
+//! from there. Crate `state` keeps what pgsluice stores on the target.
 
 mod activity;
 mod applier;

@@ -1,11 +1,10 @@
 //! The net effect of changes, as it grows.
 //!
-//! Tables that fold, and tables whose rows go one at a time, are independent
-//! of one another: no trigger fires and no foreign key is checked, so only
-//! the order within a table matters. A table with a firing trigger, and
-//! TRUNCATE, are barriers: everything before is written first.
+//! Tables that fold and tables whose rows go one at a time are independent of one another. No
+//! trigger fires and no foreign key is checked, so only the order within a table matters. A table
+//! with a firing trigger, and TRUNCATE, are barriers: everything before them is written first.
 //!
-//! What the statements are is another matter ([`crate::write`]).
+//! [`crate::write`] makes the statements of a plan.
 
 use std::sync::Arc;
 
@@ -18,27 +17,27 @@ use crate::fold::{Fold, Folded};
 use crate::statement::{Arrays, Misfit};
 use crate::table::{Path, Table};
 
-/// A set is written by statements of about this many bytes each: large
-/// enough that a statement's own cost vanishes, small against the memory of
-/// either end, where a value stands several times while its set is executed.
+/// A set is written by statements of about this many bytes each. That is large enough for a
+/// statement's own cost to vanish. It is small against the memory of either end, where a value
+/// stands several times while its set is executed.
 pub(crate) const PIECE: usize = 4 * 1024 * 1024;
 
-/// What is done to one table, in order.
+/// One step for one table. The steps of a table are executed in order.
 #[derive(Debug)]
 pub(crate) enum Step {
     Fold(Fold),
     Bag(Bag),
-    /// Rows without a key that were inserted in a row.
+    /// Consecutive INSERTs into a table that does not fold by key.
     Append(Arrays),
     Row(Op),
 }
 
-/// What is done at the same stage of a plan.
+/// One stage of a plan. Stages are executed in order.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// In any order between tables.
+    /// Steps of several tables, in any order between tables.
     Tables(Tables),
-    /// By itself.
+    /// One change by itself.
     Row(Arc<Table>, Op),
     Truncate {
         tables: Vec<Arc<Table>>,
@@ -71,28 +70,28 @@ pub(crate) struct Plan {
     binary: bool,
     detached: bool,
     rows: usize,
-    /// Those of them that are statements of their own.
+    /// Those of `rows` that are statements of their own.
     single_rows: usize,
     bytes: usize,
 }
 
 impl Plan {
-    /// Of changes that are kept as long as the plan is.
+    /// A plan for changes that are kept as long as the plan is.
     pub(crate) fn new(binary: bool) -> Plan {
         Plan { stages: Vec::new(), binary, detached: false, rows: 0, single_rows: 0, bytes: 0 }
     }
 
-    /// With values of its own: the messages they came in are not kept.
+    /// A plan with values of its own: the messages they came in are not kept.
     pub(crate) fn detached(binary: bool) -> Plan {
         Plan { detached: true, ..Plan::new(binary) }
     }
 
-    /// Values come in binary form.
+    /// Whether values come in binary form.
     pub(crate) fn binary(&self) -> bool {
         self.binary
     }
 
-    /// The tables whose rows it writes; some may be named twice.
+    /// The tables whose rows the plan writes; a table may come twice.
     pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.stages.iter().flat_map(|stage| {
             let (many, one) = match stage {
@@ -109,19 +108,20 @@ impl Plan {
         self.rows
     }
 
-    /// Rows, or the first ones of bags, that each take a statement, which may even read a whole table: more
-    /// of them gain nothing from being written together.
+    /// Rows that each take a statement of their own, the first row of each bag included. A
+    /// statement may even read a whole table, so more of these rows gain nothing from being written
+    /// together.
     pub(crate) fn single_rows(&self) -> usize {
         self.single_rows
     }
 
-    /// Memory, about.
+    /// Memory, approximately.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds changes in source order; an error if they contradict what came
-    /// before or a value does not fit. The plan is of no further use then.
+    /// Adds changes in source order. An error means that they contradict earlier changes or that a
+    /// value does not fit; the plan is of no further use then.
     pub(crate) fn add_all(&mut self, changes: &[Change]) -> Result<(), Misfit> {
         changes.iter().try_for_each(|change| self.add(change))
     }
@@ -208,15 +208,15 @@ impl Plan {
     }
 }
 
-/// How large something is that is to be written.
+/// How large a bag is.
 #[derive(Clone, Copy, Default)]
 struct Size {
     rows: usize,
     bytes: usize,
 }
 
-/// Takes a change of a table without a key into the last bag or a new one; the size of that before and
-/// after. `None` where it goes another way.
+/// Takes a change of a table without a key into the last bag or a new one. Returns that bag's size
+/// before and after, or `None` where the change cannot be in a bag.
 fn add_to_bag(steps: &mut Vec<Step>, table: &Table, op: &Op, detached: bool) -> Option<(Size, Size)> {
     let size = |bag: &Bag| Size { rows: bag.len(), bytes: bag.bytes() };
     if let Some(Step::Bag(bag)) = steps.last_mut() {
@@ -225,7 +225,8 @@ fn add_to_bag(steps: &mut Vec<Step>, table: &Table, op: &Op, detached: bool) -> 
             return Some((before, size(bag)));
         }
     }
-    // New rows alone are looked for by nobody, and need not be remembered one by one.
+    // No later change looks for rows that were only inserted, so they need not be remembered one by
+    // one.
     if matches!(op, Op::Insert(_)) {
         return None;
     }

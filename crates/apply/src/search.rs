@@ -1,9 +1,9 @@
-//! How the row of a key is found, as SQL whose plan can only be a look-up.
+//! How the row of a key is found, as SQL whose only possible plan is a look-up.
 //!
-//! The planner chooses by what it takes a table to be, and a plan is kept as long as the session.
-//! A table that looked empty when the plan was made may have a million rows when it is used: a
+//! The planner chooses by its estimate of a table, and a plan is kept as long as the session. A
+//! table that looked empty when the plan was made may have a million rows when the plan is used. A
 //! transaction can fill it, and no ANALYZE counts rows that are not committed. For one row every
-//! plan costs the same, so the planner may read a whole index for each row of a set, or take an
+//! plan costs the same. So the planner may read a whole index for each row of a set, or take an
 //! index that shares a column with the key. Statements therefore have a form for which no other
 //! plan exists (rule Q1), whatever the statistics say:
 //!
@@ -17,10 +17,10 @@
 //! | `Ordered` | place of the first of `a, b` in order    | only an index in that order gives it without  |
 //! |           | between `b >= s.c1` and `b <= s.c1`      | sorting                                       |
 //!
-//! `Guarded` and `Ordered` need what the sessions that apply have switched off
-//! ([`crate::target`]): scans of whole tables and bitmaps, index-only scans, sorting, and joins
-//! by hash or merge. `Plain` is the fastest: `Guarded` takes the backend 0.5 us more for a row,
-//! `Ordered` 1.2 us (of 5 us for a narrow row, on 15 and 18).
+//! `Guarded` and `Ordered` need what the sessions that apply have switched off ([`crate::target`]):
+//! scans of whole tables and bitmaps, index-only scans, sorting, and joins by hash or merge.
+//! `Plain` is the fastest. Of 5 us for a narrow row, on 15 and 18, `Guarded` takes the backend 0.5
+//! us more and `Ordered` 1.2 us more.
 
 #[cfg(test)]
 mod on_servers;
@@ -45,7 +45,7 @@ pub(crate) struct Bounds {
     pub(crate) at_least: String,
     /// `<=`
     pub(crate) at_most: String,
-    /// What stands behind the column in ORDER BY.
+    /// The column's clause in ORDER BY, behind its name.
     pub(crate) order: String,
 }
 
@@ -54,12 +54,12 @@ pub(crate) struct Bounds {
 pub(crate) struct KeyIndex {
     /// In the order of the index.
     pub(crate) columns: Vec<KeyColumn>,
-    /// Another index has a column of the key, and does not begin with all of them: the planner
-    /// might take that one.
+    /// Another index has a column of the key and does not begin with all columns of the key. The
+    /// planner might take that index.
     pub(crate) has_rival: bool,
 }
 
-/// See the table above.
+/// See the table in the module's documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Search {
     Plain,
@@ -68,12 +68,13 @@ pub(crate) enum Search {
 }
 
 impl Search {
-    /// The form for a set of rows; `is_large` where the planner is known to take the table for
-    /// large, and so for one that is searched by its key.
+    /// The form for a set of rows. `is_large` says that the planner takes the table for large, and
+    /// so searches it by its key.
     pub(crate) fn of_set(table: &Table, is_large: bool) -> Search {
         match &table.key_index {
             None => Search::Plain,
-            // Its partitions have indexes of their own, and no place by which a row could be found.
+            // Partitions have indexes of their own, and a row's place alone does not say in which
+            // partition it is.
             Some(_) if table.partitioned => Search::Guarded,
             Some(_) if is_large => Search::Plain,
             Some(index) if index.has_rival => Search::Ordered,
@@ -81,14 +82,14 @@ impl Search {
         }
     }
 
-    /// The form for one row. Without a join nothing is gained by reading an index whole.
+    /// The form for one row. Without a join the planner gains nothing from reading a whole index.
     pub(crate) fn of_row(table: &Table) -> Search {
         let has_rival = table.key_index.as_ref().is_some_and(|index| index.has_rival);
         if has_rival && !table.partitioned { Search::Ordered } else { Search::Plain }
     }
 }
 
-/// What a key column is compared with; handed the column's number within the key.
+/// The value that a key column is compared with, given the column's number within the key.
 pub(crate) type Value<'v> = &'v dyn Fn(usize) -> String;
 
 fn equals(column: &Column, row: &str, value: &str) -> String {
@@ -101,12 +102,12 @@ pub(crate) fn is_key(table: &Table, row: &str, value: Value<'_>) -> String {
     conjunction(table.key.iter().enumerate().map(|(n, &at)| equals(&table.columns[at], row, &value(n))))
 }
 
-/// The same, of which no index and no join can make use: for a row that was found by its place.
+/// The same in a form that no index and no join can use: for a row that was found by its place.
 pub(crate) fn is_still_key(table: &Table, row: &str, value: Value<'_>) -> String {
     format!("({}) IS TRUE", is_key(table, row, value))
 }
 
-/// The same by which a set of rows is joined with the table; not in the form `Ordered`.
+/// The condition that joins a set of rows with the table; not for the form `Ordered`.
 pub(crate) fn joins(table: &Table, search: Search, row: &str, value: Value<'_>) -> String {
     let (Search::Guarded, Some(index)) = (search, &table.key_index) else {
         return is_key(table, row, value);
@@ -120,9 +121,9 @@ pub(crate) fn joins(table: &Table, search: Search, row: &str, value: Value<'_>) 
     }))
 }
 
-/// Equal, in a way that orders nothing.
+/// Equality in a form that implies no order.
 fn is_among(column: &Column, bounds: &Bounds, row: &str, value: &str) -> String {
-    // An array of arrays has elements of another type.
+    // `ANY` over an array of arrays compares elements, which have another type.
     if column.target.type_name.ends_with("[]") {
         return is_between(column, bounds, row, value);
     }
@@ -137,12 +138,13 @@ fn is_between(column: &Column, Bounds { at_least, at_most, .. }: &Bounds, row: &
     format!("{name} {at_least} {value} AND {name} {at_most} {value}")
 }
 
-/// A query of the row's place, in the form `Ordered`. Of a key in one column that is
+/// A query for the row's place, in the form `Ordered`. For a key in one column it is
 /// `SELECT x.ctid FROM ONLY t AS x WHERE x.a >= v AND x.a <= v ORDER BY x.a LIMIT 1`.
 ///
-/// A column that is known to be equal needs no order, and every index would do: so the last is
-/// compared by its bounds, and the first by `= ANY`. Those between are equal; an index on the first
-/// and the last without them would be taken for this one, and reads what these two select.
+/// A column that is known to be equal needs no order, so every index would serve. Therefore the
+/// last column is compared by its bounds, and the first by `= ANY`. The columns between are
+/// compared for equality. The planner could take an index on the first and the last column without
+/// them, which reads the rows that these two select.
 pub(crate) fn place(table: &Table, index: &KeyIndex, value: Value<'_>) -> String {
     let number = |position: usize| table.key.iter().position(|at| *at == position).unwrap_or_default();
     let (mut conditions, mut order) = (Vec::new(), String::new());

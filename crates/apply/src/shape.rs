@@ -1,18 +1,17 @@
 //! The SQL of every statement the applier sends, by shape.
 //!
-//! A shape is what a prepared statement is made for: a table, an operation
-//! and the columns it writes. Two families that must agree on what they do:
+//! A shape is what a prepared statement is made for: a table, an operation and the columns it
+//! writes. There are two families, which must agree on what they do:
 //!
-//! - *sets* write the net effect of many rows; each parameter is an array,
-//!   one per column, joined by `unnest`. In text form the arrays are `text[]`
-//!   and each value is cast to the column's type *without* its modifier, so
-//!   that assignment, not the cast, judges a value that is too long;
-//!   New rows of which there are many are a COPY; rows without a key are in [`bags`];
-//! - *rows* write one change; each parameter has the column's own type, so
-//!   that the type's input or receive function sees what the source sent.
+//! - *Sets* write the net effect of many rows. Each parameter is an array, one per column, joined
+//!   by `unnest`. In text form the arrays are `text[]`, and each value is cast to the column's type
+//!   *without* its modifier. So assignment judges a value that is too long, and the cast does not
+//!   cut it. Many new rows are a COPY; rows without a key are in [`bags`].
+//! - *Rows* write one change. Each parameter has the column's own type, so the type's input or
+//!   receive function sees what the source sent.
 //!
-//! Names are always qualified and operators written out, because sessions
-//! run with an empty `search_path`.
+//! Names are always qualified and operators written out, because sessions run with an empty
+//! `search_path`.
 
 pub(crate) mod bags;
 
@@ -41,13 +40,14 @@ pub(crate) struct Shape {
     pub(crate) parameter_types: Vec<Oid>,
     /// For arrays: the element type of each parameter.
     pub(crate) element_types: Vec<Element>,
-    /// The table, for people, whose rows a unique index must find.
+    /// The table, for messages, if a unique index must find its rows.
     pub(crate) by_index: Option<String>,
 }
 
 impl Shape {
-    /// The same statement, which fails if it meets other rows than it must: all that it is given, and a probe none. It
-    /// reports one row. `None` where SQL does not say how; what fails by itself already stays as it is.
+    /// The same statement, made to fail if it meets an unexpected number of rows. It must meet
+    /// every row it is given, and a probe must meet none. It reports one row. `None` where SQL
+    /// cannot say so; a COPY fails by itself and stays as it is.
     pub(crate) fn insisting(&self) -> Option<Shape> {
         let (first_word, _) = self.sql.split_once(' ')?;
         let (returning, must) = match first_word {
@@ -57,7 +57,7 @@ impl Shape {
             "INSERT" | "UPDATE" | "DELETE" => (" RETURNING 1", "pg_catalog.cardinality($1)"),
             _ => return None,
         };
-        // The text is not known before the rows are, so that planning it is no error.
+        // The text depends on the count, so the planner cannot evaluate the cast and fail on it.
         let sql = format!(
             "WITH met AS ({}{returning}) SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.=) {must} THEN 1 \
              ELSE pg_catalog.concat('pgsluice: ', pg_catalog.count(*), ' rows instead of ', {must}, \
@@ -79,22 +79,22 @@ impl Shape {
     }
 }
 
-/// Which columns an UPDATE writes: those whose value was sent.
+/// The columns that an UPDATE writes: those whose value was sent.
 pub(crate) type Present = Mask;
 
 /// What a shape is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// Finds a row if any of the keys exists.
+    /// Returns a row if any of the keys exists.
     SetProbe,
     SetInsert,
-    /// The same for rows that come behind it.
+    /// An INSERT of rows that follow as COPY data.
     Copy,
     SetDelete,
     SetUpdate(Present),
-    /// An UPDATE that leaves nothing of the old row.
+    /// An UPDATE that keeps nothing of the old row.
     SetReplace,
-    /// Of rows that are found by all of their values.
+    /// Deletes rows that are found by all of their values.
     BagDelete(Finding),
     BagUpdate(Present, Finding),
     RowInsert,
@@ -108,16 +108,18 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Shapes {
     made: FxHashMap<(u64, bool, Kind, Search), Arc<Shape>>,
-    /// Tables, by their ids, that the planner is known to take for large, and how many rows it may still be.
+    /// Tables, by their ids, that the planner is known to take for large, and the lowest row count
+    /// that it may still assume.
     large: FxHashMap<u64, f64>,
-    /// Those of which it is not believed any more.
+    /// Tables, by their ids, that are no longer believed to be large.
     doubted: FxHashSet<u64>,
-    /// In which columns of a table NULLs were looked for.
+    /// For each table, the sets of columns in which NULLs were looked for.
     nulls: FxHashMap<u64, Vec<Mask>>,
     count: u64,
 }
 
-/// A table's statements are made for so many sets of columns with NULLs; one more stands for all others.
+/// How many sets of columns with NULLs have statements of their own for each table. One more
+/// statement stands for all others.
 const NULLS_MAX: usize = 32;
 
 impl Shapes {
@@ -125,8 +127,9 @@ impl Shapes {
         Shapes::default()
     }
 
-    /// How rows of `table` are found that have a NULL in each of these columns: by conditions of their own, which an
-    /// index serves and hashes are made of, as long as there are not too many of them.
+    /// How rows of `table` are found that have a NULL in each of these columns. Such rows have
+    /// conditions of their own, which an index and hash joins can serve, until there are
+    /// [`NULLS_MAX`] kinds.
     pub(crate) fn finding(&mut self, table: &Table, nulls: Mask) -> Finding {
         let known = self.nulls.entry(table.id).or_default();
         if !known.contains(&nulls) {
@@ -147,7 +150,7 @@ impl Shapes {
         }
     }
 
-    /// So many rows were deleted: what counts the table next may find few.
+    /// Notes that rows were deleted: the next count of the table may find few.
     pub(crate) fn shrinks(&mut self, table: &Table, rows: u64) {
         if let Some(large) = self.large.get_mut(&table.id) {
             *large -= rows as f64;
@@ -164,14 +167,14 @@ impl Shapes {
         of_table.map(|(_, shape)| Arc::clone(shape)).filter(|shape| shape.by_index.is_some())
     }
 
-    /// It was taken for large, and that was of no use.
+    /// Notes that the table was taken for large and a statement then ran away.
     pub(crate) fn doubt(&mut self, table: &Table) {
         self.large.remove(&table.id);
         self.doubted.insert(table.id);
     }
 
-    /// The shape of `kind` on `table`; `binary` chooses the form of a set's
-    /// parameters and means nothing for rows.
+    /// The shape of `kind` on `table`. `binary` chooses the form of a set's parameters and means
+    /// nothing for rows.
     pub(crate) fn get(&mut self, table: &Table, binary: bool, kind: Kind) -> Arc<Shape> {
         let is_set = matches!(kind, Kind::SetProbe | Kind::SetDelete | Kind::SetUpdate(_) | Kind::SetReplace);
         let search = match is_set {
@@ -236,9 +239,8 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind, search: Search) 
     }
 }
 
-/// Positions of the columns an UPDATE of a set writes. The key is equal by
-/// construction; a value of an identity column GENERATED ALWAYS in the key
-/// must not even be repeated.
+/// Positions of the columns that an UPDATE of a set writes. The key is equal by construction, and
+/// an identity column GENERATED ALWAYS in the key must not even be assigned its own value.
 pub(crate) fn non_key(table: &Table, present: &[bool]) -> Vec<usize> {
     (0..table.columns.len()).filter(|&at| present[at] && !table.columns[at].key).collect()
 }
@@ -268,8 +270,9 @@ fn arrays(columns: &[&Column], binary: bool) -> String {
     format!("({})", unnested(columns, binary))
 }
 
-/// The rows of arrays with values for these columns. They are taken apart in a select list, in step with one another; in
-/// FROM their rows would be copied to a tuplestore first, and to a file if they exceed `work_mem`.
+/// A query for the rows of arrays with values for these columns. The arrays are unnested in a
+/// select list, in step with one another. In FROM their rows would be copied to a tuplestore first,
+/// and to a file if they exceed `work_mem`.
 fn unnested(columns: &[&Column], binary: bool) -> String {
     let element = |n: usize| format!("pg_catalog.unnest(${})", n + 1);
     if binary {
@@ -296,7 +299,7 @@ fn set_probe(table: &Table, binary: bool, search: Search) -> String {
         (Search::Ordered, Some(index)) => {
             format!("({}) IS NOT NULL", search::place(table, index, &of_set("s")))
         }
-        // OFFSET keeps it a query for each row: as a join the table might be read whole.
+        // OFFSET keeps it a query for each row: as a join the planner might read the whole table.
         _ => {
             let matches = search::is_key(table, "t", &of_set("s"));
             format!("EXISTS (SELECT FROM {only}{sql} AS t WHERE {matches} OFFSET 0)")
@@ -305,12 +308,13 @@ fn set_probe(table: &Table, binary: bool, search: Search) -> String {
     format!("SELECT 1 FROM {keys} WHERE {found} LIMIT 1")
 }
 
-/// The key's values in rows of a set, in which its columns come first.
+/// The key's values in rows of a set, whose first columns are the key.
 fn of_set(rows: &str) -> impl Fn(usize) -> String {
     move |n| format!("{rows}.c{n}")
 }
 
-/// Rows of a set beside the table's rows `t` of their keys: what stands in FROM and in WHERE.
+/// What joins rows of a set with the table's rows `t` of the same keys: one text for FROM and one
+/// for WHERE.
 fn met(table: &Table, search: Search, arrays: &str, rows: &str) -> (String, String) {
     match (search, &table.key_index) {
         (Search::Ordered, Some(index)) => {
@@ -347,7 +351,7 @@ fn set_delete(table: &Table, binary: bool, search: Search) -> String {
     format!("DELETE FROM {}{} AS t USING {keys} WHERE {met}", table.only(), table.sql)
 }
 
-/// Writes columns, and sets others to their defaults.
+/// Writes some columns, and sets others to their defaults.
 fn set_update(
     table: &Table,
     binary: bool,
@@ -363,7 +367,7 @@ fn set_update(
         write!(assignments, "{separator}{extra} = DEFAULT").expect("a string takes everything");
     }
     if assignments.is_empty() {
-        // Nothing but the key: the row is still to be found, and locked.
+        // The set writes nothing but the key. The row must still be found and locked.
         let key = &table.columns[table.key[0]].sql;
         assignments = format!("{key} = t.{key}");
     }
@@ -371,7 +375,7 @@ fn set_update(
     format!("UPDATE {}{} AS t SET {assignments} FROM {rows} WHERE {met}", table.only(), table.sql)
 }
 
-/// How a set of rows is deleted where the table looks large, without a name.
+/// The statement that deletes a set of rows where the table looks large, without a name.
 pub(crate) fn of_large_set(table: &Table, binary: bool) -> Shape {
     make(String::new(), table, binary, &Kind::SetDelete, Search::Plain)
 }
@@ -381,7 +385,7 @@ pub(crate) fn of_one_change(table: &Table, kind: &Kind) -> Shape {
     make(String::new(), table, true, kind, Search::of_row(table))
 }
 
-/// The columns whose values a statement of one change takes, in its order.
+/// The columns whose values a statement of one change takes, in the statement's order.
 pub(crate) fn row_parameters(table: &Table, kind: &Kind) -> Vec<usize> {
     let all = 0..table.columns.len();
     match kind {
@@ -391,7 +395,7 @@ pub(crate) fn row_parameters(table: &Table, kind: &Kind) -> Vec<usize> {
     }
 }
 
-/// What stands for the parameter of this number, from 0.
+/// Gives the SQL for the parameter of this number, from 0.
 type Put<'p> = &'p dyn Fn(usize) -> String;
 
 /// The statement of one change.
@@ -415,8 +419,9 @@ fn row_insert(table: &Table, put: Put<'_>) -> String {
     format!("{} VALUES ({values})", insert_into(table))
 }
 
-/// The condition that finds the row; its parameters start behind `before`. Whatever finds a row by its place looks at
-/// its values once more: another session may have made it another one since.
+/// The condition that finds the row; its parameters start behind `before`. A condition that finds a
+/// row by its place compares the values once more, because another session may have changed the row
+/// since.
 fn located(table: &Table, before: usize, put: Put<'_>) -> String {
     let value = |n: usize| put(before + n);
     let sql = &table.sql;
@@ -442,14 +447,14 @@ fn located(table: &Table, before: usize, put: Put<'_>) -> String {
     }
 }
 
-/// A row has the values of the columns that identify it, which are not unique here.
+/// The condition that a row has the given identity values, which are not unique on the target.
 fn alike(table: &Table, before: usize, put: Put<'_>) -> String {
     list(table.key.iter().enumerate(), " AND ", |(n, &position)| {
         let column = &table.columns[position];
         let value = column.compared(put(before + n));
         let name = format!("{}{}", column.sql, column.collate);
         match (&column.target.equality, table.lookup) {
-            // Types without equality are the same when they look the same.
+            // Values of types without equality are the same when their text is.
             (None, _) => format!("t.{name}::pg_catalog.text IS NOT DISTINCT FROM {value}::pg_catalog.text"),
             (Some(operator), Lookup::Full) => {
                 format!(
@@ -484,9 +489,9 @@ fn row_update(table: &Table, written: &[usize], put: Put<'_>) -> String {
     format!("UPDATE {}{} AS t SET {assignments} WHERE {condition}", table.only(), table.sql)
 }
 
-/// An UPDATE may not give a value to an identity column GENERATED ALWAYS, an
-/// INSERT may: the row is deleted and inserted in one statement, with what
-/// the source did not send taken from the deleted row.
+/// An UPDATE may not give a value to an identity column GENERATED ALWAYS, but an INSERT may. So one
+/// statement deletes the row and inserts it again, and takes the values that the source did not
+/// send from the deleted row.
 fn row_update_identity(table: &Table, written: &[usize], put: Put<'_>) -> String {
     let condition = located(table, written.len(), put);
     let kept: Vec<&String> = (0..table.columns.len())

@@ -1,14 +1,14 @@
 //! How large the target's planner takes a table to be, asked now and then.
 //!
 //! Sets of rows have the fastest form ([`Search::Plain`](crate::search::Search)) only on tables
-//! that look large, because there the look-up costs a fraction of every other plan. What a table
-//! looks like changes behind our back: somebody truncates it, autovacuum counts it while it is
-//! empty. So each answer holds for [`LOOK_AGE`], and less long if we delete rows ourselves;
-//! a table that was not asked for, or was truncated, looks small. A wrong answer costs time and
-//! no row, and what it costs is noticed ([`crate::runaway`]).
+//! that look large, because there the look-up costs a fraction of every other plan. The size that
+//! the planner sees can change without our doing: a user truncates the table, or autovacuum counts
+//! it while it is empty. So each answer holds for [`LOOK_AGE`], or less if we delete rows
+//! ourselves. A table that was not asked for, or was truncated, looks small. A wrong answer costs
+//! time but no row, and [`crate::runaway`] notices that cost.
 //!
-//! The same question tells whether the table's columns, indexes, triggers or rules are others than
-//! they were: then it is mapped anew.
+//! The same question tells whether the table's columns, indexes, triggers or rules have changed. If
+//! they have, the table is mapped anew.
 
 use std::time::{Duration, Instant};
 
@@ -17,26 +17,26 @@ use rustc_hash::FxHashMap;
 
 use crate::table::Table;
 
-/// An answer is believed so long. One question takes the server some 100 us, for all tables of a
+/// How long an answer is believed. One question takes the server about 100 us, for all tables of a
 /// chunk.
 pub(crate) const LOOK_AGE: Duration = Duration::from_secs(5);
 
-/// The fewest rows of a table that looks large. With the costs that the sessions set, ten look-ups (which
-/// is what the planner reckons with for any set) cost about 25, and the cheapest other plan, which
-/// reads the index once, more than 0.015 for each row and 0.0125 for each of ten pairs: 1,400.
+/// The fewest rows of a table that looks large. The planner assumes ten look-ups for any set; with
+/// the sessions' costs they cost about 25. The cheapest other plan reads the index once, which
+/// costs more than 0.015 for each row and 0.0125 for each of ten pairs. The two meet at 1,400 rows.
 pub(crate) const LARGE: f64 = 10_000.0;
 
-/// What the target says of a table.
+/// The target's answer for a table.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Size {
     pub(crate) oid: Oid,
-    /// No more than the planner reckons with.
+    /// A number of rows that the planner's own estimate is never below.
     pub(crate) rows: f64,
-    /// Other text for other columns, indexes, triggers and rules.
+    /// A digest that differs when columns, indexes, triggers or rules differ.
     pub(crate) definition: String,
 }
 
-/// The question for these tables.
+/// The query for these tables.
 pub(crate) fn question(tables: &[Oid]) -> String {
     let oids: Vec<String> = tables.iter().map(|oid| oid.0.to_string()).collect();
     format!("{SIZES} WHERE c.oid IN ({})", oids.join(", "))
@@ -55,7 +55,7 @@ SELECT c.oid, c.reltuples, c.relpages,
             FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid)))
   FROM pg_catalog.pg_class c";
 
-/// A row of the answer; `None` where it does not look as it must.
+/// Reads a row of the answer; `None` where it is malformed.
 pub(crate) fn answer(row: &[Option<String>]) -> Option<Size> {
     let number = |at: usize| row.get(at)?.as_deref()?.parse::<f64>().ok();
     let oid = row.first()?.as_deref()?.parse().ok()?;
@@ -63,14 +63,15 @@ pub(crate) fn answer(row: &[Option<String>]) -> Option<Size> {
     Some(Size { oid: Oid(oid), rows: rows(tuples, pages), definition: row.get(3)?.clone()? })
 }
 
-/// The fewest rows that the planner reckons with. `estimate_rel_size` in the server's `plancat.c` takes as many rows for each page that there is now as
-/// there were when they were counted, and pages only go where that is noted here, too. How many there are now is not
-/// asked: that would wait for whoever has the table locked.
+/// The fewest rows that the planner assumes. `estimate_rel_size` in the server's `plancat.c`
+/// multiplies the present number of pages by the rows per page at the last count. The number of
+/// pages shrinks only where `pg_class` notes it, too. The present number is not asked for: that
+/// would wait for any session that has the table locked.
 fn rows(tuples: f64, pages: f64) -> f64 {
     if pages > 0.0 { tuples.max(0.0) } else { 0.0 }
 }
 
-/// What is known of the tables of one session.
+/// The answers that one session has for its tables.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
     known: FxHashMap<Oid, Known>,
@@ -83,7 +84,7 @@ struct Known {
 }
 
 impl Sizes {
-    /// Those of `tables` that are to be asked for at `now`.
+    /// The tables whose answer is missing or old at `now`.
     pub(crate) fn due<'t>(&self, tables: impl Iterator<Item = &'t Table>, now: Instant) -> Vec<Oid> {
         let mut due: Vec<Oid> = tables
             .filter(|table| table.key_index.is_some() && !table.partitioned)
@@ -95,19 +96,19 @@ impl Sizes {
         due
     }
 
-    /// Takes an answer; whether the table is another one than it was.
+    /// Takes an answer. Returns whether the table's definition has changed since the answer before.
     pub(crate) fn know(&mut self, size: &Size, now: Instant) -> bool {
         let known = Known { at: now, definition: size.definition.clone() };
         let before = self.known.insert(size.oid, known);
         before.is_some_and(|before| before.definition != size.definition)
     }
 
-    /// Whether nothing was asked for so long that all answers are old.
+    /// Whether all answers are old at `now`.
     pub(crate) fn are_old(&self, now: Instant) -> bool {
         self.known.values().all(|known| now.duration_since(known.at) >= LOOK_AGE)
     }
 
-    /// Nothing is known any more.
+    /// Forgets every answer.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
     }

@@ -1,16 +1,14 @@
-//! Rows to bytes: the parameters of a statement as the Bind message wants
-//! them.
+//! From rows to bytes: the parameters of a statement in the form that the Bind message requires.
 //!
-//! A set's parameters are one-dimensional arrays in binary form
-//! (`array_recv`): dimensions, a flag for NULLs, the element type, then each
-//! element behind its length. A value's length and bytes stand in the same
-//! form in pgoutput's tuple, so each value is copied once into its column's
-//! array and once more into the message; one that is an array itself is
-//! wrapped there ([`crate::holder`]). Arrays are megabytes: their memory is
-//! handed from statement to statement, not to the system and back.
+//! A set's parameters are one-dimensional arrays in binary form (`array_recv`): dimensions, a flag
+//! for NULLs, the element type, then each element behind its length. In pgoutput's tuple a value's
+//! length and bytes have the same form. So each value is copied once into its column's array and
+//! once more into the message. A value that is an array itself is wrapped there
+//! ([`crate::holder`]). Arrays take megabytes, so their memory is handed from statement to
+//! statement and not returned to the system.
 //!
-//! Many new rows go by COPY, to which the arrays are read row by row: the
-//! server then fills pages by the dozen rows, with one WAL record for each.
+//! Many new rows go by COPY, which reads the arrays row by row. The server then fills pages by the
+//! dozen rows, with one WAL record for each page.
 
 use std::sync::Arc;
 
@@ -26,17 +24,17 @@ use crate::shape::Shape;
 pub(crate) struct Statement {
     pub(crate) shape: Arc<Shape>,
     pub(crate) parameters: Parameters,
-    /// Rows it must report, or something is not as the source had it.
+    /// Rows it must report. Any other count means that the target differs from what the source had.
     pub(crate) rows_expected: u64,
 }
 
-/// What a statement is executed with.
+/// The parameters of one execution.
 #[derive(Debug)]
 pub(crate) enum Parameters {
     /// Formats, count and values, as in Bind.
     Values(BytesMut),
     Arrays(Arrays),
-    /// None, but rows for a COPY.
+    /// No parameters, but rows for a COPY.
     Rows(Arrays),
 }
 
@@ -57,8 +55,8 @@ impl Statement {
     }
 }
 
-/// A value that cannot stand in an array: an unchanged TOAST value, or one in
-/// the other form than its column.
+/// A value that cannot stand in an array: an unchanged TOAST value, or one whose form is not the
+/// column's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Misfit;
 
@@ -77,7 +75,7 @@ struct Array {
 }
 
 impl Array {
-    /// Appends it as `array_recv` takes it.
+    /// Appends the array as `array_recv` reads it.
     fn put(&self, element: Element, elements: u32, out: &mut BytesMut) {
         let bytes = element.holds.map_or(self.elements.len(), |_| held_len(&self.elements));
         let length = u32::try_from(bytes + 20).expect("a statement is far below 4 GiB");
@@ -99,13 +97,13 @@ impl Arrays {
         Arrays::within(columns, binary, &mut Vec::new())
     }
 
-    /// The same, in the memory of arrays that were sent.
+    /// Like `new`, but reuses the memory of arrays that were sent.
     pub(crate) fn within(columns: usize, binary: bool, spare: &mut Vec<Vec<u8>>) -> Self {
         let array = || Array { elements: spare.pop().unwrap_or_default(), has_null: false };
         Arrays { binary, columns: std::iter::repeat_with(array).take(columns).collect(), rows: 0 }
     }
 
-    /// Leaves its memory to arrays that follow.
+    /// Leaves its memory to later arrays.
     pub(crate) fn leave(self, spare: &mut Vec<Vec<u8>>) {
         spare.clear();
         let elements = self.columns.into_iter().map(|array| array.elements);
@@ -113,7 +111,7 @@ impl Arrays {
             elements.clear();
             elements
         }));
-        // The last is taken first.
+        // The last element of `spare` is taken first.
         spare.reverse();
     }
 
@@ -121,7 +119,7 @@ impl Arrays {
         u64::from(self.rows)
     }
 
-    /// Bytes of the message they make, about.
+    /// Size of the message that the arrays make, approximately.
     pub(crate) fn byte_len(&self) -> usize {
         self.columns.iter().map(|array| array.elements.len() + 24).sum::<usize>() + 6
     }
@@ -158,7 +156,7 @@ impl Arrays {
         Walk { arrays: self, at: vec![0; self.columns.len()], left: self.rows }
     }
 
-    /// The same rows in pieces of so many.
+    /// Cuts the rows into pieces of `rows` each.
     pub(crate) fn cut(self, rows: usize) -> Vec<Arrays> {
         let mut pieces = Vec::new();
         let places: Vec<usize> = (0..self.columns.len()).collect();
@@ -185,7 +183,7 @@ impl Arrays {
         Statement { shape, parameters: Parameters::Arrays(self), rows_expected }
     }
 
-    /// Appends them as parameters, as in Bind.
+    /// Appends the arrays as parameters, as in Bind.
     fn put(&self, shape: &Shape, out: &mut BytesMut) {
         out.put_u16(1);
         out.put_u16(1);
@@ -195,7 +193,7 @@ impl Arrays {
         }
     }
 
-    /// Parameters, as in Bind, of arrays that are of one column each and of their own lengths.
+    /// Parameters, as in Bind, from arrays of one column each that differ in length.
     pub(crate) fn parameters(each: &[(Element, Arrays)]) -> Parameters {
         let mut out = BytesMut::with_capacity(each.iter().map(|(_, arrays)| arrays.byte_len()).sum());
         out.put_u16(1);
@@ -217,7 +215,8 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Puts the next row's values into `row`, each at its column's place in `places`; false at the end.
+    /// Puts the next row's values into `row`, each at its column's place in `places`; false at the
+    /// end.
     pub(crate) fn next(&mut self, places: &[usize], row: &mut [Column<'a>]) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;
@@ -239,7 +238,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// A set's rows as COPY takes them: in its binary format, which is that of the values, or in its text format.
+/// A set's rows in the format of COPY: binary if the values are binary, text if they are text.
 struct CopyRows<'a> {
     arrays: &'a Arrays,
     walk: Walk<'a>,
@@ -249,7 +248,7 @@ struct CopyRows<'a> {
 }
 
 impl<'a> CopyRows<'a> {
-    /// A message of this size is neither many calls nor much memory.
+    /// Size of a message: few calls, little memory.
     const MESSAGE: usize = 64 * 1024;
 
     fn new(arrays: &'a Arrays) -> CopyRows<'a> {
@@ -263,7 +262,7 @@ impl<'a> CopyRows<'a> {
         let (binary, start) = (self.arrays.binary, out.len());
         if binary && !self.begun {
             out.put_slice(b"PGCOPY\n\xff\r\n\0");
-            // Neither flags nor an extension of the header.
+            // The header has no flags and no extension.
             out.put_u64(0);
         }
         self.begun = true;
@@ -322,7 +321,7 @@ fn put_escaped(mut bytes: &[u8], out: &mut BytesMut) {
     out.put_slice(bytes);
 }
 
-/// PostgreSQL counts parameters in 16 bits; a table has at most 1,600
+/// Converts a number of parameters, which PostgreSQL counts in 16 bits. A table has at most 1,600
 /// columns, and an UPDATE gives the key a second time.
 fn count(parameters: usize) -> u16 {
     u16::try_from(parameters).expect("at most twice 1,600 parameters")

@@ -1,15 +1,15 @@
 //! A source relation mapped onto its target table.
 //!
-//! Handed what the source says of a relation and what the target's catalogs
-//! say of the table of the same name; decides once, for every change that
-//! follows, which columns meet, how a row is found and which path its changes
-//! take. Pure: the catalog is read elsewhere ([`crate::catalog`]).
+//! The mapping is made from the source's description of a relation and the target's catalogs of the
+//! table of the same name. It decides once, for every later change, which columns correspond, how a
+//! row is found and which path its changes take. It does no I/O; [`crate::catalog`] reads the
+//! catalogs.
 //!
 //! | the target table has ...                                  | path |
 //! |-----------------------------------------------------------|------|
-//! | a trigger that fires for replicas                          | rows, one at a time, and a barrier for every other table (the trigger may look anywhere) |
+//! | a trigger that fires for replicas                          | rows, one at a time, and a barrier for every other table (the trigger may read any table) |
 //! | a unique, immediate, full, NOT NULL index on the identity whose types are equal only when their bytes are, or by a rule that the source's own index follows | fold |
-//! | an identity column GENERATED ALWAYS outside the key, or among all columns where these find the row | rows |
+//! | an identity column GENERATED ALWAYS outside the key, or in any column if all columns find the row | rows |
 //! | no key of its own, no partitions, and a source with REPLICA IDENTITY FULL | bag |
 //! | anything else                                              | rows; runs of INSERTs are still written together |
 
@@ -29,10 +29,9 @@ pub(crate) struct TargetColumn {
     pub(crate) name: String,
     pub(crate) type_oid: Oid,
     pub(crate) array_oid: Oid,
-    /// What stands around its values in a set, if the type is an array.
+    /// The type that wraps the column's values in a set, if the column's type is an array.
     pub(crate) holder: Option<Holder>,
-    /// The type beneath all domains, without its modifier, so that a cast to
-    /// it never cuts a value short.
+    /// The type beneath all domains. It has no modifier, so a cast to it never cuts a value short.
     pub(crate) type_name: String,
     pub(crate) not_null: bool,
     pub(crate) generated: bool,
@@ -41,18 +40,20 @@ pub(crate) struct TargetColumn {
     pub(crate) equality: Option<String>,
     /// Equal values have equal bytes in both wire forms.
     pub(crate) bytewise: bool,
-    /// Which values are equal is the type's own rule, and so the same on both ends: no collation and no user has a say.
+    /// The type's own rule decides which values are equal, so it is the same on both ends: neither
+    /// a collation nor a user changes it.
     pub(crate) inherent: bool,
     pub(crate) is_enum: bool,
-    /// Its own type as SQL, without its modifier.
+    /// The column's own type as SQL, without its modifier.
     pub(crate) declared: String,
     pub(crate) typmod: i32,
-    /// The same with its modifier, where that rounds what is stored: of numbers and times.
+    /// Its own type as SQL with the modifier, where that rounds stored values (numbers and times).
     pub(crate) rounded: Option<String>,
 }
 
 impl TargetColumn {
-    /// The type of a set's parameter for it in binary form, and what that is made of.
+    /// The type of the parameter that carries the column in a set, in binary form, and the type of
+    /// its elements.
     pub(crate) fn parameter(&self) -> (Oid, Element) {
         match &self.holder {
             Some(holder) => (holder.array_oid, Element { oid: holder.oid, holds: Some(self.type_oid) }),
@@ -60,12 +61,12 @@ impl TargetColumn {
         }
     }
 
-    /// What such a parameter is an array of, as SQL.
+    /// The element type of that parameter, as SQL.
     pub(crate) fn carried(&self) -> &str {
         self.holder.as_ref().map_or(&self.declared, |holder| &holder.name)
     }
 
-    /// The column's value from an element of such a parameter; `element` is SQL.
+    /// The column's value from an element of that parameter; `element` is SQL.
     pub(crate) fn value_of(&self, element: String) -> String {
         match &self.holder {
             Some(_) => format!("({element}).value"),
@@ -82,21 +83,21 @@ pub(crate) struct TargetTable {
     pub(crate) root: Oid,
     pub(crate) partitioned: bool,
     pub(crate) columns: Vec<TargetColumn>,
-    /// Of every unique, valid, immediate, non-partial index without
-    /// expressions; the replica identity or primary key first.
+    /// The keys of every unique, valid, immediate, non-partial index without expressions. The
+    /// replica identity or primary key is first.
     pub(crate) unique_keys: Vec<UniqueKey>,
-    /// The first of them is the replica identity index or the primary key.
+    /// The first of `unique_keys` is the replica identity index or the primary key.
     pub(crate) has_identity: bool,
-    /// A trigger fires for what we write.
+    /// A trigger that fires for what we write.
     pub(crate) firing_trigger: Option<String>,
-    /// A rule would rewrite what we write.
+    /// A rule that would rewrite what we write.
     pub(crate) firing_rule: Option<String>,
     /// At most one index of any kind is unique or excludes.
     pub(crate) sole_unique_key: bool,
-    /// How many indexes are unique or exclude, its partitions' own included.
+    /// The number of indexes that are unique or exclude, its partitions' own included.
     pub(crate) constraints: usize,
-    /// The columns that indexes begin with which find single values: those that native apply would use from 16 on. And
-    /// whether one finds NULLs.
+    /// The first columns of indexes that find single values, and whether each index finds NULLs.
+    /// Native apply would use the same indexes from 16 on.
     pub(crate) indexed: Vec<(String, bool)>,
 }
 
@@ -111,17 +112,17 @@ pub(crate) struct Leading {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UniqueKey {
     pub(crate) names: Vec<String>,
-    /// For each, ` COLLATE ...` if the index has another collation than the
-    /// column: without it the planner would not use the index.
+    /// For each column, ` COLLATE ...` if the index has another collation than the column. Without
+    /// it the planner would not use the index.
     pub(crate) collate: Vec<String>,
-    /// For each, how the index orders it.
+    /// For each column, how the index orders it.
     pub(crate) bounds: Vec<Bounds>,
     /// See [`KeyIndex::has_rival`].
     pub(crate) has_rival: bool,
 }
 
 impl UniqueKey {
-    /// Where its columns are in `relation`, ascending; `None` if not all are.
+    /// Positions of its columns in `relation`, ascending; `None` if `relation` lacks one.
     fn positions(&self, relation: &Relation) -> Option<Vec<usize>> {
         let position = |name: &String| relation.columns.iter().position(|column| column.name == *name);
         let mut found: Vec<usize> = self.names.iter().map(position).collect::<Option<_>>()?;
@@ -129,7 +130,7 @@ impl UniqueKey {
         Some(found)
     }
 
-    /// It, where rows of `relation` are found by it.
+    /// The index in the form by which rows of `relation` are found.
     fn index(&self, relation: &Relation) -> KeyIndex {
         let position = |name: &String| relation.columns.iter().position(|column| column.name == *name);
         let columns = self.names.iter().zip(&self.bounds).filter_map(|(name, bounds)| {
@@ -146,21 +147,22 @@ pub(crate) struct Column {
     pub(crate) sql: String,
     pub(crate) target: TargetColumn,
     pub(crate) key: bool,
-    /// ` COLLATE ...`, if the index that finds rows has another than it.
+    /// ` COLLATE ...`, if the index that finds rows has another collation than the column.
     pub(crate) collate: String,
-    /// What the source's values become here before they are compared, as they did when they were stored.
+    /// The type to which the source's values are cast before they are compared, because storing
+    /// rounded them.
     pub(crate) rounded: Option<String>,
-    /// Values are equal here exactly if their bytes are.
+    /// Values are equal on the target exactly if their bytes are.
     pub(crate) exact: bool,
 }
 
 impl Column {
-    /// Its equality as SQL.
+    /// The column's equality operator as SQL.
     pub(crate) fn equality(&self) -> &str {
         self.target.equality.as_deref().unwrap_or("OPERATOR(pg_catalog.=)")
     }
 
-    /// A value of the source as it is compared with the column; `value` is SQL.
+    /// A value of the source in the form that is compared with the column; `value` is SQL.
     pub(crate) fn compared(&self, value: String) -> String {
         match &self.rounded {
             Some(rounded) => format!("{value}::{rounded}"),
@@ -174,8 +176,8 @@ impl Column {
 pub(crate) enum Lookup {
     /// By columns that are unique on the target.
     UniqueKey,
-    /// By the source's identity columns, which are not unique here: one of
-    /// the rows that match.
+    /// By the source's identity columns, which are not unique on the target: one of the rows that
+    /// match.
     Key,
     /// By all columns: one of the rows that match.
     Full,
@@ -183,7 +185,7 @@ pub(crate) enum Lookup {
     None,
 }
 
-/// See the table above.
+/// See the table in the module's documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Path {
     Fold,
@@ -193,12 +195,12 @@ pub(crate) enum Path {
     RowsAlone,
 }
 
-/// The mapping.
+/// The mapping of one source relation.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// Distinguishes mappings within one process.
     pub(crate) id: u64,
-    /// `schema.table` for people.
+    /// `schema.table` for messages.
     pub(crate) name: String,
     /// Quoted for SQL.
     pub(crate) sql: String,
@@ -212,20 +214,20 @@ pub(crate) struct Table {
     /// The same, one flag per column.
     pub(crate) key_mask: Vec<bool>,
     pub(crate) lookup: Lookup,
-    /// By which rows are found with [`Lookup::UniqueKey`].
+    /// The index by which rows are found with [`Lookup::UniqueKey`].
     pub(crate) key_index: Option<KeyIndex>,
     pub(crate) path: Path,
-    /// What may lead to a row whose values are known.
+    /// The indexes that may lead to a row whose values are known.
     pub(crate) indexed: Vec<Leading>,
-    /// Keys are equal here exactly if their bytes are.
+    /// Keys are equal on the target exactly if their bytes are.
     pub(crate) exact_key: bool,
-    /// Rows with different keys never stand in one another's way.
+    /// Rows with different keys never collide.
     pub(crate) sole_unique_key: bool,
-    /// What is read before its changes are applied.
+    /// The look-ups that prefetch its changes.
     pub(crate) prefetch: Slot,
-    /// The target's table.
+    /// OID of the target's table.
     pub(crate) oid: Oid,
-    /// The same; of a partition, its root.
+    /// OID of its root if it is a partition, and `oid` otherwise.
     pub(crate) root: Oid,
     /// What rows of different transactions can collide by (rule A2).
     pub(crate) collisions: Collisions,
@@ -236,11 +238,11 @@ pub(crate) struct Table {
 pub(crate) enum Collisions {
     /// Nothing: no index is unique or excludes.
     None,
-    /// The key, and these columns, by position.
+    /// The key, and these other sets of columns, by position.
     Keys(Vec<Vec<usize>>),
-    /// Something that changes do not show: an index with an expression or a
-    /// predicate, an exclusion constraint, a type whose equality is not that
-    /// of its bytes, columns that are not published or made on the target.
+    /// Something that changes do not show: an index with an expression or a predicate, an exclusion
+    /// constraint, a type whose equality is not that of its bytes, columns that are not published
+    /// or made on the target.
     Unknown,
 }
 
@@ -287,7 +289,7 @@ impl fmt::Display for MappingError {
 
 impl std::error::Error for MappingError {}
 
-/// A name that [`display_name`] made, as SQL needs it.
+/// A name made by [`display_name`], quoted for SQL.
 pub(crate) fn quoted_name(shown: &str) -> String {
     match shown.split_once('.') {
         Some((schema, table)) => format!("{}.{}", quote_ident(schema), quote_ident(table)),
@@ -295,7 +297,7 @@ pub(crate) fn quoted_name(shown: &str) -> String {
     }
 }
 
-/// `schema.table` for people.
+/// `schema.table` for messages.
 pub(crate) fn display_name(relation: &Relation) -> String {
     format!("{}.{}", relation.namespace, relation.name)
 }
@@ -388,16 +390,16 @@ impl Table {
         })
     }
 
-    /// `ONLY` for plain tables: like native apply, children are left alone.
+    /// `ONLY` for plain tables: child tables are left alone, as in native apply.
     pub(crate) fn only(&self) -> &'static str {
         if self.partitioned { "" } else { "ONLY " }
     }
 }
 
-/// How a row is found, by which columns, and by which of the target's keys.
+/// How a row is found, by which columns, and by which key of the target.
 ///
-/// As native apply: the target's own replica identity or primary key serves
-/// even a source with identity FULL, because the old row holds its columns.
+/// As in native apply, the target's own replica identity or primary key serves even a source with
+/// identity FULL, because the old row holds its columns.
 fn lookup<'a>(relation: &Relation, target: &'a TargetTable) -> (Lookup, Vec<usize>, Option<&'a UniqueKey>) {
     if relation.identity == ReplicaIdentity::Full {
         let own = target.unique_keys.first().filter(|_| target.has_identity);
@@ -415,7 +417,8 @@ fn lookup<'a>(relation: &Relation, target: &'a TargetTable) -> (Lookup, Vec<usiz
     (if unique.is_some() { Lookup::UniqueKey } else { Lookup::Key }, identity, unique)
 }
 
-/// The statement for a bag has each column twice and a few more, and no list of a query more than 1,664.
+/// The statement for a bag has each column twice and a few more, and a query's list has at most
+/// 1,664 entries.
 const BAG_COLUMNS_MAX: usize = 800;
 
 fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: Lookup) -> Path {
@@ -429,7 +432,8 @@ fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: L
     if is_whole && !target.partitioned && (1..=BAG_COLUMNS_MAX).contains(&columns.len()) {
         return Path::Bag;
     }
-    // An index of the source's that is unique by the same rule: two rows of one fold are never equal at a time.
+    // Where an index of the source is unique by the same rule, two rows of one fold are never equal
+    // at the same time.
     let unique_there = relation.identity != ReplicaIdentity::Full;
     let foldable =
         columns.iter().zip(&relation.columns).filter(|(column, _)| column.key).all(|(column, source)| {
@@ -440,22 +444,23 @@ fn path(relation: &Relation, target: &TargetTable, columns: &[Column], lookup: L
     if lookup == Lookup::UniqueKey && foldable { Path::Fold } else { Path::Rows }
 }
 
-/// The source's type must be the target's, or '1' and '01' of a text key would be two rows there and one here.
+/// Whether the source's type is the target's. If it were not, '1' and '01' of a text key would be
+/// two rows on the source and one on the target.
 fn is_same_type(target: &TargetColumn, source: Oid) -> bool {
     source == target.type_oid && !source.is_user_defined() || target.is_enum && source.is_user_defined()
 }
 
-/// Whether storing a value of `source` may change it, where the target's modifier can.
+/// Whether storing a value of `source` may change it, for a column whose modifier rounds.
 fn rounds(source: &RelationColumn, target: &TargetColumn) -> bool {
     const NUMERIC: Oid = Oid(1700);
     const INTERVAL: Oid = Oid(1186);
     let (from, to) = (source.typmod, target.typmod);
     match target.type_oid {
         oid if oid != source.type_oid => true,
-        // Scale, in the lower eleven bits, with a sign.
+        // The scale is in the lower eleven bits, with a sign.
         NUMERIC => from < 0 || numeric_scale(from) > numeric_scale(to),
         INTERVAL => from != to,
-        // Fractional digits, six unless it says so.
+        // Fractional digits: six unless the modifier gives them.
         _ => (if from < 0 { 6 } else { from }) > to,
     }
 }

@@ -1,13 +1,11 @@
-//! A plan to set-based statements, one after another.
+//! From a plan to set-based statements, one after another.
 //!
-//! Statements are made as they are sent, so that a plan of many megabytes
-//! does not stand in memory a second time. A set that is large is written in
-//! pieces.
+//! Statements are made as they are sent, so that a plan of many megabytes does not stand in memory
+//! a second time. A large set is written in pieces.
 //!
-//! Within a fold: probe, DELETE, UPDATE, INSERT. Values of other unique keys
-//! are freed before they are taken where that is possible; where it is not
-//! (a swap), the statement fails and the chunk is applied exactly. Within a
-//! bag the same, but for the probe.
+//! The order within a fold is: probe, DELETE, UPDATE, INSERT. It frees values of other unique keys
+//! before other rows take them, where that is possible. Where it is not (a swap), the statement
+//! fails and exact replay applies the chunk. A bag has the same order, without the probe.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,24 +23,25 @@ use crate::shape::{Kind, Present, Shape, Shapes, bags, non_key, plain};
 use crate::statement::{Arrays, Misfit, Parameters, Statement, plain_statement, row_statement};
 use crate::table::{Lookup, Table};
 
-/// A COPY of fewer rows takes as long to begin as it saves.
+/// A COPY of fewer rows loses in its start what it saves.
 const COPY_ROWS_MIN: u64 = 32;
 
-/// For fewer rows than these a table without an index is not read whole, joined and sorted.
+/// For fewer rows than these, a table that no index leads into is not read whole, joined and
+/// sorted.
 const SCAN_ROWS_MIN: usize = 4;
 
-/// Makes the statements of one session; keeps the shapes they are made of.
+/// Makes the statements of one session, and keeps the shapes they are made of.
 pub(crate) struct Writer {
     shapes: Shapes,
     /// Values come in binary form.
     binary: bool,
     /// Memory of arrays that were sent.
     spare: Vec<Vec<u8>>,
-    /// No plan is written.
+    /// Refuse every plan, so that everything goes to exact replay.
     exact_only: bool,
-    /// Who reads the pages that are about to be written.
+    /// Reads the pages that are about to be written.
     prefetch: Prefetch,
-    /// A statement is of about so many bytes.
+    /// The size in bytes at which a statement ends, approximately.
     piece: usize,
     join_by_hash: Arc<Shape>,
     join_by_index: Arc<Shape>,
@@ -53,13 +52,13 @@ pub(crate) struct Writing {
     stages: VecDeque<Stage>,
     tables: VecDeque<(Arc<Table>, VecDeque<Step>)>,
     fold: Option<(Arc<Table>, Folding)>,
-    /// Statements of a bag.
+    /// The statements of a bag, already made.
     made: VecDeque<Statement>,
-    /// Its rows, for who reads their pages ahead; given up when it is written.
+    /// The plan's rows, whose pages are read ahead. Dropped when the plan is written.
     hand: Option<Arc<Hand>>,
     /// See [`Writing::up_to`].
     up_to: Option<Lsn>,
-    /// The statement made last has rows whose pages are being read ahead.
+    /// The last statement has rows whose pages are being read ahead.
     paced: bool,
 }
 
@@ -69,18 +68,19 @@ impl Writing {
         Writing { stages, tables, fold: None, made: VecDeque::new(), hand: None, up_to: None, paced: false }
     }
 
-    /// All that comes up to this commit record is in the plan, or written already.
+    /// Says that everything up to this commit record is in the plan, or already written.
     pub(crate) fn up_to(self, up_to: Option<Lsn>) -> Writing {
         Writing { up_to, ..self }
     }
 
-    /// Whether the statement made last is one of many small ones whose pages are read ahead, or may be: no more than
-    /// [`UNFINISHED`](crate::prefetch::UNFINISHED) of them are to be on their way, or pages would be read too early.
+    /// Whether the last statement is one of many small ones whose pages are read ahead, or may be.
+    /// No more than [`UNFINISHED`](crate::prefetch::UNFINISHED) of them may be in flight, or pages
+    /// would be read too early.
     pub(crate) fn is_paced(&self) -> bool {
         self.paced
     }
 
-    /// What keeps pages being read ahead for statements that are on their way.
+    /// Returns the handle that keeps pages being read ahead for statements in flight.
     pub(crate) fn into_hand(self) -> Option<Arc<Hand>> {
         self.hand
     }
@@ -111,7 +111,7 @@ impl Writer {
         }
     }
 
-    /// Whether everything is to be applied one change at a time.
+    /// Sets whether everything is applied one change at a time.
     pub(crate) fn exact_only(self, exact_only: bool) -> Self {
         Writer { exact_only, ..self }
     }
@@ -121,7 +121,7 @@ impl Writer {
         Writer { prefetch, ..self }
     }
 
-    /// For one of `workers` sessions: memory is for all of them.
+    /// For one of `workers` sessions, which share the memory for statements.
     pub(crate) fn one_of(self, workers: usize) -> Self {
         Writer { piece: PIECE / workers.clamp(1, 4), ..self }
     }
@@ -131,7 +131,7 @@ impl Writer {
         self.binary
     }
 
-    /// The next statement of `writing`, `None` at the end.
+    /// The next statement of `writing`; `None` at the end.
     pub(crate) fn next(&mut self, writing: &mut Writing) -> Result<Option<Statement>, Misfit> {
         if self.exact_only {
             return Err(Misfit);
@@ -195,7 +195,7 @@ impl Writer {
         }
     }
 
-    /// The statement of new rows.
+    /// The statement for new rows.
     fn insert(&mut self, table: &Table, rows: Arrays) -> Statement {
         if rows.rows() >= COPY_ROWS_MIN {
             return rows.into_copy(self.shapes.get(table, self.binary, Kind::Copy));
@@ -204,7 +204,7 @@ impl Writer {
         rows.into_statement(self.shapes.get(table, self.binary, Kind::SetInsert), count)
     }
 
-    /// The statements of a bag.
+    /// Makes the statements of a bag.
     fn bag(&mut self, table: &Table, bag: Bag, made: &mut VecDeque<Statement>) -> Result<(), Misfit> {
         let (mut deleted, mut updated, mut inserted) = (Groups::default(), Groups::default(), Vec::new());
         for row in bag.into_rows() {
@@ -230,7 +230,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The statements that find rows by all of their values and write the columns of `present` of each, or delete it.
+    /// Makes the statements that find rows by all of their values. They write the columns of
+    /// `present` in each row, or delete it.
     fn found_rows(
         &mut self,
         table: &Table,
@@ -242,8 +243,9 @@ impl Writer {
         let finding = self.shapes.finding(table, group.nulls.clone());
         let is_led = finding.is_led(table);
         let mask = present.clone().unwrap_or_default();
-        // Few are sought each until it is met, and so are those of which many are there. More than one only where none can
-        // be taken for what another became.
+        // A few rows are looked for one by one, each until its first match. So are rows of which
+        // several are alike. Where the rules are uniform only a single row counts as few, because a
+        // statement must not find a row that one before it wrote.
         let few = if Rules::of(table).uniform { rows.len() < 2 } else { rows.len() < SCAN_ROWS_MIN };
         if !is_led && (few || group.nth > 0) {
             let shape = self.shapes.get(table, self.binary, present.map_or(Kind::RowDelete, Kind::RowUpdate));
@@ -274,12 +276,12 @@ impl Writer {
         Ok(())
     }
 
-    /// What is known of how large tables look.
+    /// The shapes, with what is known of how large tables look.
     pub(crate) fn shapes(&mut self) -> &mut Shapes {
         &mut self.shapes
     }
 
-    /// What is left of a statement that was sent.
+    /// Takes back the memory of a statement that was sent.
     pub(crate) fn reuse(&mut self, statement: Statement) {
         if let Parameters::Arrays(arrays) | Parameters::Rows(arrays) = statement.parameters {
             arrays.leave(&mut self.spare);
@@ -293,7 +295,7 @@ impl Writer {
         row_statement(self.shapes.get(table, self.binary, kind), values.into_iter())
     }
 
-    /// The statement that finds the row which an UPDATE or DELETE is for.
+    /// The statement that finds the row of an UPDATE or DELETE.
     pub(crate) fn probe(&mut self, table: &Table, op: &Op) -> Result<Statement, Misfit> {
         let old = match op {
             Op::Insert(_) => return Err(Misfit),
@@ -305,7 +307,7 @@ impl Writer {
     }
 }
 
-/// The kind of statement that one change is by itself; adds what it takes to `values`.
+/// The kind of statement for one change by itself; appends its parameters to `values`.
 pub(crate) fn one_change<'o>(
     table: &Table,
     op: &'o Op,
@@ -335,12 +337,12 @@ pub(crate) fn one_change<'o>(
     })
 }
 
-/// A fold that is being written: its entries are gone through once for each
-/// kind of statement that it needs.
+/// A fold that is being written. Its entries are gone through once for each kind of statement that
+/// it needs.
 struct Folding {
     fold: Fold,
     passes: VecDeque<Pass>,
-    /// The entry that the first pass has come to.
+    /// The entry that the first pass has reached.
     at: usize,
 }
 
@@ -348,8 +350,8 @@ struct Folding {
 enum Pass {
     Absent,
     Delete,
-    /// Of the rows that sent these columns. There are as many as there are
-    /// sets of unchanged TOAST columns: few.
+    /// For the rows that sent these columns. There is one pass for each set of unchanged TOAST
+    /// columns: few.
     Update(Present),
     Replace,
     Insert,
@@ -379,7 +381,7 @@ impl Pass {
         }
     }
 
-    /// What becomes of its rows; `None` where there are none.
+    /// What the pass does to its rows; `None` if it writes none.
     fn written(&self) -> Option<Written> {
         match self {
             Pass::Absent => None,
@@ -400,7 +402,7 @@ impl Pass {
     }
 }
 
-/// Rows of a bag that one statement finds and writes: none of them are alike.
+/// Rows of a bag that one statement finds and writes. No two of them are alike.
 struct Group {
     nulls: Mask,
     sent: Option<Mask>,
@@ -408,7 +410,7 @@ struct Group {
     rows: Vec<Row>,
 }
 
-/// In the order in which the first of each came.
+/// Groups in the order of their first rows.
 #[derive(Default)]
 struct Groups {
     groups: Vec<Group>,
@@ -444,14 +446,14 @@ fn is_sent(column: Column<'_>) -> bool {
 
 impl Folding {
     fn new(table: &Table, mut fold: Fold) -> Folding {
-        // Where another unique key's value wanders from row to row, the source's order frees it
+        // Where a value of another unique key moves from row to row, the source's order frees it
         // before it is taken.
         if table.sole_unique_key {
             fold.sort();
         }
         let mut passes: Vec<Pass> = Vec::new();
         for (_, net) in fold.entries() {
-            // The last one found is the likeliest.
+            // The pass found last is the likeliest.
             if !passes.iter().rev().any(|pass| pass.takes(net)) {
                 passes.push(Pass::of(net));
             }
@@ -460,7 +462,7 @@ impl Folding {
         Folding { fold, passes: passes.into(), at: 0 }
     }
 
-    /// The next statement, of at most about [`Writer::piece`] bytes; and whether it is one of those that are paced
+    /// The next statement, of at most about [`Writer::piece`] bytes, and whether it is paced
     /// ([`Writing::is_paced`]).
     fn next(
         &mut self,
@@ -500,8 +502,8 @@ impl Folding {
                     self.fold.written(at);
                 }
             }
-            // The pass over keys that must be absent is the first, so that what was written, which is
-            // marked as absent, is not taken for one.
+            // Written entries are marked as absent. They are not mistaken for keys that must be
+            // absent, because the pass over those comes first.
             let rows = if *pass == Pass::Absent { 0 } else { arrays.rows() };
             if self.at == self.fold.rows() {
                 self.passes.pop_front();
@@ -560,7 +562,7 @@ impl<'t> NonKey<'t> {
     }
 }
 
-/// As native apply: exactly the tables that the source names, RESTRICT.
+/// As in native apply: exactly the tables that the source names, RESTRICT.
 pub(crate) fn truncate(tables: &[Arc<Table>], restart_identity: bool) -> Statement {
     let names: Vec<String> = tables.iter().map(|table| format!("{}{}", table.only(), table.sql)).collect();
     let restart = if restart_identity { " RESTART IDENTITY" } else { "" };
@@ -580,7 +582,7 @@ mod tests {
         [Column::Text(id.as_bytes()), a, Column::Null].into_iter().collect()
     }
 
-    /// The verb of each statement, the rows it must report.
+    /// The verb of each statement, and the rows it must report.
     fn written(ops: impl IntoIterator<Item = Op>, binary: bool) -> Result<Vec<String>, Misfit> {
         let table = fixtures::table();
         let mut plan = Plan::new(binary);

@@ -1,4 +1,5 @@
-//! What an executor does while nothing is asked of the target: it waits for more to do, or reads what was put aside.
+//! What an executor does while it asks nothing of the target: it waits for work, or reads changes
+//! that were put aside.
 
 use std::io;
 
@@ -6,7 +7,8 @@ use super::Executor;
 use crate::error::{Error, Kind};
 
 impl Executor {
-    /// Waits until the connection has ended, while nothing is asked of the target, and says why. Cancel safe.
+    /// Waits until the connection has ended, while nothing is asked of the target, and returns the
+    /// reason. Cancel safe.
     pub(crate) async fn lost(&mut self) -> Error {
         loop {
             if let Err(error) = self.wire.read_frame().await {
@@ -15,7 +17,7 @@ impl Executor {
         }
     }
 
-    /// Reads what was put aside.
+    /// Reads changes that were put aside.
     pub(super) fn disk<T>(&self, read: impl FnOnce() -> io::Result<T>) -> Result<T, Error> {
         self.shared.counters.activity.disk(read).map_err(|error| Kind::PutAside(error).into())
     }

@@ -1,7 +1,8 @@
-//! Whether statements are executed as they are meant to be: how large the tables look, what plans
-//! were made, and what is done when one ran away.
+//! Checks that statements are executed as intended: how large the tables look, which plans were
+//! made, and what to do after a statement ran away.
 //!
-//! Nothing of it is needed for the right rows, so that whatever cannot be asked is left.
+//! The rows are right without any of it, so the executor goes on without an answer that it cannot
+//! get.
 
 use std::time::Instant;
 
@@ -16,8 +17,8 @@ use crate::sizes;
 const GROWN: f64 = 8.0;
 
 impl Executor {
-    /// Asks how large the tables of `plan` look, as far as that is not known. `outside` a transaction an error ends
-    /// nothing.
+    /// Asks how large these tables look, unless a recent answer is known. `outside` a transaction
+    /// an error has no consequence.
     pub(super) async fn look_at_sizes<'t>(
         &mut self,
         tables: impl Iterator<Item = &'t Arc<Table>> + Clone,
@@ -41,7 +42,7 @@ impl Executor {
         }
         for table in tables {
             let Some(size) = answers.iter().find(|size| size.oid == table.oid) else { continue };
-            // A table that has changed is mapped anew; until then nothing is taken for granted.
+            // A table that has changed is mapped anew. Until then it counts as small.
             let rows = match !changed && self.may_be_plain(table, size.rows, outside).await? {
                 true => size.rows,
                 false => 0.0,
@@ -57,8 +58,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Whether sets of rows of a table that looks like one of `rows` rows may have their fastest form. Where another
-    /// index might be taken, the plan that would be made now tells.
+    /// Whether sets of rows may have their fastest form, on a table that looks as if it had `rows`
+    /// rows. Where the planner might take another index, its present plan decides.
     async fn may_be_plain(&mut self, table: &Table, rows: f64, outside: bool) -> Result<bool, Error> {
         let Some(index) = &table.key_index else { return Ok(false) };
         if rows < sizes::LARGE || !index.has_rival || table.key.len() == 1 {
@@ -74,7 +75,7 @@ impl Executor {
         }
     }
 
-    /// Says so if the planner does not do as the session's settings tell it to: rows are found, but slowly.
+    /// Warns if the planner does not follow the session's settings: the rows are found, but slowly.
     pub(super) async fn look_at_plans(&mut self) -> Result<(), Error> {
         for shape in std::mem::take(&mut self.prepared.unseen) {
             match explain(&mut self.wire, &shape).await {
@@ -96,7 +97,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Whether `error` is of a statement that was taken back because it ran away; it is remembered until [`Self::heal`].
+    /// Whether the error came from a statement that was cancelled because it ran away. The executor
+    /// remembers that statement until [`Self::heal`].
     pub(super) fn ran_away(&mut self, code: &str) -> bool {
         if code == SqlState::QUERY_CANCELED.code()
             && let Some(statement) = self.cancelled.take()
@@ -106,7 +108,8 @@ impl Executor {
         self.away.is_some()
     }
 
-    /// After a statement that ran away was rolled back: plans are made anew, with fresh statistics of its table.
+    /// Makes plans anew, with fresh statistics of the table, after a statement that ran away was
+    /// rolled back.
     pub(super) async fn heal(&mut self) -> Result<(), Error> {
         let tables = std::mem::take(&mut self.away_from);
         let Some(runaway::Statement { text, ran }) = self.away.take() else { return Ok(()) };
@@ -142,7 +145,8 @@ impl Executor {
     }
 }
 
-/// How many columns the condition of the plan's index has. Each is `(column = value)`, and values are columns, too.
+/// How many columns the condition of the plan's index has. Each term is `(column = value)`, and the
+/// values are columns, too.
 fn conditions(plan: &[String]) -> usize {
     let condition = plan.iter().find_map(|line| line.trim_start().strip_prefix("Index Cond: "));
     condition.map_or(0, |condition| condition.matches(" AND ").count() + 1)

@@ -1,51 +1,56 @@
-//! Transactions that each stay one on the target, many of them on their way at a time.
+//! Transactions that each stay one on the target, many of them in flight at a time.
 //!
-//! Where commits keep their times (rule F3), nothing is folded across transactions, and two round trips for each cost
-//! many times what the transaction itself does. So they go one behind the other in one pipeline, each from BEGIN to
-//! COMMIT:
+//! Where commits keep their times (rule F3), nothing is folded across transactions. Two round trips
+//! for each would cost many times the transaction itself. So the executor sends them one behind the
+//! other in one pipeline, each from BEGIN to COMMIT:
 //!
 //! ```text
 //!   BEGIN set set progress origin COMMIT  BEGIN set ... COMMIT  BEGIN set ... COMMIT  Sync
 //!                                               ^ another count than it must be: an error
 //!   <--------------- committed ---------------> <--- passed over by the server ---->
 //! ```
-//! Nobody looks at a count before the next statement runs, so the server must: each statement is one that fails by
-//! itself if it met other rows than it must ([`Shape::insisting`]). Behind an error the server passes over everything
-//! up to the Sync, so what was committed is what precedes it, without a gap. The transaction that failed is applied by
-//! itself, with a look at each row if need be, and the others follow.
+//! The executor does not check a count before the next statement runs, so the server must. Each
+//! statement has a form that fails if it meets an unexpected number of rows ([`Shape::insisting`]).
+//! Behind an error the server passes over everything up to the Sync, so everything before the error
+//! is committed, without a gap. The transaction that failed is applied by itself, change by change
+//! if need be, and the others follow.
 //!
-//! A COMMIT that is sent before the one before it was answered is in order, because one session carries out one thing
-//! after another. If the connection is lost, how many were committed is asked on the next start, as it is for one
-//! (rule P2). The server goes on with what it was sent: as many as that may still be committed after we are gone, and
-//! the fence of the next start waits for them.
+//! One session executes its statements in order. So a COMMIT may be sent before the COMMIT before
+//! it was answered. If the connection is lost, the next start asks how many were committed, as it
+//! does for one transaction (rule P2). The server goes on with everything that it received. That
+//! many transactions may still commit after this process has ended, and the fence of the next start
+//! waits for them.
 
 use std::ops::Range;
 use std::time::Instant;
 
 use super::*;
 
-/// So many at a time: waiting once for so many costs a few per cent of them.
+/// The most transactions in one run: one wait for that many costs a few per cent of their time.
 pub(crate) const TRANSACTIONS_MAX: usize = 128;
-/// Nor more changes than these, unless one transaction has more.
+/// The most changes in one run, unless one transaction has more.
 pub(crate) const CHANGES_MAX: usize = 4_096;
-/// Nor more bytes of row data: what the sockets hold is sent, and answers are read, though one waits for a lock.
+/// The most bytes of row data in one run. What fits into the sockets is sent, and answers are read,
+/// even while a statement waits for a lock.
 pub(crate) const BYTES_MAX: usize = 128 * 1024;
 
-/// The server is asked for its answers behind so many; what it sends wakes us, a fifth of all it does if that is for each.
+/// The server is asked for its answers behind this many transactions. What it sends wakes us;
+/// asking behind each would cost a fifth of all the server's work.
 pub(super) const ASK_EACH: usize = 8;
-/// Not so many are behind as to make that matter: it is asked behind each.
+/// In a run of at most this many that cost does not matter: the server is asked behind each
+/// transaction.
 pub(super) const ASK_OF_FEW: usize = 16;
 
-/// The statements that fail by themselves, by the names of those they are made of.
+/// The forms that fail by themselves, by the names of the statements they are made from.
 #[derive(Default)]
 pub(super) struct Insisting(FxHashMap<String, Option<Arc<Shape>>>);
 
 impl Insisting {
-    /// `None` if there is none for it.
+    /// Returns the form of `statement` that fails by itself; `None` if it has none.
     fn of(&mut self, statement: Statement) -> Option<Statement> {
         let name = &statement.shape.name;
         if name.is_empty() {
-            // Not a statement that is made for a table.
+            // The statement is not made for a table.
             return (statement.rows_expected == 0).then_some(statement);
         }
         if !self.0.contains_key(name) {
@@ -57,16 +62,17 @@ impl Insisting {
     }
 }
 
-/// How many are sent at a time: as many as go well.
+/// Decides how many transactions are sent at a time: as many as succeed.
 #[derive(Debug)]
 pub(super) struct Span {
     most: usize,
-    /// So many go by themselves before more are tried.
+    /// How many transactions go by themselves before more are tried together.
     alone: u32,
     back_off: u32,
 }
 
-/// At most so many go by themselves before more are tried again: then a try that fails costs a few per cent.
+/// The most that go by themselves before more are tried together: a try that fails then costs a few
+/// per cent.
 const BACK_OFF_MAX: u32 = 64;
 
 impl Default for Span {
@@ -76,7 +82,7 @@ impl Default for Span {
 }
 
 impl Span {
-    /// Of `ready` ones. One is applied by itself.
+    /// How many of `ready` transactions to send next. A single one is applied by itself.
     fn next(&mut self, ready: usize) -> usize {
         if self.alone > 0 {
             self.alone -= 1;
@@ -85,8 +91,9 @@ impl Span {
         ready.min(self.most)
     }
 
-    /// Of `count` that were sent, the first `committed` did. What is met again and again costs few that are passed over;
-    /// where none ever goes with others, few are tried.
+    /// Notes that of `count` transactions sent, the first `committed` committed. After repeated
+    /// failures fewer are sent, so the server passes over few. Where none ever succeeds with
+    /// others, tries become rare.
     fn sent(&mut self, count: usize, committed: usize) {
         if committed == count {
             self.most = self.most.max(2 * count).min(TRANSACTIONS_MAX);
@@ -103,34 +110,34 @@ impl Span {
     }
 }
 
-/// A transaction on its way.
+/// A transaction in flight.
 pub(super) struct Sent {
-    /// Statements up to its COMMIT, with all before it.
+    /// The number of statements up to its COMMIT, counted from the first transaction.
     pub(super) statements: usize,
     /// Rows that it writes.
     pub(super) written: u64,
     pub(super) changes: Range<usize>,
 }
 
-/// What was sent, and how much of it is known to have been committed.
+/// The transactions sent, and how many of them are known to be committed.
 pub(super) struct Way<'b> {
     batch: &'b Batch,
     shared: Arc<Shared>,
     sent: Vec<Sent>,
     committed: usize,
-    /// When something was known first, and of how many; and last.
+    /// When a commit was first known, how many were known then, and when one was last known.
     times: Option<(Instant, usize, Instant)>,
-    /// Where the next one's stretch of the stream begins.
+    /// Where the next transaction's range of the stream begins.
     since: Lsn,
 }
 
 impl<'b> Way<'b> {
-    /// Of the first transactions of `batch`; what was done before them ends at `since`.
+    /// For the first transactions of `batch`; everything done before them ends at `since`.
     pub(super) fn new(batch: &'b Batch, shared: &Arc<Shared>, since: Lsn, sent: Vec<Sent>) -> Way<'b> {
         Way { batch, shared: Arc::clone(shared), sent, committed: 0, times: None, since }
     }
 
-    /// How many were committed; `since` is where what was done ends.
+    /// Returns how many were committed, and sets `since` to the end of the last one.
     pub(super) fn finish(self, since: &mut Lsn) -> usize {
         if let Some((first, known, last)) = self.times {
             self.shared.kept.took(self.committed - known, last - first);
@@ -139,7 +146,8 @@ impl<'b> Way<'b> {
         self.committed
     }
 
-    /// Reports what is committed now that so many statements are completed.
+    /// Reports the transactions that are committed now that the first `statements` statements are
+    /// complete.
     pub(super) fn completed(&mut self, statements: usize) {
         let before = self.committed;
         while let Some(sent) = self.sent.get(self.committed).filter(|sent| sent.statements <= statements) {
@@ -160,7 +168,7 @@ impl<'b> Way<'b> {
 }
 
 impl Executor {
-    /// Applies whole transactions, each as one.
+    /// Applies whole transactions, each as one target transaction.
     pub(super) async fn apply_each(&mut self, mut rest: Batch) -> Result<(), Error> {
         if self.sizes.are_old(Instant::now()) {
             let table = |change: &'_ Change| match change {
@@ -193,15 +201,15 @@ impl Executor {
         Ok(())
     }
 
-    /// Sends the first `count` and waits for all of them; how many were committed. The one behind these, if there is
-    /// one, is to be applied by itself.
+    /// Sends the first `count` transactions, waits for all of them, and returns how many were
+    /// committed. If fewer than `count` were, the next one must be applied by itself.
     async fn send(&mut self, batch: &Batch, count: usize) -> Result<usize, Error> {
         let binary = self.writer.binary();
         let stores = self.wire.version().major() >= ABORT_MOVES_ORIGIN;
         let sending_phase = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let mut way = Way::new(batch, &self.shared, self.since, Vec::with_capacity(count));
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await?;
-        // Until they are dropped, what they write is read ahead.
+        // Until these are dropped, the pages of their rows are read ahead.
         let mut written = Vec::with_capacity(count);
         'transactions: for end in &batch.ends[..count] {
             let from = way.sent.last().map_or(0, |sent| sent.changes.end);
@@ -240,7 +248,7 @@ impl Executor {
             sending.push(&self.commit);
             written.push(writing);
             way.sent.push(Sent { statements: sending.expected.len(), written: rows, changes });
-            // A lock may hold up the next one, and these are committed then.
+            // A lock may delay the next transaction when these are already committed.
             if count <= ASK_OF_FEW || way.sent.len().is_multiple_of(ASK_EACH) {
                 sending.pipeline.ask_for_answers();
             }
@@ -266,8 +274,9 @@ impl Executor {
 mod tests {
     use super::*;
 
-    /// Attempts as many together, and transactions by themselves, until `count` are done of which each `misfit`th goes
-    /// with no other.
+    /// Sends transactions together or by themselves until `count` are done, of which each
+    /// `misfit`th succeeds only by itself. Returns the number of tries and of transactions applied
+    /// by themselves.
     fn cost(count: usize, misfit: usize) -> (usize, usize) {
         let (mut span, mut done, mut attempts, mut alone) = (Span::default(), 0, 0, 0);
         while done < count {
@@ -290,11 +299,11 @@ mod tests {
     #[test]
     fn as_many_go_together_as_go_well() {
         assert_eq!(cost(1_280, usize::MAX), (10, 0));
-        // A conflict in each thousand costs its own transaction and the few attempts in which it is found.
+        // A conflict in each thousand costs its own transaction and the few tries that find it.
         let (attempts, alone) = cost(10_000, 1_000);
         assert_eq!(alone, 10);
         assert!(attempts < 110, "{attempts}");
-        // Each tenth: three attempts for ten, as small as they are then.
+        // A conflict in each tenth costs three small tries for ten transactions.
         let (attempts, alone) = cost(10_000, 10);
         assert_eq!(alone, 1_000);
         assert!(attempts <= 3_100, "{attempts}");

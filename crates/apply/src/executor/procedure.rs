@@ -1,8 +1,8 @@
-//! Transactions that stay one each, by a procedure that commits each of them.
+//! Transactions that each stay one on the target, applied by a procedure that commits each of them.
 //!
-//! A small transaction as statements of its own ([`pipelined`]) costs the target's backend some 130 us, of which the
-//! protocol, the portals and the snapshots of half a dozen statements are most. One CALL takes many transactions as
-//! arrays, and goes through them in the server:
+//! A small transaction sent as statements of its own ([`pipelined`]) costs the target's backend
+//! some 130 us. Most of that goes to the protocol, the portals and the snapshots of half a dozen
+//! statements. One CALL takes many transactions as arrays, and executes them in the server:
 //!
 //! ```text
 //!   $1  2        2        0        3        0        0    ...    which change, or 0: a transaction ends
@@ -10,21 +10,24 @@
 //!   $3                    time              time                 when
 //!   $4  1 'a'    2 'b'             7                             what the changes take, an array for each type
 //! ```
-//! The procedure is one of the session's own temporary schema, made for the changes that have come so far, each a branch
-//! with its statement. A change that writes another number of rows than one, as any error, ends it: what precedes is
-//! committed, and how far that goes is asked ([`Executor::reached`]). The transaction that failed is applied by itself.
-//! Every few transactions it says how far it is by an INFO, which the server sends at once.
+//! The procedure is in the session's temporary schema. It has one branch, with one statement, for
+//! each kind of change that has come so far. Any error ends it, and so does a change that does not
+//! write exactly one row. Everything before is committed, and [`Executor::reached`] asks how far
+//! that goes. The transaction that failed is applied by itself. Every few transactions the
+//! procedure reports its progress by an INFO, which the server sends at once.
 //!
-//! What does not fit (a TRUNCATE, many changes in one transaction, tables with triggers, types without an array) goes as
-//! statements; so does everything where the role may not make the procedure.
+//! Some transactions do not fit and go as statements: with a TRUNCATE, many changes, tables with
+//! triggers, or types without an array. Where the role may not make the procedure, all of them do.
 //!
-//! Deferred constraints are judged by its COMMIT: where an abort moves the origin, progress is a row besides. Where none
-//! does, on 14 and 15, there is no procedure: a session that has made something temporary drops it in a transaction of its
-//! own when it ends, which would move the origin past a transaction that was given up between telling the origin and
+//! The procedure's COMMIT checks deferred constraints. Where an abort moves the origin, that is
+//! safe because progress is also a row. Where none does, on 14 and 15, there is no procedure. A
+//! session with temporary objects drops them in a transaction of its own when it ends. That would
+//! move the origin past a transaction that was given up after the origin was told and before
 //! COMMIT.
 //!
-//! Invariants: its name is another one only when its arguments are, or the server would keep what it made of each; and it
-//! only grows, for the same reason. What runs within it, as a default of the user's, cannot forge how far it is.
+//! Invariants: the procedure is renamed only when its signature changes, because the server would
+//! keep what it compiled for each name. For the same reason it only grows. Code that runs within
+//! it, such as a user's default expression, cannot forge its reports of progress.
 
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher};
@@ -42,22 +45,23 @@ use crate::statement::Arrays;
 use crate::table::Lookup;
 use crate::write::one_change;
 
-/// What is of another kind goes as statements then.
+/// The most kinds of changes with a branch; others go as statements.
 const BRANCHES_MAX: usize = 64;
-/// Arrays of values: a procedure has at most 100 arguments.
+/// The most arrays of values: a procedure has at most 100 arguments.
 const SLOTS_MAX: usize = 90;
-/// The number of the first of them.
+/// The number of the parameter for the first of them.
 const FIRST_SLOT: usize = 4;
-/// A transaction of more changes is as quick as statements.
+/// A transaction of more changes is as fast as statements.
 const CHANGES_MAX: usize = 16;
 
 const TEXT: (Oid, Oid) = (Oid(25), Oid(1009));
 const INT4: (Oid, Oid) = (Oid(23), Oid(1007));
 const LSN: (Oid, Oid) = (PG_LSN, Oid(3221));
 const TIMESTAMPTZ: (Oid, Oid) = (Oid(1184), Oid(1185));
-/// A value of this type among the arguments would give its collation to all others, and no index would be found by them.
+/// A value of this type among the arguments would give its collation to all others, and they would
+/// lead into no index.
 const NAME: Oid = Oid(19);
-/// So many in a row that commit nothing say that it does not run here.
+/// After this many calls in a row that commit nothing, the procedure counts as unable to run here.
 const VAIN_MAX: u32 = 8;
 
 /// Values of one type, one after another.
@@ -67,29 +71,29 @@ struct Slot {
     declared: String,
 }
 
-/// What the procedure can carry out, and whether there is one.
+/// The changes that the procedure can execute, and the procedure if there is one.
 #[derive(Default)]
 pub(super) struct Procedure {
     known: FxHashMap<(u64, shape::Kind), usize>,
-    /// The part of its text for each kind of change, and where its values are.
+    /// The text of each kind of change, and the slots of its values.
     branches: Vec<(String, Vec<usize>)>,
     slots: Vec<Slot>,
-    /// Statements whose plans nobody has looked at.
+    /// Statements whose plans were not yet looked at.
     unseen: Vec<Arc<Shape>>,
-    /// The CALL, and how many branches it has.
+    /// The CALL, and the number of branches of its procedure.
     made: Option<(Arc<Shape>, usize)>,
-    /// How many names there were, and for how many slots the last one is.
+    /// How many names were used, and the number of slots of the last one.
     number: u32,
     named: Option<usize>,
-    /// What it says how far it is with.
+    /// The random prefix of its reports of progress.
     word: String,
-    /// The role may not, or what was made does not run.
+    /// The role may not make the procedure, or the procedure does not run.
     refused: bool,
-    /// Calls since one that committed something.
+    /// Calls since the last one that committed something.
     vain: u32,
 }
 
-/// Transactions as the procedure takes them.
+/// Transactions in the form of the procedure's arguments.
 struct Gathered {
     which: Arrays,
     ends: Arrays,
@@ -98,8 +102,8 @@ struct Gathered {
     sent: Vec<Sent>,
 }
 
-/// Whether an error is not of what the procedure meets, but of what it is: what it calls or names is not there, or may not
-/// be used; or a COMMIT may not stand where it does.
+/// Whether an error comes from the procedure itself and not from the rows it meets. A name that it
+/// uses is missing or forbidden, or a COMMIT is not allowed where it is.
 fn is_of_itself(code: &str) -> bool {
     ["0A", "2D", "42"].iter().any(|class| code.starts_with(class))
 }
@@ -109,7 +113,7 @@ fn int(array: &mut Arrays, bytes: &[u8]) {
 }
 
 impl Procedure {
-    /// The branch for a change, which may be new; `None` if it cannot be one.
+    /// The branch for a change, made if it is new; `None` if the change cannot have one.
     fn branch(&mut self, table: &Table, kind: shape::Kind, binary: bool) -> Option<usize> {
         let key = (table.id, kind);
         if let Some(&number) = self.known.get(&key) {
@@ -160,7 +164,7 @@ impl Procedure {
         Some(self.branches.len())
     }
 
-    /// As many of the first `count` transactions as fit; `None` if these are less than two.
+    /// Gathers as many of the first `count` transactions as fit; `None` if fewer than two do.
     fn gather(&mut self, batch: &Batch, count: usize, binary: bool) -> Option<Gathered> {
         if self.refused {
             return None;
@@ -202,7 +206,7 @@ impl Procedure {
         (all.sent.len() > 1).then_some(all)
     }
 
-    /// The branch of one change, if it fits; its values are added.
+    /// The branch of one change, if it fits. The change's values are appended to `values`.
     fn fitting<'c>(
         &mut self,
         change: &'c Change,
@@ -210,7 +214,7 @@ impl Procedure {
         values: &mut Vec<Column<'c>>,
     ) -> Option<usize> {
         let Change::Row { table, op } = change else { return None };
-        // A generated key is given to no UPDATE, which would have to be a DELETE and an INSERT.
+        // An UPDATE cannot write a generated key; it would have to be a DELETE and an INSERT.
         let generated = |op: &Op| {
             matches!(op, Op::Update { .. })
                 && table.columns.iter().any(|column| column.target.identity_always)
@@ -234,7 +238,7 @@ impl Procedure {
         branch
     }
 
-    /// Whether it has a branch for all that came.
+    /// Whether the procedure has a branch for every kind of change that came.
     fn is_made(&self) -> bool {
         self.made.as_ref().is_some_and(|(_, branches)| *branches == self.branches.len())
     }
@@ -243,7 +247,7 @@ impl Procedure {
         format!("pgsluice_each{}", self.number)
     }
 
-    /// Gives it another name if the one it has is for other arguments; the former name.
+    /// Renames the procedure if its last name is for other arguments, and returns that name.
     fn rename(&mut self) -> Option<String> {
         if self.named == Some(self.slots.len()) {
             return None;
@@ -265,7 +269,8 @@ impl Procedure {
         self.refused = true;
     }
 
-    /// `progress` stores where a transaction ended.
+    /// The text that creates the procedure; `progress` is the statement that stores where a
+    /// transaction ended.
     fn text(&self, progress: &str) -> String {
         let mut arguments = String::from("pg_catalog.int4[], pg_catalog.pg_lsn[], pg_catalog.timestamptz[]");
         let mut places = String::new();
@@ -295,7 +300,7 @@ impl Procedure {
         )
     }
 
-    /// The CALL of the one that was made now.
+    /// The CALL of the present procedure.
     fn call(&self) -> Shape {
         let mut call = plain(&self.name(), "");
         let fixed = [INT4, LSN, TIMESTAMPTZ].map(|(element, array)| (element.into(), array));
@@ -308,7 +313,8 @@ impl Procedure {
 }
 
 impl Executor {
-    /// Has the procedure apply as many of the first `count` as it can; how many these are, and how many were committed.
+    /// Has the procedure apply as many of the first `count` transactions as it can. Returns how
+    /// many it was given and how many it committed.
     pub(super) async fn call(&mut self, batch: &Batch, count: usize) -> Result<(usize, usize), Error> {
         if self.wire.version().major() < ABORT_MOVES_ORIGIN {
             return Ok((0, 0));
@@ -361,7 +367,8 @@ impl Executor {
         Ok((called, committed))
     }
 
-    /// Makes it anew, with a branch for all that came; false if that cannot be.
+    /// Makes the procedure anew, with a branch for every kind of change that came. Returns false if
+    /// it cannot be made.
     async fn make_procedure(&mut self) -> Result<bool, Error> {
         self.procedure.made = None;
         let progress = statements::write_progress(&self.subscription, "($2)[pgsluice_end]");
@@ -382,7 +389,7 @@ impl Executor {
         Ok(true)
     }
 
-    /// Where on the source the last transaction ended that this session has committed.
+    /// The source position at which the last transaction ended that this session committed.
     async fn reached(&mut self) -> Result<Lsn, Error> {
         let sql = statements::last_progress(&self.subscription);
         let statement = plain_statement(Arc::new(plain("reached", &sql)));
@@ -436,7 +443,8 @@ mod tests {
         let gathered = procedure.gather(&two, 2, false).unwrap();
         assert_eq!((procedure.branches.len(), procedure.slots.len()), (2, 1), "all text");
         assert_eq!((gathered.which.rows(), gathered.ends.rows()), (6, 2));
-        // An INSERT takes three values; an UPDATE that keeps one column the other two and the key.
+        // An INSERT takes three values. An UPDATE that keeps one column takes the other two and the
+        // key.
         assert_eq!(gathered.values[0].rows(), 12);
         assert_eq!(
             procedure.branches[1].0.split(';').next().unwrap(),

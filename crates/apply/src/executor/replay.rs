@@ -1,4 +1,5 @@
-//! Exact replay: one change at a time, in the source's order. Only here conflicts are found and named.
+//! Exact replay: one change at a time, in the source's order. Only exact replay finds and names
+//! conflicts.
 
 use client::SqlState;
 
@@ -12,7 +13,7 @@ impl Executor {
             let mut tries = 0;
             while let Err(error) = self.replay_transaction(batch, start, end).await {
                 self.open = Tally::default();
-                // A cancel that was meant for the set before it.
+                // A cancel that was meant for the set before this transaction.
                 let away = error.sqlstate().is_some_and(|code| self.ran_away(code));
                 if away && self.away_from.is_empty() {
                     self.away_from = tables_of(&batch.changes[start..end.changes_end]);
@@ -94,13 +95,15 @@ impl Executor {
                 return Err(self.failed(table, op, begin, error));
             }
             let (Some(kind), Some(0)) = (missing, result.rows.first()) else { return Ok(()) };
-            // A row that another session deletes and inserts again while we wait for it is seen by neither half
-            // of our look. A plain look does not wait: what it does not find is not there (rule F6).
+            // While we wait for a row, another session may delete it and insert it again. Neither
+            // half of our look then sees it. A plain look does not wait: a row that it does not
+            // find is not there (rule F6).
             if !self.is_there(table, op, begin).await? {
                 self.report(kind, table, begin);
                 return Ok(());
             }
-            // Or a BEFORE trigger returned NULL: the row is left as it is, which is no conflict.
+            // Otherwise a BEFORE trigger returned NULL: the row stays as it is, which is no
+            // conflict.
             if table.path == Path::RowsAlone && again {
                 return Ok(());
             }
@@ -118,7 +121,7 @@ impl Executor {
         }
     }
 
-    /// A conflict after which native apply goes on.
+    /// Reports a conflict after which native apply goes on.
     fn report(&self, kind: ConflictType, table: &Table, begin: Begin) {
         debug_assert_eq!(kind.native_treatment(), Treatment::Skip);
         self.shared.counters.conflicts.add(kind);
@@ -126,7 +129,7 @@ impl Executor {
         self.shared.counters.conflict_log.met(&conflict, begin.xid, begin.final_lsn);
     }
 
-    /// What an error of one change means.
+    /// Turns the error of one change into a conflict or a plain error.
     fn failed(&self, table: &Table, op: &Op, begin: Begin, error: ServerError) -> Error {
         // Violated exclusion constraints are plain errors, as in native apply.
         if error.code != SqlState::UNIQUE_VIOLATION.code() {
@@ -140,7 +143,7 @@ impl Executor {
     }
 }
 
-/// Each once.
+/// The tables of these changes, each once.
 fn tables_of(changes: &[Change]) -> Vec<Arc<Table>> {
     let mut tables: Vec<Arc<Table>> = Vec::new();
     for change in changes {

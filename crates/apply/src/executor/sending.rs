@@ -12,15 +12,15 @@ use crate::shape::Shape;
 use crate::statement::{Misfit, Statement};
 use crate::write::{Writer, Writing};
 
-/// Statements on their way: what is new is prepared, all are executed in
-/// order, and their results are read together.
+/// Statements in flight. New ones are prepared, all are executed in order, and their results are
+/// read together.
 pub(super) struct Sending<'w> {
     pub(super) pipeline: Pipeline<'w>,
     prepared: &'w mut Prepared,
     fresh: Vec<Arc<Shape>>,
     /// Rows each statement must report.
     pub(super) expected: Vec<u64>,
-    /// So many of them were looked at, and whether all of these were reported.
+    /// How many of them were compared with the reports, and whether all of these matched.
     checked: usize,
     as_expected: bool,
 }
@@ -51,14 +51,14 @@ impl<'w> Sending<'w> {
         self.expected.push(statement.rows_expected);
     }
 
-    /// The same, and sends what has gathered if that is much: the server
-    /// begins while the next statement is made.
+    /// Like `push`, and sends what has gathered if that is much: the server begins while the next
+    /// statement is made.
     pub(super) async fn push_and_flush(&mut self, statement: &Statement) -> Result<(), client::Error> {
         self.push(statement);
         if self.pipeline.byte_len() >= PIECE / 2 { self.pipeline.flush().await } else { Ok(()) }
     }
 
-    /// Sends what is to be written; false if that cannot be said in statements.
+    /// Sends the statements of `writing`; false if a change fits no statement.
     pub(super) async fn send(
         &mut self,
         writer: &mut Writer,
@@ -79,8 +79,8 @@ impl<'w> Sending<'w> {
         }
     }
 
-    /// Waits until only so many statements are on their way that what is read ahead for them is still in memory
-    /// when they come to it; false after an error.
+    /// Waits until few enough statements are in flight that the pages read ahead for them are still
+    /// in memory when the server reaches them; false after an error.
     pub(super) async fn keep_up(
         &mut self,
         watch: impl FnMut(&PipelineResult),
@@ -88,7 +88,7 @@ impl<'w> Sending<'w> {
         self.pipeline.keep_up(prefetch::UNFINISHED, watch).await
     }
 
-    /// The same; false also where a statement has not reported the rows that it must.
+    /// The same; false also if a statement has not reported the rows that it must.
     pub(super) async fn keep_up_as_expected(&mut self) -> Result<bool, client::Error> {
         let holds = self.keep_up(|_| ()).await?;
         let rows = &self.pipeline.known().rows;
@@ -101,8 +101,9 @@ impl<'w> Sending<'w> {
         self.finish_watched(|_| ()).await
     }
 
-    /// Finishes, and checks that each statement reports what it must, if all were sent that had to be (`fits`); so many
-    /// rows were written. The first `prologue` statements are no sets.
+    /// Finishes and checks that each statement reports what it must. `fits` says whether all
+    /// necessary statements were sent. Returns the number of rows written. The first `prologue`
+    /// statements are no sets.
     pub(super) async fn written(self, prologue: usize, fits: bool) -> Result<u64, Setback> {
         let (result, expected) = self.finish().await.map_err(|error| Setback::Broken(error.into()))?;
         if let Some(error) = &result.error {
@@ -118,13 +119,13 @@ impl<'w> Sending<'w> {
         Ok(expected.iter().sum())
     }
 
-    /// The same, and shows `watch` what is known so far, as answers come.
+    /// Finishes, and shows `watch` the results known so far whenever answers come.
     pub(super) async fn finish_watched(
         self,
         watch: impl FnMut(&PipelineResult),
     ) -> Result<(PipelineResult, Vec<u64>), client::Error> {
         let result = self.pipeline.run_watched(watch).await?;
-        // Preparation goes in order and is not undone by a rollback.
+        // Statements are prepared in order, and a rollback does not undo that.
         for shape in self.fresh.into_iter().take(result.prepared).filter(|shape| !shape.name.is_empty()) {
             self.prepared.names.insert(shape.name.clone());
             if shape.by_index.is_some() {
@@ -140,7 +141,7 @@ impl<'w> Sending<'w> {
     }
 }
 
-/// One round trip: prepares what is new, executes all.
+/// One round trip: prepares new statements and executes all.
 pub(super) async fn run(
     wire: &mut Wire,
     prepared: &mut Prepared,

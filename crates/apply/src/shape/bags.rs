@@ -1,29 +1,31 @@
-//! Sets of rows that are found by all of their values ([`crate::bag`]): of those that match, one each.
+//! Sets of rows that are found by all of their values ([`crate::bag`]): one match for each.
 //!
 //! ```text
 //!   rows to look for (arrays)  -- one match each -->  f (ctid, what to find, what to write)  -->  UPDATE, DELETE by ctid
 //! ```
-//! Where an index may lead to them the match is a look-up for each row, which ends with the first that it finds. Where none
-//! may, it is a join by hashes, which reads the table once for all rows; the sessions that apply are told to join by
-//! nothing but indexes, so the statement stands between [`JOIN_BY_HASH`] and [`JOIN_BY_INDEX`].
+//! Where an index may lead to the rows, each row is matched by a look-up that ends with the first
+//! match. Where no index leads to them, a hash join reads the table once for all rows. Sessions
+//! that apply may join only by index, so the hash join stands between [`JOIN_BY_HASH`] and
+//! [`JOIN_BY_INDEX`].
 //!
-//! The values are compared once more with the row that is written, because another session may have changed it since: it
-//! is another row then, as for native apply. That comparison is of no use to a join or an index, so that the row is
-//! fetched by its place and nothing else.
+//! The statement compares the values once more with the row that it writes, because another session
+//! may have changed it since. A changed row counts as another row, as in native apply. No join and
+//! no index can use that comparison, so the row is fetched only by its place.
 
 use super::{columns_at, list, unnested};
 use crate::bag::Mask;
 use crate::table::Table;
 
-/// For the statement behind it; no index is of use, not even one that reads the table in another order. It is planned
-/// as it is executed, so that the planner sees how large the table is then: for what it takes for an empty table it
-/// would read the set once for each row of it. Gives no row.
+/// Settings for the next statement, which is a hash join; it returns no row. No index is of use,
+/// not even one that reads the table in another order. The statement is planned when it is
+/// executed, so that the planner sees the table's size at that time. For a table that it takes for
+/// empty, it would read the set once for each row of the table.
 pub(crate) const JOIN_BY_HASH: &str = "SELECT 1 WHERE pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_hashjoin', 'on', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_seqscan', 'on', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_sort', 'on', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_indexscan', 'off', true) OPERATOR(pg_catalog.=) ''";
-/// The settings that sessions which apply have.
+/// Restores the settings of the sessions that apply.
 pub(crate) const JOIN_BY_INDEX: &str = "SELECT 1 WHERE pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_hashjoin', 'off', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_seqscan', 'off', true) OPERATOR(pg_catalog.=) '' \
@@ -33,18 +35,18 @@ pub(crate) const JOIN_BY_INDEX: &str = "SELECT 1 WHERE pg_catalog.set_config('pl
 /// How a set of rows is found.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Finding {
-    /// The columns in which each row has a NULL; `None` where it may be in any.
+    /// The columns in which each row has a NULL; `None` where a NULL may be in any column.
     pub(crate) nulls: Option<Mask>,
 }
 
 impl Finding {
-    /// An index may lead to the rows.
+    /// Whether an index may lead to the rows.
     pub(crate) fn is_led(&self, table: &Table) -> bool {
         let has_value = |at: usize| self.nulls.as_ref().is_none_or(|nulls| !nulls[at]);
         table.indexed.iter().any(|index| index.finds_nulls || has_value(index.column))
     }
 
-    /// `row` and the arrays' row `s` are the same.
+    /// The condition that `row` and the arrays' row `s` are the same.
     fn alike(&self, table: &Table, row: &str, s: &str) -> String {
         list(table.columns.iter().enumerate(), " AND ", |(n, column)| {
             let name = format!("{row}.{}", column.sql);
@@ -52,7 +54,7 @@ impl Finding {
             match (&column.target.equality, self.nulls.as_ref().map(|nulls| nulls[n])) {
                 // Not IS NULL, which a row of NULLs satisfies.
                 (_, Some(true)) => format!("{name} IS NOT DISTINCT FROM NULL"),
-                // Types without equality are the same when they look the same.
+                // Values of types without equality are the same when their text is.
                 (None, _) => {
                     format!("{name}::pg_catalog.text IS NOT DISTINCT FROM {value}::pg_catalog.text")
                 }
@@ -66,11 +68,12 @@ impl Finding {
         })
     }
 
-    /// The arrays, of all columns and behind them those that are `written`, each row with the place of one that matches.
+    /// The arrays' rows, each with the place of one matching row of the table. The arrays hold all
+    /// columns, then those that are `written`.
     fn found(&self, table: &Table, binary: bool, written: &[usize]) -> String {
         let all: Vec<usize> = (0..table.columns.len()).collect();
         let columns = columns_at(table, &[&all, written].concat());
-        // Values are made of text once, and not for each row that they are compared with.
+        // OFFSET 0 makes values from text once, and not for each row that they are compared with.
         let arrays = format!("({} OFFSET 0) AS s", unnested(&columns, binary));
         let (sql, alike) = (&table.sql, self.alike(table, "x", "s"));
         if self.is_led(table) {
@@ -78,7 +81,8 @@ impl Finding {
                 "(SELECT (SELECT x.ctid FROM ONLY {sql} AS x WHERE {alike} LIMIT 1) AS at, s.* FROM {arrays} OFFSET 0) AS f"
             );
         }
-        // LEFT, so that the table's rows are never gone through with a look at the whole set for each.
+        // LEFT JOIN, so that the planner never compares each of the table's rows with the whole
+        // set.
         format!(
             "(SELECT DISTINCT ON (s.i) x.ctid AS at, s.* \
              FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) AS s \
@@ -108,7 +112,7 @@ impl Finding {
     }
 }
 
-/// The columns that are.
+/// Positions of the columns in the mask.
 pub(super) fn written(present: &Mask) -> Vec<usize> {
     (0..present.len()).filter(|&at| present[at]).collect()
 }
