@@ -609,6 +609,8 @@ impl Executor {
     }
 
     fn committed(&mut self, digest: &Digest) {
+        // What ran away is over; what fails next has failed by itself.
+        self.healed = false;
         self.activity.closed();
         self.shared.committed(std::mem::take(&mut self.open), digest);
     }

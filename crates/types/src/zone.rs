@@ -206,14 +206,14 @@ impl Rule {
     /// When summer time begins and ends in `year`.
     fn switches(&self, summer: &Summer, year: i64) -> (i64, i64) {
         (
-            summer.begins.time(year) - i64::from(self.standard),
-            summer.ends.time(year) - i64::from(summer.offset),
+            summer.begins.time(year).saturating_sub(i64::from(self.standard)),
+            summer.ends.time(year).saturating_sub(i64::from(summer.offset)),
         )
     }
 
     /// The year on clocks that show standard time.
     fn year_at(&self, time: i64) -> i64 {
-        year_of((time + i64::from(self.standard)).div_euclid(86_400))
+        year_of(time.saturating_add(i64::from(self.standard)).div_euclid(86_400))
     }
 }
 
@@ -236,7 +236,8 @@ impl Switch {
                 start + if day >= length(month) { day - 7 } else { day }
             }
         };
-        day * 86_400 + self.second
+        // A damaged file may name times at either end of what 64 bits hold.
+        day.saturating_mul(86_400).saturating_add(self.second)
     }
 }
 
@@ -380,6 +381,20 @@ mod tests {
             (1_688_169_600, -18_000),
         ] {
             assert_eq!(zone.offset_at(time), offset, "{time}");
+        }
+    }
+
+    #[test]
+    fn a_last_transition_at_the_end_of_time_is_no_panic() {
+        let file = ojinaga();
+        let last = 1_667_116_800_i64.to_be_bytes();
+        let at = file.windows(8).rposition(|bytes| bytes == last).expect("the last transition");
+        for time in [i64::MAX, i64::MAX - 86_400, i64::MIN, i64::MIN + 86_400] {
+            let mut file = file.clone();
+            file[at..at + 8].copy_from_slice(&time.to_be_bytes());
+            if let Ok(zone) = TimeZone::from_tzif(&file) {
+                [i64::MIN, 0, i64::MAX].map(|asked| zone.offset_at(asked));
+            }
         }
     }
 

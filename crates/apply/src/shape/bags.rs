@@ -14,7 +14,12 @@
 
 use super::{columns_at, list, unnested};
 use crate::bag::Mask;
-use crate::table::Table;
+use crate::table::{Column, Table};
+
+/// The equality of every built-in type, and of arrays of them.
+const ANY_EQUALITY: &str = "OPERATOR(pg_catalog.=)";
+/// Conditions that are added for a join by hashes: a few tell rows apart as well as all.
+const HASHED_MAX: usize = 4;
 
 /// Settings for the next statement, which is a hash join; it returns no row. No index is of use,
 /// not even one that reads the table in another order. The statement is planned when it is
@@ -42,8 +47,11 @@ pub(crate) struct Finding {
 impl Finding {
     /// Whether an index may lead to the rows.
     pub(crate) fn is_led(&self, table: &Table) -> bool {
-        let has_value = |at: usize| self.nulls.as_ref().is_none_or(|nulls| !nulls[at]);
-        table.indexed.iter().any(|index| index.finds_nulls || has_value(index.column))
+        table.indexed.iter().any(|index| match &self.nulls {
+            Some(nulls) => index.finds_nulls || !nulls[index.column],
+            // No index serves a condition that is for a value or a NULL.
+            None => table.columns[index.column].target.not_null,
+        })
     }
 
     /// The condition that `row` and the arrays' row `s` are the same.
@@ -68,6 +76,33 @@ impl Finding {
         })
     }
 
+    /// Further conditions for a join by hashes, which follow from [`Self::alike`]: empty where a column's plain equality
+    /// makes hashes already. Two arrays of one element are equal also where both elements are NULL.
+    fn hashed(&self, table: &Table, row: &str, s: &str) -> String {
+        let is_null = |n: usize| self.nulls.as_ref().map(|nulls| nulls[n]);
+        let columns = || table.columns.iter().enumerate().filter(|(n, _)| is_null(*n) != Some(true));
+        let is_plain = |(n, column): (usize, &Column)| {
+            column.target.equality.is_some() && (is_null(n).is_some() || column.target.not_null)
+        };
+        if columns().any(is_plain) {
+            return String::new();
+        }
+        let pair = |(n, column): (usize, &Column)| {
+            let (name, value) = (format!("{row}.{}", column.sql), column.compared(format!("{s}.c{n}")));
+            match &column.target.equality {
+                // Arrays of arrays are of more dimensions, and other operators have other arrays.
+                Some(equality) if equality == ANY_EQUALITY && column.target.holder.is_none() => {
+                    Some(format!("ARRAY[{name}] {ANY_EQUALITY} ARRAY[{value}] AND "))
+                }
+                Some(_) => None,
+                None => Some(format!(
+                    "ARRAY[{name}::pg_catalog.text COLLATE \"C\"] {ANY_EQUALITY} ARRAY[{value}::pg_catalog.text COLLATE \"C\"] AND "
+                )),
+            }
+        };
+        columns().filter_map(pair).take(HASHED_MAX).collect()
+    }
+
     /// The arrays' rows, each with the place of one matching row of the table. The arrays hold all
     /// columns, then those that are `written`.
     fn found(&self, table: &Table, binary: bool, written: &[usize]) -> String {
@@ -86,7 +121,8 @@ impl Finding {
         format!(
             "(SELECT DISTINCT ON (s.i) x.ctid AS at, s.* \
              FROM (SELECT pg_catalog.row_number() OVER () AS i, s.* FROM {arrays}) AS s \
-             LEFT JOIN ONLY {sql} AS x ON {alike}) AS f"
+             LEFT JOIN ONLY {sql} AS x ON {}{alike}) AS f",
+            self.hashed(table, "x", "s")
         )
     }
 
