@@ -8,11 +8,11 @@
 //! The worker reads the spool at its own pace, so no other task waits for it. It executes a part
 //! only when the target has everything that preceded the part in the stream.
 //!
-//! Later transactions that commit before this one's turn cannot conflict with it: the source's
-//! locks kept them apart. If something local to the target makes them meet, the worker lets the
-//! transaction go (rule A3). Every outcome other than success is void (rule A1): the worker rolls
-//! back, and the next streamed transaction may begin. When the turn of the void one comes, all of
-//! it is applied from the spool, as if this module did not exist.
+//! The source's locks kept later transactions that commit before its turn apart from it. If
+//! something local to the target makes them meet, the worker lets the transaction go (rule A3).
+//! Every outcome other than success is void (rule A1): the worker rolls back, and the next streamed
+//! transaction may begin. When the turn of the void one comes, all of it is applied from the spool,
+//! as if this module did not exist.
 //!
 //! Each transaction gets one attempt, and only one transaction is open at a time.
 

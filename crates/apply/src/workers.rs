@@ -269,7 +269,7 @@ pub(crate) struct Parts {
     pub(crate) workers: usize,
     pub(crate) lock_watch: LockWatch,
     pub(crate) shared: Arc<Shared>,
-    /// Receives the backend of the head's session.
+    /// Receives the backend pid of the head's session.
     pub(crate) applying: Arc<AtomicI32>,
     pub(crate) binary: bool,
     pub(crate) exact_only: bool,
