@@ -25,7 +25,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between writes of an idle position that the source did not ask for. It is short after
 /// the last commit, then grows up to the default of `wal_receiver_status_interval`. Each write
 /// makes WAL on the target. If the target is itself a source, quick writes would keep both ends
-/// busy for ever.
+/// busy without end.
 const IDLE_INTERVAL_FIRST: Duration = Duration::from_millis(250);
 const IDLE_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// Interval between removals of old rows of progress. Each target transaction adds a row, so there
