@@ -70,7 +70,8 @@ impl Activity {
         Session(hand)
     }
 
-    /// The sessions that have work in hand, longest first.
+    /// The sessions that have work in hand. Those that wait for the target come first, then the
+    /// longest.
     #[must_use]
     pub fn in_hand(&self) -> Vec<InHand> {
         let hands: Vec<Arc<Hand>> = lock(&self.hands).iter().filter_map(Weak::upgrade).collect();

@@ -355,7 +355,8 @@ SELECT c.oid, c.relkind = 'p',
 /// numeric and char with a modifier, which fixes scale and length. Not: float (-0 = 0), numeric
 /// without scale, citext, jsonb, interval, timetz, inet.
 ///
-/// Inherent are these, and numeric, float4 and float8, interval, timetz, inet, cidr, jsonb.
+/// Inherent (the type itself decides which values are equal): these, and numeric, float4, float8,
+/// interval, timetz, inet, cidr, jsonb.
 ///
 /// Last, for an array: the type that holds it in a set ([`crate::holder`]).
 ///
