@@ -1,5 +1,5 @@
-//! A transaction that is larger than a batch, where others may commit before it (`commit_order =
-//! relaxed`).
+//! A transaction that is larger than a batch, where others may commit before it
+//! (`commit_order = relaxed`).
 //!
 //! The transactions behind it in the stream can only pass it when all of it has been read. So its
 //! changes go to a file as they arrive, and its footprint is gathered. When its commit has come,

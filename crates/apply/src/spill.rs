@@ -91,7 +91,7 @@ impl Spill {
         Ok(length)
     }
 
-    /// Puts a record and its length into the block.
+    /// Puts a record, preceded by its length, into the block.
     fn record(&mut self, put: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(&Arc<Table>) -> u32)) {
         let Spill { block, tables, numbers, .. } = self;
         let mut number = |table: &Arc<Table>| {
