@@ -1,42 +1,45 @@
-//! What each session that applies has in hand, and since when: for `status`, which has to name what takes long.
+//! What each session that applies has in hand, and since when. `status` uses it to name what takes
+//! long.
 //!
-//! An executor says what it enters and leaves ([`Session::enter`]); a reader takes a copy ([`Activity::in_hand`]). Nothing
-//! is decided by it. What the target's backend does meanwhile only the target knows: who wants to know it asks there.
+//! An executor reports what it enters and leaves ([`Session::enter`]). A reader takes a copy
+//! ([`Activity::in_hand`]). No decision depends on it. Only the target knows what its backend does
+//! meanwhile; callers ask the target for that.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::table::Table;
 
-/// What a session waits for the target to do.
+/// The work of the target that a session waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {
     /// Statements that write many rows each.
     Sets,
     /// One statement for each row.
     Rows,
-    /// COMMIT, and what belongs to it.
+    /// COMMIT, and the statements that belong to it.
     Commit,
 }
 
-/// One session's work, as it is at one moment.
+/// One session's work at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InHand {
-    /// What is waited for; `None` between two parts of a transaction that stays open.
+    /// The work that it waits for; `None` between two parts of a transaction that stays open.
     pub doing: Option<Doing>,
-    /// For how long.
+    /// How long that has lasted.
     pub lasts: Duration,
-    /// Of one statement for each row: its operation, its table, and for how long it has run.
+    /// In replay by single rows: the operation, the table, and how long the statement has run.
     pub row: Option<(&'static str, String, Duration)>,
-    /// For how long a transaction has been open that is applied in parts, and how many of its changes were handed over.
+    /// For a transaction applied in parts: how long it has been open, and how many of its changes
+    /// were handed over.
     pub open: Option<(Duration, u64)>,
 }
 
-/// What all sessions of an applier have in hand.
+/// The work that all sessions of an applier have in hand.
 #[derive(Debug, Default)]
 pub struct Activity {
     hands: Mutex<Vec<Weak<Hand>>>,
-    /// When each of those began who read or write what was put aside.
+    /// Start times of the reads and writes of spooled changes that are under way.
     disk: Mutex<Vec<Instant>>,
 }
 
@@ -57,7 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Activity {
-    /// A further session, until it is dropped.
+    /// Adds a session, until the result is dropped.
     pub(crate) fn session(&self) -> Session {
         let state = State { doing: None, since: Instant::now(), row: None, open_since: None, changes: 0 };
         let hand = Arc::new(Hand(Mutex::new(state)));
@@ -67,7 +70,8 @@ impl Activity {
         Session(hand)
     }
 
-    /// What sessions have in hand that have something, what lasts longest first.
+    /// The sessions that have work in hand. Those that wait for the target come first, then the
+    /// longest.
     #[must_use]
     pub fn in_hand(&self) -> Vec<InHand> {
         let hands: Vec<Arc<Hand>> = lock(&self.hands).iter().filter_map(Weak::upgrade).collect();
@@ -76,7 +80,7 @@ impl Activity {
         found
     }
 
-    /// Reads or writes what was put aside on this machine's disk.
+    /// Runs `act`, which reads or writes spooled changes on this machine's disk.
     pub(crate) fn disk<T>(&self, act: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         lock(&self.disk).push(began);
@@ -88,7 +92,7 @@ impl Activity {
         done
     }
 
-    /// For how long that has lasted, if somebody does.
+    /// How long the oldest such read or write has lasted; `None` without one.
     #[must_use]
     pub fn on_disk(&self) -> Option<Duration> {
         lock(&self.disk).iter().map(Instant::elapsed).max()
@@ -96,7 +100,7 @@ impl Activity {
 }
 
 impl Hand {
-    /// Since when it has had in hand what it has: one set of statements, or one row's statement.
+    /// When it took up its present work: one set of statements, or one row's statement.
     fn held(&self) -> Option<Instant> {
         let state = lock(&self.0);
         match (state.doing, &state.row) {
@@ -121,11 +125,11 @@ impl Hand {
     }
 }
 
-/// A session's own side.
+/// The session's own handle.
 pub(crate) struct Session(Arc<Hand>);
 
 impl Session {
-    /// Waits for the target to do this until what is returned is dropped.
+    /// Marks the session as waiting for the target to do this, until the result is dropped.
     pub(crate) fn enter(&self, doing: Doing) -> Inside {
         let mut state = lock(&self.0.0);
         let before = state.doing.replace(doing);
@@ -134,29 +138,29 @@ impl Session {
         Inside { hand: Arc::clone(&self.0), before }
     }
 
-    /// For whoever looks after its statements.
+    /// Makes the handle for the task that watches the statements.
     pub(crate) fn watch(&self) -> Watch {
         Watch(Arc::clone(&self.0))
     }
 
-    /// The next of several sets is sent.
+    /// Notes that the next of several sets is sent.
     pub(crate) fn next_set(&self) {
         lock(&self.0.0).since = Instant::now();
     }
 
-    /// The next row's statement is sent.
+    /// Notes that the next row's statement is sent.
     pub(crate) fn row(&self, operation: &'static str, table: &Arc<Table>) {
         lock(&self.0.0).row = Some((operation, Arc::clone(table), Instant::now()));
     }
 
-    /// So many changes more of a transaction that stays open behind them.
+    /// Notes that `changes` more were handed over of a transaction that stays open.
     pub(crate) fn part(&self, changes: usize) {
         let mut state = lock(&self.0.0);
         state.open_since.get_or_insert_with(Instant::now);
         state.changes += changes as u64;
     }
 
-    /// No transaction is open any more.
+    /// Notes that no transaction is open any more.
     pub(crate) fn closed(&self) {
         let mut state = lock(&self.0.0);
         state.open_since = None;
@@ -164,17 +168,18 @@ impl Session {
     }
 }
 
-/// What another task may know of a session.
+/// The view of a session that another task may have.
 pub(crate) struct Watch(Arc<Hand>);
 
 impl Watch {
-    /// Since when the session has had in hand what it has: a set of statements, or one row's. `None` if it has neither.
+    /// When the session took up its present work: one set of statements, or one row's. `None` if it
+    /// has neither.
     pub(crate) fn held(&self) -> Option<Instant> {
         self.0.held()
     }
 }
 
-/// What a session waits for, until it is dropped.
+/// Marks the work that a session waits for, until it is dropped.
 #[must_use = "it is over when this is dropped"]
 pub(crate) struct Inside {
     hand: Arc<Hand>,

@@ -1,20 +1,19 @@
 //! The stream into the target: from messages to committed transactions.
 //!
-//! Two tasks. The *planner* (this file) puts messages together, maps them
-//! onto the target, gathers whole transactions into a batch and plans what is
-//! written; the *executor* sends it.
+//! There are two tasks. The *planner* (this file) assembles messages, maps them onto the target,
+//! gathers whole transactions into a batch and plans the statements. The *executor* sends them.
 //!
-//! How large a batch becomes is not a setting but a consequence: whole
-//! transactions are handed over as soon as the executor is idle, so while the
-//! target keeps up each goes by itself, and the further it is behind, the
-//! more are folded into one. What is gathered meanwhile is settled, batch by
-//! batch ([`crate::settled`]). The limits only bound memory.
+//! The size of a batch follows from the load; no setting chooses it. The planner hands over whole
+//! transactions as soon as the executor is idle. While the target keeps up, each transaction goes
+//! by itself. The further the target is behind, the more transactions are folded into one. The
+//! planner folds the backlog batch by batch as it gathers ([`crate::settled`]). The limits only
+//! bound memory.
 //!
-//! A transaction larger than a batch is handed over in parts, of which one is
-//! executed, one waits and one grows; the target commits it when its commit
-//! has come. Where others may commit before it, it stands aside in a file
-//! instead ([`crate::large`]). One that the source streams while it is open is
-//! executed while it comes ([`crate::open_transaction`]).
+//! The planner hands over a transaction larger than a batch in parts: one is executed, one waits
+//! and one grows. The target commits the transaction when its commit has come. Where other
+//! transactions may commit first, the large one stands aside in a file instead ([`crate::large`]).
+//! A transaction that the source streams while it is open is executed as it arrives
+//! ([`crate::open_transaction`]).
 
 mod executing;
 mod joining;
@@ -55,46 +54,46 @@ use crate::target::{Sessions, Target};
 use crate::workers::{Parts, Workers};
 use crate::write::Writer;
 
-/// What an applier is fed with.
+/// The input of an applier.
 pub struct Feed {
     /// The stream.
     pub blocks: mpsc::Receiver<Block>,
-    /// Tables that are to join it.
+    /// Requests of tables to join the stream.
     pub joins: JoinRequests,
-    /// Where changes wait on disk.
+    /// Keeps on disk the changes that do not fit in memory.
     pub spool: Box<dyn Spool>,
 }
 
-/// On stop, how long the chunk in hand may take before it is cancelled.
+/// On stop, the chunk in hand may run this long before it is cancelled.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long the sessions that apply may take to say why the target went, once another was lost.
+/// After one session is lost, how long the sessions that apply may take to report the cause.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// What is less than [`AHEAD_ROWS`] waits no longer than this, where it may be committed before what is being executed.
+/// Where order is not preserved, the longest wait for all workers of a batch below [`AHEAD_ROWS`].
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Where several sessions have transactions that stay one each, it is found out after so many whether one would do.
+/// With `keep_transactions` and several sessions: after this many transactions handed over one by
+/// one, the planner tries one session again.
 const KEPT_APART: u64 = 1_000;
 
 pub(crate) enum Work {
-    /// The permit says that the executor is busy.
+    /// The permit marks the executor as busy.
     Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
-    /// A transaction that others may pass.
+    /// A large transaction that others may pass.
     Large(Box<Large>, Footprint),
-    /// The end of one that is executed early.
+    /// The end of a transaction that is executed while it is open.
     Early(Box<Ended>),
     Join(Join),
-    /// Everything before was handed over.
+    /// The planner has handed over everything before this position.
     CaughtUp(Lsn),
 }
 
-/// Applies what `feed` brings to `target` until it ends or `stop` is cancelled; then the
-/// chunk in hand is finished if it completes its transaction soon, and rolled
-/// back if not.
+/// Applies `feed` to `target` until the feed ends or `stop` is cancelled. On stop, the chunk in
+/// hand is finished if it soon completes its transaction. Otherwise it is rolled back.
 ///
 /// # Errors
-/// What stopped it; the target holds whole transactions.
+/// Whatever stopped it. The target holds whole transactions.
 pub async fn apply(
     target: Target,
     feed: Feed,
@@ -152,19 +151,19 @@ pub async fn apply(
     };
     let planned = tokio::select! {
         planned = planning.run(feed.blocks, work, &stop) => planned,
-        // Ends before the planner only because it failed.
+        // The executor ends before the planner only if it failed.
         executed = &mut executing => return executed.unwrap_or(Err(Kind::Lost.into())),
-        // A crash ends all sessions, and only to those that write the server says why.
+        // A crash ends all sessions, but the server tells the cause only to sessions that write.
         error = lost => return match tokio::time::timeout(LAST_WORDS, &mut executing).await {
             Ok(Ok(Err(explained))) => Err(explained),
             _ => Err(error),
         },
     };
     if let Err(error) = planned {
-        // Whole transactions before it were handed over: they count.
+        // Whole transactions before the error were handed over, so they are still applied.
         return (&mut executing).await.unwrap_or(Err(Kind::Lost.into())).and(Err(error));
     }
-    // The queue is closed: the executor ends after what it was handed.
+    // The queue is closed: the executor ends after the work that it has.
     if !stop.is_cancelled() {
         return (&mut executing).await.unwrap_or(Err(Kind::Lost.into()));
     }
@@ -174,7 +173,7 @@ pub async fn apply(
     }
 }
 
-/// Takes back what is being executed: it is rolled back.
+/// Cancels the statements that are being executed, so that the target rolls them back.
 async fn cancel(
     cancellers: &[Canceller],
     mut executing: AbortOnDropHandle<Result<(), Error>>,
@@ -185,23 +184,23 @@ async fn cancel(
             tracing::warn!("the running statement could not be cancelled: {error}");
         }
     }
-    // Whatever it says now, it was told to stop; dropping the task closes the
-    // connection, which rolls back as well.
+    // The executor was told to stop, so its result does not matter. Dropping the task closes the
+    // connection, which also rolls back.
     let _ = tokio::time::timeout(Duration::from_secs(1), &mut executing).await;
     Ok(())
 }
 
-/// The transaction whose changes are coming.
+/// The transaction whose changes are arriving.
 #[derive(Clone, Copy)]
 struct Current {
     begin: Begin,
     skipped: bool,
-    /// A part of it was handed over already.
+    /// The planner has handed over a part of it already.
     begun: bool,
 }
 
-/// Waits until so many workers are idle, or after `patience` only for one; one
-/// will be busy.
+/// Waits until `wanted` workers are idle, or after `patience` for only one of them. Then waits for
+/// room in the queue. The permit returned makes one worker busy.
 async fn when_idle<'w>(
     idle: &Arc<Semaphore>,
     wanted: u32,
@@ -209,7 +208,7 @@ async fn when_idle<'w>(
     work: &'w mpsc::Sender<Work>,
 ) -> (Option<OwnedSemaphorePermit>, Result<mpsc::Permit<'w, Work>, mpsc::error::SendError<()>>) {
     let enough = Arc::clone(idle).acquire_many_owned(wanted);
-    // Never closed.
+    // The semaphore is never closed.
     let mut busy = match patience {
         None => enough.await.ok(),
         Some(until) => match tokio::time::timeout_at(until, enough).await {
@@ -226,48 +225,47 @@ struct Planning {
     intake: Intake,
     catalog: Catalog,
     batch: Batch,
-    /// Transactions before those of the batch.
+    /// Folded transactions that come before those of the batch.
     settled: Option<Settled>,
-    /// The transaction that is coming, or has just ended, if it stands aside.
+    /// A large transaction that stands aside, while its changes arrive or just after its end.
     growing: Option<Growing>,
     /// Transactions commit out of order.
     relaxed: bool,
-    /// The streamed transaction that is executed while it comes.
+    /// The streamed transaction that is executed while it is open.
     early: Option<Told>,
-    /// One that is not executed early any more.
+    /// A streamed transaction that is no longer executed while it is open.
     given_up: Option<Xid>,
-    /// `None` where there is no session for it.
+    /// `None` where no session is free for streamed transactions.
     starts: Option<mpsc::UnboundedSender<Start>>,
-    /// Its end, to be handed over behind everything before it.
+    /// The end of the streamed transaction; it is handed over behind everything before it.
     ended: Option<Box<Ended>>,
-    /// Where the last transaction ended that is for this target.
+    /// End of the last transaction that has changes for this target.
     taken: Lsn,
-    /// Where what was handed over last ends.
+    /// End of the last transaction that was handed over.
     handed: Lsn,
-    /// Since when a whole transaction waits to be handed over, where it may
-    /// pass what is being executed.
+    /// When a whole transaction became ready to hand over, where it may pass chunks in flight.
     ready_since: Option<Instant>,
-    /// How many transactions fit as one set; the executor's to say.
+    /// How many transactions fit in one set; the executor decides.
     fitting: Arc<AtomicUsize>,
-    /// What transactions cost that each stay one; and how many went to several sessions because of it.
+    /// The cost of transactions that stay single (`keep_transactions`), and how many of them went
+    /// to several sessions because of that cost.
     kept: Arc<Kept>,
     kept_apart: u64,
     joins: mpsc::Receiver<Request>,
-    /// Told when a table was left out.
+    /// Notified when a table was left out.
     left_out: Arc<Notify>,
-    /// Tables to join between two transactions.
+    /// Tables that join between two transactions.
     finishing: VecDeque<Request>,
     asides: Asides,
     prefetch: Prefetch,
-    /// The last transaction that was passed, whether anything of it was for
-    /// this target or not.
+    /// The last transaction that the planner passed, with or without changes for this target.
     passed: Option<End>,
     transaction: Option<Current>,
-    /// The batch continues a transaction of which parts were handed over.
+    /// The batch continues a transaction whose earlier parts were handed over.
     continues: bool,
-    /// What is on the target.
+    /// The committed ranges of the target at the start.
     done: CommittedRanges,
-    /// Sessions that apply.
+    /// The number of sessions that apply.
     workers: usize,
     options: Options,
     counters: Arc<Counters>,
@@ -281,8 +279,8 @@ impl Planning {
         stop: &CancellationToken,
     ) -> Result<(), Error> {
         let mut waiting: std::vec::IntoIter<Input> = Vec::new().into_iter();
-        // Given back once all of a block is in the batch, which has a limit of
-        // its own: the next may need all the room that there is.
+        // Released once all of a block is in the batch, which has its own limit: the next block may
+        // need all of the room.
         let mut room_taken = None;
         let mut caught_up: Option<Lsn> = None;
         let idle = Arc::new(Semaphore::new(self.workers));
@@ -290,7 +288,7 @@ impl Planning {
             while let Ok(request) = self.joins.try_recv() {
                 self.take_request(request);
             }
-            // Before tables join: they join behind it.
+            // This comes before joins: the tables join behind that transaction.
             if self.ended.is_some() {
                 tokio::select! {
                     biased;
@@ -305,7 +303,7 @@ impl Planning {
                     finished = self.finish_joins(&work) => finished?,
                 }
             }
-            // Everything at hand first: it costs little beside a round trip.
+            // First absorb everything at hand: that costs little compared with a round trip.
             let more = match self.absorb(&mut waiting, &mut caught_up).await {
                 Ok(more) => more,
                 Err(error) => {
@@ -320,7 +318,7 @@ impl Planning {
             let mut full = self.is_full();
             let aside = full && self.stand_aside()?;
             full &= !aside;
-            // Of several workers most may be idle behind a chunk that must be alone.
+            // Behind a chunk that must run alone, most workers of several may be idle.
             let taken = idle.available_permits() == 0 || work.capacity() == 0;
             if full && taken && self.settle() {
                 continue;
@@ -359,15 +357,15 @@ impl Planning {
                     Some(block) => (waiting, room_taken) = (block.inputs.into_iter(), block.room),
                     None => break,
                 },
-                // Nobody is waited for while a large transaction is put aside.
+                // The planner does not wait while it puts a large transaction aside.
                 () = tokio::task::yield_now(), if aside => {}
             }
         }
         self.hand_over_whole(&work).await
     }
 
-    /// Nothing more will come; what is complete is still handed over. If the
-    /// executor is gone, it failed, and says so itself.
+    /// The stream has ended; hands over all whole transactions. If the executor is gone, it failed
+    /// and reports the error itself.
     async fn hand_over_whole(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
         while self.is_ready() {
             let _ = work.send(self.take_work(None)?).await;
@@ -380,9 +378,9 @@ impl Planning {
             || self.batch.bytes >= self.options.batch_bytes(self.workers)
     }
 
-    /// How many workers must be idle for what is at hand: while it is little,
-    /// all of them, so that it goes by itself when the target keeps up and is
-    /// folded with what follows when it does not.
+    /// How many workers must be idle for the batch at hand. A small batch waits for all workers. So
+    /// it goes by itself when the target keeps up, and is folded with its successors when it does
+    /// not.
     fn wanted_idle(&self) -> u32 {
         let rows = self.options.batch_rows().min(AHEAD_ROWS);
         let much = self.settled.is_some() || self.is_full() || self.batch.changes.len() >= rows;
@@ -390,32 +388,32 @@ impl Planning {
         u32::try_from(wanted).expect("a handful of workers")
     }
 
-    /// Until when little waits for all workers to be idle: what is being
-    /// executed keeps nobody waiting who may pass it.
+    /// Until when a small batch waits for all workers. A batch that may pass the chunks in flight
+    /// does not wait for them longer than this.
     fn patience(&mut self) -> Option<Instant> {
         let waits = self.relaxed && self.is_ready();
         self.ready_since = waits.then(|| self.ready_since.unwrap_or_else(Instant::now));
         self.ready_since.map(|since| since + PATIENCE)
     }
 
-    /// Whether a whole transaction is there to hand over.
+    /// Whether a whole transaction is ready to hand over.
     fn is_ready(&self) -> bool {
         !self.batch.ends.is_empty() || self.settled.is_some()
     }
 
-    /// Whether what is handed over next is a part of a large transaction, or
-    /// one that stood aside.
+    /// Whether the next handover is a part of a large transaction, or a large transaction that
+    /// stood aside.
     fn is_in_parts(&self) -> bool {
         self.continues || !self.is_ready() || self.has_stood_aside()
     }
 
-    /// Whether a large transaction that stood aside is handed over next.
+    /// Whether the next handover is a large transaction that stood aside.
     fn has_stood_aside(&self) -> bool {
         self.growing.is_some() && self.settled.is_none() && !self.batch.ends.is_empty()
     }
 
-    /// Puts what there is of a large transaction into its file, if others may
-    /// pass it; false if it stays as it is.
+    /// Moves the changes of a large transaction into its file, if others may pass it. Returns false
+    /// if the changes stay in the batch.
     fn stand_aside(&mut self) -> Result<bool, Error> {
         if !self.relaxed || self.continues || !self.batch.ends.is_empty() || self.transaction.is_none() {
             return Ok(false);
@@ -441,9 +439,8 @@ impl Planning {
         Ok(true)
     }
 
-    /// Settles the whole transactions of the batch; false if it stays as it
-    /// is. One source transaction that must remain one target transaction is
-    /// not settled, nor is the end of one that was begun.
+    /// Folds the whole transactions of the batch into the backlog; returns false if they stay. With
+    /// `keep_transactions` they always stay, and so does the end of a transaction that was begun.
     fn settle(&mut self) -> bool {
         let stays = self.options.keep_transactions || self.continues || self.growing.is_some();
         if self.batch.ends.is_empty() || stays {
@@ -451,7 +448,7 @@ impl Planning {
         }
         let room = Room {
             rows: self.options.batch_rows_max,
-            // What is executed and what grows are as much together as with one worker.
+            // All workers together may use as many bytes as one worker alone.
             bytes: self.options.batch_bytes_max / self.workers,
             file_bytes: FILES_MAX / (self.workers as u64 + 1),
             transactions: self.fitting.load(Ordering::Relaxed),
@@ -476,7 +473,7 @@ impl Planning {
         false
     }
 
-    /// Takes in what is at hand until the batch is full; true if more is.
+    /// Absorbs the input at hand until the batch is full; returns true if some is left.
     async fn absorb(
         &mut self,
         waiting: &mut std::vec::IntoIter<Input>,
@@ -499,7 +496,7 @@ impl Planning {
                     return Ok(true);
                 }
             }
-            // What is put aside has a limit: the rest waits in the queue.
+            // The gate holds back a limited number of events; the rest waits in the queue.
             let input = if self.intake.is_full() { None } else { waiting.next() };
             match input {
                 Some(Input::Bytes(data)) => {
@@ -508,8 +505,8 @@ impl Planning {
                         self.heed(notice).await?;
                     }
                 }
-                // In the middle of a transaction the position may lie behind
-                // that transaction's commit, which is not applied yet.
+                // Within a transaction, the position may lie behind the transaction's commit, which
+                // is not applied yet.
                 Some(Input::CaughtUp(lsn)) if self.transaction.is_none() => {
                     if self.intake.caught_up(lsn) {
                         *caught_up = Some(lsn);
@@ -524,7 +521,7 @@ impl Planning {
         }
     }
 
-    /// The next event that passes the gate, if what is at hand makes one.
+    /// The next event that passes the gate, if the input at hand completes one.
     fn next_event(&mut self, caught_up: &mut Option<Lsn>) -> Result<Option<Event>, Error> {
         while let Some(passed) = self.intake.release() {
             match passed {
@@ -560,7 +557,7 @@ impl Planning {
                         self.push(Change::Row { table, op: change.op });
                     }
                     Part::Joining(key, Ok(table)) => {
-                        // Kept for long: not the messages it came with.
+                        // The change is kept for long, so it must not keep its message alive.
                         let op = change.op.detached();
                         self.asides.push(&key, Change::Row { table, op });
                     }
@@ -594,7 +591,7 @@ impl Planning {
         Ok(())
     }
 
-    /// The target's table, if the change is for it.
+    /// Finds the part that the relation plays: its target table, if it has one.
     async fn resolve(&mut self, relation: &Arc<Relation>, begin: Begin) -> Result<Part, Error> {
         self.catalog
             .resolve(relation, (begin.final_lsn, begin.xid))
@@ -626,8 +623,8 @@ impl Planning {
         }
         let start = self.batch.ends.last().map_or(0, |end| end.changes_end);
         let nothing = !current.begun && self.batch.changes.len() == start && !current.skipped;
-        // Nothing of it is for this target. If something waits to be
-        // committed before it, progress follows with that one's successor.
+        // Nothing of the transaction is for this target. If an earlier transaction still waits for
+        // its commit, progress follows with the successor of that one.
         if nothing || done {
             if !self.is_ready() {
                 *caught_up = Some(commit.end_lsn);
@@ -639,7 +636,7 @@ impl Planning {
         self.batch.end(current.begin, commit, current.skipped);
     }
 
-    /// What is handed over next; `busy` says that a worker will be.
+    /// Takes the next work; `busy` is the permit that makes a worker busy.
     fn take_work(&mut self, busy: Option<OwnedSemaphorePermit>) -> Result<Work, Error> {
         if self.has_stood_aside()
             && let Some(mut growing) = self.growing.take()
@@ -664,8 +661,8 @@ impl Planning {
         }
     }
 
-    /// What is handed over next: all whole transactions, or the first few of them
-    /// if each is to stay one, or a part of one that is larger than a batch. What follows stays.
+    /// Takes the next chunk: all whole transactions, or the first few if each is to stay single, or
+    /// a part of a transaction larger than a batch. The rest stays in the batch.
     fn take_chunk(&mut self) -> Chunk {
         if self.settled.is_some() {
             self.settle();
@@ -699,8 +696,8 @@ impl Planning {
         chunk
     }
 
-    /// How many transactions that stay one each are handed over together: as many as go without waiting for one
-    /// another. Several sessions get one each where that is faster.
+    /// How many transactions that stay single are handed over together: as many as can be
+    /// pipelined. Each goes by itself where several sessions are faster.
     fn kept_at_a_time(&mut self) -> usize {
         if self.relaxed || self.continues || self.options.exact_only {
             return 1;

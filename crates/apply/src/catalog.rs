@@ -1,11 +1,14 @@
-//! What the target's catalogs say of a table, and which tables have joined.
+//! What the target's catalogs say about a table, and which tables have joined.
 //!
-//! Handed relations as the source describes them; gives back their mapping,
-//! read from the target once per description. A mapping is kept until the
-//! source describes the relation anew, the table's columns, indexes, triggers
-//! or rules were seen to change ([`crate::sizes`]), or the applier starts
-//! again; after a failed chunk everything is read again, because the reason
-//! may be a change of the target's tables.
+//! The catalog takes relations as the source describes them, and returns their mapping, which it
+//! reads from the target once for each description. It keeps a mapping until one of these happens:
+//!
+//! - the source describes the relation anew;
+//! - the table's columns, indexes, triggers or rules were seen to change ([`crate::sizes`]);
+//! - the applier starts again.
+//!
+//! After a failed chunk it reads everything again, because a change of the target's tables may be
+//! the reason.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,16 +27,17 @@ use crate::join::Part;
 use crate::search::Bounds;
 use crate::table::{MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
 
-/// A relation of the stream and what it is here.
+/// The part that a relation of the stream plays here.
 #[derive(Clone)]
 enum Known {
-    /// It takes part, for those transactions.
+    /// It takes part, with the transactions that its copy lacks.
     Joined(Arc<Table>, Since),
-    /// It will, under this name on the target; or why it cannot.
+    /// It is joining under this name on the target; or the reason why it cannot.
     Joining(TableKey, Result<Arc<Table>, String>),
-    /// It is none of these tables, of which each is to be left out if its copy has not what is coming.
+    /// Its name and its relation belong to these tables no longer. Each is left out if its copy
+    /// lacks the coming change.
     Replaced(Vec<(TableKey, Parting, Since)>),
-    /// It does not: published after the subscription was made.
+    /// It takes no part: it was published after the subscription was made.
     Unknown,
 }
 
@@ -41,21 +45,21 @@ pub(crate) struct Catalog {
     session: Session,
     joined: JoinedTables,
     joining: HashSet<TableKey>,
-    /// Of both kinds.
+    /// The source relations of tables that have joined or are joining.
     pub(crate) copied_from: CopiedFrom,
-    /// Tables that were left out while this streamed: it was told why.
+    /// Tables that were left out during this stream; the reason was reported.
     left_out: HashSet<TableKey>,
-    /// By the source's relation id; the description tells whether the entry
-    /// is of the same version.
+    /// Keyed by the source's relation id. The description tells whether the entry is of the same
+    /// version.
     known: FxHashMap<Oid, (Arc<Relation>, Known)>,
     mapped: u64,
-    /// Ordinary triggers fire, because sessions may not be replicas.
+    /// Whether ordinary triggers fire, because sessions may not be replicas.
     ordinary_triggers: bool,
-    /// The backend that is asked at this moment; 0 for none.
+    /// The backend that is asked at present; 0 for none.
     pub(crate) asked: Arc<AtomicI32>,
     /// See [`crate::Options::types`].
     pub(crate) types: Option<Arc<SourceTypes>>,
-    /// A table of the target is another one than it was mapped onto.
+    /// Set when a table of the target no longer matches its mapping.
     pub(crate) changed: Arc<AtomicBool>,
 }
 
@@ -76,22 +80,22 @@ impl Catalog {
         }
     }
 
-    /// Waits until the session has ended, and says why.
+    /// Waits until the session has ended, and returns the reason.
     pub(crate) fn lost(&self) -> impl Future<Output = Error> + Send + 'static {
         let ended = self.session.ended();
         async move { ended.await.into() }
     }
 
-    /// The changes of `table`, which is this relation of the source, are to be put aside.
+    /// From now on the changes of `table`, which is this relation of the source, are put aside.
     pub(crate) fn begin_join(&mut self, table: TableKey, oid: Oid) {
         self.forget(&table);
-        // What was known of it may have come by other names.
+        // The relation may have come under other names before.
         self.known.remove(&oid);
         self.copied_from.insert(table.clone(), oid);
         self.joining.insert(table);
     }
 
-    /// `table` takes part.
+    /// Lets `table` take part.
     pub(crate) fn join(&mut self, table: TableKey, since: Since) {
         let oid = self.copied_from.oid(&table);
         self.forget(&table);
@@ -101,7 +105,7 @@ impl Catalog {
         self.joined.insert(table, since);
     }
 
-    /// `table` takes no part.
+    /// Stops `table` from taking part.
     pub(crate) fn forget(&mut self, table: &TableKey) {
         self.joining.remove(table);
         self.joined.remove(table);
@@ -113,7 +117,7 @@ impl Catalog {
         self.known.retain(|id, (relation, _)| !is_its(*id, relation));
     }
 
-    /// `table` takes no part any more, and the target says so.
+    /// Stops `table` from taking part, and records that on the target.
     pub(crate) async fn leave_out(
         &mut self,
         subscription: &SubscriptionName,
@@ -136,7 +140,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The mapping of `relation` for the transaction `xid`, which committed at `final_lsn`.
+    /// Returns the mapping of `relation` for the transaction `xid`, which committed at `final_lsn`.
     pub(crate) async fn resolve(
         &mut self,
         relation: &Arc<Relation>,
@@ -167,7 +171,7 @@ impl Catalog {
         let copied_to = self.copied_from.table(relation.id).cloned();
         let known = match copied_to.filter(|key| self.joining.contains(key)) {
             Some(key) => Known::Joining(key.clone(), self.map_joining(relation, key).await?),
-            // Another relation has, or had, the name of one that joins.
+            // Another relation has, or had, the name of a table that joins.
             None if self.joining.contains(&name) => Known::Unknown,
             None => {
                 let parted = self.parted(relation.id, &name);
@@ -190,12 +194,14 @@ impl Catalog {
         Ok(known)
     }
 
-    /// Tables that have the relation's name and are not copied from it, or are and have another name.
+    /// Tables whose name and source relation have parted: the name is this relation's, or the
+    /// relation has another name now.
     fn parted(&mut self, oid: Oid, name: &TableKey) -> Vec<(TableKey, Parting, Since)> {
         let mut parted = Vec::new();
         if let Some(since) = self.joined.get(name) {
             match self.copied_from.oid(name) {
-                // The first that comes under this name is what was copied, as far as anybody can tell.
+                // Nothing is known of the copied relation, so the first one under this name counts
+                // as it.
                 None => self.copied_from.insert(name.clone(), oid),
                 Some(was) if was != oid => {
                     let why = Parting::Taken { was, now: oid, moved_to: None };
@@ -212,7 +218,8 @@ impl Catalog {
         parted
     }
 
-    /// [`Catalog::map`] for a table that joins as `key`; `relation` may have had another name when this came.
+    /// [`Catalog::map`] for a table that joins as `key`; `relation` may have had another name in
+    /// the stream.
     async fn map_joining(
         &mut self,
         relation: &Arc<Relation>,
@@ -242,7 +249,7 @@ impl Catalog {
         Ok(Arc::new(table))
     }
 
-    /// The target's table of this name.
+    /// Reads the target's table of this name.
     pub(crate) async fn target(&self, schema: &str, name: &str) -> Result<TargetTable, Error> {
         let lost = |error| self.session.error(error);
         let fires: &[&str] = if self.ordinary_triggers { &["A", "O"] } else { &["A", "R"] };
@@ -269,8 +276,8 @@ impl Catalog {
     }
 }
 
-/// The first column of `relation` that had another type when its values were written: its binary form need not be what the
-/// target's type takes.
+/// Returns the first column of `relation` that had another type when its values were written. The
+/// target's type may not accept the binary form of those values.
 fn other_type<'r>(relation: &'r Relation, types: &SourceTypes) -> Option<&'r str> {
     let now = types.get(&(relation.namespace.clone(), relation.name.clone()))?;
     let differs = |column: &&RelationColumn| now.get(&column.name).is_some_and(|oid| *oid != column.type_oid);
@@ -309,8 +316,8 @@ fn target_column(row: &tokio_postgres::Row) -> TargetColumn {
     }
 }
 
-/// $1 schema, $2 name, $3 the states in which a trigger or rule fires for us,
-/// $4 whether foreign keys fire as well.
+/// $1 is the schema, $2 the name, $3 the states in which a trigger or rule fires for our sessions,
+/// and $4 whether foreign keys fire as well.
 const TABLE: &str = "
 SELECT c.oid, c.relkind = 'p',
        (SELECT t.tgname::text FROM pg_catalog.pg_trigger t
@@ -339,23 +346,23 @@ SELECT c.oid, c.relkind = 'p',
           AND i.indcollation[0] = a.attcollation) l
  WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 
-/// $1 the table. `b` is the type beneath all domains: a cast to a domain would
-/// cut a value to its length, assignment refuses it. Equality is that of the
-/// type's default operator class; enums, ranges, composites, and arrays of
-/// what has one use the polymorphic operator.
+/// $1 is the table. `b` is the type beneath all domains: a cast to a domain would cut a value to
+/// its length, but assignment refuses it. Equality is that of the type's default operator class.
+/// Enums, ranges, composites, and arrays whose elements have equality use the polymorphic operator.
 ///
-/// Bytewise: bool, bytea, "char", name, the integers, text and varchar under
-/// a deterministic collation, oid, date, time, timestamp(tz), uuid, pg_lsn,
-/// macaddr(8), numeric and char with a modifier (which fixes scale and
-/// length), enums. Not: float (-0 = 0), numeric without scale, citext, jsonb,
-/// interval, timetz, inet.
+/// Bytewise equal are: bool, bytea, "char", name, the integers, oid, date, time, timestamp(tz),
+/// uuid, pg_lsn, macaddr(8) and enums. Also text and varchar under a deterministic collation, and
+/// numeric and char with a modifier, which fixes scale and length. Not: float (-0 = 0), numeric
+/// without scale, citext, jsonb, interval, timetz, inet.
 ///
-/// Inherent, beside these: numeric, float4 and float8, interval, timetz, inet, cidr, jsonb.
+/// Inherent (the type itself decides which values are equal): these, and numeric, float4, float8,
+/// interval, timetz, inet, cidr, jsonb.
 ///
-/// Last, for an array, what holds it in a set ([`crate::holder`]).
+/// Last, for an array: the type that holds it in a set ([`crate::holder`]).
 ///
-/// What rounds by its modifier: numeric, time, timetz, timestamp(tz), interval. Of others the server refuses what is too
-/// long (but for blanks at the end of varchar, which are cut off).
+/// These types round by their modifier: numeric, time, timetz, timestamp(tz), interval. For others
+/// the server refuses values that are too long, except that it cuts off blanks at the end of
+/// varchar.
 const COLUMNS: &str = "
 SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1),
        a.attnotnull, a.attgenerated <> '', a.attidentity = 'a',
@@ -401,13 +408,13 @@ SELECT a.attname::text, a.atttypid, t.typarray, pg_catalog.format_type(b.oid, -1
  WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum";
 
-/// $1 the table. The replica identity first, then the primary key. An index
-/// whose collation takes other values for equal than its column's does is
-/// left out: by it another row would be found than by the column.
+/// $1 is the table. The replica identity comes first, then the primary key. An index is left out if
+/// its collation treats other values as equal than its column's collation does. It would find
+/// another row than the column does.
 ///
-/// Bounds and order are those of the index's own operator classes; DESC is 1 and NULLS FIRST 2 in
-/// `indoption`. A rival is an index with a column of the key that does not begin with all of them: among
-/// those of any kind, and those that are not valid yet.
+/// Bounds and order are those of the index's own operator classes; in `indoption`, DESC is 1 and
+/// NULLS FIRST 2. A rival is an index that has a column of the key but does not begin with all of
+/// them. Rivals include indexes of any kind, and those that are not valid yet.
 const UNIQUE_KEYS: &str = "
 SELECT k.names, i.indisreplident OR i.indisprimary, k.collations, k.at_least, k.at_most, k.orders,
        EXISTS (SELECT FROM pg_catalog.pg_index o

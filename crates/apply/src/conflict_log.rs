@@ -1,7 +1,8 @@
-//! Conflicts that stop nothing, in the log: the first of them one by one, and behind those how many more there were.
+//! Log lines for conflicts that stop nothing: the first are logged one by one, the rest as a count.
 //!
-//! Somebody who deletes a million rows on the target would otherwise have a million lines for it. Each kind on each table
-//! has so many lines in a while; what is beyond is counted, and told when the while is over.
+//! Without a limit, deleting a million rows on the target would log a million lines. Each kind of
+//! conflict on each table gets a few lines in a period. Further conflicts are counted, and the
+//! count is logged when the period is over.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,22 +11,22 @@ use std::time::{Duration, Instant};
 use base::{Lsn, Xid};
 use conflict::Conflict;
 
-/// Lines for one kind and table in [`WINDOW`].
+/// Maximum lines for one kind and table in one [`WINDOW`].
 const LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The log of conflicts; the module explains it.
 #[derive(Debug, Default)]
 pub struct ConflictLog(Mutex<BTreeMap<(&'static str, String), Told>>);
 
 #[derive(Debug)]
 struct Told {
-    /// When the first of them came.
+    /// When the period began, with its first conflict.
     since: Instant,
     lines: u32,
-    /// Those that have no line.
+    /// Conflicts of this period without a line.
     more: u64,
-    /// All of them, since the process began.
+    /// All conflicts since the process began.
     total: u64,
 }
 
@@ -34,14 +35,15 @@ impl ConflictLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A change of transaction `xid`, whose commit record is at `finished_at`, met this.
+    /// Reports that a change of transaction `xid`, whose commit record is at `finished_at`, met
+    /// this conflict.
     pub(crate) fn met(&self, conflict: &Conflict, xid: Xid, finished_at: Lsn) {
         if let Some(total) = self.count(conflict, Instant::now()) {
             tracing::warn!(%xid, %finished_at, total, "{conflict}");
         }
     }
 
-    /// Counts it; how many there were, if it has a line of its own.
+    /// Counts the conflict. Returns the total so far if the conflict gets a line of its own.
     fn count(&self, conflict: &Conflict, now: Instant) -> Option<u64> {
         let mut told = self.told();
         let key = (conflict.kind.name(), conflict.relation.clone());
@@ -58,7 +60,7 @@ impl ConflictLog {
         Some(told.total)
     }
 
-    /// Says how many more there were, where the while is over, or everywhere (`at_once`).
+    /// Logs how many more there were where the period is over, or everywhere (`at_once`).
     pub fn tell_rest(&self, at_once: bool) {
         for ((kind, relation), more, total) in self.rest(Instant::now(), at_once) {
             tracing::warn!(

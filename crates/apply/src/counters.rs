@@ -1,4 +1,4 @@
-//! What the applier has done so far, for status and metrics.
+//! What the applier has done so far, for `status` and metrics.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -9,8 +9,7 @@ use crate::activity::Activity;
 use crate::conflict_log::ConflictLog;
 use crate::prefetch::PrefetchFigures;
 
-/// Counts since the process started; relaxed, because nothing is decided by
-/// them.
+/// Counts since the process started. They are relaxed, because no decision depends on them.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Rows inserted, updated and deleted as the source did it (before
@@ -36,7 +35,7 @@ pub struct Counters {
     pub replanned: AtomicU64,
     /// Chunks of which a part was executed before their turn to commit came.
     pub ahead: AtomicU64,
-    /// Those of them that met something and were executed again.
+    /// Chunks of these whose execution was void and was repeated.
     pub ahead_void: AtomicU64,
     /// Target transactions that were committed before an earlier one
     /// (`commit_order = relaxed`).
@@ -45,39 +44,39 @@ pub struct Counters {
     pub errors: AtomicU64,
     /// Conflicts by type.
     pub conflicts: ConflictCounters,
-    /// Pages read ahead.
+    /// Counts of prefetching.
     pub prefetch: PrefetchFigures,
     /// Bytes of changes received and not yet committed.
     pub queued_bytes: AtomicU64,
-    /// The target has a chunk in hand: its answer is waited for.
+    /// Whether the target has a chunk in hand, so that the applier waits for its answer.
     pub executing: AtomicBool,
-    /// What the sessions that apply have in hand.
+    /// The work that the sessions that apply have in hand.
     pub activity: Activity,
-    /// Conflicts that stop nothing, as they are logged.
+    /// The log of conflicts that stop nothing.
     pub conflict_log: ConflictLog,
     /// Source commit time of the last transaction applied, microseconds
     /// since 2000-01-01; zero before the first.
     last_commit_time: AtomicI64,
     handed: AtomicU64,
     handed_commit_time: AtomicI64,
-    /// Of a transaction of which only a part was handed over.
+    /// Of a transaction that was handed over only in part.
     part: AtomicU64,
     part_commit_time: AtomicI64,
 }
 
 impl Counters {
-    /// A transaction committed at `time` on the source is now on the target.
+    /// Notes that a transaction committed at `time` on the source is now on the target.
     pub fn set_last_commit_time(&self, time: PgTimestamp) {
         self.last_commit_time.store(time.0, Ordering::Relaxed);
     }
 
-    /// Everything up to `lsn` was handed to the target.
+    /// Notes that everything up to `lsn` was handed to the target.
     pub(crate) fn set_handed(&self, lsn: Lsn, time: PgTimestamp) {
         self.handed.store(lsn.as_u64(), Ordering::Relaxed);
         self.handed_commit_time.store(time.0, Ordering::Relaxed);
     }
 
-    /// An attempt begins, which has handed over nothing.
+    /// Begins an attempt, in which nothing was handed over yet.
     pub(crate) fn begin(&self) {
         self.queued_bytes.store(0, Ordering::Relaxed);
         self.executing.store(false, Ordering::Relaxed);
@@ -85,14 +84,16 @@ impl Counters {
         self.part.store(0, Ordering::Relaxed);
     }
 
-    /// A part was handed to the target of the transaction whose commit record is at `lsn`.
+    /// Notes that a part was handed to the target, of the transaction whose commit record is at
+    /// `lsn`.
     pub(crate) fn set_part_handed(&self, lsn: Lsn, time: PgTimestamp) {
         self.part.store(lsn.as_u64(), Ordering::Relaxed);
         self.part_commit_time.store(time.0, Ordering::Relaxed);
     }
 
-    /// The commit record and the commit time of the last transaction of which a part was handed to the target before its
-    /// end, if there was one. All that was received of it was handed over, or is about to be.
+    /// The commit record and the commit time of the last transaction that was handed over in part
+    /// before its end, if there was one. Everything received of it was handed over, or is about to
+    /// be.
     #[must_use]
     pub fn last_part_handed(&self) -> Option<(Lsn, PgTimestamp)> {
         let lsn = Lsn::new(self.part.load(Ordering::Relaxed));

@@ -10,23 +10,23 @@ use txn::{AssemblyError, Begin};
 
 use crate::table::{MappingError, quoted_name};
 
-/// What stopped the applier. The target holds whole transactions up to its
-/// stored progress, whatever it was.
+/// The reason why the applier stopped. In every case the target holds whole transactions up to its
+/// stored progress.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
 #[derive(Debug)]
 pub(crate) enum Kind {
     Client(client::Error),
-    /// What is remembered on the target, or its origins.
+    /// The state on the target, or its origins, failed.
     State(state::Error),
     /// A table of the stream does not fit the target's.
     Mapping {
         error: MappingError,
-        /// The transaction that needs it, and where it finished.
+        /// The transaction that needs the table, and where it finished.
         transaction: Option<(Xid, Lsn)>,
     },
-    /// A column had another type when its values were written than what binary was decided by.
+    /// A column had another type when its values were written than when binary was chosen.
     OtherTypes {
         table: String,
         column: String,
@@ -45,7 +45,7 @@ pub(crate) enum Kind {
         xid: Xid,
         finished_at: Lsn,
     },
-    /// What only COMMIT finds: a deferred constraint.
+    /// COMMIT failed, for example by a deferred constraint.
     Commit {
         xid: Xid,
         finished_at: Lsn,
@@ -66,11 +66,11 @@ pub(crate) enum Kind {
     PutAside(std::io::Error),
     /// The role may not set `session_replication_role`.
     NotReplica,
-    /// The table that was to join was forgotten meanwhile.
+    /// The table that was joining was forgotten meanwhile.
     Forgotten {
         table: String,
     },
-    /// The executor's task ended without a word, which only a panic does.
+    /// The executor's task ended without an error, as only a panic does.
     Lost,
 }
 
@@ -79,8 +79,7 @@ impl Error {
         &self.0
     }
 
-    /// Says which transaction met a table that does not fit, so that it can be
-    /// skipped.
+    /// Adds the transaction that met a table that does not fit, so that it can be skipped.
     pub(crate) fn met_by(mut self, begin: Begin) -> Self {
         if let Kind::Mapping { transaction, .. } = &mut *self.0 {
             *transaction = Some((begin.xid, begin.final_lsn));
@@ -88,33 +87,33 @@ impl Error {
         self
     }
 
-    /// The connection to the target was lost, or the server is not ready.
+    /// Whether the connection to the target was lost, or the server is not ready.
     #[must_use]
     pub fn is_connection_lost(&self) -> bool {
         matches!(&*self.0, Kind::Client(error) if error.is_connection_lost())
     }
 
-    /// The connection to the target was lost, and the server did not say why.
+    /// Whether the connection to the target was lost and the server gave no reason.
     #[must_use]
     pub fn is_unexplained(&self) -> bool {
         self.is_connection_lost() && self.sqlstate().is_none()
     }
 
-    /// Values must come as text.
+    /// Whether values must come as text.
     #[must_use]
     pub fn needs_text(&self) -> bool {
         matches!(&*self.0, Kind::OtherTypes { .. })
     }
 
-    /// A deadlock, a serialization failure or a lock that was not to be had:
-    /// the same work may succeed at once.
+    /// Whether it was a deadlock, a serialization failure or a lock that was not available. The
+    /// same work may succeed at once.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         self.sqlstate().is_some_and(is_transient)
     }
 
-    /// A change of the stream does not fit the target: trying again helps
-    /// only after somebody has repaired it, or skipped the transaction.
+    /// Whether a change of the stream does not fit the target. Trying again helps only after the
+    /// data was repaired or the transaction skipped.
     #[must_use]
     pub fn is_data(&self) -> bool {
         matches!(
@@ -127,8 +126,8 @@ impl Error {
         )
     }
 
-    /// Trying again cannot help: settings, rights, or a slot that does not
-    /// belong to what the target remembers.
+    /// Whether trying again cannot help: settings, rights, or a slot that does not match the state
+    /// on the target.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         match &*self.0 {
@@ -144,14 +143,13 @@ impl Error {
         }
     }
 
-    /// Another process applies the same subscription.
+    /// Whether another process applies the same subscription.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(&*self.0, Kind::State(error) if error.is_in_use())
     }
 
-    /// The commit LSN of the transaction that could not be applied, as
-    /// `skip --lsn` wants it.
+    /// The commit LSN of the transaction that could not be applied, in the form for `skip --lsn`.
     #[must_use]
     pub fn finished_at(&self) -> Option<Lsn> {
         match &*self.0 {
@@ -164,7 +162,7 @@ impl Error {
         }
     }
 
-    /// The role lacks a right on the target (`insufficient_privilege`).
+    /// Whether the role lacks a right on the target (`insufficient_privilege`).
     #[must_use]
     pub fn is_missing_right(&self) -> bool {
         self.sqlstate() == Some(SqlState::INSUFFICIENT_PRIVILEGE.code())
@@ -189,8 +187,8 @@ pub(crate) fn is_transient(sqlstate: &str) -> bool {
     )
 }
 
-/// What the server said of a part of a transaction, and how to pass over that
-/// one, unless trying again may help.
+/// Writes the server's error about a part of a transaction. Adds how to skip that transaction,
+/// unless trying again may help.
 fn refused_by_server(
     f: &mut fmt::Formatter<'_>,
     error: &ServerError,
@@ -200,7 +198,7 @@ fn refused_by_server(
     let ServerError { severity, message, code, .. } = error;
     write!(f, "{severity}: {message} (SQLSTATE {code}) while processing {doing}, finished at {finished_at}")?;
     match client::advice(error) {
-        // The server's own hint is about something else then.
+        // The server's own hint would then be about another problem.
         Some(advice) => write!(f, "; {advice}; pgsluice then goes on by itself")?,
         None => error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))?,
     }

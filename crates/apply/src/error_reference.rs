@@ -20,10 +20,10 @@ const SKIP: HeldBy = ("pgsluice scenarios", "skip_passes_over_what_the_target_ha
 const EXISTS: HeldBy = ("pgsluice scenarios", "insert_exists_stops_until_it_is_resolved");
 
 base::error_reference! {
-    /// Every way in which applying stops.
+    /// Lists every reason for which applying stops.
     #[must_use]
     pub fn error_reference() -> Error where error is error.kind() => Kind;
-    // Told where connections are.
+    // Documented with connections.
     Kind::Client(_) => nothing_of_its_own(),
     Kind::Assembly(_) => carried(txn::error_reference()),
     Kind::State(_) => carried(state::error_reference()),
@@ -181,7 +181,7 @@ fn applying(
     entry(Doing::Applying, title, kind, cause, remedy, held_by)
 }
 
-/// Met by a transaction of the stream.
+/// An entry for an error that a transaction of the stream meets.
 fn mapping(
     title: &'static str,
     error: MappingError,

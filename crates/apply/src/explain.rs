@@ -1,16 +1,18 @@
-//! What the planner makes of a statement, looked at once.
+//! Reads the plan that the server's planner makes of a statement.
 
 use client::Wire;
 
 use crate::shape::Shape;
 
-/// The lines of the plan that `shape` has in this session; where a transaction is open, an error aborts it.
+/// Returns the lines of the plan of `shape` in this session. If a transaction is open, an error
+/// aborts it.
 ///
 /// # Errors
 /// The server's: the table may have been dropped, or the role may not read it.
 pub(crate) async fn explain(wire: &mut Wire, shape: &Shape) -> Result<Vec<String>, client::Error> {
     let types: Vec<String> = shape.parameter_types.iter().map(|oid| oid.0.to_string()).collect();
-    // A statement of the protocol cannot be explained before it was executed once: this is its twin in SQL.
+    // A statement prepared by the protocol cannot be explained before its first execution, so this
+    // explains its twin in SQL.
     let types = format!(
         "SELECT pg_catalog.string_agg(pg_catalog.format_type(x.oid, NULL), ', ' ORDER BY x.n) \
          FROM pg_catalog.unnest('{{{}}}'::pg_catalog.oid[]) WITH ORDINALITY x (oid, n)",
@@ -25,7 +27,8 @@ pub(crate) async fn explain(wire: &mut Wire, shape: &Shape) -> Result<Vec<String
     Ok(explained?.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect())
 }
 
-/// The line of `plan` by which it reads a whole table, or a whole index, as no statement may whose rows an index finds.
+/// Returns the line of `plan` that reads a whole table or a whole index. No statement whose rows an
+/// index finds may do that.
 pub(crate) fn whole_scan(plan: &[String]) -> Option<&str> {
     let plain = |line: &'_ str| -> usize { line.len() - line.trim_start_matches([' ', '-', '>']).len() };
     plan.iter().enumerate().find_map(|(at, line)| {

@@ -1,26 +1,26 @@
-//! How many transactions fit the target as one set, as far as experience goes.
+//! How many transactions fit the target as one set, by experience.
 //!
-//! While nothing is wrong a batch is tried whole. When one does not fit, half
-//! of it is tried, then half of that, down to [`EXACT`] transactions, which
-//! are replayed one change at a time; what fits doubles the size again. So one
-//! conflict among thousands of transactions costs some attempts (rule F4).
-//! Where a table keeps failing, the next batch is not tried whole first: it is
-//! cut to the size that last fitted, and when even the smallest sets fail
-//! again and again, ever more transactions are replayed exactly before the
-//! next is tried.
+//! While nothing fails, a batch is tried whole. When a set does not fit, half of it is tried, then
+//! half of that, down to [`EXACT`] transactions. Those are replayed one change at a time. Each set
+//! that fits doubles the size again. So one conflict among thousands of transactions costs a few
+//! attempts (rule F4).
+//!
+//! Where sets keep failing, the next batch is first cut to the size that last fitted. When even the
+//! smallest sets fail repeatedly, more and more transactions are replayed exactly before the next
+//! set is tried.
 
-/// So few transactions are replayed at once: another try as a set costs two
-/// round trips, about as much as one of them.
+/// This few transactions are replayed at once. Another try as a set costs two round trips, about as
+/// much as one transaction's replay.
 pub(crate) const EXACT: usize = 4;
-/// At most so many times [`EXACT`] transactions are replayed before a set is
-/// tried again: then a try that fails costs a few per cent.
+/// Maximum multiple of [`EXACT`] transactions that are replayed before a set is tried again. At
+/// that number a failing try costs a few per cent.
 const BACK_OFF_MAX: u32 = 64;
 
 /// The size that is tried next.
 #[derive(Debug)]
 pub(crate) struct Fit {
     transactions: usize,
-    /// Exact replays to come before a set is tried.
+    /// Exact replays left before a set is tried.
     exact_left: u32,
     back_off: u32,
 }
@@ -30,14 +30,13 @@ impl Fit {
         Fit { transactions: usize::MAX, exact_left: 0, back_off: 0 }
     }
 
-    /// Transactions in the next piece at most.
+    /// Maximum number of transactions in the next set.
     pub(crate) fn transactions(&self) -> usize {
         self.transactions
     }
 
-    /// Where a batch of more `transactions` than that is cut: by halves, as
-    /// near as pieces of the right size allow, because a cut moves what lies
-    /// behind it.
+    /// Where to cut a batch of more `transactions` than that. It cuts by halves, as near to the
+    /// right size as that allows, because a cut moves everything behind it.
     pub(crate) fn cut(&self, transactions: usize) -> usize {
         let mut at = self.transactions;
         while at.saturating_mul(2) < transactions {
@@ -46,7 +45,7 @@ impl Fit {
         at
     }
 
-    /// A set of `transactions` did not fit.
+    /// Notes that a set of `transactions` did not fit.
     pub(crate) fn failed(&mut self, transactions: usize) {
         self.transactions = (transactions / 2).max(EXACT);
         if self.transactions == EXACT {
@@ -55,7 +54,7 @@ impl Fit {
         }
     }
 
-    /// A set of `transactions` fitted.
+    /// Notes that a set of `transactions` fitted.
     pub(crate) fn fitted(&mut self, transactions: usize) {
         if transactions >= self.transactions {
             self.transactions = transactions.saturating_mul(2);
@@ -63,7 +62,7 @@ impl Fit {
         }
     }
 
-    /// A piece was replayed exactly.
+    /// Notes that a group of transactions was replayed exactly.
     pub(crate) fn replayed(&mut self) {
         self.exact_left = self.exact_left.saturating_sub(1);
         if self.exact_left == 0 && self.transactions <= EXACT {
@@ -76,8 +75,8 @@ impl Fit {
 mod tests {
     use super::*;
 
-    /// Transactions executed as sets and replayed exactly, while batches of
-    /// 1,000 are applied in which every `distance`th transaction conflicts.
+    /// Returns the transactions executed as sets and those replayed exactly, when batches of 1,000
+    /// are applied and every `distance`th transaction conflicts.
     fn cost(distance: usize) -> (usize, usize) {
         let (mut fit, mut sets, mut exact) = (Fit::new(), 0, 0);
         for batch in 0..100 {

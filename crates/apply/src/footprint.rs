@@ -1,8 +1,8 @@
-//! What a plan touches, and a plan in two: what is executed ahead, and what
-//! is executed when its turn has come.
+//! What a plan touches, and how a plan is split in two: one part is executed speculatively, the
+//! other when its turn has come.
 //!
-//! Keys are hashes: two that are equal by accident are one dependency too
-//! many, which costs a moment and no more.
+//! Keys are hashes. Two keys that are equal by accident make one dependency too many, which costs a
+//! moment and nothing else.
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::plan::{Plan, Stage, Step, Tables};
 use crate::table::{Collisions, Path, Table};
 
 impl Plan {
-    /// What it touches.
+    /// The keys and tables that the plan touches.
     pub(crate) fn footprint(&self) -> Footprint {
-        // A trigger may look anywhere, and TRUNCATE changes what a snapshot sees.
+        // A trigger may look at anything, and TRUNCATE changes what a snapshot sees.
         let [Stage::Tables(stage)] = self.stages.as_slice() else { return Footprint::Everything };
         let mut touched: Vec<Touched> =
             stage.tables.iter().map(|(table, steps)| touch(table, steps)).collect();
-        // One table by two mappings: what one does comes before what the other does.
+        // One table under two mappings: the first mapping's changes come before the second's.
         for at in 1..touched.len() {
             let root = touched[at].root;
             if let Some(other) = touched[..at].iter().position(|other| other.root == root) {
@@ -36,7 +36,8 @@ impl Plan {
         Footprint::Tables(touched)
     }
 
-    /// What is not late, and what is, by the split of its footprint.
+    /// Splits the plan into the part that need not wait and the part that must, by `split` of its
+    /// footprint.
     pub(crate) fn split(mut self, split: &[Late]) -> (Plan, Plan) {
         let mut later = Plan::new(self.binary());
         let Some(Stage::Tables(stage)) = self.stages.first_mut() else { return (later, self) };
@@ -58,17 +59,17 @@ impl Plan {
         (self, later)
     }
 
-    /// It is one set, of which something may be early and something late.
+    /// Whether the plan is one set, which can be split.
     pub(crate) fn is_set(&self) -> bool {
         matches!(self.stages.as_slice(), [Stage::Tables(_)])
     }
 
-    /// No row must be written by itself, and nothing is truncated.
+    /// Whether no row must be written by itself and nothing is truncated.
     pub(crate) fn is_sets(&self) -> bool {
         self.stages.iter().all(|stage| matches!(stage, Stage::Tables(_)))
     }
 
-    /// Nothing is to be written.
+    /// Whether the plan writes nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.stages.iter().all(|stage| matches!(stage, Stage::Tables(tables) if tables.tables.is_empty()))
     }
@@ -84,8 +85,8 @@ fn touch(table: &Table, steps: &[Step]) -> Touched {
     Touched { root: table.root, mapping: table.id, units }
 }
 
-/// Each row of a fold by itself. Where there is more than one fold, with an
-/// UPDATE of a key in between, the order of all is kept: they are one unit.
+/// Each row of a fold is a unit. With several folds, which an UPDATE of a key separates, the order
+/// of all is kept: they are one unit.
 fn keys(table: &Table, others: &[Vec<usize>], steps: &[Step]) -> Option<Units> {
     let (mut ends, mut keys) = (Vec::new(), Vec::new());
     for step in steps {
@@ -109,7 +110,7 @@ fn keys(table: &Table, others: &[Vec<usize>], steps: &[Step]) -> Option<Units> {
     Some(Units::Keys { ends, keys })
 }
 
-/// The keys of one change; `None` if one cannot be told.
+/// Passes on the keys of one change; returns `None` if one is unknown.
 fn keys_of(table: &Table, others: &[Vec<usize>], op: &Op, take: &mut dyn FnMut(u64)) -> Option<()> {
     let (old, new) = match op {
         Op::Insert(new) => (None, Some(new)),
@@ -123,7 +124,7 @@ fn keys_of(table: &Table, others: &[Vec<usize>], op: &Op, take: &mut dyn FnMut(u
     Some(())
 }
 
-/// What a transaction touches that is too large for a plan, change by change.
+/// Gathers, change by change, the footprint of a transaction that is too large for a plan.
 #[derive(Debug, Default)]
 pub(crate) struct Gathering {
     /// In the order of their roots' first changes.
@@ -132,11 +133,11 @@ pub(crate) struct Gathering {
     everything: bool,
 }
 
-/// How much of a table.
+/// How much of a table is touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Append,
-    /// The rows in the filter.
+    /// The rows whose keys are in the filter.
     Rows,
     Whole,
 }
@@ -154,7 +155,7 @@ impl Gathering {
                     Some(_) => {}
                 }
             }
-            // As in a plan: a trigger may look anywhere.
+            // A trigger may look at anything, as in a plan.
             Change::Row { .. } | Change::Truncate { .. } => self.everything = true,
         }
     }
@@ -188,8 +189,7 @@ impl Gathering {
     }
 }
 
-/// The values of other unique keys, as far as the change shows them. NULLs
-/// are different from one another.
+/// The values of other unique keys, as far as the change shows them. NULLs differ from one another.
 fn other_keys(table: &Table, others: &[Vec<usize>], row: &Tuple) -> impl Iterator<Item = u64> {
     others.iter().zip(1..).filter_map(move |(positions, number)| {
         let mut hasher = FxHasher::default();
@@ -210,7 +210,7 @@ fn other_keys(table: &Table, others: &[Vec<usize>], row: &Tuple) -> impl Iterato
     })
 }
 
-/// Of a value of index `number` of a table; 0 is the key that changes name.
+/// Hash of a key value in index `number` of a table; 0 is the key by which changes name rows.
 fn key(root: Oid, number: u32, value: u64) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write_u32(root.0);
@@ -279,7 +279,7 @@ mod tests {
         assert!(!shared(&plain, update("1", "x"), update("2", "x")));
         assert!(shared(&two, update("1", "x"), Op::Insert(tuple("2", "x"))));
         assert!(!shared(&two, update("1", "x"), Op::Insert(tuple("2", "y"))));
-        // 1 of one index is not 1 of the other.
+        // Value 1 of one index is not value 1 of the other.
         assert!(!shared(&two, update("1", "2"), update("2", "1")));
     }
 
@@ -318,7 +318,8 @@ mod tests {
         }
     }
 
-    /// A large transaction's footprint has no plan to be read from: it must show what a plan would.
+    /// No plan exists for a large transaction, so its footprint must show the same keys as a plan
+    /// would.
     #[test]
     fn a2_a_large_transaction_shows_the_keys_that_a_plan_shows() {
         let two = table(|target| {
@@ -355,7 +356,7 @@ mod tests {
         let row = |table: &Arc<Table>, op| Change::Row { table: Arc::clone(table), op };
         let (plain, hidden) = (table(|_| ()), table(|target| target.constraints = 2));
         assert!(whole(footprint(vec![row(&hidden, update("1", "x"))])));
-        // Described anew in the middle.
+        // The relation is described again in the middle.
         let again = Arc::new(
             Table::map(2, fixtures::relation(ReplicaIdentity::Default), &fixtures::target()).unwrap(),
         );
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!(footprint(vec![row(&plain, update("1", "x")), truncate]), Footprint::Everything);
     }
 
-    /// The order of folds and what stands between them is kept.
+    /// The order of the folds and of the steps between them is kept.
     #[test]
     fn a_changed_key_makes_a_table_one_unit() {
         let table = table(|_| ());

@@ -1,10 +1,9 @@
-//! A gate before the planner: holds the stream between two transactions, and
-//! lets exactly those pass that a snapshot of the source sees (rule V1).
+//! A gate before the planner. It holds the stream between two transactions, and lets exactly those
+//! pass that a snapshot of the source sees (rule V1).
 //!
-//! Whoever compares both ends takes a [`Hold`], then a snapshot of the source,
-//! and asks to [`Hold::advance`] to it; when that succeeds the target holds
-//! what the snapshot sees, no transaction more and none less, until the hold
-//! is dropped.
+//! To compare both ends, `verify` takes a [`Hold`], then a snapshot of the source, and asks the
+//! gate to [`Hold::advance`] to that snapshot. When that succeeds, the target holds exactly the
+//! transactions that the snapshot sees, until the hold is dropped.
 //!
 //! ```text
 //!   open --hold--> held --advance--> passing what is seen --first unseen--> looking ahead
@@ -13,18 +12,19 @@
 //!    +-- dropped; the stream ended                       exact: a position <----+
 //! ```
 //!
-//! A transaction becomes visible some time after its commit record was
-//! written, and not in the order of those records. So a snapshot may see a
-//! transaction behind one that it does not see: then no prefix of the stream
-//! equals it. Whether that is so is known once the stream has passed the end
-//! of WAL that was read after the snapshot was taken: what the snapshot sees
-//! committed before it. Until then what may not pass is put aside; when that
-//! is too much the stream waits, and a later snapshot will see more of it.
+//! A transaction becomes visible some time after its commit record was written, and not in the
+//! order of those records. So a snapshot may see a transaction behind one that it does not see.
+//! Then no prefix of the stream equals the snapshot.
 //!
-//! The other way round, the stream may have brought a transaction that the
-//! snapshot does not see yet: those that passed are remembered for a while.
+//! The end of WAL is read after the snapshot was taken, so everything that the snapshot sees
+//! committed before that end. Once the stream has passed it, the gate knows whether a prefix fits.
+//! Until then the gate puts aside the transactions that may not pass. When that is too much, the
+//! stream waits; a later snapshot will see more of it.
 //!
-//! Belongs elsewhere: how long a hold may last, and who may have one.
+//! The opposite can happen too: the stream has brought a transaction that the snapshot does not see
+//! yet. So the gate remembers the transactions that passed for a while.
+//!
+//! Not here: how long a hold may last, and who may have one.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,42 +34,42 @@ use base::{Lsn, PgSnapshot, Xid};
 use tokio::sync::watch;
 use txn::{Begin, Event};
 
-/// What may be put aside: far more than commits in the moment between a
-/// snapshot and its end of WAL, and as much as a batch.
+/// Limit of the events put aside, in bytes. That is far more than commits between a snapshot and
+/// its end of WAL, and as much as a batch.
 const HELD_BYTES_MAX: usize = 16 << 20;
-/// What an event costs beside its row data; rounded up.
+/// Memory of an event beside its row data; rounded up.
 const EVENT_OVERHEAD: usize = 160;
-/// Transactions that passed and are remembered. A commit record is flushed
-/// before its transaction becomes visible; this many others do not commit in
-/// between unless it waits for a synchronous standby, and then they wait too.
+/// How many transactions that passed are remembered. A commit record is flushed before its
+/// transaction becomes visible. This many others commit in between only if the transaction waits
+/// for a synchronous standby, and then they wait too.
 const PASSED_MAX: usize = 65_536;
 
-/// Where the stream shall stop.
+/// Where the stream must stop.
 #[derive(Debug, Clone)]
 struct Cut {
     snapshot: PgSnapshot,
-    /// Everything the snapshot sees committed before.
+    /// Everything that the snapshot sees committed before this position.
     end: Lsn,
 }
 
-/// What became of an [`Hold::advance`].
+/// The result of [`Hold::advance`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advance {
-    /// What the snapshot sees has passed: the target has it when this is
-    /// applied.
+    /// All transactions that the snapshot sees have passed. The target has them once it has applied
+    /// up to this position.
     Exact(Lsn),
-    /// No prefix of the stream is what the snapshot sees: take another.
+    /// No prefix of the stream equals the snapshot: take another snapshot.
     NotPrefix,
-    /// The gate is open: the stream ended.
+    /// The stream ended, which opened the gate.
     Lost,
 }
 
 /// Why a gate cannot be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldError {
-    /// Nothing streams at present.
+    /// No stream is running.
     NotStreaming,
-    /// Somebody else holds it.
+    /// The gate is held already.
     Busy,
 }
 
@@ -87,13 +87,13 @@ impl std::error::Error for HoldError {}
 #[derive(Debug, Default)]
 struct Inner {
     attached: bool,
-    /// Number of the hold there is; 0 for an open gate.
+    /// Number of the present hold; 0 for an open gate.
     holder: u64,
     holds: u64,
     cut: Option<Cut>,
     verdict: Option<Advance>,
     passed: VecDeque<Xid>,
-    /// End of the last transaction that was handed on to the target.
+    /// End of the last transaction that was passed on to the target.
     handed: Lsn,
 }
 
@@ -109,7 +109,7 @@ impl Inner {
     }
 }
 
-/// See the module. One for each subscription, whatever comes and goes.
+/// The gate of one subscription, across all its streams; the module explains it.
 #[derive(Debug, Default)]
 pub struct Gate {
     inner: Mutex<Inner>,
@@ -121,10 +121,10 @@ impl Gate {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets no further transaction pass until the hold is dropped.
+    /// Stops further transactions until the hold is dropped.
     ///
     /// # Errors
-    /// Nothing streams, or it is held already.
+    /// No stream is running, or the gate is held already.
     pub fn hold(self: &Arc<Self>) -> Result<Hold, HoldError> {
         let mut inner = self.lock();
         match () {
@@ -138,7 +138,7 @@ impl Gate {
         }
     }
 
-    /// Whether somebody holds it, and nothing passes until a snapshot is told.
+    /// Whether the gate is held and lets nothing pass until it is given a snapshot.
     #[must_use]
     pub fn is_held(&self) -> bool {
         let inner = self.lock();
@@ -159,7 +159,7 @@ impl Gate {
     }
 }
 
-/// The gate is held as long as this lives.
+/// Keeps the gate held while it lives.
 #[derive(Debug)]
 pub struct Hold {
     gate: Arc<Gate>,
@@ -167,7 +167,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Whether the gate is still held: the end of the stream opens it.
+    /// Whether the gate is still held. The end of the stream opens it.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.gate.lock().holder == self.number
@@ -178,8 +178,8 @@ impl Hold {
         if inner.holder == self.number { inner.verdict } else { Some(Advance::Lost) }
     }
 
-    /// Lets pass exactly what `snapshot` sees. `end` is the end of WAL, read
-    /// after the snapshot was taken. May be called again with a later one.
+    /// Lets exactly the transactions pass that `snapshot` sees. `end` is the end of WAL, read after
+    /// the snapshot was taken. May be called again with a later snapshot.
     pub async fn advance(&self, snapshot: PgSnapshot, end: Lsn) -> Advance {
         let mut changed = self.gate.changed.subscribe();
         {
@@ -199,7 +199,7 @@ impl Hold {
             if let Some(verdict) = self.verdict() {
                 return verdict;
             }
-            // The sender is the gate, which we hold.
+            // The sender is the gate, which this hold keeps alive.
             let _ = changed.changed().await;
         }
     }
@@ -216,13 +216,13 @@ impl Drop for Hold {
     }
 }
 
-/// What was put aside, in the order of the stream.
+/// Put aside, in the order of the stream.
 enum Held {
     Event(Event),
     CaughtUp(Lsn),
 }
 
-/// What comes through.
+/// Passed through the gate.
 pub(crate) enum Passed {
     Event(Event),
     CaughtUp(Lsn),
@@ -239,16 +239,16 @@ pub(crate) struct Intake {
     changed: watch::Receiver<()>,
     held: VecDeque<Held>,
     held_bytes: usize,
-    /// The transactions among what is put aside.
+    /// The transactions that were put aside.
     begins: VecDeque<Xid>,
-    /// The stream stands inside a transaction that is put aside.
+    /// The stream is inside a transaction that is put aside.
     inside: bool,
-    /// Every transaction that commits before has been seen.
+    /// The stream has brought every transaction that commits before this position.
     position: Lsn,
 }
 
 impl Intake {
-    /// The stream begins anew.
+    /// Begins a new stream.
     pub(crate) fn new(gate: Arc<Gate>) -> Self {
         let changed = gate.changed.subscribe();
         let mut inner = gate.lock();
@@ -269,16 +269,16 @@ impl Intake {
 
     /// Waits until the gate was held, moved or opened. Cancel safe.
     pub(crate) async fn changed(&mut self) {
-        // The sender is the gate, which we hold.
+        // The sender is the gate, which this intake keeps alive.
         let _ = self.changed.changed().await;
     }
 
-    /// A transaction that ends here was handed on to the target.
+    /// Records that a transaction that ends here was passed on to the target.
     pub(crate) fn handed(&self, end: Lsn) {
         self.gate.lock().handed = end;
     }
 
-    /// What was put aside and may pass now.
+    /// The next item put aside that may pass now.
     pub(crate) fn release(&mut self) -> Option<Passed> {
         if let Held::Event(Event::Begin(begin)) = self.held.front()? {
             if !self.gate.admits(begin) {
@@ -299,10 +299,10 @@ impl Intake {
         })
     }
 
-    /// The next event of the stream, unless it is put aside.
+    /// Returns the event if it may pass; otherwise puts it aside.
     pub(crate) fn admit(&mut self, event: Event) -> Option<Event> {
         match &event {
-            // Those before it have all been seen.
+            // The stream has brought all transactions before this one.
             Event::Begin(begin) => self.position = self.position.max(begin.final_lsn),
             Event::Commit(commit) => self.position = self.position.max(commit.end_lsn),
             _ => {}
@@ -328,17 +328,17 @@ impl Intake {
         None
     }
 
-    /// Nothing is put aside.
+    /// Whether nothing is put aside.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Nothing more may be put aside: nothing is to be asked of the stream.
+    /// Whether no more may be put aside, so that the planner must not read the stream.
     pub(crate) fn is_full(&self) -> bool {
         self.held_bytes > HELD_BYTES_MAX
     }
 
-    /// The stream has caught up to `lsn`; true if so has what passed.
+    /// Notes that the stream has caught up to `lsn`; returns true if the passed part has too.
     pub(crate) fn caught_up(&mut self, lsn: Lsn) -> bool {
         // Inside a transaction the position may lie behind its commit.
         if self.inside {
@@ -355,12 +355,12 @@ impl Intake {
         false
     }
 
-    /// Says whether the cut was reached. To be called when all that may pass
-    /// has passed; `inside` says that a transaction is passing.
+    /// Decides whether the cut was reached. The caller has released everything that may pass;
+    /// `inside` tells whether a transaction is passing.
     pub(crate) fn judge(&mut self, inside: bool) {
         let mut inner = self.gate.lock();
         let Some(cut) = inner.cut.as_ref().filter(|_| inner.verdict.is_none()) else { return };
-        // The first of them is not seen, or it would have passed.
+        // The snapshot does not see the first of them, or it would have passed.
         let verdict = if self.is_full() || self.begins.iter().any(|xid| cut.snapshot.sees(*xid)) {
             Advance::NotPrefix
         } else if self.position >= cut.end && !inside {
@@ -395,7 +395,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A transaction whose commit record is at `lsn`, two bytes long.
+    /// A transaction of two events, whose commit record is at `lsn` and two bytes long.
     fn transaction(xid: u32, lsn: u64) -> [Event; 2] {
         let (commit_lsn, commit_time) = (Lsn::new(lsn), PgTimestamp(0));
         let begin = Begin { xid: Xid(xid), final_lsn: commit_lsn, commit_time };
@@ -403,7 +403,7 @@ mod tests {
         [Event::Begin(begin), Event::Commit(commit)]
     }
 
-    /// Feeds the stream and gives the ids that pass.
+    /// Feeds the stream and returns the ids that pass.
     fn feed(intake: &mut Intake, events: impl IntoIterator<Item = Event>) -> Vec<u32> {
         let mut passed = Vec::new();
         let mut note = |event: Event| {

@@ -1,20 +1,22 @@
 //! How the arrays of a set are put into types of ours that hold one array each.
 //!
-//! A set's parameters are an array for each column. There is no array of arrays: `array_recv` takes
-//! none, and `unnest` takes an array of more dimensions apart to its last values. In text form an
-//! array is an element like any other; in binary form it needs something around it. That is a row of
-//! one column, whose type has arrays as every type has:
+//! The parameters of a set are one array for each column. PostgreSQL has no array of arrays:
+//! `array_recv` accepts none, and `unnest` takes a multidimensional array apart down to its last
+//! values. In text form an array is an element like any other. In binary form it needs a wrapper: a
+//! row of one column, because every type, a row type too, has an array type.
 //!
 //! ```text
 //!   pgsluice.array_of_int4 AS (value int4[])        $2  pgsluice.array_of_int4[]
 //!   (pg_catalog.unnest($2)).value                   an array for each row, NULL where there is none
 //! ```
-//! As bytes (`record_recv`): the number of columns, the column's type, then the value's length and the
-//! value. A row that is NULL gives NULL. One type serves every table; those that are needed are made
-//! before the stream begins, or a table joins it, and go with the schema.
+//! As bytes (`record_recv`), the row is the number of columns, the column's type, the length of the
+//! value and the value. A NULL row gives NULL. One type serves every table. pgsluice makes the
+//! types that it needs before the stream begins or before a table joins it. They go with the
+//! schema.
 //!
-//! Rejected: the table's own row type, which changes with its columns and checks the domains of those
-//! that are not sent; temporary types, which on 14 and 15 would move the origin ([`state::State`]).
+//! Rejected: the table's own row type, which changes with its columns and checks the domains of
+//! columns that are not sent. Also rejected: temporary types, which on 14 and 15 would move the
+//! origin ([`state::State`]).
 
 use base::Oid;
 use bytes::{BufMut, BytesMut};
@@ -28,12 +30,12 @@ pub(crate) struct Holder {
     pub(crate) name: String,
 }
 
-/// What the arrays of a set are made of.
+/// The element type of an array parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Element {
-    /// The type that the array says it has.
+    /// The element type that the array's header names.
     pub(crate) oid: Oid,
-    /// Each is a holder, of an array of this type.
+    /// `Some` if each element is a holder, of an array of this type.
     pub(crate) holds: Option<Oid>,
 }
 
@@ -43,10 +45,11 @@ impl From<Oid> for Element {
     }
 }
 
-/// Bytes of a holder before the value's length.
+/// Bytes of a holder before the length of its value.
 const HEAD: usize = 8;
 
-/// Appends `elements`, each behind its length (-1 for NULL), as rows of one column of the type `held`.
+/// Appends `elements`, each preceded by its length (-1 for NULL), as rows of one column of the type
+/// `held`.
 pub(crate) fn put_held(elements: &[u8], held: Oid, out: &mut BytesMut) {
     let mut rest = elements;
     while let Some((length, behind)) = rest.split_first_chunk::<4>() {
@@ -64,7 +67,7 @@ pub(crate) fn put_held(elements: &[u8], held: Oid, out: &mut BytesMut) {
     }
 }
 
-/// How many bytes [`put_held`] appends.
+/// The number of bytes that [`put_held`] appends.
 pub(crate) fn held_len(elements: &[u8]) -> usize {
     let (mut rest, mut all) = (elements, elements.len());
     while let Some((length, behind)) = rest.split_first_chunk::<4>() {

@@ -1,8 +1,8 @@
 //! Tables that join while others are being applied (rule C1).
 //!
-//! A table that was added to the publication is copied under a snapshot of
-//! its own while the stream goes on. Its changes come with everybody else's
-//! and cannot be applied before its rows are there, so they are put aside:
+//! A table that was added to the publication is copied under a snapshot of its own while the stream
+//! goes on. Its changes arrive in the same stream and cannot be applied before its rows are there.
+//! So they are put aside:
 //!
 //! ```text
 //!   begin       snapshot at C        copied           finish
@@ -12,15 +12,19 @@
 //!              one target transaction: what was put aside from C on,
 //!              the table recorded as joined, the stream's position
 //! ```
-//! What committed before C is in the copy and is passed over. All that commits
-//! at C or later arrives after `begin`, because `begin` is answered before the
-//! snapshot is asked for. A snapshot that no slot has made is no place in WAL,
-//! but a list of transactions ([`Since`]); it is taken when all that were
-//! running after `begin` have ended, so that it sees what had been passed. Until it joins readers see its copy as it grows; if
-//! the stream lags, the table is ahead of the others until that has passed C. The engine says so meanwhile.
-//! From both on it changes with them, commit by commit.
+//! Transactions that committed before C are in the copy, so their changes are passed over. All that
+//! commit at C or later arrive after `begin`, because `begin` is answered before the snapshot is
+//! requested.
 //!
-//! A process that ends before leaves the table unfinished: it is copied anew.
+//! A snapshot that no slot made has no place in WAL; it is a list of transactions ([`Since`]). It
+//! is taken when all transactions that were running after `begin` have ended. So it sees everything
+//! that the stream had already passed.
+//!
+//! Until the table joins, readers see its copy grow. If the stream lags, the table is ahead of the
+//! others until the stream has passed C; the engine reports that meanwhile. Once both have
+//! happened, it changes together with the others, commit by commit.
+//!
+//! A process that ends before that leaves the table unfinished: the next run copies it anew.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -36,10 +40,10 @@ use txn::Begin;
 use crate::batch::{Batch, Change, End};
 use crate::spill::{Spill, Spilled};
 
-/// Changes of a table that wait in memory; more go to the file.
+/// A table's changes that wait in memory, in bytes; more go to the file.
 const MEMORY_MAX: usize = 1024 * 1024;
 
-/// What the applier is asked to do about a table.
+/// A request to the applier about a table.
 #[derive(Debug)]
 pub(crate) enum Request {
     Begin { tables: Vec<(TableKey, Oid)>, done: oneshot::Sender<()> },
@@ -51,15 +55,15 @@ pub(crate) enum Request {
 #[derive(Debug)]
 pub struct Ended;
 
-/// Lets tables join a stream that is being applied.
+/// The handle by which tables join a running stream.
 #[derive(Debug, Clone)]
 pub struct Joins(mpsc::Sender<Request>, Arc<Notify>);
 
-/// The other end, for [`crate::apply`].
+/// The receiving end, for [`crate::apply`].
 #[derive(Debug)]
 pub struct JoinRequests(pub(crate) mpsc::Receiver<Request>, pub(crate) Arc<Notify>);
 
-/// Both ends.
+/// Makes both ends.
 #[must_use]
 pub fn joins() -> (Joins, JoinRequests) {
     let (sender, receiver) = mpsc::channel(16);
@@ -68,9 +72,9 @@ pub fn joins() -> (Joins, JoinRequests) {
 }
 
 impl Joins {
-    /// From now on the changes of `tables`, which are these relations of the
-    /// source, are put aside, under whatever names they come. When this returns
-    /// it is so: the snapshot for the copy may be made.
+    /// From now on, the applier puts aside the changes of `tables`, which are these relations of
+    /// the source, whatever names they arrive under. This returns once that is in force: the
+    /// snapshot for the copy may be made then.
     ///
     /// # Errors
     /// The applier has ended.
@@ -80,9 +84,9 @@ impl Joins {
         answer.await.map_err(|_| Ended)
     }
 
-    /// `table` was copied, and has everything but what came `since`: it joins. When this returns it has, and the target
-    /// says so.
-    /// The inner error says why it cannot; nothing of it is kept then.
+    /// Lets `table` join: its copy has everything except changes that came `since`. This returns
+    /// once the target records the table as joined. The inner error says why the table cannot join;
+    /// nothing of the attempt is kept then.
     ///
     /// # Errors
     /// The applier has ended.
@@ -92,7 +96,7 @@ impl Joins {
         answer.await.map_err(|_| Ended)
     }
 
-    /// `table` is not to take part (any more).
+    /// Stops `table` from taking part, or keeps it out.
     ///
     /// # Errors
     /// The applier has ended.
@@ -100,13 +104,13 @@ impl Joins {
         self.0.send(Request::Forget { table }).await.map_err(|_| Ended)
     }
 
-    /// Returns when a table was left out because of what came in the stream.
+    /// Returns when the applier left a table out because of something in the stream.
     pub async fn left_out(&self) {
         self.1.notified().await;
     }
 }
 
-/// What was put aside of one table.
+/// The changes of one table that were put aside.
 #[derive(Debug, Default)]
 pub(crate) struct Aside {
     batch: Batch,
@@ -127,7 +131,7 @@ impl Asides {
         self.0.remove(table)
     }
 
-    /// Puts one change aside, of a transaction that has not ended.
+    /// Puts aside one change of a transaction that has not ended.
     pub(crate) fn push(&mut self, table: &TableKey, change: Change) {
         if let Some(aside) = self.0.get_mut(table)
             && aside.failed.is_none()
@@ -136,14 +140,14 @@ impl Asides {
         }
     }
 
-    /// The table cannot join.
+    /// Marks the table as unable to join.
     pub(crate) fn fail(&mut self, table: &TableKey, why: &str) {
         if let Some(aside) = self.0.get_mut(table) {
             *aside = Aside { failed: Some(why.to_owned()), ..Aside::default() };
         }
     }
 
-    /// The transaction whose changes came has ended. `scratch` makes files.
+    /// Ends the transaction of the latest changes. `scratch` makes files.
     pub(crate) fn end(
         &mut self,
         begin: Begin,
@@ -175,7 +179,7 @@ impl Aside {
         spill.add(&whole)
     }
 
-    /// What is to be applied, between two transactions.
+    /// Makes the work that applies the changes put aside, between two transactions.
     pub(crate) fn into_work(
         mut self,
         scratch: &mut dyn FnMut() -> io::Result<File>,
@@ -190,22 +194,21 @@ impl Aside {
     }
 }
 
-/// A table that joins, for the executor.
+/// A table that joins, as the executor sees it.
 #[derive(Debug)]
 pub(crate) struct Join {
     pub(crate) table: TableKey,
-    /// What is not in its copy.
+    /// The changes that its copy does not have.
     pub(crate) since: Since,
-    /// What came meanwhile.
+    /// The changes that came meanwhile.
     pub(crate) changes: Option<Spilled>,
-    /// The last transaction that the planner has passed: so far the target
-    /// is with this.
+    /// The last transaction that the planner has passed; with this join the target is up to it.
     pub(crate) position: Option<End>,
     pub(crate) done: oneshot::Sender<Result<(), String>>,
 }
 
 impl Batch {
-    /// Those of its transactions, all of which have ended, that came `since`.
+    /// Keeps the changes of transactions that came `since`. All of its transactions have ended.
     pub(crate) fn only(self, since: &Since) -> Batch {
         let mut kept = Batch::default();
         let mut changes = self.changes.into_iter();
@@ -224,15 +227,15 @@ impl Batch {
     }
 }
 
-/// What a relation of the stream is to the applier.
+/// The part that a relation of the stream plays for the applier.
 #[derive(Debug, Clone)]
 pub(crate) enum Part {
-    /// It takes part.
+    /// The table takes part.
     Joined(Arc<crate::table::Table>),
-    /// It is joining; its changes wait.
+    /// The table is joining; its changes wait.
     Joining(TableKey, Result<Arc<crate::table::Table>, String>),
-    /// It is for none: names and relations have parted, and these tables are to be left out.
+    /// The relation no longer matches its name, so these tables are to be left out.
     Replaced(Vec<(TableKey, Parting)>),
-    /// Nothing of it is applied.
+    /// Its changes are not applied.
     None,
 }

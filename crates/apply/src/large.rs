@@ -1,14 +1,14 @@
-//! A transaction that is larger than a batch, where others may commit before
-//! it (`commit_order = relaxed`).
+//! A transaction that is larger than a batch, where others may commit before it
+//! (`commit_order = relaxed`).
 //!
-//! Those that follow it in the stream can only pass it when all of it has been
-//! read. So it stands aside in a file as it comes, and what it touches is
-//! gathered; when its commit has come it is handed over, and executed part by
-//! part from the file, in one target transaction.
+//! The transactions behind it in the stream can only pass it when all of it has been read. So its
+//! changes go to a file as they arrive, and its footprint is gathered. When its commit has come,
+//! the planner hands it over. A worker then executes it part by part from the file, in one target
+//! transaction.
 //!
-//! An open target transaction that waited for parts from the planner would
-//! be a wait that no server sees, and the planner waits for room: from the file
-//! it waits for nobody.
+//! Rejected: to keep a target transaction open that waits for parts from the planner. No server
+//! sees that wait, and the planner itself waits for room. Reading from the file waits for no other
+//! task.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ use crate::batch::{Batch, Digest};
 use crate::footprint::Gathering;
 use crate::spill::{Spill, Spilled};
 
-/// As it grows.
+/// A large transaction whose changes are arriving.
 #[derive(Debug)]
 pub(crate) struct Growing {
     spill: Spill,
@@ -28,23 +28,23 @@ pub(crate) struct Growing {
     digest: Digest,
 }
 
-/// As a whole.
+/// A large transaction, complete.
 #[derive(Debug)]
 pub(crate) struct Large {
     pub(crate) changes: Spilled,
     pub(crate) begin: Begin,
     pub(crate) digest: Digest,
-    /// Changes of one part.
+    /// Number of changes in one part.
     pub(crate) part: usize,
 }
 
 impl Growing {
-    /// Nothing yet. `file` is empty and becomes its own.
+    /// Makes an empty one. `file` is empty, and this owns it from now on.
     pub(crate) fn new(file: File) -> Growing {
         Growing { spill: Spill::new(file), gathering: Gathering::default(), digest: Digest::default() }
     }
 
-    /// Takes in what comes next.
+    /// Adds the next changes.
     pub(crate) fn add(&mut self, batch: &Batch) -> io::Result<()> {
         self.spill.add(batch)?;
         batch.changes.iter().for_each(|change| self.gathering.add(change));
@@ -52,7 +52,8 @@ impl Growing {
         Ok(())
     }
 
-    /// All of it; `part` as in [`Large`]. `None` unless its end has come.
+    /// Returns the complete transaction, or `None` if its end has not come. `part` is as in
+    /// [`Large`].
     pub(crate) fn into_large(self, since: base::Lsn, part: usize) -> Option<(Large, Footprint)> {
         let begin = self.digest.last?.begin;
         let digest = Digest { since, ..self.digest };

@@ -1,39 +1,38 @@
-//! Whether a session of ours waits for a lock, and for whom, asked on another
+//! Asks on a session of its own whether one of our sessions waits for a lock, and for which session
 //! (rule A3).
 //!
-//! The server finds cycles among those who wait for locks. A chunk that was
-//! executed ahead and waits for its turn waits for no lock, so a cycle through
-//! it is never found. It is asked for while others are open, soon at first and
-//! then ever more seldom: what is asked is cheap, but not free.
+//! The server finds cycles among sessions that wait for locks. A chunk that was executed
+//! speculatively and waits for its turn waits for no lock. So the server never finds a cycle
+//! through it. The workers ask here while other chunks are open, soon at first and then less and
+//! less often: the question is cheap, but not free.
 
 use std::time::Duration;
 
 use client::{ConnInfo, Session};
 use tokio_postgres::types::ToSql;
 
-/// The longest an answer may take.
+/// The longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// PostgreSQL's default, should the target not say.
+/// PostgreSQL's default, if the target does not report its value.
 const DEADLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a session waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// No lock.
+    /// It waits for no lock.
     None,
-    /// A session of ours, or one that waits for a session of ours: that never
-    /// ends by itself.
+    /// It waits for one of our sessions, perhaps through others. That wait never ends by itself.
     Ours,
-    /// Others, as far as the server knows.
+    /// It waits for other sessions only, as far as the server knows.
     Others,
-    /// It could not be asked.
+    /// The question failed.
     Unknown,
 }
 
 pub(crate) struct LockWatch {
     info: ConnInfo,
     application_name: String,
-    /// From the first question on.
+    /// `None` before the first question.
     session: Option<Session>,
     /// The target's `deadlock_timeout`.
     pub(crate) patience: Duration,
@@ -47,12 +46,12 @@ impl LockWatch {
         LockWatch { info, application_name, session: None, patience }
     }
 
-    /// Where the target is, and how sessions that ask it are called.
+    /// The target's address and the name of sessions that question it.
     pub(crate) fn asks(&self) -> (ConnInfo, String) {
         (self.info.clone(), self.application_name.clone())
     }
 
-    /// What the backend `pid` waits for, if for one of `ours` in the end.
+    /// Whether the backend `pid` waits for a lock, and whether one of `ours` blocks it in the end.
     pub(crate) async fn look(&mut self, pid: i32, ours: &[i32]) -> Wait {
         match self.answer(BLOCKING, &[&pid, &ours]).await {
             None => Wait::Unknown,
@@ -62,7 +61,7 @@ impl LockWatch {
         }
     }
 
-    /// Whether anybody waits for the backend `pid`: [`Wait::Others`] or [`Wait::None`].
+    /// Whether any session waits for the backend `pid`: [`Wait::Others`] or [`Wait::None`].
     pub(crate) async fn waits_for(&mut self, pid: i32) -> Wait {
         match self.answer(BLOCKED, &[&pid]).await {
             None => Wait::Unknown,
@@ -101,12 +100,12 @@ impl LockWatch {
     }
 }
 
-/// $1 who may be waited for.
+/// $1 is the backend that others may wait for.
 const BLOCKED: &str = "SELECT pg_catalog.count(*) > 0, false FROM pg_catalog.pg_locks l \
      WHERE NOT l.granted AND $1 = ANY (pg_catalog.pg_blocking_pids(l.pid))";
 
-/// $1 who waits, $2 ours. Whoever waits behind another in a lock's queue is
-/// among those who are blocked by it.
+/// $1 is the backend that waits, $2 are our backends. A backend ahead in the lock's queue counts as
+/// a blocker too.
 const BLOCKING: &str = "WITH RECURSIVE b (pid) AS ( \
     SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids($1)) \
     UNION SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids(b.pid)) FROM b WHERE b.pid <> ALL ($2)) \

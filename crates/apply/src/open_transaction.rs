@@ -1,16 +1,20 @@
-//! A streamed transaction, executed before its end has come (`commit_order = preserve`, on a session of its own).
+//! Executes a streamed transaction before its end has come (`commit_order = preserve`), on a
+//! session of its own.
 //!
 //! ```text
-//!   planner --Grown, Grown--> worker: executes what has come, part by part, in a transaction that stays open
-//!      \--Ended--> crew --Turn--> worker: executes the rest and commits
+//!   planner --Grown, Grown--> worker: executes the arrived parts one by one in an open transaction
+//!      \--Ended--> workers --Turn--> worker: executes the rest and commits
 //! ```
-//! The worker reads what the spool has at its own pace, so nobody waits for it, and a part is executed only when
-//! everything that the stream had before it is on the target. What others change after that, and commit before its turn,
-//! the source has kept apart from it by its own locks; should something of the target's own make them meet, it is let go
-//! (rule A3). Whatever it meets is void (rule A1): it is rolled back, the next may be begun, and when its turn
-//! has come all of it is applied from the spool, as without this.
+//! The worker reads the spool at its own pace, so no other task waits for it. It executes a part
+//! only when the target has everything that preceded the part in the stream.
 //!
-//! It is begun again by nobody: one attempt for each transaction, one transaction at a time.
+//! The source's locks kept later transactions that commit before its turn apart from it. If
+//! something local to the target makes them meet, the worker lets the transaction go (rule A3).
+//! Every outcome other than success is void (rule A1): the worker rolls back, and the next streamed
+//! transaction may begin. When the turn of the void one comes, all of it is applied from the spool,
+//! as if this module did not exist.
+//!
+//! Each transaction gets one attempt, and only one transaction is open at a time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,50 +36,51 @@ use crate::plan::Plan;
 use crate::settled::Originals;
 use crate::table::Table;
 
-/// Changes of one part, and bytes of them.
+/// Limits of one part: changes and bytes.
 const PART_ROWS: usize = 10_000;
 const PART_BYTES: usize = 8 * 1024 * 1024;
-/// Between two looks whether what comes before a part is on the target.
+/// Interval between checks whether the target has everything before a part.
 const PACE: Duration = Duration::from_millis(5);
-/// Between two cancels.
+/// Interval between cancel requests.
 const CANCEL_AGAIN: Duration = Duration::from_millis(50);
 
-/// A relation of the stream and its table; `None` if its changes are not for this target.
+/// A relation of the stream and its target table; `None` if its changes are not for this target.
 pub(crate) type Mapped = (Arc<Relation>, Option<Arc<Table>>);
 
-/// What the worker is told, in any order.
+/// Messages to the worker; they may arrive in any order.
 pub(crate) enum Tell {
-    /// So many bytes may be read, and executed when the target has everything before `after`.
+    /// The first `bytes` may be read. They may be executed once the target has everything before
+    /// `after`.
     Grown { bytes: u64, after: Lsn, tables: Vec<Mapped> },
-    /// It has ended, everything before it is on the target, and nothing else is open.
+    /// The transaction has ended, everything before it is on the target, and nothing else is open.
     Turn(u64, End),
-    /// Somebody may wait for it.
+    /// Another session may wait for this transaction.
     LetGo,
-    /// It will not get a turn.
+    /// The transaction will not get a turn.
     Abandon,
 }
 
-/// What the worker begins with.
+/// The worker's initial data.
 pub(crate) struct Start {
     streamed: Streamed,
     told: UnboundedReceiver<Tell>,
-    /// To tell it something.
+    /// The sender of messages to this worker.
     pub(crate) tell: UnboundedSender<Tell>,
 }
 
 /// A transaction whose commit has come.
 pub(crate) struct Ended {
-    /// All of it, from the start.
+    /// The whole transaction, from the start.
     streamed: Streamed,
     tables: Vec<Mapped>,
     begin: Begin,
     pub(crate) commit: CommitInfo,
-    /// To tell who executes it early.
+    /// Sends to the worker that executes the transaction while it is open.
     pub(crate) tell: UnboundedSender<Tell>,
 }
 
 impl Ended {
-    /// Whether this is its worker.
+    /// Whether `tell` sends to the worker of this transaction.
     pub(crate) fn is_of(&self, tell: &UnboundedSender<Tell>) -> bool {
         self.tell.same_channel(tell)
     }
@@ -85,33 +90,34 @@ impl Ended {
     }
 }
 
-/// The planner's side.
+/// The planner's handle on the transaction that the worker executes.
 pub(crate) struct Told {
     pub(crate) xid: Xid,
-    /// One for each relation: no relation was described in two ways.
+    /// One entry for each relation: no relation was described in two ways.
     pub(crate) tables: Vec<Mapped>,
-    /// How many descriptions there were.
+    /// How many descriptions of relations have come.
     pub(crate) described: usize,
-    /// `None`: its end was handed over.
+    /// `None` after the end was handed over.
     tell: Option<UnboundedSender<Tell>>,
 }
 
 impl Told {
-    /// For a transaction of which something has come.
+    /// Starts with a transaction of which some changes have arrived.
     pub(crate) fn new(streamed: Streamed) -> (Told, Start) {
         let (tell, told) = unbounded_channel();
         let early = Told { xid: streamed.xid(), tables: Vec::new(), described: 0, tell: Some(tell.clone()) };
         (early, Start { streamed, told, tell })
     }
 
-    /// More has come; `tables` are new, and so many were `described` in all.
+    /// More changes have arrived. `tables` are the new ones; `described` counts all descriptions.
     pub(crate) fn grown(&mut self, bytes: u64, after: Lsn, tables: Vec<Mapped>, described: usize) {
         self.described = described;
         self.tables.extend(tables.iter().cloned());
         self.say(Tell::Grown { bytes, after, tables });
     }
 
-    /// Its end, which is to be handed over, so that it gets its turn. `streamed` is all of it, from the start.
+    /// Makes the end to hand over, with which the transaction gets its turn. `streamed` is the
+    /// whole transaction from the start.
     pub(crate) fn ended(mut self, begin: Begin, (streamed, commit): (Streamed, CommitInfo)) -> Option<Ended> {
         let tables = std::mem::take(&mut self.tables);
         Some(Ended { streamed, tables, begin, commit, tell: self.tell.take()? })
@@ -119,47 +125,47 @@ impl Told {
 
     fn say(&self, tell: Tell) {
         if let Some(to) = &self.tell {
-            // A worker that is gone has said why.
+            // A worker that has ended has reported its error.
             let _ = to.send(tell);
         }
     }
 }
 
-/// It gets no turn unless its end is handed over.
+/// Without its end handed over, the transaction gets no turn.
 impl Drop for Told {
     fn drop(&mut self) {
         self.say(Tell::Abandon);
     }
 }
 
-/// How it ended.
+/// How the execution ended.
 pub(crate) enum Outcome {
-    /// As this piece.
+    /// Committed, as the chunk of this number.
     Committed(u64),
-    /// Nothing of it is on the target.
+    /// The target has nothing of the transaction.
     Left,
-    /// The same, and the session is lost.
+    /// The target has nothing of the transaction, and the session is lost.
     Lost(Error),
 }
 
-/// What there is of it on the target.
+/// The state of the transaction on the target.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Nothing,
-    /// An open transaction.
+    /// The transaction is open.
     Open,
-    /// It was in vain.
+    /// The attempt is void.
     Void,
 }
 
-/// What is told, of which some is put off.
+/// Messages received, some of which are put off.
 struct Inbox {
     told: UnboundedReceiver<Tell>,
     put_off: VecDeque<Tell>,
 }
 
 impl Inbox {
-    /// What is at hand.
+    /// The next message that is already here.
     fn at_hand(&mut self) -> Option<Tell> {
         self.put_off.pop_front().or_else(|| self.told.try_recv().ok())
     }
@@ -171,7 +177,7 @@ impl Inbox {
         }
     }
 
-    /// Returns when nothing of it is to stay.
+    /// Returns when the worker must let the transaction go.
     async fn let_go(&mut self) {
         loop {
             match self.told.recv().await {
@@ -192,7 +198,7 @@ struct Worker<'e> {
     tally: Tally,
 }
 
-/// Applies what comes until it has had its turn, is told to let go or abandoned, or meets something.
+/// Executes the arriving parts until the transaction commits, must leave, or its attempt is void.
 pub(crate) async fn apply(
     executor: &mut Executor,
     canceller: &Canceller,
@@ -204,7 +210,7 @@ pub(crate) async fn apply(
     let inbox = Inbox { told, put_off: VecDeque::new() };
     let (standing, tally) = (Standing::Nothing, Tally::default());
     let mut worker = Worker { executor, canceller, inbox, parts, standing, tally };
-    // How far it may be read, behind what.
+    // How many bytes may be read, and the position that the target must have reached first.
     let mut grown: VecDeque<(u64, Lsn)> = VecDeque::new();
     while worker.standing != Standing::Void {
         let stored = worker.executor.shared.stored();
@@ -243,14 +249,14 @@ pub(crate) async fn apply(
     }
 }
 
-/// What is there of it, part by part.
+/// The arrived part of the transaction, cut into parts for the executor.
 struct Coming<'p> {
     parts: &'p mut Parts,
     bytes: u64,
     is_last: bool,
-    /// No more is to come.
+    /// Set to stop handing out parts.
     stop: &'p AtomicBool,
-    /// Something of it cannot be executed so.
+    /// A part cannot be read or executed as sets.
     is_void: bool,
     tally: Tally,
 }
@@ -258,7 +264,8 @@ struct Coming<'p> {
 impl ComingParts for Coming<'_> {
     async fn next(&mut self) -> Option<Plan> {
         while !self.is_last && !self.is_void && !self.stop.load(Ordering::Relaxed) {
-            // Whatever it is that cannot be read, it is met again in its turn.
+            // Any reading error recurs when the transaction is applied in its turn, and is handled
+            // there.
             let Ok((chunk, is_last)) = self.parts.next(self.bytes, BEGIN).await else {
                 self.is_void = true;
                 return None;
@@ -277,7 +284,7 @@ impl ComingParts for Coming<'_> {
 }
 
 impl Worker<'_> {
-    /// Executes what the first `bytes` have.
+    /// Executes the changes in the first `bytes`.
     async fn execute(&mut self, bytes: u64) -> Result<(), Error> {
         let before = std::mem::replace(&mut self.standing, Standing::Void);
         let stop = AtomicBool::new(false);
@@ -296,8 +303,8 @@ impl Worker<'_> {
             holds = &mut executing => holds?,
             () = self.inbox.let_go() => {
                 stop.store(true, Ordering::Relaxed);
-                // A cancel that finds nothing to cancel has no effect: one is not enough. But none may be under way
-                // when this returns.
+                // A cancel request has no effect when no statement runs, so one request is not
+                // enough. But no request may be under way when this returns.
                 let cancelled = loop {
                     if let Err(error) = self.canceller.cancel().await {
                         tracing::warn!("the running statement could not be cancelled: {error}");
@@ -317,7 +324,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The rest, and commits; false if it does not hold.
+    /// Executes the rest and commits; returns false if the execution does not hold.
     async fn finish(&mut self, end: End) -> Result<bool, Error> {
         self.execute(u64::MAX).await?;
         if self.standing != Standing::Open {
@@ -331,7 +338,7 @@ impl Worker<'_> {
         Ok(holds)
     }
 
-    /// It had no turn: with its session nothing of it is on the target.
+    /// The transaction had no turn. If its session is lost, the target has nothing of it.
     fn lost(&self, error: Error) -> Result<Outcome, Error> {
         match self.executor.wire_is_alive() {
             true => Err(error),
@@ -339,15 +346,15 @@ impl Worker<'_> {
         }
     }
 
-    /// Nothing of it stays.
+    /// Rolls the transaction back.
     async fn leave(&mut self) -> Result<(), Error> {
         add(&self.executor.shared.counters.ahead_void, u64::from(self.standing != Standing::Nothing));
-        // Also where nothing is open: a cancel may have come late.
+        // Roll back even where nothing is open: a cancel may have come late.
         self.executor.roll_back().await
     }
 }
 
-/// Applies all of one that has ended, whatever it takes.
+/// Applies the whole of a transaction that has ended, by whatever path works.
 pub(crate) async fn apply_ended(executor: &mut Executor, ended: Ended) -> Result<(), Error> {
     let (begin, end) = (ended.begin, ended.end());
     let mut parts = Parts::new(ended.streamed, ended.tables, executor.binary());
@@ -377,15 +384,15 @@ pub(crate) async fn apply_ended(executor: &mut Executor, ended: Ended) -> Result
     }
 }
 
-/// Until its commit has come; who is executed early names no transaction in what it says.
+/// Stands in before the commit has come: messages from an early execution name no transaction.
 const BEGIN: Begin = Begin { xid: Xid::INVALID, final_lsn: Lsn::INVALID, commit_time: PgTimestamp(0) };
 
 /// Why a part could not be read.
 enum Unread {
     Stream(AssemblyError),
-    /// A relation that the planner has not told.
+    /// The planner has not announced this relation.
     Unmapped,
-    /// Who read it ended.
+    /// The reading task has ended.
     Gone,
 }
 
@@ -395,16 +402,16 @@ impl From<AssemblyError> for Unread {
     }
 }
 
-/// Parts, of which the next is read and planned while one is executed.
+/// Parts of a transaction: the next is read and planned while one is executed.
 struct Parts {
-    /// `None` while the next is read.
+    /// `None` while the next part is read.
     reader: Option<Reader>,
     next: Option<JoinHandle<(Reader, Part)>>,
     tables: Vec<Mapped>,
     binary: bool,
 }
 
-/// What was read, and whether that is all there is.
+/// The chunk that was read, and whether it is the last.
 type Part = Result<(Chunk, bool), Unread>;
 
 impl Parts {
@@ -413,8 +420,8 @@ impl Parts {
         Parts { reader, next: None, tables, binary }
     }
 
-    /// The next changes of what the first `bytes` have, as if they were the only ones, and whether there are no more; until
-    /// then `bytes` stays the same.
+    /// Returns the next changes of the first `bytes`, as a chunk of their own, and whether they are
+    /// the last. The caller keeps `bytes` the same until the last one.
     async fn next(&mut self, bytes: u64, begin: Begin) -> Result<(Chunk, bool), Unread> {
         if self.next.is_none() {
             self.read_on(bytes, begin);
@@ -441,16 +448,16 @@ impl Parts {
     }
 }
 
-/// Changes, mapped onto the target.
+/// Reads changes and maps them onto the target.
 struct Reader {
     streamed: Streamed,
     tables: Vec<Mapped>,
-    /// What was looked up last.
+    /// The relation that was looked up last.
     last: Option<Mapped>,
 }
 
 impl Reader {
-    /// The next changes of what the first `bytes` have, and whether there are no more.
+    /// Returns the next changes of the first `bytes`, and whether they are the last.
     fn part(&mut self, bytes: u64, begin: Begin) -> Result<(Batch, bool), Unread> {
         let mut batch = Batch { open: Some(begin), ..Batch::default() };
         while batch.changes.len() < PART_ROWS && batch.bytes < PART_BYTES {
@@ -469,7 +476,7 @@ impl Reader {
                         batch.push(Change::Truncate { tables, restart_identity: truncate.restart_identity });
                     }
                 }
-                // Rows only: where it begins and ends is not in the spool.
+                // The spool has rows only, not where the transaction begins and ends.
                 Some(Event::Begin(_) | Event::Commit(_)) => {}
             }
         }

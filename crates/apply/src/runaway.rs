@@ -1,10 +1,14 @@
-//! Statements that run away are noticed, named, and taken back.
+//! Notices statements that run away, names them and cancels them.
 //!
-//! No form of a statement that finds rows by their key can have a plan that reads the table for
-//! each of them ([`crate::search`]). But tables without a key are found by whatever index there
-//! is, large tables are searched in a form that trusts what was known of them, and a function of
-//! the user's may do anything. So somebody looks: once a session has had the same plan in hand for
-//! [`FIRST_LOOK`], what its backend does is asked once a second.
+//! A statement that finds rows by their key cannot have a plan that reads the table for each row
+//! ([`crate::search`]). Other statements can run away:
+//!
+//! - Tables without a key are searched by whatever index there is.
+//! - Large tables are searched in a form that trusts the statistics.
+//! - A user's function may do anything.
+//!
+//! So a watcher looks. Once a session has worked on the same plan for [`FIRST_LOOK`], it asks once
+//! a second what the session's backend does.
 //!
 //! ```text
 //!   a plan in hand for 2 s --> look --(on the processor, for too long)--> cancel
@@ -12,11 +16,13 @@
 //!                               +---------------------------------------- rolled back
 //!   the executor: forgets its plans, has the table analysed, executes the set again
 //! ```
-//! *Too long* is [`ALONE`] for one statement and [`TOGETHER`] for all of one text behind each
-//! other, or four times what those of that text took before; and twice as long after each cancel
-//! of that text, until one of it ends by itself. So a statement that honestly takes long costs at
-//! most as much again. A backend that waits, for a lock or for a disk, has a plan like any other:
-//! only one that is on the processor in four looks of five counts.
+//! *Too long* is [`ALONE`] for one statement and [`TOGETHER`] for consecutive statements of one
+//! text, or four times what earlier ones of that text took. Each cancel of a text doubles the
+//! limit, until a statement of that text ends by itself. So if a statement has good reason to take
+//! long, its cancelled attempts cost at most about twice its own time.
+//!
+//! A backend that waits for a lock or a disk may have a good plan. So only a backend counts that is
+//! on the processor in four of five looks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,21 +32,21 @@ use client::{Canceller, ConnInfo, Session};
 
 use crate::activity::Watch;
 
-/// Most are done by then.
+/// Most plans are done by then.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A statement writes some 4 MB; at 10 us a row the narrowest rows of that take a second.
+/// A statement writes some 4 MB. The narrowest rows of that size take a second, at 10 us each.
 const ALONE: Duration = Duration::from_secs(10);
-/// What a session has in hand at once is a few dozen of these.
+/// A session has a few dozen of these in hand at once.
 const TOGETHER: Duration = Duration::from_secs(30);
-/// How much longer than the others of its text a statement may take.
+/// Factor by which a statement may exceed the earlier ones of its text.
 const LONGER: u32 = 4;
-/// Fewer looks than these tell nothing.
+/// Fewer looks than these prove nothing.
 const LOOKS_MIN: u32 = 5;
-/// Texts that are remembered.
+/// Number of texts that are remembered.
 const TEXTS_MAX: usize = 1_000;
 
-/// What was cancelled in a session, until its executor asks.
+/// The statement that was cancelled in a session, until its executor asks.
 #[derive(Debug, Default)]
 pub(crate) struct Cancelled(Mutex<Option<Statement>>);
 
@@ -57,13 +63,13 @@ impl Cancelled {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = statement;
     }
 
-    /// What was cancelled since this was asked last.
+    /// The statement cancelled since the last call.
     pub(crate) fn take(&self) -> Option<Statement> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// A session that is looked after.
+/// A session under watch.
 pub(crate) struct Watched {
     pub(crate) pid: i32,
     pub(crate) canceller: Canceller,
@@ -71,11 +77,11 @@ pub(crate) struct Watched {
     pub(crate) hand: Watch,
 }
 
-/// What a backend does, as the server tells.
+/// What a backend does, as the server reports it.
 #[derive(Debug, Clone, PartialEq)]
 struct Look {
     pid: i32,
-    /// When its session took in hand what this is of; tells one set from the next.
+    /// When the session took up its present work; tells one set from the next.
     hand: Instant,
     /// Tells statements of one text apart.
     began: String,
@@ -84,28 +90,28 @@ struct Look {
     text: String,
 }
 
-/// Statements of one text behind each other, as they were seen so far.
+/// Consecutive statements of one text, as far as they were seen.
 #[derive(Debug)]
 struct Seen {
     last: Look,
-    /// What those before the last took.
+    /// Time of all but the last.
     before: Duration,
     looks: u32,
     on_processor: u32,
 }
 
-/// What is known of a text.
+/// Experience with one text.
 #[derive(Debug, Default)]
 struct Known {
-    /// The longest that one was seen to take, and that all of one hand were, which ended by themselves.
+    /// The longest time seen of one statement that ended by itself, and of all in one hand.
     alone: Duration,
     together: Duration,
-    /// How often one was cancelled since one ended by itself.
+    /// Cancels since a statement of this text ended by itself.
     cancelled: u32,
 }
 
 impl Known {
-    /// One ended by itself.
+    /// Notes a statement that ended by itself.
     fn alone(&mut self, ran: Duration) {
         self.alone = self.alone.max(ran);
     }
@@ -115,7 +121,7 @@ impl Known {
     }
 }
 
-/// Which statements take too long.
+/// Decides which statements take too long.
 #[derive(Debug, Default)]
 struct Judge {
     seen: HashMap<i32, Seen>,
@@ -123,7 +129,7 @@ struct Judge {
 }
 
 impl Judge {
-    /// Takes a look at all backends; those that have run away.
+    /// Takes one look at all backends; returns those that have run away.
     fn look(&mut self, looks: Vec<Look>) -> Vec<Look> {
         let mut before = std::mem::take(&mut self.seen);
         let mut away = Vec::new();
@@ -177,13 +183,13 @@ impl Judge {
     }
 }
 
-/// Whether a statement is one that finds rows. Its first word tells: the server may have cut off the rest.
+/// Whether the statement finds rows. The first word tells; the server may have cut off the rest.
 fn finds_rows(text: &str) -> bool {
     let word = text.split_ascii_whitespace().next().unwrap_or_default();
     ["DELETE", "INSERT", "SELECT", "UPDATE", "WITH"].contains(&word)
 }
 
-/// Looks after `watched` until it is dropped.
+/// Watches the sessions until this future is dropped.
 pub(crate) async fn watch(info: ConnInfo, name: String, watched: Vec<Watched>) {
     let (mut session, mut judge) = (None, Judge::default());
     loop {
@@ -205,7 +211,7 @@ pub(crate) async fn watch(info: ConnInfo, name: String, watched: Vec<Watched>) {
         };
         for look in judge.look(looks) {
             let Some(session) = watched.iter().find(|session| session.pid == look.pid) else { continue };
-            // What has come to its end meanwhile did not run away.
+            // Work that ended meanwhile did not run away.
             if held(session) == Some(look.hand) {
                 take_back(session, look).await;
             }
@@ -214,7 +220,7 @@ pub(crate) async fn watch(info: ConnInfo, name: String, watched: Vec<Watched>) {
 }
 
 async fn take_back(session: &Watched, look: Look) {
-    // Before the cancel, whose error the executor may see first.
+    // Set it before the cancel: the executor may see the error at once.
     session.cancelled.set(Some(Statement { text: look.text, ran: look.runs }));
     if let Err(error) = session.canceller.cancel().await {
         session.cancelled.set(None);
@@ -249,7 +255,7 @@ async fn ask(
     Ok(rows.iter().map(look).collect())
 }
 
-/// $1 the backends.
+/// $1 are the backends.
 const ACTIVITY: &str = "
 SELECT pid, query_start::text, extract(epoch FROM pg_catalog.clock_timestamp() - query_start)::float8,
        wait_event_type IS NOT NULL, query
@@ -267,7 +273,7 @@ mod tests {
         Look { pid: 7, hand: *HAND, began: began.to_owned(), runs, waits, text }
     }
 
-    /// How long a statement has run when it is taken back.
+    /// After how many seconds a statement is cancelled.
     fn taken_back(judge: &mut Judge, began: &str, waits: impl Fn(u64) -> bool) -> Option<u64> {
         (2..200).find(|&second| !judge.look(vec![look(began, second, waits(second))]).is_empty())
     }

@@ -1,20 +1,17 @@
 //! Batches that are folded while the executor is busy.
 //!
-//! A batch that is full and has nowhere to go is *settled*: its changes are
-//! folded into a plan, where a row that is written again and again is held
-//! once, and the changes as they came are put into a file ([`crate::spill`]),
-//! for the case that the plan does not hold. So what grows in memory is what
-//! will be written, not what happened, and the further the target is behind,
-//! the more is written at once.
+//! The planner *settles* a full batch that no worker can take. It folds the changes into a plan,
+//! where a row that is written repeatedly is held once. The changes as they came go to a file
+//! ([`crate::spill`]), in case the plan does not hold. So memory holds what will be written, not
+//! every change. The further the target is behind, the more is written at once.
 //!
 //! ```text
 //!   batch full, executor busy --> plan (net effect, in memory)   \
 //!        |                                                        > one chunk
 //!        +----------------------> file (every change, in order)  /
 //! ```
-//! Invariants: a batch is in the file before it is in the plan; where it
-//! cannot be put into the file it stays where it was, and nothing more is
-//! settled.
+//! Invariants: a batch is in the file before it is in the plan. A batch that cannot be written to
+//! the file stays where it was, and nothing more is settled.
 
 use std::fs::File;
 
@@ -22,13 +19,13 @@ use crate::batch::{Batch, Chunk, Digest};
 use crate::plan::Plan;
 use crate::spill::{Spill, Spilled};
 
-/// What all files together hold at most; what comes then waits.
+/// Limit of all these files together, in bytes; further changes wait.
 pub(crate) const FILES_MAX: u64 = 1024 * 1024 * 1024;
-/// With more rows that each take a statement, nothing is added: the target
-/// would come to its next commit later and no sooner to its last.
+/// Above this many rows that each take a statement, nothing is added. More would delay the target's
+/// next commit, without bringing its last one closer.
 const SINGLE_ROWS_MAX: usize = 1_000;
 
-/// The changes of a chunk as they came.
+/// The changes of a chunk, as they came.
 #[derive(Debug)]
 pub(crate) enum Originals {
     Memory(Batch),
@@ -42,25 +39,25 @@ pub(crate) struct Settled {
     /// `None` after changes that contradict one another.
     plan: Option<Plan>,
     digest: Digest,
-    /// Nothing more is taken in.
+    /// Takes no more transactions.
     closed: bool,
 }
 
-/// How much may be settled.
+/// Limits of what may be settled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
     /// Rows to write.
     pub(crate) rows: usize,
-    /// Bytes of them.
+    /// Bytes of these rows.
     pub(crate) bytes: usize,
     /// Bytes of the changes as they came.
     pub(crate) file_bytes: u64,
-    /// Transactions: more than have fitted as a set are not worth it.
+    /// Number of transactions. More than have fitted in a set are not worth gathering.
     pub(crate) transactions: usize,
 }
 
 impl Settled {
-    /// Nothing yet. `file` is empty and becomes its own.
+    /// Makes an empty one. `file` is empty, and this owns it from now on.
     pub(crate) fn new(file: File, binary: bool) -> Settled {
         Settled {
             spill: Spill::new(file),
@@ -74,7 +71,7 @@ impl Settled {
         self.digest.transactions == 0
     }
 
-    /// Whether the transactions that end in `batch` can be taken in.
+    /// Whether the transactions that end in `batch` fit.
     pub(crate) fn has_room(&self, batch: &Batch, room: Room) -> bool {
         let Some(plan) = &self.plan else { return false };
         !self.closed
@@ -85,8 +82,7 @@ impl Settled {
             && self.spill.byte_len() + batch.bytes as u64 <= room.file_bytes
     }
 
-    /// Takes in `whole`, which has no open transaction; gives it back if the
-    /// file cannot be written.
+    /// Adds `whole`, which has no open transaction; returns it if the file cannot be written.
     pub(crate) fn add(&mut self, whole: Batch) -> Result<(), Batch> {
         debug_assert!(whole.open.is_none());
         if let Err(error) = self.spill.add(&whole) {

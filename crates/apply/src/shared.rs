@@ -1,5 +1,4 @@
-//! What the executors of one target have in common: figures, experience, and
-//! how far the target is.
+//! What the executors of one target share: counters, experience, and the target's position.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,42 +12,43 @@ use crate::batch::{Digest, End, Tally};
 use crate::counters::{Counters, add};
 use crate::fit::Fit;
 
-/// See the module.
+/// Shared by the executors; the module explains it.
 pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     progress: Arc<Progress>,
-    /// How large a set is tried.
+    /// The size of the sets to try.
     fit: Mutex<Fit>,
-    /// The same, for the planner.
+    /// The same size in transactions, for the planner.
     fitting: Arc<AtomicUsize>,
     /// The position that the last target transaction stored.
     stored: AtomicU64,
-    /// What one costs of the transactions that each stay one.
+    /// The cost of transactions that each stay one (`keep_transactions`).
     pub(crate) kept: Arc<Kept>,
-    /// How far the target is, where transactions commit out of order.
+    /// The target's position where transactions commit out of order.
     reach: Option<Mutex<RangeTracker>>,
     /// Tells the planner that a table of the target has changed.
     tables_changed: Arc<AtomicBool>,
 }
 
-/// What a transaction costs that stays one, when many are sent to one session behind one another.
+/// The cost of a transaction that stays one, when many are sent to one session without waiting
+/// between them.
 #[derive(Default)]
 pub(crate) struct Kept {
-    /// Nanoseconds each, when it was last known.
+    /// Nanoseconds for each transaction, as measured last.
     each: AtomicU64,
-    /// Those that came since.
+    /// Number and time of the transactions since that measurement.
     since: Mutex<(usize, Duration)>,
 }
 
-/// One that takes longer waits for the target's storage or locks more than for us: several sessions, for each of which
-/// it takes about as much more, are faster than one.
+/// A slower transaction waits for the target's storage or locks more than for us. Then several
+/// sessions are faster than one, although each of them adds about this much to a transaction.
 const KEPT_SLOW: Duration = Duration::from_micros(500);
 
-/// Of fewer it is not known what one of them costs.
+/// Number of transactions in one measurement; fewer prove nothing.
 const KEPT_MEASURED: usize = 16;
 
 impl Kept {
-    /// So many took so long.
+    /// Notes that this many transactions took `time` together.
     pub(crate) fn took(&self, transactions: usize, time: Duration) {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         *since = (since.0 + transactions, since.1 + time);
@@ -59,7 +59,7 @@ impl Kept {
         }
     }
 
-    /// Whether they are so slow that several sessions had better execute them.
+    /// Whether the transactions are so slow that several sessions should execute them.
     pub(crate) fn is_slow(&self) -> bool {
         Duration::from_nanos(self.each.load(Ordering::Relaxed)) > KEPT_SLOW
     }
@@ -79,22 +79,22 @@ impl Shared {
         }
     }
 
-    /// The same where transactions commit out of order, behind `prefix`.
+    /// Makes it for transactions that commit out of order, behind `prefix`.
     pub(crate) fn relaxed(self, prefix: Lsn) -> Shared {
         Shared { reach: Some(Mutex::new(RangeTracker::new(prefix))), ..self }
     }
 
-    /// The same; `changed` hears of tables that have changed.
+    /// Makes it set `changed` when a table of the target has changed.
     pub(crate) fn telling(self, changed: Arc<AtomicBool>) -> Shared {
         Shared { tables_changed: changed, ..self }
     }
 
-    /// A table of the target has changed.
+    /// Notes that a table of the target has changed.
     pub(crate) fn table_changed(&self) {
         self.tables_changed.store(true, Ordering::Relaxed);
     }
 
-    /// Whether they do.
+    /// Whether transactions commit out of order.
     pub(crate) fn is_relaxed(&self) -> bool {
         self.reach.is_some()
     }
@@ -103,20 +103,19 @@ impl Shared {
         self.reach.as_ref().map(|reach| reach.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What ends here was taken in, to be applied.
+    /// Notes that work up to `end` was accepted, to be applied.
     pub(crate) fn handed(&self, end: Lsn) {
         if let Some(mut reach) = self.reach() {
             reach.handed(end);
         }
     }
 
-    /// Before here everything is on the target, and was acknowledged.
+    /// The target has everything before this position, and acknowledged it.
     pub(crate) fn stored(&self) -> Lsn {
         self.reach().map_or_else(|| Lsn::new(self.stored.load(Ordering::Relaxed)), |reach| reach.prefix())
     }
 
-    /// A target transaction was committed that holds what the stream has from
-    /// `since` to `end`.
+    /// Notes the commit of a target transaction that holds the stream from `since` to `end`.
     pub(crate) fn store(&self, since: Lsn, end: &End) {
         let to = end.commit.end_lsn;
         match self.reach() {
@@ -129,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// Reports how far the target is behind a commit that ends with `end`.
+    /// Reports the target's position after a commit that ends with `end`.
     pub(crate) fn report(&self, end: &End) {
         let (applied, time) = match self.reach() {
             None => (end.commit.end_lsn, Some(end.commit.commit_time)),
@@ -139,7 +138,7 @@ impl Shared {
         self.progress.advance_applied(applied);
     }
 
-    /// Counts and reports what was committed, of which `tally` says what it did.
+    /// Counts and reports a commit; `tally` counts its changes.
     pub(crate) fn committed(&self, tally: Tally, digest: &Digest) {
         let counters = &self.counters;
         add(&counters.inserts, tally.inserts);
@@ -156,7 +155,7 @@ impl Shared {
         }
     }
 
-    /// How many transactions fit as one set, as far as experience goes.
+    /// How many transactions fit in one set, by experience.
     pub(crate) fn fitting(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.fitting)
     }
@@ -165,7 +164,7 @@ impl Shared {
         self.fit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing of what came before `lsn` is for this target.
+    /// Notes that no change before `lsn` is left for this target.
     pub(crate) fn caught_up(&self, lsn: Lsn) {
         let applied = self.reach().map_or(lsn, |mut reach| {
             reach.caught_up(lsn);
@@ -174,7 +173,7 @@ impl Shared {
         self.progress.advance_applied(applied);
     }
 
-    /// A chunk is done.
+    /// Notes that a chunk is done.
     pub(crate) fn done(&self, bytes: usize) {
         self.fitting.store(self.fit().transactions(), Ordering::Relaxed);
         self.counters.queued_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);

@@ -1,15 +1,15 @@
-//! Changes in a file, as they came.
+//! Changes in a file, as they came from the stream.
 //!
-//! Layout: records, each behind its length (u32); big-endian:
+//! The file is a sequence of records, each preceded by its length (u32); integers are big-endian:
 //!
 //! ```text
 //!   I  table(u32) tuple                     U  table kind(0|K|O) [old tuple] tuple
 //!   D  table kind(K|O) tuple                T  restart(u8) count(u32) tables
 //!   E  xid final_lsn commit_time commit_lsn end_lsn commit_time skipped(u8)
 //! ```
-//! Tables are numbers of the list that is kept beside it. The file has no
-//! name and nothing of it outlives the process: what it held is not applied,
-//! so it comes again. `docs/spools.md` has this beside the other formats.
+//! A table is a number in the list that is kept in memory beside the file. The file has no name,
+//! and nothing of it outlives the process: its changes were not applied, so the source sends them
+//! again. `docs/spools.md` describes this format beside the others.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};
@@ -25,10 +25,10 @@ use crate::batch::{Batch, Change, End};
 use crate::plan::Plan;
 use crate::table::Table;
 
-/// Written at once.
+/// Size of one write.
 const BLOCK: usize = 256 * 1024;
 
-/// A file that grows.
+/// A file of changes that grows.
 #[derive(Debug)]
 pub(crate) struct Spill {
     file: File,
@@ -39,29 +39,28 @@ pub(crate) struct Spill {
 }
 
 impl Spill {
-    /// Nothing yet. `file` is empty and becomes its own.
+    /// Makes an empty one. `file` is empty, and this owns it from now on.
     pub(crate) fn new(file: File) -> Spill {
         Spill { file, length: 0, tables: Vec::new(), numbers: FxHashMap::default(), block: Vec::new() }
     }
 
-    /// Writes to `file` from now on; the file before.
+    /// Writes to `file` from now on; returns the previous file.
     #[cfg(test)]
     pub(crate) fn exchange(&mut self, file: File) -> File {
         std::mem::replace(&mut self.file, file)
     }
 
-    /// Bytes in the file.
+    /// Length of the file in bytes.
     pub(crate) fn byte_len(&self) -> u64 {
         self.length
     }
 
-    /// What is to be read.
+    /// Ends writing, so that the changes can be read.
     pub(crate) fn into_spilled(self) -> Spilled {
         Spilled { file: self.file, length: self.length, tables: self.tables }
     }
 
-    /// Appends `batch` to the file; the file ends where it ended before if
-    /// that fails.
+    /// Appends `batch` to the file. On failure the file keeps its previous end.
     pub(crate) fn add(&mut self, batch: &Batch) -> io::Result<()> {
         let mut written = 0;
         let mut ends = batch.ends.iter().peekable();
@@ -81,7 +80,7 @@ impl Spill {
         Ok(())
     }
 
-    /// Writes the block at `offset` bytes behind what is valid.
+    /// Writes the block at `offset` bytes behind the valid part.
     fn flush(&mut self, offset: u64) -> io::Result<u64> {
         let block = std::mem::take(&mut self.block);
         self.file.seek(io::SeekFrom::Start(self.length + offset))?;
@@ -92,7 +91,7 @@ impl Spill {
         Ok(length)
     }
 
-    /// Puts a record, behind its length, into the block.
+    /// Puts a record, preceded by its length, into the block.
     fn record(&mut self, put: impl FnOnce(&mut Vec<u8>, &mut dyn FnMut(&Arc<Table>) -> u32)) {
         let Spill { block, tables, numbers, .. } = self;
         let mut number = |table: &Arc<Table>| {
@@ -155,7 +154,7 @@ fn put_end(out: &mut Vec<u8>, end: &End) {
     out.put_u8(u8::from(end.skipped));
 }
 
-/// Changes in a file.
+/// Changes in a file, to be read.
 #[derive(Debug)]
 pub(crate) struct Spilled {
     file: File,
@@ -164,13 +163,13 @@ pub(crate) struct Spilled {
 }
 
 impl Spilled {
-    /// Bytes in the file.
+    /// Length of the file in bytes.
     pub(crate) fn byte_len(&self) -> u64 {
         self.length
     }
 
-    /// What is to be written for all of it; `None` where changes contradict
-    /// one another. It can be read again.
+    /// Plans the statements for all changes; `None` where changes contradict one another. The file
+    /// can be read again.
     pub(crate) fn plan(&self, binary: bool) -> io::Result<Option<Plan>> {
         let file = self.file.try_clone()?;
         let mut reader = Spilled { file, length: self.length, tables: self.tables.clone() }.read()?;
@@ -183,7 +182,7 @@ impl Spilled {
         Ok(Some(plan))
     }
 
-    /// From the start.
+    /// Reads the changes from the start.
     pub(crate) fn read(mut self) -> io::Result<Reader> {
         self.file.rewind()?;
         let input = BufReader::with_capacity(BLOCK, self.file.take(self.length));
@@ -198,7 +197,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Whole transactions of together about `bytes`; `None` at the end.
+    /// Returns whole transactions of about `bytes` together; `None` at the end.
     pub(crate) fn next(&mut self, bytes: usize) -> io::Result<Option<Batch>> {
         let mut batch = Batch::default();
         while let Some(record) = self.record()? {
@@ -211,9 +210,8 @@ impl Reader {
         Ok((!batch.ends.is_empty()).then_some(batch))
     }
 
-    /// The next part of the one transaction that was put aside: so many changes
-    /// at most, of together about `bytes`; `None` behind its end, which is
-    /// where `open` is `None`.
+    /// Returns the next part of the only transaction in the file: at most this many `changes`, of
+    /// about `bytes` together. The last part has `open: None`; after it this returns `None`.
     pub(crate) fn part(&mut self, begin: Begin, changes: usize, bytes: usize) -> io::Result<Option<Batch>> {
         let mut batch = Batch { open: Some(begin), ..Batch::default() };
         while batch.changes.len() < changes && batch.bytes < bytes {
@@ -238,7 +236,7 @@ impl Reader {
         Ok(Some(record.into()))
     }
 
-    /// Adds a record to `batch`; `None` if it is none of ours.
+    /// Adds a record to `batch`; `None` if the record is malformed.
     fn take(&self, batch: &mut Batch, mut record: Bytes) -> Option<()> {
         let kind = record.try_get_u8().ok()?;
         let op = match kind {
@@ -275,7 +273,7 @@ impl Reader {
     }
 }
 
-/// The outer `None` is a record that is none of ours.
+/// The outer `None` means a malformed record.
 #[allow(clippy::option_option)]
 fn take_old(record: &mut Bytes) -> Option<Option<OldTuple>> {
     let kind = record.try_get_u8().ok()?;

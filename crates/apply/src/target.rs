@@ -1,5 +1,5 @@
-//! A target that may be applied to: its sessions, their settings, the fences
-//! they passed.
+//! A target that is ready for applying: its sessions, their settings, and the fences that they
+//! passed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64};
@@ -13,40 +13,38 @@ use crate::catalog::Catalog;
 use crate::error::{Error, Kind};
 use crate::lock_watch::LockWatch;
 
-/// A target that is attached and may be applied to.
+/// A target that is attached and ready for applying.
 pub struct Target {
     pub(crate) sessions: Sessions,
     pub(crate) catalog: Catalog,
-    /// How far the target is.
+    /// The committed ranges that it had when it was attached.
     pub(crate) reached: CommittedRanges,
 }
 
 /// The sessions that apply; at least one.
 pub(crate) struct Sessions {
     pub(crate) wires: Vec<Wire>,
-    /// Their backends, as the target numbers them.
+    /// The process ids of their backends on the target.
     pub(crate) pids: Vec<i32>,
     pub(crate) lock_watch: LockWatch,
-    /// The backend whose answer is waited for.
+    /// The backend whose answer the applier waits for.
     pub(crate) applying: Arc<AtomicI32>,
 }
 
 /// The backends of a target.
 #[derive(Debug, Clone)]
 pub struct Backends {
-    /// The one that applies: of several, the one whose turn it is to commit.
+    /// The backend that applies; with several, the one whose turn it is to commit.
     pub applying: Arc<AtomicI32>,
-    /// Bytes that went to those that apply and came.
+    /// For each session that applies, the bytes sent and received.
     pub traffic: Vec<Arc<AtomicU64>>,
-    /// The one that is asked for a table's description at this moment; 0 for
-    /// none.
+    /// The backend that is asked for a table's description at present; 0 for none.
     pub asked: Arc<AtomicI32>,
 }
 
-/// Settings of a session that applies. The planner is left no way to find a
-/// row but by an index, whatever the statistics say ([`crate::search`] has
-/// the argument), and what it costs is what we reckon with, not what somebody
-/// set for other queries.
+/// Settings of a session that applies. They leave the server's planner no way to find a row but by
+/// an index, whatever the statistics say ([`crate::search`] has the argument). Costs are the ones
+/// that we count on, not ones set for other queries.
 pub(crate) fn session_settings(synchronous_commit: &str) -> Vec<(&str, &str)> {
     vec![
         ("search_path", ""),
@@ -92,13 +90,12 @@ pub(crate) fn session_settings(synchronous_commit: &str) -> Vec<(&str, &str)> {
 }
 
 impl Target {
-    /// Connects the sessions that apply, passes the fence of their origins and
-    /// reads how far they came. Where the target has no room for as many as
-    /// are wanted there are fewer.
+    /// Connects the sessions that apply, passes the fence of their origins, and reads how far they
+    /// came. If the target has no room for all of them, there are fewer.
     ///
     /// # Errors
-    /// The session may not be a replica and triggers are not allowed, the
-    /// origin cannot be had, or a connection failed.
+    /// The session may not be a replica and triggers are not allowed, an origin cannot be attached,
+    /// or a connection failed.
     pub async fn attach(
         info: &ConnInfo,
         state: &State,
@@ -111,7 +108,8 @@ impl Target {
         }
         let reached = state.attach_origin(&mut wire).await?;
         let name = options.subscription.application_name("catalog");
-        // What it writes, that a table is left out, must be durable before anything behind it is confirmed.
+        // This session records that a table is left out. The record must be durable before anything
+        // behind it is confirmed.
         let settings = [
             ("search_path", ""),
             ("idle_session_timeout", "0"),
@@ -148,7 +146,7 @@ impl Target {
         Ok(Target { sessions: Sessions { wires, pids, lock_watch, applying }, catalog, reached })
     }
 
-    /// Its backends, for who looks whether they are heard of.
+    /// The backends of the target, for callers that check whether they answer.
     #[must_use]
     pub fn backends(&self) -> Backends {
         Backends {
@@ -158,14 +156,14 @@ impl Target {
         }
     }
 
-    /// What is on the target and flushed.
+    /// The ranges that are on the target and flushed.
     #[must_use]
     pub fn reached(&self) -> &CommittedRanges {
         &self.reached
     }
 }
 
-/// A session with the settings of one that applies, and whether it is a replica.
+/// Connects a session that applies, and tells whether it is a replica.
 async fn session(info: &ConnInfo, options: &Options) -> Result<(Wire, bool), Error> {
     let settings = session_settings(&options.synchronous_commit);
     let name = options.subscription.application_name("apply");
@@ -180,7 +178,7 @@ async fn session(info: &ConnInfo, options: &Options) -> Result<(Wire, bool), Err
     Ok((wire, replica))
 }
 
-/// Another session that applies, beside those of `pids`, and its backend.
+/// Connects another session that applies, beside those of `pids`; returns its backend too.
 async fn worker(
     info: &ConnInfo,
     state: &State,
@@ -193,16 +191,14 @@ async fn worker(
     Ok((wire, pid))
 }
 
-/// The backend of a session by its own word: what stands between may have
-/// told another.
+/// Asks the session itself for its backend: a proxy between may have reported another one.
 async fn backend(wire: &mut Wire) -> Result<i32, Error> {
     let rows = wire.query("SELECT pg_catalog.pg_backend_pid()").await?;
     let pid = rows.into_iter().flatten().next().flatten().and_then(|pid| pid.parse().ok());
     Ok(pid.unwrap_or_else(|| wire.pid()))
 }
 
-/// Sets `session_replication_role`; false where it may not be set and
-/// triggers are allowed.
+/// Sets `session_replication_role`. Returns false where it may not be set and triggers are allowed.
 async fn become_replica(wire: &mut Wire, allow_triggers: bool) -> Result<bool, Error> {
     match wire.query("SET session_replication_role = replica").await {
         Ok(_) => Ok(true),

@@ -6,10 +6,11 @@
 //!                      |  <--Answer-- ...
 //!                      +-- schedule: what is to be done next
 //! ```
-//! [`Workers`] keeps what each chunk in flight consists of and carries out the schedule's actions.
-//! Each worker is a task with a session that does one thing at a time. With the first error all of
-//! it ends: sessions that are dropped roll back, and the fences of the next start find out whether a
-//! COMMIT on its way arrived (rule P2).
+//! [`Workers`] keeps the contents of each chunk in flight and carries out the schedule's actions.
+//! Each worker is a task with a session that does one thing at a time.
+//!
+//! The first error ends all of it. Sessions that are dropped roll back, and the fences of the next
+//! start find out whether a COMMIT on its way arrived (rule P2).
 
 mod open;
 mod worker;
@@ -46,7 +47,7 @@ enum Command {
     Speculate(Plan),
     Finish(Plan, Digest),
     Whole(Plan, Digest),
-    /// Apply it whatever it takes; first as a set if `again`.
+    /// Apply the chunk by whatever path works; try it as a set first if `again`.
     Replay {
         originals: Originals,
         digest: Digest,
@@ -54,7 +55,7 @@ enum Command {
     },
     Chunk(Box<Chunk>),
     Large(Box<Large>),
-    /// Execute a transaction while it is open, until it had its turn or must leave.
+    /// Execute a transaction while it is open, until it has its turn or must leave.
     Open(Start),
     /// Apply all of a streamed transaction that no worker has open.
     Ended(Box<Ended>),
@@ -63,7 +64,7 @@ enum Command {
 }
 
 impl Command {
-    /// Where its range of the stream begins, if it has one.
+    /// Where the command's range of the stream begins, if it has one.
     fn since(&self) -> Option<Lsn> {
         match self {
             Command::Finish(_, digest) | Command::Whole(_, digest) | Command::Replay { digest, .. } => {
@@ -80,7 +81,7 @@ impl Command {
     }
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Executed,
@@ -88,32 +89,32 @@ enum Answer {
     Committed,
     Stumbled,
     RolledBack,
-    /// The server knows that it is to cancel.
+    /// The cancel request has reached the server.
     Cancelled,
-    /// What the session waits for.
+    /// The answer to [`Question::Head`].
     Waits(Wait),
     /// The open transaction was rolled back, and its worker is free again.
     Left,
     /// The session of the open transaction is lost.
     Lost,
-    /// Whether another session of the target waits for the open transaction.
+    /// The answer to [`Question::Open`].
     OpenWait(Wait),
 }
 
 /// A question to the lock watch.
 enum Question {
-    /// What the head's backend waits for, if for one of ours.
+    /// Does the head's backend wait for one of our sessions, for another, or for none?
     Head { head: u64, pid: i32, ours: Vec<i32> },
-    /// Whether any session waits for this one, which holds the open transaction.
+    /// Does any session wait for this backend, which holds the open transaction?
     Open { pid: i32 },
 }
 
-/// When the lock watch is asked first. A head that executes for this long can spare a question.
+/// Delay before the first question to the lock watch. A head that runs this long can spare one.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
-/// How long a chunk that waits for another counts as busy where independent chunks may pass. So a hot
-/// row does not make all chunks small.
+/// Where independent chunks may pass: how long a chunk that waits for another counts as busy. So a
+/// hot row does not make all chunks small.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How long the other sessions of a crashed target may still explain the crash: they end within
+/// After a crash of the target, how long the other sessions may take to explain it. They end within
 /// milliseconds of one another.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 /// Maximum interval between lock checks.
@@ -124,7 +125,7 @@ struct Watched {
     head: u64,
     next: Instant,
     pause: Duration,
-    /// Since when it was seen waiting for sessions that are not ours.
+    /// When it was first seen waiting for sessions that are not ours.
     waits_since: Option<Instant>,
 }
 
@@ -134,7 +135,7 @@ impl Watched {
         Watched { head, next: Instant::now() + pause, pause, waits_since: None }
     }
 
-    /// Whether those behind it must be let go (rule A3).
+    /// Whether the chunks behind it must be let go (rule A3).
     fn saw(&mut self, wait: Wait, patience: Duration) -> bool {
         let now = Instant::now();
         self.pause = (self.pause * 2).min(LOOKS_APART_MAX);
@@ -142,8 +143,8 @@ impl Watched {
         match wait {
             Wait::None => self.waits_since = None,
             Wait::Ours => return true,
-            // They may wait for us in a way that no server sees: as when one
-            // client has two sessions.
+            // They may wait for us in a way that no server sees, for example when one client has
+            // two sessions.
             Wait::Others | Wait::Unknown => {
                 let until = *self.waits_since.get_or_insert(now) + patience;
                 self.next = self.next.min(until);
@@ -155,7 +156,7 @@ impl Watched {
 }
 
 impl Work {
-    /// How much it is, about. A large transaction is in a file, however large.
+    /// The approximate size. A large transaction is in a file and counts as nothing.
     fn bytes(&self) -> Bytes {
         let Work::Chunk(chunk, _) = self else { return Bytes::default() };
         let plan = chunk.plan.as_ref().map_or(0, Plan::bytes);
@@ -168,7 +169,7 @@ impl Work {
 
 type Report = (u64, Result<Answer, Error>);
 
-/// A worker, as the others see it.
+/// The handle on a worker.
 pub(crate) struct WorkerSession {
     commands: mpsc::Sender<(u64, Command)>,
     task: AbortOnDropHandle<Result<(), Error>>,
@@ -176,10 +177,9 @@ pub(crate) struct WorkerSession {
     pid: i32,
 }
 
-/// One chunk that is in flight.
+/// A chunk in flight.
 enum InFlightChunk {
-    /// Whole transactions that can be executed as a set; its plans are taken
-    /// when they are executed.
+    /// Whole transactions that can be executed as a set. Execution takes the plans.
     Set {
         /// `None` once it is replayed.
         originals: Option<Originals>,
@@ -187,7 +187,7 @@ enum InFlightChunk {
         plan: Option<Plan>,
         late: Option<Plan>,
     },
-    /// A transaction in a file, which others may pass.
+    /// A transaction in a file; others may pass it.
     Large(Option<Box<Large>>),
     /// The end of a transaction that a worker may have open.
     Ended(Option<Box<Ended>>),
@@ -195,7 +195,7 @@ enum InFlightChunk {
     Alone(Option<Command>),
 }
 
-/// [`InFlightChunk::Set`], borrowed.
+/// The fields of [`InFlightChunk::Set`], borrowed.
 struct Set<'c> {
     originals: &'c mut Option<Originals>,
     digest: Digest,
@@ -210,27 +210,29 @@ fn run_large(large: &mut Option<Box<Large>>) -> Command {
 /// The sessions that apply and the chunks in flight; the module explains it.
 pub(crate) struct Workers {
     schedule: Either,
-    /// Sessions of the schedule.
+    /// The number of sessions that the schedule uses.
     workers: usize,
     sessions: Vec<WorkerSession>,
-    /// Each with what says that a worker is busy, until it is done.
+    /// Each chunk with the permit that makes a worker busy, until the chunk is done.
     chunks: BTreeMap<u64, InFlight>,
-    /// Positions that are reached once the chunk of that number is committed, where order is preserved.
-    /// No worker executes them: what comes behind one is executed as if it were not there.
+    /// Where order is preserved: positions that are reached when the chunk of that number commits.
+    /// They are not chunks, so they delay nothing behind them.
     positions: VecDeque<(u64, Lsn)>,
-    /// About how many bytes may be in flight where order is not preserved. Else the schedule takes no
-    /// more chunks than there are sessions.
+    /// Where order is not preserved: about how many bytes may be in flight. Otherwise the schedule
+    /// takes no more chunks than there are sessions.
     bytes_max: Option<usize>,
-    /// Bytes of all of it, in memory and in files.
+    /// Bytes of all chunks in flight, in memory and in files.
     bytes: Bytes,
-    /// Pieces that may still wait for others then: they let go of their worker.
+    /// Chunks and the time until which they count as busy. One that still waits then gives up its
+    /// permit.
     patient: VecDeque<(u64, Instant)>,
     /// Streamed transactions that may be executed while they are open.
     starts: mpsc::UnboundedReceiver<Start>,
     /// A start that waits until no other transaction is open.
     waiting: Option<Start>,
     open_transaction: Option<OpenTransaction>,
-    /// The session of the open transaction, after those of the schedule; `None` without one.
+    /// Index of the session for the open transaction, after those of the schedule; `None` without
+    /// one.
     open_session: Option<usize>,
     reports: mpsc::UnboundedReceiver<Report>,
     reporter: mpsc::UnboundedSender<Report>,
@@ -258,7 +260,7 @@ struct Bytes {
     files: u64,
 }
 
-/// The parts that [`Workers`] consist of.
+/// The parts from which [`Workers`] is made.
 pub(crate) struct Parts {
     /// One for each worker, and one more if streamed transactions are executed while they are open.
     pub(crate) executors: Vec<Executor>,
@@ -267,12 +269,12 @@ pub(crate) struct Parts {
     pub(crate) workers: usize,
     pub(crate) lock_watch: LockWatch,
     pub(crate) shared: Arc<Shared>,
-    /// Told whose answer is waited for.
+    /// Receives the backend pid of the head's session.
     pub(crate) applying: Arc<AtomicI32>,
     pub(crate) binary: bool,
     pub(crate) exact_only: bool,
-    /// Independent transactions may commit before earlier ones; in flight are
-    /// then at most about so many bytes.
+    /// `Some` if independent transactions may commit before earlier ones. The value bounds the
+    /// bytes in flight, approximately.
     pub(crate) relaxed: Option<usize>,
     pub(crate) starts: mpsc::UnboundedReceiver<Start>,
 }
@@ -325,7 +327,7 @@ impl Workers {
         }
     }
 
-    /// Applies what comes until the queue is closed and all of it is done.
+    /// Applies the work until the queue is closed and every chunk is done.
     pub(crate) async fn run(mut self, mut queue: mpsc::Receiver<Work>) -> Result<(), Error> {
         let mut open = true;
         while open || !self.schedule.is_empty() {
@@ -336,7 +338,7 @@ impl Workers {
             if let Some((_, worker, _)) = self.head() {
                 self.applying.store(self.sessions[worker].pid, Ordering::Relaxed);
             }
-            // Before it waits: what just came may be done already.
+            // Set it before waiting: the chunk that just came may be done already.
             self.shared.counters.executing.store(!self.schedule.is_empty(), Ordering::Relaxed);
             let (question, look) = (self.next_question(), self.open_look());
             tokio::select! {
@@ -357,19 +359,20 @@ impl Workers {
                 }
             }
         }
-        // What it waits for may take long, and what was not begun need not be.
+        // The open transaction may wait for long, and one that is not begun need not be.
         self.let_open_go();
         self.starts.close();
         for worker in self.sessions {
             drop(worker.commands);
             let mut task = worker.task;
-            // Whatever a goodbye meets does not matter any more.
+            // An error while a session closes does not matter any more.
             let _ = (&mut task).await;
         }
         Ok(())
     }
 
-    /// A crash of the target ends all sessions, and only to one of them the server says why.
+    /// Finds the cause of a lost session. A crash of the target ends all sessions, and the server
+    /// explains it to only some of them.
     async fn reason(&mut self, lost: Error) -> Error {
         if !lost.is_unexplained() {
             return lost;
@@ -387,7 +390,7 @@ impl Workers {
         tokio::time::timeout(LAST_WORDS, explained).await.ok().flatten().unwrap_or(lost)
     }
 
-    /// A chunk that still waits for another keeps no worker from what may pass it.
+    /// A chunk that still waits for another gives up its permit, so that other chunks can pass it.
     fn lose_patience(&mut self) {
         if let Some((number, _)) = self.patient.pop_front()
             && self.schedule.is_waiting(number)
@@ -402,7 +405,7 @@ impl Workers {
         }
     }
 
-    /// What waits in files is as much as one worker may settle.
+    /// Files in flight may hold as much as one worker's folded backlog.
     fn has_room(&self) -> bool {
         let fits = |most| self.bytes.memory < most && self.bytes.files < FILES_MAX;
         self.schedule.has_room() && (self.chunks.is_empty() || self.bytes_max.is_none_or(fits))
@@ -430,7 +433,7 @@ impl Workers {
         };
         let manner = if matches!(chunk, InFlightChunk::Large(_)) { Manner::Large } else { Manner::Set };
         let number = self.schedule.push(footprint, manner);
-        // Who waits for a large transaction waits for long, and keeps nobody from being handed more.
+        // Behind a large transaction the wait is long, so the planner may hand over more meanwhile.
         let busy = busy.filter(|_| !self.schedule.is_behind_large(number));
         self.bytes.memory += bytes.memory;
         self.bytes.files += bytes.files;
@@ -440,7 +443,7 @@ impl Workers {
         self.chunks.insert(number, InFlight { chunk, busy, bytes });
     }
 
-    /// Parts of a transaction, and what will not hold as one set, are alone.
+    /// Parts of a transaction, and chunks that will not hold as one set, run alone.
     fn taken_in(&self, chunk: Box<Chunk>) -> (InFlightChunk, Footprint) {
         let fits = chunk.digest.transactions <= self.shared.fit().transactions();
         let alone = !(chunk.first && chunk.last && fits) || self.exact_only;
@@ -448,7 +451,7 @@ impl Workers {
             return (InFlightChunk::Alone(Some(Command::Chunk(chunk))), Footprint::Everything);
         }
         let Chunk { plan, originals, digest, .. } = *chunk;
-        // One worker has nothing beside it that could depend on it.
+        // With one worker, no other chunk runs beside it, so no footprint is needed.
         let footprint = match &plan {
             Some(plan) if self.workers > 1 => plan.footprint(),
             _ => Footprint::Everything,
@@ -486,7 +489,7 @@ impl Workers {
                     true => return Ok(()),
                     false => (number, worker, self.ended(number)),
                 },
-                // It has more keys than are remembered.
+                // The set has more keys than the schedule remembers.
                 InFlightChunk::Set { .. } => (number, worker, self.whole(number)?),
             },
             Action::Rollback { number, worker } => (number, worker, Command::Rollback),
@@ -495,7 +498,7 @@ impl Workers {
                 return Ok(());
             }
         };
-        // A worker that is gone has said why.
+        // A worker that has ended has reported its error.
         let _ = self.sessions[worker].commands.try_send((number, command));
         Ok(())
     }
@@ -528,7 +531,7 @@ impl Workers {
         }
     }
 
-    /// The plan of a set: a new one if it was executed in vain.
+    /// The plan of a set, made anew if its execution was void.
     fn plan(&mut self, number: u64) -> Result<Plan, Error> {
         let binary = self.binary;
         let Set { originals, plan, late, .. } = self.set(number);
@@ -571,7 +574,7 @@ impl Workers {
         }
     }
 
-    /// Takes an answer of a chunk that was executed speculatively.
+    /// Handles the answer of a chunk that was executed speculatively.
     fn take_of_speculative(&mut self, number: u64, answer: Answer) {
         let Some(schedule) = self.schedule.preserve() else { return };
         match answer {
@@ -607,7 +610,7 @@ impl Workers {
             self.bytes.files -= bytes.files;
             match chunk {
                 InFlightChunk::Set { digest, .. } => self.shared.done(digest.bytes),
-                // Another may have been begun since this one was left to others.
+                // Another transaction may have been begun since this one was left to other workers.
                 InFlightChunk::Ended(_) => drop(self.open_transaction.take_if(|open| open.turn.is_some())),
                 InFlightChunk::Large(_) | InFlightChunk::Alone(_) => {}
             }
@@ -621,10 +624,10 @@ impl Workers {
         }
     }
 
-    /// Nothing of what comes between what was handed over last and `lsn` is for this target.
+    /// No change between the last handover and `lsn` is for this target.
     fn caught_up(&mut self, lsn: Lsn) {
         match self.chunks.last_key_value() {
-            // Where order is not preserved it is known what is still missing before it.
+            // Where order is not preserved, the committed ranges show what is missing before `lsn`.
             Some((&last, _)) if self.bytes_max.is_none() => match self.positions.back_mut() {
                 Some((number, position)) if *number == last => *position = lsn,
                 _ => self.positions.push_back((last, lsn)),
@@ -633,7 +636,7 @@ impl Workers {
         }
     }
 
-    /// When the lock watch is to be asked about the head, if others are open.
+    /// When to ask the lock watch about the head, if other chunks are open.
     fn next_question(&mut self) -> Option<Instant> {
         let (number, _, others) = self.head()?;
         let watched = match self.watched.take() {

@@ -1,11 +1,11 @@
-//! What a worker is to do with a chunk.
+//! What a worker must do with a chunk.
 
 use crate::Split;
 
-/// The next step of chunk `number`, done by session `worker`.
+/// The next step of chunk `number`, for session `worker`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Execute what is not late before the chunk's turn, and keep the transaction open.
+    /// Execute the part that is not late before the chunk's turn, and keep the transaction open.
     Speculate {
         /// The chunk.
         number: u64,
@@ -14,44 +14,44 @@ pub enum Action {
         /// What must wait for the turn.
         split: Split,
     },
-    /// Execute what was late and commit.
+    /// Execute the late part and commit.
     Finish {
         /// The chunk.
         number: u64,
         /// The session.
         worker: usize,
     },
-    /// Execute all and commit.
+    /// Execute everything and commit.
     Whole {
         /// The chunk.
         number: u64,
         /// The session.
         worker: usize,
     },
-    /// The chunk did not hold: apply it with nothing else open, whatever it takes.
+    /// The chunk did not hold: apply it with nothing else open, by whatever path works.
     Replay {
         /// The chunk.
         number: u64,
         /// The session.
         worker: usize,
-        /// Try it as a set once more, because others may have been the reason.
+        /// Try it as a set once more, because other chunks may have been the reason.
         again: bool,
     },
-    /// Do a barrier.
+    /// Execute a barrier.
     Alone {
         /// The chunk.
         number: u64,
         /// The session.
         worker: usize,
     },
-    /// Cancel the running statement, and report when the server knows.
+    /// Cancel the running statement, and report when the server has the request.
     Cancel {
         /// The chunk.
         number: u64,
         /// The session.
         worker: usize,
     },
-    /// Roll back, whatever the state of the transaction.
+    /// Roll the transaction back, whatever its state.
     Rollback {
         /// The chunk.
         number: u64,

@@ -1,7 +1,7 @@
-//! How far the target is when transactions commit out of order (`commit_order = relaxed`).
+//! What the target holds when transactions commit out of order (`commit_order = relaxed`).
 //!
 //! The planner hands over the stream as *ranges* that follow one another without a gap. Each range
-//! begins where the one before ended, and commits as one target transaction or as several in its
+//! begins where the previous one ended. It commits as one target transaction, or as several in its
 //! order. Every target transaction stores a row that names its range. So the rows tell what the
 //! target has, whatever the order was:
 //!
@@ -11,23 +11,24 @@
 //!                           ^    not there: not committed
 //!                           the prefix: all before is on the target
 //! ```
-//! Only the prefix is reported, confirmed, and told to the origins. Commits beyond it are passed over
-//! after a restart. Ranges that meet are joined, so there are never many: a gap needs a chunk in
-//! flight.
+//! Only the prefix is reported, confirmed, and told to the origins. After a restart, commits beyond
+//! the prefix that lie in a range are passed over. Ranges that meet are joined, so there are never
+//! many: each gap needs a chunk in flight.
 
 use std::collections::BTreeMap;
 
 use base::{Lsn, PgTimestamp};
 
-/// What a target holds: every transaction that commits on the source before `prefix`, and those
-/// that commit in one of the ranges beyond it, from its first position up to before its second.
+/// The transactions that a target holds: every one that commits on the source before `prefix`, and
+/// those that commit in a range beyond it. A range includes its first position and excludes its
+/// second.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CommittedRanges {
-    /// Everything before is there.
+    /// The target has everything before this position.
     pub prefix: Lsn,
-    /// Ascending; neither touch one another nor the prefix.
+    /// Ranges beyond the prefix, ascending. They touch neither one another nor the prefix.
     pub beyond: Vec<(Lsn, Lsn)>,
-    /// How many rows of the target tell this.
+    /// Number of the target's rows that tell this.
     pub rows: usize,
 }
 
@@ -50,30 +51,30 @@ impl CommittedRanges {
         reached
     }
 
-    /// Whether it holds the transaction whose commit record is at `lsn`.
+    /// Whether the target holds the transaction whose commit record is at `lsn`.
     #[must_use]
     pub fn has(&self, lsn: Lsn) -> bool {
         lsn < self.prefix || self.beyond.iter().any(|&(since, end)| since <= lsn && lsn < end)
     }
 
-    /// The end of the last transaction that it holds.
+    /// The end of the last transaction that the target holds.
     #[must_use]
     pub fn furthest(&self) -> Lsn {
         self.beyond.last().map_or(self.prefix, |&(_, end)| end)
     }
 }
 
-/// [`CommittedRanges`] as they grow, in the memory of the process that commits.
+/// The growing [`CommittedRanges`], in the memory of the process that commits.
 #[derive(Debug, Default)]
 pub struct RangeTracker {
     prefix: Lsn,
-    /// By where they begin: where they end, and when the last of them
-    /// committed on the source.
+    /// Keyed by the start of each range: its end, and when its last transaction committed on the
+    /// source.
     beyond: BTreeMap<Lsn, (Lsn, PgTimestamp)>,
-    /// Everything before was handed over.
+    /// Everything before this position was handed over.
     handed: Lsn,
-    /// With all before the first on the target, there is nothing for it before
-    /// the second.
+    /// Once the target has everything before the first position, nothing is left for it before the
+    /// second.
     idle: Option<(Lsn, Lsn)>,
     /// When the last transaction of the prefix committed on the source.
     time: Option<PgTimestamp>,
@@ -86,23 +87,23 @@ impl RangeTracker {
         RangeTracker { prefix, handed: prefix, ..RangeTracker::default() }
     }
 
-    /// Everything before is on the target, and was acknowledged.
+    /// The target has everything before this position, and acknowledged it.
     #[must_use]
     pub fn prefix(&self) -> Lsn {
         self.prefix
     }
 
-    /// A range that ends here was handed over.
+    /// Notes that a range that ends here was handed over.
     pub fn handed(&mut self, end: Lsn) {
         self.handed = self.handed.max(end);
     }
 
-    /// Between what was handed over and `lsn` there is nothing for the target.
+    /// Notes that the stream has nothing for the target between the last handover and `lsn`.
     pub fn caught_up(&mut self, lsn: Lsn) {
         self.idle = Some((self.handed, lsn));
     }
 
-    /// A range was committed; true if something before it was not.
+    /// Notes the commit of a range; returns true if something before it is not committed.
     pub fn committed(&mut self, since: Lsn, end: Lsn, time: PgTimestamp) -> bool {
         let overtook = since > self.prefix;
         self.beyond.insert(since, (end, time));
@@ -117,7 +118,7 @@ impl RangeTracker {
         overtook
     }
 
-    /// Before where all that is for the target was applied.
+    /// The position before which everything for the target was applied.
     #[must_use]
     pub fn applied(&self) -> Lsn {
         match self.idle {
@@ -126,8 +127,8 @@ impl RangeTracker {
         }
     }
 
-    /// When the last transaction of the prefix committed on the source, if it
-    /// came while we looked.
+    /// When the last transaction of the prefix committed on the source, if this process committed
+    /// it.
     #[must_use]
     pub fn time(&self) -> Option<PgTimestamp> {
         self.time
@@ -164,8 +165,7 @@ mod tests {
         assert_eq!(held, [0, 19, 30, 49, 70, 79]);
     }
 
-    /// After a restart other ranges are cut than before: they may lie over
-    /// those that are there.
+    /// After a restart the ranges are cut differently, so they may overlap the stored ones.
     #[test]
     fn ranges_may_overlap() {
         let reached = CommittedRanges::new(lsn(10), ranges(&[(30, 40), (10, 60), (60, 70), (35, 38)]));
@@ -192,8 +192,8 @@ mod tests {
         }
     }
 
-    /// A position without changes counts when what was handed over before it
-    /// is there, and not before.
+    /// A position without changes counts only when the target has everything that was handed over
+    /// before it.
     #[test]
     fn p4_an_idle_position_waits_for_what_lies_before_it() {
         let mut reach = RangeTracker::new(lsn(10));

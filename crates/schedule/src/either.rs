@@ -30,8 +30,8 @@ impl Either {
         }
     }
 
-    /// Takes in the next chunk in the source's order and returns its number. Where order
-    /// is preserved, a large transaction comes in parts that are barriers.
+    /// Adds the next chunk in the source's order and returns its number. Where order is preserved,
+    /// a large transaction comes in parts that are barriers.
     pub fn push(&mut self, footprint: Footprint, manner: Manner) -> u64 {
         match self {
             Either::Preserve(schedule) => schedule.push(footprint),
@@ -39,7 +39,7 @@ impl Either {
         }
     }
 
-    /// The next action. Call it until there is none.
+    /// Returns the next action. Call it until there is none.
     pub fn poll(&mut self) -> Option<Action> {
         match self {
             Either::Preserve(schedule) => schedule.poll(),
@@ -47,8 +47,8 @@ impl Either {
         }
     }
 
-    /// The first chunk that is being executed, its worker, and whether letting
-    /// others go could help it.
+    /// The first chunk that is being executed, its worker, and whether letting others go could help
+    /// it.
     #[must_use]
     pub fn head(&self) -> Option<(u64, usize, bool)> {
         match self {
@@ -59,7 +59,7 @@ impl Either {
         }
     }
 
-    /// Whether it waits for a large transaction.
+    /// Whether the chunk waits for a large transaction.
     #[must_use]
     pub fn is_behind_large(&self, number: u64) -> bool {
         match self {
@@ -68,7 +68,7 @@ impl Either {
         }
     }
 
-    /// Whether it is not being executed.
+    /// Whether the chunk is not being executed.
     #[must_use]
     pub fn is_waiting(&self, number: u64) -> bool {
         match self {
@@ -77,7 +77,7 @@ impl Either {
         }
     }
 
-    /// The head did not hold, or fell to a deadlock, and was rolled back.
+    /// The head did not hold or fell to a deadlock, and was rolled back.
     pub fn stumbled(&mut self, number: u64) {
         match self {
             Either::Preserve(schedule) => schedule.stumbled(number),
@@ -85,7 +85,7 @@ impl Either {
         }
     }
 
-    /// Its COMMIT was acknowledged, or the barrier is done.
+    /// The COMMIT of the chunk was acknowledged, or the barrier is done.
     pub fn committed(&mut self, number: u64) {
         match self {
             Either::Preserve(schedule) => schedule.committed(number),
@@ -93,7 +93,8 @@ impl Either {
         }
     }
 
-    /// What only that schedule is told: of what was executed before its turn.
+    /// The schedule that preserves order, if it is in use. Only it takes reports of speculative
+    /// executions.
     pub fn preserve(&mut self) -> Option<&mut Preserve> {
         match self {
             Either::Preserve(schedule) => Some(schedule),

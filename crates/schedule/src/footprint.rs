@@ -1,7 +1,7 @@
-//! What a chunk touches, as far as its changes show it, and what part of it must wait.
+//! What a chunk touches, as far as its changes show it, and which part of it must wait.
 //!
-//! Hashes of keys stand for keys: two keys with the same hash are a dependency too many, and never
-//! one too few.
+//! Hashes stand for keys. Two keys with the same hash make one dependency too many, never one too
+//! few.
 
 use std::sync::Arc;
 
@@ -9,32 +9,32 @@ use base::Oid;
 
 use crate::KeyFilter;
 
-/// What a chunk touches.
+/// The tables and keys that a chunk touches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Footprint {
-    /// It may look at or change anything.
+    /// The chunk may read or change anything.
     Everything,
-    /// In the order of the plan's tables.
+    /// These tables, in the order of the plan's tables.
     Tables(Vec<Touched>),
 }
 
 /// One table of a [`Footprint`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Touched {
-    /// The target's table; for a partition, its root.
+    /// The target's table; for a partition, the root.
     pub root: Oid,
-    /// Keys of different mappings cannot be compared.
+    /// The mapping of the keys. Keys of different mappings cannot be compared.
     pub mapping: u64,
-    /// What of the table is touched.
+    /// The units of the table that are touched.
     pub units: Units,
 }
 
-/// The parts of a table that can be executed apart from one another.
+/// The parts of a table that can be executed separately.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Units {
-    /// The table, whose rows cannot be told apart.
+    /// The whole table, because its rows cannot be told apart.
     Whole,
-    /// The table, to which rows are added that nothing can collide with.
+    /// The table, to which the chunk adds rows that cannot collide with any.
     Append,
     /// Rows by their keys: the keys of unit n end before `ends[n]`.
     Keys {
@@ -43,11 +43,11 @@ pub enum Units {
         /// Hashes of the keys of all units.
         keys: Vec<u64>,
     },
-    /// Rows by their keys, of a large transaction: all of it is one unit.
+    /// The rows of a large transaction, by their keys. All of them are one unit.
     Filtered(Arc<KeyFilter>),
 }
 
-/// What of a table must wait for the chunk's turn.
+/// Which units of a table must wait for the chunk's turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Late {
     /// Nothing waits.
@@ -58,5 +58,5 @@ pub enum Late {
     Units(Vec<u32>),
 }
 
-/// What must wait, for each table of the plan.
+/// Which units must wait, for each table of the plan.
 pub type Split = Vec<Late>;

@@ -1,20 +1,19 @@
-//! Which keys a large transaction touches, in bounded memory.
+//! The keys that a large transaction touches, in bounded memory.
 //!
-//! Few keys are kept as they are; more only as bits (a Bloom filter): then a
-//! key that was never added is sometimes taken for one that was. That is a
-//! dependency too many, as when two keys have the same hash. In ten million
-//! keys it happens to one in two hundred, far beyond to all: the transaction
-//! is then passed by nobody.
+//! A few keys are kept as they are. More are kept only as bits (a Bloom filter). Then a key that
+//! was never added sometimes counts as added. Like two keys with the same hash, that makes one
+//! dependency too many. Among ten million keys it happens to one key in two hundred. Far beyond
+//! that it happens to all keys, and no transaction passes this one.
 
 use rustc_hash::FxHashSet;
 
-/// More keys are bits.
+/// Above this number, keys become bits.
 const FEW: usize = 100_000;
 /// 16 MB, of which each key takes [`BITS_PER_KEY`].
 const WORDS: usize = 1 << 21;
 const BITS_PER_KEY: u32 = 4;
 
-/// A set of keys that never forgets one, and beyond many keys takes some others for its own.
+/// A set of keys that never loses one, but with many keys may claim others too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyFilter {
     /// The keys themselves.
@@ -29,8 +28,8 @@ impl Default for KeyFilter {
     }
 }
 
-/// Where the bits of a key are: word and bit. Keys are hashes of which nobody
-/// says that their bits are all equally good.
+/// Where the bits of a key are: word and bit. Keys are hashes whose bits need not all be equally
+/// random, so they are mixed again.
 fn places(key: u64) -> impl Iterator<Item = (usize, u64)> {
     let mixed = (key ^ (key >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let (start, step) = (mixed, (mixed >> 17) | 1);
@@ -60,7 +59,7 @@ impl KeyFilter {
         }
     }
 
-    /// Whether `key` was added, or could have been.
+    /// Whether `key` was added, or cannot be told from one that was.
     #[must_use]
     pub fn contains(&self, key: u64) -> bool {
         match self {
@@ -74,7 +73,7 @@ impl KeyFilter {
 mod tests {
     use super::*;
 
-    /// As keys come: numbers that a hasher has multiplied.
+    /// A key as callers make it: a number that a hasher has multiplied.
     fn key(n: u64) -> u64 {
         use std::hash::Hasher;
         let mut hasher = rustc_hash::FxHasher::default();

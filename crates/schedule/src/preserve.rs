@@ -21,11 +21,11 @@
 //!
 //! - Only the head is told to commit. The next chunk becomes head when that commit was acknowledged
 //!   (rule P1).
-//! - A chunk that is executed speculatively shares no key with an uncommitted chunk before it, as far
-//!   as the changes show their keys (A2). That is a hint: what a speculative execution met is void,
-//!   and the chunk is executed again as head (A1).
-//! - A head that waits for a lock, or did not fit the target, finds nothing else open when it goes on
-//!   (A3): the schedule lets every chunk go that waits for its turn.
+//! - A chunk that is executed speculatively shares no key with an uncommitted chunk before it, as
+//!   far as the changes show their keys (A2). The keys are a hint. A failure of a speculative
+//!   execution is void, and the chunk is executed again as head (A1).
+//! - A head that waits for a lock, or did not fit the target, finds nothing else open when it
+//!   continues (A3). The schedule lets every chunk go that waits for its turn.
 //! - A barrier is executed alone, with nothing else open.
 
 use std::collections::VecDeque;
@@ -35,26 +35,25 @@ use rustc_hash::FxHashMap;
 
 use crate::{Action, Footprint, KEYS_MAX, Late, Split, Touched, Units};
 
-/// After executions ahead that were void, at most so many chunks go by before
-/// another is tried.
+/// After void speculative executions, at most this many chunks go by before the next one is tried.
 const BACK_OFF_MAX: u32 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// `tried`: it was executed ahead in vain.
+    /// `tried`: an earlier speculative execution was void.
     Queued {
         tried: bool,
     },
     Speculating,
     Open,
-    /// Its statement is being cancelled.
+    /// The worker's statement is being cancelled.
     Stopping {
         answered: bool,
         cancelled: bool,
     },
     RollingBack,
-    /// It is head, and told to commit. `contested`: others were open, or a
-    /// part of it was executed early.
+    /// The chunk is head and was told to commit. `contested`: other chunks were open, or a part of
+    /// this one was executed speculatively.
     Turn {
         contested: bool,
     },
@@ -65,7 +64,7 @@ enum State {
 }
 
 impl State {
-    /// Its worker holds an open transaction, or may.
+    /// Whether its worker holds an open transaction, or may hold one.
     fn is_open(self) -> bool {
         !matches!(self, State::Queued { .. } | State::Waiting { .. })
     }
@@ -76,9 +75,9 @@ impl State {
 struct After {
     /// The last chunk that all units come after.
     all: u64,
-    /// Units that come after another chunk besides, ascending.
+    /// Units that also come after another chunk, ascending, each with that chunk.
     units: Vec<(u32, u64)>,
-    /// How many units there are.
+    /// The number of units.
     count: u32,
 }
 
@@ -86,14 +85,14 @@ struct After {
 struct Entry {
     number: u64,
     barrier: bool,
-    /// To forget its keys by; empty for what touches everything.
+    /// Its keys, to forget them later; empty for a chunk that touches everything.
     touched: Vec<Touched>,
     after: Vec<After>,
     state: State,
     worker: Option<usize>,
 }
 
-/// Who touched a table last.
+/// Which chunks touched a table last.
 #[derive(Debug, Clone, Copy)]
 struct Use {
     mapping: u64,
@@ -110,14 +109,14 @@ pub struct Preserve {
     last: u64,
     free: Vec<usize>,
     workers: usize,
-    /// Which chunk touched a key last.
+    /// The chunk that touched each key last.
     keys: FxHashMap<u64, u64>,
     tables: FxHashMap<Oid, Use>,
     /// The last chunk that touched everything.
     everything: u64,
-    /// Nothing is executed ahead while this is the head.
+    /// While this chunk is the head, nothing is executed speculatively.
     held: u64,
-    /// Chunks to come before one is executed ahead.
+    /// Chunks that must commit before the next speculative execution.
     pause: u32,
     back_off: u32,
     actions: VecDeque<Action>,
@@ -154,7 +153,7 @@ impl Preserve {
         self.entries.is_empty()
     }
 
-    /// Takes in the next chunk in commit order and returns its number.
+    /// Adds the next chunk in commit order and returns its number.
     pub fn push(&mut self, footprint: Footprint) -> u64 {
         let number = self.last + 1;
         let touched = match footprint {
@@ -182,7 +181,7 @@ impl Preserve {
         self.keys.len() + keys.sum::<usize>() > KEYS_MAX
     }
 
-    /// Which chunks the units of a table come after.
+    /// The chunks that the units of a table come after.
     fn after(&self, table: &Touched) -> After {
         let used = self.tables.get(&table.root);
         let comparable = used.is_none_or(|used| used.mapping == table.mapping);
@@ -211,7 +210,7 @@ impl Preserve {
 
     fn remember(&mut self, table: &Touched, number: u64) {
         let used = self.tables.entry(table.root).or_insert(Use { mapping: table.mapping, any: 0, whole: 0 });
-        // Keys of the mapping before say nothing to those that follow.
+        // Keys of the previous mapping cannot be compared with later ones.
         if used.mapping != table.mapping || matches!(table.units, Units::Whole | Units::Filtered(_)) {
             used.whole = number;
         }
@@ -237,14 +236,13 @@ impl Preserve {
         }
     }
 
-    /// The next action. Call it until there is none.
+    /// Returns the next action. Call it until there is none.
     pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The head that is being executed, its worker, and whether letting others
-    /// go could help it. What is still executed ahead when its turn comes may
-    /// wait for one behind it as well.
+    /// The head that is being executed, its worker, and whether letting others go could help it. A
+    /// head that is still executed speculatively counts: it too may wait for a chunk behind it.
     #[must_use]
     pub fn head(&self) -> Option<(u64, usize, bool)> {
         let head = self.entries.front()?;
@@ -256,7 +254,7 @@ impl Preserve {
         ))
     }
 
-    /// What could be executed ahead was.
+    /// The speculative part of the chunk was executed.
     pub fn executed(&mut self, number: u64) {
         let entry = self.entry(number);
         match &mut entry.state {
@@ -268,7 +266,7 @@ impl Preserve {
         self.advance();
     }
 
-    /// An execution ahead met something, and was rolled back (rule A1).
+    /// A speculative execution failed and was rolled back (rule A1).
     pub fn voided(&mut self, number: u64) {
         let entry = self.entry(number);
         match &mut entry.state {
@@ -286,8 +284,8 @@ impl Preserve {
         self.advance();
     }
 
-    /// The server has been told to cancel: what it was told later is safe
-    /// from that behind one more answer.
+    /// The cancel request has reached the server. Once the statement has also ended, it cannot hit
+    /// later commands.
     pub fn cancelled(&mut self, number: u64) {
         let entry = self.entry(number);
         match &mut entry.state {
@@ -297,7 +295,7 @@ impl Preserve {
         self.stopped(number);
     }
 
-    /// The chunk of a worker whose statement is to be cancelled, before the server knows.
+    /// The chunk whose statement this worker is to cancel, while the server does not know yet.
     #[cfg(test)]
     pub(crate) fn stopping(&self, worker: usize) -> Option<u64> {
         let stopping = |entry: &&Entry| {
@@ -316,7 +314,7 @@ impl Preserve {
         }
     }
 
-    /// Nothing of it is left on the target.
+    /// The chunk was rolled back, so nothing of it is on the target.
     pub fn rolled_back(&mut self, number: u64) {
         let entry = self.entry(number);
         assert_eq!(entry.state, State::RollingBack);
@@ -326,12 +324,12 @@ impl Preserve {
         self.advance();
     }
 
-    /// The head did not hold, or fell to a deadlock, and was rolled back.
+    /// The head did not hold or fell to a deadlock, and was rolled back.
     pub fn stumbled(&mut self, number: u64) {
         self.stumbled_beside(number, false);
     }
 
-    /// The same; `others` if something was open that is none of the chunks.
+    /// As [`Preserve::stumbled`]; `others` if something other than these chunks was open.
     pub fn stumbled_beside(&mut self, number: u64, others: bool) {
         let others = others || self.head().is_some_and(|(_, _, others)| others);
         let entry = self.entry(number);
@@ -341,15 +339,15 @@ impl Preserve {
         self.advance();
     }
 
-    /// The head waits for a lock and has done so for too long (rule A3).
+    /// The head has waited too long for a lock (rule A3).
     pub fn waits_for_lock(&mut self, number: u64) {
-        // It may have gone on since.
+        // The head may have committed meanwhile.
         if self.entries.front().is_some_and(|head| head.number == number) {
             self.let_go(number);
         }
     }
 
-    /// Its COMMIT was acknowledged, or the barrier is done.
+    /// The COMMIT of the head was acknowledged, or the barrier is done.
     pub fn committed(&mut self, number: u64) {
         let entry = self.entries.pop_front().expect("the head commits");
         assert_eq!(entry.number, number, "out of order");
@@ -366,8 +364,8 @@ impl Preserve {
         &mut self.entries[at]
     }
 
-    /// Rolls back what is open behind the head, and keeps it from being
-    /// executed until the head is committed.
+    /// Rolls back the open chunks behind the head, and keeps them from being executed until the
+    /// head is committed.
     fn let_go(&mut self, head: u64) {
         self.held = head;
         for entry in self.entries.iter_mut().skip(1) {
@@ -402,7 +400,7 @@ impl Preserve {
         let (number, barrier, state) = (head.number, head.barrier, head.state);
         let (action, worker): (fn(u64, usize) -> Action, _) = match state {
             State::Open => {
-                // Early execution pays here.
+                // Speculative execution paid here.
                 self.back_off /= 2;
                 (|number, worker| Action::Finish { number, worker }, head.worker)
             }
@@ -450,7 +448,7 @@ impl Preserve {
     }
 }
 
-/// What is late while `front` is the head; `None` if everything is.
+/// The parts that are late while `front` is the head; `None` if everything is late.
 fn split(after: &[After], front: u64) -> Option<Split> {
     let late = |table: &After| {
         if table.all >= front {

@@ -1,4 +1,4 @@
-//! The schedule where a transaction may commit before earlier ones of which it is independent
+//! The schedule in which a transaction may commit before earlier ones that it does not depend on
 //! (`commit_order = relaxed`).
 //!
 //! ```text
@@ -10,14 +10,15 @@
 //! ```
 //! Rules, which the simulation checks:
 //!
-//! - A chunk is executed when every chunk before it with which it shares a key was acknowledged, as
+//! - A chunk is executed once every earlier chunk that shares a key with it was acknowledged, as
 //!   far as changes show their keys (A2).
-//! - That is a hint: what a chunk met with others before it is void. It was rolled back, and is
-//!   executed again as head, the first chunk that is not committed (A1). Only then does it report.
-//! - An open transaction never waits for a turn. It ends by itself or waits for locks, and the server
-//!   sees cycles of these. So there is nothing to let go (A3).
-//! - A barrier begins as head, and nothing passes it. A large transaction begins as head, so that it
-//!   need not be executed twice. What is independent passes it while it is executed.
+//! - The keys are a hint. A failure of a chunk that ran before its turn is void. The chunk was
+//!   rolled back, and is executed again as head, the first chunk that is not committed (A1). Only
+//!   then does it report.
+//! - An open transaction never waits for a turn. It ends by itself or waits for locks, and the
+//!   server sees cycles of these. So there is nothing to let go (A3).
+//! - A barrier begins as head, and nothing passes it. A large transaction begins as head, so that
+//!   it need not be executed twice. Independent chunks pass it while it is executed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,22 +28,22 @@ use rustc_hash::FxHashMap;
 
 use crate::{Action, Footprint, KEYS_MAX, KeyFilter, Manner, Touched, Units};
 
-/// Chunks in flight, those that wait for others included: so many may be
-/// behind a large transaction before what is independent has to wait too.
+/// Maximum chunks in flight, waiting ones included. When this many are behind a large transaction,
+/// independent chunks have to wait too.
 const WINDOW: usize = 1_024;
-/// Large transactions in flight, of which one is executed. Each has a file, and
-/// a filter in memory.
+/// Maximum large transactions in flight, of which one is executed. Each has a file, and a filter in
+/// memory.
 const LARGE_MAX: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Queued,
-    /// `contested`: another may be the reason if it fails.
+    /// `contested`: if the chunk fails, another chunk may be the reason.
     Running {
         worker: usize,
         contested: bool,
     },
-    /// It was executed, did not hold, and waits to be head.
+    /// The chunk was executed, did not hold, and waits to become head.
     Failed {
         again: bool,
     },
@@ -53,16 +54,16 @@ struct Entry {
     number: u64,
     barrier: bool,
     manner: Manner,
-    /// It waits for a large transaction, or for one that does.
+    /// It waits for a large transaction, directly or through other chunks.
     behind_large: bool,
-    /// Chunks that must be committed before.
+    /// Chunks that must commit first, ascending.
     after: Vec<u64>,
-    /// To forget its keys by.
+    /// What it touches, to forget its keys later.
     touched: Vec<Touched>,
     state: State,
 }
 
-/// What a chunk in flight does to a table.
+/// One chunk's use of a table.
 #[derive(Debug)]
 struct Use {
     number: u64,
@@ -74,14 +75,14 @@ struct Use {
 enum Kind {
     Whole,
     Append,
-    /// They are among the keys of all.
+    /// The keys are in the schedule's common map.
     Keys,
     Filtered(Arc<KeyFilter>),
 }
 
 impl Use {
-    /// Whether what `table` says goes after this, as far as it is not said by
-    /// the keys of all.
+    /// Whether a chunk that touches `table` comes after this one. The common map of keys decides
+    /// about equal keys of one mapping.
     fn precedes(&self, table: &Touched) -> bool {
         match (&self.kind, &table.units) {
             (Kind::Append, Units::Append) => false,
@@ -97,12 +98,12 @@ impl Use {
 /// The schedule of `commit_order = relaxed`; the module explains it.
 #[derive(Debug)]
 pub struct Relaxed {
-    /// In commit order of the source. The first is the head.
+    /// In the source's commit order. The first is the head.
     entries: VecDeque<Entry>,
     /// The number of the last chunk.
     last: u64,
     free: Vec<usize>,
-    /// Which chunk touched a key last. One that did before was committed before.
+    /// The last chunk that touched each key. It waits for earlier ones itself.
     keys: FxHashMap<u64, u64>,
     tables: FxHashMap<Oid, Vec<Use>>,
     actions: VecDeque<Action>,
@@ -138,7 +139,7 @@ impl Relaxed {
         self.entries.is_empty()
     }
 
-    /// Takes in the next chunk in the source's order and returns its number.
+    /// Adds the next chunk in the source's order and returns its number.
     pub fn push(&mut self, footprint: Footprint, manner: Manner) -> u64 {
         let number = self.last + 1;
         let touched = match footprint {
@@ -146,7 +147,7 @@ impl Relaxed {
             _ => Vec::new(),
         };
         let barrier = touched.is_empty();
-        // What begins as head comes after all before it anyway.
+        // A chunk that begins as head comes after all earlier ones anyway.
         let after = match manner {
             Manner::Set if !barrier => self.after(&touched),
             _ => Vec::new(),
@@ -174,7 +175,7 @@ impl Relaxed {
         self.keys.len() + keys.sum::<usize>() > KEYS_MAX
     }
 
-    /// Which chunks it comes after, ascending.
+    /// The chunks that it comes after, ascending.
     fn after(&self, touched: &[Touched]) -> Vec<u64> {
         let mut after: Vec<u64> =
             self.entries.iter().filter(|entry| entry.barrier).map(|entry| entry.number).collect();
@@ -221,18 +222,18 @@ impl Relaxed {
         }
     }
 
-    /// Whether it knows of nothing any more.
+    /// Whether the schedule remembers nothing any more.
     #[cfg(test)]
     pub(crate) fn remembers_nothing(&self) -> bool {
         self.entries.is_empty() && self.keys.is_empty() && self.tables.is_empty()
     }
 
-    /// The next action. Call it until there is none.
+    /// Returns the next action. Call it until there is none.
     pub fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The first in the source's order that is being executed, and its worker.
+    /// The first chunk in the source's order that is being executed, and its worker.
     #[must_use]
     pub fn first_running(&self) -> Option<(u64, usize)> {
         self.entries.iter().find_map(|entry| match entry.state {
@@ -241,13 +242,13 @@ impl Relaxed {
         })
     }
 
-    /// Whether it waits for a large transaction.
+    /// Whether the chunk waits for a large transaction.
     #[must_use]
     pub fn is_behind_large(&self, number: u64) -> bool {
         self.at(number).is_some_and(|at| self.entries[at].behind_large)
     }
 
-    /// Whether it is in flight and not being executed.
+    /// Whether the chunk is in flight and not being executed.
     #[must_use]
     pub fn is_waiting(&self, number: u64) -> bool {
         let state = self.at(number).map(|at| self.entries[at].state);
@@ -258,7 +259,7 @@ impl Relaxed {
         self.entries.binary_search_by_key(&number, |entry| entry.number).ok()
     }
 
-    /// It did not hold, or fell to a deadlock, and was rolled back.
+    /// The chunk did not hold or fell to a deadlock, and was rolled back.
     pub fn stumbled(&mut self, number: u64) {
         let at = self.at(number).expect("it is in flight");
         let State::Running { worker, contested } = self.entries[at].state else {
@@ -271,7 +272,7 @@ impl Relaxed {
         self.advance();
     }
 
-    /// Its COMMIT was acknowledged, or the barrier is done.
+    /// The COMMIT of the chunk was acknowledged, or the barrier is done.
     pub fn committed(&mut self, number: u64) {
         let at = self.at(number).expect("it is in flight");
         let entry = self.entries.remove(at).expect("just found");

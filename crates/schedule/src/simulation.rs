@@ -1,20 +1,18 @@
-//! The schedule against an adversarial target: a world of rows, locks and
-//! sessions in which everything that may be late is late, and what may fail
-//! fails.
+//! Runs the schedule against an adversarial target: rows, locks and sessions, where everything that
+//! may be late is late, and everything that may fail fails.
 //!
-//! One seed is one run, of each commit order. The workload and the target are
-//! here; what must hold is judged from the history alone, by [`checkers`].
-//! `PGSLUICE_SIM_SEED` repeats one run, `PGSLUICE_SIM_SEEDS` says how many
-//! there are.
+//! One seed is one run of each commit order. The workload and the target are here. [`checkers`]
+//! judge from the history alone what must hold. `PGSLUICE_SIM_SEED` repeats one run, and
+//! `PGSLUICE_SIM_SEEDS` sets the number of runs.
 //!
-//! When everything is lost, COMMITs that were on their way have arrived or not,
-//! and commits that were not flushed may be gone, the last ones first. What is
-//! begun with then is what the target's own rows say ([`crate::committed_ranges`]).
+//! When everything is lost, a COMMIT on its way may or may not have arrived. Commits that were not
+//! flushed may be gone, the last ones first. The next start begins with what the target's own rows
+//! say ([`crate::committed_ranges`]).
 //!
-//! The target keeps a lock for each row and each unique value that a
-//! transaction has written, and finds cycles among those who wait, as a server
-//! does. It cannot see who waits for a turn: local sessions that lock a row
-//! and then wait for another make the hang of rule A3.
+//! The target keeps a lock for each row and each unique value that a transaction has written. Like
+//! a server, it finds cycles among the sessions that wait for locks. It cannot see which chunks
+//! wait for their turn. Local sessions that lock one row and then wait for another make the hang of
+//! rule A3.
 
 mod checkers;
 mod source;
@@ -33,7 +31,7 @@ use target::{Done, Local, Lock};
 use crate::{Action, CommittedRanges, Either, Footprint, KeyFilter, Manner, Preserve, Relaxed, Units};
 
 const SEEDS: u64 = 2_000;
-/// No run takes so many steps unless it hangs.
+/// A run that takes more steps hangs.
 const STEPS_MAX: usize = 60_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +40,7 @@ enum Who {
     Local(usize),
 }
 
-/// What a worker was told.
+/// A worker's command.
 #[derive(Debug)]
 struct Job {
     number: u64,
@@ -53,9 +51,9 @@ struct Job {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Speculative,
-    /// Commits at its end; a set that does not fit stumbles.
+    /// Commits at its end. A set that does not fit stumbles.
     Set,
-    /// Commits at its end; whatever fails is tried again.
+    /// Commits at its end. Anything that fails is tried again.
     Exact,
     Rollback,
 }
@@ -73,21 +71,21 @@ enum Report {
 #[derive(Debug, Default)]
 struct Worker {
     job: Option<Job>,
-    /// Its transaction: the rows that it wrote.
+    /// The rows that its open transaction wrote.
     writes: BTreeMap<Key, Option<Row>>,
     open: bool,
     waits_for: Option<Lock>,
-    /// A cancel that the server has not seen.
+    /// A cancel is on its way to the server.
     cancel: bool,
     reports: VecDeque<(u64, Report)>,
 }
 
-/// What the target's WAL has, in its order.
+/// The records of the target's WAL, in order.
 #[derive(Debug)]
 enum Record {
-    /// A chunk's writes, and the range that it holds.
+    /// A chunk's writes, and its range.
     Commit { chunk: u64, writes: BTreeMap<Key, Option<Row>>, range: (Lsn, Lsn) },
-    /// Ranges were made fewer.
+    /// The rows of ranges were folded.
     Folded(CommittedRanges),
 }
 
@@ -102,26 +100,26 @@ struct World {
     rows: Rows,
     /// The chunks that are committed on the target.
     held: BTreeSet<u64>,
-    /// What its rows say of that. Chunk n commits at position n - 1, and ends at n.
+    /// What the target's rows say about that. Chunk n commits at position n - 1, and ends at n.
     prefix: Lsn,
     ranges: Vec<(Lsn, Lsn)>,
     wal: Vec<Record>,
-    /// How many records a crash leaves.
+    /// Number of WAL records that survive a crash.
     flushed: usize,
-    /// What the rows said when all began anew.
+    /// What the rows said at the last start.
     done: CommittedRanges,
-    /// The last chunk that was passed, handed over or not, and the last that was.
+    /// The last chunk that was passed, handed over or not, and the last that was handed over.
     passed: u64,
     handed: u64,
-    /// Where the range of a chunk begins.
+    /// Where the range of each chunk begins.
     since: BTreeMap<u64, u64>,
-    /// The schedule's numbers, from 1 on; it numbers anew after a loss.
+    /// The chunk of each number of the schedule, from 1 on; numbering starts anew after a loss.
     numbers: Vec<u64>,
     late: BTreeMap<u64, Vec<Op>>,
     history: Vec<Event>,
     /// How many of ten thousand statements fail.
     failures: u32,
-    /// After how many of ten thousand steps everything is lost.
+    /// In how many of ten thousand steps everything is lost.
     losses: u32,
     watches_locks: bool,
 }
@@ -129,7 +127,7 @@ struct World {
 impl World {
     fn new(seed: u64, relaxed: bool) -> World {
         let mut random = StdRng::seed_from_u64(seed);
-        // Only where locks are kept until their turn keys may be missing that are the row's own.
+        // A row's own keys may be missing only where locks are kept until the turn.
         let blind = random.random_bool(0.5) && !relaxed;
         let chunks = random.random_range(5..40);
         let source = Source::write(&mut random, chunks, blind);
@@ -165,7 +163,7 @@ impl World {
         self.random.random_range(0..10_000) < of_ten_thousand
     }
 
-    /// Runs until all is committed; false if that does not come.
+    /// Runs until all chunks are committed; returns false if that never happens.
     fn run(&mut self) -> bool {
         for _ in 0..STEPS_MAX {
             if self.held.len() == self.source.chunks.len() && self.schedule.is_empty() {
@@ -213,7 +211,7 @@ impl World {
         }
     }
 
-    /// One in eight is large, the same each time.
+    /// One chunk in eight is large, always the same ones.
     fn manner(&self, chunk: u64) -> Manner {
         if self.relaxed && chunk % 8 == 3 { Manner::Large } else { Manner::Set }
     }
@@ -230,8 +228,7 @@ impl World {
         CommittedRanges::new(self.prefix, self.ranges.clone())
     }
 
-    /// What is confirmed to the source is flushed; sometimes the rows that say
-    /// how far are made fewer.
+    /// Flushes what may be confirmed to the source; sometimes folds the rows of ranges.
     fn flush(&mut self) {
         let reached = self.reached();
         if self.random.random_bool(0.3) {
@@ -265,7 +262,7 @@ impl World {
                 (number, worker, Kind::Exact)
             }
             Action::Whole { number, worker } => (number, worker, Kind::Set),
-            // What comes after may be under way.
+            // Later chunks may be under way.
             Action::Replay { number, worker, .. } if self.relaxed => (number, worker, Kind::Exact),
             Action::Replay { number, worker, .. } | Action::Alone { number, worker } => {
                 let others =
@@ -290,13 +287,13 @@ impl World {
         worker.job = Some(Job { number, ops: ops.into(), kind });
     }
 
-    /// One step of one worker.
+    /// Runs one step of one worker.
     fn work(&mut self) {
         let at = self.random.random_range(0..self.workers.len());
         let failures = self.failures;
         if self.workers[at].cancel && self.chance(3_000) {
             self.workers[at].cancel = false;
-            // It hits whatever runs.
+            // The cancel hits whatever runs.
             if let Some(job) = &self.workers[at].job {
                 self.history.push(Event::Cancelled(matches!(job.kind, Kind::Speculative | Kind::Rollback)));
                 if job.kind == Kind::Speculative {
@@ -321,7 +318,7 @@ impl World {
         let report = match kind {
             Kind::Speculative => Report::Executed,
             Kind::Rollback => {
-                // The signal was sent before: it arrives before this is answered.
+                // The cancel was sent earlier, so it arrives before this is answered.
                 self.workers[at].cancel = false;
                 self.end(at, false);
                 Report::RolledBack
@@ -359,7 +356,7 @@ impl World {
         }
     }
 
-    /// The target comes back with the WAL that it has left.
+    /// The target restarts from the WAL that survived.
     fn recover(&mut self) {
         (self.rows, self.held) = (self.source.states[0].clone(), BTreeSet::new());
         (self.prefix, self.ranges) = (Lsn::INVALID, Vec::new());
@@ -377,8 +374,8 @@ impl World {
         self.release(Who::Worker(at));
     }
 
-    /// A statement failed: rolled back, and said so, but for exact replay,
-    /// which begins anew.
+    /// A statement failed: the transaction is rolled back and reported. Exact replay begins anew
+    /// instead.
     fn fail(&mut self, at: usize) {
         self.end(at, false);
         let Some(job) = self.workers[at].job.take() else { return };
@@ -394,11 +391,11 @@ impl World {
         self.workers[at].reports.push_back((job.number, report));
     }
 
-    /// What an answer brings, in the order of each worker.
+    /// Delivers an answer, in each worker's order.
     fn deliver(&mut self) {
         let at = self.random.random_range(0..self.workers.len());
         let Some(&(number, report)) = self.workers[at].reports.front() else {
-            // The cancel's own answer comes by another way; the signal may come later.
+            // The answer to the cancel takes another way; the signal may come later.
             return self.deliver_cancelled(at);
         };
         self.workers[at].reports.pop_front();
@@ -426,7 +423,7 @@ impl World {
         }
     }
 
-    /// The head waits: said now, or later.
+    /// Reports that the head waits, sooner or later.
     fn watch_locks(&mut self) {
         if let Some((number, worker, true)) = self.schedule.head()
             && self.watches_locks
@@ -436,8 +433,8 @@ impl World {
         }
     }
 
-    /// Every connection is lost; COMMITs on their way may have arrived, and
-    /// what was not flushed may be gone.
+    /// Loses every connection. COMMITs on their way may have arrived, and commits that were not
+    /// flushed may be gone.
     fn lose_everything(&mut self) {
         for at in 0..self.workers.len() {
             let job = self.workers[at].job.as_ref();
@@ -459,7 +456,7 @@ impl World {
             self.recover();
         }
         self.schedule = schedule(self.workers.len(), self.relaxed);
-        // Who begins flushes what it reads.
+        // A process that starts flushes what it reads.
         self.flushed = self.wal.len();
         self.done = self.reached();
         (self.passed, self.handed) = (self.done.prefix.as_u64(), self.done.prefix.as_u64());
@@ -474,7 +471,7 @@ fn schedule(workers: usize, relaxed: bool) -> Either {
     if relaxed { Either::Relaxed(Relaxed::new(workers)) } else { Either::Preserve(Preserve::new(workers)) }
 }
 
-/// As a large transaction shows its keys.
+/// Shows keys as a large transaction does.
 fn filtered(footprint: Footprint) -> Footprint {
     let Footprint::Tables(mut touched) = footprint else { return footprint };
     let mut filter = KeyFilter::default();
@@ -516,7 +513,7 @@ fn p1_whatever_the_target_does_relaxed_chunks_commit_once_whole_and_behind_what_
     simulate(true, &["Overtook", "Alone", "Lost"]);
 }
 
-/// `rare`: what never happened was not tested.
+/// `rare` names events that must have happened, or they were not tested.
 fn simulate(relaxed: bool, rare: &[&str]) {
     let seeds = match environment("PGSLUICE_SIM_SEED") {
         Some(seed) => seed..seed + 1,
@@ -539,7 +536,7 @@ fn simulate(relaxed: bool, rare: &[&str]) {
     assert!(seeds.end - seeds.start < 1_000 || rare.iter().all(|(_, times)| *times > 100), "{rare:?}");
 }
 
-/// Rule A3: nobody but the schedule can end that wait.
+/// Rule A3: only the schedule can end that wait.
 #[test]
 fn a3_without_letting_go_some_run_hangs() {
     let hangs = (0..200).any(|seed| {

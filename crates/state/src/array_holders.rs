@@ -1,9 +1,9 @@
 //! Makes the types on the target that hold one array each.
 //!
-//! A set's parameters are an array for each column, and there is no array of arrays. A type of
-//! schema `pgsluice` with one column, `value`, stands between. One type serves every table. The types
-//! that are needed are made before the stream begins, or a table joins it, and go with the schema.
-//! How values are put into them is the plan's business.
+//! The parameters of a set are one array for each column, and PostgreSQL has no array of arrays. So
+//! a type of schema `pgsluice` with one column, `value`, wraps each inner array. One type serves
+//! every table. The types that are needed are made before the stream begins or before a table joins
+//! it, and they go with the schema. The plan puts the values into them.
 
 use base::{Oid, quote_ident};
 
@@ -11,7 +11,8 @@ use crate::error::Error;
 use crate::schema::STATE_SCHEMA;
 use crate::state::State;
 
-/// $1 array types: what their holders are called, and the arrays as SQL, of those that have none.
+/// $1 array types. Returns, for those without a holder, the holder's name and the array type as
+/// SQL.
 const MISSING: &str = "
 SELECT 'array_of_' || e.typname, pg_catalog.format('%I.%I[]', n.nspname, e.typname)
   FROM pg_catalog.pg_type a
@@ -22,10 +23,10 @@ SELECT 'array_of_' || e.typname, pg_catalog.format('%I.%I[]', n.nspname, e.typna
                     WHERE s.nspname = 'pgsluice' AND h.typname = 'array_of_' || e.typname)";
 
 impl State {
-    /// Makes the types that hold values of the built-in array types `arrays`, where they are missing.
+    /// Makes the missing types that hold values of the built-in array types `arrays`.
     ///
     /// # Errors
-    /// As every statement's: the role may have no right to create anything in the schema.
+    /// A statement failed: the role may have no right to create in the schema.
     pub async fn make_holders(&self, arrays: &[Oid]) -> Result<(), Error> {
         let arrays: Vec<u32> = arrays.iter().map(|oid| oid.0).collect();
         let session = self.session();
@@ -33,7 +34,7 @@ impl State {
         if arrays.is_empty() || session.query(MISSING, &[&arrays]).await.map_err(lost)?.is_empty() {
             return Ok(());
         }
-        // As the schema's tables: another process may be making the same, and is waited for.
+        // As for the schema's tables: wait for another process that may be making the same types.
         let begin = "BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice'))";
         session.batch_execute(begin).await.map_err(lost)?;
         let made = async {
@@ -48,7 +49,7 @@ impl State {
         };
         let made = made.await;
         if made.is_err() {
-            // What went wrong is told by the first error.
+            // The first error says what went wrong.
             let _ = session.batch_execute("ROLLBACK").await;
         }
         made.map_err(lost)

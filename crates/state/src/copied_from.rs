@@ -1,21 +1,21 @@
 //! Which relation of the source each table was copied from.
 //!
-//! Tables are found by name on the target, but on the source a name may pass
-//! to another relation: DROP and CREATE, a rename over it, a swap. Rows of the
-//! one must not be applied to a copy of the other, so a table is its name and
-//! the OID that it was copied from, which the stream's relation messages carry.
+//! The target finds tables by name. On the source, a name may pass to another relation: DROP and
+//! CREATE, a rename over it, a swap. Rows of one relation must not be applied to a copy of another.
+//! So a table is identified by its name and the OID that it was copied from, which the stream's
+//! relation messages carry.
 //!
 //! | name in the stream | OID in the stream | the change |
 //! | --- | --- | --- |
 //! | the table's | the table's | is the table's |
-//! | the table's | another | nobody's: the name was taken |
-//! | another | the table's | nobody's: the table has moved |
+//! | the table's | another | no table's: the name was taken |
+//! | another | the table's | no table's: the table has moved |
 //! | another | another | another table's |
 //!
-//! Where a change is nobody's, the table is left out before it is passed over,
-//! and the target says so durably: when the name comes back, what was passed
-//! over is missing all the same. A change that the copy's snapshot had seen
-//! says nothing: the parting lies before the copy.
+//! Where a change is no table's, the table is left out before the change is passed over, and the
+//! target records that durably. When the name comes back, the passed change is still missing. A
+//! change that the copy's snapshot saw proves nothing, because the parting then came before the
+//! copy.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,7 +25,7 @@ use rustc_hash::FxHashMap;
 
 use crate::since::TableKey;
 
-/// Tables and the relations of the source that they were copied from.
+/// Tables and the source relations that they were copied from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CopiedFrom {
     oids: HashMap<TableKey, Oid>,
@@ -33,14 +33,14 @@ pub struct CopiedFrom {
 }
 
 impl CopiedFrom {
-    /// `table` was copied from `oid`.
+    /// Notes that `table` was copied from `oid`.
     pub fn insert(&mut self, table: TableKey, oid: Oid) {
         self.remove(&table);
         self.keys.insert(oid, table.clone());
         self.oids.insert(table, oid);
     }
 
-    /// What `table` was copied from, if that is known.
+    /// The relation that `table` was copied from, if it is known.
     #[must_use]
     pub fn oid(&self, table: &TableKey) -> Option<Oid> {
         self.oids.get(table).copied()
@@ -52,7 +52,7 @@ impl CopiedFrom {
         self.keys.get(&oid)
     }
 
-    /// Nothing is known of `table` any more; what was.
+    /// Forgets `table`; returns its relation, if it was known.
     pub fn remove(&mut self, table: &TableKey) -> Option<Oid> {
         let oid = self.oids.remove(table)?;
         if self.keys.get(&oid) == Some(table) {
@@ -62,28 +62,28 @@ impl CopiedFrom {
     }
 }
 
-/// How a table's name and the relation that it was copied from have parted.
+/// How a table's name and its source relation have parted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parting {
-    /// Another relation has its name.
+    /// Another relation has the table's name.
     Taken {
-        /// What was copied.
+        /// The relation that was copied.
         was: Oid,
-        /// What has the name.
+        /// The relation that has the name.
         now: Oid,
-        /// What was copied has this name now, if it is published.
+        /// The present name of the copied relation, if it is published.
         moved_to: Option<TableKey>,
     },
-    /// It has another name, and none has its own.
+    /// The relation has another name, and no relation has the table's name.
     Moved {
-        /// What was copied.
+        /// The relation that was copied.
         was: Oid,
-        /// Its name.
+        /// Its present name.
         to: TableKey,
     },
-    /// It does not exist any more.
+    /// The relation does not exist any more.
     Dropped {
-        /// What was copied.
+        /// The relation that was copied.
         was: Oid,
     },
 }

@@ -1,7 +1,7 @@
 //! Tables that are to be copied again, and the permission to do so.
 //!
-//! A table that does not take part any more keeps its row: `finished` is false, and `begun` says that the rows on the target
-//! may be removed when it is copied, as rows of an unfinished attempt may.
+//! A table that takes part no longer keeps its row, with `finished` false. `begun` says that the
+//! next copy may remove the table's rows from the target, as it may after an unfinished attempt.
 
 use base::Lsn;
 use tokio_postgres::types::PgLsn;
@@ -11,11 +11,12 @@ use crate::since::TableKey;
 use crate::state::State;
 
 impl State {
-    /// These tables, given as schema and name, take part no longer until they have been copied again. With `empties` the copy
-    /// removes what the target holds of them. Those that do not take part stay as they are.
+    /// Stops these tables, given as schema and name, from taking part until they are copied again.
+    /// With `empties` the copy removes the rows that the target has of them. Tables that do not
+    /// take part stay as they are.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn copy_again(&self, tables: &[TableKey], empties: bool) -> Result<(), Error> {
         self.keep_snapshots().await?;
         let (schemas, names): (Vec<&str>, Vec<&str>) =
@@ -28,10 +29,11 @@ impl State {
         self.execute(sql, &[&schemas, &names, &empties]).await.map(drop)
     }
 
-    /// This table, which does not take part yet, has lost changes: it may join only by a copy that empties it.
+    /// Records that this table, which does not take part yet, has lost changes. It may join only by
+    /// a copy that empties it.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn must_be_copied(&self, table: &TableKey) -> Result<(), Error> {
         let sql = "INSERT INTO pgsluice.copied_table (subscription, schema_name, table_name, begun) \
                    VALUES ($1, $2, $3, true) ON CONFLICT (subscription, schema_name, table_name) DO UPDATE \
@@ -39,11 +41,11 @@ impl State {
         self.execute(sql, &[&table.0, &table.1]).await.map(drop)
     }
 
-    /// The catalogs that were looked at at `look` cannot be followed any further, and tables would have to be copied again to
-    /// go on: somebody must allow it.
+    /// Asks for permission: the catalogs read at `look` cannot be followed any further, and to
+    /// continue, tables would have to be copied again.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn ask_for_relook(&self, look: Lsn) -> Result<(), Error> {
         self.make_columns("subscription", &["lost_lsn pg_catalog.pg_lsn", "relook_lsn pg_catalog.pg_lsn"])
             .await?;
@@ -51,10 +53,10 @@ impl State {
         self.execute(sql, &[&PgLsn::from(look.as_u64())]).await.map(drop)
     }
 
-    /// Whether somebody has allowed it since, for that look and no other.
+    /// Whether that permission was given since, for this look and no other.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn is_relook_allowed(&self, look: Lsn) -> Result<bool, Error> {
         let sql = "SELECT coalesce((pg_catalog.to_jsonb(s) ->> 'relook_lsn')::pg_lsn = $2, false) \
                      FROM pgsluice.subscription s WHERE name = $1";
@@ -62,10 +64,11 @@ impl State {
         Ok(row.map_err(|error| self.damaged(error))?.get(0))
     }
 
-    /// Nothing is asked for any more: there are other catalogs. Only behind [`State::is_relook_allowed`], if it was.
+    /// Withdraws the request, because the catalogs were read anew. If permission was requested,
+    /// call it only after [`State::is_relook_allowed`].
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn has_relooked(&self) -> Result<(), Error> {
         let sql = "UPDATE pgsluice.subscription SET lost_lsn = NULL, relook_lsn = NULL WHERE name = $1";
         self.execute(sql, &[]).await.map(drop)

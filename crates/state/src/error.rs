@@ -4,27 +4,27 @@ use std::fmt;
 
 use crate::schema::STATE_SCHEMA;
 
-/// What went wrong with the state on the target.
+/// A failure to read or write the state on the target.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// A query failed, or the connection.
+    /// A query or the connection failed.
     Client(client::Error),
     /// The same subscription runs elsewhere.
     InUse { name: String, holder: String },
-    /// A session that is not ours has the origin.
+    /// A session that is not ours holds the origin.
     Held {
         origin: String,
         name: String,
         pid: i32,
-        /// The session's own words for itself; may be empty.
+        /// The session's description of itself; may be empty.
         who: String,
     },
     /// Our tables are not as we made them.
     Damaged(client::Error),
-    /// An origin of our name, without our row.
+    /// An origin has our name, but our row is missing.
     OriginTaken { origin: String, name: String },
     /// The origin does not exist any more.
     OriginGone { origin: String, name: String },
@@ -35,10 +35,10 @@ impl Error {
         &self.0
     }
 
-    /// The error of the query or the connection, if it is nothing else.
+    /// Returns the error of the query or the connection, if this error is nothing more.
     ///
     /// # Errors
-    /// This error, where it says more than that.
+    /// This error, if it says more than that.
     pub fn into_client(self) -> Result<client::Error, Error> {
         match *self.0 {
             Kind::Client(error) => Ok(error),
@@ -46,13 +46,13 @@ impl Error {
         }
     }
 
-    /// Another process applies the same subscription.
+    /// Whether another process applies the same subscription.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(&*self.0, Kind::InUse { .. })
     }
 
-    /// Trying again cannot help: the state or the origin is another one than ours, or in use.
+    /// Whether trying again cannot help: the state or the origin is not ours, or is in use.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         match &*self.0 {
@@ -69,7 +69,7 @@ impl Error {
         }
     }
 
-    /// The role lacks a right on the target (`insufficient_privilege`).
+    /// Whether the role lacks a right on the target (`insufficient_privilege`).
     #[must_use]
     pub fn is_missing_right(&self) -> bool {
         self.sqlstate() == Some("42501")

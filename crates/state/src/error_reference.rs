@@ -9,10 +9,10 @@ use crate::error::Kind;
 const STATE: HeldBy = ("pgsluice scenarios", "state_on_the_target_that_is_damaged_or_not_ours_is_refused");
 
 base::error_reference! {
-    /// Every way in which the state on the target cannot be used.
+    /// Lists every reason for which the state on the target cannot be used.
     #[must_use]
     pub fn error_reference() -> Error where error is error.kind() => Kind;
-    // Told where connections are.
+    // Documented with connections.
     Kind::Client(_) => nothing_of_its_own(),
     Kind::InUse { .. } => entry(
         Doing::Starting,

@@ -1,11 +1,11 @@
-//! From applied to flushed: what may be confirmed to the source.
+//! From applied to flushed: which position may be confirmed to the source.
 //!
-//! A commit with `synchronous_commit = off` is visible before it is durable.
-//! At intervals, or when the source asks, the stored progress is read with a
-//! flush (rule P3). What lies behind it, up to where the applier has
-//! caught up, was for nobody here: before that is confirmed it is stored
-//! durably, so that a target restored from a backup can be told from one that
-//! has seen it (P4).
+//! A commit with `synchronous_commit = off` is visible before it is durable. At intervals, or when
+//! the source asks, the flusher reads the stored progress with a flush (rule P3).
+//!
+//! Behind that progress, up to where the applier has caught up, the stream had nothing for this
+//! target. Before the flusher confirms such an idle position, it stores it durably. So a target
+//! restored from a backup can be told from one that has seen the position (P4).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,24 +17,24 @@ use tokio::time::Instant;
 use crate::error::Error;
 use crate::state::State;
 
-/// How often the positions are looked at; looking costs nothing.
+/// Interval between checks of the positions, which cost nothing.
 const POLL: Duration = Duration::from_millis(50);
-/// Between two flushes nobody asked for: the WAL writer's own pace is 200 ms,
-/// and the source keeps WAL only that much longer.
+/// Interval between flushes that the source did not ask for. The WAL writer's own pace is 200 ms,
+/// and the source keeps WAL only this much longer.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
-/// Between two writes of an idle position nobody asked for: soon after the
-/// last commit, then ever more slowly up to the default of
-/// `wal_receiver_status_interval`. Each write makes WAL on the target; where
-/// that is a source in turn, quick ones would keep both ends busy for ever.
+/// Interval between writes of an idle position that the source did not ask for. It is short after
+/// the last commit, then grows up to the default of `wal_receiver_status_interval`. Each write
+/// makes WAL on the target. If the target is itself a source, quick writes would keep both ends
+/// busy without end.
 const IDLE_INTERVAL_FIRST: Duration = Duration::from_millis(250);
 const IDLE_INTERVAL_MAX: Duration = Duration::from_secs(10);
-/// Between two removals of rows of progress that newer ones have replaced:
-/// one for each target transaction, so some ten thousand at most.
+/// Interval between removals of old rows of progress. Each target transaction adds a row, so there
+/// are some ten thousand at most.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(5);
-/// Rows of ranges that are folded before: they are read with every flush.
+/// More rows of ranges than this are folded sooner, because every flush reads them.
 const RANGES_MAX: usize = 1_000;
 
-/// Flushes and confirms until it is dropped or fails.
+/// Flushes and confirms until this future is dropped or fails.
 ///
 /// # Errors
 /// The control session failed.
@@ -67,18 +67,18 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
             reached = state.flushed_progress().await?;
             progress.advance_flushed(reached.prefix);
             if reached.prefix != origin {
-                // Commits are coming: an idle position would be passed soon.
+                // Commits are coming, so an idle position would soon be passed.
                 origin = reached.prefix;
                 idle_interval = IDLE_INTERVAL_FIRST;
                 idle_at = Instant::now();
             }
             flushed_at = Instant::now();
         }
-        // Whichever way it was flushed: the row of `origin` is durable. Where there are ranges, the rows
-        // below may be the only ones that say where the first of them begins.
+        // The row of `origin` is durable, whichever way it was flushed. With ranges, only the rows
+        // below may say where the first range begins.
         let due = pruned_at.elapsed() >= PRUNE_INTERVAL;
         if due && state.is_relaxed() {
-            // Behind a transaction that takes its time ranges come, and nothing else is to be told.
+            // Behind a slow transaction ranges pile up, and nothing else triggers a look.
             reached = state.flushed_progress().await?;
             progress.advance_flushed(reached.prefix);
             origin = reached.prefix;
@@ -89,20 +89,20 @@ pub async fn flush_continuously(state: &State, progress: &Arc<Progress>) -> Resu
             } else if reached.rows > reached.beyond.len() || pruned != origin {
                 state.fold_ranges(&reached).await?;
             }
-            // They are read again before they are folded again.
+            // The ranges are read again before they are folded again.
             reached = CommittedRanges { prefix: origin, ..CommittedRanges::default() };
             (pruned, pruned_at) = (origin, Instant::now());
         }
     }
 }
 
-/// Flushes and confirms all that is applied; returns how far the target is.
+/// Flushes and confirms everything that is applied; returns how far the target is.
 ///
 /// # Errors
 /// The control session failed.
 pub async fn flush_now(state: &State, progress: &Progress) -> Result<CommittedRanges, Error> {
-    // Read before the origin: every commit up to here is then in what the
-    // origin says, and what it does not say held nothing for us.
+    // Read before the origin. So the origin covers every commit up to here, and beyond it the
+    // stream had nothing for this target.
     let applied = progress.snapshot().applied;
     let reached = state.flushed_progress().await?;
     progress.advance_flushed(reached.prefix);

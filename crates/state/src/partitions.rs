@@ -1,8 +1,8 @@
-//! What is known of the partitions of tables that are published as their root.
+//! The known partitions of tables that are published as their root.
 //!
-//! One row for each partition that was seen at the last look, kept on the
-//! target so that a change made while nobody looked is told at the next start.
-//! A partition that is gone keeps its row until both ends agree.
+//! There is one row for each partition seen at the last look. The rows are kept on the target, so
+//! that the next start notices a change made while no process ran. A partition that is gone keeps
+//! its row until both ends agree.
 
 use tokio_postgres::types::ToSql;
 
@@ -10,17 +10,17 @@ use crate::error::Error;
 use crate::schema::STATE_SCHEMA_SQL;
 use crate::state::State;
 
-/// Where it is missing, the state is an older version's.
+/// Without this table, an older version made the state.
 const IS_THERE: &str = "SELECT pg_catalog.to_regclass('pgsluice.partition') IS NOT NULL";
 
-/// Why the ends may differ in a partition's rows.
+/// Why the two ends may have different rows of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suspicion {
-    /// It came, perhaps with rows.
+    /// The partition came, perhaps with rows.
     Gained,
-    /// It went, and the target may have its rows.
+    /// The partition went, and the target may have its rows.
     Lost,
-    /// Its files are others, perhaps after TRUNCATE.
+    /// The partition's file changed, perhaps by TRUNCATE.
     Emptied,
 }
 
@@ -38,23 +38,23 @@ impl Suspicion {
     }
 }
 
-/// A partition as it was seen.
+/// A partition as the last look saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionRow {
-    /// The root's id on the source.
+    /// OID of the root on the source.
     pub root_oid: u32,
-    /// The root, by schema and name.
+    /// Schema and name of the root.
     pub root: (String, String),
-    /// The partition's id on the source.
+    /// OID of the partition on the source.
     pub oid: u32,
-    /// The partition, by schema and name.
+    /// Schema and name of the partition.
     pub partition: (String, String),
-    /// Its file on the source, which TRUNCATE replaces.
+    /// Its relfilenode on the source, which TRUNCATE replaces.
     pub filenode: u32,
-    /// SQL over the root's columns that holds for its rows; names in it are
+    /// SQL condition on the root's columns that holds for the partition's rows. Its names are
     /// qualified.
     pub bounds: String,
-    /// Both ends are to be compared.
+    /// `Some` if both ends must be compared.
     pub suspicion: Option<Suspicion>,
 }
 
@@ -62,7 +62,7 @@ impl State {
     /// The partitions of the last look.
     ///
     /// # Errors
-    /// As every query's; also where the table is missing and may not be made.
+    /// The query failed, or the table is missing and may not be made.
     pub async fn partitions(&self) -> Result<Vec<PartitionRow>, Error> {
         if !self.one(IS_THERE).await?.get::<_, bool>(0) {
             self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
@@ -83,11 +83,10 @@ impl State {
         Ok(rows.iter().map(row).collect())
     }
 
-    /// Stores `seen` and forgets `gone`, given by root and partition; all of it
-    /// or nothing.
+    /// Stores `seen` and deletes `gone`, each given by root and partition, in one transaction.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn store_partitions(&self, seen: &[&PartitionRow], gone: &[(u32, u32)]) -> Result<(), Error> {
         let texts = |of: fn(&PartitionRow) -> &str| seen.iter().map(|row| of(row)).collect::<Vec<&str>>();
         let ids = |of: fn(&PartitionRow) -> u32| seen.iter().map(|row| of(row)).collect::<Vec<u32>>();

@@ -3,8 +3,8 @@
 /// The schema that holds our state; never copied, never applied.
 pub const STATE_SCHEMA: &str = "pgsluice";
 
-/// Makes the schema and its tables where they are missing. IF NOT EXISTS fails where two do it at the same time, so one
-/// waits for the other.
+/// Makes the schema and its tables where they are missing. IF NOT EXISTS fails where two sessions
+/// do it at the same time, so one waits for the other.
 pub const STATE_SCHEMA_SQL: &str = "
 SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice'));
 CREATE SCHEMA IF NOT EXISTS pgsluice;

@@ -8,35 +8,38 @@ use base::{Lsn, PgSnapshot, Xid};
 /// A table, by its unquoted schema and name.
 pub type TableKey = (String, String);
 
-/// The tables that take part: schema and name, and since when.
+/// The tables that take part, each with the transactions that its copy lacks.
 pub type JoinedTables = HashMap<TableKey, Since>;
 
-/// Which transactions of the stream are not in the copy of a table yet (rules C1 and C2).
+/// Which transactions of the stream the copy of a table lacks (rules C1 and C2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Since {
-    /// None that committed here or later is.
+    /// The copy lacks every transaction that committed at this position or later.
     pub lsn: Lsn,
-    /// What the copy's snapshot sees of those that committed before; without it, all of them.
+    /// Of earlier transactions, the copy lacks those that this snapshot does not see; without a
+    /// snapshot it lacks none.
     pub snapshot: Option<Arc<PgSnapshot>>,
 }
 
 impl From<Lsn> for Since {
-    /// The snapshot of a logical slot sees exactly what committed before.
+    /// The snapshot of a logical slot sees exactly the transactions that committed before its
+    /// position.
     fn from(lsn: Lsn) -> Since {
         Since { lsn, snapshot: None }
     }
 }
 
 impl Since {
-    /// What is set for it in the table's row of `pgsluice.copied_table`. There is a column for the snapshot where
-    /// [`crate::State::keep_snapshots`] was called.
+    /// The assignments for it in the table's row of `pgsluice.copied_table`. The column for the
+    /// snapshot exists once [`crate::State::keep_snapshots`] was called.
     #[must_use]
     pub fn columns(&self) -> String {
         let seen = self.snapshot.as_ref().map(|snapshot| format!(", snapshot = '{snapshot}'"));
         format!("consistent_point = '{}'{}", self.lsn, seen.unwrap_or_default())
     }
 
-    /// Whether the stream applies to the table what the transaction changed that committed at `final_lsn`.
+    /// Whether the stream applies to the table the changes of the transaction that committed at
+    /// `final_lsn`.
     #[must_use]
     pub fn includes(&self, final_lsn: Lsn, xid: Xid) -> bool {
         // `>=`: a commit at the consistent point starts there.

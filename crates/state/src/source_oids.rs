@@ -1,5 +1,5 @@
-//! What the target remembers of the relations that tables were copied from:
-//! see [`crate::copied_from`].
+//! The target's record of the source relations that tables were copied from: see
+//! [`crate::copied_from`].
 
 use base::Oid;
 
@@ -8,25 +8,25 @@ use crate::error::Error;
 use crate::since::TableKey;
 use crate::state::State;
 
-/// $1 subscription, $2 schema, $3 name, $4 why. Its rows are not what the source has, and not rows of an attempt of ours
-/// that may be removed unasked.
+/// $1 subscription, $2 schema, $3 name, $4 reason. The table's rows are not the source's any more.
+/// They are not left from an attempt of ours either, so they may not be removed without permission.
 pub const LEAVE_OUT: &str = "\
 UPDATE pgsluice.copied_table SET finished = false, begun = false, replaced = $4
  WHERE subscription = $1 AND schema_name = $2 AND table_name = $3";
 
 impl State {
-    /// Makes room for the source's OIDs, where an older version has made none.
+    /// Adds the columns for the source's OIDs, where an older version made none.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn keep_oids(&self) -> Result<(), Error> {
         self.make_columns("copied_table", &["source_oid pg_catalog.oid", "replaced pg_catalog.text"]).await
     }
 
-    /// Stores what tables were copied from, where nothing was known.
+    /// Stores the relations that tables were copied from, where none was known.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn learn_oids(&self, tables: &[(TableKey, Oid)]) -> Result<(), Error> {
         let (schemas, names, oids) = columns(tables);
         let sql = "UPDATE pgsluice.copied_table t SET source_oid = l.source_oid \
@@ -36,11 +36,11 @@ impl State {
         self.execute(sql, &[&schemas, &names, &oids]).await.map(drop)
     }
 
-    /// These tables, each with its OID on the source, are to take part and do
-    /// not yet. What is known of one already stays, but for the OID.
+    /// Adds tables that are to take part and do not yet, each with its OID on the source. For a
+    /// table that has a row, only the OID changes.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn add_tables(&self, tables: &[(TableKey, Oid)]) -> Result<(), Error> {
         let (schemas, names, oids) = columns(tables);
         let sql = "INSERT INTO pgsluice.copied_table AS c (subscription, schema_name, table_name, source_oid) \
@@ -51,19 +51,18 @@ impl State {
         self.execute(sql, &[&schemas, &names, &oids]).await.map(drop)
     }
 
-    /// Nothing more is applied to `table`, until it is copied again.
+    /// Stops applying to `table` until it is copied again.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn leave_out(&self, table: &TableKey, why: &Parting) -> Result<(), Error> {
         self.execute(LEAVE_OUT, &[&table.0, &table.1, &why.to_string()]).await.map(drop)
     }
 
-    /// `table`, which was left out, is to be copied again, and its rows are
-    /// removed for that.
+    /// Marks `table`, which was left out, to be copied again; its rows are removed for that.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn copy_replaced_again(&self, table: &TableKey) -> Result<(), Error> {
         let sql = "UPDATE pgsluice.copied_table SET begun = true WHERE subscription = $1 AND schema_name = $2 \
                    AND table_name = $3 AND NOT finished AND replaced IS NOT NULL";

@@ -1,24 +1,25 @@
-//! What pgsluice remembers on the target, and who may write it.
+//! What pgsluice remembers on the target, and which process may write it.
 //!
-//! Tables in schema `pgsluice` and one replication origin per apply
-//! worker. What was applied is written by the transactions that apply: to the
-//! origin (rule P1), and from 16 on, where an abort moves the origin too, to
-//! a row of `progress`, which is then the truth. Where transactions commit out
-//! of order each writes a row of `ahead` instead, which says which range of
-//! the stream it holds ([`CommittedRanges`]). The origin also marks those
-//! transactions, gives them the source's commit time, and is the fence below.
-//! The other tables hold which source this is, where a table's copy stands
-//! (rule C1), how far an idle subscription was confirmed (P4), and what
-//! partitions published roots have ([`crate::PartitionRow`]).
+//! The state is tables in schema `pgsluice` and one replication origin for each apply worker.
 //!
-//! Fences, in the order in which they are passed:
-//! 1. A session-level advisory lock named after the subscription: one process
-//!    per subscription and target, wherever it runs. A process that died
-//!    leaves it when its socket closes; until then a bounded wait.
-//! 2. Every origin of the subscription is attached once, those of workers
-//!    that will not run again included, and then those of the sessions that
-//!    will apply. A backend of a dead process may still be committing: it is
-//!    waited for, then terminated (P2). Only then is progress read.
+//! The transactions that apply also write their progress. They write it to the origin (rule P1).
+//! From 16 on, where an abort moves the origin too, they also write a row of `progress`, and the
+//! row is then the truth. Where transactions commit out of order, each writes a row of `ahead`
+//! instead, which names its range of the stream ([`CommittedRanges`]). The origin also marks those
+//! transactions, gives them the source's commit time, and serves as the fence below.
+//!
+//! The other tables hold the identity of the source, the state of each table's copy (rule C1), the
+//! confirmed position of an idle subscription (P4), and the partitions of published roots
+//! ([`crate::PartitionRow`]).
+//!
+//! A process passes these fences in order:
+//! 1. A session-level advisory lock named after the subscription. It admits one process for each
+//!    subscription and target, wherever that runs. The lock of a dead process goes when its socket
+//!    closes; a new process waits for that, with a bound.
+//! 2. Every origin of the subscription is attached once, also those of workers that will not run
+//!    again. Then come the origins of the sessions that will apply. A backend of a dead process may
+//!    still be committing. The new process waits for it, then terminates it (P2). Only then is
+//!    progress read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,31 +37,31 @@ use crate::since::{Since, TableKey};
 /// "pgsl": the first half of our advisory locks' keys.
 const LOCK_CLASS: i32 = 0x7067_736c;
 
-/// How long a backend of a dead process may keep a lock or an origin: its
-/// socket is closed at once, but it may be in the middle of a statement.
+/// How long to wait for a backend of a dead process that holds a lock or an origin. Its socket
+/// closes at once, but it may be in the middle of a statement.
 const FENCE_WAIT: Duration = Duration::from_secs(20);
 /// After this, backends that hold an origin under our name are terminated.
 const FENCE_PATIENCE: Duration = Duration::from_secs(5);
 const FENCE_POLL: Duration = Duration::from_millis(100);
 
-/// The subscription's row.
+/// A subscription's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriptionRow {
     /// Its slot on the source.
     pub slot: String,
     /// The source's system identifier.
     pub source_sysid: String,
-    /// The source's timeline when it was last looked at; 0 if it was a standby.
+    /// The source's timeline at the last look; 0 if the source was a standby.
     pub source_timeline: i64,
     /// Where the slot began; `None` while its creation was not finished.
     pub consistent_point: Option<Lsn>,
-    /// Everything before was confirmed to the source.
+    /// Everything before this position was confirmed to the source.
     pub confirmed_lsn: Option<Lsn>,
     /// False after `disable` or `disable_on_error`.
     pub enabled: bool,
-    /// The transaction to pass over.
+    /// The transaction to skip.
     pub skip_lsn: Option<Lsn>,
-    /// Why it was disabled.
+    /// Why the subscription was disabled.
     pub last_error: Option<String>,
 }
 
@@ -71,45 +72,46 @@ pub struct CopiedTable {
     pub schema: String,
     /// Name on both sides.
     pub table: String,
-    /// What is not in its copy, which was or is being made; see [`Since`].
+    /// The transactions that its copy, finished or not, lacks; see [`Since`].
     pub since: Option<Since>,
-    /// An attempt of ours may have left rows in what was an empty table.
+    /// An attempt of ours may have left rows in a table that was empty.
     pub begun: bool,
-    /// All of it was copied, and it takes part.
+    /// The copy is complete, and the table takes part.
     pub finished: bool,
-    /// The relation of the source that it was copied from; not known where an older version copied it.
+    /// The source relation that it was copied from; unknown where an older version copied it.
     pub source_oid: Option<Oid>,
-    /// Why it was left out: its name and that relation have parted ([`crate::Parting`]).
+    /// Why the table was left out: its name and its source relation have parted
+    /// ([`crate::Parting`]).
     pub replaced: Option<String>,
 }
 
-/// The control session and the subscription it speaks for.
+/// The control session and its subscription.
 pub struct State {
     pub(crate) session: Session,
     pub(crate) name: SubscriptionName,
-    /// There is a table of ranges: an older version made none.
+    /// Whether the table of ranges exists; an older version made none.
     has_ahead: AtomicBool,
-    /// Transactions commit out of order.
+    /// Whether transactions commit out of order.
     relaxed: AtomicBool,
 }
 
-/// A position in a row, if there is one.
+/// The position in a row's column, if it is not NULL.
 fn lsn(row: &tokio_postgres::Row, at: usize) -> Option<Lsn> {
     row.get::<_, Option<PgLsn>>(at).map(|lsn| Lsn::new(lsn.into()))
 }
 
-/// A process id in a server's words, which may be in any language.
+/// The last number in a server's message, which may be in any language: a process id.
 fn last_number(message: &str) -> Option<i32> {
     message.split(|c: char| !c.is_ascii_digit()).rfind(|word| !word.is_empty())?.parse().ok()
 }
 
-/// $1 the subscription. An origin's name ends in the worker's number; a number
-/// behind another number is a subscription of another name's.
+/// $1 the subscription. An origin's name ends in the worker's number. If another number precedes
+/// it, the origin belongs to a subscription of another name.
 const ORIGINS: &str = "SELECT o.roname FROM pg_catalog.pg_replication_origin o \
                         WHERE o.roname ~ ('^pgsluice_' || $1 || '_[0-9]+$')";
 
-/// Whether an error says that the target has no state left for an origin, or no connection, and more of
-/// either is not to be expected.
+/// Whether an error says that the target has no room for another origin or connection, so that
+/// waiting will not help.
 #[must_use]
 pub fn is_without_room(sqlstate: Option<&str>) -> bool {
     matches!(
@@ -118,28 +120,27 @@ pub fn is_without_room(sqlstate: Option<&str>) -> bool {
     )
 }
 
-/// From this target version on a transaction that aborts after it was told its
-/// origin's position moves the origin all the same (seen on 16, 17 and 18, not
-/// on 14 and 15). Whatever ends a backend between the two would lose the
-/// transaction, so there each target transaction also writes a row, and the
-/// rows are the truth. Rows and not one row that is updated: under a long
-/// snapshot on the target the versions of one row would pile up before every
-/// look-up, while the last key of an index is found first.
+/// From this target version on, a transaction moves the origin even if it aborts after it was given
+/// the origin's position (seen on 16, 17 and 18, not on 14 and 15). A backend that ends between the
+/// two would lose the transaction. So there each target transaction also writes a row, and the rows
+/// are the truth.
+///
+/// Each transaction adds a row instead of updating one. Under a long snapshot on the target, the
+/// versions of one row would pile up before every look-up, while the last key of an index is found
+/// first.
 pub const ABORT_MOVES_ORIGIN: u32 = 16;
 
 impl State {
     /// Connects and takes the advisory lock. Makes nothing yet.
     ///
     /// # Errors
-    /// Another process holds the lock ([`Error::is_refused`]), or the
-    /// connection failed.
+    /// Another process holds the lock ([`Error::is_refused`]), or the connection failed.
     pub async fn open(target: &ConnInfo, name: &SubscriptionName) -> Result<State, Error> {
         State::open_again(target, name, None).await
     }
 
-    /// [`State::open`], where `earlier` is the backend of this process's last
-    /// one: a server that has not noticed that its connection is lost would
-    /// keep the lock for it.
+    /// [`State::open`], where `earlier` is the backend of this process's last session. A server
+    /// that has not noticed the lost connection would keep the lock for it.
     ///
     /// # Errors
     /// As [`State::open`]'s.
@@ -148,7 +149,7 @@ impl State {
         name: &SubscriptionName,
         earlier: Option<i32>,
     ) -> Result<State, Error> {
-        // Its own settings, above all that what it stores is durable (P4).
+        // It has settings of its own, above all so that the state it stores is durable (P4).
         let settings = [
             ("search_path", ""),
             ("synchronous_commit", "on"),
@@ -179,8 +180,8 @@ impl State {
         Ok(self.one("SELECT pg_catalog.to_regclass('pgsluice.copied_table') IS NOT NULL").await?.get(0))
     }
 
-    /// What a query of our tables met: where one is not as we made it, only a
-    /// person can help.
+    /// Makes the error of a query on our tables. If a table is not as we made it, only a person can
+    /// repair it.
     pub(crate) fn damaged(&self, error: tokio_postgres::Error) -> Error {
         let error = self.session.error(error);
         match error.sqlstate().map(SqlState::from_code) {
@@ -245,11 +246,11 @@ impl State {
         }
     }
 
-    /// Transactions will commit out of order: makes the table of ranges where
-    /// an older version made the others.
+    /// Prepares for transactions that commit out of order: makes the table of ranges where an older
+    /// version made only the others.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn make_ahead(&self) -> Result<(), Error> {
         self.relaxed.store(true, Ordering::Relaxed);
         self.look_for_ahead().await?;
@@ -274,7 +275,7 @@ impl State {
     /// The subscription's row, if there is one.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn load(&self) -> Result<Option<SubscriptionRow>, Error> {
         if !self.has_schema().await? {
             return Ok(None);
@@ -295,13 +296,13 @@ impl State {
         }))
     }
 
-    /// Remembers that a slot is about to be made, and makes the origin; both
-    /// or neither. Origins belong to the whole cluster, the row to this
-    /// database: an origin that exists without the row is somebody else's.
+    /// Records that a slot is about to be made, and makes the origin, in one transaction. Origins
+    /// belong to the whole cluster, the row to this database. An origin that exists without the row
+    /// belongs to another subscription.
     ///
     /// # Errors
-    /// The origin is in use ([`Error::is_refused`]), the role may not create
-    /// the schema, or as every query's.
+    /// The origin is in use ([`Error::is_refused`]), the role may not create the schema, or a query
+    /// failed.
     pub async fn create(
         &self,
         publications: &[String],
@@ -335,28 +336,28 @@ impl State {
     /// Stores durably that everything before `lsn` may be confirmed (P4).
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn confirm(&self, lsn: Lsn) -> Result<(), Error> {
         let sql = "UPDATE pgsluice.subscription SET confirmed_lsn = $2 WHERE name = $1 \
                    AND (confirmed_lsn IS NULL OR confirmed_lsn < $2)";
         self.execute(sql, &[&PgLsn::from(lsn.as_u64())]).await.map(drop)
     }
 
-    /// The source is on `timeline` now, and what was confirmed past `confirmed`
-    /// is not part of its history.
+    /// Records that the source is on `timeline` now. A position past `confirmed` is not part of its
+    /// history.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn change_timeline(&self, timeline: i64, confirmed: Lsn) -> Result<(), Error> {
         let sql = "UPDATE pgsluice.subscription SET source_timeline = $2, \
                    confirmed_lsn = CASE WHEN confirmed_lsn > $3 THEN $3 ELSE confirmed_lsn END WHERE name = $1";
         self.execute(sql, &[&timeline, &PgLsn::from(confirmed.as_u64())]).await.map(drop)
     }
 
-    /// Stops the subscription until somebody enables it again.
+    /// Stops the subscription until it is enabled again.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn disable(&self, reason: &str) -> Result<(), Error> {
         let sql = "UPDATE pgsluice.subscription SET enabled = false, last_error = $2 WHERE name = $1";
         self.execute(sql, &[&reason]).await.map(drop)
@@ -365,9 +366,9 @@ impl State {
     /// Every table whose copy has begun.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn copied_tables(&self) -> Result<Vec<CopiedTable>, Error> {
-        // An older version made no columns for some of it.
+        // Some columns are missing where an older version made the table.
         let sql = "SELECT schema_name, table_name, consistent_point, begun, finished, \
                           pg_catalog.to_jsonb(t) ->> 'snapshot', \
                           (pg_catalog.to_jsonb(t) ->> 'source_oid')::pg_catalog.oid, \
@@ -390,12 +391,11 @@ impl State {
         rows.map_err(|error| self.damaged(error))?.into_iter().map(table).collect()
     }
 
-    /// The slot exists and begins at `consistent_point`; these tables take
-    /// part, each given as schema and name. Without `copy_data` they join at
-    /// once, as they are.
+    /// Records that the slot exists and begins at `consistent_point`, and that these tables take
+    /// part, each given as schema and name. Without `copy_data` they join at once, as they are.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn begin_at(
         &self,
         consistent_point: Lsn,
@@ -416,21 +416,22 @@ impl State {
             .map(drop)
     }
 
-    /// Makes room for the snapshots of copies, where an older version has made none.
+    /// Adds the column for the snapshots of copies, where an older version made none.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn keep_snapshots(&self) -> Result<(), Error> {
         self.make_columns("copied_table", &["snapshot pg_catalog.pg_snapshot"]).await
     }
 
-    /// Adds those of `columns`, each a name and a type, to a table of pgsluice's schema that an older version made without.
+    /// Adds the missing ones of `columns`, each a name and a type, to a table of schema `pgsluice`
+    /// that an older version made.
     ///
     /// # Errors
-    /// As every query's; also where the table stays locked for three seconds.
+    /// A query failed, also because the table stays locked for three seconds.
     pub(crate) async fn make_columns(&self, table: &str, columns: &[&str]) -> Result<(), Error> {
-        // Not ADD COLUMN IF NOT EXISTS alone: that waits for everybody who reads the table also where there is nothing to do.
-        // Nor a DO block: a target need not have PL/pgSQL.
+        // ADD COLUMN IF NOT EXISTS alone waits for every reader of the table, even where the column
+        // exists. A DO block needs PL/pgSQL, which a target may lack.
         let names: Vec<&str> = columns.iter().filter_map(|column| column.split(' ').next()).collect();
         let sql = "SELECT count(*) FROM pg_catalog.pg_attribute a \
                     WHERE a.attrelid = $1::pg_catalog.text::pg_catalog.regclass AND a.attname = ANY ($2::pg_catalog.text[])";
@@ -440,8 +441,8 @@ impl State {
         }
         let add: Vec<String> =
             columns.iter().map(|column| format!("ADD COLUMN IF NOT EXISTS {column}")).collect();
-        // Sent as one, they are one transaction. Nobody is to wait for long behind this where it has to wait itself, as for the
-        // copy of a large table.
+        // Sent together, they are one transaction. It may have to wait, for example for the copy of
+        // a large table, and others must not wait long behind it.
         let make = format!(
             "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice')), \
                     pg_catalog.set_config('lock_timeout', '3s', true); \
@@ -451,21 +452,21 @@ impl State {
         self.session.batch_execute(&make).await.map_err(|error| self.session.error(error).into())
     }
 
-    /// A table takes part no longer.
+    /// Removes a table, which takes part no longer.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn forget_table(&self, table: &TableKey) -> Result<(), Error> {
         let sql = "DELETE FROM pgsluice.copied_table \
                     WHERE subscription = $1 AND schema_name = $2 AND table_name = $3";
         self.execute(sql, &[&table.0, &table.1]).await.map(drop)
     }
 
-    /// Attaches every origin of the subscription to `wire`, the first one to
-    /// stay, and reads how far they came: the fence of rule P2.
+    /// Attaches every origin of the subscription to `wire`, the first one to stay, and reads how
+    /// far they came: the fence of rule P2.
     ///
     /// # Errors
-    /// An origin could not be had, or may not be used.
+    /// An origin could not be attached, or may not be used.
     pub async fn attach_origin(&self, wire: &mut Wire) -> Result<CommittedRanges, Error> {
         self.look_for_ahead().await?;
         let (first, own) = (self.name.origin(0), [wire.pid()]);
@@ -480,7 +481,8 @@ impl State {
                 Ok(()) => {
                     wire.query("SELECT pg_catalog.pg_replication_origin_session_reset()").await?;
                 }
-                // It has no state: nobody has it, and nothing was committed by it.
+                // Attaching needs room only if the origin has no state in the server. So no session
+                // has it, and nothing was committed by it.
                 Err(error) if is_without_room(error.sqlstate()) => {}
                 Err(error) => return Err(error),
             }
@@ -489,11 +491,11 @@ impl State {
         self.flushed_progress().await
     }
 
-    /// Attaches the origin of `worker`, of which there may be none yet, to
-    /// `wire`; behind [`State::attach_origin`]. `own` are our sessions so far.
+    /// Attaches the origin of `worker`, which may not exist yet, to `wire`. Call it after
+    /// [`State::attach_origin`]. `own` are our sessions so far.
     ///
     /// # Errors
-    /// The origin could not be had, or may not be used.
+    /// The origin could not be attached, or may not be used.
     pub async fn attach_worker(&self, wire: &mut Wire, worker: usize, own: &[i32]) -> Result<(), Error> {
         let origin = self.name.origin(worker);
         let sql = "SELECT pg_catalog.pg_replication_origin_create($1) \
@@ -510,7 +512,7 @@ impl State {
         let mut terminated = false;
         while let Err(error) = wire.query(&setup).await {
             match error.sqlstate().map(SqlState::from_code) {
-                // As a rule, by a backend of a process that is gone.
+                // Usually a backend of a process that is gone has it.
                 Some(SqlState::OBJECT_IN_USE) if start.elapsed() > FENCE_WAIT => {
                     return Err(self.held(origin, &error).await);
                 }
@@ -542,7 +544,8 @@ impl State {
         Ok(())
     }
 
-    /// Another session has our origin: who, as far as the server's words tell.
+    /// Makes the error for an origin that another session holds, and names that session if the
+    /// server's message tells.
     async fn held(&self, origin: &str, error: &client::Error) -> Error {
         let pid = error.server().and_then(|error| last_number(&error.message)).unwrap_or_default();
         let sql = "SELECT pg_catalog.format(' (%s, user %s, %s)', coalesce(nullif(application_name, ''), \
@@ -554,18 +557,18 @@ impl State {
         Kind::Held { origin, name, pid, who }.into()
     }
 
-    /// How far the applied transactions came, all of it flushed (rule P3).
+    /// The ranges that the target has committed, all of them flushed (rule P3).
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn flushed_progress(&self) -> Result<CommittedRanges, Error> {
         let failed = |error| self.damaged(error);
         let last = |row: Option<tokio_postgres::Row>| {
             let lsn = row.and_then(|row| row.get::<_, Option<PgLsn>>(0));
             lsn.map_or(Lsn::INVALID, |lsn| Lsn::new(lsn.into()))
         };
-        // Read first: what is visible here has moved its origin's local
-        // position, up to which the second query flushes.
+        // Read this first: a row visible here has moved its origin's local position, up to which
+        // the second query flushes.
         let sql = "SELECT applied_lsn FROM pgsluice.progress WHERE subscription = $1 \
                     ORDER BY applied_lsn DESC LIMIT 1";
         let name = self.name.as_str();
@@ -576,9 +579,9 @@ impl State {
             let position = |row: &tokio_postgres::Row, at| Lsn::new(row.get::<_, PgLsn>(at).into());
             ranges.extend(rows.iter().map(|row| (position(row, 0), position(row, 1))));
         }
-        // Before 16 only of ranges that were forgotten.
+        // Before 16, only folded ranges have such rows.
         let written = last(self.session.query_opt(sql, &[&name]).await.map_err(failed)?);
-        // The maximum: commits follow one another, whichever worker's they are.
+        // The maximum over all workers, because commits follow one another.
         let sql = format!(
             "SELECT max(pg_catalog.pg_replication_origin_progress(o.roname, true)) FROM ({ORIGINS}) o"
         );
@@ -591,11 +594,11 @@ impl State {
         self.session.version().major() >= ABORT_MOVES_ORIGIN
     }
 
-    /// Writes what is `reached`, as it was read, with as few rows as say it.
-    /// What was written since lies in none of its ranges, or changes nothing.
+    /// Writes `reached`, as it was read, with as few rows as possible. Rows written since then lie
+    /// in none of its ranges, or deleting them changes nothing.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn fold_ranges(&self, reached: &CommittedRanges) -> Result<(), Error> {
         let (name, prefix) = (quote_literal(self.name.as_str()), reached.prefix);
         let of = format!("WHERE subscription = {name} AND");
@@ -611,15 +614,15 @@ impl State {
                  INSERT INTO pgsluice.ahead (subscription, since_lsn, applied_lsn) VALUES ({name}, '{since}', '{end}')"
             );
         }
-        // Sent as one, it is one transaction.
+        // Sent together, they are one transaction.
         self.session.batch_execute(&sql).await.map_err(|error| self.session.error(error).into())
     }
 
-    /// Removes the rows of progress from `from` up to before `to`, which must
-    /// be the last one's.
+    /// Removes the rows of progress from `from` up to, but not including, `to`, which must be the
+    /// newest row.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn prune_progress(&self, from: Lsn, to: Lsn) -> Result<(), Error> {
         if !self.aborts_move_origins() || from >= to {
             return Ok(());
@@ -628,16 +631,16 @@ impl State {
         self.execute(sql, &[&PgLsn::from(from.as_u64()), &PgLsn::from(to.as_u64())]).await.map(drop)
     }
 
-    /// `track_commit_timestamp` of the target.
+    /// Whether the target has `track_commit_timestamp` on.
     ///
     /// # Errors
-    /// As every query's.
+    /// A query failed.
     pub async fn tracks_commit_timestamps(&self) -> Result<bool, Error> {
         let row = self.one("SELECT pg_catalog.current_setting('track_commit_timestamp')").await?;
         Ok(row.get::<_, String>(0) == "on")
     }
 
-    /// The control session, for what else is asked of the target.
+    /// The control session, for other queries on the target.
     #[must_use]
     pub fn session(&self) -> &Session {
         &self.session

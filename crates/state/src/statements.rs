@@ -1,13 +1,13 @@
 //! Statements on schema `pgsluice` that the sessions that apply run in their own transactions.
 //!
-//! What was applied is true only together with the rows, so these cannot go through the control
-//! session. Positions are parameters, or expressions of the caller's; names are literals.
+//! The records are true only together with the applied rows, so the control session cannot write
+//! them. Positions are parameters or the caller's expressions; names are literals.
 
 use base::{SubscriptionName, quote_literal};
 
 use crate::since::{Since, TableKey};
 
-/// Clears the transaction that was to be passed over.
+/// Clears the transaction that was to be skipped.
 #[must_use]
 pub fn clear_skip(subscription: &str) -> String {
     format!("UPDATE pgsluice.subscription SET skip_lsn = NULL WHERE name = {}", quote_literal(subscription))
@@ -41,7 +41,8 @@ pub fn last_progress(subscription: &str) -> String {
     )
 }
 
-/// Records that `table` has joined with what came `since`; no row where it was left out or forgotten.
+/// Records that `table` has joined; its copy lacks the transactions that came `since`. Returns no
+/// row where it was left out or forgotten.
 #[must_use]
 pub fn join_table(subscription: &str, table: &TableKey, since: &Since) -> String {
     format!(

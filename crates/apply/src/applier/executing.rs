@@ -1,9 +1,9 @@
-//! The executors of an applier, and who looks after their statements.
+//! Starts the executors of an applier, and the tasks that watch their statements.
 
 use super::*;
 use crate::runaway::{self, Watched};
 
-/// Executes what comes, on one session or on several.
+/// Executes the work on one session or on several.
 pub(super) fn start(
     sessions: Sessions,
     (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<Start>),
@@ -80,7 +80,7 @@ async fn execute(
                 executor.apply(*chunk).await?;
                 counters.executing.store(false, Ordering::Relaxed);
             }
-            // Only where several sessions apply.
+            // These come only where several sessions apply.
             Work::Large(..) | Work::Early(_) => return Err(Kind::Lost.into()),
             Work::Join(join) => {
                 counters.executing.store(true, Ordering::Relaxed);

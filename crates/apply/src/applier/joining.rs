@@ -1,4 +1,4 @@
-//! What the planner does for tables that are to join the stream.
+//! How the planner handles tables that are to join the stream.
 
 use state::{Parting, TableKey};
 use tokio::sync::mpsc;
@@ -27,8 +27,8 @@ impl Planning {
         }
     }
 
-    /// Leaves tables out before a change is passed over that would be theirs by name or by relation. The target says so
-    /// durably first: behind this the change counts as done.
+    /// Leaves tables out before passing over a change that would be theirs by name or by relation.
+    /// First the target records that durably, because later the change counts as done.
     pub(super) async fn leave_out(&mut self, parted: Vec<(TableKey, Parting)>) -> Result<(), Error> {
         self.early = None;
         for (table, why) in parted {
@@ -38,8 +38,8 @@ impl Planning {
         Ok(())
     }
 
-    /// Lets tables join here, behind all that was passed. If the executor is
-    /// gone, it failed, and says so itself.
+    /// Lets tables join here, behind everything that was passed. If the executor is gone, it failed
+    /// and reports the error itself.
     pub(super) async fn finish_joins(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
         self.hand_over_whole(work).await?;
         while let Some(Request::Finish { table, since, done }) = self.finishing.pop_front() {

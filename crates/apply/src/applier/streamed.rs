@@ -1,4 +1,5 @@
-//! What the planner does for a transaction that is executed while it comes ([`crate::open_transaction`]).
+//! How the planner handles a transaction that is executed while it is open
+//! ([`crate::open_transaction`]).
 
 use base::{Lsn, Xid};
 use tokio::sync::mpsc;
@@ -11,7 +12,7 @@ use crate::join::Part;
 use crate::open_transaction::{Mapped, Told};
 
 impl Planning {
-    /// Lets a worker execute what has come of a streamed transaction.
+    /// Lets a worker execute the changes that have arrived of a streamed transaction.
     pub(super) async fn heed(&mut self, notice: Notice) -> Result<(), Error> {
         let (xid, bytes, relations) = match notice {
             Notice::Grown { xid, bytes, relations } => (xid, bytes, relations),
@@ -24,7 +25,7 @@ impl Planning {
         if self.given_up == Some(xid) || self.early.as_ref().is_some_and(|early| early.xid != xid) {
             return Ok(());
         }
-        // What is put aside comes before it and has not been taken.
+        // Events that the gate put aside come before it and were not taken yet.
         if !self.intake.is_empty() {
             self.give_up(xid);
             return Ok(());
@@ -36,7 +37,8 @@ impl Planning {
         };
         let mut tables: Vec<Mapped> = Vec::new();
         for relation in relations.into_iter().skip(known) {
-            // Which description a change of it goes by would have to be found out by its place in the stream.
+            // A relation was described twice. Only a change's place in the stream would tell which
+            // description it goes by.
             let same_relation = |(other, _): &&Mapped| other.id == relation.id;
             match told.iter().chain(&tables).find(same_relation) {
                 None => {}
@@ -46,11 +48,12 @@ impl Planning {
                     return Ok(());
                 }
             }
-            // It will commit behind everything there is. Whether this holds then is looked at then.
+            // The transaction will commit behind everything known so far. Its commit checks again
+            // whether this still holds.
             match self.catalog.resolve(&relation, (Lsn::new(u64::MAX), xid)).await {
                 Ok(Part::Joined(table)) => tables.push((relation, Some(table))),
                 Ok(Part::None) => tables.push((relation, None)),
-                // If it commits, it is looked at again.
+                // If the transaction commits, the normal path looks at the relation again.
                 Ok(Part::Joining(..) | Part::Replaced(_)) => {
                     self.give_up(xid);
                     return Ok(());
@@ -75,13 +78,14 @@ impl Planning {
         Ok(())
     }
 
-    /// It goes as those do that are not streamed.
+    /// Gives up executing it while it is open: it takes the normal path.
     fn give_up(&mut self, xid: Xid) {
         self.early.take_if(|early| early.xid == xid);
         self.given_up = Some(xid);
     }
 
-    /// Whether a transaction that has committed was executed early and gets its turn; if not, it goes as others do.
+    /// Whether a committed transaction was executed while open and gets its turn. If not, it takes
+    /// the normal path.
     pub(super) async fn ends_early(&mut self, begin: Begin) -> Result<bool, Error> {
         let Some(early) = self.early.take_if(|early| early.xid == begin.xid) else { return Ok(false) };
         let applies = self.options.skip_lsn != Some(begin.final_lsn) && !self.done.has(begin.final_lsn);
@@ -110,12 +114,13 @@ impl Planning {
         Ok(true)
     }
 
-    /// Hands over the end of a transaction that was executed early, behind everything before it.
+    /// Hands over the end of a transaction that was executed while open, behind everything before
+    /// it.
     pub(super) async fn hand_over_ended(&mut self, work: &mpsc::Sender<Work>) -> Result<(), Error> {
         self.hand_over_whole(work).await?;
         if let Some(ended) = self.ended.take() {
             self.note_handed(&Digest::of_ends(&[ended.end()]));
-            // If the executor is gone, it failed, and says so itself.
+            // If the executor is gone, it failed and reports the error itself.
             let _ = work.send(Work::Early(ended)).await;
         }
         Ok(())

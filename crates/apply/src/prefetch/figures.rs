@@ -1,34 +1,34 @@
-//! What prefetching has done so far, for status, metrics and the log.
+//! What prefetching has done so far, for `status`, metrics and the log.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use base::PgTimestamp;
 
-/// After so long without a look-up that had to read, what is needed is said to be in memory.
+/// After this time without a look-up that had to read, the needed pages count as being in memory.
 const READING_MICROS: i64 = 10_000_000;
 
-/// Counts since the process started; nothing is decided by them.
+/// Counts since the process started; no decision depends on them.
 #[derive(Debug, Default)]
 pub struct PrefetchFigures {
-    /// Sessions that are connected.
+    /// Connected sessions.
     pub workers: AtomicUsize,
-    /// Rows looked up, once for each look-up that they needed.
+    /// Rows looked up, counted once for each look-up that they needed.
     pub rows: AtomicU64,
-    /// Pages the look-ups asked for.
+    /// Pages that the look-ups asked for.
     pub blocks_fetched: AtomicU64,
-    /// How many of them were in the target's shared buffers.
+    /// How many of these pages were in the target's shared buffers.
     pub blocks_hit: AtomicU64,
-    /// Rows that were not looked up because the applier was there first or too many waited.
+    /// Rows not looked up, because the applier was first or too many waited.
     pub dropped: AtomicU64,
-    /// When a look-up last paid.
+    /// When a look-up last had to read.
     read_at: AtomicI64,
     mode: Mutex<Option<&'static str>>,
     trouble: Mutex<Option<String>>,
 }
 
 impl PrefetchFigures {
-    /// `identity` or `all`; nothing if it is off.
+    /// `identity` or `all`; `None` if prefetching is off.
     #[must_use]
     pub fn mode(&self) -> Option<&'static str> {
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner)
@@ -38,7 +38,7 @@ impl PrefetchFigures {
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
     }
 
-    /// Why it cannot work at present.
+    /// Why prefetching cannot work at present.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -48,7 +48,8 @@ impl PrefetchFigures {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Whether look-ups had to read of late; otherwise what they would read is in memory, as far as is known.
+    /// Whether look-ups had to read recently. Otherwise the pages that they want are probably in
+    /// memory.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         let read_at = self.read_at.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Whether a look-up is worth its while: how often it had to read.
+//! Decides whether a look-up is worth its cost, by how often it had to read.
 //!
 //! ```text
 //!             PROBE_ROWS looked up, few had to be read
@@ -9,23 +9,24 @@
 //!      +----------------> On ----------------------------+
 //!                              WINDOW_ROWS, few had to be read
 //! ```
-//! "Few" is fewer than one read in [`ROWS_PER_READ`] look-ups. A look-up that finds everything in memory costs a
-//! backend some three microseconds, and the applier would have found it there too; a read costs a hundred and more.
-//! At one in fifty the two are about the same.
+//! "Few" is fewer than one read in [`ROWS_PER_READ`] look-ups. A look-up that finds everything in
+//! memory costs a backend some three microseconds, and the applier would have found it there too. A
+//! read costs a hundred and more. At one read in fifty look-ups the two are about equal.
 //!
-//! A probe may mislead: where the applier was there first, all is in memory because it read it a moment ago. So the
-//! first pause is short, and each that follows twice as long as the one before, until it has paid for a whole window.
+//! A probe can mislead: where the applier was first, all pages are in memory because the applier
+//! read them a moment ago. So the first pause is short. Each later pause is twice as long, until
+//! look-ups have paid for a whole window.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// See the module.
+/// The module explains it.
 const ROWS_PER_READ: u64 = 50;
-/// Enough to see one read in fifty, and over in a millisecond where nothing is read.
+/// Enough to see one read in fifty, and done in a millisecond where nothing is read.
 const PROBE_ROWS: u64 = 256;
-/// A longer look while it pays, so that a run of luck ends nothing.
+/// A longer window while look-ups pay, so that a few lucky rows end nothing.
 const WINDOW_ROWS: u64 = 4096;
-/// How long it pauses at first, and at most: a probe in five seconds costs nothing that could be measured.
+/// The first pause, and the longest. A probe every five seconds costs nothing measurable.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -36,16 +37,16 @@ enum State {
     Paused(Instant),
 }
 
-/// What became of it.
+/// A change of state that others must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// A probe says that it pays.
+    /// A probe has shown that look-ups pay.
     On,
-    /// It does not pay any more.
+    /// Look-ups no longer pay.
     Off,
 }
 
-/// One look-up's rate.
+/// Measures one look-up.
 #[derive(Debug)]
 pub(super) struct Gauge(Mutex<Inner>);
 
@@ -54,7 +55,7 @@ struct Inner {
     state: State,
     rows: u64,
     reads: u64,
-    /// How long it pauses the next time.
+    /// Length of the next pause.
     pause: Duration,
 }
 
@@ -73,7 +74,7 @@ impl Gauge {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether to look up at all; when a pause is over, a probe begins.
+    /// Whether to look up at all. Begins a probe when a pause is over.
     pub(super) fn is_awake(&self, now: Instant) -> bool {
         let mut inner = self.inner();
         if let State::Paused(until) = inner.state {
@@ -89,14 +90,14 @@ impl Gauge {
         self.inner().state == State::On
     }
 
-    /// So many rows were looked up, for which so many pages had to be read.
+    /// Counts `rows` that were looked up, for which `reads` pages had to be read.
     pub(super) fn note(&self, rows: u64, reads: u64, now: Instant) -> Option<Turn> {
         let mut inner = self.inner();
         inner.rows += rows;
         inner.reads += reads;
         let pays = inner.reads * ROWS_PER_READ >= inner.rows;
         match inner.state {
-            // Begun before it was paused.
+            // This look-up began before the pause.
             State::Paused(_) => None,
             State::Probing if inner.rows < PROBE_ROWS => None,
             State::On if inner.rows < WINDOW_ROWS => None,
@@ -130,7 +131,7 @@ mod tests {
         assert!(gauge.is_awake(start), "too early to tell");
         assert_eq!(gauge.note(1, 0, start), None, "a probe that finds nothing is no news");
         assert!(!gauge.is_awake(start) && !gauge.is_on());
-        // What was under way comes too late to count.
+        // A look-up that was under way comes too late to count.
         assert_eq!(gauge.note(10_000, 10_000, start), None);
         let later = start + PAUSE;
         assert!(!gauge.is_awake(later - Duration::from_millis(1)));
@@ -151,7 +152,7 @@ mod tests {
         assert!(!gauge.is_awake(now));
     }
 
-    /// Pauses in milliseconds, of as many probes as it takes for `until` to have passed.
+    /// Returns the pauses in milliseconds, of as many probes as pass before `until`.
     fn pauses(gauge: &Gauge, now: &mut Instant, until: Duration) -> Vec<u128> {
         let (start, mut pauses) = (*now, Vec::new());
         while *now - start < until {
@@ -171,7 +172,7 @@ mod tests {
         let doubled = [50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000];
         assert_eq!(pauses(&gauge, &mut now, Duration::from_secs(12)), doubled);
         assert_eq!(pauses(&gauge, &mut now, Duration::from_secs(1)), [5_000]);
-        // One that pays by a hair and does not last is not taken for another beginning.
+        // A probe that barely pays and does not last does not reset the pauses.
         assert_eq!(gauge.note(PROBE_ROWS, PROBE_ROWS, now), Some(Turn::On));
         assert_eq!(gauge.note(WINDOW_ROWS, 0, now), Some(Turn::Off));
         assert!(!gauge.is_awake(now + PAUSE_MAX - Duration::from_millis(1)));

@@ -1,25 +1,28 @@
-//! Which pages a change of a table will need, as look-ups.
+//! Which pages a change of a table will need, expressed as look-ups.
 //!
-//! Handed a mapped table and what the target's catalogs say of its indexes; gives back SQL. Pure: the catalogs are
-//! read and the plans looked at elsewhere ([`super::target`]).
+//! This module takes a mapped table and the target's catalog data about its indexes, and returns
+//! SQL. It does no I/O: [`super::target`] reads the catalogs and checks the plans.
 //!
-//! | change                                | `identity`                      | `all` besides                              |
-//! |---------------------------------------|---------------------------------|--------------------------------------------|
-//! | INSERT                                | nothing                         | the leaf of each B-tree for the new values |
-//! | UPDATE that changes no indexed column | identity's index and heap page  | nothing: it can be HOT                     |
-//! | UPDATE that changes one               | identity's index and heap page  | the leaf of each other B-tree, new values  |
-//! | UPDATE that changes the identity      | as DELETE of the old            | as INSERT of the new                       |
-//! | DELETE                                | identity's index and heap page  | nothing: leaves are left to VACUUM         |
+//! | change                      | `identity`                     | `all` adds                |
+//! |-----------------------------|--------------------------------|---------------------------|
+//! | INSERT                      | nothing                        | leaf in each B-tree       |
+//! | UPDATE of no indexed column | identity's index and heap page | nothing: it can be HOT    |
+//! | UPDATE of an indexed column | identity's index and heap page | leaf in each other B-tree |
+//! | UPDATE of the identity      | as DELETE of the old           | as INSERT of the new      |
+//! | DELETE                      | identity's index and heap page | nothing: left to VACUUM   |
 //!
-//! The stream does not say which columns an UPDATE changed: the look-up compares the new values with the row that it
-//! has just read, byte by byte as the server does when it decides about HOT.
+//! The leaves are those that the new values enter.
 //!
-//! A leaf is read by asking for what lies above the value and below it (rule R1): the descent ends at the leaf that
-//! the value will enter, nothing matches, and so no heap page is visited. A NULL in a key, or a value withheld by
-//! `CASE`, reads nothing.
+//! The stream does not say which columns an UPDATE changed. So the look-up compares the new values
+//! with the row that it has just read, byte by byte, as the server does when it decides about HOT.
 //!
-//! Left alone: indexes that are not B-trees, expression and partial indexes, indexes over columns the source does not
-//! send, rows that are not found by a unique key, partitioned tables of the target.
+//! A look-up reads a leaf by asking for rows that lie both above and below the value (rule R1). The
+//! descent ends at the leaf that the value will enter. Nothing matches, so no heap page is visited.
+//! A NULL in a key, or a value that `CASE` withholds, reads nothing.
+//!
+//! Not looked up: indexes other than B-trees, expression and partial indexes, and indexes over
+//! columns that the source does not send. Also rows that no unique key finds, and partitioned
+//! tables of the target.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,35 +41,36 @@ use crate::table::{Column, Lookup as Located, Table, TargetColumn};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KeyColumn {
     pub(super) name: String,
-    /// Operators of the index's own class as SQL.
+    /// Operators of the index's own operator class, as SQL.
     pub(super) less: String,
     pub(super) equal: String,
     pub(super) greater: String,
-    /// ` COLLATE ...`, if the index has another collation than the column.
+    /// ` COLLATE ...`, if the index's collation differs from the column's.
     pub(super) collate: String,
-    /// What stands behind the column in ORDER BY for the order of the index.
+    /// The text behind the column in ORDER BY that gives the index's order.
     pub(super) order: String,
 }
 
-/// A valid, full B-tree of the target without expressions.
+/// A valid B-tree of the target that is not partial and has no expressions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Index {
     pub(super) oid: u32,
-    /// As EXPLAIN shows it.
+    /// The name as EXPLAIN shows it.
     pub(super) name: String,
     pub(super) keys: Vec<KeyColumn>,
 }
 
-/// What the catalogs say.
+/// The indexes of a table, as the catalogs describe them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Indexes {
     pub(super) table_oid: u32,
     pub(super) btrees: Vec<Index>,
-    /// Columns of indexes of any kind, expressions and predicates included, that keep an UPDATE from being HOT.
+    /// Columns in indexes of any kind, their expressions and predicates, that keep an UPDATE from
+    /// being HOT.
     pub(super) hot_blocking: Vec<String>,
 }
 
-/// What a change needs; its number is its place in [`Layout::lookups`].
+/// The pages that a change needs; [`Layout::lookups`] has the look-ups for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Need {
     /// The row of a key.
@@ -81,29 +85,29 @@ pub(super) enum Need {
 #[derive(Debug)]
 pub(super) struct Lookup {
     pub(super) shape: Arc<Shape>,
-    /// Positions in the source's tuple of what it takes.
+    /// Positions, in the source's tuple, of the values that it takes.
     pub(super) columns: Vec<usize>,
-    /// Indexes that it must use, by name; `reads_row` comes with the identity's.
+    /// Names of the indexes that it must use; with `reads_row` also the identity's.
     pub(super) indexes: Vec<String>,
     pub(super) reads_row: bool,
-    /// Which relations of the layout it reads; `None` for all.
+    /// The relation of the layout that it reads; `None` for all of them.
     pub(super) relation: Option<usize>,
     pub(super) gauge: Gauge,
 }
 
-/// A table's look-ups.
+/// The look-ups of a table.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// Distinguishes layouts within one process.
     pub(super) id: u64,
-    /// What was read of the catalogs to make it.
+    /// The catalog data that it was made from.
     pub(super) made_of: Indexes,
     /// The table and its B-trees.
     pub(super) relations: Vec<u32>,
     pub(super) row: Option<Lookup>,
     pub(super) new_version: Option<Lookup>,
     pub(super) new_row: Vec<Lookup>,
-    /// The one of `new_row` that was first seen to read.
+    /// The look-up of `new_row` that was first seen to read.
     order: OnceLock<usize>,
 }
 
@@ -134,7 +138,7 @@ impl Layout {
             layout.row = Some(making.row());
         }
         if mode == Mode::All {
-            // Those whose every value the source sends.
+            // Only indexes whose every value the source sends.
             let whole = || {
                 let position = |key: &KeyColumn| making.position(&key.name);
                 indexes.btrees.iter().enumerate().filter_map(move |(number, index)| {
@@ -150,7 +154,7 @@ impl Layout {
         layout
     }
 
-    /// What rows need that are written so, with values for `columns`.
+    /// The need of rows that are `written`, with values for `columns`.
     pub(super) fn need(&self, written: Written, columns: &[usize]) -> Need {
         let has = |lookup: &Lookup| lookup.columns.iter().all(|column| columns.contains(column));
         match written {
@@ -160,8 +164,9 @@ impl Layout {
         }
     }
 
-    /// The columns of the index other than the one of `key` whose leaves had to be read for new rows. It stays the
-    /// same one: in its own order it hardly reads any more, but it would in another.
+    /// The columns of the index, other than that of `key`, whose leaves had to be read for new
+    /// rows. The choice stays: rows sorted by that index hardly read it any more, but rows sorted
+    /// otherwise would.
     pub(super) fn order(&self, key: &[usize]) -> Option<Vec<usize>> {
         let reads = |lookup: &Lookup| lookup.columns != key && lookup.gauge.is_on();
         let at = match self.order.get() {
@@ -187,8 +192,8 @@ impl Layout {
         self.row.iter().chain(&self.new_version).chain(&self.new_row)
     }
 
-    /// The statement that tells how many pages of these relations the session has asked for in its transaction, and
-    /// how many of them were in memory.
+    /// The statement that counts pages of these relations in the session's transaction: how many it
+    /// requested, and how many were in memory.
     pub(super) fn measure_sql(&self) -> String {
         let mut sql = "SELECT ".to_owned();
         for (number, oid) in self.relations.iter().enumerate() {
@@ -220,8 +225,8 @@ impl Making<'_> {
         format!("{}{} AS t", self.table.only(), self.table.sql)
     }
 
-    /// The arrays as a relation `s(c0, c1, ...)`, sorted by the first `sorted` of them: neighbours lie near one
-    /// another in the index.
+    /// The arrays as a relation `s(c0, c1, ...)`, sorted by the first `sorted` of them. Neighbours
+    /// then lie close together in the index.
     fn sorted_arrays(&self, columns: &[usize], sorted: usize) -> String {
         let list =
             |item: &dyn Fn(usize) -> String, count| (0..count).map(item).collect::<Vec<_>>().join(", ");
@@ -260,9 +265,10 @@ impl Making<'_> {
         }
     }
 
-    /// The row of a key, whose values come first, and `more` of it as `o`. OFFSET keeps it a query for each row of the
-    /// set: as a join the table might be read whole. The place is asked for because no index has it: the heap page is
-    /// read also where all of it is visible.
+    /// Finds the row of a key, whose values come first, with `more` of its columns, as `o`. OFFSET
+    /// makes it one query for each row of the set; as a join it might read the whole table. It
+    /// selects the row's place, which no index has, so that the heap page is read even if all of it
+    /// is visible.
     fn found(&self, more: &str) -> String {
         let (from, value) = (self.from(), |n: usize| format!("s.c{n}"));
         let still = match &self.table.key_index {
@@ -288,14 +294,14 @@ impl Making<'_> {
         let sql = format!("SELECT FROM {arrays} CROSS JOIN LATERAL ({leaf}) AS i");
         Lookup {
             indexes: vec![index.name.clone()],
-            // Behind the table.
+            // The table is relation 0.
             relation: Some(number + 1),
             ..self.lookup(&format!("new_row{number}"), sql, columns)
         }
     }
 
-    /// Finds nothing, at the leaf where `values` belong. Without sorting only this index gives the order, and LIMIT keeps
-    /// it a query for each row.
+    /// Finds nothing, at the leaf where `values` belong. Only this index gives the order without
+    /// sorting, and LIMIT makes it one query for each row.
     fn leaf(&self, index: &Index, values: &[String]) -> String {
         let last = index.keys.len() - 1;
         let (mut condition, mut order) = (String::new(), String::new());
@@ -312,7 +318,7 @@ impl Making<'_> {
         format!("SELECT FROM {} WHERE {condition} ORDER BY {order} LIMIT 1", self.from())
     }
 
-    /// `None` if no index but the identity's own is entered by a new version.
+    /// `None` if a new version enters no index but the identity's own.
     fn new_version(
         &self,
         indexes: Vec<(usize, &Index, Vec<usize>)>,
@@ -339,7 +345,7 @@ impl Making<'_> {
             self.found(&format!(", {} AS moved", self.differs(&compared)))
         );
         for (number, index, positions) in &entered {
-            // Columns of an index all block HOT, so each is there.
+            // Every indexed column blocks HOT, so each is in the list.
             let places: Vec<usize> = positions.iter().map(place).collect::<Option<_>>()?;
             let values: Vec<String> =
                 places.iter().map(|n| format!("CASE WHEN o.moved THEN s.c{n} END")).collect();
@@ -350,7 +356,8 @@ impl Making<'_> {
         Some(Lookup { reads_row: true, indexes, ..self.lookup("new_version", sql, columns) })
     }
 
-    /// Whether the row's values have other bytes than the new ones. Types must agree, also beneath domains.
+    /// Whether the row's values differ from the new ones in any byte. The types must agree, also
+    /// beneath domains.
     fn differs(&self, compared: &[usize]) -> String {
         let columns = |item: &dyn Fn(usize, &Column) -> String| {
             let items = compared.iter().enumerate().map(|(n, &position)| item(n, self.column(position)));
@@ -391,7 +398,7 @@ pub(super) mod tests {
         Layout::new(&fixtures::table(), indexes, mode, true)
     }
 
-    /// Which indexes' leaves are read for a need.
+    /// The indexes whose leaves are read for a need.
     fn entered(layout: &Layout, need: Need) -> Vec<String> {
         layout.lookups(need).iter().flat_map(|lookup| lookup.indexes.clone()).collect()
     }
@@ -430,7 +437,8 @@ pub(super) mod tests {
         let all = layout(Mode::All, &indexes(&[("t_pkey", &["id"])], &["id"]));
         assert!(all.row.is_some() && all.new_version.is_none());
         assert_eq!(entered(&all, Need::NewRow), ["t_pkey"]);
-        // A column that only an expression uses makes a new version enter every index, so it is compared.
+        // A new version can also enter every index because of a column that only an expression
+        // uses, so that column is compared.
         let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"])], &["id", "a", "b"]);
         assert_eq!(layout(Mode::All, &of).new_version.unwrap().columns, [0, 1, 2]);
     }

@@ -1,18 +1,20 @@
-//! Pages of the target, read before the applier needs them.
+//! Reads pages of the target before the applier needs them.
 //!
-//! Applying reads one page after another, so on storage that takes its time the applier waits. Other sessions of the
-//! target read ahead of it: what they look up is thrown away, the pages stay in the target's shared buffers.
+//! Applying reads one page after another, so on slow storage the applier waits. Other sessions of
+//! the target read ahead of it. The rows that they look up are thrown away, but the pages stay in
+//! the target's shared buffers.
 //!
 //! ```text
 //!   planner: a change enters the batch  ----> ahead   \                 worker 0 --- target
 //!                                                      >-- groups of -- worker 1 --- target
 //!   writer: a set is about to be sent   ----> in hand /    keys         ...
 //! ```
-//! What is looked up is in [`layout`], how much waits in [`queue`], when it pauses in [`gauge`], what the target says of
-//! its indexes and plans in [`target`], how it is asked in [`worker`].
+//! [`layout`] says which look-ups there are, [`queue`] how many wait, and [`gauge`] when they
+//! pause. [`target`] reads indexes and plans from the target, and [`worker`] runs the look-ups.
 //!
-//! Invariants: nothing here is waited for by the applier, and no error here is the applier's. Look-ups change nothing:
-//! their sessions are read-only, hold no snapshot beyond one statement, and give up on a lock at once.
+//! Invariants: the applier never waits for anything here, and no error here reaches the applier.
+//! Look-ups change nothing: their sessions are read-only, hold no snapshot beyond one statement,
+//! and give up on a lock at once.
 
 mod figures;
 mod gauge;
@@ -41,14 +43,14 @@ use layout::{Layout, Need};
 pub(crate) use queue::ROWS_MIN;
 use queue::{Bounds, Group, Queue, Row, Taken, Whose};
 
-/// What is read ahead.
+/// Which pages are read ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Nothing.
     Off,
     /// The replica identity's index and heap pages of rows that change.
     Identity,
-    /// Besides, the leaf of every B-tree that a change enters.
+    /// The same, and the leaf of every B-tree that a change enters.
     All,
 }
 
@@ -62,58 +64,60 @@ impl Mode {
     }
 }
 
-/// How it is done.
+/// Settings of prefetching.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where the target is.
+    /// The target's address.
     pub target: ConnInfo,
     /// Names the sessions.
     pub subscription: SubscriptionName,
-    /// What is read.
+    /// Which pages are read.
     pub mode: Mode,
-    /// Sessions at most; `None` for as many as the target can spare.
+    /// Maximum number of sessions; `None` for as many as the target can spare.
     pub workers: Option<usize>,
     /// The stream's values are in binary form where types have one.
     pub binary: bool,
 }
 
-/// Reads of a storage that takes 0.1 ms overlap eightfold; more gain little on one disk.
+/// Reads from storage that takes 0.1 ms overlap eightfold; more sessions gain little on one disk.
 const WORKERS_AUTO: usize = 8;
-/// Not told otherwise, it takes at most this share of the connections that are left on the target.
+/// Without a setting, prefetching takes at most one of this many connections that the target has
+/// left.
 const CONNECTIONS_SHARE: usize = 4;
-/// At first; groups are to take some tens of milliseconds.
+/// Initial size of a group. A group should take some tens of milliseconds.
 const GROUP_ROWS: usize = 64;
-/// What may be ahead until the target has told the size of its shared buffers.
+/// Pages that may be ahead until the target has reported the size of its shared buffers.
 const PAGES_AHEAD: u64 = 1_024;
-/// Indexes come and go: a table's look-ups are made anew this often.
+/// Maximum age of a table's look-ups, because indexes come and go.
 const LAYOUT_AGE_MAX: Duration = Duration::from_secs(60);
 /// Fewer rows are not worth a statement, and more gain nothing.
 const STATEMENT_ROWS: std::ops::RangeInclusive<usize> = 64..=4_096;
-/// Statements that may be on their way while pages are read ahead, one that is executed and one that waits for it; the
-/// next is made as soon as the first of them is done.
+/// How many statements may be unfinished while pages are read ahead: one is executed and one waits.
+/// The next is made as soon as the first is done.
 pub(crate) const UNFINISHED: usize = 2;
-/// What is too far ahead is looked at again after this; the applier writes some hundred rows meanwhile.
+/// Delay before groups that are too far ahead are looked at again. The applier writes some hundred
+/// rows meanwhile.
 const NEARER: Duration = Duration::from_millis(5);
-/// After an error.
+/// Pause after an error.
 const TROUBLE: Duration = Duration::from_secs(60);
 
-/// What is known of a table's look-ups; part of its mapping.
+/// A table's look-ups, as far as they are known; part of its mapping.
 #[derive(Default)]
 pub(crate) struct Slot(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
     layout: Option<Arc<Layout>>,
-    /// When it is to be found out again; at once if nothing is known.
+    /// When the look-ups must be found out again; `None` if nothing is known yet.
     until: Option<Instant>,
-    /// It is being found out.
+    /// A worker is finding out the look-ups.
     asked: bool,
     /// Rows that came before anything was known.
     rows: usize,
 }
 
 impl Known {
-    /// Nothing is known yet.
+    /// Whether the look-ups are still to be found out.
     fn is_awaited(&self) -> bool {
         self.layout.is_none() && (self.asked || self.until.is_none())
     }
@@ -139,25 +143,25 @@ impl Slot {
 pub(crate) struct Shared {
     options: Options,
     queue: Mutex<Queue>,
-    /// There is something to do.
+    /// Notified when there is work.
     ready: Notify,
     progress: Arc<Progress>,
     counters: Arc<Counters>,
     hands: AtomicU64,
     group_rows: AtomicUsize,
     pages_ahead: AtomicU64,
-    /// Workers that may connect.
+    /// Number of workers that may connect.
     workers: AtomicUsize,
-    /// Until then there is trouble, and nothing is done.
+    /// After an error, nothing is looked up until this time.
     trouble: Mutex<Option<Instant>>,
 }
 
-/// Hands changes over to be looked up; nothing happens if it is off.
+/// Hands changes over to be looked up; does nothing if prefetching is off.
 #[derive(Clone, Default)]
 pub(crate) struct Prefetch(Option<Arc<Shared>>);
 
 impl Prefetch {
-    /// Starts the workers, which end with the set. They connect when there is something to do.
+    /// Starts the workers, which end with the returned set. They connect when there is work.
     pub(crate) fn start(
         options: Option<Options>,
         progress: &Arc<Progress>,
@@ -177,15 +181,15 @@ impl Prefetch {
         (Prefetch(Some(shared)), workers)
     }
 
-    /// A change enters the batch; its transaction's commit record is at `commit`.
+    /// Takes a change that enters the batch; its transaction's commit record is at `commit`.
     pub(crate) fn coming(&self, table: &Arc<Table>, op: &Op, commit: Lsn) {
         if let Some(shared) = &self.0 {
             shared.coming(table, op, commit);
         }
     }
 
-    /// A chunk is being written, until what is returned is dropped. It has all that comes up to the commit record at
-    /// `up_to`, if that is told.
+    /// Marks a chunk as being written, until the result is dropped. The chunk has all changes up to
+    /// the commit record at `up_to`, if that is given.
     pub(crate) fn hand(&self, up_to: Option<Lsn>) -> Hand {
         let number = self.0.as_ref().map_or(0, |shared| shared.hands.fetch_add(1, Ordering::Relaxed));
         Hand { shared: self.0.clone(), number, up_to }
@@ -207,20 +211,21 @@ pub(crate) enum Written {
     Deleted,
 }
 
-/// How a set is cut into statements so that the pages of those behind can be read while one is executed.
+/// How a set is cut into statements, so that pages of later ones can be read while one is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// Rows of a statement at most.
+    /// Maximum rows of a statement.
     pub(crate) rows_max: usize,
-    /// One of fewer rows is not paced ([`Writing::is_paced`](crate::write::Writing::is_paced)).
+    /// A set of fewer rows is not paced ([`Writing::is_paced`](crate::write::Writing::is_paced)).
     pub(crate) rows_min: usize,
 }
 
 impl Hand {
-    /// How what is `written` to `table` is cut; `None` where nothing is read ahead. `columns` are those that it writes.
+    /// How to cut a set that is `written` to `table`; `None` where nothing is read ahead. `columns`
+    /// are the columns that it writes.
     pub(crate) fn pace(&self, table: &Table, written: Written, columns: &[usize]) -> Option<Pace> {
         let shared = self.shared.as_ref()?;
-        // What was sent cannot be cut any more when it turns out that its pages have to be read.
+        // A statement that was sent cannot be cut any more if its pages then have to be read.
         let unknown = Pace { rows_max: *STATEMENT_ROWS.end(), rows_min: *STATEMENT_ROWS.end() };
         let layout = {
             let known = table.prefetch.known();
@@ -237,14 +242,15 @@ impl Hand {
         }
     }
 
-    /// The columns of the index in whose order new rows of `table` are best written, because its leaves have to be
-    /// read; `None` where none is better than the key's.
+    /// The index columns by which new rows of `table` are best sorted, because that index's leaves
+    /// have to be read. `None` where no order is better than the key's.
     pub(crate) fn order(&self, table: &Table) -> Option<Vec<usize>> {
         self.shared.as_ref()?;
         table.prefetch.known().layout.as_ref()?.order(&table.key)
     }
 
-    /// `rows` of `table` are about to be written; their columns are those at `columns` of the source's tuple.
+    /// Takes `rows` of `table` that are about to be written. Their columns are those at `columns`
+    /// of the source's tuple.
     pub(crate) fn set(&self, table: &Arc<Table>, written: Written, columns: &[usize], rows: &Arrays) {
         if let Some(shared) = &self.shared
             && rows.rows() >= ROWS_MIN as u64
@@ -263,16 +269,16 @@ impl Drop for Hand {
     }
 }
 
-/// What is known of a table's look-ups.
+/// The result of asking for a table's look-ups.
 enum Lookups {
     Known(Arc<Layout>),
-    /// Not yet.
+    /// A worker is finding them out.
     Asked,
-    /// It has none, for the time being.
+    /// The table has none at present.
     None,
 }
 
-/// What is to be done.
+/// A worker's next job.
 enum Job {
     Learn(Arc<Table>),
     LookUp(Group),
@@ -305,15 +311,15 @@ impl Shared {
         }
     }
 
-    /// Rows of a statement, of which [`UNFINISHED`] and one more are to have their pages in memory; `lookups` are made
-    /// for each.
+    /// Rows of a statement, with `lookups` look-ups for each. The pages of [`UNFINISHED`]
+    /// statements and one more must fit in memory.
     fn statement_rows(&self, lookups: usize) -> usize {
         let pages = usize::try_from(self.pages_ahead.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         (pages / (1 + lookups) / (UNFINISHED + 1)).clamp(*STATEMENT_ROWS.start(), *STATEMENT_ROWS.end())
     }
 
-    /// The look-ups of `table`, of which `rows` have come; a worker finds out about them if they are not known, or not
-    /// for long. For a few rows nobody connects.
+    /// The look-ups of `table`, of which `rows` have come. If they are unknown or too old, a worker
+    /// finds them out. No session connects for only a few rows.
     fn layout(&self, table: &Arc<Table>, rows: usize, now: Instant) -> Lookups {
         let mut known = table.prefetch.known();
         known.rows = known.rows.saturating_add(rows);
@@ -330,7 +336,7 @@ impl Shared {
         }
     }
 
-    /// Takes up what came while the look-ups of `table` were found out.
+    /// Takes up the changes that came while the look-ups of `table` were found out.
     fn learned(&self, table: &Arc<Table>) {
         let waited = self.queue().take_waiting(table);
         for (op, commit) in waited {
@@ -360,7 +366,7 @@ impl Shared {
                 self.look_up(table, &layout, &needs, whose, now);
             }
             Op::Update { new, .. } => {
-                // A value that was not sent is one that did not change: the row alone is needed.
+                // A value that was not sent did not change, so only the row is needed.
                 let whole = layout.new_version.is_some() && !new.has_unchanged();
                 let need = if whole { Need::NewVersion } else { Need::Row };
                 self.look_up(table, &layout, &[(need, new)], whose, now);
@@ -415,7 +421,7 @@ impl Shared {
         let mut values = vec![Column::Unchanged; table.columns.len()];
         let mut walk = rows.walk();
         let bounds = self.bounds();
-        // Each of the sessions is to have some of it.
+        // Each of the sessions should get some of it.
         let workers = self.workers.load(Ordering::Relaxed).max(1);
         let share = self.statement_rows(lookups.len()) * UNFINISHED / workers;
         let bounds = Bounds { rows_max: bounds.rows_max.min(share.max(ROWS_MIN)), ..bounds };
@@ -439,8 +445,8 @@ impl Shared {
         add(&self.counters.prefetch.dropped, rows.rows() - taken as u64);
     }
 
-    /// What worker `number` is to do, waiting for it. All but the first only help where a probe has shown that it
-    /// pays.
+    /// Waits for the next job of worker `number`. All workers but the first help only where a probe
+    /// has shown that look-ups pay.
     async fn next(&self, number: usize) -> Job {
         loop {
             let ready = self.ready.notified();
@@ -458,7 +464,7 @@ impl Shared {
         }
     }
 
-    /// Otherwise, whether there is something that is too far ahead yet.
+    /// The next job. Without one, whether a group waits that is still too far ahead.
     fn take(&self, number: usize) -> (Option<Job>, bool) {
         if number >= self.workers.load(Ordering::Relaxed) {
             return (None, false);
@@ -488,7 +494,7 @@ impl Shared {
         }
     }
 
-    /// Nothing is looked up for a while, because of `why`; said once while it lasts.
+    /// Pauses all look-ups because of `why`, and logs it once while that lasts.
     fn fail(&self, why: String) {
         if self.counters.prefetch.trouble().is_none() {
             tracing::warn!(
@@ -518,7 +524,7 @@ fn same_key(table: &Table, old: &Tuple, new: &Tuple) -> bool {
 
 #[cfg(test)]
 pub(crate) mod on_servers {
-    //! What the tests of plans ask of the look-ups.
+    //! Gives the tests of plans access to the look-ups.
 
     use client::Wire;
 
@@ -527,7 +533,7 @@ pub(crate) mod on_servers {
 
     pub(crate) use super::worker::SETTINGS;
 
-    /// Every look-up of `table`, and the columns that it takes.
+    /// Returns every look-up of `table`, and the columns that it takes.
     pub(crate) async fn look_ups(wire: &mut Wire, table: &Table) -> Vec<(Arc<Shape>, Vec<usize>)> {
         let indexes = target::read_indexes(wire, table).await.expect("the catalogs");
         let layout = Layout::new(table, &indexes, Mode::All, false);
@@ -543,7 +549,7 @@ mod tests {
     use super::*;
     use crate::table::fixtures;
 
-    /// Of a table with an index on `a` whose look-ups are known; nobody works.
+    /// A table with an index on `a` whose look-ups are known, and no workers.
     fn world() -> (Prefetch, Arc<Shared>, Arc<Table>) {
         let options = Options {
             target: ConnInfo::parse("host=nowhere.invalid").unwrap(),
@@ -608,7 +614,7 @@ mod tests {
         assert_eq!(of(Written::Inserted), Some((most, most)), "it may turn out that it pays");
         let Lookups::Known(layout) = shared.layout(&table, 0, Instant::now()) else { panic!("it is known") };
         layout.new_row[1].gauge.note(10_000, 10_000, Instant::now());
-        // Two look-ups and the row itself, in so many pages for three statements.
+        // Two look-ups and the row itself, with the pages ahead shared by three statements.
         let each = usize::try_from(PAGES_AHEAD).unwrap() / 3 / 3;
         assert_eq!(of(Written::Inserted), Some((each, ROWS_MIN)));
         assert_eq!(of(Written::Deleted), Some((most, most)), "of that it is not known");
@@ -648,7 +654,7 @@ mod tests {
         let update = |id: usize| Op::Update { old: None, new: tuple(1_000 + id, a) };
         assert_eq!(looked_up(&update), group(Need::NewVersion));
         assert_eq!(looked_up(&|id| Op::Delete(key(2_000 + id))), group(Need::Row));
-        // Its key changes: the row of the old one, the leaves of the new one.
+        // The key changes: the row of the old key, the leaves of the new one.
         let moved = |id: usize| Op::Update { old: Some(key(3_000 + id)), new: tuple(4_000 + id, a) };
         assert_eq!(looked_up(&moved), group(Need::Row));
         assert_eq!(next(&shared), group(Need::NewRow));

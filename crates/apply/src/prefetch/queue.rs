@@ -1,14 +1,17 @@
 //! Rows that wait to be looked up, in groups of one table and need.
 //!
-//! Two lines. *In hand*: the rows of sets that the executor is sending, in the order in which it writes them; the
-//! executor comes behind, and what is left when its chunk is done is dropped. *Ahead*: changes as they enter the
-//! batch, by the commit that they belong to; what is applied meanwhile is dropped, and so are rows of a table that the
-//! executor begins to send in sets, for their order is another one. The first goes first.
+//! There are two lines, and *in hand* goes first.
 //!
-//! Bounds: [`BYTES_MAX`] of values in both lines together, whatever the batch is. A batch may hold more transactions
-//! than pages fit into the buffers, so a group ahead waits until it is no further than so many pages before what is
-//! applied: nothing is read that is thrown out again before it is used. Keys that were looked up of late, or wait in
-//! the same line, are not taken in again.
+//! - *In hand*: rows of the sets that the executor is sending, in the order in which it writes
+//!   them. The executor follows behind. Rows still here when its chunk is done are dropped.
+//! - *Ahead*: changes as they enter the batch, with their commit. Rows that are applied meanwhile
+//!   are dropped. So are rows of a table that the executor begins to send in sets, because sets
+//!   have another order.
+//!
+//! Both lines together hold at most [`BYTES_MAX`] of values, whatever the batch is. A batch may
+//! need more pages than fit into the buffers. So a group ahead waits until it is within a number of
+//! pages of the applied position. Otherwise pages would be evicted before they are used. A key that
+//! was looked up recently, or waits in the same line, is not added again.
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
@@ -25,22 +28,23 @@ use crate::batch::CHANGE_OVERHEAD;
 use crate::statement::Arrays;
 use crate::table::Table;
 
-/// Values that wait, in bytes. A batch takes 16 MB by default, at [`CHANGE_OVERHEAD`] and as much again of values for
-/// each small change: 50,000 keys, each of 80 bytes at most.
+/// Limit of the values that wait, in bytes. A batch takes 16 MB by default. Each small change costs
+/// [`CHANGE_OVERHEAD`] and as much again for values. That makes 50,000 keys, each of 80 bytes at
+/// most.
 pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
-/// How many of them those ahead may take, so that there is room for what is in hand.
+/// The share of rows ahead, so that there is room for rows in hand.
 const AHEAD_BYTES_MAX: usize = BYTES_MAX / 4 * 3;
-/// Changes of tables that are just met, in bytes; that takes milliseconds.
+/// Limit of the changes of tables just met, in bytes. They wait for milliseconds.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
-/// A smaller group is not worth a round trip: the applier is as quick.
+/// A smaller group is not worth a round trip: the applier is as fast.
 pub(crate) const ROWS_MIN: usize = 16;
 
-/// Whose rows these are.
+/// To what the rows belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// Of transactions up to the one whose commit record is here.
+    /// To transactions up to the one whose commit record is here.
     Commit(Lsn),
-    /// Of the chunk in hand.
+    /// To the chunk in hand with this number.
     Hand(u64),
 }
 
@@ -50,14 +54,14 @@ pub(super) struct Group {
     pub(super) table: Arc<Table>,
     pub(super) layout: Arc<Layout>,
     pub(super) need: Need,
-    /// By the number of the look-up among those for the need.
+    /// Each with the number of its look-up among those for the need.
     pub(super) sets: Vec<(usize, Arrays)>,
     pub(super) rows: usize,
     bytes: usize,
     whose: Whose,
-    /// Pages that had come with its first row.
+    /// Pages needed by all changes before its first row.
     from: u64,
-    /// Hashes of its rows, of a group ahead.
+    /// Hashes of its rows, for a group ahead.
     hashes: Vec<u64>,
 }
 
@@ -69,24 +73,24 @@ impl Group {
             && std::mem::discriminant(&self.whose) == std::mem::discriminant(&whose)
     }
 
-    /// Whether a probe has shown that it pays.
+    /// Whether a probe has shown that its look-ups pay.
     pub(super) fn is_on(&self) -> bool {
         let lookups = self.layout.lookups(self.need);
         self.sets.iter().any(|(number, _)| lookups[*number].gauge.is_on())
     }
 }
 
-/// How many pages lie between what is applied and what has come.
+/// Measures the pages between the applied position and the newest change.
 #[derive(Debug, Default)]
 struct Distance {
-    /// Up to the commit record here, so many pages; a mark every so many.
+    /// Pages needed up to the commit record at each mark.
     marks: VecDeque<(Lsn, u64)>,
     come: u64,
     applied: u64,
 }
 
 impl Distance {
-    /// Pages between two marks at least, so that a long way has few.
+    /// Minimum pages between two marks, so that even a long distance has few.
     const STEP: u64 = 64;
 
     fn come(&mut self, commit: Lsn, pages: u64) {
@@ -104,7 +108,7 @@ impl Distance {
         before.map_or(self.applied, |(_, pages)| *pages)
     }
 
-    /// `applied` is behind the end of the last transaction on the target.
+    /// Returns the distance. `applied` is behind the end of the last transaction on the target.
     fn pages(&mut self, applied: Lsn) -> u64 {
         while let Some((_, pages)) = self.marks.front().filter(|(commit, _)| *commit < applied) {
             self.applied = *pages;
@@ -114,7 +118,7 @@ impl Distance {
     }
 }
 
-/// Keys looked up of late, by their hashes: the last one to two times `keep`.
+/// Hashes of recently looked-up keys: between `keep` and twice as many.
 #[derive(Debug, Default)]
 struct Recent {
     new: FxHashSet<u64>,
@@ -126,7 +130,7 @@ impl Recent {
         self.old.contains(&hash) || self.new.contains(&hash)
     }
 
-    /// False if it was there.
+    /// Adds a hash; returns false if it was there.
     fn add(&mut self, hash: u64, keep: usize) -> bool {
         if self.old.contains(&hash) || !self.new.insert(hash) {
             return false;
@@ -138,7 +142,7 @@ impl Recent {
     }
 }
 
-/// See the module.
+/// The two lines; the module explains them.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     hand: VecDeque<Group>,
@@ -146,48 +150,49 @@ pub(super) struct Queue {
     bytes: usize,
     distance: Distance,
     recent: Recent,
-    /// What is in the line ahead, or was of late.
+    /// Hashes of rows that are, or recently were, in the line ahead.
     asked: Recent,
     /// Tables whose look-ups are not known yet.
     pub(super) unknown: VecDeque<Arc<Table>>,
-    /// Changes of them, and how many bytes these are.
+    /// Changes of these tables, and the size of the changes in bytes.
     waiting: Vec<(Arc<Table>, Op, Lsn)>,
     waiting_bytes: usize,
 }
 
-/// One row that is to be looked up.
+/// A row to look up.
 pub(super) struct Row<'r> {
     pub(super) table: &'r Arc<Table>,
     pub(super) layout: &'r Arc<Layout>,
     pub(super) need: Need,
     pub(super) whose: Whose,
-    /// By position in the source's tuple.
+    /// Indexed by position in the source's tuple.
     pub(super) values: &'r [Column<'r>],
     pub(super) binary: bool,
 }
 
-/// What is allowed.
+/// Limits of groups.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// Rows of a group.
+    /// Maximum rows of a group.
     pub(super) rows_max: usize,
-    /// Pages ahead of what is applied.
+    /// Maximum distance from the applied position, in pages.
     pub(super) pages_max: u64,
 }
 
-/// What became of a row.
+/// The result of adding a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// There is something to do for somebody who waits.
+    /// A group has become ready for a waiting worker.
     Ready,
-    /// It is in, or need not be.
+    /// The row is in the queue, or need not be.
     Yes,
-    /// There is no room.
+    /// The queue has no room.
     No,
 }
 
 impl Queue {
-    /// Keeps a change until the look-ups of its table are known, if there is room beside what is not applied.
+    /// Keeps a change until its table's look-ups are known, if there is room. Changes that are
+    /// applied already make room.
     pub(super) fn wait(&mut self, table: &Arc<Table>, op: &Op, commit: Lsn, applied: Lsn) {
         let bytes = op.byte_len() + CHANGE_OVERHEAD;
         let applied_first = self.waiting.first().is_some_and(|(_, _, first)| *first < applied);
@@ -198,12 +203,12 @@ impl Queue {
         }
         if self.waiting_bytes + bytes <= WAITING_BYTES_MAX {
             self.waiting_bytes += bytes;
-            // Not the messages it came with.
+            // Detached, so that the change does not keep its message alive.
             self.waiting.push((Arc::clone(table), op.detached(), commit));
         }
     }
 
-    /// What waits for the look-ups of `table`.
+    /// Takes the changes that wait for the look-ups of `table`.
     pub(super) fn take_waiting(&mut self, table: &Arc<Table>) -> Vec<(Op, Lsn)> {
         let mut taken = Vec::new();
         for (of, op, commit) in std::mem::take(&mut self.waiting) {
@@ -217,7 +222,7 @@ impl Queue {
         taken
     }
 
-    /// A change has come whose transaction's commit record is at `commit` and which needs so many pages.
+    /// Notes a change that needs `pages`, and whose transaction's commit record is at `commit`.
     pub(super) fn come(&mut self, commit: Lsn, pages: u64, applied: Lsn) {
         self.distance.pages(applied);
         self.distance.come(commit, pages);
@@ -250,7 +255,7 @@ impl Queue {
         if !is_new {
             return Taken::Yes;
         }
-        // Transactions touch few tables in turn.
+        // Consecutive transactions touch few tables.
         let open = line
             .iter_mut()
             .rev()
@@ -298,7 +303,8 @@ impl Queue {
         if group.rows == ROWS_MIN { Taken::Ready } else { Taken::Yes }
     }
 
-    /// The next group that `may` be taken; and how many rows were dropped because they are applied.
+    /// Returns the next group that `may` be taken, and the number of rows dropped because they are
+    /// applied.
     pub(super) fn take(
         &mut self,
         applied: Lsn,
@@ -336,7 +342,8 @@ impl Queue {
         (None, dropped)
     }
 
-    /// Rows that wait ahead of the commit record at `up_to` come in hand now, in the order in which they are written.
+    /// Drops rows ahead of the commit record at `up_to`. They are now in hand, in the order in
+    /// which they are written.
     pub(super) fn overtake(&mut self, layout: &Arc<Layout>, up_to: Lsn) {
         let Queue { ahead, bytes, .. } = self;
         ahead.retain(|group| {
@@ -349,13 +356,13 @@ impl Queue {
         });
     }
 
-    /// Whether what is applied has to come closer before anything can be taken.
+    /// Whether groups wait until the applier has come closer to them.
     pub(super) fn waits_for_applier(&self, bounds: Bounds) -> bool {
         let near = self.distance.applied.saturating_add(bounds.pages_max);
         self.ahead.back().is_some_and(|group| group.from > near)
     }
 
-    /// The chunk is done; how many of its rows nobody needs any more.
+    /// Ends a chunk; returns how many of its rows were dropped.
     pub(super) fn close_hand(&mut self, hand: u64) -> usize {
         let mut dropped = 0;
         let Queue { hand: line, bytes, .. } = self;
@@ -370,7 +377,7 @@ impl Queue {
         dropped
     }
 
-    /// Nothing is to be looked up for a while.
+    /// Empties the queue, because look-ups pause.
     pub(super) fn clear(&mut self) {
         let distance = std::mem::take(&mut self.distance);
         *self = Queue { distance, ..Queue::default() };
@@ -397,7 +404,7 @@ fn hash(row: &Row<'_>) -> u64 {
             }
         }
     }
-    // What is looked up for a new row is another thing than the row of the same key.
+    // A look-up for a new row differs from the look-up of the row with the same key.
     hasher.write_u8(row.need as u8);
     hasher.finish()
 }
@@ -494,7 +501,7 @@ mod tests {
         assert_eq!(world.take(0), Some(32), "of the first transaction");
         let layout = Arc::clone(&world.layout);
         world.queue.overtake(&layout, Lsn::new(20));
-        // The group that has the last rows of the second has some of the third.
+        // The group with the last rows of the second chunk has some of the third.
         assert_eq!(world.queue.waiting(), (0, 56));
         world.fill(0..80, Whose::Hand(1));
         assert_eq!(world.queue.waiting(), (48, 56), "not again those that were taken");
@@ -514,7 +521,7 @@ mod tests {
     #[test]
     fn what_is_too_far_ahead_waits_until_the_applier_is_nearer() {
         let mut world = World::new();
-        // Each by a transaction of its own that needs two pages.
+        // Each in its own transaction, which needs two pages.
         for id in 0..3_000_u64 {
             world.queue.come(Lsn::new(id + 1), 2, Lsn::INVALID);
             assert_ne!(world.push(id as usize, Need::Row, commit(id + 1)), Taken::No);
@@ -524,10 +531,10 @@ mod tests {
         assert!((500..=532).contains(&first), "{first}");
         assert!(world.queue.waits_for_applier(BOUNDS));
         assert_eq!(taken(&mut world, 1), 0);
-        // All before this is applied: nothing that was taken, and as far again.
+        // Everything before this is applied: all that was taken, and as much again.
         let more = taken(&mut world, first as u64);
         assert!((460..=532).contains(&more), "{more}");
-        // The applier overtakes what it came too near to; the rest is within reach.
+        // The applier overtakes groups that it came too close to; the rest is within reach.
         let rest = taken(&mut world, 2_601);
         assert!((399..=431).contains(&rest), "{rest}");
         assert!(!world.queue.waits_for_applier(BOUNDS));
@@ -545,7 +552,7 @@ mod tests {
         assert_eq!((queue.take_waiting(&table).len(), queue.waiting.len()), (0, 1));
         (0..100_000).for_each(|lsn| queue.wait(&table, &op, Lsn::new(lsn), Lsn::INVALID));
         assert!(queue.waiting_bytes <= WAITING_BYTES_MAX && queue.waiting.len() < 100_000);
-        // What is applied meanwhile makes room.
+        // A change that is applied meanwhile makes room.
         queue.wait(&table, &op, Lsn::new(100_000), Lsn::new(100_000));
         assert_eq!(queue.waiting.len(), 1);
         queue.take_waiting(&table);

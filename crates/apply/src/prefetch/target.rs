@@ -1,4 +1,4 @@
-//! What the target says: its indexes, and how it would do a look-up.
+//! Asks the target for a table's indexes, and for the plan of a look-up.
 
 use base::quote_literal;
 use client::Wire;
@@ -11,9 +11,9 @@ use crate::table::Table;
 /// Why a table cannot be looked up.
 pub(super) type Failure = client::Error;
 
-/// A table's layout whose every look-up does what it is for.
+/// Makes a table's layout, in which each look-up has the plan that it is meant to have.
 ///
-/// A look-up that the planner would do in another way than by its indexes is left out, and said so in the log.
+/// A look-up that the server would not execute by its indexes is left out and logged.
 pub(super) async fn learn(
     wire: &mut Wire,
     table: &Table,
@@ -24,7 +24,7 @@ pub(super) async fn learn(
     learn_from(wire, table, indexes, mode, binary).await
 }
 
-/// The same, of catalogs that were read.
+/// Does the same with catalogs that were read already.
 pub(super) async fn learn_from(
     wire: &mut Wire,
     table: &Table,
@@ -48,7 +48,7 @@ pub(super) async fn learn_from(
         };
         tracing::debug!(table = %table.name, lookup = %name, "not prefetched: {why}");
         match index {
-            // Without that index the others may do.
+            // The other look-ups may work without that index.
             Some(index) => indexes.btrees.retain(|own| own.name != index),
             None => {
                 layout.row = None;
@@ -61,7 +61,7 @@ pub(super) async fn learn_from(
     }
 }
 
-/// The B-trees of the target's table, and what blocks HOT.
+/// Reads the B-trees of the target's table, and the columns that block HOT.
 pub(super) async fn read_indexes(wire: &mut Wire, table: &Table) -> Result<Indexes, Failure> {
     let relation = format!("{}::pg_catalog.regclass", quote_literal(&table.sql));
     let summarizing = if wire.version().major() >= 16 { "m.amname = 'brin'" } else { "false" };
@@ -85,8 +85,8 @@ pub(super) async fn read_indexes(wire: &mut Wire, table: &Table) -> Result<Index
     Ok(indexes)
 }
 
-/// A row per key column of each valid and full B-tree without expressions. The operators are those of the index's
-/// operator class; a class without one of them is not known.
+/// A row for each key column of each valid and full B-tree without expressions. The operators are
+/// those of the index's operator class; a class that lacks one is ignored.
 const BTREES: &str = "
 SELECT i.indexrelid, pg_catalog.quote_ident(c.relname), a.attname, o.less, o.equal, o.greater,
        coalesce((SELECT pg_catalog.format(' COLLATE %I.%I', n.nspname, l.collname)
@@ -112,8 +112,8 @@ SELECT i.indexrelid, pg_catalog.quote_ident(c.relname), a.attname, o.less, o.equ
  WHERE i.indrelid = $1 AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indexprs IS NULL
  ORDER BY i.indexrelid, k.n";
 
-/// $2 what is true of an index that HOT does not care about. An index depends on every column that its expressions
-/// and its predicate use.
+/// $2 is the condition for an index that HOT does not care about. An index depends on every column
+/// that its expressions and its predicate use.
 const HOT_BLOCKING: &str = "
 SELECT DISTINCT a.attname
   FROM pg_catalog.pg_index i
@@ -128,23 +128,23 @@ SELECT DISTINCT a.attname
                       AND d.refobjsubid = a.attnum))
  ORDER BY 1";
 
-/// How a plan is not what a look-up is for.
+/// Why a plan does not suit its look-up.
 #[derive(Debug, PartialEq, Eq)]
 struct Misuse {
-    /// The index that is not used as meant, if it is one.
+    /// The index that is not used as meant, if the reason is an index.
     index: Option<String>,
     why: String,
 }
 
-/// Looks at the plan of `lookup`. An error of the server is a refusal as well: the table may have been dropped, or
-/// the role may not read it.
+/// Checks the plan of `lookup`. An error of the server is a refusal as well: the table may have
+/// been dropped, or the role may not read it.
 async fn check(wire: &mut Wire, lookup: &Lookup) -> Result<Result<(), Misuse>, Failure> {
     let plan = explain(wire, &lookup.shape).await?;
     Ok(judge(&plan, &lookup.indexes, lookup.reads_row))
 }
 
-/// Whether `plan`, the lines of EXPLAIN, reads by `indexes` and by nothing else; and by one more index if
-/// `reads_row`, which must not be enough to answer by itself.
+/// Whether `plan`, the lines of EXPLAIN, reads by `indexes` and by nothing else. With `reads_row`
+/// it also reads by one more index, which must not be enough to answer by itself.
 fn judge(plan: &[String], indexes: &[String], reads_row: bool) -> Result<(), Misuse> {
     let mut missing: Vec<&str> = indexes.iter().map(String::as_str).collect();
     let (mut scans, mut conditions, mut rows) = (0, 0, 0);
@@ -157,7 +157,7 @@ fn judge(plan: &[String], indexes: &[String], reads_row: bool) -> Result<(), Mis
         conditions += usize::from(line.starts_with("Index Cond:"));
         let scan = line.strip_prefix("Index Only Scan using ").or(line.strip_prefix("Index Scan using "));
         let Some(scan) = scan else {
-            // The row of a place that an index has found is all that `Tid Scan` reads.
+            // `Tid Scan` reads only the row at a place that an index has found.
             let is_none = line.starts_with("Subquery Scan") || reads_row && line.starts_with("Tid Scan");
             if line.contains(" Scan on ") && !is_none {
                 return misuse(

@@ -1,10 +1,13 @@
-//! One session of the target that looks up.
+//! One session of the target that looks rows up.
 //!
-//! A group is one round trip and one transaction: how many pages the session has asked for, the look-ups, and how many
-//! now. The difference is exact, for it is counted by the session itself and read before it is handed to the server's
-//! statistics; it costs two calls of a function for each relation, where EXPLAIN (ANALYZE, BUFFERS) would plan each
-//! look-up anew and pass every row through its clocks, and `pg_stat_io` tells neither whose reads they were nor, in
-//! time, how many.
+//! A group is one round trip and one transaction. It asks how many pages the session has requested,
+//! runs the look-ups, and asks again. The difference is exact: the session counts its own pages,
+//! and the count is read before it goes to the server's statistics. That costs two function calls
+//! for each relation.
+//!
+//! Rejected: EXPLAIN (ANALYZE, BUFFERS), which would plan each look-up anew and time every row.
+//! Also rejected: `pg_stat_io`, which does not tell whose reads they were, and tells their number
+//! too late.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,16 +26,17 @@ use crate::counters::add;
 use crate::statement::Statement;
 use crate::table::Table;
 
-/// A connection that has had nothing to do for so long is closed.
+/// A connection is closed after this long without work.
 const IDLE: Duration = Duration::from_secs(60);
-/// A group is made smaller if it takes longer than the first, and larger if less than the second: few enough rows that
-/// the applier does not overtake them and TRUNCATE does not wait for them, enough that a round trip is nothing.
+/// A group that takes longer than the first makes later ones smaller; one below the second makes
+/// them larger. Few enough rows, so that the applier does not overtake them and TRUNCATE does not
+/// wait for them. Many enough, so that the round trip costs little.
 const GROUP_LONG: Duration = Duration::from_millis(40);
 const GROUP_SHORT: Duration = Duration::from_millis(10);
 const GROUP_ROWS: std::ops::RangeInclusive<usize> = super::ROWS_MIN..=256;
 
-/// Nothing is written, no lock is waited for, and nothing takes long. Plans are made once, by their indexes, as
-/// those of the applier's sets are.
+/// These sessions write nothing, wait for no lock, and run nothing for long. Their plans are made
+/// once, by their indexes, as the plans of the applier's sets are.
 pub(crate) const SETTINGS: [(&str, &str); 26] = [
     ("search_path", ""),
     ("row_security", "off"),
@@ -40,7 +44,8 @@ pub(crate) const SETTINGS: [(&str, &str); 26] = [
     ("datestyle", "ISO"),
     ("intervalstyle", "postgres"),
     ("array_nulls", "on"),
-    // Switched on once connected: before, it would look like a server that `target_session_attrs` may not want.
+    // Switched on after connecting. Earlier, the server would look read-only, and
+    // `target_session_attrs` might refuse it.
     ("default_transaction_read_only", "off"),
     ("default_transaction_isolation", "read committed"),
     ("statement_timeout", "1s"),
@@ -63,7 +68,7 @@ pub(crate) const SETTINGS: [(&str, &str); 26] = [
     ("jit", "off"),
 ];
 
-/// A table that is locked is looked at again after this.
+/// Delay before a locked table is looked at again.
 const CHANGED: Duration = Duration::from_millis(500);
 
 struct Session {
@@ -71,7 +76,7 @@ struct Session {
     prepared: FxHashSet<String>,
 }
 
-/// Works until it is dropped.
+/// Runs look-ups until this future is dropped.
 pub(super) async fn work(shared: Arc<Shared>, number: usize) {
     let mut session = None;
     loop {
@@ -109,7 +114,7 @@ async fn leave(shared: &Shared, session: &mut Option<Session>) {
     }
 }
 
-/// Without the first worker nothing is done; without another one, less.
+/// Without the first worker all look-ups pause; without another one there are fewer.
 async fn refused(shared: &Shared, number: usize, error: &client::Error) {
     if number == 0 {
         shared.fail(base::with_causes(error));
@@ -132,7 +137,7 @@ async fn connect(shared: &Shared, number: usize) -> Result<Session, client::Erro
     Ok(Session { wire, prepared: FxHashSet::default() })
 }
 
-/// How far ahead pages may be read, and by how many sessions.
+/// Finds out how far ahead pages may be read, and by how many sessions.
 async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::Error> {
     let rows = wire
         .query(
@@ -145,7 +150,7 @@ async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::
         .await?;
     let number = |at: usize| -> Option<i64> { rows.first()?.get(at)?.as_ref()?.parse().ok() };
     if let Some(buffers) = number(0) {
-        // The applier's own pages and everybody else's stay in the other three quarters.
+        // The other three quarters stay for the applier's own pages and those of other sessions.
         let pages = u64::try_from(buffers / 4).unwrap_or(0);
         shared.pages_ahead.store(pages.max(super::ROWS_MIN as u64 * 4), Ordering::Relaxed);
     }
@@ -158,7 +163,8 @@ async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::
     Ok(())
 }
 
-/// Finds out what a table needs. What the server refuses is the table's matter, a lost connection the caller's.
+/// Finds out a table's look-ups. A refusal by the server concerns only the table; the caller
+/// handles a lost connection.
 async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Result<(), client::Error> {
     let (mode, binary) = (shared.options.mode, shared.options.binary);
     let known = table.prefetch.known().layout.clone();
@@ -180,7 +186,7 @@ async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Re
         }
         Err(error) if session.wire.is_broken() => Err(error),
         Err(error) => {
-            // Somebody changes it at this moment; a timeout ends in a cancel.
+            // Another session is changing the table. A timeout arrives as a cancel.
             if matches!(
                 error.sqlstate().map(SqlState::from_code),
                 Some(SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED)
@@ -195,7 +201,7 @@ async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Re
     }
 }
 
-/// Nothing of this table is looked up for a while.
+/// Pauses all look-ups of this table.
 fn not_prefetched(table: &Table, why: &dyn std::fmt::Display) {
     tracing::info!(table = %table.name, "its pages are not prefetched for {} s: {why}", TROUBLE.as_secs());
     table.prefetch.set(None, TROUBLE);
@@ -220,7 +226,7 @@ async fn look_up(shared: &Shared, session: &mut Session, group: Group) -> Result
     }
     adapt(shared, rows, started.elapsed());
     let (before, after) = (counts(&result, 0), counts(&result, result.rows.len() - 1));
-    // Of each relation in turn: pages asked for, pages that were there.
+    // For each relation in turn: pages requested, and pages found in memory.
     let grown: Vec<u64> =
         after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before)).collect();
     for lookup in asked {
@@ -231,7 +237,7 @@ async fn look_up(shared: &Shared, session: &mut Session, group: Group) -> Result
     Ok(())
 }
 
-/// Pages a look-up asked for, and how many of them were in memory.
+/// Pages that a look-up requested, and how many of them were in memory.
 #[derive(Debug, Clone, Copy)]
 struct Pages {
     fetched: u64,
@@ -261,11 +267,11 @@ fn note(shared: &Shared, table: &Table, lookup: &Lookup, rows: u64, pages: Pages
             tracing::info!(table = %table.name, "prefetching by {of} pauses: it finds all in memory")
         }
     }
-    // The others may help now.
+    // The other workers may help now.
     shared.ready.notify_waiters();
 }
 
-/// Groups are to be neither long nor many.
+/// Adapts the size of groups, so that they are neither long nor many.
 fn adapt(shared: &Shared, rows: usize, took: Duration) {
     let now = shared.group_rows.load(Ordering::Relaxed);
     let wanted = if took > GROUP_LONG {
@@ -278,7 +284,7 @@ fn adapt(shared: &Shared, rows: usize, took: Duration) {
     shared.group_rows.store(wanted.clamp(*GROUP_ROWS.start(), *GROUP_ROWS.end()), Ordering::Relaxed);
 }
 
-/// The server refused a look-up; the connection may still be used.
+/// Handles a look-up that the server refused; the connection may still be usable.
 async fn failed(
     shared: &Shared,
     session: &mut Session,
@@ -288,11 +294,11 @@ async fn failed(
     session.wire.query("DEALLOCATE ALL").await?;
     session.prepared.clear();
     match SqlState::from_code(&error.code) {
-        // Somebody changes the table, perhaps the applier itself.
+        // Another session is changing the table, perhaps the applier itself.
         SqlState::LOCK_NOT_AVAILABLE => {
             tracing::debug!(table = %table.name, "a look-up did not wait for a lock");
         }
-        // An index may be gone, and with it the plan.
+        // An index may be gone, and the plan with it.
         SqlState::QUERY_CANCELED => {
             tracing::debug!(table = %table.name, "a look-up took too long: {}", error.message);
             let rows = shared.group_rows.load(Ordering::Relaxed);
@@ -304,7 +310,7 @@ async fn failed(
     Ok(())
 }
 
-/// One round trip: `measure`, the look-ups, `measure`.
+/// Makes one round trip: `measure`, the look-ups, `measure`.
 async fn run(
     session: &mut Session,
     measure: &str,
@@ -335,7 +341,7 @@ async fn run(
     Ok(result)
 }
 
-/// The numbers of the one row of a statement.
+/// Returns the numbers in the only row of a statement.
 fn counts(result: &PipelineResult, statement: usize) -> Vec<u64> {
     let number = |value: &Option<String>| value.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0);
     result.last_row(statement).iter().map(number).collect()

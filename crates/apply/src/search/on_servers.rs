@@ -1,11 +1,13 @@
-//! Rule Q1 on real servers: statements planned when the table looked like anything look rows up.
+//! Rule Q1 on real servers: statements look rows up, whatever the table looked like when they were
+//! planned.
 //!
-//! A plan is not judged by its text but by the rows that it visits. Each statement is planned in a
-//! state of the table (empty, tiny, truncated, dead rows only, never counted, large) and executed
-//! when the table has another size, in one transaction that fills it, which no ANALYZE can help.
-//! What it visited, rows and index entries, is what the session counted itself.
+//! The tests judge a plan by the rows that it visits, not by its text. Each statement is planned in
+//! one state of the table: empty, tiny, truncated, dead rows only, never counted, large. It is
+//! executed when the table has another size, in one transaction that fills the table, so no ANALYZE
+//! can help. The session itself counts the rows and index entries that it visited.
 //!
-//! `PGSLUICE_PLAN_ROWS=1000000` has tables of a million rows; `PGSLUICE_TEST_MAJORS=all` asks all majors.
+//! `PGSLUICE_PLAN_ROWS=1000000` makes tables of a million rows; `PGSLUICE_TEST_MAJORS=all` tests
+//! all majors.
 
 use std::sync::Arc;
 
@@ -22,18 +24,19 @@ use crate::sizes::{answer, question};
 use crate::table::{Lookup, Table};
 use crate::target::session_settings;
 
-/// Rows that a statement is executed for.
+/// Number of rows for which a statement is executed.
 const SET: usize = 100;
-/// A row is found by its index, and each of its versions in this transaction may be met, in each index.
+/// Maximum visits for each row. An index finds the row, and the look-up may meet each of its
+/// versions of this transaction, in each index.
 const VISITS: usize = 40;
 
 /// A table `t` with the key's columns, `v` and `w`.
 struct Sample {
     name: &'static str,
     ddl: &'static str,
-    /// Columns of the identity; none for REPLICA IDENTITY FULL.
+    /// Columns of the identity; empty for REPLICA IDENTITY FULL.
     key: &'static [&'static str],
-    /// Values of all columns of row `i`.
+    /// SQL for the values of all columns of row `i`.
     values: &'static str,
 }
 
@@ -105,7 +108,7 @@ const SAMPLES: &[Sample] = &[
     },
 ];
 
-/// What the table looks like when statements are planned; `FILL n` stands for rows up to `n`.
+/// States of the table in which statements are planned; `FILL n` stands for rows up to `n`.
 const STATES: &[(&str, &[&str])] = &[
     ("never counted", &[]),
     ("counted empty", &["ANALYZE t"]),
@@ -116,7 +119,8 @@ const STATES: &[(&str, &[&str])] = &[
     ("counted large", &["FILL max", "ANALYZE t", "DELETE FROM t"]),
 ];
 
-/// Rows of a table when statements are executed: a whole scan for each row of a set is fifty times the limit.
+/// Rows of a table when statements are executed. A whole scan for each row of a set would be fifty
+/// times the limit.
 fn sizes() -> Vec<usize> {
     match std::env::var("PGSLUICE_PLAN_ROWS") {
         Ok(rows) => vec![0, 1, 1_000, rows.parse().expect("PGSLUICE_PLAN_ROWS is a number")],
@@ -124,7 +128,7 @@ fn sizes() -> Vec<usize> {
     }
 }
 
-/// Rows of a table that looks large.
+/// Rows of a large-looking table.
 const MANY: usize = 12_000;
 
 #[test]
@@ -148,22 +152,23 @@ fn q1_statements_look_rows_up_whatever_the_table_looked_like() {
 struct Stage<'s> {
     sample: &'s Sample,
     state: &'static str,
-    /// A session that applies.
+    /// A session with the settings of one that applies.
     applies: Wire,
-    /// A session that looks up.
+    /// A session with the settings of one that looks rows up for prefetch.
     looks_up: Wire,
     table: Arc<Table>,
-    /// Whether sets may be found in the form for large tables.
+    /// The size of the table as the applier estimates it, which decides whether sets use the form
+    /// for large tables.
     rows: f64,
     failures: Vec<String>,
 }
 
-/// A prepared statement and what it takes.
+/// A prepared statement and its arguments.
 struct Prepared {
     name: String,
     columns: Vec<usize>,
     is_set: bool,
-    /// Statements around it.
+    /// Statements to run before and after it.
     around: Option<(&'static str, &'static str)>,
 }
 
@@ -197,7 +202,7 @@ impl Stage<'_> {
         Stage { sample, state: state.0, applies, looks_up, table, rows, failures: Vec::new() }
     }
 
-    /// What visited too much.
+    /// Runs all statements; returns those that visited too much.
     async fn run(mut self) -> Vec<String> {
         let statements = self.prepare().await;
         let look_ups = self.prepare_look_ups().await;
@@ -208,7 +213,7 @@ impl Stage<'_> {
         self.failures
     }
 
-    /// Prepares every statement of the applier, and has it planned.
+    /// Prepares every statement of the applier, and has the server plan it.
     async fn prepare(&mut self) -> Vec<Prepared> {
         let (table, mut shapes) = (Arc::clone(&self.table), Shapes::new());
         shapes.looks(&table, self.rows);
@@ -238,7 +243,7 @@ impl Stage<'_> {
         };
         let mut prepared = Vec::new();
         for (kind, columns, is_set) in kinds {
-            // One that insists on finding none would fail.
+            // A statement that insists on finding no row would fail.
             let is_probe = matches!(kind, Kind::SetProbe | Kind::RowProbe);
             let around = match &kind {
                 Kind::BagUpdate(_, finding) | Kind::BagDelete(finding) if !finding.is_led(&table) => {
@@ -269,11 +274,11 @@ impl Stage<'_> {
         prepared
     }
 
-    /// Executes each in a transaction in which the table gets `rows` rows, as if the others had not been, and judges what
-    /// they visited. With no rows the table stays as it is.
+    /// Executes each statement in a transaction in which the table gets `rows` rows, independently
+    /// of the other statements, and judges its visits. With no rows the table stays as it is.
     async fn execute_all(&mut self, statements: &[Prepared], rows: usize, applies: bool) {
         self.ask("BEGIN READ WRITE", applies).await;
-        // A million rows take longer than a look-up may.
+        // Filling a million rows takes longer than a look-up may.
         self.ask("SET LOCAL statement_timeout = 0", applies).await;
         if rows > 0 {
             self.ask("TRUNCATE public.t", applies).await;
@@ -300,7 +305,7 @@ impl Stage<'_> {
         let already = count(self.ask(&visited, applies).await);
         match self.try_to(&execute, applies).await {
             Ok(_) => {}
-            // What insists on its rows fails where there are none.
+            // A statement that insists on its rows fails where there are none.
             Err(_) if rows == 0 => {
                 self.ask("ROLLBACK TO s", applies).await;
                 return;
@@ -311,7 +316,7 @@ impl Stage<'_> {
         for sql in [after, "ROLLBACK TO s"] {
             self.ask(sql, applies).await;
         }
-        // A pass to find them, and another one to write them.
+        // One pass finds the rows, and another one writes them.
         let passes = if statement.around.is_some() { 2 * rows } else { 0 };
         let limit = VISITS * set + passes;
         if visited > limit {
@@ -331,7 +336,7 @@ impl Stage<'_> {
         told.unwrap_or_else(|error| panic!("{}, {}: {sql:.1000}: {error}", self.sample.name, self.state))
     }
 
-    /// Rows and index entries that the session has visited.
+    /// SQL that counts the rows and index entries that the session has visited.
     fn visited_sql(&self) -> String {
         let tables = "SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = 'public.t'::pg_catalog.regclass \
                       UNION SELECT 'public.t'::pg_catalog.regclass::pg_catalog.oid";
@@ -342,7 +347,8 @@ impl Stage<'_> {
         )
     }
 
-    /// A query of the arguments: of rows that lie evenly among the first `rows`, as arrays or those of the first one.
+    /// Query for the arguments. The rows lie evenly among the first `rows`. They come as arrays, or
+    /// as the values of the first row.
     fn arguments_sql(&self, statement: &Prepared, set: usize, rows: usize) -> String {
         let names: Vec<&str> = self.table.columns.iter().map(|column| column.target.name.as_str()).collect();
         let argument = |at: &usize| match statement.is_set {

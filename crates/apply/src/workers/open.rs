@@ -1,4 +1,4 @@
-//! What the workers do for a streamed transaction that is executed while it is open
+//! How the workers handle a streamed transaction that is executed while it is open
 //! ([`crate::open_transaction`]).
 
 use std::time::Duration;
@@ -10,21 +10,21 @@ use super::{Command, InFlight, InFlightChunk, Question, Workers};
 use crate::lock_watch::Wait;
 use crate::open_transaction::Tell;
 
-/// Between two looks whether a session waits for the open transaction.
+/// Interval between checks whether a session waits for the open transaction.
 const LOOKS_APART: Duration = Duration::from_millis(500);
 
 /// A streamed transaction that a worker executes while it is open.
 pub(super) struct OpenTransaction {
     pub(super) tell: mpsc::UnboundedSender<Tell>,
-    /// It was told that another session waits for it.
+    /// It was told to leave, because another session waits for it.
     pub(super) lets_go: bool,
-    /// The head that did not hold beside it, and goes on when it has left.
+    /// The head that did not hold beside it; the head continues when this transaction has left.
     pub(super) stumbled: Option<u64>,
-    /// Its number as a chunk and the worker of that, once it was told that its turn has come.
+    /// Its chunk number and that chunk's worker, once it was told that its turn has come.
     pub(super) turn: Option<(u64, usize)>,
-    /// When it is looked at next; `None` while an answer is awaited.
+    /// Time of the next check; `None` while an answer is awaited.
     pub(super) look: Option<Instant>,
-    /// Since when a session was seen waiting for it.
+    /// When a session was first seen waiting for it.
     pub(super) waited_for_since: Option<Instant>,
 }
 
@@ -49,7 +49,8 @@ impl Workers {
         }
     }
 
-    /// Tells the worker that has this chunk open that its turn has come; false if none has.
+    /// Tells the worker that has this chunk open that its turn has come. Returns false if no worker
+    /// has it open.
     pub(super) fn give_turn(&mut self, number: u64, worker: usize) -> bool {
         let Some(InFlight { chunk: InFlightChunk::Ended(Some(ended)), .. }) = self.chunks.get(&number) else {
             return false;
@@ -70,7 +71,7 @@ impl Workers {
         has_turn
     }
 
-    /// Asks for a rollback: a session may wait for the open transaction (rule A3).
+    /// Requests a rollback: a session may wait for the open transaction (rule A3).
     pub(super) fn let_open_go(&mut self) {
         if let Some(open) = &mut self.open_transaction
             && !std::mem::replace(&mut open.lets_go, true)
@@ -79,7 +80,7 @@ impl Workers {
         }
     }
 
-    /// When to ask next whether a session waits for the open transaction. Its turn may have to wait for
+    /// When to ask next whether a session waits for the open transaction, whose turn may depend on
     /// that session.
     pub(super) fn open_look(&self) -> Option<Instant> {
         self.open_transaction.as_ref().filter(|open| open.turn.is_none() && !open.lets_go)?.look
@@ -95,7 +96,7 @@ impl Workers {
 
     pub(super) fn open_is_waited_for(&mut self, wait: Wait) {
         let patience = self.patience;
-        // An answer about the one before it does no harm.
+        // An answer about the previous one does no harm.
         let Some(open) = &mut self.open_transaction else { return };
         let now = Instant::now();
         open.look = Some(now + LOOKS_APART);

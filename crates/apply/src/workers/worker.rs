@@ -1,7 +1,7 @@
 //! One worker: a session that carries out one command after another.
 //!
-//! It is handed commands through a queue of one, and reports each with its number. It ends when the
-//! queue is closed, or when the session is lost.
+//! It receives commands through a queue of one, and reports each with its number. It ends when the
+//! queue is closed or the session is lost.
 
 use client::Canceller;
 use tokio::sync::mpsc;

@@ -1,4 +1,4 @@
-//! One order of events each, told step by step; the simulation has the others.
+//! Each test tells one order of events step by step; the simulation has the other orders.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn what_is_independent_is_executed_ahead_and_the_rest_in_its_turn() {
     schedule.executed(2);
     assert_eq!(polled(&mut schedule), []);
     schedule.committed(1);
-    // All of the third comes after the second, which is head now.
+    // All of the third chunk comes after the second, which is head now.
     assert_eq!(polled(&mut schedule), [Action::Finish { number: 2, worker: 1 }]);
     schedule.committed(2);
     assert_eq!(polled(&mut schedule), [Action::Whole { number: 3, worker: 0 }]);
@@ -55,14 +55,14 @@ fn a2_tables_whose_rows_cannot_be_told_apart_are_serialised() {
         (row(1), Units::Whole, 1),
         (Units::Append, Units::Whole, 1),
         (Units::Whole, Units::Append, 1),
-        // Described anew: keys may look different.
+        // The relation was described anew, so keys may look different.
         (row(1), row(2), 2),
     ] {
         assert!(!start(first.clone(), second.clone(), mapping), "{first:?} {second:?} {mapping}");
     }
 }
 
-/// A new description hides what the old one knew, also from the chunk after.
+/// A new description hides the keys of the old one, also from the following chunk.
 #[test]
 fn a2_a_new_mapping_is_a_barrier_for_its_table() {
     let mut schedule = Preserve::new(3);
@@ -112,7 +112,7 @@ fn a1_what_was_met_ahead_is_void_and_tried_again_as_head() {
     schedule.committed(1);
     assert_eq!(polled(&mut schedule).last(), Some(&Action::Whole { number: 2, worker: 0 }));
     schedule.committed(2);
-    // What is void again and again is tried less and less.
+    // A schedule whose executions are void again and again tries less and less.
     let mut tried = Vec::new();
     schedule.push(keys(&[3]));
     for number in 4..40 {
@@ -141,7 +141,7 @@ fn a3_a_head_that_waits_for_a_lock_lets_the_others_go() {
     let expected = [Action::Rollback { number: 2, worker: 1 }, Action::Cancel { number: 3, worker: 2 }];
     assert_eq!(polled(&mut schedule), expected);
     schedule.rolled_back(2);
-    // Answered or not, it is rolled back once the server knows of the cancel.
+    // Answered or not, the chunk is rolled back once the server has the cancel request.
     schedule.voided(3);
     assert_eq!(polled(&mut schedule), []);
     schedule.cancelled(3);

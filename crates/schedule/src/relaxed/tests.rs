@@ -1,4 +1,4 @@
-//! One order of events each, told step by step; the simulation has the others.
+//! Each test tells one order of events step by step; the simulation has the other orders.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn what_is_independent_passes_what_depends_waits_for_each_it_depends_on() {
     assert!(schedule.is_empty() && schedule.remembers_nothing());
 }
 
-/// However many have passed a large transaction, what it touches waits for it.
+/// However many chunks have passed a large transaction, a chunk that shares a key waits for it.
 #[test]
 fn a_large_transaction_is_passed_by_what_is_independent_of_it() {
     let mut schedule = Relaxed::new(2);
@@ -104,7 +104,7 @@ fn what_did_not_hold_is_executed_again_as_head() {
     }
     assert_eq!(polled(&mut schedule), [whole(1, 0), whole(2, 1)]);
     schedule.stumbled(2);
-    // Its worker is free for what is not waiting for its turn.
+    // Its worker is free for chunks that need not wait for their turn.
     assert_eq!(polled(&mut schedule), [whole(3, 1)]);
     schedule.committed(3);
     assert_eq!(polled(&mut schedule), [whole(4, 1)]);

@@ -1,5 +1,5 @@
-//! What must hold of a history, whatever made it. Each looks at one thing and
-//! knows nothing of the schedule.
+//! What must hold of a history, whatever made it. Each checker looks at one property and knows
+//! nothing of the schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use crate::{Footprint, Late, Split, Touched, Units};
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     Pushed(u64, Footprint),
-    /// Executed before its turn, but for what is late.
+    /// Executed before its turn, except for the late part.
     Speculated(u64, Split),
-    /// Execution as a whole began; with true what it meets may be reported.
+    /// Execution of the whole chunk began; with true, its failure may be reported.
     Began(u64, bool),
-    /// Executed with so many other transactions open.
+    /// Executed with this many other transactions open.
     Alone(u64, usize),
     CommitSent(u64),
-    /// Whether the target then holds what the source held.
+    /// Committed; true if the target then holds what the source held.
     Committed(u64, bool),
     Acknowledged(u64),
-    /// A cancel hit something, which was early or being rolled back.
+    /// A cancel hit something; true if that was speculative or being rolled back.
     Cancelled(bool),
     /// The source was told that all chunks up to this one are durable.
     Confirmed(u64),
@@ -44,8 +44,8 @@ impl Event {
     }
 }
 
-/// Each chunk commits once, behind the one before, and is sent to commit only
-/// when that was acknowledged.
+/// Each chunk commits once, after the one before it, and is sent to commit only when that one was
+/// acknowledged.
 pub(super) fn order(history: &[Event]) -> Result<(), String> {
     let (mut committed, mut acknowledged) = (0, 0);
     for event in history {
@@ -71,9 +71,8 @@ pub(super) fn order(history: &[Event]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whatever is lost, each chunk commits when the target has not got it, what
-/// was confirmed stays, and in the end nothing is missing that was acknowledged
-/// and not lost.
+/// Whatever is lost, a chunk commits only when the target lacks it, and confirmed chunks stay. In
+/// the end nothing is missing that was acknowledged and not lost.
 pub(super) fn exactly_once(history: &[Event]) -> Result<(), String> {
     let (mut held, mut confirmed) = (BTreeSet::new(), 0);
     for event in history {
@@ -97,7 +96,7 @@ pub(super) fn exactly_once(history: &[Event]) -> Result<(), String> {
     Ok(())
 }
 
-/// How many chunks committed with one before them missing.
+/// Number of chunks that committed while an earlier one was missing.
 pub(super) fn overtakings(history: &[Event]) -> usize {
     let mut held: BTreeSet<u64> = BTreeSet::new();
     let mut overtook = 0;
@@ -114,8 +113,8 @@ pub(super) fn overtakings(history: &[Event]) -> usize {
     overtook
 }
 
-/// After each commit the target holds what the chunks that it has make of it,
-/// in their order: where order is kept, a state of the source.
+/// After each commit the target holds the result of its chunks, in their order. Where order is
+/// preserved, that is a state of the source.
 pub(super) fn atomicity(history: &[Event]) -> Result<(), String> {
     history.iter().try_for_each(|event| match event {
         Event::Committed(chunk, false) => {
@@ -125,9 +124,8 @@ pub(super) fn atomicity(history: &[Event]) -> Result<(), String> {
     })
 }
 
-/// What is executed before its turn shares nothing that changes show with a
-/// chunk before it that was not acknowledged; what may be reported comes of
-/// what has nothing at all before it.
+/// A chunk executed before its turn shares nothing that changes show with an earlier chunk that was
+/// not acknowledged. A failure may be reported only of a chunk that has nothing before it.
 pub(super) fn dependency(history: &[Event]) -> Result<(), String> {
     let mut in_flight: BTreeMap<u64, &Footprint> = BTreeMap::new();
     for event in history {
@@ -201,8 +199,8 @@ fn overlap(table: &Touched, late: &Late, other: &Touched) -> bool {
     }
 }
 
-/// A barrier and exact replay find nothing else open; a cancel hits nothing
-/// that was told to commit.
+/// A barrier and exact replay find nothing else open. A cancel never hits a chunk that was told to
+/// commit.
 pub(super) fn solitude(history: &[Event]) -> Result<(), String> {
     history.iter().try_for_each(|event| match event {
         Event::Alone(chunk, others) if *others > 0 => Err(format!("{chunk} is not alone: {others} others")),
@@ -211,7 +209,7 @@ pub(super) fn solitude(history: &[Event]) -> Result<(), String> {
     })
 }
 
-/// Each checker notices what it is for.
+/// Each checker notices the violation that it is for.
 #[test]
 fn canaries() {
     let on = |keys: Vec<u64>| {

@@ -1,4 +1,4 @@
-//! What the source did, and what its changes show of it.
+//! What the source did, and what its changes show.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use crate::{Footprint, Late, Split, Touched, Units};
 
 pub(super) type Key = (u8, u8);
-/// Its version, its value of the other unique key.
+/// The row's version, and its value of the other unique key.
 pub(super) type Row = (u32, u8);
 pub(super) type Rows = BTreeMap<Key, Row>;
 
@@ -34,15 +34,15 @@ impl Op {
     }
 }
 
-/// What the source did, chunk by chunk.
+/// The source's changes, chunk by chunk.
 pub(super) struct Source {
     pub(super) chunks: Vec<(Vec<Op>, Footprint)>,
-    /// The rows after each chunk; the first is before all.
+    /// The rows after each chunk; the first entry is the start.
     pub(super) states: Vec<Rows>,
 }
 
 impl Source {
-    /// `blind` footprints leave out keys, as changes leave out freed values.
+    /// With `blind`, footprints leave out keys, as changes leave out values that are freed.
     pub(super) fn write(random: &mut StdRng, chunks: usize, blind: bool) -> Source {
         let mut state: Rows = (0..6).map(|id| ((id % 2, id), (0, id))).collect();
         let mut source = Source { chunks: Vec::new(), states: vec![state.clone()] };
@@ -76,7 +76,7 @@ impl Source {
         source
     }
 
-    /// The rows after these chunks in their order, and no others.
+    /// The rows after these chunks and no others, in order.
     pub(super) fn after(&self, chunks: &BTreeSet<u64>) -> Rows {
         let mut rows = self.states[0].clone();
         for &chunk in chunks {
@@ -87,7 +87,7 @@ impl Source {
     }
 }
 
-/// Writes rows over others.
+/// Applies `writes` to `rows`.
 pub(super) fn write(rows: &mut Rows, writes: &BTreeMap<Key, Option<Row>>) {
     for (&key, row) in writes {
         match row {
@@ -97,7 +97,7 @@ pub(super) fn write(rows: &mut Rows, writes: &BTreeMap<Key, Option<Row>>) {
     }
 }
 
-/// What the changes show of their keys; keys of a table stand in the order of its ops.
+/// The keys that the changes show; a table's keys stand in the order of its ops.
 fn footprint(ops: &[Op], random: &mut StdRng, blind: bool) -> Footprint {
     if ops.is_empty() || random.random_bool(0.06) {
         return Footprint::Everything;
@@ -119,7 +119,7 @@ fn footprint(ops: &[Op], random: &mut StdRng, blind: bool) -> Footprint {
     Footprint::Tables(touched.collect())
 }
 
-/// Ops that are not late, and ops that are.
+/// Returns the ops that are not late, and those that are.
 pub(super) fn split_ops(ops: &[Op], footprint: &Footprint, split: &Split) -> (Vec<Op>, Vec<Op>) {
     let Footprint::Tables(touched) = footprint else { panic!("a barrier has no split") };
     let (mut early, mut late) = (Vec::new(), Vec::new());

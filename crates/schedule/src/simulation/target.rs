@@ -1,5 +1,4 @@
-//! The target's side of the world: rows, locks, and sessions that are not
-//! ours.
+//! The target's side of the simulation: rows, locks, and sessions that are not ours.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,7 +13,7 @@ pub(super) enum Lock {
     Unique(u8, u8),
 }
 
-/// A session that is not ours: locks rows one after another, then ends.
+/// A session that is not ours. It locks rows one after another, then ends.
 #[derive(Debug)]
 pub(super) struct Local {
     pub(super) wanted: VecDeque<Lock>,
@@ -41,11 +40,11 @@ impl World {
         self.locks.retain(|_, holder| *holder != who);
     }
 
-    /// Locks what the change is about, or waits; then does it if it fits.
+    /// Locks what the op needs, or waits; then executes the op if it fits.
     pub(super) fn execute(&mut self, at: usize, op: Op) -> Done {
         let (key, who) = (op.key(), Who::Worker(at));
         let mut wanted = vec![Lock::Row(key)];
-        // A value that is taken or freed is others' only when we have ended.
+        // A unique value that is taken or freed stays locked until the transaction has ended.
         wanted.extend(self.row(at, key).map(|row| Lock::Unique(key.0, row.1)));
         wanted.extend(op.row().map(|row| Lock::Unique(key.0, row.1)));
         self.workers[at].waits_for = None;
@@ -70,7 +69,7 @@ impl World {
         Done::Yes
     }
 
-    /// What a local session does next, or a new one.
+    /// Steps a local session, or starts a new one.
     pub(super) fn local(&mut self) {
         if self.locals.len() < 2 && self.chance(500) {
             let mut row = || Lock::Row((self.random.random_range(0..3), self.random.random_range(0..6)));
@@ -95,7 +94,7 @@ impl World {
 
     fn end_local(&mut self, at: usize) {
         self.release(Who::Local(at));
-        // Its place stays, for the others' numbers.
+        // A new session takes its place, so that the others' numbers stay valid.
         let mut row = || Lock::Row((self.random.random_range(0..3), self.random.random_range(0..6)));
         let wanted = [row(), row()].into();
         self.locals[at] = Local { wanted, waits_for: None };
@@ -109,7 +108,7 @@ impl World {
         self.locks.get(&lock).copied()
     }
 
-    /// A cycle among those who wait ends with one of them.
+    /// Ends one of the sessions in a cycle of waits.
     pub(super) fn find_deadlock(&mut self, from: Who) {
         let mut cycle = vec![from];
         while let Some(next) = self.waits_for(cycle[cycle.len() - 1]) {
