@@ -80,7 +80,7 @@ impl Decoded {
         self.told().awaited.clone()
     }
 
-    /// Notes the number of subscriptions in this one's pass; 0 when it has left.
+    /// Notes the number of subscriptions in the pass; 0 when this subscription has left it.
     pub(crate) fn is_in_pass_of(&self, subscriptions: usize) {
         self.in_pass.store(subscriptions, Ordering::Relaxed);
     }
