@@ -358,7 +358,7 @@ impl Assembler {
         self.notice.take()
     }
 
-    /// Returns what has come of an open transaction, to be read while more comes. No part of it may
+    /// Returns the received part of an open transaction, to be read while more comes. No part of it may
     /// have been aborted.
     ///
     /// # Errors
