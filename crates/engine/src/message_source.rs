@@ -1,4 +1,4 @@
-//! Where the pipeline gets its messages of pgoutput from.
+//! The pipeline's source of pgoutput's messages.
 //!
 //! | source | implementation | decoded by |
 //! | --- | --- | --- |

@@ -42,7 +42,7 @@ use crate::slot::shown;
 /// Interval between checks of whether a report is due.
 const FEEDBACK_POLL: Duration = Duration::from_millis(100);
 /// While more WAL than this was received and is not applied, nobody waits for the newest message.
-/// It is several times what is received in a pause.
+/// The limit is several times the WAL that is received in a pause.
 const BEHIND_BYTES: u64 = 2 << 20;
 /// A transaction that committed longer ago than this is late anyway.
 const BEHIND: Duration = Duration::from_millis(500);

@@ -358,8 +358,8 @@ impl Assembler {
         self.notice.take()
     }
 
-    /// Returns the received part of an open transaction, to be read while more comes. No part of it may
-    /// have been aborted.
+    /// Returns the received part of an open transaction, to be read while more comes. No part of it
+    /// may have been aborted.
     ///
     /// # Errors
     /// The disk failed.

@@ -1,4 +1,4 @@
-//! Where a stream begins, and who is told.
+//! Finds where a stream begins, and reports the position to the status.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
