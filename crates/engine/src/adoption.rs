@@ -1,9 +1,9 @@
-//! That a subscription was adopted from a native one, as the target's state says it.
+//! The record in the target's state that a subscription was adopted from a native one.
 //!
-//! The command that adopts, and the one that hands back, are the crate `operate`'s. A start only
-//! reads what they left in `pgsluice.adopted`, and refuses to stream while the native owner could
-//! stream, too. Before adopting, the command asks for what a start would ask for:
-//! [`crate::before_adopting`] and [`crate::learn_at_adoption`].
+//! The crate `operate` has the commands that adopt and release. A start only reads what they left
+//! in `pgsluice.adopted`. It refuses to stream while the native owner could stream, too. Before
+//! adopting, the command checks what a start would check: [`crate::before_adopting`] and
+//! [`crate::learn_at_adoption`].
 
 use base::SubscriptionName;
 use tokio_postgres::GenericClient;
@@ -11,7 +11,7 @@ use tokio_postgres::GenericClient;
 use crate::error::Error;
 use crate::refusal::Refusal;
 
-/// What a native subscription was told, in pgsluice's words.
+/// The options of a native subscription, in pgsluice's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NativeOptions {
     /// Its connection string, if the role may read it and it still exists.
@@ -30,25 +30,26 @@ pub struct NativeOptions {
     pub disable_on_error: bool,
 }
 
-/// A subscription that was adopted, and what its former owner looks like now.
+/// A subscription that was adopted, and the present state of the native one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adoption {
     /// OID of the native subscription.
     pub native_oid: u32,
     /// The native subscription's name, if it still exists.
     pub native: Option<String>,
-    /// The slot that the native subscription names; `None` as it should be.
+    /// The slot that the native subscription names; it should be `None`.
     pub native_slot: Option<String>,
     /// The slot that was taken over.
     pub slot: String,
-    /// The command that adopts came to its end.
+    /// The command that adopts has finished.
     pub finished: bool,
-    /// What the native subscription was told.
+    /// The options of the native subscription.
     pub options: NativeOptions,
 }
 
 impl Adoption {
-    /// Why `run` must not stream, if it must not; `origin_none` is what its own settings ask for.
+    /// Returns why `run` must not stream, if so. `origin_none` is what the pgsluice subscription's
+    /// settings ask for.
     #[must_use]
     pub fn refusal(&self, name: &SubscriptionName, origin_none: bool) -> Option<Error> {
         let name = || name.clone();
@@ -74,10 +75,10 @@ SELECT a.native_oid, n.subname::text, n.subslotname::text, s.slot, s.consistent_
    AND n.subdbid = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
  WHERE a.subscription = $1";
 
-/// Whether the subscription was adopted.
+/// Reads whether the subscription was adopted.
 ///
 /// # Errors
-/// The target's.
+/// The target failed.
 pub async fn adoption(
     target: &impl GenericClient,
     name: &SubscriptionName,

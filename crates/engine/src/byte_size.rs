@@ -1,6 +1,6 @@
-//! Numbers of bytes in messages.
+//! Sizes in bytes, for messages.
 
-/// A number of bytes, shown in the largest unit that it fills.
+/// A size in bytes, shown in the largest unit that it fills.
 pub(crate) struct ByteSize(pub(crate) u64);
 
 impl std::fmt::Display for ByteSize {

@@ -1,7 +1,7 @@
-//! The first copy's record, in the subscription's tables on the target.
+//! The record of the first copy, in the subscription's tables on the target.
 //!
-//! Written on the copy's own connection and in its own transactions, because
-//! the record is true only together with the rows.
+//! It is written on the copy's own connection and in the copy's transactions, because the record is
+//! true only together with the rows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,18 +15,20 @@ use state::{Since, statements};
 
 pub(crate) struct CopiedTableRecord {
     pub(crate) subscription: SubscriptionName,
-    /// A table that is copied has not joined yet: the stream has passed its
-    /// consistent point, and what came meanwhile is applied as it joins. Until
-    /// then it counts as begun, so that a later attempt empties it.
+    /// A copied table has not joined yet. The stream has passed its consistent point, and the
+    /// changes that came meanwhile are applied as the table joins. Until then it counts as begun,
+    /// so a later attempt empties it.
     pub(crate) joins_later: bool,
-    /// What the copy's snapshot sees, where it is not what committed before the consistent point.
+    /// What the copy's snapshot sees, if that differs from what committed before the consistent
+    /// point.
     pub(crate) snapshot: Option<Arc<PgSnapshot>>,
-    /// What the tables are on the source.
+    /// The tables' OIDs on the source.
     pub(crate) oids: HashMap<TableName, Oid>,
 }
 
 impl CopiedTableRecord {
-    /// What is copied, and what is not in the copy, as columns of the table's row.
+    /// The copied state, as columns of the table's row: what the copy does not contain, and its
+    /// relation.
     fn since(&self, table: &TableName, consistent_point: Lsn) -> String {
         let since = Since { lsn: consistent_point, snapshot: self.snapshot.clone() }.columns();
         let oid = self.oids.get(table).map_or("NULL".to_owned(), ToString::to_string);

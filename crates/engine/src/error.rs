@@ -1,4 +1,4 @@
-//! Why a pipeline ended, or an attempt of it.
+//! Why a pipeline, or one of its attempts, ended.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::Settings;
 use crate::byte_size::ByteSize;
 use crate::refusal::Refusal;
 
-/// What ended a pipeline.
+/// The error that ended a pipeline.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
@@ -23,34 +23,34 @@ pub(crate) enum Kind {
     Client(client::Error),
     Decode(output::Error),
     Spool(std::io::Error),
-    /// The disk of the spool has no room for what an earlier attempt had in it.
+    /// The spool's disk has no room for what an earlier attempt needed.
     NoRoom {
         dir: PathBuf,
         free: u64,
         needed: u64,
     },
-    /// Files with WAL that the source does not send.
+    /// The files with WAL that the source does not send.
     Archive(source::segments::Error),
-    /// A pass for several subscriptions, by this error of all.
+    /// A pass for several subscriptions failed with this error for all of them.
     Pass(String),
-    /// The catalogs are to be looked at anew, and the source is not fit for it, as this says.
+    /// The catalogs must be looked at anew, and the source is not fit for that, for this reason.
     NotYet(String),
-    /// The source, by a standby: of its WAL alone it cannot be told what may be gone on from.
+    /// The source is a standby. The WAL alone does not say where pgsluice may go on.
     SourceIsStandby,
-    /// The source has another timeline than when an archive, or its standbys, were begun to be followed.
+    /// The source has another timeline than when pgsluice began to follow an archive or standbys.
     LeftTimeline {
         before: u32,
         now: u32,
     },
-    /// The target's backend and we waited for one another.
+    /// The target's backend and pgsluice waited for one another.
     Silent(Silence),
     Refused(Refusal),
-    /// By somebody, or by an error of an earlier run.
+    /// Disabled by an operator, or by an error of an earlier run.
     Disabled {
         name: SubscriptionName,
         after: Option<String>,
     },
-    /// `disable_on_error`, by this error.
+    /// Disabled by this error, because of `disable_on_error`.
     DisabledNow {
         name: SubscriptionName,
         error: Box<Error>,
@@ -62,7 +62,7 @@ pub(crate) enum Kind {
 pub(crate) struct Silence {
     /// The backend.
     pub(crate) pid: i32,
-    /// For how long.
+    /// How long they waited.
     pub(crate) lasted: Duration,
 }
 
@@ -71,13 +71,13 @@ impl Error {
         Kind::Refused(why.into()).into()
     }
 
-    /// The subscription is not on the target any more.
+    /// The subscription is gone from the target.
     #[must_use]
     pub fn dropped() -> Error {
         Error::refused(Refusal::Dropped)
     }
 
-    /// The slot is at `confirmed`, past `start`, which is as far as the target came.
+    /// The slot is at `confirmed`, past `start`, the position that the target has reached.
     #[must_use]
     pub fn target_behind(slot: String, confirmed: Lsn, start: Lsn) -> Error {
         Error::refused(Refusal::TargetBehind { slot, confirmed, start })
@@ -99,7 +99,8 @@ impl Error {
         matches!(&*self.0, Kind::Apply(error) if error.is_in_use())
     }
 
-    /// The catalogs of a source that ships WAL cannot be followed any further, and only a new look at them leads on.
+    /// The catalogs of a source that ships WAL cannot be followed any further; only a new look
+    /// helps.
     pub(crate) fn lost(&self) -> Option<output::Lost> {
         match &*self.0 {
             Kind::Decode(error) => error.lost(),
@@ -116,7 +117,8 @@ impl Error {
         }
     }
 
-    /// Which end was lost, where a lost connection is what ended it: `source` or `target`, as `settings` have them.
+    /// The end whose connection was lost, if that is the error: `source` or `target`, as `settings`
+    /// name them.
     pub(crate) fn lost_end(&self, settings: &Settings) -> Option<&'static str> {
         match &*self.0 {
             Kind::Source(error) if error.is_connection_lost() => Some("source"),
@@ -282,7 +284,7 @@ impl From<client::Error> for Error {
     }
 }
 
-/// A task that panicked.
+/// The error for a task that panicked.
 pub(crate) fn broke(error: &tokio::task::JoinError) -> Error {
     Error::refused(Refusal::ApplierBroke(error.to_string()))
 }

@@ -1,5 +1,4 @@
-//! Every error that a pipeline may end with or is tried again after, for
-//! docs/errors.md.
+//! Every error that can end a pipeline, or after which it is tried again, for docs/errors.md.
 
 use std::io;
 use std::time::Duration;

@@ -1,24 +1,23 @@
-//! Where to go on in the source's WAL, and whether it is still the WAL that
-//! the target's changes came from.
+//! The position from which the stream goes on in the source's WAL, and the check that this is still
+//! the WAL that the target's changes came from.
 //!
-//! A position means something in one history only. A source that was restored
-//! from a backup, or a standby that was promoted without having received
-//! everything, goes on from an earlier point: its new transactions lie at
-//! positions that the target has passed already, and would be passed over
-//! without a word.
+//! A position has a meaning in one history only. A source goes on from an earlier point if it was
+//! restored from a backup, or if it is a standby that was promoted without having received
+//! everything. Its new transactions then lie at positions that the target has already passed.
+//! Without this check, pgsluice would skip them silently.
 //!
 //! | the source | then |
 //! |---|---|
 //! | is on the timeline of last time and not behind us | go on |
 //! | is on one that branched off behind all that was applied and copied | go on, and take back what was confirmed past the fork: nothing of it was for us |
 //! | is on one that branched off before, or on none of ours | refuse |
-//! | is on the timeline of last time and behind us | refuse; a standby is waited for |
+//! | is a primary on the timeline of last time, and behind us | refuse |
+//! | is a standby, and behind us | wait until it has the same WAL |
 //!
-//! Timelines are compared with a primary's only: see [`UNKNOWN`].
+//! Only a primary's timelines are compared: see [`UNKNOWN`].
 //!
-//! What cannot be told: files of a source that were put back to an older state
-//! without recovery onto a new timeline, and that wrote past our position
-//! before we looked.
+//! One case cannot be detected. Somebody puts the files of a source back to an older state, without
+//! recovery onto a new timeline, and the source writes past our position before we look.
 
 use base::Lsn;
 use client::{Session, Wire};
@@ -29,17 +28,17 @@ use state::{State, SubscriptionRow};
 use crate::Error;
 use crate::refusal::Refusal;
 
-/// What is stored while the source is a standby: it may be promoted under the
-/// stream, and nobody would know on which timeline the last changes were.
+/// The timeline that is stored while the source is a standby. A standby may be promoted while it
+/// streams, so nobody could say later on which timeline the last changes were.
 pub(crate) const UNKNOWN: i64 = 0;
 
-/// The position to stream from, where `reached` is what the target has, besides
-/// what was copied: of `copied` and before. What it has beyond a gap must be
-/// part of the source's history, too.
+/// Returns the position to stream from. `reached` is what the target has applied. The target also
+/// has the copied tables, whose latest consistent point is `copied`. Ranges that the target applied
+/// beyond a gap must be part of the source's history, too.
 ///
 /// # Errors
-/// The source's history does not contain it, with the remedy; or a server
-/// failed.
+/// The source's history does not contain what the target has; the error names the remedy. Or a
+/// server failed.
 pub(crate) async fn start_position(
     wire: &mut Wire,
     source: &Session,
@@ -47,7 +46,7 @@ pub(crate) async fn start_position(
     row: &SubscriptionRow,
     (reached, copied): (&CommittedRanges, Lsn),
 ) -> Result<Lsn, Error> {
-    // Again: a copy may have come since the first look.
+    // Asks again, because a copy may have run since the first look.
     let identity = slot::identify_system(wire).await?;
     let standby = in_recovery(source).await?;
     let mut confirmed = row.confirmed_lsn.unwrap_or(Lsn::INVALID);
@@ -61,7 +60,7 @@ pub(crate) async fn start_position(
     }
     let known = reached.furthest().max(copied).max(confirmed);
     let remembered = match standby {
-        // One that is behind us may be promoted there.
+        // A standby that is behind us may be promoted on this timeline.
         true if identity.xlogpos < known => before,
         true => UNKNOWN,
         false => now,
@@ -78,8 +77,8 @@ pub(crate) async fn start_position(
     Ok(start)
 }
 
-/// Where timeline `before` ended and the present one went on, if all that the
-/// target has lies before.
+/// Returns where timeline `before` ended and the present one went on, if everything that the target
+/// has lies before that place.
 fn check_fork(before: i64, now: i64, fork: Option<Lsn>, applied: Lsn) -> Result<Lsn, Error> {
     match fork {
         Some(fork) if applied <= fork => Ok(fork),

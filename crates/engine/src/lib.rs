@@ -1,4 +1,5 @@
-//! The only crate that knows every stage: wiring, supervision, retry policy, figures.
+//! Connects all stages: wiring, supervision, retry policy, figures. No other crate knows every
+//! stage.
 
 pub mod adoption;
 mod byte_size;

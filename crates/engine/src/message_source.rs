@@ -1,12 +1,11 @@
-//! Where messages of pgoutput come from, as the pipeline sees it.
+//! The pipeline's source of pgoutput's messages.
 //!
-//! | source | implementation | who decodes |
+//! | source | implementation | decoded by |
 //! | --- | --- | --- |
 //! | `logical` | [`Logical`] | the walsender |
 //! | `wal` | [`crate::wal_source::WalSource`] | this process |
 //!
-//! From here on both are one: the same blocks of messages in a queue of bounded bytes
-//! ([`txn::Block`]).
+//! From here on both look alike: blocks of messages in a queue of bounded bytes ([`txn::Block`]).
 
 use std::sync::Arc;
 
@@ -25,10 +24,10 @@ use crate::{Origin, Settings};
 /// Hands over messages of pgoutput in the order of the stream.
 #[async_trait]
 pub(crate) trait MessageSource: Send {
-    /// Hands blocks to `out` until `stop` is cancelled or nobody takes them.
+    /// Hands blocks to `out` until `stop` is cancelled or `out` is closed.
     ///
     /// # Errors
-    /// Nothing more can come: the retry table says what then.
+    /// Nothing more can come; the retry table says what happens next.
     async fn run(
         &mut self,
         progress: &Progress,
@@ -37,8 +36,8 @@ pub(crate) trait MessageSource: Send {
         stop: &CancellationToken,
     ) -> Result<(), Error>;
 
-    /// Says the last word, if there is somebody to hear it. The source may be gone; it is told next
-    /// time.
+    /// Sends the last report, if there is a server to receive it. The source may be gone; it gets
+    /// the report next time.
     async fn finish(&mut self, progress: &Progress);
 }
 

@@ -1,9 +1,9 @@
 //! Where the source's WAL ends, asked once a second.
 //!
-//! The stream cannot tell: what a logical walsender reports is what it has
-//! decoded. So the receive lag needs a question to the server, on a session
-//! of its own, which must disturb nothing: when it fails, the pipeline goes
-//! on, the lag keeps its last figure, and the question is asked again later.
+//! The stream cannot say that, because a logical walsender reports only what it has decoded. So the
+//! receive lag needs a question to the server, on a session of its own. That session must not
+//! disturb the pipeline. If it fails, the pipeline goes on, the lag keeps its last figure, and the
+//! question is asked again later.
 
 mod target;
 
@@ -17,7 +17,7 @@ use crate::{Settings, Status};
 
 pub use target::watch_target;
 
-/// End of WAL as a server knows it, primary or standby.
+/// A server's end of WAL, for a primary or a standby.
 pub const WAL_END: &str = "\
 SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
              ELSE pg_catalog.pg_current_wal_flush_lsn() END)::text";
@@ -25,13 +25,13 @@ SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_rep
 /// Time between two questions.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Wait after a failure; a source that is away is no news to the pipeline.
+/// Wait after a failure; the pipeline learns by itself that a source is away.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The longest an answer may take before the session is given up.
+/// Longest wait for an answer before the session is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Keeps `status` told of the source's end of WAL until `stop`.
+/// Keeps the source's end of WAL in `status` up to date until `stop`.
 pub async fn watch_source(settings: Arc<Settings>, status: Arc<Status>, stop: CancellationToken) {
     let asking = async {
         loop {

@@ -1,5 +1,5 @@
-//! Partitions of tables that are published as their root, while the stream
-//! flows: what is done to a leaf as a table never comes.
+//! Partitions of tables that are published as their root, while the stream flows. Changes to a leaf
+//! as a table never come through the stream, so this module looks for them.
 //!
 //! ```text
 //!   look: leaves on the source, beside those of the last look (state::PartitionRow)
@@ -7,17 +7,15 @@
 //!     went         --> suspicion lost      >--> probe --> the ends agree: forgotten
 //!     another file --> suspicion emptied  /          \--> differ: told, until they agree
 //! ```
-//! A suspicion is not yet a difference: most partitions that come are empty or
-//! filled through their root, a file is also replaced by VACUUM FULL, and
-//! whoever drops a partition may do so on both ends. So a probe looks for some
-//! rows on both ends ([`probe`]), and only what it has seen is told.
+//! A suspicion is not yet a difference. Most new partitions are empty or were filled through their
+//! root. VACUUM FULL also replaces a file. A partition may have been dropped on both ends. A probe
+//! therefore compares some rows on both ends ([`probe`]), and only what it has seen is reported.
 //!
-//! What is known stays on the target: a partition that is attached while
-//! nobody looks is told at the next start. A root of which nothing is known is
-//! suspected as a whole if its rows were copied: a partition may have been
-//! attached while they were.
+//! The target stores what is known of the partitions. If a partition is attached while pgsluice
+//! does not run, the next start reports it. If nothing is known of a root and its rows were copied,
+//! all of its partitions are suspected: one may have been attached during the copy.
 //!
-//! Nothing here stops the stream, and catalogs are read without locks on tables.
+//! Nothing here stops the stream, and the catalogs are read without locks on tables.
 
 mod probe;
 mod remedy;
@@ -36,11 +34,11 @@ use crate::error::Error;
 use crate::status::DifferingPartition;
 use crate::{Origin, Settings, Status};
 
-/// How long probes may take at one look; the others follow at the next.
+/// How long the probes of one look may take; the rest follow at the next look.
 const PROBES_AT_ONCE: Duration = Duration::from_secs(2);
 
-/// $1 the publications. Roots as the stream names them, with their leaves, if
-/// any. Not `pg_partition_tree`, which waits for locks.
+/// $1 the publications. Returns roots as the stream names them, and their leaves, if they have any.
+/// It does not use `pg_partition_tree`, which waits for locks.
 const LEAVES: &str = "
 WITH RECURSIVE listed AS (
     SELECT DISTINCT t.relid FROM pg_catalog.pg_publication p
@@ -64,14 +62,14 @@ SELECT r.oid, rn.nspname::text, r.relname::text, l.oid, ln.nspname::text, l.reln
   LEFT JOIN (below b JOIN pg_catalog.pg_class l ON l.oid = b.relid AND l.relkind = 'r' AND l.relpersistence = 'p'
              JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace) ON b.root = roots.relid";
 
-/// $1 partitions. Waits for whoever has one locked.
+/// $1 partitions. Waits for any session that has one of them locked.
 const BOUNDS: &str = "SELECT o, COALESCE(pg_catalog.pg_get_partition_constraintdef(o), 'true') \
                         FROM pg_catalog.unnest($1::oid[]) o";
 
-/// A root and a leaf of it, by their ids on the source.
+/// A root and one of its leaves, by their OIDs on the source.
 type Pair = (u32, u32);
 
-/// Whose partitions are looked at.
+/// The subscription whose partitions are looked at.
 #[derive(Clone, Copy)]
 pub(crate) struct Subscription<'a> {
     pub(crate) settings: &'a Settings,
@@ -81,9 +79,9 @@ pub(crate) struct Subscription<'a> {
 /// What is known of the partitions of one subscription.
 #[derive(Default)]
 pub(crate) struct Partitions {
-    /// As they are stored; `None` before the first look.
+    /// The rows as the target stores them; `None` before the first look.
     known: Option<BTreeMap<Pair, PartitionRow>>,
-    /// What was told and still is so.
+    /// Differences that were reported and still exist.
     differing: BTreeMap<Pair, DifferingPartition>,
     /// Probes wait for the target, or for their turn.
     pub(crate) postponed: bool,
@@ -96,13 +94,12 @@ struct Seen {
 }
 
 impl Partitions {
-    /// What differs now, by the last look.
+    /// The differences that the last look left.
     pub(crate) fn differing(&self) -> Vec<DifferingPartition> {
         self.differing.values().cloned().collect()
     }
 
-    /// Compares the leaves with the last look's, and the ends where they may
-    /// differ.
+    /// Compares the leaves with those of the last look, and probes both ends where they may differ.
     pub(crate) async fn look(
         &mut self,
         subscription: Subscription<'_>,
@@ -133,7 +130,7 @@ impl Partitions {
         self.probe(subscription, source, state).await
     }
 
-    /// Looks at both ends where they may differ, and tells what does.
+    /// Compares both ends where they may differ, and reports the differences.
     async fn probe(
         &mut self,
         subscription: Subscription<'_>,
@@ -185,8 +182,8 @@ impl Partitions {
     }
 }
 
-/// Bounds are looked up when a leaf comes or goes: a default partition's change
-/// with the others. False if somebody has a leaf locked.
+/// Reads bounds anew when a leaf comes or goes, because a default partition's bounds change with
+/// the others. Returns false if another session has a leaf locked.
 async fn fill_bounds(
     source: &Session,
     known: &BTreeMap<Pair, PartitionRow>,
@@ -220,7 +217,7 @@ async fn fill_bounds(
     Ok(true)
 }
 
-/// A lost one is known by what it was.
+/// A lost partition is recognized by its stored row.
 fn is_present(row: &PartitionRow) -> bool {
     row.suspicion != Some(Suspicion::Lost)
 }
@@ -231,7 +228,7 @@ fn tell(
     pair: Pair,
     difference: DifferingPartition,
 ) {
-    // Counts in it may move; whoever reads the log wants to be told once.
+    // Counts in the message may move; a reader of the log wants to see each remedy once.
     let is_told = differing.get(&pair).is_some_and(|told| told.remedy == difference.remedy);
     if !is_told {
         tracing::warn!(subscription = %subscription.settings.subscription, table = %difference.root,
@@ -261,8 +258,8 @@ async fn seen(source: &Session, publications: &[String]) -> Result<Seen, Error> 
     Ok(seen)
 }
 
-/// What is known after a look; `copied`: the rows of a root that was not known
-/// are on the target, but for those that came while they were copied.
+/// Returns what is known after a look. `copied`: the target has the copied rows of a root that was
+/// not known before, but may lack those of partitions that were attached during the copy.
 fn compare(known: &BTreeMap<Pair, PartitionRow>, seen: Seen, copied: bool) -> BTreeMap<Pair, PartitionRow> {
     let known_roots: BTreeSet<u32> = known.keys().map(|pair| pair.0).collect();
     let mut now = BTreeMap::new();
@@ -271,10 +268,11 @@ fn compare(known: &BTreeMap<Pair, PartitionRow>, seen: Seen, copied: bool) -> BT
             Some(before) => {
                 leaf.bounds.clone_from(&before.bounds);
                 leaf.suspicion = match before.suspicion {
-                    // It is back.
+                    // The partition is back.
                     Some(Suspicion::Lost) => Some(Suspicion::Gained),
                     None if before.filenode != leaf.filenode => Some(Suspicion::Emptied),
-                    // Its missing rows may be gone from here, and others from there.
+                    // The source may have lost the rows that the target lacks, and the target may
+                    // still have others.
                     Some(Suspicion::Gained) if before.filenode != leaf.filenode => Some(Suspicion::Emptied),
                     other => other,
                 };
@@ -293,7 +291,7 @@ fn compare(known: &BTreeMap<Pair, PartitionRow>, seen: Seen, copied: bool) -> BT
     now
 }
 
-/// Brings the target's state from `before` to `now`.
+/// Updates the target's state from `before` to `now`.
 async fn store(
     state: &State,
     before: &BTreeMap<Pair, PartitionRow>,
@@ -308,7 +306,7 @@ async fn store(
     Ok(())
 }
 
-/// The target has applied everything before `lsn`, perhaps after a moment.
+/// Waits briefly; returns whether the target has applied everything before `lsn`.
 async fn applied(subscription: Subscription<'_>, lsn: Lsn) -> bool {
     const PATIENCE: Duration = Duration::from_secs(1);
     const POLL: Duration = Duration::from_millis(20);
@@ -359,7 +357,7 @@ mod tests {
             [(2, None), (3, Some(Lost)), (4, Some(Gained))]
         );
         assert_eq!(after(&known, &[row(2, 21, None), three.clone()], true), [(2, Some(Emptied)), (3, None)]);
-        // Back again, and still unclear.
+        // It is back, and its rows are still uncertain.
         assert_eq!(after(&[row(2, 20, Some(Lost))], std::slice::from_ref(&two), true), [(2, Some(Gained))]);
         assert_eq!(after(&[row(2, 20, Some(Gained))], &[two], true), [(2, Some(Gained))]);
     }

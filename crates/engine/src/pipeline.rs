@@ -1,8 +1,8 @@
 //! One subscription, from the first look at both ends until it is stopped.
 //!
-//! An *attempt* goes through the phases below; when it fails, the retry table
-//! says what then. Nothing is kept between attempts but counters: all that
-//! must be remembered stands on the target.
+//! An *attempt* goes through the phases below; when it fails, the retry table says what happens
+//! next. Attempts pass on little: counters, and what an attempt learned for the next one.
+//! Everything that must outlive the process is stored on the target.
 //!
 //! ```text
 //!   look at both ends -> (bring the schema over) -> make slot and snapshot
@@ -14,9 +14,9 @@
 //! | --- | --- |
 //! | look at both ends, and judge what was found | `look` |
 //! | slot, snapshot, copy | `first_copy`, `snapshot` |
-//! | what failed before: another timeline, catalogs that were lost | `beginning`, `relook` |
-//! | what the applier is told | `apply_options`, `form`, `copied_from` |
-//! | where the stream begins; all that flows beside it | `beginning`, `flow` |
+//! | repair what failed before: another timeline, catalogs that were lost | `beginning`, `relook` |
+//! | build the applier's options | `apply_options`, `form`, `copied_from` |
+//! | find where the stream begins; run all that flows beside it | `beginning`, `flow` |
 
 mod apply_options;
 mod beginning;
@@ -49,11 +49,11 @@ use crate::status::Failing;
 use crate::wal_source::{Context, Passes};
 use crate::{Phase, Settings, Status, preflight, statistics, target_schema};
 
-/// Runs one subscription until `stop`. Those that are handed the same `passes` share the pass over the WAL of a server that
-/// they follow with [`crate::SourceMode::Wal`].
+/// Runs one subscription until `stop`. Subscriptions that get the same `passes`, follow the same
+/// server and use [`crate::SourceMode::Wal`] share a pass over its WAL.
 ///
 /// # Errors
-/// An error that trying again cannot help; see [`Error`].
+/// An error that another attempt cannot cure; see [`Error`].
 pub async fn run(
     settings: Arc<Settings>,
     status: Arc<Status>,
@@ -76,7 +76,7 @@ pub async fn run(
         };
         status.counters().conflict_log.tell_rest(true);
         if status.failing().is_none() {
-            // It got further than those before.
+            // This attempt got further than the ones before.
             past.failing.over();
         }
         past_applied = status.progress().snapshot().applied;
@@ -122,34 +122,34 @@ async fn stop_before_streaming(stop: &CancellationToken, status: &Status) {
     }
 }
 
-/// `disable_on_error`: the subscription stays as it is until it is enabled.
+/// `disable_on_error`: disables the subscription until somebody enables it.
 async fn disable(settings: &Settings, error: Error) -> Result<(), Error> {
     let state = State::open(&settings.target, &settings.subscription).await?;
     state.disable(&error.to_string()).await?;
     Err(Kind::DisabledNow { name: settings.subscription.clone(), error: Box::new(error) }.into())
 }
 
-/// What earlier attempts leave to the next.
+/// What earlier attempts leave to the next one.
 #[derive(Default)]
 struct Past {
-    /// Both ends were checked.
+    /// Both ends have been checked.
     checked: bool,
     /// The backend of the last control session.
     control_pid: Option<i32>,
-    /// What comes next was written when columns had other types: values must come as text.
+    /// The next changes were written when columns had other types, so values must come as text.
     in_text: bool,
     /// Why the catalogs must be looked at anew.
     lost: Option<Cause>,
-    /// Tables that took part and cannot be decoded, as long as the target was not told.
+    /// Tables that took part and cannot be decoded, until the target has stored that.
     refused: Vec<output::Refused>,
     /// All such tables so far.
     refused_before: BTreeSet<TableKey>,
-    /// How they failed.
+    /// How those attempts failed.
     failing: Repeated,
 }
 
 impl Past {
-    /// What the next attempt has to do about it.
+    /// Records what the next attempt has to do about `error`.
     fn note(&mut self, error: &Error) {
         if let Some(lost) = error.lost() {
             self.lost = Some(Cause { lost, told: base::with_causes(error) });
@@ -158,7 +158,7 @@ impl Past {
     }
 }
 
-/// One try, from connecting to whatever ends it.
+/// One attempt, from connecting to the error or stop that ends it.
 pub(crate) struct Attempt<'a> {
     pub(crate) settings: &'a Arc<Settings>,
     pub(crate) status: &'a Arc<Status>,
@@ -166,7 +166,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) stop: &'a CancellationToken,
 }
 
-/// Both ends as they were found.
+/// Both ends as the attempt found them.
 struct Ends {
     source: SourceEnd,
     state: State,
@@ -178,19 +178,19 @@ struct Ends {
 }
 
 impl Ends {
-    /// The slot and the snapshot of the first copy were made.
+    /// Whether the slot and the snapshot of the first copy were made.
     fn has_begun(&self) -> bool {
         self.row.as_ref().is_some_and(|row| row.consistent_point.is_some())
     }
 }
 
 impl Attempt<'_> {
-    /// What the source's WAL is asked through.
+    /// The context in which the source's WAL is read.
     fn wal<'a>(&'a self, ends: &'a Ends) -> Context<'a> {
         Context { settings: self.settings, status: self.status, passes: self.passes, source: &ends.source }
     }
 
-    /// From the first look at both ends to whatever ends the stream.
+    /// Runs from the first look at both ends to the end of the stream.
     async fn run(&self, backoff: &mut Backoff, past: &mut Past) -> Result<(), Error> {
         self.check_once(past).await?;
         self.status.spooling().check_room()?;
@@ -209,7 +209,7 @@ impl Attempt<'_> {
         self.stream(ends, joined, (backoff, past)).await
     }
 
-    /// Before the first attempt of a process both ends are checked as `pgsluice check` does.
+    /// Checks both ends as `pgsluice check` does, before the first attempt of a process.
     async fn check_once(&self, past: &mut Past) -> Result<(), Error> {
         if !past.checked {
             preflight::before_start(self.settings).await?;
@@ -218,7 +218,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The first start: the schema, the slot with its snapshot, the copy. Returns what was copied.
+    /// Makes the first start: the schema, the slot with its snapshot, the copy. Returns the copied
+    /// tables.
     async fn begin(&self, ends: &mut Ends) -> Result<Vec<TableName>, Error> {
         let Ends { state, source, targets, .. } = &mut *ends;
         let SourceEnd { session, published, .. } = source;
@@ -226,8 +227,8 @@ impl Attempt<'_> {
         self.first_copy(ends).await
     }
 
-    /// A later start: what failed before is repaired, and what is left of the first copy is made.
-    /// Returns what was copied.
+    /// Makes a later start: repairs what failed before, and completes the first copy. Returns the
+    /// copied tables.
     async fn resume(&self, ends: &mut Ends, past: &mut Past) -> Result<Vec<TableName>, Error> {
         self.judge_timeline(ends).await?;
         self.leave_out(ends, past).await?;

@@ -1,28 +1,26 @@
-//! The check of both ends, as `pgsluice check` makes it and as a start does.
+//! The check of both ends, for `pgsluice check` and for a start.
 //!
-//! A process checks once, on its first connection to both servers; attempts
-//! after that have the pipeline's own look. What refuses a start is told with
-//! everything else that would, so that one repair does not only lead to the
-//! next; warnings are told in a line each.
+//! A process checks once, on its first connection to both servers. Later attempts have the
+//! pipeline's own look. A refused start lists every reason at once, so that one repair does not
+//! only uncover the next. Each warning takes one line.
 
 use check::{NewSchema, Refuses, Report, Severity, Wanted};
 
 use crate::refusal::Refusal;
 use crate::{Error, Origin, Settings, SourceMode, adoption};
 
-/// Warnings told at a start; `pgsluice check` tells all.
+/// Most warnings that a start logs; `pgsluice check` shows all.
 const WARNINGS_SHOWN_MAX: usize = 10;
 
-/// Every reason why the pipeline of `settings` would not work.
+/// Returns every reason why the pipeline of `settings` would not work.
 pub async fn check(settings: &Settings) -> Report {
     check::check(&settings.source, &settings.target, &wanted(settings)).await
 }
 
-/// Before the first attempt of a process.
+/// Checks before the first attempt of a process.
 ///
 /// # Errors
-/// The start is refused, with every reason; or a connection failed, which is
-/// for the retry policy.
+/// The start is refused, with every reason; or a connection failed, which the retry policy handles.
 pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =
@@ -35,7 +33,7 @@ pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
     if report.refuses() {
         return Err(Error::refused(refusal(&report)));
     }
-    // What run meets later, or looks at once more by itself, included.
+    // Includes findings that `run` meets later, or checks once more by itself.
     let told: Vec<_> = report.findings.iter().filter(|own| own.severity > Severity::Note).collect();
     for finding in told.iter().take(WARNINGS_SHOWN_MAX) {
         tracing::warn!(subscription = %name, "{}, {}: {}", finding.end, finding.object, finding.what);
@@ -48,11 +46,11 @@ pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
-/// Before a native subscription is taken over: what would keep `run` from
-/// going on with it. What only a new slot or a copy needs is not looked at.
+/// Checks before a native subscription is adopted whether `run` could go on with it. Conditions for
+/// a new slot or a copy are not checked.
 ///
 /// # Errors
-/// A setting that the servers cannot carry, as at every start.
+/// The servers cannot provide what a setting needs, as at every start.
 pub async fn before_adopting(settings: &Settings) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =

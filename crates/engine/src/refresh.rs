@@ -1,5 +1,4 @@
-//! Tables that are added to the publication, or taken out of it, while the
-//! stream flows.
+//! Tables that are added to the publication, or taken out of it, while the stream flows.
 //!
 //! ```text
 //!   look at the publication --> gone: forgotten
@@ -7,21 +6,20 @@
 //!        |                                                      (apply::Joins)
 //!        +---- every refresh_interval, and when somebody asks
 //! ```
-//! The other tables go on meanwhile, and nothing that fails here stops them: a
-//! table that cannot join is named with its reason, in the log once and in the
-//! status until it can, and is tried again.
+//! The other tables go on meanwhile, and no failure here stops them. A table that cannot join is
+//! named with its reason, once in the log and in the status until it can join. It is tried again.
 //!
-//! A table that is dropped from the publication is forgotten when the target
-//! has come to where the source was then: what was written before still comes.
-//! If it is added again later, it is a new table, because what was written in
+//! A table that is dropped from the publication is not forgotten at once, since changes that were
+//! written before still come. It is forgotten when the target has come to where the source was when
+//! the drop was seen. If the table is added again later, it counts as new, because the changes in
 //! between never came.
 //!
-//! A table is copied only if the target's is empty (or an attempt of ours has
-//! begun to fill it): rows that are there already would collide with the
-//! copied ones long after somebody could have said what to do with them.
+//! A table is copied only if the target's table is empty, or if an earlier attempt of ours began to
+//! fill it. Copied rows could otherwise collide with existing ones long after the operator could
+//! have decided about them.
 //!
-//! A table whose name another has on the source is left out, and joins again
-//! as a new one does ([`replaced`]).
+//! If another table on the source has taken a table's name, the table is left out. It joins again
+//! as a new table does ([`replaced`]).
 
 mod replaced;
 
@@ -47,54 +45,54 @@ use crate::statistics;
 use crate::status::{Refresh, WaitingTable};
 use crate::wal_source::Judge;
 
-/// After a failure; longer each time, up to the last.
+/// Waits after failures; each is longer, and the last one repeats.
 const RETRY_INTERVALS: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(15), Duration::from_secs(60)];
 
-/// What could not be compared yet is looked at again soon.
+/// Wait until comparisons that were postponed are tried again.
 const POSTPONED: Duration = Duration::from_secs(1);
-/// While the stream is awaited, behind which a table is left out.
+/// Wait between looks while the stream has yet to come to the place where a table is left out.
 const APART_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Keeps the tables of one stream.
+/// Keeps the list of tables of one stream up to date.
 pub(crate) struct Refreshing<'a> {
     attempt: &'a Attempt<'a>,
     state: &'a State,
     joins: Joins,
     stream: StreamKind,
-    /// Where WAL is decoded here.
+    /// Judges whether a table can be decoded; only where WAL is decoded here.
     judge: Option<Judge>,
-    /// Tables that are not published any more, and where the source was when
-    /// that was seen.
+    /// Tables that are not published any more, each with the source's position when a look saw
+    /// that.
     gone: BTreeMap<TableName, Lsn>,
-    /// What published roots consist of.
+    /// The partitions of published roots.
     partitions: Partitions,
-    /// Why the look at them failed, as it was logged.
+    /// Why the last look at the partitions failed, as logged.
     partitions_failed: Option<String>,
-    /// Tables that still take part, though the source has others of their names.
+    /// Tables that still take part, although other tables on the source have their names now.
     apart: BTreeMap<TableKey, Apart>,
 }
 
-/// What is to be known of the stream that tables would join.
+/// The properties of the stream that a joining table must fit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamKind {
-    /// Values come in binary form.
+    /// The stream sends values in binary form.
     pub(crate) binary: bool,
-    /// It is a native subscription's, which has its own list of tables.
+    /// The subscription was adopted from a native one, which has its own list of tables.
     pub(crate) adopted: bool,
 }
 
-/// What a look at the publication found.
+/// The result of a look at the publication.
 struct Found {
-    /// Tables to copy, or to join as they are.
+    /// Tables to copy, or to join without a copy.
     new: Vec<(PublishedTable, CopyJob)>,
-    /// A table was forgotten. The list may have been another one when its
-    /// digest was read: if the table is added again, the digest is the old one.
+    /// A table was forgotten. The digest may have been read for another list of tables. If the
+    /// table is added again, the digest would be the old one.
     forgot: bool,
     refresh: Refresh,
 }
 
-/// The stream must start anew for a table to join.
+/// The stream must start anew before a table can join.
 struct Restart;
 
 impl<'a> Refreshing<'a> {
@@ -146,7 +144,7 @@ impl<'a> Refreshing<'a> {
                         base::with_causes(&error)
                     );
                     failing.met(&told).tell(&settings.subscription, &told, wait);
-                    // Whatever was left half done is looked at again.
+                    // The next round looks again at everything that was left half done.
                     (source, digest) = (None, None);
                     wait
                 }
@@ -169,7 +167,7 @@ impl<'a> Refreshing<'a> {
         }
     }
 
-    /// One look and what follows from it.
+    /// Looks once, and acts on the result.
     async fn round(
         &mut self,
         source: &mut Option<Session>,
@@ -193,7 +191,8 @@ impl<'a> Refreshing<'a> {
         let Found { new, forgot, mut refresh } = self.look(session).await?;
         refresh.number = number;
         refresh.partitions = self.partitions.differing();
-        // What waits may be able to join, and what is gone be forgotten, without any change of the publication.
+        // Waiting tables may become able to join, and gone tables may be forgotten, without a
+        // change of the publication.
         let settled = refresh.waiting.is_empty() && self.gone.is_empty() && self.apart.is_empty() && !forgot;
         *digest = settled.then_some(seen);
         self.tell(&refresh);
@@ -213,7 +212,7 @@ impl<'a> Refreshing<'a> {
             return Ok(Err(Restart));
         }
         self.join(session, new).await?;
-        // Once more, for the status, and for what was added meanwhile.
+        // Looks once more, for the status and for tables that were added meanwhile.
         *digest = None;
         let Found { mut refresh, .. } = self.look(session).await?;
         refresh.number = number;
@@ -222,7 +221,7 @@ impl<'a> Refreshing<'a> {
         Ok(Ok(()))
     }
 
-    /// How long it takes to the next look.
+    /// The time until the next look.
     fn until_next(&self) -> Duration {
         let interval = self.attempt.settings.refresh_interval;
         if !self.apart.is_empty() {
@@ -235,7 +234,8 @@ impl<'a> Refreshing<'a> {
         }
     }
 
-    /// What it finds is told; tables join whatever becomes of it.
+    /// The subscription for the look at partitions. That look only reports; it never keeps tables
+    /// from joining.
     fn subscription(&self) -> Subscription<'a> {
         Subscription { settings: self.attempt.settings, status: self.attempt.status }
     }
@@ -262,13 +262,14 @@ impl<'a> Refreshing<'a> {
         Ok(())
     }
 
-    /// Compares the publication with what the target knows.
+    /// Compares the publication with the tables that the target knows.
     async fn look(&mut self, source: &Session) -> Result<Found, Error> {
         let settings = self.attempt.settings;
         let published = publication::inspect(source, &settings.publications).await?;
         let mut recorded = self.state.copied_tables().await?;
         if self.attempt.status.is_catching_up() {
-            // A table that has just joined must not be taken for one that a crash of the target cannot take back.
+            // Without this flush, a crash of the target could take back the join of a table that
+            // counts as joined here.
             flush(self.state.session()).await?;
         }
         self.leave_out(&published, &mut recorded, source).await?;
@@ -331,7 +332,8 @@ impl<'a> Refreshing<'a> {
         Ok(Found { new, forgot, refresh })
     }
 
-    /// Those of `missing` that cannot be decoded where WAL is, and why: see [`Judge`].
+    /// Returns the tables of `missing` that cannot be decoded from WAL, with reasons; see
+    /// [`Judge`].
     async fn refused(
         &self,
         missing: &[PublishedTable],
@@ -350,8 +352,7 @@ impl<'a> Refreshing<'a> {
         Ok(refused)
     }
 
-    /// Forgets those of `gone` whose last changes have come; whether there were
-    /// any.
+    /// Forgets the tables of `gone` whose last changes have come. Returns whether there were any.
     async fn forget(&mut self, gone: Vec<(TableName, Option<Oid>)>, source: &Session) -> Result<bool, Error> {
         let mut forgot = false;
         self.gone.retain(|name, _| gone.iter().any(|(gone, _)| gone == name));
@@ -376,7 +377,7 @@ impl<'a> Refreshing<'a> {
         Ok(forgot)
     }
 
-    /// How a new table is copied; the inner error says why it cannot be.
+    /// Decides how a new table is copied. The inner error says why it cannot be copied.
     fn job(
         &self,
         table: &PublishedTable,
@@ -408,8 +409,8 @@ impl<'a> Refreshing<'a> {
         Ok(CopyJob::new(table.clone(), target, versions.0, versions.1).map_err(|error| error.to_string()))
     }
 
-    /// Whether the rows that the target has of a table may be removed: they are an attempt's of ours, or of a table that was
-    /// replaced, and the setting says so.
+    /// Whether the rows that the target has of a table may be removed. They may if an attempt of
+    /// ours wrote them. They also may if the table was replaced and `on_table_replaced` allows it.
     fn may_empty(&self, known: &CopiedTable) -> bool {
         let copies = self.attempt.settings.on_table_replaced == OnTableReplaced::Copy;
         known.begun || known.replaced.is_some() && copies
@@ -421,7 +422,8 @@ impl<'a> Refreshing<'a> {
         let name = &attempt.settings.subscription;
         let tables = with_oids(&new);
         if let Some(judge) = &self.judge {
-            // Before the snapshot is asked for: from now on none of their changes may be left out.
+            // Done before the snapshot is requested: from now on decoding must not leave out any of
+            // their changes.
             tables.iter().for_each(|(key, _)| judge.takes_part.insert(key.clone()));
         }
         self.ended(self.joins.begin(tables.clone()).await).await;
@@ -477,7 +479,8 @@ impl<'a> Refreshing<'a> {
         Ok(())
     }
 
-    /// Those of new tables that are copied: without `copy_data`, what was replaced, and what was begun for that.
+    /// Returns the new tables to copy. Without `copy_data`, these are only replaced tables and
+    /// tables whose copy was begun for that reason.
     async fn to_copy(&self, new: Vec<(PublishedTable, CopyJob)>) -> Result<Vec<CopyJob>, Error> {
         let mut wanted: Option<HashSet<TableKey>> = None;
         if !self.attempt.settings.copy_data {
@@ -490,7 +493,7 @@ impl<'a> Refreshing<'a> {
         Ok(new.into_iter().filter(|(table, _)| is_wanted(table)).map(|(_, job)| job).collect())
     }
 
-    /// The applier has ended: so will this, as soon as that is noticed.
+    /// Never returns if the applier has ended: the caller is dropped as soon as that is noticed.
     async fn ended<T>(&self, result: Result<T, apply::Ended>) -> T {
         match result {
             Ok(value) => value,
@@ -498,7 +501,7 @@ impl<'a> Refreshing<'a> {
         }
     }
 
-    /// Says once why a table waits.
+    /// Logs once why a table waits.
     fn tell(&self, refresh: &Refresh) {
         for WaitingTable { reason, .. } in self.attempt.status.newly_waiting(&refresh.waiting) {
             tracing::warn!(
@@ -509,7 +512,7 @@ impl<'a> Refreshing<'a> {
     }
 }
 
-/// Tables with their OIDs on the source.
+/// The tables with their OIDs on the source.
 fn with_oids(new: &[(PublishedTable, CopyJob)]) -> Vec<(TableKey, Oid)> {
     new.iter().map(|(table, _)| (key(&table.name), table.oid)).collect()
 }
@@ -518,8 +521,8 @@ fn key(name: &TableName) -> TableKey {
     (name.schema.clone(), name.name.clone())
 }
 
-/// Changes when the list of published tables, what has their names, their
-/// columns or their filters do; asked often, so it must cost little.
+/// A digest of the published tables, the relations that have their names, their columns and their
+/// filters. It is read often, so it must cost little.
 async fn published_digest(source: &Session, publications: &[String]) -> Result<String, Error> {
     let sql = "SELECT pg_catalog.md5(coalesce(pg_catalog.string_agg(t::text || \
                       coalesce(c.oid::text, ''), ' ' ORDER BY t.pubname, t.schemaname, t.tablename), '')) \
@@ -531,8 +534,8 @@ async fn published_digest(source: &Session, publications: &[String]) -> Result<S
     Ok(row.get(0))
 }
 
-/// The tables that an earlier process left unfinished after the first copy
-/// was over: they join while the stream flows.
+/// Whether an earlier process left tables unfinished after the first copy was over. They join while
+/// the stream flows.
 pub(crate) fn is_late(row: Option<&state::SubscriptionRow>) -> bool {
     row.is_some_and(|row| match (row.confirmed_lsn, row.consistent_point) {
         (Some(confirmed), Some(began)) => confirmed > began,

@@ -1,7 +1,7 @@
-//! What a pipeline does not begin or go on with: only a person can help.
+//! The states in which a pipeline does not begin or go on, because only a person can help.
 //!
-//! Each says what is so and what to do. Most are found at a start, before
-//! anything is changed.
+//! Each message says what is wrong and what to do. A start finds most of them before anything is
+//! changed.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,49 +9,50 @@ use std::path::PathBuf;
 use base::{Lsn, PgVersion, SubscriptionName, quote_ident};
 use source::publication::{BinaryRefusal, TableName};
 
-/// Why it was refused.
+/// The reason for a refusal.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Without it nobody knows what the catalogs were where WAL is needed from.
+    /// The restart file is missing or does not fit. Only it says what the catalogs were where WAL
+    /// is needed from.
     NoRestart {
         path: PathBuf,
         why: String,
     },
-    /// What was followed is not what the source has; a difference each.
+    /// The followed catalogs are not the source's; one text for each difference.
     OtherCatalogs(Vec<String>),
-    /// Catalogs were lost, and tables must be copied again that nobody has allowed to.
+    /// The catalogs were lost, and tables must be copied again, which the operator has not allowed.
     Relook {
         cause: String,
         is_proven: bool,
         tables: Vec<String>,
         copy_data: bool,
     },
-    /// What is to be followed as an archive.
+    /// The directory that is configured as an archive is a `pg_wal`.
     ArchiveIsPgWal(PathBuf),
     ArchiveOfAnother {
         dir: PathBuf,
         own: u64,
         found: u64,
     },
-    /// What cannot be decoded outside the server, table by table.
+    /// Tables that cannot be decoded outside the server, one text for each.
     Undecodable(Vec<String>),
     /// A subscription keeps the source mode that its slot was made for.
     OtherMode {
         name: SubscriptionName,
         made_for: &'static str,
     },
-    /// What is kept of a source that ships WAL is not of this one's history.
+    /// The restart file of a source that ships WAL is not of this source's history.
     OtherTimeline {
         before: u32,
         now: u32,
         fork: Option<Lsn>,
         kept: Lsn,
     },
-    /// `check` found what refuses the start; a finding each.
+    /// `check` found reasons to refuse the start; one text for each.
     Check(Vec<String>),
-    /// `origin = none` of a publisher that cannot.
+    /// `origin = none` is set, and the publisher is too old for it.
     OriginNoneTooOld(PgVersion),
-    /// Our slot is there and no row of ours.
+    /// The source has our slot, and the target has no row of ours.
     SlotOfAnotherTarget {
         slot: String,
         name: SubscriptionName,
@@ -61,7 +62,7 @@ pub(crate) enum Refusal {
         made_for: String,
         found: String,
     },
-    /// A slot of our name that we did not make.
+    /// The source has a slot of our name that we did not make.
     NotOurSlot {
         slot: String,
         name: SubscriptionName,
@@ -75,18 +76,18 @@ pub(crate) enum Refusal {
     SlotGone {
         slot: String,
     },
-    /// The slot is past what the target has.
+    /// The slot is past the position that the target has.
     TargetBehind {
         slot: String,
         confirmed: Lsn,
         start: Lsn,
     },
-    /// The source's WAL ends before what the target has.
+    /// The source's WAL ends before the position that the target has.
     SourceBehind {
         end: Lsn,
         start: Lsn,
     },
-    /// The timelines parted before what was applied last.
+    /// The timelines parted before the last applied position.
     Forked {
         before: i64,
         now: i64,
@@ -99,23 +100,23 @@ pub(crate) enum Refusal {
         now: i64,
         applied: Lsn,
     },
-    /// `binary = on` where a column cannot travel so.
+    /// `binary = on` is set, and a column has no binary form.
     Binary(BinaryRefusal),
     Generated {
         table: TableName,
         column: String,
     },
-    /// Some of the tables that were to be created are there.
+    /// The target has some of the tables that were to be created.
     PartOfTheTables {
         there: Vec<String>,
         missing: Vec<String>,
     },
-    /// A table that was added does not take part.
+    /// A table that was added to the publication does not take part.
     NotJoined {
         table: String,
         reason: String,
     },
-    /// The row went away under a start or a release.
+    /// The subscription's row went away during a start or a release.
     Dropped,
     NoSnapshot,
     ApplierEnded,
@@ -124,22 +125,22 @@ pub(crate) enum Refusal {
     AdoptionUnfinished {
         name: SubscriptionName,
     },
-    /// A native subscription that was adopted names its slot again.
+    /// An adopted native subscription names its slot again.
     SlotGivenBack {
         native: String,
         slot: String,
     },
-    /// The native subscription asked for it, and the settings do not.
+    /// The native subscription had `origin = none`, and the settings do not.
     AdoptedOriginNone {
         name: SubscriptionName,
     },
 }
 
-/// What comes of a source whose history is not what the target has.
+/// Advice for a source whose history is not the one that the target has.
 const COPY_AGAIN: &str = "the target may hold rows that the source has not: pgsluice drop, empty the tables and copy \
                           again; pgsluice verify shows what differs";
 
-/// Names shown of tables that are in the way.
+/// Most table names that a message shows.
 const NAMES_SHOWN_MAX: usize = 10;
 
 fn or_none(text: Option<&String>) -> &str {
@@ -150,7 +151,7 @@ fn or_lost(text: Option<&String>) -> &str {
     text.map_or("lost", String::as_str)
 }
 
-/// The first names, and how many there are beside them.
+/// The first names, and the number of the others.
 pub(crate) fn shown(all: &[String]) -> String {
     let more = all.len().saturating_sub(NAMES_SHOWN_MAX);
     let shown = all[..all.len() - more].join(", ");

@@ -1,13 +1,13 @@
-//! What fails in the same way again and again, in the log: once in full, then ever more seldom that it still does, and at
-//! last that it is over.
+//! Logs a failure that repeats in the same way: once in full, then ever more seldom, and at last
+//! that it is over.
 //!
 //! ```text
 //!   met: new ----> said in full
-//!   met: the same, and its time has come ----> "still, since ..., so many attempts"; the time to the next is doubled
+//!   met: the same, and its time has come ----> "still, since ..., N attempts"; the pause is doubled
 //!   met: the same, earlier ----> nothing
-//!   over ----> "goes on: so many attempts failed since ..."
+//!   over ----> "goes on: N attempts failed since ..."
 //! ```
-//! Two messages are the same if they differ in numbers only, which are positions, ids and times.
+//! Two messages are the same if they differ only in numbers, which are positions, ids and times.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -17,18 +17,18 @@ use base::{Lsn, PgTimestamp, SubscriptionName};
 
 use crate::{Settings, Status};
 
-/// From the first to the first "still".
+/// Time from the first message to the first "still".
 const FIRST: Duration = Duration::from_secs(10);
-/// From one "still" to the next, at most.
+/// Longest time from one "still" to the next.
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 
-/// A stream that has lasted for so long, and has nothing before it, does not fail as those before it did. The source is
-/// asked for its end once a second.
+/// A stream that has lasted for this long with nothing behind does not fail as the attempts before
+/// it did. The source is asked for its end once a second.
 const LEVEL_AFTER: Duration = Duration::from_secs(3);
-/// Between two looks whether it does.
+/// Interval between checks of the stream.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// One failure that may repeat.
+/// A failure that may repeat.
 #[derive(Debug, Default)]
 pub(crate) struct Repeated(Option<Known>);
 
@@ -44,9 +44,9 @@ struct Known {
 /// Attempts in a row that failed alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The first of them.
+    /// When the first of them failed.
     pub(crate) since: PgTimestamp,
-    /// How many.
+    /// Their number.
     pub(crate) attempts: u64,
 }
 
@@ -57,18 +57,18 @@ impl fmt::Display for Run {
     }
 }
 
-/// What the log is to be told.
+/// What to log.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Saying {
-    /// All of it: it is new. What failed before it, if that was something else.
+    /// The whole message, because it is new; and the earlier failure, if there was another one.
     New(Option<Run>),
-    /// That it lasts.
+    /// That the failure lasts.
     Still(Run),
     Nothing,
 }
 
 impl Repeated {
-    /// It has failed with `message`.
+    /// Records a failure with `message`.
     pub(crate) fn met(&mut self, message: &str) -> Saying {
         self.met_at(message, Instant::now(), PgTimestamp::now())
     }
@@ -89,19 +89,19 @@ impl Repeated {
         Saying::New(before.map(|known| known.run))
     }
 
-    /// What failed until now, if something did. It does not any more.
+    /// Ends the present failure, and returns it, if there is one.
     pub(crate) fn over(&mut self) -> Option<Run> {
         self.0.take().map(|known| known.run)
     }
 
-    /// What fails at present.
+    /// The present failure.
     pub(crate) fn run(&self) -> Option<Run> {
         self.0.as_ref().map(|known| known.run.clone())
     }
 }
 
 impl Saying {
-    /// Tells the log of `told`, after which it is tried again in `wait`.
+    /// Logs `told`; the next attempt comes after `wait`.
     pub(crate) fn tell(self, name: &SubscriptionName, told: &str, wait: Duration) {
         match self {
             Saying::New(before) => {
@@ -116,8 +116,8 @@ impl Saying {
     }
 }
 
-/// Says that what failed `before` is over, once the stream has got further than it was (`applied`), or nothing is
-/// behind.
+/// Logs that the failure `before` is over, once the stream has got further than `applied`, or has
+/// nothing behind.
 pub(crate) async fn tell_when_over(
     settings: &Settings,
     status: &Status,
@@ -144,7 +144,8 @@ pub(crate) async fn tell_when_over(
     }
 }
 
-/// Each run of digits, or of hexadecimal ones beside a slash as in an LSN, becomes one sign.
+/// Replaces each run of digits by one sign, and each run of hexadecimal digits beside a slash, as
+/// in an LSN.
 fn without_numbers(text: &str) -> String {
     let mut key = String::with_capacity(text.len());
     for word in text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '/')) {
@@ -163,11 +164,11 @@ fn without_numbers(text: &str) -> String {
     key
 }
 
-/// As `2026-11-25 02:14:29 UTC`.
+/// Formats a time as `2026-11-25 02:14:29 UTC`.
 fn utc(time: PgTimestamp) -> String {
     let seconds = time.unix_micros().div_euclid(1_000_000);
     let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Howard Hinnant's civil_from_days: the year begins in March, and 400 of them have 146,097 days.
+    // Howard Hinnant's civil_from_days: the year begins in March, and 400 years have 146,097 days.
     let shifted = days + 719_468;
     let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;

@@ -1,20 +1,20 @@
 //! What happens after a pipeline's attempt has failed: one table.
 //!
-//! Crates for retries know how long to wait. What an error means for a
-//! subscription is known only here, so the waits are here, too.
+//! Retry crates know how long to wait. Only this module knows what an error means for a
+//! subscription, so it has the waits, too.
 //!
 //! | what failed                                             | then |
 //! |---------------------------------------------------------|------|
-//! | a connection: lost, refused, server starting or stopping | again at once, then after 0.2 s, 0.4 s ... up to `wal_retrieve_retry_interval` |
+//! | a connection: lost, refused, server starting or stopping | again at once, then after 0.1 s, 0.2 s ... up to `wal_retrieve_retry_interval` |
 //! | a deadlock, a serialization failure, a source that is a standby or goes on on another timeline, values that must come as text | as above |
 //! | a change that does not fit the target (a conflict that is an error, a missing column) | after the interval; with `disable_on_error` the subscription is disabled instead |
-//! | catalogs of a source that ships WAL that cannot be followed any further | after the interval they are looked at anew; stop if tables would have to be copied again and nobody has allowed it |
+//! | catalogs of a source that ships WAL that cannot be followed any further | a new look after the interval; stop if tables would have to be copied again and the operator has not allowed it |
 //! | a table that cannot be decoded outside the server | at once, without it |
 //! | a first copy that lacks a partition of the target, or a name that its functions do not find | after the interval |
 //! | the spool's disk, another error of a server, catalogs that are being rewritten, the disk of what is decoded | after the interval |
 //! | settings, rights, a password, a certificate, a schema that the target does not take, a slot that is not what the target remembers, WAL that cannot be decoded, the name in use | stop: only a person can help |
 //!
-//! The interval is also cut short by `skip --lsn`.
+//! `skip --lsn` also ends the interval.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use client::SqlState;
 
 use crate::error::{Error, Kind};
 
-/// What comes after an error: see the table.
+/// The next step after an error: see the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Again at once, then ever more slowly.
+    /// Again at once, then after ever longer waits.
     Soon,
     /// Again after `wal_retrieve_retry_interval`.
     Later,
@@ -35,7 +35,7 @@ pub enum Verdict {
     Stop,
 }
 
-/// The first wait after a lost connection; doubled each time.
+/// The wait after the attempt that follows at once; doubled each time.
 const SOON_FIRST: Duration = Duration::from_millis(100);
 
 pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
@@ -79,7 +79,7 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
 }
 
 impl Error {
-    /// What the pipeline does after this error.
+    /// Returns the pipeline's next step after this error.
     #[must_use]
     pub fn verdict(&self, disable_on_error: bool) -> Verdict {
         verdict(self, disable_on_error)
@@ -110,12 +110,12 @@ impl Backoff {
         Backoff { interval, soon: Duration::ZERO }
     }
 
-    /// An attempt got as far as streaming.
+    /// Starts over, because an attempt got as far as streaming.
     pub(crate) fn reset(&mut self) {
         self.soon = Duration::ZERO;
     }
 
-    /// How long to wait now.
+    /// Returns how long to wait now.
     pub(crate) fn wait(&mut self, verdict: Verdict) -> Duration {
         if verdict != Verdict::Soon {
             return self.interval;

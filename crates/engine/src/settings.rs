@@ -1,7 +1,7 @@
-//! What one pipeline is told to do, checked and typed.
+//! The settings of one pipeline, checked and typed.
 //!
-//! The program's settings table makes these; units are in the types, names
-//! are the settings' own. Nothing here is read from an environment or a file.
+//! The program's settings table makes these. Units are in the types, and names are the settings'
+//! own. Nothing here is read from an environment or a file.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct Settings {
     pub subscription: SubscriptionName,
     /// Where changes come from.
     pub source: ConnInfo,
-    /// Where they go.
+    /// Where changes are applied.
     pub target: ConnInfo,
     /// Publications on the source; at least one.
     pub publications: Vec<String>,
@@ -37,9 +37,9 @@ pub struct Settings {
     pub copy_data: bool,
     /// Bring the source's schema over where the target has none of it.
     pub create_schema: bool,
-    /// The pg_dump to use; otherwise one is looked for.
+    /// The pg_dump to use; without it, pgsluice looks for one.
     pub pg_dump: Option<PathBuf>,
-    /// Connections that copy at the same time; at least one.
+    /// Bring the source's schema over if the target has none of its tables.
     pub max_sync_workers_per_subscription: usize,
     /// Size of a range of a large table, in bytes.
     pub copy_split_bytes: u64,
@@ -47,38 +47,40 @@ pub struct Settings {
     pub batch_rows_max: usize,
     /// Most bytes in one batch.
     pub batch_bytes_max: usize,
-    /// What is read from the target before it is applied.
+    /// What to prefetch from the target before changes are applied.
     pub prefetch: PrefetchMode,
-    /// Sessions that do; `None` for as many as the target can spare.
+    /// Sessions that prefetch; `None` for as many as the target can spare.
     pub max_parallel_prefetch_workers_per_subscription: Option<usize>,
     /// Sessions that apply at the same time; at least one.
     pub max_parallel_apply_workers_per_subscription: usize,
     /// Whether transactions become visible in the source's order.
     pub commit_order: CommitOrder,
-    /// Whether one source transaction is one target transaction, with its commit time; `None`: where the target keeps
-    /// those times.
+    /// Whether each source transaction becomes one target transaction with its commit time. `None`:
+    /// only if the target keeps commit times.
     pub keep_commit_timestamps: Option<bool>,
     /// Apply every change by itself; for tests.
     pub exact_only: bool,
     /// Longest time between two reports to the source; zero: only on request.
     pub wal_receiver_status_interval: Duration,
-    /// Longest silence of the source; zero: for ever.
+    /// Longest silence of the source; zero: no limit.
     pub wal_receiver_timeout: Duration,
     /// Wait before the next attempt after an error.
     pub wal_retrieve_retry_interval: Duration,
-    /// How often the publication is looked at for tables that were added or
-    /// dropped; zero: only when somebody asks.
+    /// Interval between looks at the publication for tables that were added or dropped; zero: only
+    /// on request.
     pub refresh_interval: Duration,
-    /// What becomes of a table whose name another has on the source.
+    /// What happens to a table whose name has passed to another table on the source.
     pub on_table_replaced: OnTableReplaced,
-    /// How often the catalogs that are followed through the WAL are compared with the source's, besides at each start;
-    /// zero: only then.
+    /// Interval between comparisons of the followed catalogs with the source's, besides the one at
+    /// each start; zero: only at starts.
     pub catalog_check_interval: Duration,
-    /// Where WAL is that the source has removed: segments as `archive_command` or `pg_receivewal` leaves them.
+    /// Where to find WAL that the source has removed: segments as `archive_command` or
+    /// `pg_receivewal` leaves them.
     pub wal_archive: Option<PathBuf>,
-    /// Whether WAL comes by a stream, through a slot; otherwise all of it comes from [`Settings::wal_archive`].
+    /// Whether WAL comes through a slot as a stream. Otherwise all of it comes from
+    /// [`Settings::wal_archive`].
     pub wal_stream: bool,
-    /// Physical slots of the source whose standbys must have WAL before it is decoded.
+    /// Physical slots on the source. Their standbys must have WAL before it is decoded.
     pub synchronized_standby_slots: Vec<String>,
     /// Run although the target's triggers and foreign keys would act.
     pub allow_triggers: bool,
@@ -95,10 +97,11 @@ pub enum SourceMode {
     Wal,
 }
 
-/// What becomes of a table whose name has passed to another on the source, so that its rows here are the old one's.
+/// What happens to a table whose name has passed to another table on the source. Its rows on the
+/// target belong to the old table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTableReplaced {
-    /// Nothing more is applied to it until somebody has removed its rows.
+    /// No changes are applied to it until the operator has removed its rows.
     LeaveOut,
     /// Its rows are removed, and it is copied again.
     Copy,
@@ -107,8 +110,7 @@ pub enum OnTableReplaced {
 /// Whether values are asked for in binary form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binary {
-    /// Where every published column has a built-in type, or an array or range
-    /// of one (rule C3).
+    /// If every published column has a built-in type, or an array or range of one (rule C3).
     Auto,
     /// Always.
     On,
@@ -155,27 +157,27 @@ impl SynchronousCommit {
 }
 
 impl Settings {
-    /// The archive that is followed instead of a stream, if one is.
+    /// The archive that is followed instead of a stream, if there is one.
     #[must_use]
     pub fn followed_archive(&self) -> Option<&Path> {
         let is_followed = self.source_mode == SourceMode::Wal && !self.wal_stream;
         self.wal_archive.as_deref().filter(|_| is_followed)
     }
 
-    /// The directory in which this subscription spools open transactions;
-    /// whatever is in it is of no use once the process has ended.
+    /// The directory in which this subscription spools open transactions. Its contents are of no
+    /// use once the process has ended.
     #[must_use]
     pub fn spool_dir(&self) -> PathBuf {
         spool_dir(&self.state_dir, &self.subscription)
     }
 
-    /// As [`Settings::spool_dir`], of transactions that are decoded here.
+    /// As [`Settings::spool_dir`], for transactions that are decoded here.
     #[must_use]
     pub fn decoding_dir(&self) -> PathBuf {
         decoding_dir(&self.state_dir, &self.subscription)
     }
 
-    /// The file in which the catalogs of the source are kept for a restart, where WAL is decoded here.
+    /// The file in which the source's catalogs are kept for a restart, where WAL is decoded here.
     #[must_use]
     pub fn restart_file(&self) -> PathBuf {
         restart_file(&self.state_dir, &self.subscription)
@@ -194,7 +196,7 @@ pub fn restart_file(state_dir: &Path, subscription: &SubscriptionName) -> PathBu
     state_dir.join(format!("{subscription}.wal"))
 }
 
-/// See [`Settings::spool_dir`]; for commands that have no other settings.
+/// As [`Settings::spool_dir`], for commands that have no other settings.
 #[must_use]
 pub fn spool_dir(state_dir: &Path, subscription: &SubscriptionName) -> PathBuf {
     state_dir.join(format!("{subscription}.spool"))

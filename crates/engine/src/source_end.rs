@@ -1,8 +1,8 @@
-//! The source as an attempt finds it, and what is asked of it whatever it sends.
+//! The source as an attempt finds it, and the questions that every source mode asks it.
 //!
-//! Sessions are begun here with the settings that values are rendered by. What the stream is made
-//! of does not belong here: messages of a logical slot are `source`'s, WAL is
-//! [`crate::wal_source`]'s.
+//! This module opens sessions with the settings that decide how values are rendered. It does not
+//! deal with the stream itself: `source` owns the messages of a logical slot, and
+//! [`crate::wal_source`] owns WAL.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::Settings;
 use crate::error::Error;
 use crate::refusal::Refusal;
 
-/// How the source's sessions render values: as the native subscriber asks.
-/// Timeouts that somebody set for a database or role are not meant for them.
+/// Makes the source's sessions render values as native subscribers ask for them. Also switches off
+/// timeouts that were set for a database or a role and are not meant for these sessions.
 pub(crate) const SOURCE_SETTINGS: [(&str, &str); 8] = [
     ("search_path", ""),
     ("client_encoding", "UTF8"),
@@ -31,33 +31,34 @@ pub(crate) const SOURCE_SETTINGS: [(&str, &str); 8] = [
     ("idle_session_timeout", "0"),
 ];
 
-/// After a stop, how long the source may take to hear the last report.
+/// How long the source may take to receive the last report after a stop.
 pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
-/// For how long transactions that run when the catalogs are looked at are waited for; a logical slot waits for ever.
+/// How long a look at the catalogs waits for running transactions. A logical slot waits without a
+/// limit.
 pub(crate) const LOOK_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Behind all that has committed, flushed or not.
+/// A position behind everything that has committed, flushed or not.
 pub(crate) const WRITTEN: &str = "\
 SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
              ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text";
 
-/// The source as it was found.
+/// The source as the attempt found it.
 pub(crate) struct SourceEnd {
-    /// In replication mode: will carry the stream.
+    /// In replication mode; carries the stream later.
     pub(crate) wire: Wire,
     pub(crate) session: Session,
     pub(crate) identity: SystemIdentity,
-    /// The slot's name on the target's row, or what a new one will be called.
+    /// The slot's name as the target's row has it, or the name for a new slot.
     pub(crate) slot_name: String,
     pub(crate) slot: Option<SlotState>,
-    /// Where the source left the timelines before its own; asked only where it ships WAL.
+    /// Where the source left its earlier timelines; read only if the source ships WAL.
     pub(crate) forks: Vec<Fork>,
     pub(crate) published: Vec<PublishedTable>,
 }
 
 impl SourceEnd {
-    /// The source's timelines, in segments of so many bytes.
+    /// The source's timelines, for segments of `segment_size` bytes.
     pub(crate) fn lineage(&self, segment_size: u64) -> Lineage {
         Lineage { timeline: self.identity.timeline, forks: self.forks.clone(), segment_size }
     }
@@ -68,16 +69,16 @@ impl SourceEnd {
     }
 }
 
-/// A snapshot that rows are copied under.
+/// A snapshot under which rows are copied.
 pub(crate) struct Exported {
     /// For `SET TRANSACTION SNAPSHOT`.
     pub(crate) snapshot_name: String,
-    /// What it does not see.
+    /// Which changes the snapshot does not see.
     pub(crate) since: Since,
     pub(crate) holder: Holder,
 }
 
-/// Who holds a snapshot: it lives as long.
+/// The connection that holds a snapshot. The snapshot lives as long as the connection.
 pub(crate) enum Holder {
     Wire(Box<Wire>),
     Session(#[expect(dead_code, reason = "it is there to stay open")] Box<Session>),
@@ -93,7 +94,7 @@ impl Exported {
         })
     }
 
-    /// It is not needed any more. A temporary slot goes with its connection.
+    /// Ends the snapshot. A temporary slot is dropped with its connection.
     pub(crate) async fn close(self) {
         if let Holder::Wire(wire) = self.holder {
             wire.close().await;
@@ -101,19 +102,20 @@ impl Exported {
     }
 }
 
-/// Waits until everything is flushed that was written before, and writes a record.
+/// Writes a record, and waits until it and everything written before it are flushed.
 pub(crate) async fn flush(session: &Session) -> Result<(), Error> {
     const MESSAGE: &str = "BEGIN; SET LOCAL synchronous_commit = local; \
         SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', ''); COMMIT";
     Ok(session.batch_execute(MESSAGE).await.map_err(|error| session.error(error))?)
 }
 
-/// Where WAL ends.
+/// The end of the WAL that was inserted.
 pub(crate) async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
     position(session, "SELECT pg_catalog.pg_current_wal_insert_lsn()").await
 }
 
-/// Where what is flushed of it ends: behind all that was inserted before a [`flush`] that has ended.
+/// The end of the WAL that was flushed. It lies behind everything that was inserted before a
+/// [`flush`] that has returned.
 pub(crate) async fn end_of_flushed(session: &Session) -> Result<Lsn, Error> {
     position(session, "SELECT pg_catalog.pg_current_wal_flush_lsn()").await
 }
@@ -128,7 +130,7 @@ pub(crate) async fn snapshot_wire(settings: &Settings) -> Result<Wire, Error> {
     let name = settings.subscription.application_name("snapshot");
     let rendering = [SOURCE_SETTINGS.as_slice(), slot::EXPORT_SETTINGS.as_slice()].concat();
     let mut wire = Wire::connect(&settings.source, &name, Replication::Database, &rendering).await?;
-    // The exported snapshot is a transaction that is as long as the copy.
+    // The exported snapshot is a transaction that lasts as long as the copy.
     if wire.version().major() >= 17 {
         wire.query("SET transaction_timeout = 0").await?;
     }

@@ -1,9 +1,10 @@
-//! The spool as an operator sees it: how much open transactions have in it, whether it is being written for long, and
-//! whether there is room for it.
+//! The spool as an operator sees it: how many bytes open transactions have in it, how long writes
+//! take, and whether the disk has room.
 //!
-//! What the source streams is received again after an error, all of it. A spool that was full would be full again, after
-//! as many gigabytes. So the attempt that met it leaves behind how much there was to write, and the next one begins only
-//! where the disk has room for that.
+//! After an error, the source streams its open transactions again from their beginning. A spool
+//! that was full would fill up again after as many gigabytes. An attempt that found the disk full
+//! therefore records how many bytes it needed. The next attempt begins only if the disk has room
+//! for them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,24 +19,25 @@ use txn::{DirSpool, Spool};
 use crate::byte_size::ByteSize;
 use crate::error::{Error, Kind};
 
-/// Figures of all spools of a subscription, for `status`; and what the last attempt leaves to the next.
+/// Figures of all spools of a subscription, for `status`, and the bytes that the last attempt
+/// needed.
 #[derive(Debug, Default)]
 pub(crate) struct Spooling(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes of each open transaction, by the spool that it is in.
+    /// Bytes of each open transaction, by the directory of its spool.
     held: BTreeMap<(PathBuf, u32), u64>,
-    /// Since when the disk is waited for.
+    /// Since when a spool has been waiting for the disk.
     busy_since: Option<Instant>,
     full: Option<Full>,
 }
 
-/// There was no room.
+/// An attempt found no room in a spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Full {
     dir: PathBuf,
-    /// What everything in it would have been, with what was to be written.
+    /// Bytes of everything in the spool, including the write that failed.
     needed: u64,
 }
 
@@ -44,24 +46,24 @@ impl Spooling {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Open transactions that have something in a spool, and their bytes.
+    /// The number of open transactions that have data in a spool, and their bytes.
     pub(crate) fn held(&self) -> (usize, u64) {
         let state = self.state();
         (state.held.len(), state.held.values().sum())
     }
 
-    /// For how long the disk has been waited for.
+    /// How long a spool has been waiting for the disk.
     pub(crate) fn busy(&self) -> Option<Duration> {
         self.state().busy_since.map(|since| since.elapsed())
     }
 
-    /// Where an earlier attempt found no room, whether there is now what it needed.
+    /// Checks whether the disk now has the room that an earlier attempt needed.
     ///
     /// # Errors
-    /// There is not, or the disk does not say.
+    /// It has not, or its free space could not be read.
     pub(crate) fn check_room(&self) -> Result<(), Error> {
         let Some(Full { dir, needed }) = self.state().full.clone() else { return Ok(()) };
-        // What the earlier attempt has left there is not missing any more.
+        // Files that the earlier attempt left are removed here, so their space counts as free.
         drop(DirSpool::open(dir.clone()).map_err(Kind::Spool)?);
         let free = free_bytes(&dir).map_err(Kind::Spool)?;
         if free < needed {
@@ -73,14 +75,14 @@ impl Spooling {
     }
 }
 
-/// Bytes that may still be written where `dir` is.
+/// Free bytes on the disk that holds `dir`.
 fn free_bytes(dir: &Path) -> io::Result<u64> {
     let found = rustix::fs::statvfs(dir)
         .map_err(|error| io::Error::other(format!("spool directory {}: {error}", dir.display())))?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// A spool that tells what it does.
+/// A spool that keeps the figures up to date.
 pub(crate) struct Watched {
     spool: DirSpool,
     dir: PathBuf,
@@ -88,16 +90,16 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Takes over `dir`, as [`DirSpool::open`].
+    /// Takes over `dir`, as [`DirSpool::open`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`DirSpool::open`].
     pub(crate) fn open(dir: PathBuf, figures: &Arc<Spooling>) -> io::Result<Watched> {
         let spool = DirSpool::open(dir.clone())?;
         Ok(Watched { spool, dir, figures: Arc::clone(figures) })
     }
 
-    /// Does something that may take long.
+    /// Runs `act`, which may take long, and records that the disk is being waited for.
     fn busy<T>(&mut self, act: impl FnOnce(&mut DirSpool) -> io::Result<T>) -> io::Result<T> {
         self.figures.state().busy_since = Some(Instant::now());
         let done = act(&mut self.spool);

@@ -1,10 +1,10 @@
-//! Fresh statistics for tables that were just copied, beside the stream.
+//! Fresh statistics for tables that were just copied, gathered beside the stream.
 //!
-//! Whoever queries them next wants them; the stream does not, so it does not
-//! wait for them, and with `--create-schema` they come after the indexes,
-//! whose expressions have statistics too. Not worth failing for: autovacuum
-//! gets to a new table as well. A role that may not ANALYZE a table is only
-//! warned by the server, which passes over it; that is told with the command.
+//! The next queries need these statistics; the stream does not, and so does not wait for them. With
+//! `--create-schema` they are gathered after the indexes are built, because expressions in indexes
+//! have statistics, too. A failure here is not worth stopping for, since autovacuum also analyzes
+//! new tables. If the role may not ANALYZE a table, the server only warns and skips it; the log
+//! then names the command to run.
 
 use std::sync::Arc;
 
@@ -13,15 +13,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Settings;
 
-/// A table that is locked longer is left to autovacuum, and so are those of
-/// a run that stops.
+/// Leaves a table to autovacuum if it stays locked for longer, or if the run stops.
 const SESSION_SETTINGS: [(&str, &str); 3] =
     [("search_path", ""), ("statement_timeout", "0"), ("lock_timeout", "5s")];
 
-/// More tables are not listed, the whole database is as quick.
+/// Most tables that the message lists by name; beyond that, analyzing the whole database is as
+/// quick.
 const LISTED_MAX: usize = 20;
 
-/// $1 schema, $2 table: whether the role may ANALYZE it, before 17 and since.
+/// $1 schema, $2 table: whether the role may ANALYZE it. `MAY` is for servers before 17,
+/// `MAY_MAINTAIN` for later ones.
 const MAY: &str = "\
 SELECT pg_catalog.pg_has_role(c.relowner, 'USAGE') OR pg_catalog.pg_has_role(d.datdba, 'USAGE')
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -33,7 +34,7 @@ SELECT pg_catalog.has_table_privilege(c.oid, 'MAINTAIN') OR pg_catalog.pg_has_ro
   JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()
  WHERE n.nspname = $1 AND c.relname = $2";
 
-/// ANALYZEs the target's `tables`, one after the other, until `stop`.
+/// Runs ANALYZE on the target's `tables`, one after the other, until `stop`.
 pub(crate) fn analyze(settings: &Arc<Settings>, tables: Vec<TableName>, stop: &CancellationToken) {
     if tables.is_empty() {
         return;
@@ -75,7 +76,7 @@ async fn analyze_all(settings: &Settings, tables: &[TableName]) {
     }
 }
 
-/// What does not answer is tried, and told by what that answers.
+/// Counts a failed query as permission, so that ANALYZE itself reports the cause.
 async fn may_analyze(session: &client::Session, table: &TableName) -> bool {
     let sql = if session.version().major() >= 17 { MAY_MAINTAIN } else { MAY };
     let row = session.query_opt(sql, &[&table.schema, &table.name]).await;

@@ -1,29 +1,28 @@
 //! What a pipeline is doing, for `status`, metrics and progress bars.
 //!
-//! Every stage updates its own figures as it goes: relaxed atomics, because
-//! nothing is decided by them. A reader takes a [`Snapshot`], which is also
-//! the documented JSON form of `pgsluice status --json`.
+//! Every stage updates its own figures as it goes. They are relaxed atomics, because no decision
+//! depends on them. A reader takes a [`Snapshot`], which is also the documented JSON form of
+//! `pgsluice status --json`.
 //!
 //! ## Lag
-//! A transaction passes four positions of the source's WAL, each at or behind
-//! the one before:
+//! A transaction passes these positions of the source's WAL, each at or behind the one before:
 //!
 //! ```text
 //! source_end   >=  received   >=  handed       >=  applied      >=  flushed
 //!         receive lag     queue lag      apply lag       flush lag
 //! ```
 //!
-//! The four lags in bytes are the distances between neighbours and so add up
-//! to the whole. Of a transaction that is handed over in parts, what was
-//! received counts as handed. A lag in seconds is the age of the oldest transaction that
-//! has not passed the stage: now less the source's commit time of the last
-//! one that has, and 0 when the stage has nothing before it. After a quiet
-//! hour the last commit is an hour old although nothing waited; so the moment
-//! at which the stage was last seen level counts like a commit. Commit times
-//! are the source's clock, now is ours.
+//! The four lags in bytes are the distances between neighbours, so they add up to the whole. For a
+//! transaction that is handed over in parts, everything received counts as handed.
 //!
-//! While the source is not connected nobody knows how far it is: the bytes
-//! stay as last told, the seconds of the receive lag grow from the last word.
+//! A lag in seconds is the age of the oldest transaction that has not passed the stage. It is the
+//! present time less the source's commit time of the last transaction that has passed. It is 0 if
+//! the stage has nothing before it. After a quiet hour the last commit is an hour old, although
+//! nothing waited. So the moment at which the stage was last seen level counts like a commit.
+//! Commit times are by the source's clock, the present time is by ours.
+//!
+//! While the source is not connected, nobody knows how far it is. The bytes stay at the last
+//! figure, and the seconds of the receive lag grow from the last answer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
@@ -71,11 +70,12 @@ pub enum Phase {
     Starting,
     /// The first copy; changes of finished tables may already flow.
     Copying,
-    /// What of a new schema is created after the copy.
+    /// Creating the rest of a new schema after the copy.
     Indexing,
-    /// Changes of all tables flow, and some tables are ahead of others still; a stream is in this phase by itself, nobody sets it.
+    /// Changes of all tables flow, and some tables are still ahead of others. A stream enters and
+    /// leaves this phase by itself; no stage sets it.
     CatchingUp,
-    /// Every state of the target is one of the source's.
+    /// Every state of the target is one that the source had.
     Streaming,
     /// Waiting before the next attempt after an error.
     Waiting,
@@ -114,23 +114,23 @@ impl Phase {
     }
 }
 
-/// A stage's most recent commit and when it was last seen with nothing before
-/// it; microseconds since 2000-01-01, `i64::MIN` for never.
+/// A stage's most recent commit, and when it was last seen with nothing before it. In microseconds
+/// since 2000-01-01; `i64::MIN` for never.
 #[derive(Debug)]
 struct Mark {
     commit: AtomicI64,
     level: AtomicI64,
 }
 
-/// Shared by every stage of one pipeline.
+/// The figures that all stages of one pipeline share.
 #[derive(Debug)]
 pub struct Status {
     subscription: SubscriptionName,
     started_at: PgTimestamp,
     phase: AtomicU8,
     streaming: AtomicBool,
-    /// Each attempt has its own: positions only move forward, but after a
-    /// crash of the target less may be applied than was.
+    /// Each attempt has its own. Positions only move forward, but after a crash of the target fewer
+    /// changes may be applied than before.
     progress: Mutex<Arc<Progress>>,
     copy: Arc<CopyProgress>,
     schema: Arc<SchemaProgress>,
@@ -155,14 +155,15 @@ pub struct Status {
     form: form::Form,
     decoded: Arc<Decoded>,
     consistency: Consistency,
-    /// A transaction of which a part was handed over; see [`Counters::last_part_handed`].
+    /// The position of a transaction that was handed over in part; see
+    /// [`Counters::last_part_handed`].
     part_handed: AtomicU64,
     spooling: Arc<Spooling>,
-    /// The source's catalogs are looked at, which waits for transactions.
+    /// A look at the source's catalogs is under way, which waits for transactions.
     looking: AtomicBool,
-    /// Attempts that fail alike.
+    /// Attempts that fail in the same way.
     failing: Mutex<Option<Failing>>,
-    /// Why tables wait, as the log was told.
+    /// The logged reasons why tables wait.
     told_waiting: Mutex<BTreeMap<String, String>>,
 }
 
@@ -179,8 +180,8 @@ impl Mark {
         self.level.fetch_max(time, Ordering::Relaxed);
     }
 
-    /// The age at `now` of the oldest transaction that may not have passed;
-    /// nothing if none has passed and the stage was never level.
+    /// The age at `now` of the oldest transaction that may not have passed. `None` if no
+    /// transaction has passed and the stage was never level.
     fn age(&self, now: PgTimestamp) -> Option<f64> {
         let passed = self.commit.load(Ordering::Relaxed).max(self.level.load(Ordering::Relaxed));
         (passed != i64::MIN).then(|| (now.0.saturating_sub(passed)).max(0) as f64 / 1e6)
@@ -231,7 +232,7 @@ impl Status {
         }
     }
 
-    /// Whose status this is.
+    /// The subscription whose status this is.
     #[must_use]
     pub fn subscription(&self) -> &SubscriptionName {
         &self.subscription
@@ -243,54 +244,54 @@ impl Status {
         Arc::clone(&self.progress.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// An attempt begins, with positions of its own.
+    /// Begins an attempt, with positions of its own.
     pub fn set_progress(&self, progress: Arc<Progress>) {
-        // What an earlier one handed over may have been rolled back.
+        // What an earlier attempt handed over may have been rolled back.
         self.handed.store(0, Ordering::Relaxed);
         self.part_handed.store(0, Ordering::Relaxed);
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// The first copy's figures; the copy moves them.
+    /// The first copy's figures, which the copy updates.
     #[must_use]
     pub fn copy(&self) -> &Arc<CopyProgress> {
         &self.copy
     }
 
-    /// Figures of a schema that is brought over.
+    /// The figures of a schema that is brought over.
     #[must_use]
     pub fn schema(&self) -> &Arc<SchemaProgress> {
         &self.schema
     }
 
-    /// The applier's figures; the applier moves them.
+    /// The applier's figures, which the applier updates.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Of WAL that is decoded here; what decodes it moves the figures.
+    /// The figures of WAL that is decoded here, which decoding updates.
     #[must_use]
     pub fn decoded(&self) -> &Arc<Decoded> {
         &self.decoded
     }
 
-    /// Of transactions that wait on this machine's disk.
+    /// The figures of transactions that wait on this machine's disk.
     pub(crate) fn spooling(&self) -> &Arc<Spooling> {
         &self.spooling
     }
 
-    /// The source's catalogs are looked at, or not any more.
+    /// Notes that a look at the source's catalogs begins or ends.
     pub(crate) fn set_looking(&self, looking: bool) {
         self.looking.store(looking, Ordering::Relaxed);
     }
 
-    /// Whether they are.
+    /// Whether such a look is under way.
     pub(crate) fn is_looking(&self) -> bool {
         self.looking.load(Ordering::Relaxed)
     }
 
-    /// Attempts fail alike, or none does any more.
+    /// Notes that attempts fail in the same way, or no longer do.
     pub fn set_failing(&self, failing: Option<Failing>) {
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
     }
@@ -300,7 +301,8 @@ impl Status {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Those of `waiting` whose reason the log has not been told. They count as told from now on, whatever attempt asks.
+    /// Returns the tables of `waiting` whose reasons were not logged yet. From now on they count as
+    /// logged, in later attempts, too.
     pub(crate) fn newly_waiting<'w>(&self, waiting: &'w [WaitingTable]) -> Vec<&'w WaitingTable> {
         let mut told = self.told_waiting.lock().unwrap_or_else(PoisonError::into_inner);
         told.retain(|table, _| waiting.iter().any(|waiting| waiting.table == *table));
@@ -310,13 +312,13 @@ impl Status {
         waiting.iter().filter(|waiting| is_new(waiting)).collect()
     }
 
-    /// Where the stream can be held between transactions.
+    /// The gate that can hold the stream between transactions.
     #[must_use]
     pub fn gate(&self) -> &Arc<Gate> {
         &self.gate
     }
 
-    /// The pipeline is now in `phase`. Once stopping it only becomes stopped.
+    /// Sets the phase. Once the pipeline is stopping, it can only become stopped.
     pub fn set_phase(&self, phase: Phase) {
         if phase == Phase::Starting {
             self.set_looking(false);
@@ -328,7 +330,7 @@ impl Status {
         let may_follow = |current: u8| phase as u8 >= current || current < Phase::Stopping as u8;
         let mut current = self.phase.load(Ordering::Relaxed);
         while may_follow(current) {
-            // Who sees that a stream is open sees what it has to catch up with, too.
+            // A reader that sees an open stream also sees what the stream has to catch up with.
             let changed =
                 self.phase.compare_exchange(current, phase as u8, Ordering::Release, Ordering::Relaxed);
             match changed {
@@ -353,13 +355,14 @@ impl Status {
         self.streaming.load(Ordering::Relaxed)
     }
 
-    /// From now on commands in errors are completed by `complete`, which gets the subscription's name and a message.
+    /// Sets `complete`, which completes the commands in errors. It gets the subscription's name and
+    /// a message.
     pub fn complete_errors_by(&self, complete: Complete) {
-        // The first one counts.
+        // The first call counts.
         let _ = self.complete.set(complete);
     }
 
-    /// An attempt ended with `message`, which must not contain row values.
+    /// Records that an attempt ended with `message`, which must not contain row values.
     pub fn record_error(&self, message: impl Into<String>) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let message = match self.complete.get() {
@@ -370,42 +373,41 @@ impl Status {
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// The source's WAL ends at `lsn`. The stream does not tell: a logical
-    /// walsender's keepalives and data name what it has decoded, not what the
-    /// server has written, so `monitor` asks the server.
+    /// Records that the source's WAL ends at `lsn`. The stream does not say that: a logical
+    /// walsender's keepalives and data name what it has decoded, not what the server has written.
+    /// So `monitor` asks the server.
     pub fn note_source_end(&self, lsn: Lsn) {
         self.note_source_end_at(lsn, PgTimestamp::now());
     }
 
-    /// A transaction committed at `commit_time` was received whole.
+    /// Records that a transaction committed at `commit_time` was received as a whole.
     pub fn note_received_commit(&self, commit_time: PgTimestamp) {
         self.received_mark.committed(commit_time);
     }
 
-    /// Everything up to `lsn`, the last of it committed at `commit_time`, was
-    /// handed to the target: it is being executed.
+    /// Records that everything up to `lsn` was handed to the target, which executes it. Its last
+    /// transaction committed at `commit_time`.
     pub fn note_handed(&self, lsn: Lsn, commit_time: PgTimestamp) {
         self.handed.fetch_max(lsn.as_u64(), Ordering::Relaxed);
         self.handed_mark.committed(commit_time);
     }
 
-    /// A part was handed to the target of the transaction whose commit record is at `lsn`. All that was received of it
-    /// is handed over, or is about to be.
+    /// Records that the target was handed a part of the transaction whose commit record is at
+    /// `lsn`. The rest of what was received of it is handed over, or is about to be.
     pub fn note_part_handed(&self, lsn: Lsn, commit_time: PgTimestamp) {
         self.part_handed.fetch_max(lsn.as_u64(), Ordering::Relaxed);
         self.handed_mark.committed(commit_time);
     }
 
-    /// A transaction committed at `commit_time` on the source is committed on
-    /// the target.
+    /// Records that the target committed a transaction whose commit time on the source is
+    /// `commit_time`.
     pub fn note_applied_commit(&self, commit_time: PgTimestamp) {
         self.applied_mark.committed(commit_time);
         self.counters.set_last_commit_time(commit_time);
     }
 
-    /// The transaction to be skipped, as `skip --lsn` told this process;
-    /// [`Lsn::INVALID`] for none. The target's state has the truth: a change
-    /// here says that it is time to read it again.
+    /// The transaction to skip, as `skip --lsn` told this process; [`Lsn::INVALID`] for none. The
+    /// target's state is authoritative: a change here is a reason to read it again.
     #[must_use]
     pub fn skip_lsn(&self) -> watch::Receiver<Lsn> {
         self.skip_lsn.subscribe()
@@ -416,8 +418,8 @@ impl Status {
         self.skip_lsn.send_replace(lsn);
     }
 
-    /// Asks for a look at the publication's tables; the answer is the first
-    /// [`Refresh`] with at least the number that is returned.
+    /// Asks for a look at the publication's tables. The answer is the first [`Refresh`] with at
+    /// least the returned number.
     pub fn request_refresh(&self) -> u64 {
         self.refresh_asked.send_modify(|number| *number += 1);
         *self.refresh_asked.borrow()
@@ -429,12 +431,13 @@ impl Status {
         self.refresh_asked.subscribe()
     }
 
-    /// What a look at the publication's tables found.
+    /// Stores the result of a look at the publication's tables.
     pub fn set_refresh(&self, refresh: Refresh) {
         *self.refresh.lock().unwrap_or_else(PoisonError::into_inner) = Some(refresh);
     }
 
-    /// What a look at the partitions of published roots found, beside the last [`Status::set_refresh`].
+    /// Stores the result of a look at the partitions of published roots, beside the last
+    /// [`Status::set_refresh`].
     pub(crate) fn set_partitions(&self, partitions: Vec<DifferingPartition>) {
         if let Some(refresh) = &mut *self.refresh.lock().unwrap_or_else(PoisonError::into_inner) {
             refresh.partitions = partitions;
@@ -445,9 +448,9 @@ impl Status {
         self.refresh.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// [`Status::note_source_end`] with a clock of the caller's.
+    /// [`Status::note_source_end`] with the caller's clock.
     fn note_source_end_at(&self, lsn: Lsn, now: PgTimestamp) {
-        // What was level with the previous word was level when it was given.
+        // A stage that has reached the previous answer was level when that answer was given.
         let previous = self.source_end.load(Ordering::Relaxed);
         let heard_at = self.source_heard_at.load(Ordering::Relaxed);
         if previous != 0 {
@@ -470,8 +473,8 @@ impl Status {
         self.source_heard_at.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// Nobody tells when a commit became durable. Remember one applied commit
-    /// at a time; once the flushed position has passed it, it was flushed.
+    /// No stage reports when a commit became durable. So this remembers one applied commit at a
+    /// time; once the flushed position has passed it, it was flushed.
     fn probe_flush(&self) {
         let seen = self.progress().snapshot();
         let mut probe = self.flush_probe.lock().unwrap_or_else(PoisonError::into_inner);
@@ -481,8 +484,8 @@ impl Status {
             }
             self.flushed_mark.committed(commit_time);
         }
-        // Position after time: the time is then that of a commit at or before
-        // the position, so the age is never understated.
+        // Reads the position after the time. The time is then that of a commit at or before the
+        // position, so the age is never understated.
         let commit_time = self.applied_mark.commit.load(Ordering::Relaxed);
         *probe =
             (commit_time != i64::MIN).then(|| (self.progress().snapshot().applied, PgTimestamp(commit_time)));

@@ -1,10 +1,10 @@
 //! The source's schema on an empty target, as part of a start.
 //!
-//! Before a subscription begins, its tables are created where none of them is
-//! there; what must wait for their rows is created when all are copied, also
-//! by a later start that was not told to: a table without its keys must not
-//! join. What only holds once the stream has caught up with the copy is done
-//! beside it.
+//! A start creates the subscription's tables if the target has none of them. Indexes and
+//! constraints that must wait for the rows are created when all tables are copied. A later start
+//! does that even if it was not told to create a schema, because a table without its keys must not
+//! join. Constraints that hold only after the stream has caught up with the copy are validated
+//! beside the stream.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use state::{STATE_SCHEMA_SQL, State};
 use crate::refusal::Refusal;
 use crate::{Error, Phase, Settings, Status};
 
-/// Time between two looks how far the stream is.
+/// Interval between checks of how far the stream is.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Brings the schema over if that is wanted and none of the published tables
-/// is there; `targets` then has them.
+/// Creates the schema if the settings ask for it and the target has none of the published tables.
+/// Afterwards `targets` contains the new tables.
 pub(crate) async fn create(
     settings: &Settings,
     state: &State,
@@ -62,7 +62,7 @@ pub(crate) async fn create(
     Ok(())
 }
 
-/// Some of the tables are there and others are not.
+/// The refusal for a target that has some of the tables and lacks others.
 fn partly(published: &[PublishedTable], targets: &HashMap<TableName, TargetTable>) -> Refusal {
     let names = |there: bool| {
         let those = published.iter().filter(|table| targets.contains_key(&table.name) == there);
@@ -71,7 +71,7 @@ fn partly(published: &[PublishedTable], targets: &HashMap<TableName, TargetTable
     Refusal::PartOfTheTables { there: names(true), missing: names(false) }
 }
 
-/// What is done beside the stream; ends with it.
+/// The validation that runs beside the stream and ends with it.
 pub(crate) struct Validating(Option<(tokio::task::JoinHandle<()>, Arc<Status>)>);
 
 impl Drop for Validating {
@@ -83,7 +83,7 @@ impl Drop for Validating {
     }
 }
 
-/// Creates what was left for after the copy.
+/// Creates what the schema's first part left for the time after the copy.
 pub(crate) async fn finish(
     settings: &Settings,
     status: &Arc<Status>,
@@ -118,10 +118,10 @@ pub(crate) async fn finish(
     Ok(Validating(Some((task, Arc::clone(status)))))
 }
 
-/// Once the target has passed `point`, every state of it is one of the
-/// source.
+/// Waits until the target has passed `point`; from there on, each of its states is one that the
+/// source had.
 async fn validate(build: Build, status: Arc<Status>, point: Lsn) {
-    // Positions before the stream are an earlier attempt's.
+    // Positions from before this stream belong to an earlier attempt.
     while !(status.streams() && status.progress().snapshot().applied >= point) {
         tokio::time::sleep(LOOK_INTERVAL).await;
     }

@@ -7,17 +7,17 @@
 //! ```
 //! | module | does |
 //! | --- | --- |
-//! | `beginning` | makes or finds the slot, looks at the catalogs, and says where decoding begins |
-//! | `restart` | keeps the catalogs in a file, which a start decodes from |
+//! | `beginning` | makes or finds the slot, looks at the catalogs, and decides where decoding begins |
+//! | `restart` | keeps the catalogs in a file, from which a start goes on decoding |
 //! | `following` | [`WalSource`]: ships and decodes, alone or with others, until it is stopped |
 //! | `shipping`, `archive` | hand over WAL as it stands, from a stream or from files |
 //! | `wait_for_standbys` | holds WAL back until the named standbys have it |
 //! | `decoding`, `pass` | decode for one subscription, or for several in one pass |
 //! | `compare`, `identity`, `left_out` | ask beside the stream: are the catalogs, the server, the tables still as they were? |
 //!
-//! It is handed a [`Context`] and never the pipeline's attempt. What the target holds is told to it
-//! as positions. `decoding` and `pass` import each other: a subscription's decoding is handed over
-//! to a pass and back, so each holds the other's types.
+//! Callers hand in a [`Context`], never the pipeline's attempt. The pipeline describes what the
+//! target holds by positions. `decoding` and `pass` import each other: a subscription's decoding is
+//! handed to a pass and back, so each holds the other's types.
 
 pub(crate) mod archive;
 mod beginning;
@@ -48,7 +48,7 @@ use crate::error::Error;
 use crate::source_end::SourceEnd;
 use crate::{Settings, Status};
 
-/// What beginning needs to know: the subscription, and the source as it was found.
+/// What a start needs to know: the subscription, and the source as the attempt found it.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) settings: &'a Arc<Settings>,
@@ -57,11 +57,11 @@ pub(crate) struct Context<'a> {
     pub(crate) source: &'a SourceEnd,
 }
 
-/// Returns when the standbys that are waited for have flushed what is before `lsn`, which is of the
-/// WAL of `source`.
+/// Returns when the configured standbys have flushed everything before `lsn`, a position in the WAL
+/// of `source`.
 ///
 /// # Errors
-/// Another server answers for it by now.
+/// Another server answers for the source by now.
 pub(crate) async fn wait_for_standbys(
     settings: &Arc<Settings>,
     status: &Status,

@@ -1,24 +1,24 @@
-//! What a subscription left on the two servers: read, changed and removed.
+//! Reads, changes and removes what a subscription has on the two servers.
 //!
-//! On the target that is schema `pgsluice` with one row per subscription, the
-//! record of the first copy, and replication origins; on the source the slot.
-//! The applier makes the schema and reads it; these are the operator's
-//! commands, which work whether a process runs or not. They hold no lock
-//! while they wait, and a schema that is not there means "nothing stored".
+//! On the target that is schema `pgsluice`, with one row per subscription, the record of the first
+//! copy, and replication origins. On the source it is the slot. The applier makes the schema and
+//! reads it. These are the operator's commands, which work whether a process runs or not. They hold
+//! no lock while they wait, and a missing schema means that nothing is stored.
 //!
-//! An adopted subscription (`adopt`) streams from the slot that its native
-//! owner made: the target's row has the name.
+//! An adopted subscription (`adopt`) streams from the slot that its native owner made. The target's
+//! row has that slot's name.
 //!
 //! ## Removing
-//! Slot first, target second: whatever interrupts it, the target's row still
-//! says what there was, and the same command goes on. On the target all of
-//! it is one transaction. Origins and slots belong to a whole cluster, the
-//! row to one database; so a slot of another database, or origins without a
-//! row here, may be those of a subscription of the same name elsewhere and
-//! are not touched unless forced.
+//! The slot is removed first and the target's state second. If anything interrupts the command, the
+//! target's row still says what there was, and the same command continues. On the target everything
+//! is one transaction.
 //!
-//! A process that was killed may leave backends for a moment, until they
-//! notice: what is in use is tried again for `BUSY_BOUND`.
+//! Origins and slots belong to a whole cluster, but the row belongs to one database. So a slot of
+//! another database, or origins without a row here, may belong to a subscription of the same name
+//! elsewhere. They are not touched unless forced.
+//!
+//! A killed process may leave backends for a moment, until they notice. Objects in use are tried
+//! again for `BUSY_BOUND`.
 
 mod consistency;
 mod error_reference;
@@ -39,13 +39,13 @@ use tokio_postgres::types::PgLsn;
 pub use error_reference::error_reference;
 pub use skip::set_skip;
 
-/// How long what a dead process's backends hold may stay in use.
+/// How long backends of a dead process may keep objects in use.
 const BUSY_BOUND: Duration = Duration::from_secs(5);
 
-/// Time between two looks at what is in use.
+/// Interval between looks at objects in use.
 const BUSY_POLL: Duration = Duration::from_millis(200);
 
-/// What the target's state says of a subscription.
+/// A subscription as the target's state describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stored {
     /// Whether it may run.
@@ -54,30 +54,32 @@ pub struct Stored {
     pub slot: Option<String>,
     /// The native subscription that it was adopted from and that still exists.
     pub adopted_from: Option<String>,
-    /// Why it does not run although it was adopted.
+    /// Why an adopted subscription does not run.
     pub adoption_refuses: Option<String>,
     /// Its publications.
     pub publications: Vec<String>,
-    /// Where the slot began.
+    /// The position at which the slot began.
     pub consistent_point: Option<String>,
-    /// Confirmed to the source, or about to be, up to here.
+    /// Confirmed to the source up to here, or about to be.
     pub confirmed_lsn: Option<String>,
     /// Durable on the target up to here, by its replication origins.
     pub applied_lsn: Option<String>,
-    /// The transaction to be skipped.
+    /// The LSN of the transaction to skip.
     pub skip_lsn: Option<String>,
-    /// Why it was disabled, or last failed.
+    /// Why the subscription was disabled, or last failed.
     pub last_error: Option<String>,
     /// Tables whose first copy is finished.
     pub tables_copied: i64,
-    /// Tables whose first copy is not.
+    /// Tables whose first copy is not finished.
     pub tables_unfinished: i64,
-    /// What is missing until every state of the target is one of the source's, as far as the target says it.
+    /// What is missing until every state of the target is one that the source had, as far as the
+    /// target knows.
     pub catching_up: Option<CatchingUp>,
 }
 
 impl Stored {
-    /// How far the target is, durably: what was applied, or that nothing up to there was for it.
+    /// The position that the target has durably reached: everything before it was applied, or was
+    /// not for this target.
     #[must_use]
     pub fn reached(&self) -> Option<Lsn> {
         let parse = |lsn: &Option<String>| lsn.as_ref().and_then(|lsn| lsn.parse::<Lsn>().ok());
@@ -85,28 +87,28 @@ impl Stored {
     }
 }
 
-/// What the source says of a subscription's slot.
+/// A subscription's slot as the source describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SlotFigures {
     /// Its name.
     pub slot: String,
     /// The walsender that streams from it.
     pub active_pid: Option<i32>,
-    /// Everything before was confirmed.
+    /// Everything before this position was confirmed.
     pub confirmed_flush_lsn: Option<String>,
     /// End of the source's WAL.
     pub source_end: String,
-    /// From confirmed to the end.
+    /// Bytes from the confirmed position to the end.
     pub lag_bytes: Option<u64>,
-    /// Whether it is a physical one, of which nothing is confirmed.
+    /// Whether the slot is physical; such a slot has no confirmed position.
     pub physical: bool,
-    /// From where on the slot keeps WAL on the source.
+    /// The position from which the slot keeps WAL on the source.
     pub restart_lsn: Option<String>,
     /// WAL that the slot keeps on the source's disk.
     pub retained_bytes: Option<u64>,
     /// PostgreSQL's word: `reserved`, `extended`, `unreserved`, `lost`.
     pub wal_status: Option<String>,
-    /// Why the source gave it up, if it did.
+    /// Why the source invalidated the slot, if it did.
     pub invalidation: Option<String>,
 }
 
@@ -139,7 +141,7 @@ enum Kind {
         subscription: SubscriptionName,
         place: String,
     },
-    /// The target has what is to be skipped.
+    /// The target has already passed the transaction to skip.
     SkipPassed {
         subscription: SubscriptionName,
         lsn: Lsn,
@@ -152,19 +154,19 @@ enum Kind {
 }
 
 impl Error {
-    /// Something runs the subscription.
+    /// A process runs the subscription.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(self.0, Kind::InUse { .. })
     }
 
-    /// The target knows no such subscription.
+    /// The target does not know the subscription.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(self.0, Kind::Missing { .. })
     }
 
-    /// What `session` was `doing` failed with `error`.
+    /// The error for a `session` that failed with `error` while `doing` something.
     pub(crate) fn query(session: &Session, doing: impl Into<String>, error: tokio_postgres::Error) -> Error {
         Error(Kind::Query { doing: doing.into(), cause: session.error(error) })
     }
@@ -214,7 +216,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// A session of an operator's command at one end, `source` or `target`.
+/// Opens a session for an operator's command at one end, `source` or `target`.
 pub async fn connect(
     end: &'static str,
     info: &ConnInfo,
@@ -234,8 +236,8 @@ async fn has_state(target: &Session) -> Result<bool, Error> {
     Ok(row.get(0))
 }
 
-// A replication origin's name ends in the worker's number; a number after a
-// number would be another subscription's (SubscriptionName::origin).
+// A replication origin's name ends in the worker's number. A name with another number before that
+// belongs to another subscription (SubscriptionName::origin).
 const ORIGINS: &str = "\
 SELECT o.roname FROM pg_catalog.pg_replication_origin o
 WHERE o.roname ~ ('^pgsluice_' || $1 || '_[0-9]+$') ORDER BY o.roname";
@@ -251,7 +253,7 @@ SELECT s.enabled, s.slot, s.publications, s.consistent_point::text, s.confirmed_
        (SELECT count(*) FROM pgsluice.copied_table t WHERE t.subscription = s.name AND NOT t.finished)
 FROM pgsluice.subscription s WHERE s.name = $1";
 
-/// What the target has stored; `None` if nothing.
+/// Reads what the target has stored; `None` if nothing.
 pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result<Option<Stored>, Error> {
     if !has_state(target).await? {
         return Ok(None);
@@ -264,7 +266,7 @@ pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result
             enabled: row.try_get::<_, Option<bool>>(0)?.unwrap_or(true),
             slot: row.try_get(1)?,
             adopted_from: adopted.as_ref().and_then(|adopted| adopted.native.clone()),
-            // Which changes run asks for by their origin is not known here.
+            // The settings for `origin` are not known here.
             adoption_refuses: adopted
                 .as_ref()
                 .and_then(|adopted| Some(adopted.refusal(subscription, true)?.to_string())),
@@ -291,15 +293,15 @@ pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result
     Ok(stored)
 }
 
-/// How far the target is, where the positions of its origins lead to `applied`:
-/// what was committed out of order follows.
+/// Returns what the target has applied: everything up to `applied`, by its origins, and what was
+/// committed out of order behind it.
 async fn reached(
     target: &Session,
     name: &SubscriptionName,
     applied: Option<&str>,
 ) -> Result<CommittedRanges, tokio_postgres::Error> {
     let prefix = applied.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
-    // An older version made no such table.
+    // Older versions did not make this table.
     let there = target.query_one("SELECT pg_catalog.to_regclass('pgsluice.ahead') IS NOT NULL", &[]).await?;
     if !there.get::<_, bool>(0) {
         return Ok(CommittedRanges::new(prefix, Vec::new()));
@@ -310,20 +312,20 @@ async fn reached(
     Ok(CommittedRanges::new(prefix, rows.iter().map(|row| (lsn(row, 0), lsn(row, 1))).collect()))
 }
 
-/// Whether a server replays another's WAL.
+/// Whether a server replays another server's WAL.
 pub async fn is_standby(session: &Session) -> Result<bool, Error> {
     let row = session.query_one("SELECT pg_catalog.pg_is_in_recovery()", &[]).await;
     Ok(row.map_err(|error| Error::query(session, "ask whether the server is a standby", error))?.get(0))
 }
 
-/// Where the source's WAL ends.
+/// The end of the source's WAL.
 pub async fn source_end(source: &Session) -> Result<Option<Lsn>, Error> {
     let row = source.query_one(engine::monitor::WAL_END, &[]).await;
     let row = row.map_err(|e| Error::query(source, "ask the source for the end of its WAL", e))?;
     Ok(row.get::<_, Option<String>>(0).and_then(|end| end.parse().ok()))
 }
 
-/// What the source says of the slot; `None` if there is none.
+/// Reads the slot on the source; `None` if there is none.
 pub async fn slot_figures(source: &Session, name: &str) -> Result<Option<SlotFigures>, Error> {
     let Some(slot) = slot_state(source, name).await.map_err(|cause| Error(Kind::Source { cause }))? else {
         return Ok(None);
@@ -344,7 +346,7 @@ pub async fn slot_figures(source: &Session, name: &str) -> Result<Option<SlotFig
     }))
 }
 
-/// Changes one thing in the subscription's row, which must be there.
+/// Changes one column of the subscription's row, which must exist.
 async fn update(
     target: &Session,
     subscription: &SubscriptionName,
@@ -366,7 +368,8 @@ async fn update(
     Ok(())
 }
 
-/// Allows `run` to empty tables and copy them again, which it asked for; false if it has asked for nothing.
+/// Allows `run` to empty tables and copy them again, if `run` has asked for that. Returns false if
+/// it has not.
 pub async fn allow_relook(target: &Session, subscription: &SubscriptionName) -> Result<bool, Error> {
     const ASKED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
         WHERE a.attrelid = pg_catalog.to_regclass('pgsluice.subscription') AND a.attname = 'lost_lsn')";
@@ -376,7 +379,7 @@ pub async fn allow_relook(target: &Session, subscription: &SubscriptionName) -> 
         let place = target.describe().to_owned();
         return Err(Error(Kind::Missing { subscription: subscription.clone(), place }));
     }
-    // An older version made no such column, and so has asked for nothing.
+    // Older versions did not make this column, and so never asked.
     if !target.query_one(ASKED, &[]).await.map_err(failed)?.get::<_, bool>(0) {
         return Ok(false);
     }
@@ -396,7 +399,7 @@ pub async fn set_enabled(
     update(target, subscription, doing, sql, &enabled).await
 }
 
-/// Removes the slot called `name`; what it removed, in words, is added to `removed`.
+/// Removes the slot called `name`. Adds a description of it to `removed`.
 pub async fn drop_source(
     source: &Session,
     name: &str,
@@ -410,7 +413,8 @@ pub async fn drop_source(
         let Some(state) = state else { return Ok(()) };
         let row = source.query_one("SELECT pg_catalog.current_database()::text", &[]).await;
         let here: String = row.map_err(|e| Error::query(source, "ask for the source's database", e))?.get(0);
-        // A physical slot is of no database: others must say that it is ours.
+        // A physical slot belongs to no database, so the target or the state directory must know it
+        // as ours.
         if !force && state.is_physical() && !known {
             let why =
                 "is a physical one, of which neither the target nor the state directory knows".to_owned();
@@ -436,7 +440,7 @@ pub async fn drop_source(
                 return Ok(());
             }
             Ok(false) => return Ok(()),
-            // Taken between the look and the drop: look again.
+            // A walsender took the slot between the look and the drop; look again.
             Err(error) if error.sqlstate() == Some(SqlState::OBJECT_IN_USE.code()) => {}
             Err(cause) => return Err(Error(Kind::Source { cause })),
         }
@@ -449,8 +453,7 @@ SELECT pid, application_name FROM pg_catalog.pg_stat_activity
 WHERE pg_catalog.starts_with(application_name, $1) AND application_name <> $2
   AND pid <> pg_catalog.pg_backend_pid() ORDER BY pid LIMIT 1";
 
-/// Removes origins and state; what it removed, in words, is added to
-/// `removed`.
+/// Removes origins and state. Adds descriptions of what it removed to `removed`.
 pub async fn drop_target(
     target: &mut Session,
     subscription: &SubscriptionName,
@@ -520,7 +523,8 @@ async fn drop_target_once(
     }
 }
 
-/// One transaction; gives the origins that it did not dare to touch.
+/// Removes everything in one transaction. Returns the origins that may belong to another
+/// subscription and were kept.
 async fn remove(
     target: &mut Session,
     subscription: &SubscriptionName,
@@ -532,7 +536,7 @@ async fn remove(
     let mut transaction = target.transaction().await?;
     let mut known = false;
     if has_state {
-        // Nobody adds a subscription while the last one goes.
+        // No process can add a subscription while the last one is removed.
         transaction.batch_execute("LOCK TABLE pgsluice.subscription IN ACCESS EXCLUSIVE MODE").await?;
         let sql = "SELECT 1 FROM pgsluice.subscription WHERE name = $1";
         known = transaction.query_opt(sql, &[&name]).await?.is_some();
@@ -562,14 +566,14 @@ WHERE c.relnamespace = 'pgsluice'::pg_catalog.regnamespace AND c.relkind = 'r'
   AND a.attname = CASE c.relname WHEN 'subscription' THEN 'name' ELSE 'subscription' END
 ORDER BY c.relname = 'subscription', c.relname";
 
-/// The types that arrays are applied with (`State::make_holders`).
+/// The types with which arrays are applied (`State::make_holders`).
 const HOLDERS: &str = "\
 SELECT pg_catalog.format('pgsluice.%I', t.typname)
 FROM pg_catalog.pg_type t
 JOIN pg_catalog.pg_class c ON c.oid = t.typrelid AND c.relkind = 'c'
 WHERE t.typnamespace = 'pgsluice'::pg_catalog.regnamespace AND t.typname ~ '^array_of_'";
 
-/// The rows of `name`, and with the last subscription the schema.
+/// Removes the rows of `name`; with the last subscription also the schema.
 pub(crate) async fn remove_rows(
     transaction: &mut tokio_postgres::Transaction<'_>,
     name: &str,
@@ -592,7 +596,7 @@ pub(crate) async fn remove_rows(
     if rest {
         return Ok(());
     }
-    // Only what is ours: whatever else somebody put there keeps the schema.
+    // Removes only our own objects: any other object in the schema keeps it.
     let holders = transaction.query(HOLDERS, &[]).await?;
     let holders: String =
         holders.iter().map(|row| format!("DROP TYPE {}; ", row.get::<_, &str>(0))).collect();

@@ -1,10 +1,10 @@
 //! Taking over from a native subscription of the target, and handing back.
 //!
-//! Handed: both ends and a name. Promises: no row is copied, no change is
-//! lost or applied twice in either direction, and whatever interrupts it, the
-//! same command goes on. The native subscription stays, disabled and without
-//! its slot's name, so that neither ENABLE nor DROP SUBSCRIPTION can reach the
-//! slot; the target's row keeps the name, and `run` streams from that slot.
+//! Callers hand in both ends and a name. This module promises that no row is copied, and that no
+//! change is lost or applied twice, in either direction. If anything interrupts a command, the same
+//! command continues it. The native subscription stays, disabled and without its slot's name, so
+//! that neither ENABLE nor DROP SUBSCRIPTION can reach the slot. The target's row keeps the slot's
+//! name, and `run` streams from that slot.
 //!
 //! ```text
 //!            T1: disable, slot_name = NONE,      T2: where it stood
@@ -15,25 +15,25 @@
 //!      T3: its origin to where we stand, slot_name, enable; ours removed
 //! ```
 //!
-//! T1, T2 and T3 are one transaction each, on the target alone. Between T1 and
-//! T2 the native apply worker may still be applying; it is waited for.
+//! T1, T2 and T3 are one transaction each, on the target alone. The native apply worker may still
+//! be applying between T1 and T2, so the command waits for it.
 //!
 //! Hazards:
-//! 1. The native worker commits after its position was read. It is waited for,
-//!    its parallel workers too, and then its origin is attached to a session
-//!    of ours (as rule P2): only then is the position read, and flushed.
-//! 2. Ours does so while handing back: the same fence, under the advisory lock
-//!    that keeps every other pgsluice away.
-//! 3. Moving or dropping an origin is not undone when its transaction aborts.
-//!    The native origin means nothing while its subscription has no slot, and
-//!    our position is stored in our row before our origin is dropped.
-//! 4. A walsender outlives its client for a moment. The native worker, started
-//!    while it does, would fail and perhaps disable its subscription: the slot
-//!    is waited for before anything is handed back.
+//! 1. The native worker commits after its position was read. So the command waits for it and its
+//!    parallel workers. Then it attaches the worker's origin to a session of ours (as rule P2).
+//!    Only after that it reads the position, and flushes it.
+//! 2. A worker of ours does the same while handing back. The remedy is the same fence, under the
+//!    advisory lock that keeps every other pgsluice away.
+//! 3. Moving or dropping an origin is not undone when its transaction aborts. The native origin has
+//!    no meaning while its subscription has no slot. Our position is stored in our row before our
+//!    origin is dropped.
+//! 4. A walsender outlives its client for a moment. A native worker that started meanwhile would
+//!    fail, and perhaps disable its subscription. So the command waits for the slot before it hands
+//!    anything back.
 //!
-//! Waits have no bound of their own where only the native worker can end them
-//! (one large transaction): ending that worker would help nobody, and whoever
-//! does not want to wait may kill this process and repeat the command.
+//! A wait that only the native worker can end (one large transaction) has no bound. Ending that
+//! worker would help nobody. An operator who does not want to wait may kill this process and repeat
+//! the command.
 
 mod error_reference;
 mod hand_back;
@@ -56,27 +56,28 @@ use refusal::Refusal as Why;
 pub use take::adopt;
 
 const POLL: Duration = Duration::from_millis(100);
-/// A walsender whose client has gone notices within this, or not soon.
+/// How long to wait for a slot. A walsender whose client has gone notices within this time, or not
+/// soon.
 const SLOT_BOUND: Duration = Duration::from_secs(60);
-/// What a dead process's backend holds on the target.
+/// How long to wait for what a dead process's backend holds on the target.
 const ORIGIN_BOUND: Duration = Duration::from_secs(20);
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done, by this call, at `at`; the slot's name.
+    /// This call did it.
     Done {
-        /// Where the one left off and the other goes on; `None` if an
+        /// The position where one subscription left off and the other goes on; `None` if an
         /// unfinished adoption was undone.
         at: Option<Lsn>,
-        /// The slot, which is the same before and after.
+        /// The slot's name, which is the same before and after.
         slot: String,
-        /// Tables of the subscription.
+        /// The number of the subscription's tables.
         tables: usize,
     },
     /// An earlier call has done it.
     Already,
-    /// There is no subscription to do it with.
+    /// The subscription does not exist.
     Missing,
 }
 
@@ -86,7 +87,7 @@ pub struct Error(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// A server, or a start of the pipeline, refuses it.
+    /// A server failed, or a start of the pipeline would be refused.
     Pipeline(engine::Error),
     Refused(Why),
 }
@@ -156,13 +157,13 @@ fn refuse<T>(why: Why) -> Result<T, Failed> {
     Err(Failed::Refused(why))
 }
 
-/// A session whose commits are durable.
+/// Opens a session whose commits are durable.
 async fn target_session(info: &ConnInfo, name: &SubscriptionName) -> Result<Session, Error> {
     let settings = [("search_path", ""), ("lock_timeout", "30s"), ("synchronous_commit", "on")];
     Ok(client::connect(info, &name.application_name("command"), &settings).await?)
 }
 
-/// The slot, which must be one that can be streamed from here.
+/// Reads the slot, and checks that it can be streamed from here.
 async fn usable_slot(source: &Session, slot: &str) -> Result<SlotState, Error> {
     let row = source.query_one("SELECT pg_catalog.current_database()::text", &[]).await;
     let here: String = row.map_err(|error| source.error(error))?.get(0);
@@ -179,7 +180,7 @@ async fn usable_slot(source: &Session, slot: &str) -> Result<SlotState, Error> {
     Ok(found)
 }
 
-/// Hazard 4.
+/// Waits until no walsender uses the slot: hazard 4.
 async fn wait_for_slot(source: &Session, slot: &str) -> Result<SlotState, Error> {
     let deadline = Instant::now() + SLOT_BOUND;
     loop {

@@ -1,15 +1,14 @@
-//! One process per subscription, and how others on this machine reach it.
+//! One process per subscription, and how other processes on this machine reach it.
 //!
-//! In the state directory a running subscription has two files:
-//! - `NAME.lock`, locked with flock as long as the process lives and holding
-//!   its pid. The kernel gives the lock back however the process ends, so a
-//!   `kill -9` leaves nothing that needs clearing.
-//! - `NAME.sock`, a Unix socket of mode 0600 in a directory of mode 0700. Only
-//!   the lock's holder makes or removes it, so a socket found while taking the
-//!   lock is a dead process's and is replaced.
+//! A running subscription has two files in the state directory:
+//! - `NAME.lock`, locked with flock as long as the process lives, contains its pid. The kernel
+//!   releases the lock however the process ends, so a `kill -9` leaves nothing to clean up.
+//! - `NAME.sock`, a Unix socket of mode 0600 in a directory of mode 0700. Only the lock's holder
+//!   makes or removes it. A socket found while taking the lock belongs to a dead process, and is
+//!   replaced.
 //!
-//! The protocol is a JSON object per line, a request from the caller and an
-//! answer from the process:
+//! The protocol is one JSON object per line, a request from the caller and an answer from the
+//! process:
 //!
 //! ```text
 //! {"command":"status"}                     {"ok":true,"pid":7,"status":{...}}
@@ -24,27 +23,27 @@
 //! anything else                            {"ok":false,"pid":7,"error":"..."}
 //! ```
 //!
-//! `skip` says that the target's state now names a transaction to skip,
-//! `reload-skip` that what it names may have changed. `refresh` asks for a look
-//! at the publication's tables; the status shows what it found under that
-//! number or a higher one. `stop` answers at once;
-//! the process has ended when its lock is free. `hold` stops the stream
-//! between two transactions, `advance` lets through exactly what a snapshot of
-//! the source sees (`apply::Gate`), which may take as long as the target lags
-//! behind; the hold ends by `release`, with its connection, and after
-//! [`HOLD_MAX`] without a request.
+//! - `skip` says that the target's state now names a transaction to skip. `reload-skip` says that
+//!   the one it names may have changed.
+//! - `refresh` asks for a look at the publication's tables. The status shows the result under the
+//!   answered number or a higher one.
+//! - `stop` answers at once; the process has ended when its lock is free.
+//! - `hold` stops the stream between two transactions. `advance` lets through exactly what a
+//!   snapshot of the source sees (`apply::Gate`), which may take as long as the target lags behind.
+//!   The hold ends by `release`, when its connection closes, or after [`HOLD_MAX`] without a
+//!   request.
 //!
-//! The lock is of one state directory on one machine. What keeps two machines
-//! apart is the target's advisory lock, which is the applier's.
+//! The lock covers one state directory on one machine. The target's advisory lock, which the
+//! applier takes, keeps two machines apart.
 //!
 //! ## Hazards
-//! 1. Removing a lock file while another process is about to lock it: both
-//!    would hold a lock, on two files of one name. So a holder checks that the
-//!    file it locked is still the one of that name, and tries again if not.
-//! 2. A caller that connects and says nothing, or never ends its line: it
-//!    costs a task and at most `LINE_BYTES_MAX`, never the pipeline.
-//! 3. A caller that holds the stream and dies, or hangs: the kernel closes its
-//!    socket, and the time ends it.
+//! 1. One process removes a lock file while another is about to lock it. Both would then hold a
+//!    lock, on two files of one name. So a holder checks that the file it locked still has that
+//!    name, and tries again if not.
+//! 2. A caller connects and sends nothing, or never ends its line. It costs a task and at most
+//!    `LINE_BYTES_MAX`, and never holds up the pipeline.
+//! 3. A caller holds the stream and dies, or hangs. If it dies, the kernel closes its socket; if it
+//!    hangs, the time limit ends the hold.
 
 mod error_reference;
 
@@ -69,75 +68,75 @@ use tokio_util::sync::CancellationToken;
 
 pub use error_reference::error_reference;
 
-/// The longest request: a snapshot with some thousand running transactions.
-/// Others are under 60 bytes.
+/// The longest request: a snapshot with some thousand running transactions. Other requests are
+/// under 60 bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// The longest answer: a status of a hundred thousand tables.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// How long a caller waits for an answer, most of which need no I/O.
+/// How long a caller waits for an answer. Most answers need no I/O.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a caller may hold the stream without a word: short against every
-/// timeout of a walsender.
+/// How long a caller may hold the stream without a request: short against every timeout of a
+/// walsender.
 pub const HOLD_MAX: Duration = Duration::from_secs(10);
 
-/// How long the stream may take to get to where a snapshot is.
+/// How long the stream may take to reach a snapshot's position.
 const ADVANCE_MAX: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether what passed has been applied.
+/// Interval between checks of whether what passed has been applied.
 const APPLIED_POLL: Duration = Duration::from_millis(1);
 
-/// A question to a running process.
+/// A request to a running process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Request {
-    /// What are you doing?
+    /// Report the status.
     Status,
-    /// End.
+    /// Stop.
     Stop,
-    /// The target's state now says to skip this transaction.
+    /// Skip this transaction, which the target's state now names.
     Skip {
         /// Commit LSN of the transaction, as text.
         lsn: String,
     },
-    /// Read again from the target's state what is to be skipped.
+    /// Read again from the target's state which transaction to skip.
     ReloadSkip,
     /// Look at the publication's tables.
     Refresh,
     /// Let no further transaction through.
     Hold,
-    /// Let through exactly what a snapshot of the source sees, and answer when
-    /// the target has it.
+    /// Let through exactly what a snapshot of the source sees, and answer when the target has
+    /// applied it.
     Advance {
         /// `pg_current_snapshot()`.
         snapshot: String,
-        /// The source's end of WAL, read after it was taken.
+        /// The source's end of WAL, read after the snapshot was taken.
         lsn: String,
     },
     /// End the hold.
     Release,
 }
 
-/// How an [`Request::Advance`] ended.
+/// How a [`Request::Advance`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Advanced {
-    /// The target holds what the snapshot sees.
+    /// The target has what the snapshot sees.
     Exact,
-    /// What the snapshot sees is no prefix of the commits: take another.
+    /// The snapshot does not see a prefix of the commits; take another one.
     NotAPrefix,
 }
 
-/// What a running process answers.
+/// The answer of a running process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Whether it did what was asked.
+    /// Whether the process did what was asked.
     pub ok: bool,
     /// The process that answered.
     pub pid: u32,
-    /// Why not.
+    /// Why it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The answer to [`Request::Status`].
@@ -151,7 +150,7 @@ pub struct Answer {
     pub refresh_number: Option<u64>,
 }
 
-/// Why a lock or a conversation failed.
+/// Why taking the lock, or a conversation, failed.
 #[derive(Debug)]
 pub struct Error(Kind);
 
@@ -172,7 +171,7 @@ impl Error {
         matches!(self.0, Kind::InUse { .. })
     }
 
-    /// The process answered that it would not, or could not.
+    /// The process answered that it refused or failed.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         matches!(self.0, Kind::Refused { .. })
@@ -235,7 +234,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// The right to run a subscription, on this machine and state directory.
+/// The right to run a subscription with one state directory on this machine.
 #[derive(Debug)]
 pub struct Lock {
     subscription: SubscriptionName,
@@ -253,8 +252,8 @@ fn socket_path(state_dir: &Path, subscription: &SubscriptionName) -> PathBuf {
 }
 
 impl Lock {
-    /// Takes the lock, making the state directory if there is none. Fails at
-    /// once, with the holder's pid, if another process has it.
+    /// Takes the lock, and creates the state directory if it is missing. If another process has the
+    /// lock, this fails at once and names its pid.
     pub fn acquire(state_dir: &Path, subscription: &SubscriptionName) -> Result<Lock, Error> {
         DirBuilder::new()
             .recursive(true)
@@ -275,7 +274,7 @@ impl Lock {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     let mut pid = String::new();
-                    // Unreadable means unknown, which the message can bear.
+                    // If the pid cannot be read, it is unknown, and the message leaves it out.
                     let _ = file.read_to_string(&mut pid);
                     let pid = pid.trim().parse().ok();
                     return Err(Error(Kind::InUse { subscription: subscription.clone(), pid }));
@@ -283,7 +282,7 @@ impl Lock {
                 Err(TryLockError::Error(cause)) => return Err(Error::file("lock", &path)(cause)),
             }
             if !is_still(&file, &path) {
-                // Hazard 1: removed between open and lock.
+                // Hazard 1: the file was removed between open and lock.
                 continue;
             }
             let written = file
@@ -297,7 +296,7 @@ impl Lock {
         }
     }
 
-    /// Gives the lock up and removes its file.
+    /// Releases the lock and removes its file.
     pub fn remove(self) -> Result<(), Error> {
         let path = lock_path(&self.state_dir, &self.subscription);
         std::fs::remove_file(&path).map_err(Error::file("remove the lock file", &path))
@@ -322,7 +321,7 @@ fn is_still(file: &File, path: &Path) -> bool {
     }
 }
 
-/// A process's end of the control socket; closes and removes it when dropped.
+/// A process's end of the control socket. Dropping it closes and removes the socket.
 #[derive(Debug)]
 pub struct Server {
     lock: Lock,
@@ -330,8 +329,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers callers until dropped; `stop` is cancelled when one asks to
-    /// stop.
+    /// Answers callers until dropped. Cancels `stop` when a caller asks to stop.
     pub fn start(lock: Lock, status: Arc<Status>, stop: CancellationToken) -> Result<Server, Error> {
         let path = socket_path(&lock.state_dir, &lock.subscription);
         // sun_path has 108 bytes with its terminator (unix(7)).
@@ -353,8 +351,8 @@ impl Drop for Server {
         if let Err(error) = self.lock.remove_socket() {
             tracing::warn!("{error}");
         }
-        // Emptied, so that a later reader cannot take a number that has been
-        // given to another process for the holder's.
+        // Empties the file, so that nobody reads a pid that has since been given to another
+        // process.
         let _ = self.lock.file.set_len(0);
     }
 }
@@ -373,7 +371,7 @@ async fn accept(listener: UnixListener, status: Arc<Status>, stop: CancellationT
                     });
                 }
                 Err(error) => {
-                    // Out of file descriptors, most likely: others may go.
+                    // Most likely out of file descriptors; other connections may close.
                     tracing::warn!("could not accept a control connection: {error}");
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
@@ -383,7 +381,7 @@ async fn accept(listener: UnixListener, status: Arc<Status>, stop: CancellationT
     }
 }
 
-/// One caller: a request a line, an answer a line.
+/// Serves one caller: each line is a request or an answer.
 async fn converse(stream: UnixStream, mut caller: Caller) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader);
@@ -401,20 +399,20 @@ async fn converse(stream: UnixStream, mut caller: Caller) -> io::Result<()> {
         answer.push(b'\n');
         writer.write_all(&answer).await?;
         if !line.ends_with('\n') {
-            // Too long or cut off: where the next request begins is unknown.
+            // The line was too long or cut off, so the start of the next request is unknown.
             return Ok(());
         }
     }
 }
 
-/// Waits until the caller has hung up. A further request is left where it is.
+/// Waits until the caller has hung up. Leaves a further request unread.
 async fn gone(reader: &mut BufReader<OwnedReadHalf>) {
     if reader.fill_buf().await.is_ok_and(|bytes| !bytes.is_empty()) {
         std::future::pending::<()>().await;
     }
 }
 
-/// What a caller may ask, and what it holds.
+/// A caller, with what it may reach and what it holds.
 struct Caller {
     status: Arc<Status>,
     stop: CancellationToken,
@@ -422,7 +420,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Waits for `reading`, and meanwhile ends a hold whose time has come.
+    /// Waits for `reading`, and ends a hold that expires meanwhile.
     async fn keep_time<T>(&mut self, reading: impl Future<Output = T>) -> T {
         tokio::pin!(reading);
         let Some((_, deadline)) = self.hold else { return reading.await };
@@ -510,7 +508,7 @@ fn parse<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 
-/// Asks the process that runs `subscription` with this state directory.
+/// Sends one request to the process that runs `subscription` with this state directory.
 pub async fn ask(
     state_dir: &Path,
     subscription: &SubscriptionName,
@@ -542,8 +540,8 @@ impl Conversation {
         }
     }
 
-    /// One question and its answer. After an error other than a refusal the
-    /// conversation is of no further use.
+    /// Sends a request and returns its answer. After an error other than a refusal, the
+    /// conversation cannot be used any more.
     pub async fn ask(&mut self, request: &Request) -> Result<Answer, Error> {
         let bound = match request {
             Request::Advance { .. } => ADVANCE_MAX + ANSWER_TIMEOUT,
@@ -573,8 +571,8 @@ impl Conversation {
     }
 }
 
-/// Waits until no process holds the subscription's lock, at most for `bound`;
-/// false if one still does then.
+/// Waits for at most `bound` until no process holds the subscription's lock. Returns false if one
+/// still does.
 pub async fn wait_until_free(
     state_dir: &Path,
     subscription: &SubscriptionName,
@@ -586,8 +584,8 @@ pub async fn wait_until_free(
         let free = match File::open(&path) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => true,
             Err(cause) => return Err(Error::file("open the lock file", &path)(cause)),
-            // Shared and given back at once: a run that starts at this
-            // instant is refused only if it meets this microsecond.
+            // The shared lock is released at once. A run that starts at this instant is refused
+            // only if it hits this microsecond.
             Ok(file) => file.try_lock_shared().is_ok(),
         };
         if free || tokio::time::Instant::now() >= deadline {

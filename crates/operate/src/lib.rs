@@ -1,23 +1,23 @@
-//! What a person asks of a subscription, whether a process runs it or not.
+//! The commands that an operator gives for a subscription, whether a process runs it or not.
 //!
-//! | module | asks |
+//! | module | works with |
 //! | --- | --- |
-//! | [`admin`] | both servers: what a subscription left there, and to change or remove it |
-//! | [`adopt`] | the target: to take over from a native subscription, or to hand back to it |
+//! | [`admin`] | both servers: reads, changes or removes what a subscription left there |
+//! | [`adopt`] | the target: takes over from a native subscription, or hands back to it |
 //! | [`control`] | the process that runs the subscription, through its socket |
-//! | [`pin`] | the same process, to stand still while `verify` compares |
+//! | [`pin`] | the same process, which stands still while `verify` compares |
 //! | [`metrics`] | every pipeline of this process, over HTTP |
 //! | [`sequences`] | both servers, for what logical replication does not carry |
 //!
 //! ## The contract
-//! A command changes a subscription only as one transaction on the target, or through what
-//! `engine` offers for it: [`engine::Status`] is what a running pipeline shows and listens to.
-//! Whatever interrupts a command, the same command repeated goes on.
+//! A command changes a subscription only in one transaction on the target, or through what `engine`
+//! offers. A running pipeline shows its state in [`engine::Status`], and listens to it. If anything
+//! interrupts a command, the same command continues it when it is given again.
 //!
 //! ## Why this crate depends on `engine`, and not the other way round
 //! Commands read the pipeline's status and settings, and adopting asks for the check of both ends
-//! that a start makes. The pipeline asks nothing of a command. The one thing that both read is
-//! that a subscription was adopted: a start must know it, so it stays in [`engine::adoption`].
+//! that a start makes. The pipeline asks nothing of a command. Both read only one thing, whether a
+//! subscription was adopted. A start must know that, so it stays in [`engine::adoption`].
 //!
 //! Nothing here moves a row or a change.
 

@@ -1,14 +1,13 @@
 //! Prometheus text of every pipeline in the process, over HTTP.
 //!
-//! Rendered from [`Snapshot`]s at the moment of the scrape: the pipelines
-//! already count, so a second registry, as crates for metrics bring one, would
-//! only be a second truth. Format:
-//! Prometheus text exposition 0.0.4. A figure that is not known yet is left
-//! out rather than given as zero.
+//! The text is rendered from [`Snapshot`]s at the moment of the scrape. The pipelines already
+//! count, so a second registry, as metrics crates have it, would only be a second truth. The format
+//! is Prometheus text exposition 0.0.4. Figures that are not known yet are left out rather than
+//! given as zero.
 //!
-//! `/metrics` answers the text. `/healthz` answers 200 as long as the process
-//! serves; it says nothing about servers far away, so that a restart policy
-//! does not restart what waits for them.
+//! `/metrics` answers the text. `/healthz` answers 200 as long as the process serves. It says
+//! nothing about the servers, so that a restart policy does not restart a process that only waits
+//! for them.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -21,8 +20,8 @@ use engine::{Snapshot, Status};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Serves until `stop`; returns the address, whose port was chosen by the
-/// system if `address` has port 0, and the task.
+/// Serves until `stop`. Returns the address and the task. The system chooses the port if `address`
+/// has port 0.
 pub async fn serve(
     address: SocketAddr,
     pipelines: Vec<Arc<Status>>,
@@ -48,7 +47,7 @@ pub async fn serve(
     Ok((bound, task))
 }
 
-/// One metric of a pipeline; a sample is its further labels and its value.
+/// One metric of a pipeline. A sample has further labels and a value.
 struct Family {
     name: &'static str,
     kind: &'static str,
@@ -84,7 +83,7 @@ fn by_phase(snapshot: &Snapshot) -> Vec<Sample> {
     engine::Phase::ALL.iter().map(sample).collect()
 }
 
-/// Where the target is consistent from, while that is awaited.
+/// The position from which the target is consistent, while that is awaited.
 fn awaited_lsn(snapshot: &Snapshot) -> Option<f64> {
     let lsn: base::Lsn = snapshot.catching_up.as_ref()?.lsn.as_ref()?.parse().ok()?;
     Some(lsn.as_u64() as f64)
@@ -99,7 +98,7 @@ const fn family(
     Family { name, kind, help, samples }
 }
 
-/// Every metric but the conflicts', which are named by their types.
+/// Every metric except conflicts, whose samples are named by type.
 const FAMILIES: &[Family] = &[
     family("pgsluice_up", "gauge", "1 while changes of all tables flow.", |s| {
         plain(f64::from(u8::from(s.streams())))

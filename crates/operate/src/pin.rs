@@ -1,5 +1,5 @@
-//! `verify` asks the process that runs a subscription to stand still, through
-//! its control socket (rule V1).
+//! Makes the process that runs a subscription stand still for `verify`, through its control socket
+//! (rule V1).
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use verify::{Pin, PinError, SourceSnapshot};
 
 use crate::control::{Advanced, Conversation, Error, Request};
 
-/// The process that runs a subscription on this machine. It goes on by itself
-/// when this is dropped, or its process ends: the conversation is then closed.
+/// The process that runs a subscription on this machine. Dropping this, or the end of its process,
+/// closes the conversation, and the stream goes on.
 #[derive(Debug)]
 pub struct RunningPin {
     state_dir: PathBuf,
     subscription: SubscriptionName,
-    /// While the stream is held.
+    /// Present while the stream is held.
     conversation: Option<Conversation>,
 }
 
@@ -27,8 +27,8 @@ impl RunningPin {
     }
 }
 
-/// A process that refuses may do it a moment later: it copies, reconnects, or
-/// is held by somebody else. One that has ended does not come back by itself.
+/// A process that refuses may agree a moment later: it copies, reconnects, or another caller holds
+/// it. A process that has ended does not come back by itself.
 fn failed(error: &Error) -> PinError {
     let text = match std::error::Error::source(error) {
         Some(cause) => format!("{error}: {cause}"),
@@ -65,7 +65,7 @@ impl Pin for RunningPin {
 
     async fn release(&mut self) {
         if let Some(mut conversation) = self.conversation.take() {
-            // Closing it does the same a moment later.
+            // Closing the conversation does the same a moment later.
             let _ = conversation.ask(&Request::Release).await;
         }
     }

@@ -1,17 +1,17 @@
 //! Sequences, which logical replication does not carry.
 //!
-//! Compared by schema-qualified name, source against target, by the value
-//! that `nextval` would give next. A sequence that counts down is ahead when
-//! it is lower: ahead is always the direction of the increment.
+//! They are compared by schema-qualified name, source against target, by the value that `nextval`
+//! would give next. A sequence that counts down is ahead if it is lower: ahead is always the
+//! direction of the increment.
 //!
 //! ## Hazard
-//! Between reading a target's sequence and setting it, a session there may
-//! call `nextval`: setting would then move it back and hand a value out
-//! twice. So the sequence is locked against `nextval` for the moment (`ALTER
-//! SEQUENCE ... OWNER TO` its owner changes nothing and takes the strongest
-//! lock; `LOCK TABLE` refuses sequences), read again under the lock, and set.
-//! A role that does not own the sequence cannot lock it; then reading and
-//! setting are one statement, and the gap a few microseconds.
+//! A session on the target may call `nextval` between the reading of a sequence and its setting.
+//! Setting it would then move it back, and hand out a value twice. So pgsluice locks the sequence
+//! against `nextval`, reads it again under the lock, and sets it. `ALTER SEQUENCE ... OWNER TO` its
+//! present owner changes nothing and takes the strongest lock; `LOCK TABLE` refuses sequences.
+//!
+//! A role that does not own the sequence cannot lock it. Then one statement both reads and sets it,
+//! and the gap is a few microseconds.
 
 use base::quote_ident;
 use client::{Session, SqlState};
@@ -19,25 +19,25 @@ use serde::Serialize;
 
 use crate::admin::Error;
 
-/// Sequences read by one statement; bounds its length.
+/// Sequences that one statement reads; limits its length.
 const CHUNK: usize = 200;
 
 /// A sequence's state: PostgreSQL's `last_value` and `is_called`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Value {
-    /// The value last given, or the one to be given first.
+    /// The value that was given last, or will be given first.
     pub last_value: i64,
-    /// Whether `last_value` was given already.
+    /// Whether `last_value` was already given.
     pub is_called: bool,
 }
 
-/// How the target's sequence stands to the source's.
+/// The state of the target's sequence compared with the source's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// The next value is the same.
+    /// Both give the same value next.
     Level,
-    /// The target would give a value that the source has given.
+    /// The target would give a value that the source has already given.
     Behind,
     /// The target is past the source.
     Ahead,
@@ -54,21 +54,21 @@ pub struct Sequence {
     pub name: String,
     /// The source's increment; never zero.
     pub increment: i64,
-    /// On the source.
+    /// The source's state.
     pub source: Value,
-    /// On the target.
+    /// The target's state.
     pub target: Option<Value>,
 }
 
 impl Value {
-    /// What `nextval` would give, were there no bounds.
+    /// The value that `nextval` would give if there were no bounds.
     fn next(self, increment: i64) -> i128 {
         i128::from(self.last_value) + if self.is_called { i128::from(increment) } else { 0 }
     }
 }
 
 impl Sequence {
-    /// How the target stands.
+    /// Compares the target with the source.
     #[must_use]
     pub fn standing(&self) -> Standing {
         let Some(target) = self.target else { return Standing::Missing };
@@ -87,8 +87,8 @@ impl Sequence {
     }
 }
 
-// Of the published tables, their partition roots and partitions: what they own
-// (serial, identity) and what their defaults call.
+// Sequences of the published tables, their partition roots and partitions: those that they own
+// (serial, identity) and those that their defaults call.
 const SEQUENCES: &str = "\
 WITH published AS (
   SELECT DISTINCT c.oid FROM pg_catalog.pg_publication_tables p
@@ -116,8 +116,8 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relpersistence <> 't' AND ($2 OR s.seqrelid IN (SELECT oid FROM used))
 ORDER BY 1, 2";
 
-/// Every sequence that the tables of `publications` own or use, or every one
-/// of the database, with both ends' values.
+/// Reads both ends' values of every sequence that the tables of `publications` own or use, or of
+/// every sequence in the database.
 pub async fn compare(
     source: &Session,
     target: &Session,
@@ -138,7 +138,7 @@ pub async fn compare(
         })
         .collect();
     for (sequence, value) in read(source, "source", &sequences).await?.into_iter().enumerate() {
-        // Dropped since it was listed: it has no value to compare.
+        // If it was dropped since it was listed, it has no value to compare.
         sequences[sequence].source = value.unwrap_or(unread);
     }
     for (sequence, value) in read(target, "target", &sequences).await?.into_iter().enumerate() {
@@ -147,8 +147,8 @@ pub async fn compare(
     Ok(sequences)
 }
 
-/// The values of `sequences` at one end, in their order; `None` for those that
-/// are not there.
+/// Reads the values of `sequences` at one end, in their order; `None` for those that do not exist
+/// there.
 async fn read(session: &Session, end: &str, sequences: &[Sequence]) -> Result<Vec<Option<Value>>, Error> {
     let failed = |error| Error::query(session, format!("read the {end}'s sequences"), error);
     let mut values = vec![None; sequences.len()];
@@ -180,8 +180,8 @@ JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND 
     Ok(values)
 }
 
-/// Sets the target's `sequence` to the source's value if it is behind, or
-/// ahead and `force`. False if it then did not need it.
+/// Sets the target's `sequence` to the source's value if it is behind, or if it is ahead and
+/// `force` is set. Returns false if that was not needed after all.
 pub async fn bring_level(target: &mut Session, sequence: &Sequence, force: bool) -> Result<bool, Error> {
     match set(target, sequence, force).await {
         Ok(done) => Ok(done),

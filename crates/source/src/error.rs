@@ -1,8 +1,7 @@
-//! What can go wrong on the publisher's side.
+//! Errors on the publisher's side.
 //!
-//! Every message says what was being attempted; the cause is kept as
-//! `source()`. Whether to try again is the caller's decision, by the
-//! predicates.
+//! Every message says what was being attempted; `source()` has the cause. The caller decides by the
+//! predicates whether to try again.
 
 use std::fmt;
 
@@ -18,23 +17,23 @@ struct Inner {
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// The connection, or the server's own words.
+    /// The connection failed, or the server reported an error.
     Client(client::Error),
-    /// No publication was asked for.
+    /// The caller named no publication.
     NoneNamed,
     /// These publications do not exist.
     Missing(Vec<String>),
-    /// Two publications have lists that cannot be published together.
+    /// Two publications have column lists that cannot be published together.
     ColumnLists { publications: [String; 2], column: String },
     /// An answer that no PostgreSQL server gives.
     Reply(String),
-    /// A publication did not exist when what comes next was written.
+    /// A publication did not exist when the next changes were written.
     Unpublished(String),
-    /// The server has not kept WAL that is asked for.
+    /// The server has removed the requested WAL.
     Removed(String),
     /// The server ended the stream, as it does when it shuts down.
     Ended,
-    /// Nothing was heard for longer than `wal_receiver_timeout`.
+    /// The server was silent for longer than `wal_receiver_timeout`.
     Silent(std::time::Duration),
 }
 
@@ -71,8 +70,7 @@ impl Error {
         Error(Box::new(Inner { attempt: attempt.into(), kind: Kind::Silent(silence) }))
     }
 
-    /// The connection ended or the server is away: the same call may succeed
-    /// later.
+    /// Whether the connection ended or the server is away. The same call may succeed later.
     #[must_use]
     pub fn is_connection_lost(&self) -> bool {
         match &self.0.kind {
@@ -87,8 +85,8 @@ impl Error {
         }
     }
 
-    /// Publications or settings on the publisher are not as they must be:
-    /// somebody has to change them first.
+    /// Whether publications or settings on the publisher are wrong. The operator must change them
+    /// first.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match &self.0.kind {

@@ -8,8 +8,7 @@ use proto::frame::ServerError;
 use crate::error::Kind;
 use crate::{Error, segments};
 
-/// An error of a slot, for the error reference of whoever carries it under words of its
-/// own.
+/// An error of a slot, for the error reference of crates that wrap it in words of their own.
 #[must_use]
 pub fn slot_not_dropped() -> Error {
     Error::client(
@@ -19,7 +18,7 @@ pub fn slot_not_dropped() -> Error {
 }
 
 base::error_reference! {
-    /// Every way in which files are not the WAL that is wanted.
+    /// Every way in which files are not the expected WAL.
     #[must_use]
     pub fn segments_error_reference() -> segments::Error where error is error.kind() => segments::Kind;
     segments::Kind::Io { .. } => entry(

@@ -1,4 +1,5 @@
-//! Where bytes come from: logical slot, stream, publications, and the feedback they need; files of WAL.
+//! Reads from the source: logical slots, their streams and feedback, publications, and WAL from
+//! files.
 
 mod error;
 mod error_reference;

@@ -1,25 +1,21 @@
-//! What a set of publications publishes, as pgoutput will name it.
+//! What a set of publications publishes, in pgoutput's names.
 //!
-//! Handed: an ordinary session on the publisher and the publications' names.
-//! Promises: exactly the tables a walsender with these publications sends,
-//! each under the name the stream gives it (the partitioned root where
-//! `publish_via_partition_root` says so), with the columns and the row filter
-//! that apply when all publications are taken together. The rules are the
-//! walsender's (`get_rel_sync_entry` in `pgoutput.c`) and the table
-//! synchronisation's (`tablesync.c`):
+//! Callers hand in an ordinary session on the publisher and the publications' names. This module
+//! returns exactly the tables that a walsender with these publications sends. Each has the name
+//! that the stream gives it, which is the partitioned root's where `publish_via_partition_root`
+//! says so. Each has the columns and the row filter that apply when all publications are taken
+//! together. The rules are the walsender's (`get_rel_sync_entry` in `pgoutput.c`) and the table
+//! synchronization's (`tablesync.c`):
 //!
-//! - a partition whose ancestor is published as a root is not listed itself,
-//!   also when another publication lists it;
-//! - only the publications that list the table itself contribute column
-//!   lists and filters; lists must agree, filters are OR-ed, and one
-//!   publication without a filter lifts them all;
-//! - the first copy does not look at `publish = 'insert, ...'`, as the native
-//!   one does not;
-//! - generated columns are published where the server says so (18) and never
-//!   before.
+//! - A partition whose ancestor is published as a root is not listed itself, even if another
+//!   publication lists it.
+//! - Only publications that list the table itself contribute column lists and filters. Lists must
+//!   agree, filters are combined with OR, and one publication without a filter removes them all.
+//! - The first copy ignores `publish = 'insert, ...'`, as the native one does.
+//! - Generated columns are published where the server says so (18), and never before.
 //!
-//! Tables of the schema `pgsluice` hold our own state and are never listed.
-//! Does not belong here: how tables are copied or changes are read.
+//! Tables of the schema `pgsluice` hold our own state and are never listed. How tables are copied
+//! and changes are read does not belong here.
 
 mod binary;
 mod columns;
@@ -36,7 +32,7 @@ use crate::error::{Error, Kind};
 pub use binary::{BinaryRefusal, array_types, binary_allowed};
 pub use columns::{Column, DataType, Generated, TargetTable, target_tables};
 
-/// The schema that holds our state on a target: neither copied nor applied.
+/// The schema that holds our state on a target; it is neither copied nor applied.
 pub const STATE_SCHEMA: &str = "pgsluice";
 
 /// A table's name with its schema.
@@ -49,12 +45,12 @@ pub struct TableName {
 }
 
 impl TableName {
-    /// From two unquoted names.
+    /// Makes a name from two unquoted parts.
     pub fn new(schema: impl Into<String>, name: impl Into<String>) -> TableName {
         TableName { schema: schema.into(), name: name.into() }
     }
 
-    /// For SQL: both parts quoted.
+    /// The name for SQL, with both parts quoted.
     #[must_use]
     pub fn quoted(&self) -> String {
         format!("{}.{}", quote_ident(&self.schema), quote_ident(&self.name))
@@ -74,7 +70,7 @@ pub enum TableKind {
     Plain,
     /// A partitioned table (`p`): its rows are in its leaves.
     Partitioned,
-    /// Anything else a name can stand for: a view, a foreign table.
+    /// Any other relation: a view, a foreign table.
     Other,
 }
 
@@ -97,47 +93,47 @@ pub enum ReplicaIdentity {
     Index,
     /// The whole row.
     Full,
-    /// None: updates and deletes are not published.
+    /// No identity: updates and deletes are not published.
     Nothing,
 }
 
 /// A table as pgoutput publishes it.
 #[derive(Debug, Clone)]
 pub struct PublishedTable {
-    /// Its id on the publisher.
+    /// Its OID on the publisher.
     pub oid: Oid,
     /// The name the stream gives it.
     pub name: TableName,
-    /// Plain, or a partitioned root published as one table.
+    /// An ordinary table, or a partitioned root published as one table.
     pub kind: TableKind,
     /// The published columns in the table's order.
     pub columns: Vec<Column>,
-    /// SQL over the table's columns; rows for which it is not true are not
-    /// published. Names in it are qualified: it needs `search_path = ''`.
+    /// An SQL expression over the table's columns; rows for which it is not true are not published.
+    /// Names in it are qualified: it needs `search_path = ''`.
     pub row_filter: Option<String>,
-    /// How rows are found again.
+    /// How rows are identified.
     pub identity: ReplicaIdentity,
-    /// Bytes of its heap, TOAST included; for a root the sum of its leaves.
+    /// Bytes of its heap, TOAST included; for a root, the sum over its leaves.
     pub bytes: u64,
-    /// Rows by the last ANALYZE or VACUUM scaled to the present size, or by
-    /// the width of the columns where there was none.
+    /// Rows at the last ANALYZE or VACUUM, scaled to the present size. Without one, an estimate by
+    /// the width of the columns.
     pub rows_estimate: u64,
     /// The publications that contribute to it, sorted.
     pub publications: Vec<String>,
 }
 
-/// Every table the publications publish together, sorted by name.
+/// Returns every table that the publications publish together, sorted by name.
 ///
-/// The session's `search_path` is set to the empty one.
+/// Sets the session's `search_path` to the empty one.
 ///
 /// # Errors
-/// A publication does not exist, or two publications give one table different
-/// column lists ([`Error::is_configuration`]); the session fails.
+/// A publication does not exist, or two publications give one table different column lists
+/// ([`Error::is_configuration`]). Or the session fails.
 pub async fn inspect(session: &Session, publications: &[String]) -> Result<Vec<PublishedTable>, Error> {
     let attempt = || format!("inspect publication {}", quoted_list(publications));
     let failed = |error: tokio_postgres::Error| Error::client(attempt(), error);
-    // pg_get_expr qualifies what is not in the search_path, so an empty one
-    // makes filters mean the same in every session.
+    // pg_get_expr qualifies names outside the search_path. So an empty one makes filters mean the
+    // same in every session.
     session.batch_execute("SELECT pg_catalog.set_config('search_path', '', false)").await.map_err(failed)?;
     check_publications(session, publications).await?;
     let listed = listed_tables(session, publications).await.map_err(failed)?;
@@ -180,18 +176,18 @@ async fn check_publications(session: &Session, publications: &[String]) -> Resul
 #[derive(Debug, Clone)]
 struct Listing {
     publication: String,
-    /// Column numbers, or `None` for every column that is not generated.
+    /// Column numbers; `None` for all columns that are not generated.
     column_numbers: Option<Vec<i16>>,
     row_filter: Option<String>,
 }
 
-/// The tables each publication lists by itself, by relation id.
+/// Reads the tables that each publication lists by itself, by OID.
 async fn listed_tables(
     session: &Session,
     publications: &[String],
 ) -> Result<BTreeMap<u32, Vec<Listing>>, tokio_postgres::Error> {
-    // Column lists and row filters came with 15. From 16 on the function
-    // takes several names; one at a time means the same on every version.
+    // Column lists and row filters came with 15. From 16 on the function takes several names; one
+    // name at a time means the same on every version.
     let details = match session.version().major() {
         0..=14 => "NULL::pg_catalog.int2[], NULL::pg_catalog.text",
         _ => "t.attrs::pg_catalog.int2[], pg_catalog.pg_get_expr(t.qual, t.relid)",
@@ -214,7 +210,7 @@ async fn listed_tables(
     Ok(listed)
 }
 
-/// One row of `pg_class` with what we need around it.
+/// One row of `pg_class`, with the related facts that are needed here.
 struct Relation {
     oid: u32,
     name: TableName,
@@ -273,9 +269,9 @@ async fn relations(session: &Session, oids: &[u32]) -> Result<Vec<Relation>, tok
     Ok(relations)
 }
 
-/// A partitioned table is listed only by a publication that publishes through
-/// the root. The walsender then names the topmost such ancestor, whatever the
-/// other publications say about the partition.
+/// Removes partitions that are published through an ancestor. Only a publication that publishes
+/// through the root lists a partitioned table. The walsender then names the topmost ancestor that
+/// is listed, whatever other publications say about the partition.
 fn remove_published_through_ancestors(relations: &mut Vec<Relation>) {
     let roots: HashSet<u32> =
         relations.iter().filter(|r| r.kind == TableKind::Partitioned).map(|r| r.oid).collect();
@@ -304,7 +300,7 @@ fn published_table(
     })
 }
 
-/// The columns all listings agree on.
+/// Returns the columns on which all listings agree.
 fn published_columns(
     name: &TableName,
     columns: Vec<Column>,
@@ -327,7 +323,7 @@ fn published_columns(
     Ok(columns.into_iter().filter(|column| published(first, column)).collect())
 }
 
-/// One listing without a filter publishes every row.
+/// Combines the filters. One listing without a filter publishes every row.
 fn merged_filter(listings: &[Listing]) -> Option<String> {
     let filters: Option<Vec<&str>> = listings.iter().map(|listing| listing.row_filter.as_deref()).collect();
     let mut filters = filters?;
@@ -339,15 +335,14 @@ fn merged_filter(listings: &[Listing]) -> Option<String> {
     }
 }
 
-/// The planner's reasoning (`estimate_rel_size`): rows per page when last
-/// counted, times the pages there are now; else the width of the columns.
+/// Estimates rows as the planner does (`estimate_rel_size`): rows per page at the last count, times
+/// the present number of pages. Without a count, it uses the width of the columns.
 fn estimate_rows(relation: &Relation, columns: &[Column]) -> u64 {
     let rows = if relation.pages > 0 && relation.tuples > 0.0 {
         let pages_now = relation.heap_bytes as f64 / relation.block_size.max(1) as f64;
         relation.tuples / relation.pages as f64 * pages_now
     } else {
-        // Tuple header and line pointer, and 32 bytes for a value without a
-        // fixed length.
+        // Tuple header and line pointer, and 32 bytes for a value without a fixed length.
         let width: u64 = columns.iter().map(|column| u64::from(column.data_type.width.unwrap_or(32))).sum();
         relation.heap_bytes as f64 / (28 + width) as f64
     };

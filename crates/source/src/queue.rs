@@ -1,10 +1,10 @@
-//! The bounded queue between what reads a source and what takes it: a channel of
-//! [`txn::Block`]s, and room for their bytes.
+//! The bounded queue between the reader of a source and its consumer: a channel of [`txn::Block`]s,
+//! and room for their bytes.
 //!
-//! Whoever fills it owns a [`Room`]. A block takes as much of it as it has bytes, and gives that
-//! back when it is dropped, wherever it is by then. So a reader waits once [`QUEUE_BYTES`] of what
-//! it handed over is still in use. Messages of a logical slot, WAL of a physical one, WAL from files
-//! and messages that were decoded here all go through such queues.
+//! The sender owns a [`Room`]. A block takes room for its bytes, and gives it back when it is
+//! dropped, wherever it is by then. So a reader waits once [`QUEUE_BYTES`] of the blocks that it
+//! handed over are still in use. These queues carry messages of a logical slot, WAL of a physical
+//! one, WAL from files, and messages that were decoded here.
 
 use std::sync::Arc;
 
@@ -12,25 +12,24 @@ use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use txn::{Block, Input};
 
-/// A block is handed over when it holds this much, or when nothing more has
-/// arrived.
+/// A block is handed over when it holds this many bytes, or when nothing more has arrived.
 pub const BLOCK_BYTES: usize = 256 * 1024;
 
-/// What waits between a source and the applier: enough for the applier to
-/// find a full batch's worth of small changes, and a small part of the memory
-/// limit. A single message may be larger; then it waits alone.
+/// Bytes that may wait between a source and the applier. It is enough for the applier to find a
+/// full batch of small changes, and a small part of the memory limit. A single message may be
+/// larger; then it waits alone.
 pub const QUEUE_BYTES: usize = 8 * 1024 * 1024;
 
-/// Blocks in the queue at most: many small ones cost more than their bytes.
+/// Most blocks in the queue, because many small ones cost more than their bytes.
 const QUEUE_BLOCKS: usize = 256;
 
-/// An empty queue.
+/// Makes an empty queue.
 #[must_use]
 pub fn queue() -> (Sender<Block>, Receiver<Block>) {
     mpsc::channel(QUEUE_BLOCKS)
 }
 
-/// Room for bytes that are handed over and still in use.
+/// Room for bytes that were handed over and are still in use.
 #[derive(Debug, Clone)]
 pub struct Room {
     /// One permit per KiB of [`QUEUE_BYTES`].
@@ -44,34 +43,34 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Waits until there is room for so many bytes, and takes it.
+    /// Waits until there is room for `bytes`, and takes it.
     pub async fn place(&self, bytes: usize) -> Place {
-        // Never closed: it is dropped with this.
+        // The semaphore is never closed; it is dropped with this.
         Place(Arc::clone(&self.permits).acquire_many_owned(permits(bytes)).await.ok())
     }
 
-    /// The same without waiting; `None` if there is no room now.
+    /// As [`Room::place`], without waiting; `None` if there is no room now.
     #[must_use]
     pub fn try_place(&self, bytes: usize) -> Option<Place> {
         let taken = Arc::clone(&self.permits).try_acquire_many_owned(permits(bytes));
         taken.ok().map(|taken| Place(Some(taken)))
     }
 
-    /// Waits for room and for a place in the queue; false if nobody takes it.
+    /// Waits for room and for a place in the queue. Returns false if the receiver is gone.
     pub async fn hand_over(&self, inputs: Vec<Input>, bytes: usize, out: &Sender<Block>) -> bool {
         let place = self.place(bytes).await;
         out.send(place.with(inputs)).await.is_ok()
     }
 }
 
-/// Room that was taken for a block.
+/// Room that a block has taken.
 #[derive(Debug)]
 pub struct Place(
     #[expect(dead_code, reason = "dropping it gives the room back")] Option<OwnedSemaphorePermit>,
 );
 
 impl Place {
-    /// The block, which gives the room back when it is dropped.
+    /// Makes a block, which gives the room back when it is dropped.
     #[must_use]
     pub fn with(self, inputs: Vec<Input>) -> Block {
         Block { inputs, room: Some(Box::new(self)) }

@@ -1,15 +1,17 @@
 //! WAL from files: segments of an archive or a `pg_wal`, in their order.
 //!
-//! Named are directories and files. A directory stands for the segments in it; everything else there is passed over. A
-//! file may be compressed, as `pg_receivewal` and archives do it: `.gz`, `.lz4`, `.zst`. One that is not complete yet has
-//! `.partial` in its name and is taken only where there is no complete one.
+//! Callers name directories and files. A directory stands for the segments in it; other files there
+//! are ignored. A file may be compressed, as `pg_receivewal` and archives do it: `.gz`, `.lz4`,
+//! `.zst`. A segment that is not complete yet has `.partial` in its name. It is used only if there
+//! is no complete file.
 //!
-//! Where there are several timelines, the newest one that has a segment gives it, as in recovery; a history file of the
-//! newest timeline that lies there says which older ones it came from, and from where on each has segments. Whether
-//! the pages then are what must come next is for the reader of the records to judge.
+//! If there are several timelines, each segment comes from the newest timeline that has it, as in
+//! recovery. A history file of the newest timeline says which older timelines it came from, and
+//! from where on each of them has segments. The reader of the records must judge whether the pages
+//! are those that must come next.
 //!
-//! Promises: bytes come in the order of their LSNs without a hole; a segment that is missing, or too short although
-//! others follow, is an error that names it.
+//! Bytes come in the order of their LSNs without a hole. A segment that is missing, or too short
+//! although others follow, is an error that names it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,26 +24,27 @@ use base::Lsn;
 
 use crate::slot::Fork;
 
-/// What a read hands over at most; the first one less, which often is the only one where files grow.
+/// Most bytes in one read. The first read is smaller, because it is often the only one where files
+/// grow.
 const PIECE_BYTES: usize = 1 << 20;
 const FIRST_BYTES: usize = 64 << 10;
-/// `XLP_LONG_HEADER`, and where a segment's first page says how long segments are.
+/// `XLP_LONG_HEADER`, and the place in a segment's first page that gives the length of segments.
 const LONG_HEADER: u16 = 2;
 const INFO_AT: usize = 2;
 const ADDRESS_AT: usize = 8;
 const SYSTEM_AT: usize = 24;
 const SEGMENT_SIZE_AT: usize = 32;
 const HEADER_BYTES: usize = 40;
-/// Hexadecimal digits: timeline, and twice eight of the segment.
+/// Hexadecimal digits: eight of the timeline and sixteen of the segment.
 const NAME_DIGITS: usize = 24;
 
-/// Files that are not what they should be.
+/// Files that are not the expected WAL.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// A file or a directory cannot be read, or not be decompressed.
+    /// A file or directory cannot be read, or a file cannot be decompressed.
     Io {
         path: PathBuf,
         error: io::Error,
@@ -50,9 +53,9 @@ pub(crate) enum Kind {
     None {
         places: Vec<PathBuf>,
     },
-    /// A file that was named, and whose name is no segment's.
+    /// A file was named that has no segment's name.
     Name(PathBuf),
-    /// It does not begin as segments do.
+    /// A file does not begin as segments do.
     Header(PathBuf),
     Missing {
         name: String,
@@ -64,7 +67,7 @@ pub(crate) enum Kind {
         bytes: u64,
         wanted: u64,
     },
-    /// A history file that cannot be one.
+    /// A history file that is malformed.
     History(PathBuf),
 }
 
@@ -77,19 +80,20 @@ impl Error {
         &self.0
     }
 
-    /// A segment is missing between or before others.
+    /// Whether a segment is missing between or before others.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         matches!(*self.0, Kind::Missing { .. })
     }
 
-    /// There is no segment at all.
+    /// Whether there is no segment at all.
     #[must_use]
     pub fn is_none(&self) -> bool {
         matches!(*self.0, Kind::None { .. })
     }
 
-    /// What fills a place has not come so far, or has just put one file in the place of another: later there may be more.
+    /// Whether more may come later: the archive may lag, or may just have replaced one file by
+    /// another.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match &*self.0 {
@@ -162,14 +166,14 @@ struct Segment {
 }
 
 impl Segment {
-    /// What a file's name says; `None` if it is no segment's.
+    /// Parses a file's name; `None` if it is no segment's.
     fn of(path: &Path) -> Option<Segment> {
         let name = path.file_name()?.to_str()?;
         let (digits, rest) = name.split_at_checked(NAME_DIGITS)?;
         if !digits.bytes().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_lowercase()) {
             return None;
         }
-        // Compressed and then renamed, or the other way round.
+        // The file was compressed and then renamed, or the other way round.
         let partial = rest.strip_suffix(".partial").or_else(|| rest.strip_prefix(".partial"));
         let compression = match partial.unwrap_or(rest) {
             "" => Compression::None,
@@ -184,8 +188,9 @@ impl Segment {
         Some(Segment { path: path.to_owned(), timeline, number, is_partial, compression })
     }
 
-    /// Whether it was not written to within that time; not either if it has gone since it was listed. A file from the
-    /// future has another clock, and is as old as can be.
+    /// Whether the file was not written to within the time `settled`. A file that has gone since it
+    /// was listed is not settled. A file with a time in the future has another clock's time, and
+    /// counts as settled.
     fn is_settled(&self, settled: Duration) -> Result<bool> {
         match fs::metadata(&self.path).and_then(|metadata| metadata.modified()) {
             Ok(modified) => Ok(modified.elapsed().unwrap_or(Duration::MAX) >= settled),
@@ -198,7 +203,7 @@ impl Segment {
         self.decompress(BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?))
     }
 
-    /// From `within` on; `None` if it ends before, and is compressed.
+    /// Opens the file at `within`. `None` if the file is compressed and ends before that.
     fn open_at(&self, within: u64, grows: bool) -> Result<Option<Box<dyn Read + Send>>> {
         let mut file = BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?);
         if self.compression == Compression::None {
@@ -215,7 +220,7 @@ impl Segment {
     fn decompress(&self, file: BufReader<File>) -> Result<Box<dyn Read + Send>> {
         Ok(match self.compression {
             Compression::None => Box::new(file),
-            // A file may have been put together of several.
+            // A file may have been put together from several.
             Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
             Compression::Lz4 => Box::new(lz4_flex::frame::FrameDecoder::new(file)),
             Compression::Zstd => {
@@ -226,7 +231,7 @@ impl Segment {
         })
     }
 
-    /// What stands before its first page.
+    /// Reads the header of the first page.
     fn header(&self) -> Result<[u8; HEADER_BYTES]> {
         let mut header = [0; HEADER_BYTES];
         match self.open()?.read_exact(&mut header) {
@@ -239,7 +244,7 @@ impl Segment {
         Error::new(Kind::Header(self.path.clone()))
     }
 
-    /// How long the segments of its cluster are.
+    /// The length of the segments of this cluster.
     fn segment_size(&self) -> Result<u64> {
         let header = self.header()?;
         let info = u16::from_le_bytes([header[INFO_AT], header[INFO_AT + 1]]);
@@ -252,7 +257,8 @@ impl Segment {
         Ok(size.into())
     }
 
-    /// Whether what it begins with was written for it, and not for an earlier one whose file it was.
+    /// Whether the file's first page was written for this segment, and not for an earlier one in a
+    /// recycled file.
     fn is_begun(&self, begin: Lsn) -> bool {
         let address = |header: [u8; HEADER_BYTES]| header[ADDRESS_AT..].first_chunk().copied();
         let address = self.header().ok().and_then(address);
@@ -260,12 +266,13 @@ impl Segment {
     }
 }
 
-/// A timeline's way through those before it, the oldest first: each with where it begins.
+/// The timelines that led to a timeline, the oldest first, each with its beginning.
 #[derive(Debug, PartialEq, Eq)]
 struct History(Vec<(u32, Lsn)>);
 
 impl History {
-    /// From the lines of a history file, each with a timeline and where it was left: `1\t0/3000000\twhy`.
+    /// Parses the lines of a history file, each with a timeline and the place where it was left:
+    /// `1\t0/3000000\twhy`.
     fn parse(text: &str, own: u32) -> Option<History> {
         let (mut all, mut begins) = (Vec::new(), Lsn::INVALID);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -277,26 +284,27 @@ impl History {
         Some(History(all))
     }
 
-    /// Whether a timeline may give a segment that ends there.
+    /// Whether a timeline may supply a segment that ends at `segment_end`.
     fn has(&self, timeline: u32, segment_end: Lsn) -> bool {
         self.0.iter().any(|(own, begins)| *own == timeline && *begins < segment_end)
     }
 }
 
-/// Which WAL is a server's own: its timeline, and those that it came from.
+/// The WAL that belongs to a server: that of its timeline, and of the timelines before it.
 #[derive(Debug, Clone)]
 pub struct Lineage {
-    /// Of the server.
+    /// The server's timeline.
     pub timeline: u32,
-    /// Where each timeline before it was left, the oldest first.
+    /// Where each earlier timeline was left, the oldest first.
     pub forks: Vec<Fork>,
     /// `wal_segment_size`.
     pub segment_size: u64,
 }
 
 impl Lineage {
-    /// The timeline that gives the segment of `lsn`: the one that was written to at its end. A server that leaves a timeline goes
-    /// on with a copy of the segment in which it does, so that no other is needed from the beginning of that on.
+    /// Returns the timeline that supplies the segment of `lsn`: the one that wrote its end. A
+    /// server that leaves a timeline copies the segment of the fork and goes on in the copy. So
+    /// from the beginning of that segment on, only the copy is needed.
     #[must_use]
     pub fn timeline_at(&self, lsn: Lsn) -> u32 {
         let end = (lsn.as_u64() / self.segment_size).saturating_add(1).saturating_mul(self.segment_size);
@@ -308,18 +316,18 @@ impl Lineage {
 /// The segments in some places.
 #[derive(Debug)]
 pub struct Segments {
-    /// By number: the one that counts.
+    /// By number, the file that counts for it.
     segments: BTreeMap<u64, Segment>,
     segment_size: u64,
     place: PathBuf,
-    /// Files may be written to.
+    /// Files may still be written to.
     grows: bool,
 }
 
 impl Segments {
-    /// Those in a directory that are complete, and of a server's own WAL. Files that were written to within `settled` do not
-    /// count yet: what fills the directory may still write them, and one that has all its room already cannot be told from a
-    /// whole one.
+    /// Returns the complete segments in a directory that belong to a server's WAL. Files that were
+    /// written to within `settled` do not count yet. Their writer may not have finished, and a file
+    /// that has its full length from the beginning looks the same as a whole one.
     ///
     /// # Errors
     /// The directory cannot be read, or has no segment of that WAL.
@@ -330,8 +338,9 @@ impl Segments {
         Ok(Segments { grows: false, ..Segments::own(place, of, is_whole)? })
     }
 
-    /// Those in a directory as they are now: also what is still being written, and what was made in advance and has no WAL
-    /// of its own yet. How far they are good must be told by the records in them.
+    /// Returns the segments in a directory as they are now. This includes segments that are still
+    /// being written, and those made in advance without WAL of their own. The records in them must
+    /// show how far they are good.
     ///
     /// # Errors
     /// The directory cannot be read, or has no segment of that WAL.
@@ -339,14 +348,14 @@ impl Segments {
         Segments::own(place, of, |_| Ok(true))
     }
 
-    /// Those of a server's own WAL that `counts`.
+    /// Returns the segments of a server's WAL that `counts` accepts.
     fn own(place: &Path, of: &Lineage, counts: impl Fn(&Segment) -> Result<bool>) -> Result<Segments> {
         let mut segments: BTreeMap<u64, Segment> = BTreeMap::new();
         let mut is_empty = true;
         for entry in fs::read_dir(place).map_err(io_at(place))? {
             let Some(segment) = Segment::of(&entry.map_err(io_at(place))?.path()) else { continue };
             let number = number_of(segment.number, of.segment_size);
-            // No server gives a name beyond, and there is no LSN for it.
+            // No server uses a name beyond that, and no LSN exists for it.
             let is_name = u64::from(segment.number.1) < (1 << 32) / of.segment_size;
             let Some(end) = (number + 1).checked_mul(of.segment_size).filter(|_| is_name) else { continue };
             if of.timeline_at(Lsn::new(end - of.segment_size)) == segment.timeline {
@@ -365,7 +374,7 @@ impl Segments {
     /// Finds the segments in these directories and files.
     ///
     /// # Errors
-    /// A place cannot be read, a file that was named is none, or there is no segment at all.
+    /// A place cannot be read, a named file is no segment, or there is no segment at all.
     pub fn find(places: &[PathBuf]) -> Result<Segments> {
         let (mut found, mut histories) = (Vec::new(), BTreeMap::new());
         for place in places {
@@ -403,7 +412,7 @@ impl Segments {
         self.segment_size
     }
 
-    /// Where the first of them begins and the last one ends.
+    /// Where the first segment begins and the last one ends.
     #[must_use]
     pub fn span(&self) -> (Lsn, Lsn) {
         let at = |number: u64| Lsn::new(number * self.segment_size);
@@ -412,10 +421,10 @@ impl Segments {
         (at(first), at(last))
     }
 
-    /// Of which system the segment is that has `lsn`.
+    /// Returns the system identifier in the segment that has `lsn`.
     ///
     /// # Errors
-    /// It is missing, or has no WAL of its own yet.
+    /// The segment is missing, or has no WAL of its own yet.
     pub fn system_id(&self, lsn: Lsn) -> Result<u64> {
         let number = lsn.as_u64() / self.segment_size;
         let segment = self.segments.get(&number).ok_or_else(|| self.missing(number, lsn))?;
@@ -427,7 +436,7 @@ impl Segments {
         }
     }
 
-    /// Where the last of them begins that has WAL of its own; invalid if none has.
+    /// Returns where the last segment begins that has WAL of its own; invalid if none has.
     #[must_use]
     pub fn last_begun(&self) -> Lsn {
         let begin = |number: u64| Lsn::new(number * self.segment_size);
@@ -435,7 +444,7 @@ impl Segments {
         all.find(|(begin, segment)| segment.is_begun(*begin)).map_or(Lsn::INVALID, |(begin, _)| begin)
     }
 
-    /// The bytes from `from` on.
+    /// Returns the bytes from `from` on.
     ///
     /// # Errors
     /// The segment that has `from` is missing.
@@ -454,8 +463,8 @@ impl Segments {
         })
     }
 
-    /// The error that the segment which has `end` is good only up to there, although others follow; `None` if it is not
-    /// there.
+    /// The error for the segment that has `end`, if that segment is good only up to there although
+    /// others follow. `None` if the segment is not there.
     #[must_use]
     pub fn short(&self, end: Lsn) -> Option<Error> {
         let segment = self.segments.get(&(end.as_u64() / self.segment_size))?;
@@ -473,7 +482,7 @@ impl Segments {
     }
 }
 
-/// Whether a directory is a server's own, which has WAL that is not flushed yet.
+/// Whether a directory is a server's own `pg_wal`, which has WAL that is not flushed yet.
 #[must_use]
 pub fn is_pg_wal(dir: &Path) -> bool {
     dir.join("archive_status").is_dir()
@@ -486,7 +495,7 @@ pub fn name(timeline: u32, lsn: Lsn, segment_size: u64) -> String {
     format!("{timeline:08X}{:08X}{:08X}", number / per_file, number % per_file)
 }
 
-/// Keeps `segment`, unless a better one is known of that number.
+/// Keeps `segment`, unless a better file is known for that number.
 fn keep(segments: &mut BTreeMap<u64, Segment>, number: u64, segment: Segment) {
     let rank = |segment: &Segment| (segment.timeline, !segment.is_partial);
     if segments.get(&number).is_none_or(|other| rank(other) < rank(&segment)) {
@@ -494,7 +503,8 @@ fn keep(segments: &mut BTreeMap<u64, Segment>, number: u64, segment: Segment) {
     }
 }
 
-/// How long all of them are, as the first one says that was ever written: a server makes some in advance.
+/// Returns the length of the segments, by the first one that was ever written: a server makes some
+/// in advance.
 fn segment_size(found: &mut [Segment]) -> Result<u64> {
     found.sort_by_key(|segment| (segment.number, segment.timeline, segment.is_partial));
     let mut sizes = found.iter().map(Segment::segment_size);
@@ -506,7 +516,7 @@ fn number_of((high, low): (u32, u32), segment_size: u64) -> u64 {
     u64::from(high) * ((1 << 32) / segment_size) + u64::from(low)
 }
 
-/// The timeline of which a file is the history.
+/// Returns the timeline whose history the file is.
 fn history_of(path: &Path) -> Option<u32> {
     let digits = path.file_name()?.to_str()?.strip_suffix(".history")?;
     (digits.len() == 8).then(|| u32::from_str_radix(digits, 16).ok())?
@@ -517,28 +527,28 @@ fn read_history(path: &Path, timeline: u32) -> Result<History> {
     History::parse(&text, timeline).ok_or_else(|| Error::new(Kind::History(path.to_owned())))
 }
 
-/// Bytes of segments, one after the other.
+/// The bytes of segments, one after the other.
 pub struct Bytes<'a> {
     segments: &'a Segments,
     position: Lsn,
     open: Option<Box<dyn Read + Send>>,
-    /// How much is read next.
+    /// Bytes to read next.
     piece: usize,
     buffer: Vec<u8>,
     is_over: bool,
 }
 
 impl Bytes<'_> {
-    /// Where the next bytes begin.
+    /// The position of the next bytes.
     #[must_use]
     pub fn position(&self) -> Lsn {
         self.position
     }
 
-    /// The next bytes; `None` behind the last segment, or where that ends for now.
+    /// Returns the next bytes. `None` behind the last segment, or where the segments end for now.
     ///
     /// # Errors
-    /// A segment is missing or too short although others follow, or cannot be read.
+    /// A segment is missing, is too short although others follow, or cannot be read.
     #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
     pub fn next(&mut self) -> Result<Option<&[u8]>> {
         let all = self.segments;
@@ -565,7 +575,7 @@ impl Bytes<'_> {
         self.piece = (self.piece * 2).min(PIECE_BYTES);
         self.buffer.resize(wanted, 0);
         let read = match fill(file, &mut self.buffer) {
-            // A compressed file ends somewhere as long as it is written.
+            // A compressed file has no fixed end while it is being written.
             (read, Some(_)) if all.grows && segment.compression != Compression::None => read,
             (_, Some(error)) => return Err(io_at(&segment.path)(error)),
             (read, None) => read,
@@ -574,7 +584,7 @@ impl Bytes<'_> {
             let (path, bytes) = (segment.path.clone(), within + read as u64);
             return Err(Error::new(Kind::Short { path, bytes, wanted: size }));
         }
-        // What comes later is for another look.
+        // Bytes that come later are for another look.
         self.is_over = all.grows && read < wanted;
         self.position = Lsn::new(self.position.as_u64() + read as u64);
         if self.position.as_u64().is_multiple_of(size) {
@@ -584,7 +594,8 @@ impl Bytes<'_> {
     }
 }
 
-/// Reads until the buffer is full, nothing more comes, or something is wrong: how much.
+/// Reads until the buffer is full, nothing more comes, or an error occurs. Returns the number of
+/// bytes.
 fn fill(file: &mut dyn Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -606,7 +617,7 @@ mod tests {
 
     const SIZE: u64 = 1 << 20;
 
-    /// A segment whose bytes tell where they are, behind a header.
+    /// A segment with a header, whose bytes tell their place.
     fn segment(number: u64) -> Vec<u8> {
         let mut bytes: Vec<u8> =
             (0..SIZE / 8).flat_map(|at| (number * SIZE + at * 8).to_le_bytes()).collect();
@@ -729,7 +740,7 @@ mod tests {
         assert!(all(&segments, 4095 * SIZE).unwrap() == expected);
         let from = 4096 * SIZE + 3 * 8192;
         assert!(all(&segments, from).unwrap() == expected[(from - 4095 * SIZE) as usize..]);
-        // The last may be shorter; a complete one counts more than a partial one.
+        // The last segment may be shorter; a complete file counts more than a partial one.
         put(format!("{}.gz.partial", name(1, 4100)), &gzip(&segment(4100)[..5000]));
         let segments = Segments::find(&[dir.path().to_owned()]).unwrap();
         assert_eq!(all(&segments, 4099 * SIZE).unwrap().len(), SIZE as usize + 5000);
@@ -781,7 +792,8 @@ mod tests {
             bytes[8000] = mark;
             fs::write(dir.path().join(name(timeline, number)), bytes).unwrap();
         };
-        // The first was left in segment 2 for the second; the third came from the first, too, and is another's.
+        // Timeline 1 was left in segment 2 for timeline 2. Timeline 3 also came from 1, and belongs
+        // to another server.
         for (timeline, numbers) in [(1, 1..4), (2, 2..4), (3, 3..5), (4, 3..5)] {
             numbers.for_each(|number| put(timeline, number, timeline as u8));
         }
@@ -796,12 +808,14 @@ mod tests {
         fs::remove_file(dir.path().join(name(4, 3))).unwrap();
         let segments = Segments::find(&[dir.path().to_owned()]).unwrap();
         assert_eq!(marks(&segments), [1, 2, 2, 4], "the third is none of its own");
-        // A clone archives into the same place: who follows the first timeline reads nothing of its own.
+        // A clone archives into the same place: a follower of timeline 1 reads nothing of the
+        // clone's.
         put(1, 4, 1);
         fs::write(dir.path().join(format!("{}.partial", name(1, 5))), segment(5)).unwrap();
         let whole = |of: &Lineage| Segments::whole_of(dir.path(), of, Duration::ZERO).unwrap();
         assert_eq!(marks(&whole(&lineage(1, &[]))), [1, 1, 1, 1]);
-        // Nor does who came from it read on in it where that was left, if its own is not there yet.
+        // Nor does a follower of the clone read on in timeline 1 behind the fork, if the clone's
+        // own segment is not there yet.
         let followed = whole(&lineage(4, &[(1, 2 * SIZE + SIZE / 2), (2, 3 * SIZE + 16)]));
         let error = all(&followed, SIZE).unwrap_err();
         assert!(error.is_missing() && error.to_string().contains("which has 0/300000"), "{error}");
@@ -823,12 +837,13 @@ mod tests {
         let growing =
             |timeline, forks: &[(u32, u64)]| Segments::growing(dir.path(), &lineage(timeline, forks));
         assert!(growing(1, &[]).unwrap_err().is_none());
-        // The first was left in segment 2 for the second, and went on nevertheless, as did one that the source never had.
+        // Timeline 1 was left in segment 2 for timeline 2, and went on nevertheless. So did a
+        // timeline that the source never had.
         for (timeline, numbers) in [(1, 1..6), (2, 2..4), (3, 2..6)] {
             numbers.for_each(|number| put(name(timeline, number), number, timeline as u8));
         }
         put(name(2, 4) + ".partial", 4, 20);
-        // No server's names, and one behind the last LSN.
+        // Names that no server uses, and one behind the last LSN.
         for other in ["0000000200000000FFFFFFFF", "00000002FFFFFFFFFFFFFFFF", "00000002FFFFFFFF00000FFF"] {
             put(other.to_owned(), 9, 99);
         }
@@ -842,7 +857,7 @@ mod tests {
         assert_eq!((found.last_begun(), found.span().1), (Lsn::new(4 * SIZE), Lsn::new(5 * SIZE)));
         assert_eq!(found.system_id(Lsn::new(4 * SIZE + 5)).unwrap(), 7);
         assert!(found.system_id(Lsn::new(5 * SIZE)).unwrap_err().is_missing());
-        // One that was left where a segment ends is a whole one's.
+        // A timeline that was left at the end of a segment has whole segments only.
         assert_eq!(marks(&growing(2, &[(1, 2 * SIZE)]).unwrap()), [1, 2, 2, 20]);
         assert_eq!(marks(&growing(1, &[]).unwrap()), [1; 5]);
         // Made in advance, and short although others follow.
@@ -854,7 +869,7 @@ mod tests {
         assert_eq!(all(&found, SIZE).unwrap().len() as u64, 2 * SIZE + 9000);
         let error = found.short(Lsn::new(3 * SIZE + 9000)).unwrap();
         assert!(error.is_passing() && error.to_string().contains("has 9000 bytes of the 1048576"), "{error}");
-        // A compressed one as far as it goes, from its beginning and from the middle.
+        // A compressed file is read as far as it goes, from its beginning and from the middle.
         let compressed = gzip(&segment(3));
         fs::remove_file(dir.path().join(name(1, 3))).unwrap();
         fs::write(dir.path().join(format!("{}.gz", name(1, 3))), &compressed[..compressed.len() / 2])

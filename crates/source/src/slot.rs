@@ -1,33 +1,33 @@
 //! Replication slots of the publisher.
 //!
-//! Handed: a connection in `replication=database` mode for what only the
-//! replication protocol can do (make a slot and export its snapshot), an
-//! ordinary session for the rest. Promises the command each major
-//! understands. Does not belong here: streaming from a slot.
+//! Callers hand in a connection in `replication=database` mode for what only the replication
+//! protocol can do: make a slot and export its snapshot. They hand in an ordinary session for the
+//! rest. This module sends each major the command that it understands. Streaming from a slot does
+//! not belong here.
 //!
-//! An exported snapshot can be imported by other sessions only as long as the
-//! connection that made the slot stays open and is given no other command. It
-//! is idle in a transaction meanwhile: connect it with [`EXPORT_SETTINGS`].
+//! Other sessions can import an exported snapshot only while the connection that made the slot
+//! stays open and gets no other command. That connection is idle in a transaction meanwhile, so
+//! connect it with [`EXPORT_SETTINGS`].
 
 use base::{Lsn, quote_ident};
 use client::{Session, SqlState, Wire};
 
 use crate::Error;
 
-/// Settings for a connection that is to export a snapshot: without them a
-/// server that ends idle transactions would end it.
+/// Settings for a connection that exports a snapshot. Without them, a server that ends idle
+/// transactions would end it.
 pub const EXPORT_SETTINGS: [(&str, &str); 1] = [("idle_in_transaction_session_timeout", "0")];
 
-/// Which server this is and where its WAL stands.
+/// A server's identity, and the position of its WAL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemIdentity {
     /// `system_identifier` of the cluster, the same on its standbys.
     pub system_id: u64,
     /// The current timeline.
     pub timeline: u32,
-    /// Flushed up to here.
+    /// The position up to which WAL is flushed.
     pub xlogpos: Lsn,
-    /// The database connected to.
+    /// The database of the connection.
     pub dbname: Option<String>,
 }
 
@@ -49,7 +49,7 @@ pub async fn identify_system(wire: &mut Wire) -> Result<SystemIdentity, Error> {
     parsed.ok_or_else(|| Error::reply(attempt, format!("IDENTIFY_SYSTEM gave {}", shown(&rows))))
 }
 
-/// An answer of a walsender, in words.
+/// A walsender's answer, in words.
 pub(crate) fn shown(rows: &[Vec<Option<String>>]) -> String {
     if rows.is_empty() {
         return "no row".to_owned();
@@ -61,19 +61,19 @@ pub(crate) fn shown(rows: &[Vec<Option<String>>]) -> String {
     rows.iter().map(row).collect::<Vec<_>>().join(", ")
 }
 
-/// Where a timeline ended and the next one went on.
+/// The end of a timeline, where the next one went on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fork {
     /// The timeline that ended.
     pub timeline: u32,
-    /// Its last position that the next one shares.
+    /// The last position that it shares with the next one.
     pub end: Lsn,
 }
 
-/// The ancestors of `timeline`, by `TIMELINE_HISTORY`; none of the first.
+/// Reads the ancestors of `timeline` by `TIMELINE_HISTORY`. The first timeline has none.
 ///
 /// # Errors
-/// The server has no file for it, or the connection fails.
+/// The server has no history file for it, or the connection fails.
 pub async fn timeline_forks(wire: &mut Wire, timeline: u32) -> Result<Vec<Fork>, Error> {
     if timeline <= 1 {
         return Ok(Vec::new());
@@ -87,8 +87,8 @@ pub async fn timeline_forks(wire: &mut Wire, timeline: u32) -> Result<Vec<Fork>,
     Ok(content.lines().filter_map(fork).collect())
 }
 
-/// A line of a history file: timeline, end, reason. Comments and empty lines
-/// are none.
+/// Parses a line of a history file: timeline, end, reason. Returns `None` for comments and empty
+/// lines.
 fn fork(line: &str) -> Option<Fork> {
     let mut words = line.split_whitespace();
     Some(Fork { timeline: words.next()?.parse().ok()?, end: words.next()?.parse().ok()? })
@@ -98,33 +98,33 @@ fn text(row: &[Option<String>], index: usize) -> Option<&str> {
     row.get(index)?.as_deref()
 }
 
-/// What becomes of the snapshot a new slot starts from.
+/// What happens to the snapshot from which a new slot starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Snapshot {
     /// Exported, for `SET TRANSACTION SNAPSHOT` in other sessions.
     Export,
-    /// Thrown away.
+    /// Discarded.
     Nothing,
 }
 
-/// A logical slot to be made, with pgoutput.
+/// A logical slot to make, with pgoutput.
 #[derive(Debug, Clone)]
 pub struct NewSlot<'a> {
     /// Its name: lower-case letters, digits and underscores.
     pub name: &'a str,
-    /// Dropped when the connection that made it ends.
+    /// Drop the slot when the connection that made it ends.
     pub temporary: bool,
-    /// What becomes of its snapshot.
+    /// What happens to its snapshot.
     pub snapshot: Snapshot,
-    /// Synchronised to standbys (17 or newer; ignored before).
+    /// Synchronize it to standbys (17 or newer; ignored before).
     pub failover: bool,
 }
 
-/// A slot that was made.
+/// A slot that was just made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreatedSlot {
-    /// Decoding starts here: the snapshot sees exactly the transactions that
-    /// committed before, the stream carries those that commit after.
+    /// Decoding starts here. The snapshot sees exactly the transactions that committed before; the
+    /// stream has those that commit after.
     pub consistent_point: Lsn,
     /// The exported snapshot.
     pub snapshot_name: Option<String>,
@@ -139,7 +139,7 @@ fn create_command(slot: &NewSlot<'_>, major: u32) -> String {
         (0..=14, Snapshot::Nothing) => "NOEXPORT_SNAPSHOT".to_owned(),
         (_, snapshot) => {
             let snapshot = if snapshot == Snapshot::Export { "export" } else { "nothing" };
-            // A temporary slot cannot be synchronised: the server refuses it.
+            // The server refuses to synchronize a temporary slot.
             let failover =
                 if slot.failover && !slot.temporary && major >= 17 { ", FAILOVER true" } else { "" };
             format!("(SNAPSHOT '{snapshot}'{failover})")
@@ -148,12 +148,12 @@ fn create_command(slot: &NewSlot<'_>, major: u32) -> String {
     format!("CREATE_REPLICATION_SLOT {name}{temporary} LOGICAL pgoutput {options}")
 }
 
-/// Makes a logical slot. Waits until every transaction that runs now has
-/// ended, which may take as long as they take.
+/// Makes a logical slot. Waits until all transactions that run now have ended, however long they
+/// take.
 ///
 /// # Errors
-/// A slot of that name exists (SQLSTATE 42710), none is free (53400), the
-/// server's `wal_level` is not `logical` (55000), or the connection fails.
+/// A slot of that name exists (SQLSTATE 42710), no slot is free (53400), the server's `wal_level`
+/// is not `logical` (55000), or the connection fails.
 pub async fn create_logical_slot(wire: &mut Wire, slot: &NewSlot<'_>) -> Result<CreatedSlot, Error> {
     let attempt = || format!("create replication slot \"{}\" on the source", slot.name);
     let command = create_command(slot, wire.version().major());
@@ -169,12 +169,10 @@ pub async fn create_logical_slot(wire: &mut Wire, slot: &NewSlot<'_>) -> Result<
     }
 }
 
-/// Makes a physical slot, which keeps WAL from the latest checkpoint on: the
-/// position.
+/// Makes a physical slot, which keeps WAL from the latest checkpoint on. Returns that position.
 ///
 /// # Errors
-/// A slot of that name exists (SQLSTATE 42710), none is free (53400), or the
-/// session fails.
+/// A slot of that name exists (SQLSTATE 42710), no slot is free (53400), or the session fails.
 pub async fn create_physical_slot(session: &Session, name: &str) -> Result<Lsn, Error> {
     const SQL: &str = "SELECT lsn::text FROM pg_catalog.pg_create_physical_replication_slot($1, true)";
     let attempt = || format!("create physical replication slot \"{name}\" on the source");
@@ -183,7 +181,7 @@ pub async fn create_physical_slot(session: &Session, name: &str) -> Result<Lsn, 
     lsn.ok_or_else(|| Error::reply(attempt(), "it has no position"))
 }
 
-/// Where the server's latest checkpoint began.
+/// Returns the redo position of the server's latest checkpoint.
 ///
 /// # Errors
 /// The session fails.
@@ -195,7 +193,8 @@ pub async fn latest_redo(session: &Session) -> Result<Lsn, Error> {
     lsn.ok_or_else(|| Error::reply(attempt, "it has no position"))
 }
 
-/// Moves a physical slot that no walsender uses to `lsn`, if that is ahead of it. False if there is none, or one uses it.
+/// Moves a physical slot that no walsender uses to `lsn`, if that is ahead of it. Returns false if
+/// the slot does not exist or is in use.
 ///
 /// # Errors
 /// The session fails.
@@ -208,10 +207,10 @@ pub async fn advance_physical_slot(session: &Session, name: &str, lsn: Lsn) -> R
     Ok(!rows.is_empty())
 }
 
-/// Drops a slot. False if there was none.
+/// Drops a slot. Returns false if it did not exist.
 ///
 /// # Errors
-/// It is in use (`OBJECT_IN_USE`), or the session fails.
+/// The slot is in use (`OBJECT_IN_USE`), or the session fails.
 pub async fn drop_slot(session: &Session, name: &str) -> Result<bool, Error> {
     match session.query("SELECT pg_catalog.pg_drop_replication_slot($1)", &[&name]).await {
         Ok(_) => Ok(true),
@@ -227,46 +226,46 @@ pub struct SlotState {
     pub plugin: Option<String>,
     /// The database it decodes.
     pub database: Option<String>,
-    /// It ends with the session that made it.
+    /// The slot ends with the session that made it.
     pub temporary: bool,
     /// The walsender that uses it.
     pub active_pid: Option<i32>,
-    /// Everything before was confirmed by the subscriber.
+    /// The subscriber has confirmed everything before this position.
     pub confirmed_flush: Option<Lsn>,
-    /// WAL from here on is kept.
+    /// The slot keeps WAL from here on.
     pub restart_lsn: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
-    /// Bytes of WAL that may still be written before it is lost; `None`
-    /// without `max_slot_wal_keep_size`.
+    /// Bytes of WAL that may still be written before the slot is lost; `None` without
+    /// `max_slot_wal_keep_size`.
     pub safe_wal_size: Option<i64>,
-    /// Why the server gave it up: `wal_removed`, `rows_removed`,
+    /// Why the server invalidated the slot: `wal_removed`, `rows_removed`,
     /// `wal_level_insufficient`, `idle_timeout`.
     pub invalidation: Option<String>,
 }
 
 impl SlotState {
-    /// Whether it decodes `database` with pgoutput.
+    /// Whether the slot decodes `database` with pgoutput.
     #[must_use]
     pub fn is_pgoutput_of(&self, database: Option<&str>) -> bool {
         self.plugin.as_deref() == Some("pgoutput") && self.database.as_deref() == database
     }
 
-    /// Whether it ships WAL as it stands.
+    /// Whether the slot is physical, so that it ships WAL as it stands.
     #[must_use]
     pub fn is_physical(&self) -> bool {
         self.plugin.is_none() && self.database.is_none()
     }
 
-    /// It can never be streamed from again.
+    /// Whether the slot can never be streamed from again.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.invalidation.is_some()
     }
 }
 
-// Columns that older majors do not have are looked up by name in the row's
-// JSON form. 16 tells only that a slot conflicts, 14 and 15 that WAL is gone.
+// Columns that older majors lack are looked up by name in the row's JSON form. 16 says only that a
+// slot conflicts; 14 and 15 say only that WAL is gone.
 const SLOT: &str = "\
 SELECT s.plugin::text, s.database::text, s.temporary, s.active_pid, s.confirmed_flush_lsn::text,
        s.restart_lsn::text, s.wal_status, s.safe_wal_size,
@@ -275,7 +274,7 @@ SELECT s.plugin::text, s.database::text, s.temporary, s.active_pid, s.confirmed_
                      WHEN s.wal_status = 'lost' THEN 'wal_removed' END)
 FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1";
 
-/// What the publisher says about a slot; `None` if it has none of that name.
+/// Reads a slot of the publisher; `None` if there is none of that name.
 ///
 /// # Errors
 /// The session fails.

@@ -1,27 +1,24 @@
-//! The live stream of a slot, and what is said back.
+//! The live stream of a slot, and the reports back to the source.
 //!
-//! Handed a connection in replication mode; hands over blocks of
-//! [`txn::Input`] into a bounded queue, in order: pgoutput's messages of a
-//! logical slot, WAL as it stands of a physical one ([`What`]). Promises that feedback is
-//! sent whatever the queue does: while the applier is busy the socket is not
-//! read, so the walsender waits, but it hears from us at least every status
-//! interval and so never takes us for dead.
+//! The caller hands in a connection in replication mode. The stream hands over blocks of
+//! [`txn::Input`] into a bounded queue, in order: pgoutput's messages of a logical slot, or the WAL
+//! of a physical one ([`What`]). It sends feedback whatever the queue does. While the applier is
+//! busy, the stream does not read the socket, so the walsender waits. But the walsender hears from
+//! us at least once in every status interval, and so never takes us for dead.
 //!
-//! What is confirmed of a logical slot is [`Progress`]'s `flushed` and nothing
-//! else (rules P3, P4). Positions come from commits and keepalives only: those
-//! of changes do not say that anything is complete.
+//! Of a logical slot, only [`Progress`]'s `flushed` is confirmed (rules P3, P4). Positions come
+//! from commits and keepalives only, because positions of changes do not say that anything is
+//! complete.
 //!
-//! A physical slot is moved to [`RestartLsn`], from where WAL is needed after a
-//! restart: much earlier than what was received. A report that named it as
-//! flushed would have the server wait at its shutdown until all is, which then
-//! never comes, and would offer us as a synchronous standby. So each report
-//! says that nothing is known to be flushed, for which the server takes what
-//! was received; and one that moves the slot is followed by another at once.
-//! As replayed it names what is durable on the target.
+//! A physical slot is moved to [`RestartLsn`], the position from which WAL is needed after a
+//! restart. That is much earlier than what was received. If a report named it as flushed, the
+//! server would wait at its shutdown until everything is flushed, which then never happens. The
+//! server would also offer us as a synchronous standby. So each report says that no flushed
+//! position is known, and the server takes what was received instead. A report that moves the slot
+//! is followed by another one at once. The replayed position is what is durable on the target.
 //!
-//! A physical stream that begins on a timeline which the source has left ends
-//! where that was; it goes on with the next one, on the same connection, as a
-//! standby's does.
+//! A physical stream may begin on a timeline that the source has left. It ends where the source
+//! left it, and goes on with the next timeline on the same connection, as a standby's stream does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -42,21 +39,21 @@ use crate::queue::{BLOCK_BYTES, Room};
 use crate::segments::Lineage;
 use crate::slot::shown;
 
-/// How often it is looked whether something is to be said.
+/// Interval between checks of whether a report is due.
 const FEEDBACK_POLL: Duration = Duration::from_millis(100);
-/// While this much WAL was received and is not applied, nobody waits for the
-/// newest message: it is several times what is received in a pause.
+/// While more WAL than this was received and is not applied, nobody waits for the newest message.
+/// The limit is several times the WAL that is received in a pause.
 const BEHIND_BYTES: u64 = 2 << 20;
-/// So long after it committed, a transaction is late anyway.
+/// A transaction that committed longer ago than this is late anyway.
 const BEHIND: Duration = Duration::from_millis(500);
-/// Messages that come further apart than this pile up to nothing.
+/// Messages that come further apart than this do not add up to a block.
 const DENSE: Duration = Duration::from_millis(1);
 /// The server has ended its side of the stream.
 const COPY_DONE: u8 = b'c';
-/// Between two reports that only say that more was flushed.
+/// Shortest time between two reports that only say that more was flushed.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_millis(200);
 
-/// What was heard of the source, for lag figures.
+/// What the source reported, for lag figures.
 #[derive(Debug, Default)]
 pub struct Heard {
     wal_end: AtomicU64,
@@ -64,18 +61,18 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// How far the source had decoded when it last said so.
+    /// The position that the source had decoded by its last report.
     #[must_use]
     pub fn wal_end(&self) -> Lsn {
         Lsn::new(self.wal_end.load(Ordering::Relaxed))
     }
 
-    /// It has come as far as it said to another.
+    /// Notes that the source has reported `lsn` to another stream.
     pub fn advance_wal_end(&self, lsn: Lsn) {
         self.wal_end.fetch_max(lsn.as_u64(), Ordering::Relaxed);
     }
 
-    /// When the last transaction that was received whole had committed.
+    /// The commit time of the last transaction that was received whole.
     #[must_use]
     pub fn last_commit_time(&self) -> Option<PgTimestamp> {
         match self.last_commit_time.load(Ordering::Relaxed) {
@@ -84,7 +81,7 @@ impl Heard {
         }
     }
 
-    /// A message of pgoutput has come.
+    /// Notes a message of pgoutput.
     pub fn message(&self, data: &[u8]) {
         // Commit and stream commit end with their time.
         if matches!(data.first(), Some(b'C' | b'c'))
@@ -95,12 +92,12 @@ impl Heard {
     }
 }
 
-/// From where on WAL is needed after a restart; only moves forward.
+/// The position from which WAL is needed after a restart; it only moves forward.
 #[derive(Debug, Default)]
 pub struct RestartLsn(AtomicU64);
 
 impl RestartLsn {
-    /// Nothing before `lsn` is needed any more.
+    /// Notes that WAL before `lsn` is not needed any more.
     pub fn advance(&self, lsn: Lsn) {
         self.0.fetch_max(lsn.as_u64(), Ordering::AcqRel);
     }
@@ -112,13 +109,12 @@ impl RestartLsn {
     }
 }
 
-/// What comes.
+/// The contents of a stream.
 #[derive(Debug, Clone)]
 pub enum What {
     /// Messages of pgoutput, from a logical slot.
     Pgoutput(PgoutputOptions),
-    /// WAL from a physical slot; each message goes on where the one before
-    /// ended.
+    /// WAL from a physical slot. Each message goes on where the one before ended.
     Wal {
         /// The source's timelines.
         lineage: Lineage,
@@ -127,15 +123,14 @@ pub enum What {
     },
 }
 
-/// What to stream, and how patiently.
+/// What to stream, and with which time limits.
 #[derive(Debug, Clone)]
 pub struct StreamOptions {
-    /// The slot; WAL can be streamed without one, if others keep it.
+    /// The slot. WAL can be streamed without one if another slot keeps it.
     pub slot: Option<String>,
-    /// Where to start: the server starts no earlier than a logical slot's
-    /// confirmed position.
+    /// Where to start. The server starts no earlier than a logical slot's confirmed position.
     pub start: Lsn,
-    /// What comes.
+    /// The contents of the stream.
     pub what: What,
     /// Report at least this often; zero: only when asked.
     pub status_interval: Duration,
@@ -147,26 +142,24 @@ pub struct StreamOptions {
 pub struct Stream {
     wire: Wire,
     options: StreamOptions,
-    /// What [`Stream::confirmed`] said.
+    /// The positions that were last reported, from [`Stream::confirmed`].
     last_reported: (Lsn, Lsn),
     last_report_at: Instant,
     last_heard_at: Instant,
     asked: bool,
-    /// Where WAL was received up to.
+    /// The position up to which WAL was received.
     received: Lsn,
-    /// The source has left the timeline that is streamed, so it will end.
+    /// The source has left the timeline that is streamed, so the stream will end.
     is_left: bool,
     room: Room,
     pauses: Option<Pauses>,
 }
 
 impl Stream {
-    /// Starts streaming on `wire`, a connection with
-    /// [`client::Replication::Database`].
+    /// Starts streaming on `wire`, a connection with [`client::Replication::Database`].
     ///
     /// # Errors
-    /// The server refuses: the slot is active, lost, or a publication is
-    /// missing.
+    /// The server refuses: the slot is in use or lost, or a publication is missing.
     pub async fn start(mut wire: Wire, options: StreamOptions) -> Result<Stream, Error> {
         let (command, is_left) = match &options.what {
             What::Pgoutput(pgoutput) => {
@@ -186,7 +179,7 @@ impl Stream {
         let failed = |error| Error::client(attempt(), error);
         let pauses = match options.what {
             What::Pgoutput(_) => wire.read_in_bulk().await.map_err(failed)?,
-            // It comes in large messages anyway.
+            // WAL comes in large messages anyway.
             What::Wal { .. } => None,
         };
         wire.copy_both(&command).await.map_err(failed)?;
@@ -206,11 +199,10 @@ impl Stream {
         })
     }
 
-    /// Hands blocks to `out` until `stop` is cancelled or nobody takes them.
+    /// Hands blocks to `out` until `stop` is cancelled or `out` is closed.
     ///
     /// # Errors
-    /// The connection was lost, the server ended the stream or was silent for
-    /// too long.
+    /// The connection was lost, or the server ended the stream or was silent for too long.
     pub async fn run(
         &mut self,
         progress: &Progress,
@@ -279,7 +271,7 @@ impl Stream {
                     () = stop.cancelled() => return Ok(()),
                 }
             }
-            // While nobody took it, nobody listened either.
+            // While the queue was full, this did not listen to the server either.
             self.last_heard_at = Instant::now();
             // A stream that never pauses must not starve the feedback.
             if self.last_report_at.elapsed() >= REPORT_INTERVAL_MIN {
@@ -288,7 +280,7 @@ impl Stream {
         }
     }
 
-    /// Adds what `frame` holds to `inputs`; how many bytes that is.
+    /// Adds the contents of `frame` to `inputs`. Returns their bytes.
     fn take(
         &mut self,
         frame: proto::frame::Frame,
@@ -297,7 +289,7 @@ impl Stream {
         heard: &Heard,
     ) -> Result<usize, Error> {
         let reply = |message: String| Error::reply("read the replication stream", message);
-        // CopyDone or CommandComplete: the walsender says goodbye.
+        // CopyDone or CommandComplete: the walsender ends the stream.
         if matches!(frame.tag, COPY_DONE | b'C') {
             return Err(Error::ended(self.attempt()));
         }
@@ -334,7 +326,7 @@ impl Stream {
                 }
                 if reply_requested {
                     progress.want_flush();
-                    // Answered at the next look, at most FEEDBACK_POLL away.
+                    // Answered at the next check, at most FEEDBACK_POLL away.
                     progress.want_report();
                 }
                 inputs.push(Input::CaughtUp(wal_end));
@@ -343,8 +335,8 @@ impl Stream {
         }
     }
 
-    /// All was sent of a timeline that the source has left: asks for what comes
-    /// on the next one.
+    /// Asks for the next timeline, after everything of a timeline that the source has left was
+    /// sent.
     async fn next_timeline(&mut self) -> Result<(), Error> {
         let rows = self.wire.copy_both_finish().await.map_err(|error| self.failed(error))?;
         let value = |at: usize| rows.first().and_then(|row| row.get(at)?.as_deref());
@@ -357,7 +349,8 @@ impl Stream {
             return Err(Error::reply(self.attempt(), answer));
         };
         let What::Wal { lineage, .. } = &self.options.what else { return Ok(()) };
-        // Perhaps one after the next, which nothing was written to.
+        // The server may name a timeline that nothing was written to; then the one after it is
+        // needed.
         let timeline = timeline.max(lineage.timeline_at(start));
         self.is_left = timeline != lineage.timeline;
         tracing::info!("the source went on at {start} on timeline {timeline}, which is followed");
@@ -365,7 +358,7 @@ impl Stream {
         self.wire.copy_both(&command).await.map_err(|error| self.failed(error))
     }
 
-    /// Gives up on a server that says nothing while we listen.
+    /// Gives up on a server that is silent while we listen.
     fn check_silence(&self) -> Result<(), Error> {
         let (silent, timeout) = (self.last_heard_at.elapsed(), self.options.timeout);
         if timeout.is_zero() || silent <= timeout {
@@ -387,7 +380,8 @@ impl Stream {
         Ok(())
     }
 
-    /// What the slot is moved to; and what is durable on the target, where nothing else tells it to who looks at the source.
+    /// The position for the slot, and the position that is durable on the target. The second one is
+    /// for observers of the source, where nothing else shows it.
     fn confirmed(&self, progress: &Progress) -> (Lsn, Lsn) {
         let now = progress.snapshot();
         match &self.options.what {
@@ -396,7 +390,7 @@ impl Stream {
         }
     }
 
-    /// Tells the server how far we are.
+    /// Reports our positions to the server.
     async fn report(&mut self, progress: &Progress, reply_requested: bool) -> Result<(), Error> {
         let now = progress.snapshot();
         let confirmed = self.confirmed(progress);
@@ -410,7 +404,7 @@ impl Stream {
         if let What::Wal { .. } = self.options.what {
             (status.written, status.applied) = (self.received, confirmed.1);
             if confirmed.0 != self.last_reported.0 {
-                // Nothing that a commit of the server might wait for.
+                // Names no position that a commit of the server might wait for.
                 let moves = StandbyStatus { written: confirmed.0, applied: confirmed.0, ..status };
                 self.say(&moves).await?;
             }
@@ -433,7 +427,7 @@ impl Stream {
     /// Reports once more and ends the stream in order.
     ///
     /// # Errors
-    /// The connection was lost; the slot then stays where it was last told.
+    /// The connection was lost; the slot then stays at its last reported position.
     pub async fn finish(mut self, progress: &Progress) -> Result<(), Error> {
         self.report(progress, false).await?;
         let ended = self.wire.copy_both_finish().await;
@@ -442,9 +436,9 @@ impl Stream {
         Ok(())
     }
 
-    /// From 18 on a publication that is not there, at this point of WAL, is
-    /// passed over with a warning, and the changes of its tables with it. As
-    /// before 18, that is an error here: they would be lost.
+    /// Checks for skipped publications. From 18 on, the server skips a publication that does not
+    /// exist at this point of WAL, and only warns. The changes of its tables would be lost. So that
+    /// is an error here, as it was before 18.
     fn check_publications(&mut self) -> Result<(), Error> {
         // No other warning has this state.
         let skipped = SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE;
@@ -477,7 +471,7 @@ impl Stream {
     }
 }
 
-/// Whether the newest message is not what anybody waits for.
+/// Whether nobody waits for the newest message, because the applier is behind.
 fn is_behind(progress: &Progress, heard: &Heard) -> bool {
     let now = progress.snapshot();
     let unapplied = now.received.as_u64().saturating_sub(now.applied.as_u64());
@@ -489,12 +483,11 @@ fn is_behind(progress: &Progress, heard: &Heard) -> bool {
     unapplied > BEHIND_BYTES || late()
 }
 
-/// A commit ends where its header says that it stands. What is stored as the
-/// target's progress is the end that the commit names: one that is wrong
-/// would pass over transactions.
+/// Checks that a commit ends where its header says. The target stores the end that the commit names
+/// as its progress, and a wrong end would skip transactions.
 fn check_commit(start: Lsn, data: &[u8]) -> Result<(), String> {
-    // Behind kind, flags and the LSN where it starts; that of a streamed
-    // transaction has its id first. What is too short is the reader's to say.
+    // The end follows kind, flags and the LSN of the start; a streamed transaction's id comes
+    // before. The reader reports messages that are too short.
     let at = match data.first() {
         Some(b'C') => 10,
         Some(b'c') => 14,
@@ -513,7 +506,7 @@ fn check_commit(start: Lsn, data: &[u8]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// In every recording; see `cargo x corpus`.
+    /// Checks every recording; see `cargo x corpus`.
     #[test]
     fn every_commit_ends_where_its_header_says_and_no_other_is_believed() {
         let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto/tests/corpus");

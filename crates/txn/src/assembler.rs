@@ -1,8 +1,8 @@
 //! pgoutput messages in, events of whole transactions out.
 //!
-//! Handed messages in the order of the stream with [`Assembler::push`]; after
-//! each, [`Assembler::next`] is called until it returns `None`. Events always
-//! read `Begin (Change | Truncate)* Commit`, never interleaved.
+//! Callers hand in messages in the order of the stream with [`Assembler::push`]. After each message
+//! they call [`Assembler::next`] until it returns `None`. Events always read `Begin (Change |
+//! Truncate)* Commit`, never interleaved.
 //!
 //! ```text
 //!            Begin                        Commit
@@ -14,12 +14,12 @@
 //! ```
 //! Any other arrow is an error: the stream would not be pgoutput's.
 //!
-//! Invariants: a message inside a block is written to the spool as it came
-//! and is decoded when its transaction commits, so the relations it was sent
-//! with take effect then, as they do in native apply. Changes of an aborted
-//! subtransaction stay in the spool and are passed over when it is read.
-//! Memory: one write buffer and one read buffer of [`BLOCK`] bytes, plus
-//! eight bytes for each aborted subtransaction of an open transaction.
+//! Invariants: a message inside a block is written to the spool unchanged, and decoded when its
+//! transaction commits. The relations that were sent with it take effect then, as they do in native
+//! apply. Changes of an aborted subtransaction stay in the spool and are skipped when it is read.
+//!
+//! Memory: one write buffer and one read buffer of [`BLOCK`] bytes, plus eight bytes for each
+//! aborted subtransaction of an open transaction.
 
 pub(crate) mod error_reference;
 mod rows;
@@ -40,8 +40,8 @@ use rows::Rows;
 use streamed::Messages;
 pub use streamed::Streamed;
 
-/// What is written to and read from the spool at once: large enough that
-/// system calls vanish beside the copying, small against the memory limit.
+/// Bytes that are written to or read from the spool at once. It is large enough that system calls
+/// cost little beside the copying, and small against the memory limit.
 const BLOCK: usize = 256 * 1024;
 
 /// The start of a transaction.
@@ -51,7 +51,7 @@ pub struct Begin {
     pub xid: Xid,
     /// The LSN of its commit record, by which it is skipped or joined.
     pub final_lsn: Lsn,
-    /// When it committed.
+    /// The time of its commit.
     pub commit_time: PgTimestamp,
 }
 
@@ -67,22 +67,21 @@ pub struct Change {
 /// What happened to a row.
 #[derive(Debug, Clone)]
 pub enum Op {
-    /// It is new.
+    /// A new row.
     Insert(Tuple),
-    /// It changed.
+    /// A changed row.
     Update {
-        /// The old identity, or under FULL the old row; absent when the
-        /// identity is the same.
+        /// The old identity, or the old row under FULL; absent if the identity is unchanged.
         old: Option<OldTuple>,
         /// The new row.
         new: Tuple,
     },
-    /// It is gone.
+    /// A deleted row.
     Delete(OldTuple),
 }
 
 impl Op {
-    /// The same in memory of its own; see [`Tuple::detached`].
+    /// A copy in memory of its own; see [`Tuple::detached`].
     #[must_use]
     pub fn detached(&self) -> Op {
         let old = |old: &OldTuple| OldTuple { key_only: old.key_only, tuple: old.tuple.detached() };
@@ -109,22 +108,22 @@ impl Op {
 /// Tables truncated by one statement.
 #[derive(Debug, Clone)]
 pub struct TruncateChange {
-    /// All of them.
+    /// The tables.
     pub relations: Vec<Arc<Relation>>,
-    /// RESTART IDENTITY was said.
+    /// The statement said RESTART IDENTITY.
     pub restart_identity: bool,
 }
 
 /// Part of a whole transaction.
 #[derive(Debug, Clone)]
 pub enum Event {
-    /// It begins.
+    /// The transaction begins.
     Begin(Begin),
-    /// A row of it.
+    /// A row changed.
     Change(Change),
-    /// A TRUNCATE of it.
+    /// Tables were truncated.
     Truncate(TruncateChange),
-    /// It is complete.
+    /// The transaction is complete.
     Commit(CommitInfo),
 }
 
@@ -146,7 +145,7 @@ enum Kind {
         values: usize,
         columns: usize,
     },
-    /// A value in binary form, which was not asked for.
+    /// A value came in binary form, which was not requested.
     Binary {
         relation: String,
     },
@@ -164,12 +163,12 @@ enum Kind {
 
 const STREAM: &str = "the source's stream cannot be read";
 
-/// Once it was the network or a proxy; nothing of it was applied.
+/// A single occurrence points to the network or a proxy; nothing of the transaction was applied.
 const REMEDY: &str = "it is read again from the last commit; if this repeats, look at what stands between, and for a \
                       pgsluice that knows this server";
 
 impl AssemblyError {
-    /// The disk failed, not the stream: worth another try later.
+    /// Whether the disk failed, and not the stream; another try later may succeed.
     #[must_use]
     pub fn is_disk(&self) -> bool {
         matches!(self.0, Kind::Spool { .. })
@@ -276,14 +275,14 @@ struct Open {
     aborted: FxHashSet<Xid>,
     /// Bytes that were appended to the spool.
     spooled: u64,
-    /// The relations that it described, in order, by which (sub)transaction.
+    /// The relations that it described, in order, each with the (sub)transaction that did.
     described: Vec<(Xid, Arc<Relation>)>,
 }
 
-/// What became of a streamed transaction that has not committed yet.
+/// News of a streamed transaction that has not committed yet.
 #[derive(Debug, Clone)]
 pub enum Notice {
-    /// Another block of it has ended.
+    /// Another block of the transaction has ended.
     Grown {
         /// Its id on the source.
         xid: Xid,
@@ -292,7 +291,7 @@ pub enum Notice {
         /// All relations that it has described so far, in order.
         relations: Vec<Arc<Relation>>,
     },
-    /// It, or a subtransaction of it, was aborted.
+    /// The transaction, or one of its subtransactions, was aborted.
     Aborted(Xid),
 }
 
@@ -313,12 +312,12 @@ pub struct Assembler {
     open: FxHashMap<Xid, Open>,
     pending: Option<Event>,
     notice: Option<Notice>,
-    /// While in a block.
+    /// Present while in a block.
     spooling: Option<Inside>,
 }
 
 impl Assembler {
-    /// Knows no relation yet; open transactions go to `spool`.
+    /// Makes an assembler that knows no relation yet. Open transactions go to `spool`.
     #[must_use]
     pub fn new(spool: Box<dyn Spool>) -> Self {
         Assembler {
@@ -332,47 +331,48 @@ impl Assembler {
         }
     }
 
-    /// Whether values were asked for in binary form; if not, one that comes is
-    /// an error.
+    /// Sets whether values were requested in binary form. If not, a binary value is an error.
     #[must_use]
     pub fn with_binary(mut self, binary: bool) -> Self {
         self.rows.set_binary(binary);
         self
     }
 
-    /// Whether the stream stands between transactions and blocks, so that
-    /// everything before the present position is complete.
+    /// Whether the stream is between transactions and blocks, so that everything before the present
+    /// position is complete.
     #[must_use]
     pub fn is_outside(&self) -> bool {
         matches!(self.state, State::Outside) && self.pending.is_none()
     }
 
-    /// A file of the spool's for what its owner puts aside.
+    /// Makes a file in the spool, for what its owner puts aside.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk failed.
     pub fn scratch(&mut self) -> io::Result<std::fs::File> {
         self.spool.scratch()
     }
 
-    /// What became of a streamed transaction by what was pushed last.
+    /// Returns the news of a streamed transaction from the last message, if there is any.
     pub fn notice(&mut self) -> Option<Notice> {
         self.notice.take()
     }
 
-    /// What has come of an open transaction, to be read while more comes. Nothing of it was aborted.
+    /// Returns the received part of an open transaction, to be read while more comes. No part of it
+    /// may have been aborted.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk failed.
     pub fn streamed(&mut self, xid: Xid) -> io::Result<Streamed> {
         Ok(Streamed::new(xid, Some(self.spool.read(xid)?), self.rows.anew()))
     }
 
-    /// Leaves a streamed transaction whose [`Event::Begin`] was the last event to the caller: its changes from the
-    /// start, and its commit, which is no event then. `None` if that was not the last event, or a part of it was aborted.
+    /// Hands a streamed transaction to the caller, if its [`Event::Begin`] was the last event.
+    /// Returns its changes from the start, and its commit, which then is no event. `None` if that
+    /// was not the last event, or if a part of it was aborted.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk failed.
     pub fn take_over(&mut self) -> Result<Option<(Streamed, CommitInfo)>, AssemblyError> {
         let is_whole = |replay: &Replay| replay.aborted.is_empty() && replay.messages.is_at_start();
         let replay = match std::mem::replace(&mut self.state, State::Outside) {
@@ -389,7 +389,7 @@ impl Assembler {
         Ok(Some((taken, commit)))
     }
 
-    /// How many transactions wait in the spool.
+    /// The number of transactions that wait in the spool.
     #[must_use]
     pub fn open_transactions(&self) -> usize {
         self.open.len()
@@ -398,8 +398,8 @@ impl Assembler {
     /// Takes the next message. [`Assembler::next`] must have returned `None`.
     ///
     /// # Errors
-    /// The message is malformed or out of place, or the spool failed. The
-    /// assembler is of no further use then.
+    /// The message is malformed or out of place, or the spool failed. The assembler cannot be used
+    /// after that.
     pub fn push(&mut self, data: Bytes) -> Result<(), AssemblyError> {
         debug_assert!(self.pending.is_none());
         if let State::InBlock(xid) = self.state
@@ -417,7 +417,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// The next event, if what was pushed makes one.
+    /// Returns the next event, if the messages so far make one.
     ///
     /// # Errors
     /// As [`Assembler::push`].
@@ -438,7 +438,7 @@ impl Assembler {
             };
             let decoded = pgoutput::decode(data, true).map_err(Kind::Decode);
             let (subxid, message) = decoded.map_err(|kind| AssemblyError(kind, Some(begin)))?;
-            // Relations too: after an abort the source describes them again.
+            // Skips relations, too: after an abort the source describes them again.
             if subxid.is_some_and(|subxid| replay.aborted.contains(&subxid)) {
                 continue;
             }
@@ -451,7 +451,7 @@ impl Assembler {
         Ok(None)
     }
 
-    /// What one message outside a block means.
+    /// Handles one message outside a block.
     fn take(&mut self, message: Message) -> Result<Option<Event>, AssemblyError> {
         match (&self.state, message) {
             (State::Outside, Message::Begin { final_lsn, commit_time, xid }) => {
@@ -461,7 +461,7 @@ impl Assembler {
             }
             (State::InTransaction(begin), Message::Commit(commit)) => {
                 let (announced, came) = (begin.final_lsn, commit.commit_lsn);
-                // The same record, told twice.
+                // The stream names this record twice, and both must agree.
                 if announced != came || begin.commit_time != commit.commit_time {
                     return Err(Kind::Commit { announced, came }.into());
                 }
@@ -497,9 +497,8 @@ impl Assembler {
             (State::Outside, Message::StreamAbort { xid, subxid }) => self.abort(xid, subxid).map(|()| None),
             (State::Outside, Message::StreamCommit { xid, commit }) => self.replay(xid, commit).map(Some),
             (_, Message::TwoPhase { kind }) => Err(Kind::TwoPhase(kind).into()),
-            // Sent by the publisher's own choice and without meaning for a
-            // subscriber: an origin's name, a type's name, a message emitted
-            // by an application.
+            // The publisher sends these unasked, and a subscriber ignores them: an origin's name, a
+            // type's name, a message from an application.
             (_, Message::Origin { .. } | Message::Type { .. } | Message::Logical { .. }) => Ok(None),
             // A relation may be described before the first change.
             (_, message @ Message::Relation(_)) => self.rows.event(message),
@@ -510,16 +509,17 @@ impl Assembler {
         }
     }
 
-    /// Appends one message, behind its length, to the open transaction.
+    /// Appends one message to the open transaction, with its length before it.
     fn spool_message(&mut self, xid: Xid, data: &[u8]) -> Result<(), AssemblyError> {
         let open = self.open.entry(xid).or_default();
-        // One that cannot be read is an error when it is read again, unless it is aborted.
+        // An unreadable message is an error when it is read again, unless its subtransaction was
+        // aborted.
         if data.first() == Some(&b'R')
             && let Ok((Some(by), Message::Relation(relation))) =
                 pgoutput::decode(Bytes::copy_from_slice(data), true)
         {
             let last = open.described.iter().rev().find(|(_, other)| other.id == relation.id);
-            // It is sent again after every invalidation.
+            // The source describes a relation again after every invalidation.
             if last.is_none_or(|(of, other)| *of != by || **other != relation) {
                 open.described.push((by, self.rows.shared(relation)));
             }
@@ -537,7 +537,7 @@ impl Assembler {
             appended.map_err(|error| Kind::Spool { xid, error })?;
             open.spooled += open.buffer.len() as u64;
         }
-        // Not kept: many transactions may be open, each with a buffer.
+        // The buffer is not kept, because many transactions may be open, each with a buffer.
         open.buffer = BytesMut::new();
         Ok(())
     }
@@ -548,8 +548,8 @@ impl Assembler {
             self.open.remove(&xid);
             return self.spool.remove(xid).map_err(|error| Kind::Spool { xid, error }.into());
         }
-        // Of a transaction that sent nothing since we started, if it is not
-        // there: there is nothing to pass over.
+        // If it is not there, the transaction has sent nothing since this process started, and
+        // there is nothing to skip.
         if let Some(open) = self.open.get_mut(&xid) {
             open.aborted.insert(subxid);
         }

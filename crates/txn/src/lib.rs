@@ -1,14 +1,13 @@
-//! Changes to whole transactions in commit order.
+//! Turns changes into whole transactions in commit order.
 //!
-//! pgoutput already sends small transactions whole and in commit order. Large
-//! ones it may send while they are open, in blocks that alternate with other
-//! transactions; [`Assembler`] puts those aside in a [`Spool`] on disk until
-//! the source commits them (then they come out whole, in their place) or
-//! aborts them (then they never come out). What leaves here is always whole
-//! transactions in commit order.
+//! pgoutput sends small transactions whole and in commit order. It may send large transactions
+//! while they are open, in blocks that alternate with other transactions. [`Assembler`] keeps those
+//! blocks in a [`Spool`] on disk. If the source commits the transaction, it comes out whole, in its
+//! place. If the source aborts it, it never comes out. The output is always whole transactions in
+//! commit order.
 //!
-//! WAL has changes of all transactions in one row; the [`reorder`] module puts
-//! them together, with the same spool. README.md is about that.
+//! WAL has the changes of all transactions interleaved. The [`reorder`] module puts the
+//! transactions together, with the same spool; README.md describes it.
 
 use base::Lsn;
 use bytes::Bytes;
@@ -21,11 +20,11 @@ pub use assembler::error_reference::error_reference;
 pub use assembler::{Assembler, AssemblyError, Begin, Change, Event, Notice, Op, Streamed, TruncateChange};
 pub use spool::{DirSpool, Spool};
 
-/// What a source hands over, in the order of the stream.
+/// The input from a source, in the order of the stream.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// One message of pgoutput; of a physical slot or an archive, WAL as it stands, which goes on
-    /// where the input before ended.
+    /// One message of pgoutput; or, from a physical slot or an archive, WAL that goes on where the
+    /// input before ended.
     Bytes(Bytes),
     /// Every transaction that committed before this position was handed over.
     CaughtUp(Lsn),

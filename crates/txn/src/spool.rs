@@ -1,9 +1,10 @@
-//! Where changes of open transactions wait: one append-only file each. `docs/spools.md` has the formats.
+//! The place where changes of open transactions wait: one append-only file for each.
+//! `docs/spools.md` has the formats.
 //!
-//! Nothing here outlives the process: after a restart the source sends every
-//! transaction again that was not confirmed, so what an earlier process left
-//! is removed first, and no file is ever synced. [`Spool`] is the only door
-//! to the disk; a fault is an ordinary implementation of it.
+//! Nothing here outlives the process. After a restart the source sends every unconfirmed
+//! transaction again. So files of an earlier process are removed first, and no file is ever synced.
+//! All access to the disk goes through [`Spool`]; a test injects faults with an implementation of
+//! its own.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -13,45 +14,45 @@ use base::Xid;
 
 /// Appends to and reads back one byte string per transaction.
 pub trait Spool: Send {
-    /// Adds `bytes` behind what was appended for `xid` before.
+    /// Adds `bytes` behind the earlier bytes of `xid`.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk failed.
     fn append(&mut self, xid: Xid, bytes: &[u8]) -> io::Result<()>;
 
-    /// All that was appended for `xid`, from the start.
+    /// Reads everything that was appended for `xid`, from the start.
     ///
     /// # Errors
-    /// The disk's, or nothing was appended.
+    /// The disk failed, or nothing was appended.
     fn read(&mut self, xid: Xid) -> io::Result<Box<dyn Read + Send>>;
 
-    /// Forgets `xid`; nothing happens if nothing was appended.
+    /// Forgets `xid`. Does nothing if nothing was appended.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk failed.
     fn remove(&mut self, xid: Xid) -> io::Result<()>;
 
-    /// An empty file, to be written and read, that is gone when it is closed.
+    /// Makes an empty file to write and read, which disappears when it is closed.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk failed.
     fn scratch(&mut self) -> io::Result<File>;
 }
 
-/// A directory with a file `<xid>.spool` per open transaction.
+/// A directory with a file `<xid>.spool` for each open transaction.
 #[derive(Debug)]
 pub struct DirSpool {
     dir: PathBuf,
-    /// The file being written: blocks of one transaction come in a row, so
-    /// one open file is enough however many transactions are open.
+    /// The file that is being written. Blocks of one transaction come in a row, so one open file is
+    /// enough for any number of open transactions.
     current: Option<(Xid, File)>,
 }
 
 impl DirSpool {
-    /// Takes over `dir`: made if missing, emptied of spool files.
+    /// Takes over `dir`: creates it if it is missing, and removes spool files in it.
     ///
     /// # Errors
-    /// The directory cannot be made, read or emptied; the message names it.
+    /// The directory cannot be created, read or emptied; the message names it.
     pub fn open(dir: PathBuf) -> io::Result<Self> {
         let named = |error: io::Error| named(&dir, "spool directory", error);
         fs::create_dir_all(&dir).map_err(named)?;
@@ -107,7 +108,7 @@ impl Spool for DirSpool {
         let named = |error| named(&path, "spool file", error);
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let file = file.map_err(named)?;
-        // It has no name any more, and the next one may have this one's.
+        // The file then has no name, so the next one may have the same name.
         fs::remove_file(&path).map_err(named)?;
         Ok(file)
     }
@@ -115,7 +116,7 @@ impl Spool for DirSpool {
 
 impl Drop for DirSpool {
     fn drop(&mut self) {
-        // Only a courtesy to the disk; open() does it again.
+        // This only frees the disk early; open() does it again.
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.path().extension().is_some_and(|extension| extension == "spool") {
                 let _ = fs::remove_file(entry.path());

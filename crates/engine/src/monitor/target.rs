@@ -1,22 +1,21 @@
-//! Why a server does not go on: a lock that somebody holds, a statement or a
-//! COMMIT that takes long, or a connection that brings nothing any more.
+//! Why a server does not go on: another session holds a lock, a statement or a COMMIT takes long,
+//! or a connection brings nothing any more.
 //!
-//! The stages' own figures say that something is under way and does not move.
-//! Only then the server is asked, on a session of its own, which must disturb
-//! nothing: when it fails, it is asked again a second later. The target is
-//! watched in every phase, the source until the stream has begun: there a slot
-//! waits for transactions, and the first copy for locks.
+//! The stages' own figures show that work is under way and does not move. Only then this module
+//! asks the server, on a session of its own. That session must not disturb the pipeline; if it
+//! fails, the next question comes a second later. The target is watched in every phase. The source
+//! is watched until the stream has begun, because until then a slot waits for transactions and the
+//! first copy for locks.
 //!
 //! | what the server says | then |
 //! |---|---|
-//! | a session of ours waits for a lock | status and one log line name the table, who holds the lock, and the remedy |
+//! | a session of ours waits for a lock | status and one log line name the table, the holder of the lock, and the remedy |
 //! | a backend of ours executes something | status names it, with what it waits for; the log does when it has taken long |
 //! | a backend of ours on the target waits for us, or is gone, while we wait for it, for longer than `wal_receiver_timeout` | the connection is taken for lost |
 //!
-//! A lock may be held for as long as its holder likes: nothing is given up for
-//! it. A network that stalls without a word is noticed by TCP, but only when the
-//! kernel gives up, after a quarter of an hour, and not at all behind a proxy
-//! that is alive.
+//! Another session may hold a lock for as long as it likes, and pgsluice keeps waiting. A network
+//! that drops packets silently is different. TCP notices only when the kernel gives up, after a
+//! quarter of an hour. Behind a proxy that is alive, it never notices.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,17 +28,16 @@ use super::{ANSWER_TIMEOUT, INTERVAL};
 use crate::status::{Blocked, Look, Motion, read_statement};
 use crate::{Settings, Status};
 
-/// Nothing is asked before work has stood still for so long.
+/// How long work must stand still before the server is asked.
 const PATIENCE: Duration = Duration::from_millis(900);
-/// How often it is looked whether something moves.
+/// Interval between checks of whether work moves.
 const LOOK: Duration = Duration::from_millis(250);
-/// What takes longer is told to the log as well.
+/// Statements that take longer than this are logged as well.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Our sessions that wait for a lock: the table and the seconds, and who is
-/// waited for. Of a row that another transaction holds the waiter has a lock on
-/// the row's place, which tells the table. Process 0 stands for prepared
-/// transactions.
+/// Our sessions that wait for a lock: the table, the seconds, and the sessions that they wait for.
+/// A session that waits for another transaction's row holds a lock on the row's place, which names
+/// the table. Process 0 stands for prepared transactions.
 const WAITS: &str = "\
 SELECT a.pid, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - l.waitstart)::float8,
        COALESCE(l.relation, (SELECT t.relation FROM pg_catalog.pg_locks t
@@ -59,7 +57,7 @@ WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backe
        OR a.application_name = pg_catalog.current_setting('application_name'))
 ORDER BY 2 DESC NULLS LAST LIMIT 1";
 
-/// The oldest transaction that writes: a look at the catalogs waits for all that ran when it began.
+/// The oldest transaction that writes. A look at the catalogs waits for all that ran when it began.
 const OLDEST: &str = "\
 SELECT t.pid, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - t.began)::float8, t.words
 FROM (SELECT h.pid, h.xact_start AS began,
@@ -69,8 +67,8 @@ FROM (SELECT h.pid, h.xact_start AS began,
       UNION ALL SELECT 0, p.prepared, 'a prepared transaction' FROM pg_catalog.pg_prepared_xacts p) t
 ORDER BY t.began LIMIT 1";
 
-/// What the backend $1 does; where that is 0, what one of our sessions does that executes something. Between two
-/// statements of a pipeline a backend is `active` too.
+/// What the backend $1 does. If $1 is 0, what one of our sessions does that executes something.
+/// Between two statements of a pipeline a backend is `active`, too.
 const DOES: &str = "\
 SELECT a.pid, a.state, a.wait_event_type, a.wait_event, a.query,
        EXTRACT(epoch FROM pg_catalog.clock_timestamp() - a.query_start)::float8
@@ -80,7 +78,7 @@ WHERE CASE WHEN $1::int4 <> 0 THEN a.pid = $1::int4
                 AND pg_catalog.starts_with(a.application_name, $2) END
 ORDER BY a.wait_event IS NOT DISTINCT FROM 'ClientRead', a.query_start LIMIT 1";
 
-/// Keeps `status` told of what both servers wait for until `stop`.
+/// Keeps what both servers wait for in `status` up to date until `stop`.
 pub async fn watch_target(settings: Arc<Settings>, status: Arc<Status>, stop: CancellationToken) {
     let mut target = Watch::of(Place::Target, &settings, &status);
     let mut source = Watch::of(Place::Source, &settings, &status);
@@ -91,7 +89,7 @@ pub async fn watch_target(settings: Arc<Settings>, status: Arc<Status>, stop: Ca
     }
 }
 
-/// Which server is watched.
+/// The server that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Target,
@@ -107,7 +105,7 @@ impl Place {
     }
 }
 
-/// What the log has been told.
+/// What was logged last.
 enum ToldWait {
     Lock(String),
     /// What took long, and since when.
@@ -118,10 +116,10 @@ struct Watch<'a> {
     place: Place,
     settings: &'a Settings,
     status: &'a Status,
-    /// Only while there is something to ask.
+    /// Connected only while there is something to ask.
     session: Option<Session>,
     told: Option<ToldWait>,
-    /// Since when the target says that it waits for us.
+    /// Since when the target has said that it waits for us.
     silent_since: Option<Instant>,
 }
 
@@ -208,13 +206,13 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whom a look at the source's catalogs waits for.
+    /// The transaction that a look at the source's catalogs waits for.
     async fn oldest(&mut self) -> Result<Option<Blocked>, client::Error> {
         let end = self.place.word().to_owned();
         let session = self.session().await?;
         let row = session.query_opt(OLDEST, &[]).await.map_err(|error| session.error(error))?;
         Ok(row.map(|row| Blocked {
-            // It has no backend that waits: it asks again and again.
+            // No backend waits for it: the look asks again and again.
             pid: 0,
             seconds: row.get::<_, Option<f64>>(1).unwrap_or_default().max(0.0),
             table: None,
@@ -224,7 +222,7 @@ impl<'a> Watch<'a> {
         }))
     }
 
-    /// What the backend `awaited` does, or whoever works for us.
+    /// Finds out what the backend `awaited` does, or else any backend that works for us.
     async fn look(&mut self, awaited: Option<i32>) -> Result<(), client::Error> {
         let ours = self.settings.subscription.application_name("");
         let pid = awaited.unwrap_or(0);
@@ -268,7 +266,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Once for each table and holder.
+    /// Logs a lock once for each table and holder.
     fn tell(&mut self, blocked: &Blocked) {
         let pids: Vec<String> = blocked.blocking_pids.iter().map(ToString::to_string).collect();
         let key = format!("{} {}", blocked.table.as_deref().unwrap_or_default(), pids.join(","));
@@ -279,7 +277,7 @@ impl<'a> Watch<'a> {
         tracing::warn!(subscription = %self.settings.subscription, "{}; {}", blocked, blocked.remedy());
     }
 
-    /// Once for each statement that has taken long.
+    /// Logs each statement that has taken long once.
     fn tell_long(&mut self, look: &Look) {
         if look.lasts < LONG {
             return;
@@ -293,7 +291,7 @@ impl<'a> Watch<'a> {
         self.told = Some(ToldWait::Long(what, began));
     }
 
-    /// We wait for the backend `pid`: does it work, or does it wait for us?
+    /// Checks whether the backend `pid`, for which we wait, works or waits for us.
     fn check_silence(&mut self, pid: i32, works: bool) {
         let timeout = self.settings.wal_receiver_timeout;
         if works || timeout.is_zero() {

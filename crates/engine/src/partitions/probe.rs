@@ -1,16 +1,16 @@
-//! Whether both ends have the same rows of one partition, by some of them.
+//! Compares a sample of one partition's rows on both ends.
 //!
-//! Rows move while they are looked at, so a difference counts only if it held
-//! for some time (A is the end that has the row):
+//! Rows change during the comparison, so a difference counts only if it held for some time. A is
+//! the end that has the row:
 //!
 //! 1. A has the row.
 //! 2. The target has applied all that the source had written by then.
 //! 3. The other end does not have it.
 //! 4. A still has it.
 //!
-//! A row that is missing on the target after 2 was never sent, or was taken
-//! away there; one that only the target has was not deleted by the stream. Rows
-//! are found by the replica identity, or by all values as text without one.
+//! If a row is still missing on the target after step 2, it was never sent, or somebody deleted it
+//! there. If only the target has a row, the stream did not delete it. Rows are found by the replica
+//! identity; without one, by all values as text.
 
 use base::{Lsn, quote_ident, quote_literal};
 use client::{Session, SqlState};
@@ -22,13 +22,13 @@ use crate::error::Error;
 use crate::source_end::WRITTEN;
 use crate::status::DifferingPartition;
 
-/// Rows that are looked at: the first ones in the file, where rows are that
-/// were there before others came by the stream.
+/// Rows in a sample: the first ones in the file, where the rows lie that were there before the
+/// stream brought others.
 const SAMPLE: usize = 50;
-/// Without a key the target's table is read for each.
+/// Rows in a sample without a key, as the target's table is read once for each of them.
 const SAMPLE_WITHOUT_KEY: usize = 3;
 
-/// What was told, or the end of the function.
+/// The answer to a question; returns early from the function if there is none.
 macro_rules! ask {
     ($asked:expr) => {
         match $asked {
@@ -39,7 +39,7 @@ macro_rules! ask {
     };
 }
 
-/// Of the sessions here: nobody is waited for long.
+/// Settings of both sessions, which do not wait long for other sessions.
 const SETTINGS: [(&str, &str); 9] = [
     ("search_path", ""),
     ("client_encoding", "UTF8"),
@@ -57,21 +57,21 @@ const ACTIONS: &str = "SELECT COALESCE(pg_catalog.bool_or(p.pubinsert), false), 
                               COALESCE(pg_catalog.bool_or(p.pubdelete OR p.pubtruncate), false) \
                          FROM pg_catalog.pg_publication p WHERE p.pubname = ANY ($1::text[])";
 
-/// What came of a comparison.
+/// The result of a comparison.
 pub(super) enum Outcome {
-    /// No difference was seen, or none that ought not to be.
+    /// No difference was found, or only an expected one.
     Level,
     Differs(DifferingPartition),
-    /// Not now.
+    /// The comparison could not be made now.
     Postponed,
 }
 
-/// What one question came to.
+/// The result of one question.
 enum Asked<T> {
     Answered(T),
-    /// Somebody has the table locked.
+    /// Another session has the table locked.
     Locked,
-    /// The server's reason.
+    /// The server refused, for this reason.
     Refused(String),
 }
 
@@ -88,10 +88,10 @@ struct Found {
     looked_at: usize,
 }
 
-/// How rows of a table are found.
+/// The columns by which rows of a table are found.
 struct Columns<'a> {
     names: Vec<&'a str>,
-    /// They are a key; otherwise values are compared as text.
+    /// The columns are a key; otherwise values are compared as text.
     key: bool,
 }
 
@@ -110,14 +110,14 @@ impl<'a> Columns<'a> {
         if self.key { SAMPLE } else { SAMPLE_WITHOUT_KEY }
     }
 
-    /// As an array of texts.
+    /// The columns as an array of texts.
     fn values(&self) -> String {
         let texts: Vec<String> =
             self.names.iter().map(|name| format!("{}::text", quote_ident(name))).collect();
         format!("ARRAY[{}]::text[]", texts.join(", "))
     }
 
-    /// Holds for the row with these values.
+    /// A condition that holds for the row with these values.
     fn are(&self, values: &[Option<String>]) -> String {
         let is = |(name, value): (&&str, &Option<String>)| {
             let name = quote_ident(name);
@@ -143,13 +143,13 @@ impl<'a> Probe<'a> {
         Ok(Probe { subscription, source, target })
     }
 
-    /// Looks for rows of the partition that one end has only.
+    /// Looks for rows of the partition that only one end has.
     pub(super) async fn compare(&self, table: &PublishedTable, row: &PartitionRow) -> Result<Outcome, Error> {
         let actions = self.source.query_one(ACTIONS, &[&table.publications]).await;
         let actions = actions.map_err(|error| self.source.error(error))?;
         let (inserts, removals): (bool, bool) = (actions.get(0), actions.get(1));
         let gained = row.suspicion == Some(Suspicion::Gained);
-        // What is not published is not missed.
+        // The target need not have rows that are not published.
         if table.columns.is_empty() || (gained && !inserts) || (!gained && !removals) {
             return Ok(Outcome::Level);
         }
@@ -185,8 +185,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Rows of the source's partition that the target does not have; `None` if
-    /// the target is behind.
+    /// Rows of the source's partition that the target lacks; `None` if the target is behind.
     async fn missing(
         &self,
         table: &PublishedTable,
@@ -196,7 +195,7 @@ impl<'a> Probe<'a> {
         let (filter, root) = (table.row_filter.as_deref().unwrap_or("true"), table.name.quoted());
         let sql = "SELECT pg_catalog.has_table_privilege($1::oid, 'SELECT')";
         let may = ask!(self.rows(&self.source, sql, &[&row.oid]).await?);
-        // NULL: it is gone since.
+        // NULL: the partition is gone by now.
         let may_read = may.first().is_some_and(|row| row.get::<_, Option<bool>>(0) == Some(true));
         let from = match may_read {
             true => format!("{} WHERE ({filter})", leaf.quoted()),
@@ -217,7 +216,7 @@ impl<'a> Probe<'a> {
         self.only_on((&self.target, &from), (&self.source, &root), &Columns::of(table)).await
     }
 
-    /// The steps of the module's comment.
+    /// Carries out the steps in the module's comment.
     async fn only_on(
         &self,
         (one, from): (&Session, &str),
@@ -246,7 +245,7 @@ impl<'a> Probe<'a> {
         Ok(Asked::Answered(Some(Found { only_there: still.len(), looked_at: sample.len() })))
     }
 
-    /// Those of `which` that `table` has.
+    /// Returns those of `which` that `table` has.
     async fn present(
         &self,
         session: &Session,
@@ -274,7 +273,7 @@ impl<'a> Probe<'a> {
         match session.query(sql, parameters).await.map_err(|error| session.error(error)) {
             Ok(rows) => Ok(Asked::Answered(rows)),
             Err(error) if error.is_connection_lost() => Err(error.into()),
-            // An undefined table was dropped while it was looked at.
+            // An undefined table was dropped during the comparison.
             Err(error)
                 if matches!(
                     error.sqlstate().map(SqlState::from_code),
@@ -288,7 +287,7 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// `"s"."t" WHERE ...` without what follows the name.
+/// `"s"."t" WHERE ...` without the part behind the name.
 fn from_table(from: &str) -> &str {
     from.split_once(" WHERE (").map_or(from, |(table, _)| table)
 }

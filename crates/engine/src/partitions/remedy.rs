@@ -1,4 +1,4 @@
-//! The statements that make both ends agree on a partition, with its names.
+//! The statements that make both ends agree on a partition, with its names filled in.
 
 use base::quote_ident;
 use client::Session;
@@ -7,8 +7,8 @@ use state::{PartitionRow, Suspicion};
 
 use crate::error::Error;
 
-/// $1 the root, $2 the partition. Columns that can be written, and whether
-/// deleting a row does more than that.
+/// $1 the root, $2 the partition. Returns the columns that can be written, and whether deleting a
+/// row has further effects.
 const WRITABLE: &str = "
 SELECT ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
               WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -19,8 +19,8 @@ SELECT ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
                    WHERE f.contype = 'f' AND f.confrelid IN ($1::oid, $2::oid)
                      AND f.confdeltype IN ('r', 'c', 'n', 'd'))";
 
-/// $1 the partition's name, $2 the root's, quoted, on the target: what it
-/// holds by its bounds there, if it is a partition of that root there.
+/// $1 the partition's quoted name, $2 the root's, both on the target. Returns the partition's
+/// bounds there, if it is a partition of that root there.
 const TARGETS_OWN: &str = "
 SELECT pg_catalog.pg_get_partition_constraintdef(c.oid) FROM pg_catalog.pg_class c
  WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p')
@@ -37,7 +37,7 @@ pub(super) async fn send(source: &Session, row: &PartitionRow) -> Result<String,
     Ok(format!("send them, by this on the source: {}", written_again(source, row, &leaf.quoted()).await?))
 }
 
-/// `from` may end in a WHERE.
+/// As [`send`], for `from`, which may end in a WHERE clause.
 async fn written_again(source: &Session, row: &PartitionRow, from: &str) -> Result<String, Error> {
     let (root, _) = names(row);
     let found = source.query_one(WRITABLE, &[&row.root_oid, &row.oid]).await;
@@ -49,7 +49,7 @@ async fn written_again(source: &Session, row: &PartitionRow, from: &str) -> Resu
          SELECT {columns} FROM moved",
         root.quoted()
     );
-    // Triggers, and foreign keys that reference it, are not to act on rows that stay.
+    // Triggers, and foreign keys that reference the partition, must not act on rows that stay.
     Ok(match found.get(1) {
         true => format!("BEGIN; SET LOCAL session_replication_role = replica; {sql}; COMMIT"),
         false => sql,
@@ -66,8 +66,8 @@ pub(super) async fn what_happened(source: &Session, row: &PartitionRow) -> Resul
     Ok(if found.get(0) { "was detached on the source" } else { "was dropped on the source" })
 }
 
-/// What holds on the target for rows of the partition; `None` if that cannot
-/// be said there: hash bounds name the partitioned table by its id.
+/// The condition on the target that selects the partition's rows. `None` if the target cannot
+/// evaluate it: hash bounds name the partitioned table by its OID.
 pub(super) async fn bounds_on_target(target: &Session, row: &PartitionRow) -> Result<Option<String>, Error> {
     match row.bounds.contains("satisfies_hash_partition(") {
         true => targets_own(target, row).await,
@@ -81,8 +81,8 @@ async fn targets_own(target: &Session, row: &PartitionRow) -> Result<Option<Stri
     Ok(found.map_err(|error| target.error(error))?.and_then(|found| found.get(0)))
 }
 
-/// Takes the partition's rows away on the target. What the source has within
-/// its bounds meanwhile is sent again.
+/// Removes the partition's rows on the target. Rows that the source now has within its bounds are
+/// sent again.
 pub(super) async fn remove(source: &Session, target: &Session, row: &PartitionRow) -> Result<String, Error> {
     let (root, leaf) = names(row);
     let bounds = bounds_on_target(target, row).await?.unwrap_or_else(|| row.bounds.clone());
@@ -94,7 +94,7 @@ pub(super) async fn remove(source: &Session, target: &Session, row: &PartitionRo
     let remedy = format!("remove them, by this on the target: {sql}");
     let kept = format!("{} WHERE {}", root.quoted(), row.bounds);
     let found = source.query_one(&format!("SELECT EXISTS (SELECT FROM {kept})"), &[]).await;
-    // What cannot be read is told by `check`.
+    // `check` reports a partition that cannot be read.
     if !found.is_ok_and(|found| found.get(0)) {
         return Ok(remedy);
     }

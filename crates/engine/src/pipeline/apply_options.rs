@@ -1,4 +1,4 @@
-//! What the applier is told.
+//! The options that the applier gets.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Attempt<'_> {
     }
 }
 
-/// What binary is decided by.
+/// The column types by which the applier decides on the binary form.
 fn source_types(published: &[PublishedTable]) -> apply::SourceTypes {
     let columns = |table: &PublishedTable| {
         table.columns.iter().map(|column| (column.name.clone(), column.data_type.oid)).collect()
@@ -59,8 +59,8 @@ fn source_types(published: &[PublishedTable]) -> apply::SourceTypes {
     published.iter().map(|table| (key(&table.name), columns(table))).collect()
 }
 
-/// Nothing is known of the bytes of either database, and so nothing may be
-/// converted; the first copy decides alike.
+/// Whether both databases use SQL_ASCII. The encoding of their bytes is then unknown, so values
+/// must not be converted. The first copy decides in the same way.
 fn unconverted(ends: &Ends) -> bool {
     const UNKNOWN: &str = "SQL_ASCII";
     let target = ends.state.session().parameter("server_encoding");

@@ -1,4 +1,4 @@
-//! Where a stream begins, and who is told.
+//! Finds where a stream begins, and reports the position to the status.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::wal_source::{Begun, Restart};
 use crate::{SourceMode, history};
 
 impl Attempt<'_> {
-    /// A source on another timeline than last time is judged before anything is copied from it, which is of its own then; and what
-    /// it has of the WAL that is needed is kept from then on.
+    /// Judges a source that is on another timeline than last time, before anything is copied from
+    /// it. From then on, a slot there keeps the WAL that is needed and that the source still has.
     pub(super) async fn judge_timeline(&self, ends: &mut Ends) -> Result<(), Error> {
         let timeline = i64::from(ends.source.identity.timeline);
         let known = [timeline, history::UNKNOWN];
@@ -30,7 +30,7 @@ impl Attempt<'_> {
         };
         let (joined, options) = (self.joined(ends).await?, self.apply_options(ends, None).await?);
         let copied = furthest(&joined);
-        // The fence: nobody applies any more what was sent before.
+        // The fence: after this, no earlier session applies what was sent before.
         let target = Target::attach(&self.settings.target, &ends.state, &options, joined).await?;
         let Ends { source: SourceEnd { wire, session, .. }, state, .. } = &mut *ends;
         history::start_position(wire, session, state, &row, (target.reached(), copied)).await?;
@@ -40,7 +40,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The tables that take part, and what their copies saw.
+    /// The tables that take part, and what the snapshots of their copies saw.
     pub(super) async fn joined(&self, ends: &Ends) -> Result<JoinedTables, Error> {
         let recorded = ends.state.copied_tables().await?;
         let finished = recorded.into_iter().filter(|table| table.finished);
@@ -48,7 +48,7 @@ impl Attempt<'_> {
         Ok(joined.collect())
     }
 
-    /// Tells the status where a stream begins, and what it has to catch up with from there.
+    /// Reports to the status where a stream begins, and what it has to catch up with from there.
     pub(super) async fn tell_positions(
         &self,
         ends: &Ends,
@@ -58,13 +58,14 @@ impl Attempt<'_> {
         self.status.set_progress(Arc::clone(progress));
         let looked = restart.and_then(|restart| restart.may_have_seen(ends.source.identity.xlogpos));
         let recorded = ends.state.copied_tables().await?;
-        // That a table has joined counts when no crash of the target takes it back.
+        // A table counts as joined only when no crash of the target can take that back.
         flush(ends.state.session()).await?;
         self.status.await_consistency(&recorded, looked);
         Ok(())
     }
 
-    /// Where WAL is decoded here, goes on with it behind what is applied; a slot must not be past that.
+    /// Begins decoding behind what is applied, where WAL is decoded here. Refuses a slot that is
+    /// past that position.
     pub(super) async fn decode_from(
         &self,
         ends: &Ends,
@@ -102,7 +103,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whether attempts fail alike, which say nothing of what each does.
+    /// Whether attempts keep failing alike. They then do not log their own steps.
     pub(crate) fn repeats(&self) -> bool {
         self.status.failing().is_some_and(|failing| failing.attempts > 1)
     }

@@ -1,14 +1,16 @@
-//! Which relations of the source the tables were copied from, where the state
-//! does not say: an older version wrote it, or the tables were a native
-//! subscription's.
+//! Which relations of the source the tables were copied from, where the state does not say. Either
+//! an older version wrote the state, or a native subscription copied the tables.
 //!
-//! The relation that has the name now is taken for the one that was copied.
-//! It is that if it had the name where the stream goes on, which two things
-//! show: a logical slot knows the oldest transaction that may have changed a
-//! catalog since (`catalog_xmin`), and the catalogs that are kept for a `wal`
-//! source are of a place before. Where neither does, a replacement without a
-//! change of the old table since cannot be excluded, and that is said. Where
-//! there is such a change, the stream shows it ([`state::Parting`]).
+//! The relation that has the name now is assumed to be the one that was copied. That is right if it
+//! had the name where the stream goes on. Two things can show that:
+//!
+//! - A logical slot knows the oldest transaction that may have changed a catalog since
+//!   (`catalog_xmin`).
+//! - The catalogs that are kept for a `wal` source belong to an earlier position.
+//!
+//! Where neither shows it, the relation may have been replaced without a later change of the old
+//! table. The log says so. If there is a later change, the stream shows the replacement
+//! ([`state::Parting`]).
 
 use std::collections::HashMap;
 
@@ -22,13 +24,14 @@ use super::{Attempt, Ends};
 use crate::error::Error;
 use crate::wal_source::Restart;
 
-/// $1 relations, $2 the slot: those that are as they were when it was last moved.
+/// $1 relations, $2 the slot. Returns the relations that have not changed since the slot last
+/// moved.
 const AS_BEFORE: &str = "\
 SELECT c.oid FROM pg_catalog.pg_class c, pg_catalog.pg_replication_slots s
  WHERE c.oid = ANY ($1::pg_catalog.oid[]) AND s.slot_name = $2
    AND pg_catalog.age(c.xmin) > pg_catalog.age(s.catalog_xmin)";
 
-/// Catalogs of the source before the place where the stream goes on, and the database in them.
+/// The source's catalogs from before the place where the stream goes on, and the database in them.
 struct Earlier<'a> {
     catalog: &'a Catalog,
     database: &'a str,
@@ -46,7 +49,7 @@ impl Earlier<'_> {
 }
 
 impl Attempt<'_> {
-    /// What the tables that take part were copied from.
+    /// Returns the relations that the participating tables were copied from.
     pub(super) async fn copied_from(&self, ends: &Ends, kept: Option<&Restart>) -> Result<CopiedFrom, Error> {
         let recorded = ends.state.copied_tables().await?;
         let database = ends.source.identity.dbname.as_deref().unwrap_or_default();
@@ -74,7 +77,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Stores what `unknown` tables are on the source, and says what could not be made sure of.
+/// Stores the relations of the `unknown` tables, and logs which of them are uncertain.
 async fn learn(
     name: &SubscriptionName,
     (source, slot): (&Session, &str),
@@ -116,11 +119,11 @@ async fn learn(
     Ok(learnt.into_iter().collect())
 }
 
-/// Stores on the target from which relations of the source the tables of a native subscription
-/// come that is taken over.
+/// Stores on the target which relations of the source the tables of an adopted native subscription
+/// were copied from.
 ///
 /// # Errors
-/// A server's.
+/// A server failed.
 pub async fn learn_at_adoption(
     name: &SubscriptionName,
     (source, slot): (&Session, &str),

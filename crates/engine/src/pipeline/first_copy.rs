@@ -1,5 +1,5 @@
-//! The first copy: the slot, the snapshot that goes with it, and the rows; and what is left of it
-//! at a later start.
+//! The first copy: the slot, the snapshot that goes with it, and the rows. A later start completes
+//! what is left of it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Attempt<'_> {
     /// Makes the slot and copies what its snapshot sees. Returns what was copied.
     pub(super) async fn first_copy(&self, ends: &mut Ends) -> Result<Vec<TableName>, Error> {
         let name = &self.settings.subscription;
-        // Before anything is left on the source: does every table fit?
+        // Checks that every table fits before anything is left on the source.
         let jobs = self.jobs(ends, |_| true)?;
         let dbname = ends.source.identity.dbname.clone().unwrap_or_default();
         let sysid = ends.source.identity.system_id.to_string();
@@ -29,11 +29,12 @@ impl Attempt<'_> {
         ends.state.create(&self.settings.publications, &sysid, timeline, &dbname).await?;
         ends.state.keep_oids().await?;
         if ends.row.is_some() {
-            // It may have been begun on another, of which nothing was kept.
+            // The subscription may have been begun on another timeline, of which nothing was kept.
             ends.state.change_timeline(timeline, Lsn::INVALID).await?;
         }
         if ends.source.slot.is_some() {
-            // Ours, by the row just found: its creation was not finished.
+            // The slot is ours, by the row just found: an earlier attempt did not finish its
+            // creation.
             slot::drop_slot(&ends.source.session, &name.slot()).await?;
         }
         let exported = self.make_slot(ends).await?;
@@ -59,7 +60,7 @@ impl Attempt<'_> {
         Ok(copied)
     }
 
-    /// Makes the slot, and the snapshot that the first copy is taken under.
+    /// Makes the slot, and the snapshot for the first copy.
     async fn make_slot(&self, ends: &Ends) -> Result<Exported, Error> {
         if self.settings.source_mode == SourceMode::Wal {
             return self.wal(ends).make_slot().await;
@@ -71,9 +72,8 @@ impl Attempt<'_> {
         Exported::of_slot(made, wire)
     }
 
-    /// What is left of the first copy is made under a snapshot
-    /// of its own (rule C1). Tables that were added after it wait for the
-    /// stream; see [`crate::refresh`].
+    /// Completes the first copy under a snapshot of its own (rule C1). Tables that were added after
+    /// the first copy wait for the stream; see [`crate::refresh`].
     pub(super) async fn copy_unfinished(
         &self,
         ends: &Ends,
@@ -103,7 +103,8 @@ impl Attempt<'_> {
         Ok(copied)
     }
 
-    /// Has the target know that tables take part no longer which could not be decoded; see `wal_source::left_out`.
+    /// Records on the target that tables which could not be decoded no longer take part; see
+    /// `wal_source::left_out`.
     pub(super) async fn leave_out(&self, ends: &Ends, past: &mut Past) -> Result<(), Error> {
         while let Some(refused) = past.refused.last() {
             let table = TableKey::clone(&refused.published_as);
@@ -119,7 +120,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Published tables that `wanted` chooses, matched with the target's.
+    /// Returns the published tables that `wanted` chooses, matched with the target's.
     fn jobs(&self, ends: &Ends, wanted: impl Fn(&PublishedTable) -> bool) -> Result<Vec<CopyJob>, Error> {
         let (source, target) = (ends.source.wire.version(), ends.state.session().version());
         let tables = ends.source.published.iter().filter(|table| wanted(table));
@@ -133,8 +134,8 @@ impl Attempt<'_> {
         tables.map(job).collect()
     }
 
-    /// Copies tables under one snapshot; `joins_later`: while others stream.
-    /// Returns their names.
+    /// Copies tables under one snapshot. `joins_later`: other tables stream meanwhile. Returns the
+    /// names of the copied tables.
     pub(crate) async fn copy(
         &self,
         exported: &Exported,
@@ -171,8 +172,8 @@ impl Attempt<'_> {
     }
 }
 
-/// A published column that the target computes could be copied past, but none
-/// of its changes could be applied.
+/// Refuses a published column that the target computes. The copy could leave it out, but none of
+/// its changes could be applied.
 pub(crate) fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> Result<(), Error> {
     let computed = |name: &str| target.column(name).is_some_and(|found| found.generated != Generated::No);
     match table.columns.iter().find(|column| computed(&column.name)) {

@@ -1,5 +1,5 @@
-//! Everything in motion: messages from the source to the applier, and what is watched beside them,
-//! until one of them ends.
+//! The running stream: messages flow from the source to the applier, and watchers run beside them,
+//! until one of these ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,15 +26,16 @@ use crate::wal_source::{self, Begun, Beside, WalSource};
 use crate::{Phase, SourceMode, Status, history};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How often figures that the stages do not push are carried to the status.
+/// How often the status gets figures that the stages do not push themselves.
 const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long the applier may take to say why the target went, once the control session was lost.
+/// How long the applier may take to report why the target went away, after the control session was
+/// lost.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Attempt<'_> {
-    /// Attaches the target, starts the stream where it left off, and lets it
-    /// flow until something ends it.
+    /// Attaches to the target, starts the stream where it left off, and runs it until something
+    /// ends it.
     pub(super) async fn stream(
         &self,
         mut ends: Ends,
@@ -42,7 +43,7 @@ impl Attempt<'_> {
         (backoff, past): (&mut Backoff, &Past),
     ) -> Result<(), Error> {
         let settings = self.settings;
-        // From here on a `skip` is noticed; what was said before is in the row.
+        // Notices a `skip` from here on; the row holds an earlier one.
         let mut skip = self.status.skip_lsn();
         skip.mark_unchanged();
         let mut row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
@@ -97,8 +98,8 @@ impl Attempt<'_> {
         flow.run(self, blocks, stopping, skip).await
     }
 
-    /// Starts what hands over messages from `start` on: the stream of a logical slot, or WAL that is
-    /// decoded here.
+    /// Starts what hands over messages from `start` on: the stream of a logical slot, or the
+    /// decoding of WAL.
     async fn messages(
         &self,
         source: SourceEnd,
@@ -106,7 +107,7 @@ impl Attempt<'_> {
         decoding: Option<Begun>,
     ) -> Result<(Box<dyn MessageSource>, Option<Beside>), Error> {
         let SourceEnd { wire, identity, slot_name, session, .. } = source;
-        // Nothing more is asked through it.
+        // This session is not needed any more.
         drop(session);
         let Some(begun) = decoding else {
             let stream = Logical::start(self.settings, wire, slot_name, (start, binary)).await?;
@@ -122,7 +123,7 @@ impl Attempt<'_> {
 /// Everything in motion.
 struct Flow {
     stream: Box<dyn MessageSource>,
-    /// Of WAL that is decoded here.
+    /// Watchers that only a source with WAL decoded here needs.
     beside: Option<Beside>,
     applying: AbortOnDropHandle<Result<(), apply::Error>>,
     progress: Arc<Progress>,
@@ -150,7 +151,7 @@ impl Flow {
         let lost = self.state.session().ended();
         tokio::select! {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
-                // The queue was refused: the applier has something to say.
+                // The applier refused a block, so it has an error to report.
                 ended?;
                 return Err(applier_end((&mut self.applying).await));
             }
@@ -159,7 +160,7 @@ impl Flow {
                 let Err(error) = failed else { return Ok(()) };
                 return Err(self.reason(error.into()).await);
             }
-            // Also while nothing is asked.
+            // Notices a lost session even while nobody uses it.
             error = lost => return Err(self.reason(error.into()).await),
             failed = wal_source::compare_catalogs(attempt.settings, attempt.status, asks) => {
                 let Err(error) = failed;
@@ -173,15 +174,15 @@ impl Flow {
             silence = attempt.status.target_silent() => return Err(Kind::Silent(silence).into()),
             () = carry_figures(attempt.status, &heard) => {}
             () = attempt.stop.cancelled() => {}
-            // A table needs another stream: the next attempt knows.
+            // A table needs another stream; the next attempt begins it.
             () = refreshing.run() => {}
-            // A transaction is to be skipped: the next attempt knows.
+            // A transaction is to be skipped; the next attempt reads which.
             _ = skip.changed() => {}
         }
         self.stop(blocks, &stopping).await
     }
 
-    /// In order: no more input, the batch in hand, its flush, the report.
+    /// Stops in order: ends the input, finishes the batch in hand, flushes it, reports.
     async fn stop(mut self, blocks: mpsc::Sender<Block>, stopping: &CancellationToken) -> Result<(), Error> {
         stopping.cancel();
         drop(blocks);
@@ -190,13 +191,13 @@ impl Flow {
             return Ok(());
         }
         state::flush_now(&self.state, &self.progress).await?;
-        // The source may be gone; it will be told next time.
+        // The source may be gone; it gets the report next time.
         let _ = tokio::time::timeout(FAREWELL, self.stream.finish(&self.progress)).await;
         Ok(())
     }
 
-    /// A crash of the target ends all sessions, and only to who met the reason the server says it: mostly
-    /// who writes.
+    /// Finds the applier's reason for a lost session. A crash of the target ends all sessions, but
+    /// the server gives the reason only to some of them, mostly to those that write.
     async fn reason(&mut self, lost: apply::Error) -> Error {
         if lost.is_unexplained()
             && let Ok(ended) = tokio::time::timeout(LAST_WORDS, &mut self.applying).await
@@ -215,7 +216,7 @@ fn applier_end(ended: Result<Result<(), apply::Error>, tokio::task::JoinError>) 
     }
 }
 
-/// Carries figures to the status, for ever.
+/// Copies figures to the status; never returns.
 async fn carry_figures(status: &Status, heard: &Heard) {
     loop {
         tokio::time::sleep(STATUS_INTERVAL).await;

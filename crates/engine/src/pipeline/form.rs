@@ -1,8 +1,9 @@
 //! Whether a stream's values come in binary form (rule C3).
 //!
-//! Asked when a stream begins, and of tables that are to join one. `--binary auto` takes the binary form where every
-//! column allows it and the target has, or lets us make, what arrays are applied with; else text, and `status` says which
-//! column it is for. `--binary on` fails instead.
+//! The question arises when a stream begins, and for tables that are to join one. `--binary auto`
+//! takes the binary form if every column allows it, and if the target has the objects that apply
+//! arrays, or lets us create them. Otherwise values come as text, and `status` names the column
+//! that needs it. `--binary on` fails instead.
 
 use base::PgVersion;
 use source::publication::{self, BinaryRefusal, PublishedTable, TargetTable};
@@ -14,10 +15,10 @@ use crate::error::Error;
 use crate::refusal::Refusal;
 use crate::status::ValuesSnapshot;
 
-/// Whether values of these tables may come in binary; what their arrays need is made on the target.
+/// Whether values of these tables may come in binary. Creates what their arrays need on the target.
 ///
 /// # Errors
-/// The inner one says why not; the outer is a lost connection's.
+/// The inner error says why not; the outer one is a lost connection.
 pub(crate) async fn may_be_binary<'a>(
     (source, state): (PgVersion, &State),
     tables: impl Iterator<Item = (&'a PublishedTable, &'a TargetTable)> + Clone,
@@ -34,7 +35,7 @@ pub(crate) async fn may_be_binary<'a>(
 }
 
 impl Attempt<'_> {
-    /// Whether the stream's values are asked for in binary.
+    /// Whether the stream asks for values in binary form.
     pub(super) async fn binary(&self, ends: &Ends) -> Result<bool, Error> {
         let binary = self.settings.binary;
         let told = |values: ValuesSnapshot| {

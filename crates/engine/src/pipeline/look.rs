@@ -1,4 +1,4 @@
-//! Both ends as an attempt finds them, and what must hold before anything is changed.
+//! Looks at both ends for an attempt, and checks them before anything is changed.
 
 use client::{Replication, Wire};
 use source::publication::{self, TableName};
@@ -13,7 +13,7 @@ use crate::source_end::{SOURCE_SETTINGS, SourceEnd};
 use crate::{Origin, SourceMode};
 
 impl Attempt<'_> {
-    /// Connects to both ends and reads what is there.
+    /// Connects to both ends and reads their state.
     pub(super) async fn look(&self, past: &mut Past) -> Result<Ends, Error> {
         let settings = self.settings;
         let name = &settings.subscription;
@@ -29,7 +29,8 @@ impl Attempt<'_> {
         };
         let session =
             client::connect(&settings.source, &name.application_name("look"), &SOURCE_SETTINGS).await?;
-        // Of several hosts, each may have been connected to.
+        // The connection string may name several hosts, and the two sessions may have reached
+        // different ones.
         let is_standby =
             [wire.parameter("in_hot_standby").map(str::to_owned), session.parameter("in_hot_standby")]
                 .contains(&Some("on".to_owned()));
@@ -49,7 +50,7 @@ impl Attempt<'_> {
         Ok(Ends { source, state, row, adopted, targets, in_text })
     }
 
-    /// What must hold before anything is changed.
+    /// Checks the conditions that must hold before anything is changed.
     pub(super) fn check(&self, ends: &Ends) -> Result<(), Error> {
         let (name, slot) = (self.settings.subscription.clone(), ends.source.slot_name.clone());
         if self.settings.origin == Origin::None && ends.source.wire.version().major() < 16 {

@@ -1,16 +1,21 @@
-//! The way back after catalogs that cannot be followed any further: a new look at them.
+//! The way back when the catalogs cannot be followed any further: a new look at them.
 //!
 //! ```text
 //!   kept      applied    ended at    redo of a checkpoint       new look    to: end of WAL
 //!    |-----------|----------|-----------------|---------------------|-----------|
 //!    |<- surveyed: which tables were written by what is not on the target? ---->|
-//!                                             |<- decoded from here on: transactions that the look does not see -->
+//!                                             |<- decoded: transactions not seen by the look ->
 //! ```
-//! Why nothing is lost. Transactions that had committed before the place that is applied are on the target. Transactions that
-//! the look does not see began after its redo position, so that all of their records are decoded behind it. What is left are
-//! transactions that the look saw and that had not committed before that place: the [`Survey`] names the tables that they
-//! have written, and these take part no longer until they have been copied again, under a snapshot that sees all of that.
-//! Where it is not known since when the catalogs were followed wrongly, every table is such.
+//! Why nothing is lost. There are three kinds of transactions:
+//!
+//! - Transactions that committed before the applied position are on the target.
+//! - Transactions that the look does not see began after its redo position. All of their records
+//!   are decoded behind it.
+//! - The look saw the remaining transactions, and they had not committed before the applied
+//!   position. The [`Survey`] names the tables that they wrote. These tables take no part until
+//!   they have been copied again, under a snapshot that sees all of these transactions.
+//!
+//! If it is not known since when the catalogs were followed wrongly, every table counts as written.
 //!
 //! | what ended the following | proven until then | the new look begins |
 //! | --- | --- | --- |
@@ -18,13 +23,17 @@
 //! | a record about a catalog that does not fit, files that nobody has | no | behind that record |
 //! | a comparison with the source that differs | no | anywhere |
 //!
-//! If no table has to be copied it goes on by itself. Otherwise somebody must allow it (`pgsluice relook`): the rows that the
-//! target has are removed first, and not all need be ours. The permission is for one look and no other.
+//! If no table has to be copied, pgsluice goes on by itself. Otherwise the operator must allow the
+//! new look with `pgsluice relook`. The copy removes the rows that the target has first, and
+//! pgsluice may not have written all of them. The permission holds for one look only.
 //!
-//! What a kill leaves. The target is told of the tables first, then the file of catalogs is replaced, whole. A kill before
-//! leaves the old file: the next start decodes to the same record and begins again, with these tables and perhaps more. A
-//! kill between them leaves tables that are copied although the look is made again. A kill behind both leaves an ordinary
-//! start with tables to copy.
+//! What a kill leaves. The target is told of the tables first; then the file of catalogs is
+//! replaced as a whole.
+//!
+//! - A kill before both steps leaves the old file. The next start decodes up to the same record and
+//!   begins again, with these tables and perhaps more.
+//! - A kill between the steps leaves tables to copy, although the look is made again.
+//! - A kill after both steps leaves an ordinary start with tables to copy.
 
 use std::sync::Arc;
 
@@ -55,24 +64,25 @@ use crate::{Phase, history};
 #[derive(Debug, Clone)]
 pub(super) struct Cause {
     pub(super) lost: Lost,
-    /// In words.
+    /// The cause in words.
     pub(super) told: String,
 }
 
-/// What the new look found.
+/// The result of the new look.
 struct Looked {
     catalog: Catalog,
-    /// What it saw had committed before, and is flushed.
+    /// Everything that the look saw had committed before this position, and is flushed.
     seen: Lsn,
     /// Tables that must be copied again.
     affected: Vec<TableKey>,
 }
 
 impl Attempt<'_> {
-    /// Looks at the catalogs anew and has decoding go on from there.
+    /// Looks at the catalogs anew, and makes decoding go on from there.
     ///
     /// # Errors
-    /// It cannot be done now, or tables would have to be copied again and nobody has allowed it.
+    /// The look is not possible now, or tables would have to be copied again and the operator has
+    /// not allowed it.
     pub(super) async fn relook(&self, ends: &mut Ends, cause: &Cause) -> Result<(), Error> {
         let name = &self.settings.subscription;
         self.status.set_phase(Phase::Starting);
@@ -107,7 +117,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Up to where everything is on the target: behind the fence, as nobody applies any more what was sent before.
+    /// Returns the position up to which the target has everything. This is behind the fence: no
+    /// earlier session applies what was sent before.
     async fn applied(&self, ends: &mut Ends) -> Result<Lsn, Error> {
         let row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
         let (joined, options) = (self.joined(ends).await?, self.apply_options(ends, None).await?);
@@ -130,11 +141,12 @@ impl Attempt<'_> {
         let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
         let looked = Catalog::look(std::slice::from_ref(&session), &look).await;
         let catalog = looked.map_err(|error| match error.is_unfit() {
-            // It will be, once somebody has done what it says.
+            // The source will be fit once the operator has done what the error says.
             true => Kind::NotYet(error.to_string()).into(),
             false => Error::from(output::Error::from(error)),
         })?;
-        // What a crash of the source would take back must not be taken for seen: its ids are given out again.
+        // A crash of the source may take back unflushed transactions and give out their ids again.
+        // They must not count as seen.
         let to = end_of_wal(&ends.source.session).await?;
         flush(&ends.source.session).await?;
         let seen = end_of_flushed(&ends.source.session).await?;
@@ -154,7 +166,7 @@ impl Attempt<'_> {
         Ok(Looked { catalog, seen, affected })
     }
 
-    /// Where a checkpoint of the source began that lies behind `at`.
+    /// Returns the redo position of a checkpoint of the source that lies behind `at`.
     async fn redo_behind(&self, ends: &Ends, at: Option<Lsn>) -> Result<Lsn, Error> {
         let mut waited = 0_u32;
         loop {
@@ -176,7 +188,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whether WAL is to be had from where the catalogs were kept.
+    /// Whether WAL is available from the place where the catalogs were kept.
     fn has_wal_since(&self, ends: &Ends, kept: &Restart, segment_size: u64) -> bool {
         let segment = |lsn: Lsn| lsn.as_u64() / segment_size;
         let reserved = ends.source.slot.as_ref().and_then(|slot| slot.restart_lsn);
@@ -184,7 +196,7 @@ impl Attempt<'_> {
             || reserved.is_some_and(|reserved| segment(reserved) <= segment(kept.lsn()))
     }
 
-    /// Reads WAL until the survey is over.
+    /// Reads WAL until the survey is complete.
     async fn read(
         &self,
         ends: &Ends,
@@ -218,14 +230,14 @@ impl Attempt<'_> {
         surveyed.map(|()| survey)
     }
 
-    /// Those of `affected` that take part.
+    /// Returns the tables of `affected` that take part.
     async fn to_copy_again(&self, ends: &Ends, affected: &[TableKey]) -> Result<Vec<TableKey>, Error> {
         let joined = self.joined(ends).await?;
         Ok(affected.iter().filter(|table| joined.contains_key(*table)).cloned().collect())
     }
 
     /// # Errors
-    /// It is not; it will have been asked for.
+    /// The operator has not allowed it; the error asks for that.
     async fn must_be_allowed(
         &self,
         ends: &Ends,
@@ -246,7 +258,7 @@ impl Attempt<'_> {
     }
 }
 
-/// The tables' names; `None` for none.
+/// The tables' names; `None` if there are no tables.
 fn shown(tables: &[TableKey]) -> Option<String> {
     let names: Vec<String> = tables.iter().map(|table| format!("{}.{}", table.0, table.1)).collect();
     (!names.is_empty()).then(|| crate::refusal::shown(&names))

@@ -1,11 +1,12 @@
-//! Snapshots that rows are copied under.
+//! Snapshots under which rows are copied.
 //!
-//! | source | the first copy | what is copied later |
+//! | source | the first copy | later copies |
 //! | --- | --- | --- |
 //! | `logical` | the slot's | that of a temporary slot |
 //! | `wal` | that of the look at the catalogs | one that is taken by SQL |
 //!
-//! A slot's snapshot sees exactly what committed before a place in WAL; that of SQL sees transactions ([`Since`], rule C2).
+//! A slot's snapshot sees exactly what committed before a position in WAL. A snapshot taken by SQL
+//! sees a set of transactions ([`Since`], rule C2).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,11 +25,11 @@ use crate::source_end::{
 };
 use crate::wal_source;
 
-/// After this it is said that transactions are waited for.
+/// How long the copy waits for running transactions before the log says so.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Attempt<'_> {
-    /// A snapshot that tables are copied under which join what has begun: where the stream flows, after their changes were
+    /// Takes a snapshot for tables that join a stream that already flows, after their changes were
     /// put aside. `source` is any session of the source.
     pub(crate) async fn late_snapshot(&self, source: &Session, state: &State) -> Result<Exported, Error> {
         const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
@@ -43,12 +44,13 @@ impl Attempt<'_> {
         let _look = crash_phases::inside(Phase::Look);
         state.keep_snapshots().await?;
         let session = snapshot_session(self.settings).await?;
-        // A transaction is in WAL before it is seen, and may have been passed: it is waited for.
+        // A transaction's commit is in WAL before other sessions see it, and the stream may have
+        // passed it. So this waits for running transactions.
         self.wait_for_running(&session).await?;
         session.batch_execute(BEGIN).await.map_err(|error| session.error(error))?;
         let row = session.query_one(EXPORT, &[]).await.map_err(|error| session.error(error))?;
         let SnapshotText(snapshot) = row.try_get(0).map_err(|error| session.error(error))?;
-        // All that it sees lies before, and no crash takes it back.
+        // Everything that the snapshot sees lies before this position, and no crash takes it back.
         flush(source).await?;
         let lsn = end_of_flushed(source).await?;
         wal_source::wait_for_standbys(self.settings, self.status, source, lsn).await?;

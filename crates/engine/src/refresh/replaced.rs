@@ -6,11 +6,13 @@
 //!                 '-- what came before -----'                          |
 //!                     is applied                      copied and joins, as a new table does
 //! ```
-//! The stream leaves a table out by itself, at the first change that is not for it ([`state::Parting`]). A look finds what has
-//! no change: it compares OIDs, tells at once, and waits until the target has come to where the source was then, so that the
+//! The stream leaves a table out by itself, at the first change that is meant for another relation
+//! ([`state::Parting`]). A look finds partings without such a change. It compares OIDs and reports
+//! a parting at once. It then waits until the target has come to where the source was, so that the
 //! last changes of the old table still come.
 //!
-//! A table that was dropped stays known while the target has rows of it: made again under its name, it is another.
+//! A table that was dropped stays known while the target has rows of it. A new table of the same
+//! name is then recognized as another one.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +25,8 @@ use super::{Refreshing, key};
 use crate::error::Error;
 use crate::source_end::WRITTEN;
 
-/// $1 the target's table: whether foreign keys of others refer to it, and what it is a partition of.
+/// $1 the target's table: whether foreign keys of other tables refer to it, and its parent if it is
+/// a partition.
 const ON_TARGET: &str = "\
 SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint k
                 WHERE k.contype = 'f' AND k.confrelid = c.oid AND k.conrelid <> c.oid),
@@ -33,7 +36,7 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_constraint k
          WHERE i.inhrelid = c.oid AND c.relispartition LIMIT 1)
   FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass($1)";
 
-/// $1 a relation of the source: its parent and how it is a partition of that, if it is one.
+/// $1 a relation of the source: its parent and its bounds, if it is a partition.
 const AS_PARTITION: &str = "\
 SELECT (SELECT pg_catalog.format('%I.%I', n.nspname, p.relname)
           FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class p ON p.oid = i.inhparent
@@ -42,9 +45,9 @@ SELECT (SELECT pg_catalog.format('%I.%I', n.nspname, p.relname)
        pg_catalog.pg_get_expr(c.relpartbound, c.oid)
   FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.oid";
 
-/// A table that takes part, and has parted from its relation by the last look.
+/// A table that still takes part, although the last look saw that it has parted from its relation.
 pub(super) struct Apart {
-    /// Where the source was when that was seen.
+    /// The source's position when the look saw that.
     since: Lsn,
     why: Parting,
 }
@@ -53,7 +56,7 @@ pub(super) fn key_of(table: &CopiedTable) -> TableKey {
     (table.schema.clone(), table.table.clone())
 }
 
-/// What has parted of `recorded`, by the OIDs that are published.
+/// Returns the tables of `recorded` that have parted from their relations, by the published OIDs.
 fn parted(published: &[PublishedTable], recorded: &[CopiedTable]) -> BTreeMap<TableKey, Parting> {
     let by_name: BTreeMap<TableKey, Oid> =
         published.iter().map(|table| (key(&table.name), table.oid)).collect();
@@ -67,7 +70,7 @@ fn parted(published: &[PublishedTable], recorded: &[CopiedTable]) -> BTreeMap<Ta
             (Some(now), _) if *now == was => continue,
             (Some(now), moved_to) => Parting::Taken { was, now: *now, moved_to },
             (None, Some(to)) => Parting::Moved { was, to },
-            // Not published any more.
+            // The table is not published any more.
             (None, None) => continue,
         };
         parted.insert(key, why);
@@ -76,7 +79,8 @@ fn parted(published: &[PublishedTable], recorded: &[CopiedTable]) -> BTreeMap<Ta
 }
 
 impl Refreshing<'_> {
-    /// Leaves out what has parted, if the target has come far enough, and brings `recorded` level with that.
+    /// Leaves out tables that have parted, once the target has come far enough, and updates
+    /// `recorded` to match.
     pub(super) async fn leave_out(
         &mut self,
         published: &[PublishedTable],
@@ -106,13 +110,14 @@ impl Refreshing<'_> {
         Ok(())
     }
 
-    /// Whether `table` is known to have parted from its relation, though its name may not be published.
+    /// Whether `table` is known to have parted from its relation, even if its name is not
+    /// published.
     pub(super) fn is_apart(&self, table: &CopiedTable) -> bool {
         table.replaced.is_some() || self.apart.contains_key(&key_of(table))
     }
 
-    /// Forgets tables that were left out and whose names nobody has: their relations are replicated under others, or the
-    /// target has no rows of them.
+    /// Forgets tables that were left out and whose names no published table has. Either their
+    /// relations are replicated under other names, or the target has no rows of them.
     pub(super) async fn forget_left(
         &self,
         published: &[PublishedTable],
@@ -130,7 +135,8 @@ impl Refreshing<'_> {
         Ok(())
     }
 
-    /// Why `table` waits for the stream, if it does: it has the name or the relation of one that takes part.
+    /// Returns why `table` waits for the stream, if it does. It waits if it has the name or the
+    /// relation of a table that still takes part.
     pub(super) fn waits_for_stream(&self, table: &PublishedTable) -> Option<String> {
         let own = key(&table.name);
         let has_relation = |apart: &Apart| {
@@ -147,7 +153,7 @@ impl Refreshing<'_> {
         ))
     }
 
-    /// Why the rows that the target has keep `table` from being copied, if they do.
+    /// Returns why the target's rows keep `table` from being copied, if they do.
     pub(super) async fn rows_in_the_way(
         &self,
         source: &Session,
@@ -155,7 +161,8 @@ impl Refreshing<'_> {
         known: Option<&CopiedTable>,
     ) -> Result<Option<String>, Error> {
         let why = known.and_then(|known| known.replaced.as_deref());
-        // What was left out is copied again whatever copy_data says: its rows are not those of the source's table.
+        // A left out table is copied again even without copy_data, because its rows are not those
+        // of the source's table.
         let is_copied = self.attempt.settings.copy_data || why.is_some();
         if !is_copied || known.is_some_and(|known| self.may_empty(known)) {
             return Ok(None);
@@ -177,7 +184,8 @@ impl Refreshing<'_> {
         }))
     }
 
-    /// What to do about `table`, which cannot be copied because of `error`, if it or its relation was left out.
+    /// Returns what to do about `table`, which cannot be copied because of `error`, if the table or
+    /// its relation was left out.
     pub(super) async fn remedy(
         &self,
         table: &PublishedTable,
@@ -207,7 +215,7 @@ impl Refreshing<'_> {
         ))
     }
 
-    /// Statements that remove the rows of `table` on the target.
+    /// The statements that remove the rows of `table` on the target.
     async fn emptying(&self, source: &Session, table: &PublishedTable) -> Result<String, Error> {
         let quoted = table.name.quoted();
         let target = self.state.session();
@@ -215,7 +223,8 @@ impl Refreshing<'_> {
         let (referenced, parent): (bool, Option<String>) =
             row.map_or((false, None), |row| (row.get(0), row.get(1)));
         let detach = match parent {
-            // What is a partition there alone would give its rows to the parent.
+            // If the table is a partition on the target only, its rows would be copied into the
+            // parent.
             Some(parent) if as_partition(source, table.oid).await?.is_none() => {
                 format!("ALTER TABLE {parent} DETACH PARTITION {quoted}; ")
             }
@@ -223,14 +232,16 @@ impl Refreshing<'_> {
         };
         Ok(match referenced {
             false => format!("{detach}TRUNCATE {quoted}"),
-            // TRUNCATE refuses it, and rows of others that refer to it stay, as they do for a subscriber.
+            // TRUNCATE fails for a referenced table. Rows of other tables that refer to it stay, as
+            // they do for a subscriber.
             true => format!(
                 "{detach}BEGIN; SET LOCAL session_replication_role = replica; DELETE FROM {quoted}; COMMIT"
             ),
         })
     }
 
-    /// Takes `table` off the list, as its name is not published any more; a relation that does not exist any more stays known.
+    /// Takes `table` off the list, because its name is not published any more. A table whose
+    /// relation was dropped stays known while the target has its rows.
     pub(super) async fn take_off(
         &self,
         name: &TableName,
@@ -263,14 +274,14 @@ impl Refreshing<'_> {
     }
 }
 
-/// Where the source stands.
+/// The source's current position.
 pub(super) async fn written(source: &Session) -> Result<Lsn, Error> {
     let row = source.query_one(WRITTEN, &[]).await.map_err(|error| source.error(error))?;
     let end: Option<String> = row.get(0);
     Ok(end.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID))
 }
 
-/// What a relation is a partition of on the source, and its bounds.
+/// The parent of a relation on the source and its bounds, if it is a partition.
 async fn as_partition(source: &Session, oid: Oid) -> Result<Option<(String, String)>, Error> {
     let row = source.query_opt(AS_PARTITION, &[&oid.0]).await.map_err(|error| source.error(error))?;
     Ok(row.and_then(|row| Some((row.get::<_, Option<String>>(0)?, row.get::<_, Option<String>>(1)?))))

@@ -1,19 +1,21 @@
-//! Whether every state of the target is one of the source's, and what is missing until it is.
+//! Whether every state of the target is one that the source had, and what is missing until it is.
 //!
-//! A table that was copied under a later snapshot than others is ahead of them: it has what the stream has yet to bring to the
-//! others. The target as a whole is at a commit of the source once it has flushed the stream up to the latest of these
-//! positions. Flushed and not only applied: no crash of the target may take the promise back. Until then the stream's phase is
-//! [`Phase::CatchingUp`].
+//! A table that was copied under a later snapshot than others is ahead of them. It already has
+//! changes that the stream has yet to bring to the others. The target as a whole is at a commit of
+//! the source once it has flushed the stream up to the latest of these positions. The changes must
+//! be flushed and not only applied, so that no crash of the target takes the promise back. Until
+//! then the stream's phase is [`Phase::CatchingUp`].
 //!
 //! | what is awaited | until | where it is known from |
 //! | --- | --- | --- |
 //! | a table that was copied later | its consistent point is flushed | the target's state |
-//! | a table of whose copy some rows may be there | it has joined, and then as above | the target's state, and who copies it |
-//! | the first copy from a source that ships WAL | what its snapshot may have seen is flushed | what is kept for decoding |
-//! | foreign keys that did not hold over such tables | they are validated | the schema's steps on the target |
+//! | a table whose copy may have left some rows | it has joined, and then as above | the target's state, and the copying task |
+//! | the first copy from a source that ships WAL | what its snapshot may have seen is flushed | the restart file |
+//! | foreign keys that did not hold over these tables | they are validated | the schema's steps on the target |
 //!
-//! Whoever begins a stream or copies a table says what is awaited; [`Status::settle_consistency`], called again and again,
-//! ends it. A copied table that waits for nothing is not kept here.
+//! The code that begins a stream or copies a table also says what is awaited.
+//! [`Status::settle_consistency`] is called again and again and ends the wait. A copied table that
+//! waits for nothing is not kept here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +28,7 @@ use state::{CopiedTable, TableKey};
 
 use super::{Phase, Status};
 
-/// Names in a line; the others are counted.
+/// Most names in a line; the others are only counted.
 const NAMES_MAX: usize = 5;
 
 /// A table that is not at the same commit as the others.
@@ -34,43 +36,46 @@ const NAMES_MAX: usize = 5;
 pub struct AwaitedTable {
     /// Schema-qualified name.
     pub table: String,
-    /// It is level with the others from here on; null before the snapshot of its copy is made.
+    /// From this position on it is level with the others; null before the snapshot of its copy is
+    /// made.
     pub lsn: Option<String>,
     /// Its copy is finished and it takes part.
     pub joined: bool,
 }
 
-/// What is missing until every state of the target is one of the source's.
+/// What is missing until every state of the target is one that the source had.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CatchingUp {
-    /// The target must have flushed everything up to here; null while that is not known of any table.
+    /// The position up to which the target must have flushed everything; null while no table's is
+    /// known.
     pub lsn: Option<String>,
-    /// WAL from where the target is to there.
+    /// WAL between the target's position and that one.
     pub bytes: Option<u64>,
     /// The tables that are not at the same commit as the others.
     pub tables: Vec<AwaitedTable>,
-    /// Foreign keys are still to be validated.
+    /// Foreign keys have yet to be validated.
     pub foreign_keys: bool,
-    /// Since when this process has known it; null if none runs.
+    /// Since when this process has known it; null if no process runs.
     pub since_unix_ms: Option<i64>,
 }
 
 impl CatchingUp {
-    /// Of tables as the target's state has them, where it has flushed up to `flushed`; `None` if nothing is missing.
+    /// Returns what is missing by the tables in the target's state, if the target has flushed up to
+    /// `flushed`. `None` if nothing is missing.
     #[must_use]
     pub fn stored(recorded: &[CopiedTable], flushed: Lsn) -> Option<CatchingUp> {
         let awaited = Awaited { tables: ahead(recorded, flushed), ..Awaited::default() };
         awaited.is_any().then(|| awaited.told(flushed))
     }
 
-    /// Every row is as the source had it, and foreign keys have to be validated still.
+    /// Whether every row is as the source had it, and only foreign keys have yet to be validated.
     #[must_use]
     pub fn is_done_but_for_foreign_keys(&self) -> bool {
         self.foreign_keys && self.lsn.is_none() && self.tables.is_empty()
     }
 }
 
-/// What is waited for, behind the position.
+/// Shows what is awaited, after the position.
 impl fmt::Display for CatchingUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named = |joined: bool| {
@@ -99,7 +104,7 @@ impl fmt::Display for CatchingUp {
     }
 }
 
-/// Shared by who copies, who streams and who asks.
+/// Shared by the tasks that copy and stream, and by readers of the status.
 #[derive(Debug, Default)]
 pub(crate) struct Consistency {
     /// Something is awaited; changed with the lock held.
@@ -110,13 +115,13 @@ pub(crate) struct Consistency {
 #[derive(Debug, Default)]
 struct Awaited {
     tables: BTreeMap<String, Ahead>,
-    /// What the snapshot of a first copy from WAL may have seen ends here.
+    /// The end of what the snapshot of a first copy from WAL may have seen.
     looked: Option<Lsn>,
     foreign_keys: bool,
     since: Option<PgTimestamp>,
-    /// The log was told.
+    /// The beginning was logged.
     logged: bool,
-    /// The latest position that was awaited since.
+    /// The latest position that was awaited since then.
     latest: Option<Lsn>,
 }
 
@@ -137,7 +142,7 @@ impl Awaited {
         self.tables.values().filter_map(|table| table.lsn).chain(self.looked).max()
     }
 
-    /// Forgets what the target has flushed.
+    /// Drops what the target has flushed.
     fn settle(&mut self, flushed: Lsn) {
         self.tables.retain(|_, table| !(table.joined && table.lsn.is_none_or(|lsn| lsn <= flushed)));
         self.looked = self.looked.filter(|lsn| *lsn > flushed);
@@ -161,8 +166,8 @@ impl Awaited {
     }
 }
 
-/// Those of `recorded` that are ahead of a target that has flushed up to `flushed`. A copy that was not begun shows nothing to
-/// readers.
+/// Returns the tables of `recorded` that are ahead of a target that has flushed up to `flushed`. A
+/// copy that was not begun shows no rows to readers.
 fn ahead(recorded: &[CopiedTable], flushed: Lsn) -> BTreeMap<String, Ahead> {
     let ahead = |table: &CopiedTable| {
         let lsn = table.since.as_ref().map(|since| since.lsn);
@@ -182,20 +187,21 @@ impl Status {
         self.consistency.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a stream that is open has to bring the target to a commit of the source yet.
+    /// Whether an open stream has yet to bring the target to a commit of the source.
     pub(crate) fn is_catching_up(&self) -> bool {
         self.consistency.pending.load(Ordering::Acquire)
     }
 
-    /// A stream is about to begin: these tables are `recorded` on the target, and what the snapshot of the first copy may have
-    /// seen ends at `looked`. Called before the phase says that it streams.
+    /// Prepares for a stream. The target has `recorded` these tables, and what the snapshot of the
+    /// first copy may have seen ends at `looked`. Called before the phase says that a stream is
+    /// open.
     pub fn await_consistency(&self, recorded: &[CopiedTable], looked: Option<Lsn>) {
         self.awaited().looked = looked;
         self.await_recorded(recorded);
     }
 
-    /// Tables have joined, or have not, or are not published any more: these are `recorded` on the target now. Nothing is being
-    /// copied.
+    /// Updates the tables after some have joined, failed to join or left the publication. The
+    /// target has `recorded` these tables now, and no copy runs.
     pub(crate) fn await_recorded(&self, recorded: &[CopiedTable]) {
         let flushed = self.progress().snapshot().flushed;
         let mut awaited = self.awaited();
@@ -203,7 +209,8 @@ impl Status {
         self.tell(&mut awaited, flushed);
     }
 
-    /// Rows of these tables are about to be seen on the target, under a snapshot at `lsn`.
+    /// Notes that rows of these tables will soon be visible on the target, under a snapshot at
+    /// `lsn`.
     pub(crate) fn await_copies(&self, tables: &[TableKey], lsn: Lsn) {
         let flushed = self.progress().snapshot().flushed;
         let mut awaited = self.awaited();
@@ -212,14 +219,15 @@ impl Status {
         self.tell(&mut awaited, flushed);
     }
 
-    /// Foreign keys wait until the stream has passed every snapshot, or wait no longer. Until a stream begins nobody is told.
+    /// Notes whether foreign keys wait until the stream has passed every snapshot. Nothing is
+    /// logged before a stream begins.
     pub(crate) fn await_foreign_keys(&self, wait: bool) {
         let mut awaited = self.awaited();
         awaited.foreign_keys = wait;
         self.consistency.pending.store(awaited.is_any(), Ordering::Release);
     }
 
-    /// Ends what the target has caught up with. A flush is asked for if that alone is missing.
+    /// Drops what the target has caught up with. Requests a flush if only that is missing.
     pub fn settle_consistency(&self) {
         let progress = self.progress();
         let seen = progress.snapshot();
@@ -230,7 +238,7 @@ impl Status {
         self.tell(&mut awaited, seen.flushed);
     }
 
-    /// Forgets what is flushed, and logs what has begun or ended.
+    /// Drops what is flushed, and logs what has begun or ended.
     fn tell(&self, awaited: &mut Awaited, flushed: Lsn) {
         let name = self.subscription();
         awaited.settle(flushed);
@@ -265,9 +273,10 @@ impl Status {
         self.consistency.pending.store(awaited.is_any(), Ordering::Release);
     }
 
-    /// The phase, and what a stream that is open has to catch up with, where `applied` is applied.
+    /// Returns the phase, and what an open stream has to catch up with if the target has applied up
+    /// to `applied`.
     pub(super) fn phase_and_wait(&self, applied: Lsn) -> (Phase, Option<CatchingUp>) {
-        // The phase first: it says that a stream is open only when what it awaits is known.
+        // Reads the phase first: it says that a stream is open only when what it awaits is known.
         match self.phase() {
             Phase::CatchingUp | Phase::Streaming => {}
             phase => return (phase, None),
@@ -303,7 +312,7 @@ mod tests {
         status
     }
 
-    /// The phase, what is waited for, and the tables.
+    /// The phase, what is awaited, and the tables.
     fn shown(status: &Status) -> (String, Option<String>, Vec<String>) {
         status.settle_consistency();
         let snapshot = status.snapshot();
@@ -348,7 +357,7 @@ mod tests {
         let status = streaming_from(16, &[table("a", 16, true, true)], None);
         assert_eq!(shown(&status), streaming());
         status.await_copies(&[("s".to_owned(), "late".to_owned())], Lsn::new(48));
-        // The stream has passed its snapshot before its rows are there.
+        // The stream passes the table's snapshot before its rows are there.
         status.progress().advance_flushed(Lsn::new(64));
         assert_eq!(shown(&status), catching_up(Some("0/30"), &["late"]));
         status.await_recorded(&[table("a", 16, true, true), table("late", 48, true, true)]);
@@ -380,7 +389,8 @@ mod tests {
         assert_eq!(shown(&status), streaming());
     }
 
-    /// What is applied and not flushed is gone after a crash of the target: the next attempt begins with what there is.
+    /// A crash of the target loses what is applied but not flushed; the next attempt begins with
+    /// what is left.
     #[test]
     fn an_attempt_waits_anew_for_what_the_target_has_lost() {
         let recorded = [table("a", 16, true, true), table("b", 48, true, true)];

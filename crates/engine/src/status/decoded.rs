@@ -1,4 +1,4 @@
-//! What is told of a source whose WAL is decoded here.
+//! The figures of a source whose WAL is decoded here.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,13 +7,14 @@ use base::{Lsn, PgTimestamp};
 use serde::{Deserialize, Serialize};
 use source::segments;
 
-/// Of the source `wal`; the stages move it.
+/// Figures of the source mode `wal`; the stages update them.
 #[derive(Debug, Default)]
 pub struct Decoded {
     told: Mutex<Figures>,
-    /// Subscriptions in the pass that this one takes part in, 0 while it decodes alone. Apart, as it is told all the time.
+    /// Subscriptions in the pass that this one takes part in; 0 while it decodes alone. Kept
+    /// outside the mutex, because it is set all the time.
     in_pass: AtomicUsize,
-    /// Likewise; 0 before it is known.
+    /// Also outside the mutex; 0 before it is known.
     needed_from: AtomicU64,
 }
 
@@ -27,20 +28,22 @@ struct Figures {
     awaited: Option<String>,
 }
 
-/// What is told of WAL that is decoded here.
+/// A reading of these figures.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DecodedSnapshot {
-    /// Up to here the catalogs that are followed were seen to be the source's; nothing before the first time.
+    /// The last position at which a comparison showed that the followed catalogs are the source's;
+    /// null before the first.
     pub catalogs_compared_lsn: Option<String>,
     /// When that was.
     pub catalogs_compared_at_unix_ms: Option<i64>,
-    /// How many subscriptions of this process WAL is read and decoded for in one pass; 1 for this one alone.
+    /// The number of subscriptions of this process for which one pass decodes; 1 if this one
+    /// decodes alone.
     pub subscriptions_in_pass: usize,
     /// A restart would read WAL from here on, so an archive must keep it.
     pub needed_from_lsn: Option<String>,
-    /// The segment that has it, as `pg_archivecleanup` wants it.
+    /// The segment that holds this position, as `pg_archivecleanup` wants it.
     pub needed_from_segment: Option<String>,
-    /// What is waited for, and so cannot be decoded yet: a segment of the archive, or WAL that standbys must have first.
+    /// What decoding waits for: a segment of the archive, or standbys that must have WAL first.
     pub awaited: Option<String>,
 }
 
@@ -49,7 +52,8 @@ impl Decoded {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An attempt begins that decodes, alone at first: WAL of this timeline, in segments of so many bytes.
+    /// Begins an attempt that decodes, alone at first. The WAL has this timeline and segments of
+    /// `segment_size` bytes.
     pub fn begins(&self, timeline: u32, segment_size: u64) {
         self.is_in_pass_of(0);
         let mut told = self.told();
@@ -57,17 +61,17 @@ impl Decoded {
         (told.timeline, told.segment_size) = (timeline, segment_size);
     }
 
-    /// Nothing before `lsn` is needed any more, whenever it ends.
+    /// Notes that WAL before `lsn` is not needed any more, whatever happens.
     pub(crate) fn needs_from(&self, lsn: Lsn) {
         self.needed_from.store(lsn.as_u64(), Ordering::Relaxed);
     }
 
-    /// The catalogs that are followed are the source's at `lsn`.
+    /// Notes that the followed catalogs are the source's at `lsn`.
     pub(crate) fn compared(&self, lsn: Lsn) {
         self.told().compared = Some((lsn, PgTimestamp::now()));
     }
 
-    /// What of the archive, or of standbys, is waited for; `None` when it goes on.
+    /// Notes what decoding waits for, in the archive or of standbys; `None` when it goes on.
     pub(crate) fn awaits(&self, what: Option<String>) {
         self.told().awaited = what;
     }
@@ -76,7 +80,7 @@ impl Decoded {
         self.told().awaited.clone()
     }
 
-    /// So many subscriptions are decoded for in the pass that this one takes part in; 0 when it has left.
+    /// Notes the number of subscriptions in the pass; 0 when this subscription has left it.
     pub(crate) fn is_in_pass_of(&self, subscriptions: usize) {
         self.in_pass.store(subscriptions, Ordering::Relaxed);
     }

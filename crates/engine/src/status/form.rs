@@ -1,4 +1,4 @@
-//! In which form values come, and what costs a subscription its binary form.
+//! The form in which values come, and the column that prevents the binary form.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,15 +7,14 @@ use source::publication::BinaryRefusal;
 
 use super::Status;
 
-/// In which form a stream's values come.
+/// The form in which a stream's values come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValuesSnapshot {
     /// `binary` or `text`.
     pub form: String,
-    /// Why it is text.
+    /// Why the form is text.
     pub reason: Option<String>,
-    /// The table of the first column that costs the subscription its binary
-    /// form.
+    /// The table of the first column that prevents the binary form.
     pub table: Option<String>,
     /// That column.
     pub column: Option<String>,
@@ -46,7 +45,7 @@ impl From<&BinaryRefusal> for ValuesSnapshot {
     }
 }
 
-/// The form of the stream that was begun last; nothing before the first.
+/// The form of the stream that began last; nothing before the first.
 #[derive(Debug, Default)]
 pub(super) struct Form(Mutex<Option<ValuesSnapshot>>);
 

@@ -1,8 +1,7 @@
 //! One reading of a [`Status`], and its JSON form.
 //!
-//! The JSON form is stable: keys are only added. Positions are texts as
-//! PostgreSQL writes them, times are milliseconds of the Unix epoch, what is
-//! not known is null.
+//! The JSON form is stable: keys are only added. Positions are texts as PostgreSQL writes them,
+//! times are milliseconds of the Unix epoch, and unknown values are null.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -18,18 +17,18 @@ use super::{Blocked, CatchingUp, DecodedSnapshot, Mark, Phase, Status, ValuesSna
 /// The last error, which may be over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastError {
-    /// What a person reads: object, cause, next step.
+    /// The message for a person: object, cause, next step.
     pub message: String,
-    /// When.
+    /// When the error occurred.
     pub at_unix_ms: i64,
 }
 
-/// Attempts that fail, one after the other, in the same way.
+/// Consecutive attempts that fail in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failing {
-    /// The first of them.
+    /// When the first of them failed.
     pub since_unix_ms: i64,
-    /// How many.
+    /// Their number.
     pub attempts: u64,
 }
 
@@ -42,7 +41,7 @@ pub struct Lag {
     pub seconds: Option<f64>,
 }
 
-/// The lags of the module's figure.
+/// The lags in the figure of module `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LagFigures {
     /// On the source and not received.
@@ -57,7 +56,7 @@ pub struct LagFigures {
     pub total: Lag,
 }
 
-/// What was done since the process started.
+/// Totals since the process started.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Totals {
     /// Rows inserted, as the source did it.
@@ -78,13 +77,13 @@ pub struct Totals {
     pub rows_written: u64,
     /// Chunks rolled back and applied again one change at a time.
     pub replays: u64,
-    /// Statements that ran far longer than they should, were cancelled and planned anew.
+    /// Statements that took far too long, were cancelled and planned anew.
     #[serde(default)]
     pub replanned: u64,
     /// Chunks executed before their turn to commit.
     #[serde(default)]
     pub ahead: u64,
-    /// Those of them that were executed again.
+    /// The number of them that were executed again.
     #[serde(default)]
     pub ahead_void: u64,
     /// Target transactions that were committed before an earlier one.
@@ -113,13 +112,13 @@ pub struct TableSnapshot {
     pub state: String,
     /// Rows copied so far.
     pub rows: u64,
-    /// Rows there are, by estimate until it is done.
+    /// Rows in total, by estimate until the copy is done.
     pub rows_estimated: u64,
     /// Bytes of COPY data so far.
     pub bytes: u64,
-    /// Bytes of COPY data there will be, by estimate until it is done.
+    /// Bytes of COPY data in total, by estimate until the copy is done.
     pub bytes_estimated: u64,
-    /// Since its copy began, until it was done.
+    /// Time since its copy began, or how long the copy took.
     pub elapsed_ms: u64,
 }
 
@@ -135,17 +134,16 @@ pub struct CopySnapshot {
 pub struct WaitingTable {
     /// Schema-qualified name.
     pub table: String,
-    /// Why not, and what to do.
+    /// Why it does not take part, and what to do.
     pub reason: String,
 }
 
-/// A partition of a table that is published as its root, in whose rows both
-/// ends differ.
+/// A partition of a table that is published as its root, and whose rows differ between the ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DifferingPartition {
     /// The root's schema-qualified name.
     pub root: String,
-    /// The partition's.
+    /// The partition's schema-qualified name.
     pub partition: String,
     /// What happened, and what differs.
     pub what: String,
@@ -153,10 +151,10 @@ pub struct DifferingPartition {
     pub remedy: String,
 }
 
-/// The publication's tables, as they were last looked at.
+/// The result of the last look at the publication's tables.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Refresh {
-    /// Which request this look answers; see [`Status::request_refresh`].
+    /// The number of the request that this look answers; see [`Status::request_refresh`].
     pub number: u64,
     /// Tables that are replicated.
     pub joined: u64,
@@ -164,7 +162,7 @@ pub struct Refresh {
     pub joining: Vec<String>,
     /// Tables that cannot be replicated yet.
     pub waiting: Vec<WaitingTable>,
-    /// Partitions in whose rows both ends differ.
+    /// Partitions whose rows differ between the ends.
     #[serde(default)]
     pub partitions: Vec<DifferingPartition>,
 }
@@ -174,59 +172,57 @@ pub struct Refresh {
 pub struct BuildingSnapshot {
     /// Its kind and name.
     pub object: String,
-    /// The server's word for what it is doing, if it builds an index.
+    /// The server's word for its present step, if it builds an index.
     pub phase: Option<String>,
-    /// How much of that phase is done, 0 to 1.
+    /// The fraction of that step that is done, 0 to 1.
     pub fraction: Option<f64>,
-    /// Since it was begun.
+    /// Time since it was begun.
     pub elapsed_ms: u64,
 }
 
-/// What of a new schema is created after the copy.
+/// The part of a new schema that is created after the copy.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SchemaSnapshot {
-    /// Indexes, constraints, triggers and the rest; 0 if this process creates
-    /// none.
+    /// Indexes, constraints, triggers and the rest; 0 if this process creates none.
     pub objects: usize,
-    /// How many of them are done.
+    /// The number of objects that are done.
     pub done: usize,
-    /// What is being created at this moment.
+    /// Objects that are being created at this moment.
     pub building: Vec<BuildingSnapshot>,
 }
 
-/// Pages of the target that are read ahead.
+/// Prefetching of the target's pages.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PrefetchSnapshot {
-    /// `identity` or `all`; nothing if it is off.
+    /// `identity` or `all`; null if it is off.
     pub mode: Option<String>,
     /// Sessions that are connected for it.
     pub workers: usize,
-    /// It had to read within the last seconds; otherwise what it would read
-    /// is in memory, or nothing comes.
+    /// It had to read within the last seconds. Otherwise the pages are in memory, or no changes
+    /// come.
     pub reading: bool,
-    /// Rows looked up, once for each look-up that they needed.
+    /// Rows looked up; a row counts once for each look-up that it needed.
     pub rows: u64,
     /// Pages that the look-ups asked for and found in shared buffers.
     pub blocks_hit: u64,
     /// Pages that they had to read.
     pub blocks_read: u64,
-    /// The share of the first in both.
+    /// The share of `blocks_hit` in both.
     pub hit_rate: Option<f64>,
-    /// Rows that were not looked up because applying was as quick, or too
-    /// many waited.
+    /// Rows that were not looked up because applying was as quick, or because too many waited.
     pub dropped: u64,
     /// Why it cannot work at present.
     pub trouble: Option<String>,
 }
 
-/// One reading of everything.
+/// One reading of all figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Whose status this is.
+    /// The subscription's name.
     pub subscription: String,
     /// The program's version.
     pub version: String,
-    /// The process.
+    /// The process id.
     pub pid: u32,
     /// See [`Phase`].
     pub phase: String,
@@ -234,9 +230,9 @@ pub struct Snapshot {
     pub started_at_unix_ms: i64,
     /// When this was read.
     pub read_at_unix_ms: i64,
-    /// How often it connected to both ends.
+    /// How often the process has connected to both ends.
     pub connects: u64,
-    /// End of the source's WAL as last told.
+    /// End of the source's WAL by the last answer.
     pub source_end: Option<String>,
     /// Received up to here.
     pub received: Option<String>,
@@ -248,7 +244,7 @@ pub struct Snapshot {
     pub flushed: Option<String>,
     /// Source commit time of the last transaction applied.
     pub last_commit_unix_ms: Option<i64>,
-    /// How far behind.
+    /// The distances between these positions.
     pub lag: LagFigures,
     /// Bytes of changes received and not yet committed on the target.
     pub queued_bytes: u64,
@@ -256,25 +252,26 @@ pub struct Snapshot {
     pub totals: Totals,
     /// The first copy.
     pub copy: CopySnapshot,
-    /// Which tables take part; nothing before the stream's first look.
+    /// Which tables take part; null before the stream's first look.
     #[serde(default)]
     pub refresh: Option<Refresh>,
-    /// What is missing until every state of the target is one of the source's; nothing when every one is, and while none streams.
+    /// What is missing until every state of the target is one that the source had. Null if nothing
+    /// is missing, or if no stream is open.
     #[serde(default)]
     pub catching_up: Option<CatchingUp>,
-    /// The lock on the target that is waited for, if one is.
+    /// The lock on the target that a session of ours waits for.
     #[serde(default)]
     pub blocked: Option<Blocked>,
-    /// A new schema.
+    /// The progress of a new schema.
     #[serde(default)]
     pub schema: SchemaSnapshot,
-    /// Pages read ahead.
+    /// The figures of prefetching.
     #[serde(default)]
     pub prefetch: PrefetchSnapshot,
-    /// In which form values come; nothing before the first stream.
+    /// The form in which values come; null before the first stream.
     #[serde(default)]
     pub values: Option<ValuesSnapshot>,
-    /// Of WAL that is decoded here; nothing where the source decodes.
+    /// The figures of WAL that is decoded here; null where the source decodes.
     #[serde(default)]
     pub decoded: Option<DecodedSnapshot>,
     /// What takes long at present; null while everything moves.
@@ -283,35 +280,35 @@ pub struct Snapshot {
     /// Bytes of open transactions in the spool.
     #[serde(default)]
     pub spooled_bytes: u64,
-    /// Attempts that fail alike, until one got further.
+    /// Attempts that fail in the same way, until one gets further.
     #[serde(default)]
     pub failing: Option<Failing>,
     /// The last error, if there was one.
     pub last_error: Option<LastError>,
 }
 
-/// `lsn` as text, or nothing if it says nothing.
+/// `lsn` as text; `None` if it is zero.
 fn text(lsn: u64) -> Option<String> {
     (lsn != 0).then(|| Lsn::new(lsn).to_string())
 }
 
 impl Status {
-    /// One reading. The positions are read slowest first, so that each is at
-    /// or behind the one before it.
+    /// Reads all figures. The slowest position is read first, so that each is at or behind the one
+    /// before it.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_at(PgTimestamp::now())
     }
 
-    /// [`Status::snapshot`] with a clock of the caller's.
+    /// [`Status::snapshot`] with the caller's clock.
     pub(super) fn snapshot_at(&self, now: PgTimestamp) -> Snapshot {
         let seen = self.progress().snapshot();
         let (flushed, applied) = (seen.flushed.as_u64(), seen.applied.as_u64());
         let handed = self.handed.load(Ordering::Relaxed).max(applied);
         let received = seen.received.as_u64().max(handed);
-        // Of a transaction that comes in parts no more is handed over than was received.
+        // For a transaction that comes in parts, no more is handed over than was received.
         let handed = handed.max(self.part_handed.load(Ordering::Relaxed).min(received));
-        // Asked once a second: what was received since is past the answer.
+        // The source is asked once a second; what was received since then may be past the answer.
         let source_end = match self.source_end.load(Ordering::Relaxed) {
             0 => 0,
             end => end.max(received),
@@ -355,7 +352,7 @@ impl Status {
     fn lag(&self, now: PgTimestamp, positions: [u64; 5]) -> LagFigures {
         let [source_end, received, handed, applied, flushed] = positions;
         let between = |ahead: u64, behind: u64, mark: &Mark| {
-            // A position of zero is not known yet, which is not a lag.
+            // A position of zero is not known yet, so there is no lag.
             if ahead == 0 || behind == 0 {
                 return Lag::default();
             }
@@ -419,7 +416,8 @@ impl Status {
     fn prefetch_snapshot(&self) -> PrefetchSnapshot {
         let figures = &self.counters.prefetch;
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        // Hits first: a page that is counted meanwhile is then a read, never a negative one.
+        // Reads hits first: a page that is counted meanwhile is then a read, and the difference is
+        // never negative.
         let (hit, fetched) = (get(&figures.blocks_hit), get(&figures.blocks_fetched));
         PrefetchSnapshot {
             mode: figures.mode().map(str::to_owned),

@@ -1,8 +1,8 @@
-//! Work that is under way and does not move, and what is known of why.
+//! Work that is under way and does not move, and the known causes.
 //!
-//! `monitor` compares two readings of [`Motion`] and asks the target when they
-//! are the same; what it finds is kept here for `status`, and a connection that
-//! it holds for lost is told to the pipeline.
+//! `monitor` compares two readings of [`Motion`], and asks the servers if they are the same. This
+//! module keeps the answers for `status`. It also tells the pipeline about a connection that
+//! `monitor` takes for lost.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -17,21 +17,21 @@ use super::waits::Look;
 use super::{Phase, Status};
 use crate::error::Silence;
 
-/// A session of ours that waits for a lock, on the target for the most part.
+/// A session of ours that waits for a lock, mostly on the target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Blocked {
     /// The backend of ours that waits.
     pub pid: i32,
-    /// For how long.
+    /// How long it has waited.
     pub seconds: f64,
-    /// The table; null if the server does not tell, as of a key that another
-    /// transaction has just inserted.
+    /// The table. Null if the server does not name it, as for a key that another transaction has
+    /// just inserted.
     pub table: Option<String>,
-    /// Whom it waits for; 0 stands for prepared transactions.
+    /// The processes that it waits for; 0 stands for prepared transactions.
     pub blocking_pids: Vec<i32>,
     /// The same in words: programs, users, and what they are doing.
     pub held_by: String,
-    /// Where: `target` or `source`.
+    /// The server: `target` or `source`.
     #[serde(default = "on_target")]
     pub end: String,
 }
@@ -75,19 +75,19 @@ pub(crate) struct Motion {
     connects: u64,
     /// There is work that should move.
     pub(crate) under_way: bool,
-    /// No stream has begun: the source is asked for something too.
+    /// No stream has begun, so the source is asked, too.
     pub(crate) is_before_stream: bool,
-    /// The backend whose answer is waited for.
+    /// The backend whose answer the pipeline waits for.
     pub(crate) awaited: Option<i32>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Standstill {
-    /// Of the present attempt.
+    /// The backends of the present attempt.
     backends: Mutex<Option<Backends>>,
-    /// Of the target, and of the source.
+    /// The target's lock, and the source's.
     blocked: Mutex<[Option<Blocked>; 2]>,
-    /// Likewise, with when it was asked.
+    /// The answers of both servers, each with its time.
     pub(super) looked: Mutex<[Option<(Look, Instant)>; 2]>,
     silent: watch::Sender<Option<Silence>>,
 }
@@ -97,7 +97,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Status {
-    /// An attempt applies by these.
+    /// Notes the backends through which an attempt applies.
     pub(crate) fn set_backends(&self, backends: Backends) {
         *lock(&self.standstill.backends) = Some(backends);
         self.standstill.silent.send_replace(None);
@@ -107,24 +107,24 @@ impl Status {
         lock(&self.standstill.blocked)[end] = blocked;
     }
 
-    /// The lock that is waited for.
+    /// The lock that a session waits for.
     pub(crate) fn blocked(&self) -> Option<Blocked> {
         lock(&self.standstill.blocked).iter().flatten().next().cloned()
     }
 
-    /// The backend `pid` has heard nothing of us for so long.
+    /// Notes that the backend `pid` has heard nothing from us for `lasted`.
     pub(crate) fn give_up_target(&self, pid: i32, lasted: Duration) {
         self.standstill.silent.send_replace(Some(Silence { pid, lasted }));
     }
 
-    /// Waits until the connection to the target is held for lost.
+    /// Waits until the connection to the target is taken for lost.
     pub(crate) async fn target_silent(&self) -> Silence {
         let mut silent = self.standstill.silent.subscribe();
         loop {
             if let Some(silence) = *silent.borrow_and_update() {
                 return silence;
             }
-            // The sender is ours.
+            // The sender lives in this struct.
             let _ = silent.changed().await;
         }
     }
@@ -154,7 +154,7 @@ impl Status {
             under_way: match phase {
                 Phase::Starting | Phase::Copying => true,
                 Phase::CatchingUp | Phase::Streaming => awaited.is_some() || queued > 0,
-                // An index is built without a word, for as long as it takes.
+                // An index is built without progress figures, for as long as it takes.
                 Phase::Indexing | Phase::Waiting | Phase::Stopping | Phase::Stopped => false,
             },
             is_before_stream: matches!(phase, Phase::Starting | Phase::Copying),

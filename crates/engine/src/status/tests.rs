@@ -50,7 +50,7 @@ fn what_was_received_of_a_transaction_in_parts_counts_as_handed() {
     let bytes = [lag.receive, lag.queue, lag.apply].map(|lag| lag.bytes);
     assert_eq!(bytes, [Some(600), Some(0), Some(300)]);
     assert_eq!([lag.queue.seconds, lag.apply.seconds], [Some(0.0), Some(9.0)]);
-    // What comes behind it waits until it is done.
+    // Transactions behind it wait until it is done.
     status.progress().advance_received(Lsn::new(900));
     let lag = status.snapshot_at(at(0)).lag;
     assert_eq!([lag.queue, lag.apply].map(|lag| lag.bytes), [Some(200), Some(600)]);
@@ -102,7 +102,7 @@ fn a_quiet_hour_is_not_a_lag() {
     // The source is asked now and then; nothing happens for an hour.
     status.note_source_end_at(level, at(3_599));
     assert_eq!(status.snapshot_at(at(3_600)).lag.total, Lag { bytes: Some(0), seconds: Some(0.0) });
-    // Then something does.
+    // Then something happens.
     status.note_source_end_at(Lsn::new(1_500), at(3_600));
     let lag = status.snapshot_at(at(3_601)).lag;
     assert_eq!(lag.receive, Lag { bytes: Some(500), seconds: Some(2.0) });

@@ -1,8 +1,9 @@
-//! What takes long, named by the stage that takes long.
+//! Names the stage that takes long.
 //!
-//! Whoever looks at figures that do not move asks for whom is waited. The stages' own figures say what is in hand
-//! (`apply::Activity`, the spool, the gate); `monitor` asks a server what its backend does for us, when no answer has come
-//! for about a second. The table says what is named; the first row that holds does.
+//! An operator who sees figures that do not move asks what the pipeline waits for. The stages' own
+//! figures say what is in hand (`apply::Activity`, the spool, the gate). `monitor` asks a server
+//! what its backend does for us when no answer has come for about a second. The first row of the
+//! table that holds gives the name.
 //!
 //! | stage | when |
 //! |---|---|
@@ -12,7 +13,7 @@
 //! | `rows` | a batch is applied one change at a time, for longer than a second |
 //! | `transaction` | a large transaction is applied part by part, for longer than a second |
 //! | `verify` | `pgsluice verify` holds the stream |
-//! | `archive` | WAL is waited for, in the archive or on standbys |
+//! | `archive` | decoding waits for WAL, in the archive or on standbys |
 //! | `open` | transactions that are open on the source are in the spool |
 //! | `source` | the source has WAL that it has not sent, for a second; or nothing is behind |
 //! | `flush` | what was applied is not durable on the target yet, for a second |
@@ -26,9 +27,9 @@ use super::standstill::lock;
 use super::{LagFigures, Phase, Status};
 use crate::byte_size::ByteSize;
 
-/// What is under way for less is no wait.
+/// Work that has been under way for less than this is not a wait.
 const LONG: Duration = Duration::from_secs(1);
-/// A server's answer says nothing of now after this.
+/// A server's answer is out of date after this.
 const FRESH: Duration = Duration::from_secs(4);
 
 /// What a pipeline waits for.
@@ -36,9 +37,9 @@ const FRESH: Duration = Duration::from_secs(4);
 pub struct WaitsFor {
     /// The stage that takes long; see the module's table.
     pub stage: String,
-    /// For people: what it is, and what can be said of why.
+    /// For people: what it is, and the cause, if it is known.
     pub what: String,
-    /// For how long; 0 where nothing is behind.
+    /// How long it has lasted; 0 if nothing is behind.
     pub seconds: f64,
     /// The operation of a statement, as `UPDATE`.
     #[serde(default)]
@@ -54,7 +55,7 @@ pub struct WaitsFor {
     pub wait_event: Option<String>,
 }
 
-/// What a server says that a backend of ours does.
+/// What a backend of ours does, by its server.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Look {
     /// `source` or `target`.
@@ -63,7 +64,7 @@ pub(crate) struct Look {
     /// `None` where the server does not track it.
     pub(crate) state: Option<String>,
     pub(crate) wait_event: Option<(String, String)>,
-    /// Of its statement: operation and table.
+    /// Operation and table of its statement.
     pub(crate) operation: Option<String>,
     pub(crate) table: Option<String>,
     pub(crate) lasts: Duration,
@@ -79,7 +80,7 @@ impl Look {
         active && !self.waits_for_us()
     }
 
-    /// The same, for people.
+    /// The wait, in words for people.
     pub(crate) fn waits_for(&self) -> WaitsFor {
         WaitsFor::of_look(self)
     }
@@ -88,7 +89,7 @@ impl Look {
         self.wait_event.as_ref().is_some_and(|(_, name)| name == "ClientRead")
     }
 
-    /// What a wait in its statement is for, where that is worth more than its name.
+    /// Explains a wait in its statement, if that helps more than its name.
     fn why(&self) -> Option<String> {
         let (kind, name) = self.wait_event.as_ref()?;
         Some(match (kind.as_str(), name.as_str()) {
@@ -129,7 +130,7 @@ pub(crate) fn read_statement(sql: &str) -> (Option<String>, Option<String>) {
     (Some(operation).filter(|operation| !operation.is_empty()), table)
 }
 
-/// `"schema"."table"`, perhaps behind ONLY, as `schema.table`.
+/// Reads `"schema"."table"`, with or without ONLY before it, as `schema.table`.
 fn name_at(text: &str) -> Option<String> {
     let mut rest = text.strip_prefix("ONLY ").unwrap_or(text);
     let mut parts = Vec::new();
@@ -195,7 +196,7 @@ impl WaitsFor {
         }
     }
 
-    /// Of what the applier has in hand, as it says itself.
+    /// The wait for what the applier has in hand.
     fn of_hand(hand: &InHand) -> WaitsFor {
         let plain = |stage, what: &str| WaitsFor::plain(stage, what, hand.lasts);
         match (hand.doing, &hand.row, hand.open) {
@@ -227,12 +228,12 @@ impl WaitsFor {
 }
 
 impl Status {
-    /// What a server says that a backend of ours does, or that nothing is to be said any more.
+    /// Stores what a server says about a backend of ours; `None` clears it.
     pub(crate) fn set_looked(&self, end: usize, look: Option<Look>) {
         lock(&self.standstill.looked)[end] = look.map(|look| (look, Instant::now()));
     }
 
-    /// The wait that `status` names; nothing while everything moves.
+    /// The wait that `status` names; `None` while everything moves.
     pub(super) fn waits_for(&self, lag: &LagFigures) -> Option<WaitsFor> {
         match self.phase() {
             Phase::Starting | Phase::Copying | Phase::Indexing => {
@@ -267,11 +268,12 @@ impl Status {
             .flatten()
             .filter_map(fresh)
             .filter(|look| look.lasts >= LONG || look.waits_for_us());
-        // An end that waits for us may wait for what the other does.
+        // An end that waits for us may in truth wait for the other end's work, so work counts
+        // first.
         found.max_by_key(Look::works)
     }
 
-    /// What is in hand on the target or on our disk.
+    /// The wait for what is in hand on the target or on our disk.
     fn work_wait(&self) -> Option<WaitsFor> {
         let disk = self.spooling.busy().max(self.counters.activity.on_disk());
         if let Some(lasts) = disk.filter(|lasts| *lasts >= LONG) {

@@ -1,12 +1,15 @@
-//! WAL from a directory that the source's `archive_command` or `pg_receivewal` fills: what the slot has lost, up to the segment
-//! where the slot's WAL begins; or all of it, where there is neither a slot nor a stream ([`growing`]).
+//! WAL from a directory that the source's `archive_command` or `pg_receivewal` fills.
+//!
+//! The archive supplies the WAL that the slot has lost, up to the segment where the slot's WAL
+//! begins. Without a slot and a stream it supplies all WAL ([`growing`]).
 //!
 //! ```text
 //!   needed from      segment of the slot's restart_lsn
 //!        |--- archive ---|------ stream ------>
 //! ```
-//! Of what the slot has lost only whole segments are read; one that is not there yet, or that is still being written, is
-//! waited for. The slot keeps the rest meanwhile. If it is lost again, the next attempt begins where this one came to.
+//! Only whole segments are read of what the slot has lost. Reading waits for a segment that is
+//! missing or still being written. The slot keeps the rest meanwhile. If the slot is lost again,
+//! the next attempt begins where this one ended.
 
 mod growing;
 
@@ -28,27 +31,27 @@ use crate::error::broke;
 use crate::error::{Error, Kind};
 use crate::status::Decoded;
 
-/// Until a segment is looked for again.
+/// Interval between looks for a segment.
 pub(crate) const POLL: Duration = Duration::from_secs(1);
-/// A copy of a segment is written in less.
+/// A file that has not changed for this long counts as completely written.
 const SETTLED: Duration = Duration::from_secs(2);
-/// A minute.
+/// One warning a minute.
 pub(crate) const WAITS_BETWEEN_WARNINGS: u32 = 60;
 
-/// What is to be read of it.
+/// The part of the archive that must be read.
 #[derive(Debug)]
 pub(crate) struct Archive {
     pub(crate) dir: PathBuf,
-    /// Segments of others are not read.
+    /// Segments of other timelines are not read.
     pub(crate) lineage: Lineage,
     pub(crate) from: Lsn,
-    /// The start of a segment.
+    /// The end, which is the start of a segment.
     pub(crate) until: Lsn,
-    /// Where it is told what is waited for.
+    /// Tells the status what reading waits for.
     pub(crate) figures: Arc<Decoded>,
 }
 
-/// Whether the archive has the segment of `lsn`.
+/// Checks that the archive has the segment of `lsn`.
 ///
 /// # Errors
 /// It has not, or cannot be read.
@@ -57,10 +60,10 @@ pub(crate) fn check(dir: &Path, lineage: &Lineage, lsn: Lsn) -> Result<(), Error
     found.and_then(|found| found.read(lsn).map(drop)).map_err(|error| Kind::Archive(error).into())
 }
 
-/// Hands what `read` gives to `out`, until that ends, `stop` is cancelled or nobody takes it.
+/// Hands what `read` produces to `out`, until `read` ends, `stop` is cancelled or `out` is closed.
 ///
 /// # Errors
-/// Those of `read`, which ends when nobody listens to it.
+/// Those of `read`, which ends when its channel is closed.
 async fn hand_over(
     read: impl FnOnce(&mpsc::Sender<Bytes>) -> Result<(), Error> + Send + 'static,
     out: &mpsc::Sender<Block>,
@@ -73,7 +76,7 @@ async fn hand_over(
         let piece = tokio::select! {
             piece = come.recv() => piece,
             () = stop.cancelled() => return Ok(()),
-            // Reading may have nothing to hand over for long.
+            // Reading may have nothing to hand over for a long time.
             () = out.closed() => return Ok(()),
         };
         let Some(piece) = piece else { break };
@@ -88,16 +91,16 @@ async fn hand_over(
 }
 
 impl Archive {
-    /// Hands WAL to `out` until all was, `stop` is cancelled or nobody takes it.
+    /// Hands WAL to `out` until everything is handed over, `stop` is cancelled or `out` is closed.
     ///
     /// # Errors
-    /// A file is damaged or cannot be read, or what is needed has gone from the archive, too.
+    /// A file is damaged or cannot be read, or the archive, too, has lost WAL that is needed.
     pub(crate) async fn run(self, out: &mpsc::Sender<Block>, stop: &CancellationToken) -> Result<(), Error> {
         tracing::info!("reading WAL from {} to {} from {}", self.from, self.until, self.dir.display());
         hand_over(move |pieces| self.read(pieces), out, stop).await
     }
 
-    /// Ends when all was read or nobody listens.
+    /// Ends when everything was read or the receiver is gone.
     fn read(self, out: &mpsc::Sender<Bytes>) -> Result<(), Error> {
         let mut position = self.from;
         let mut waited = 0_u32;
@@ -120,7 +123,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Reads as far as there are segments; and what is missing that may still come, as an archive lags behind.
+    /// Reads as far as there are segments. Returns a missing segment that may still come, because
+    /// an archive lags behind.
     fn read_there(
         &self,
         position: &mut Lsn,

@@ -1,4 +1,5 @@
-//! Where decoding begins: the slot, the look at the catalogs, and what was kept of both.
+//! Where decoding begins: the slot, the look at the catalogs, and what the restart file has of
+//! both.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,7 +29,7 @@ use crate::source_end::{
     Exported, Holder, LOOK_WAIT_MAX, SOURCE_SETTINGS, end_of_flushed, flush, snapshot_session,
 };
 
-/// Decoding that is about to go on.
+/// Decoding that is ready to go on.
 pub(crate) struct Begun {
     pub(super) decoding: Decoding,
     pub(super) asks: mpsc::Sender<Ask>,
@@ -37,17 +38,18 @@ pub(crate) struct Begun {
     pub(super) from: Supply,
 }
 
-/// Where its WAL is.
+/// Where the WAL comes from.
 pub(super) enum Supply {
     Stream,
-    /// What must come before the stream.
+    /// From an archive first, then from the stream.
     ArchiveThenStream(Archive),
-    /// And what is left of a slot: see [`super::Beside::left_slot`].
+    /// From an archive alone. The pair is a slot that is left over: see
+    /// [`super::Beside::left_slot`].
     Archive(Growing, Option<(String, Lsn)>),
 }
 
 impl Context<'_> {
-    /// Begins what ships WAL from `from` on for a survey, behind the catalogs that were `kept`.
+    /// Ships WAL from `from` on for a survey that begins at the `kept` catalogs.
     pub(crate) async fn ship_for_survey(
         &self,
         kept: &Restart,
@@ -77,17 +79,18 @@ impl Context<'_> {
         Ok(Shipping::new(carrier, from, None))
     }
 
-    /// Whether WAL that the slot has lost is to be had elsewhere.
+    /// Whether an archive may have the WAL that the slot has lost.
     pub(crate) fn has_archive(&self) -> bool {
         self.settings.source_mode == SourceMode::Wal && self.settings.wal_archive.is_some()
     }
 
-    /// Whether the source is another than the one whose slot it was: a standby that has taken its place need not have one.
+    /// Whether the source is another server than the one that has the slot. A standby that was
+    /// promoted need not have the slot.
     fn has_failed_over(&self, restart: &Restart) -> bool {
         restart.timeline != self.source.identity.timeline
     }
 
-    /// Whether a slot that is not there may be made anew.
+    /// Whether a missing slot may be made anew.
     pub(crate) fn can_do_without_slot(&self) -> bool {
         let failed_over = || {
             let restart = Restart::open(&self.settings.restart_file());
@@ -96,8 +99,8 @@ impl Context<'_> {
         self.has_archive() || self.settings.source_mode == SourceMode::Wal && failed_over()
     }
 
-    /// The slot as it is; one that is gone or of no use is made anew where what it has lost is to be had elsewhere, or may
-    /// still be there.
+    /// Returns the slot as it is. A slot that is gone or lost is made anew if an archive may have
+    /// the WAL that it lost, or if the source, after a failover, may still have it.
     pub(crate) async fn slot_to_stream_from(
         &self,
         restart: Option<&Restart>,
@@ -124,7 +127,7 @@ impl Context<'_> {
             && let Some(dir) = &self.settings.wal_archive
             && let Err(error) = archive::check(dir, &self.source.lineage(segment_size), restart.lsn())
         {
-            // One that nobody can use would only keep WAL.
+            // Without the WAL before it, the new slot would only keep WAL in vain.
             slot::drop_slot(&self.source.session, name).await?;
             return Err(error);
         }
@@ -132,7 +135,7 @@ impl Context<'_> {
         Ok(slot::slot_state(&self.source.session, name).await?)
     }
 
-    /// Makes the slot, if one is needed, and the snapshot that the first copy is taken under.
+    /// Makes the slot, if one is needed, and the snapshot for the first copy.
     pub(crate) async fn make_slot(&self) -> Result<Exported, Error> {
         let name = &self.settings.subscription.slot();
         if self.settings.followed_archive().is_some() {
@@ -142,13 +145,14 @@ impl Context<'_> {
         let redo = slot::create_physical_slot(&self.source.session, name).await?;
         let made = self.look_at_catalogs(name, redo).await;
         if made.is_err() {
-            // It would keep WAL for ever.
+            // The slot would keep WAL until somebody drops it.
             slot::drop_slot(&self.source.session, name).await?;
         }
         made
     }
 
-    /// Looks at the catalogs, and keeps what they are for the decoding from the slot that was made at `redo`.
+    /// Looks at the catalogs, and saves them as the beginning for decoding from the slot that was
+    /// made at `redo`.
     async fn look_at_catalogs(&self, slot: &str, redo: Lsn) -> Result<Exported, Error> {
         let _look = crash_phases::inside(Phase::Look);
         let session = snapshot_session(self.settings).await?;
@@ -157,26 +161,29 @@ impl Context<'_> {
         let looked = Catalog::look_and_export(&session, &look).await;
         self.status.set_looking(false);
         let (catalog, snapshot_name) = looked.map_err(output::Error::from)?;
-        // What a crash of the source would take back must not be taken for seen: its ids are given out again.
+        // A crash of the source may take back unflushed transactions and give out their ids again.
+        // They must not count as seen.
         flush(&self.source.session).await?;
         let seen = end_of_flushed(&self.source.session).await?;
         super::wait_for_standbys(self.settings, self.status, &self.source.session, seen).await?;
-        // What the look does not see commits behind the place where WAL ended when it began, and so behind what had been
-        // flushed before; what it sees and lies there is known by its id.
+        // Transactions that the look does not see commit behind the end of WAL at its beginning,
+        // and so behind what was flushed before. Transactions that it sees and that commit there
+        // are known by their ids.
         let consistent_point = self.source.identity.xlogpos.min(catalog.looked());
         let wanted = self.wanted((consistent_point, false), TakesPart::default()).await?;
         wanted.refuse(&catalog, &self.source.published)?;
         let timeline = self.source.identity.timeline;
         let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, seen, catalog };
         restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
-        // An archive is told already while rows are copied.
+        // The archive's needs are reported already while rows are copied.
         self.status.decoded().begins(timeline, wanted.segment_size);
         self.status.decoded().needs_from(restart.lsn());
         let (since, holder) = (consistent_point.into(), Holder::Session(Box::new(session)));
         Ok(Exported { snapshot_name, since, holder })
     }
 
-    /// What was kept, if it is of the WAL that the source has: of its timeline, or of one that it has left since (rule W3).
+    /// Reads the restart file, if it belongs to WAL that the source has: to its timeline, or to one
+    /// that it has left since (rule W3).
     pub(crate) fn restart(&self) -> Result<Restart, Error> {
         let mut restart = Restart::open(&self.settings.restart_file())?;
         if self.has_failed_over(&restart) {
@@ -191,8 +198,9 @@ impl Context<'_> {
         Ok(restart)
     }
 
-    /// Where a checkpoint of the source began whose segment is in the archive that is followed. It is waited for: an archive
-    /// may have only full segments, or have been begun after the latest checkpoint.
+    /// Returns the redo position of a checkpoint of the source whose segment is in the followed
+    /// archive. Waits for one: an archive may hold only full segments, or may have been begun after
+    /// the latest checkpoint.
     pub(crate) async fn archived_redo(&self) -> Result<Lsn, Error> {
         let mut redo = slot::latest_redo(&self.source.session).await?;
         let mut waited = 0_u32;
@@ -221,7 +229,7 @@ impl Context<'_> {
         Ok(redo)
     }
 
-    /// The archive that is followed from `lsn` on, if one is instead of a stream.
+    /// The archive to follow from `lsn` on, if one replaces the stream.
     pub(crate) async fn followed_archive(&self, lsn: Lsn) -> Result<Option<Growing>, Error> {
         let Some(dir) = self.settings.followed_archive().map(Path::to_owned) else { return Ok(None) };
         let (segment_size, _) = self.sizes().await?;
@@ -230,8 +238,8 @@ impl Context<'_> {
         Ok(Some(Growing { dir, system_id, lineage, from: lsn, last: lsn, patience, figures }))
     }
 
-    /// Goes on decoding where it was; `reserved` is from where on the slot keeps WAL. The tables are those that take part, and
-    /// those that could not be decoded before.
+    /// Goes on decoding where it stopped. The slot keeps WAL from `reserved` on. The tables are
+    /// those that take part, and those that could not be decoded before.
     pub(crate) async fn decoding(
         &self,
         restart: Restart,
@@ -259,7 +267,7 @@ impl Context<'_> {
         let ((asks, asked), restart_lsn) = (mpsc::channel(1), Arc::<RestartLsn>::default());
         let judge = Judge { asks: asks.clone(), takes_part, options, refused_before };
         if is_removed {
-            // Never back to where the slot has nothing.
+            // Never moves the slot back to where it has no WAL.
             restart_lsn.advance(reserved);
         }
         let timeline = self.source.identity.timeline;
@@ -268,12 +276,13 @@ impl Context<'_> {
         let place = match &followed {
             Some(archive) => archive.dir.display().to_string(),
             None => match self.settings.source.address() {
-                // Of several hosts, any may be connected to, and not all need be the same server.
+                // Each of several hosts may be a different server.
                 several if several.contains(',') => format!("{several} of {name}"),
                 one => one,
             },
         };
-        // Who waits for other standbys reads another part of the same WAL.
+        // A subscription that waits for other standbys reads the same WAL up to a different
+        // position.
         let place = [&[place], self.settings.synchronized_standby_slots.as_slice()].concat().join(" behind ");
         let figures = self.status.decoded();
         figures.begins(timeline, wanted.segment_size);

@@ -1,16 +1,19 @@
-//! Whether the catalogs that are followed through the WAL are still the server's: at each start, and from time to time.
+//! Compares the catalogs that are followed through the WAL with the server's, at each start and
+//! from time to time.
 //!
-//! A fresh look at the catalogs is compared, row by row and place by place, with what was followed. Both must be of the
-//! same place in the WAL:
+//! A fresh look at the catalogs is compared, row by row, with the followed ones. Both must belong
+//! to the same place in the WAL:
 //!
 //! ```text
 //!   from: where WAL ends --- the look --- to: where WAL ends ---- decoding is past `to`
 //!         |<--------- commits that the look may or may not have seen --------->|
 //! ```
-//! What committed before `from` the look sees, as it waits for all who ran then; what commits behind `to` it does not see.
-//! If no transaction changed a catalog from there until decoding got past `to`, what differs is wrong. If one did, a
-//! difference may be of that one; but no transaction is between `from` and `to` of two looks, so one that only some of
-//! several looks show is such. What all of them show is told, and looked at again later: only a proof stops anything.
+//! The look waits for all transactions that ran at `from`, so it sees what committed before. It
+//! does not see what commits behind `to`. If no transaction changed a catalog between `from` and
+//! the place where decoding passed `to`, any difference is an error. If a transaction did, it may
+//! have caused the difference. No transaction lies between `from` and `to` of two looks, so a
+//! difference that only some of several looks show has this cause. Differences that all looks show
+//! are logged, and the comparison is repeated later. Only a proof stops the stream.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -26,21 +29,23 @@ use crate::refusal::Refusal;
 use crate::source_end::{end_of_wal, flush, snapshot_session};
 use crate::{Settings, Status};
 
-/// For how long transactions are waited for that run when it begins; later it is tried again.
+/// How long a look waits for transactions that run at its beginning; after that it is tried again
+/// later.
 const LOOK_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Until it is tried again after something passing.
+/// Wait after a passing failure.
 const AGAIN: Duration = Duration::from_secs(60);
-/// So many looks in a row must show what others may have changed meanwhile.
+/// The number of looks in a row that must show a difference, if other transactions changed catalogs
+/// meanwhile.
 const LOOKS_MIN: usize = 3;
 
-/// What comparing showed.
+/// The result of one comparison.
 enum Compared {
     Same(Lsn),
-    /// They differ, perhaps because others changed catalogs meanwhile.
+    /// They differ, perhaps because other transactions changed catalogs meanwhile.
     Perhaps(Lsn, BTreeSet<String>),
 }
 
-/// Compares for ever; without `asks`, where nothing is followed, it only waits.
+/// Keeps comparing. Without `asks`, no catalogs are followed, and this only waits.
 ///
 /// # Errors
 /// The catalogs differ.
@@ -68,7 +73,7 @@ pub(crate) async fn compare_catalogs(
             }
             Err(error) if is_passing(&error) => {
                 failures += 1;
-                // Not each time: it may last.
+                // Warns ever more seldom, because the failure may last.
                 if failures.is_power_of_two() {
                     let told = base::with_causes(&error);
                     tracing::warn!(subscription = %name, "the catalogs could not be compared, {failures} times: {told}");
@@ -81,7 +86,7 @@ pub(crate) async fn compare_catalogs(
     }
 }
 
-/// Where they are the same; `None` if that cannot be said now.
+/// Returns a position at which the catalogs are the same; `None` if the looks could not decide.
 async fn compare_until_sure(settings: &Settings, asks: &mpsc::Sender<Ask>) -> Result<Option<Lsn>, Error> {
     let mut suspects: Option<BTreeSet<String>> = None;
     for _ in 0..LOOKS_MIN {
@@ -94,7 +99,7 @@ async fn compare_until_sure(settings: &Settings, asks: &mpsc::Sender<Ask>) -> Re
             Some(before) => before.intersection(&found).cloned().collect(),
         });
         if suspects.as_ref().is_some_and(BTreeSet::is_empty) {
-            // Each difference was of one look only.
+            // No difference appeared in all looks.
             return Ok(Some(at));
         }
     }
@@ -114,11 +119,12 @@ async fn compare_once(settings: &Settings, asks: &mpsc::Sender<Ask>) -> Result<C
     let looked = Catalog::look(std::slice::from_ref(&session), &look).await;
     let fresh = looked.map_err(output::Error::from)?;
     let to = end_of_wal(&session).await?;
-    // Behind the end a record is written and flushed, so that decoding gets there.
+    // Writes and flushes a record behind the end, so that decoding gets there.
     flush(&session).await?;
     drop(session);
     let (answer, answered) = oneshot::channel();
-    // Nobody takes it, or answers, when the stream has ended: that says why.
+    // Decoding does not take the question, or does not answer it, if the stream has ended. The
+    // stream's error says why.
     if asks.send(Ask { to, answer }).await.is_err() {
         return std::future::pending().await;
     }
@@ -137,8 +143,8 @@ async fn compare_once(settings: &Settings, asks: &mpsc::Sender<Ask>) -> Result<C
     Ok(Compared::Perhaps(to, differences.into_iter().collect()))
 }
 
-/// Whether other databases are followed than the source has now, in words. A database that was dropped and made again has
-/// its name and another OID.
+/// Describes the difference if the followed databases are not those of the source. A database that
+/// was dropped and made again has the same name and another OID.
 fn other_databases(followed: &[(Oid, &str)], found: &[(Oid, &str)]) -> Option<String> {
     let oids = |databases: &[(Oid, &str)]| databases.iter().map(|(oid, _)| *oid).collect::<Vec<_>>();
     if oids(followed) == oids(found) {
@@ -158,11 +164,12 @@ fn other_databases(followed: &[(Oid, &str)], found: &[(Oid, &str)]) -> Option<St
     })
 }
 
-/// The next time may succeed, and the stream says itself if the source has gone.
+/// Whether the next comparison may succeed. If the source has gone, the stream reports that itself.
 fn is_passing(error: &Error) -> bool {
     match error.kind() {
         Kind::Client(_) => true,
-        // What one look could not read says nothing of what is followed; that the source is not fit any more its WAL says.
+        // A failed look says nothing of the followed catalogs. If the source is not fit any more,
+        // its WAL says so.
         Kind::Decode(_) => true,
         _ => false,
     }

@@ -5,14 +5,18 @@
 //!                  ^ RestartLsn              |  '-- Keeper: catalogs as of a restart, in a file
 //!                  '-------------------------'
 //! ```
-//! This is one subscription alone ([`Decoding`]). What it has beside its decoder ([`Outlet`]) goes with it where several are
-//! decoded in one pass: see `pass`.
+//! A [`Decoding`] serves one subscription alone. The part beside its decoder, the [`Outlet`], goes
+//! with the subscription into a pass that decodes for several: see `pass`.
 //!
-//! After a restart reading begins again where the kept catalogs are, which must be before the first record of every
-//! transaction that is not confirmed. So a copy of the catalogs is taken at some place, and kept once (1) the server has
-//! said that all transactions which were met before that place have ended, and (2) everything that was read until it
-//! said so is durable on the target. Only then the slot is moved there. Whenever it is killed, the file and the slot
-//! belong together, or the slot is behind the file, which only keeps more.
+//! After a restart, reading begins where the kept catalogs are. That place must lie before the
+//! first record of every transaction that is not confirmed. So the keeper copies the catalogs at
+//! some place, and writes them to the file only when two conditions hold:
+//!
+//! 1. The server has said that all transactions which were met before that place have ended.
+//! 2. Everything that was read until the server said so is durable on the target.
+//!
+//! Only then is the slot moved to that place. After a kill at any moment, the file and the slot
+//! belong together, or the slot is behind the file, which only keeps more WAL.
 
 use std::fmt;
 use std::io;
@@ -41,38 +45,40 @@ use crate::refusal::Refusal;
 use crate::spooling::{Spooling, Watched};
 use crate::{Origin, Settings};
 
-/// Messages are handed over after this long, too, while more WAL is there, which may be little that
-/// comes out.
+/// Longest time for which messages are gathered while more WAL is there, since little may come out
+/// of it.
 const HAND_OVER_AFTER: Duration = Duration::from_millis(100);
-/// The catalogs are kept anew when so much WAL has come since, and some time has passed, or a lot has come.
+/// Catalogs are kept anew after this much WAL and [`KEEP_AFTER`], or after [`KEEP_BYTES_MAX`].
 const KEEP_BYTES: u64 = 1 << 20;
 const KEEP_AFTER: Duration = Duration::from_secs(5);
 const KEEP_BYTES_MAX: u64 = 256 << 20;
-/// How often it is looked whether catalogs that wait to be kept can be, and who is there.
+/// Interval between looks at whether candidate catalogs can be kept, and at which other
+/// subscriptions are there.
 pub(crate) const LOOK: Duration = Duration::from_millis(500);
-/// The same while somebody waits: one who is to join others, or something for a queue that is full.
+/// The same while a joiner waits for a pass, or a message for a full queue.
 pub(crate) const LOOK_OFTEN: Duration = Duration::from_millis(5);
 
-/// What `run` of a subscription asks of decoding.
+/// What a subscription asks of decoding.
 pub(crate) struct Wanted<'s> {
     pub(crate) settings: &'s Settings,
     pub(crate) version: base::PgVersion,
-    /// Values in binary form.
+    /// Sends values in binary form.
     pub(crate) binary: bool,
-    /// What committed before has been applied.
+    /// Everything that committed before this position has been applied.
     pub(crate) start: Lsn,
     pub(crate) segment_size: u64,
     /// The source's own `logical_decoding_work_mem`.
     pub(crate) work_mem_bytes: usize,
-    /// Tables that cannot be decoded are left out unless they are among these.
+    /// Tables that cannot be decoded are left out, unless they are among these.
     pub(crate) takes_part: TakesPart,
-    /// Told of what waits on disk.
+    /// Figures of what waits on disk.
     pub(crate) spooling: &'s Arc<Spooling>,
 }
 
 impl Wanted<'_> {
-    /// Refuses published tables that cannot be decoded outside the server: before anything is begun, and not again at
-    /// each start, which sees the catalogs as they were and not what was done about it since.
+    /// Refuses published tables that cannot be decoded outside the server. This runs before the
+    /// first copy, not at each start. A start sees the catalogs as they were, and not what the
+    /// operator has done since.
     pub(crate) fn refuse(&self, catalog: &Catalog, published: &[PublishedTable]) -> Result<(), Error> {
         let refused = self.decoder(catalog.clone())?.refused()?;
         if refused.is_empty() {
@@ -96,10 +102,10 @@ impl Wanted<'_> {
         Ok(Decoder::new(catalog, options, Box::new(spool))?)
     }
 
-    /// As everything of these catalogs is decoded.
+    /// The options with which everything in these catalogs is decoded.
     pub(crate) fn options(&self, catalog: &Catalog) -> Result<output::Options, Error> {
         let settings = self.settings;
-        // The look was at one, whatever it is called by now.
+        // The look was at one database, whatever its name is by now.
         let database = catalog.databases().first().map(|(oid, _)| *oid).ok_or_else(|| {
             let why = "it has no database".to_owned();
             Error::refused(Refusal::NoRestart { path: settings.restart_file(), why })
@@ -131,7 +137,7 @@ pub(crate) struct Ask {
 /// The catalogs at a place in the WAL.
 pub(crate) struct AtPlace {
     pub(crate) catalog: Catalog,
-    /// Where they had last been changed for everybody.
+    /// Where they were last changed for all transactions.
     pub(crate) changed: Lsn,
 }
 
@@ -141,7 +147,7 @@ pub(crate) struct Decoding {
     outlet: Outlet,
 }
 
-/// What becomes of what is decoded for one subscription, by itself or in a pass with others.
+/// What takes the messages that are decoded for one subscription, alone or in a pass with others.
 pub(crate) struct Outlet {
     pub(crate) name: SubscriptionName,
     pub(crate) sharing: Sharing,
@@ -149,7 +155,7 @@ pub(crate) struct Outlet {
     progress: Arc<Progress>,
     gather: Gather,
     asks: mpsc::Receiver<Ask>,
-    /// What cannot be answered yet.
+    /// A question that cannot be answered yet.
     asked: Option<Ask>,
 }
 
@@ -162,14 +168,14 @@ impl fmt::Debug for Decoding {
 /// Whether messages were handed over.
 pub(crate) enum Handed {
     Yes,
-    /// So many bytes wait for room.
+    /// This many bytes wait for room.
     Later(usize),
-    /// Nobody takes them.
+    /// The receiver has gone.
     Gone,
 }
 
 impl Decoding {
-    /// Goes on from what was kept.
+    /// Goes on from the kept catalogs.
     pub(crate) fn new(
         restart: Restart,
         restart_lsn: Arc<RestartLsn>,
@@ -208,12 +214,12 @@ impl Decoding {
         (self.decoder, self.outlet)
     }
 
-    /// Whose it is.
+    /// The name of the subscription.
     pub(crate) fn name(&self) -> &SubscriptionName {
         &self.outlet.name
     }
 
-    /// The way to others that follow the same server.
+    /// The link to other subscriptions that follow the same server.
     pub(crate) fn sharing(&mut self) -> &mut Sharing {
         &mut self.outlet.sharing
     }
@@ -223,24 +229,26 @@ impl Decoding {
         self.decoder.position()
     }
 
-    /// The last record before [`Decoding::position`] that was read, or where reading begins.
+    /// Where the last record before [`Decoding::position`] begins that was read; if none was, where
+    /// reading begins.
     pub(crate) fn last_record(&self) -> Lsn {
         last_record(self.decoder.place().catalog)
     }
 
-    /// From where on its slot must keep WAL.
+    /// The position from which its slot must keep WAL.
     pub(crate) fn restart_lsn(&self) -> Arc<RestartLsn> {
         Arc::clone(&self.outlet.keeper.restart_lsn)
     }
 
-    /// Decodes what comes until nothing does any more or nobody takes it, or until it is better not to do it alone.
+    /// Decodes until no more WAL comes, `out` is closed, or the subscription can found or join a
+    /// pass.
     pub(crate) async fn run(
         mut self,
         mut wal: mpsc::Receiver<Block>,
         out: mpsc::Sender<Block>,
         heard: Arc<Heard>,
     ) -> Result<Option<(Decoding, SharingStep)>, Error> {
-        // What was left where it was part of a pass.
+        // Takes up what was left over from a pass.
         if !self.push(&[], &out, &heard).await? {
             return Ok(None);
         }
@@ -262,7 +270,7 @@ impl Decoding {
             }
             let place = self.decoder.place();
             self.outlet.progress.advance_received(place.decoded);
-            // All that ended before has been handed over with it.
+            // Everything that ended before has been handed over by then.
             if self.outlet.gather.is_due(wal.is_empty())
                 && !self.outlet.gather.hand_over(Some(place.decoded), &out).await
             {
@@ -271,13 +279,13 @@ impl Decoding {
             self.outlet.look(place)?;
             match self.outlet.sharing.look(place, heard.wal_end()) {
                 SharingStep::Alone => {}
-                // What is gathered goes with it.
+                // Gathered messages go with it.
                 step => return Ok(Some((self, step))),
             }
         }
     }
 
-    /// False if nobody takes it.
+    /// Decodes `bytes`. Returns false if `out` is closed.
     async fn push(&mut self, bytes: &[u8], out: &mpsc::Sender<Block>, heard: &Heard) -> Result<bool, Error> {
         let gather = &mut self.outlet.gather;
         let mut outputs = self.decoder.push(bytes)?;
@@ -293,7 +301,7 @@ impl Decoding {
 }
 
 impl Outlet {
-    /// Something has come out for it.
+    /// Adds a message that came out for this subscription.
     pub(crate) fn add(&mut self, message: &[u8], out: &mpsc::Sender<Block>) -> Handed {
         self.gather.add(message);
         if self.gather.bytes.len() < BLOCK_BYTES {
@@ -302,33 +310,35 @@ impl Outlet {
         self.gather.try_hand_over(None, out)
     }
 
-    /// Everything was decoded up to `place`, and has come out.
+    /// Notes that everything up to `place` was decoded and has come out.
     pub(crate) fn came_to(&mut self, place: Place<'_>, nothing_waits: bool, out: &mpsc::Sender<Block>) {
         self.progress.advance_received(place.decoded);
         if self.gather.is_due(nothing_waits) {
-            // What cannot be handed over now can be later; who has gone will be noticed.
+            // A message that finds no room is handed over later; a closed queue is noticed
+            // elsewhere.
             self.gather.try_hand_over(Some(place.decoded), out);
         }
     }
 
-    /// Tries again what found no room.
+    /// Tries again to hand over messages that found no room.
     pub(crate) fn hand_over(&mut self, out: &mpsc::Sender<Block>) -> Handed {
         self.gather.try_hand_over(None, out)
     }
 
-    /// Whether it has something for a queue that is full.
+    /// Whether messages wait for room in a full queue.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.gather.waits
     }
 
-    /// What is durable on the target.
+    /// The position up to which the target has everything on disk.
     pub(crate) fn flushed(&self) -> Lsn {
         self.progress.snapshot().flushed
     }
 
-    /// `error`, once all that came out before it is durable on the target, where it says that the catalogs were right until
-    /// then: the less is left, the fewer tables must be copied again. What comes out of a record comes whole, or the catalogs
-    /// would have followed it.
+    /// Returns `error` after waiting, if it proves that the catalogs were right up to its position.
+    /// The wait lasts until everything before that position is durable on the target. The less is
+    /// left, the fewer tables must be copied again. Each record comes out as a whole, or the
+    /// catalogs would have followed it.
     pub(crate) async fn drained(&mut self, error: Error, out: &mpsc::Sender<Block>) -> Error {
         let Some(at) = error.lost().filter(|lost| lost.is_proven).and_then(|lost| lost.at) else {
             return error;
@@ -343,14 +353,14 @@ impl Outlet {
         error
     }
 
-    /// Answers who asked for the catalogs, and keeps them for a restart.
+    /// Answers a question for the catalogs, and keeps them for a restart.
     ///
     /// # Errors
     /// They could not be kept.
     pub(crate) fn look(&mut self, place: Place<'_>) -> Result<(), Error> {
         self.asked = self.asked.take().or_else(|| self.asks.try_recv().ok());
         if let Some(ask) = self.asked.take_if(|ask| ask.to <= place.decoded) {
-            // Who asked may have gone.
+            // The session that asked may have gone.
             let _ = ask.answer.send(AtPlace { catalog: place.catalog.clone(), changed: place.changed });
         }
         self.keeper.look(place, &self.progress).map_err(Kind::Spool)?;
@@ -363,10 +373,10 @@ impl Outlet {
 struct Gather {
     bytes: BytesMut,
     ends: Vec<usize>,
-    /// The last time that something was handed over.
+    /// When messages were last handed over.
     since: Instant,
     room: Room,
-    /// The last attempt found none.
+    /// The last attempt found no room.
     waits: bool,
 }
 
@@ -381,7 +391,7 @@ impl Gather {
         }
     }
 
-    /// Whether it is time to hand over, and to say how far decoding has come.
+    /// Whether it is time to hand over messages, and to report how far decoding has come.
     fn is_due(&self, nothing_waits: bool) -> bool {
         nothing_waits || self.since.elapsed() >= HAND_OVER_AFTER || self.bytes.len() >= BLOCK_BYTES / 4
     }
@@ -391,7 +401,7 @@ impl Gather {
         self.ends.push(self.bytes.len());
     }
 
-    /// False if nobody takes it.
+    /// Waits for room. Returns false if `out` is closed.
     async fn hand_over(&mut self, caught_up: Option<Lsn>, out: &mpsc::Sender<Block>) -> bool {
         loop {
             let (count, size) = self.next_block();
@@ -406,7 +416,7 @@ impl Gather {
         }
     }
 
-    /// The same without waiting.
+    /// As [`Gather::hand_over`], but without waiting for room.
     fn try_hand_over(&mut self, caught_up: Option<Lsn>, out: &mpsc::Sender<Block>) -> Handed {
         loop {
             let slot = match out.try_reserve() {
@@ -440,7 +450,7 @@ impl Gather {
         (count, count.checked_sub(1).map_or(0, |last| self.ends[last]))
     }
 
-    /// `caught_up` comes behind the last of them.
+    /// Takes messages; `caught_up` follows the last of them.
     fn take(&mut self, (count, size): (usize, usize), caught_up: Option<Lsn>) -> Vec<Input> {
         (self.since, self.waits) = (Instant::now(), false);
         let bytes: Bytes = self.bytes.split_to(size).freeze();
@@ -463,19 +473,19 @@ struct Keeper {
     timeline: u32,
     seen: Lsn,
     restart_lsn: Arc<RestartLsn>,
-    /// Where the catalogs are that were kept last.
+    /// The place of the catalogs that were kept last.
     saved: Lsn,
     at: Instant,
     candidate: Option<Candidate>,
-    /// What is being written, and how that ended.
+    /// The place of the catalogs that are being written, and the result once it is there.
     saving: Option<(Lsn, oneshot::Receiver<io::Result<()>>)>,
 }
 
-/// Catalogs that may be kept when nothing from before them is needed any more.
+/// Catalogs that may be kept when no WAL from before them is needed any more.
 struct Candidate {
     catalog: Catalog,
     met: Met,
-    /// They have ended, and so much had been read then.
+    /// How far decoding had read when those transactions had ended.
     ended: Option<Lsn>,
 }
 
@@ -487,14 +497,15 @@ struct Met {
 }
 
 impl Met {
-    /// Whether a server that says what is running has none of them any more.
+    /// Whether the server's list of running transactions shows that all of these have ended.
     fn have_ended(&self, running: Running) -> bool {
         running.lsn > self.lsn && (!self.newest.is_valid() || self.newest.precedes(running.oldest))
     }
 }
 
 impl Keeper {
-    /// Takes a copy of the catalogs, has it written where that is right, or moves the slot once it is.
+    /// Copies the catalogs, writes them once that is right, or moves the slot once they are
+    /// written.
     fn look(&mut self, place: Place<'_>, progress: &Progress) -> io::Result<()> {
         if let Some((lsn, saving)) = &mut self.saving {
             match saving.try_recv() {
@@ -511,7 +522,8 @@ impl Keeper {
         }
         let Some(candidate) = &mut self.candidate else {
             let last = last_record(place.catalog);
-            // Not before the slot has its WAL, as one that was made anew may not: a restart would believe that it has.
+            // A slot that was made anew may not have this WAL yet. If the catalogs were kept now, a
+            // restart would believe that it does.
             let since = if last < self.restart_lsn.lsn() { 0 } else { last.bytes_since(self.saved) };
             if since >= KEEP_BYTES_MAX || since >= KEEP_BYTES && self.at.elapsed() >= KEEP_AFTER {
                 let met = Met { lsn: place.catalog.last(), newest: place.newest };
@@ -533,14 +545,14 @@ impl Keeper {
         Ok(())
     }
 
-    /// Nobody waits for it.
+    /// Writes the file in the background.
     fn save(&mut self, restart: Restart) {
         let (path, lsn) = (self.path.clone(), restart.lsn());
         let (done, saving) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
             let _keep = crash_phases::inside(Phase::Keep);
             let saved = restart.save(&path);
-            // Who wanted to know may have gone.
+            // The keeper may have gone.
             let _ =
                 done.send(saved.map_err(|error| io::Error::other(format!("{}: {error}", path.display()))));
         });

@@ -1,9 +1,9 @@
-//! WAL that comes as it stands, and is decoded here: alone at first, then in a pass with others.
+//! Ships WAL and decodes it here: alone at first, then in a pass with others.
 //!
-//! | what comes | slot |
+//! | where the WAL comes from | slot |
 //! | --- | --- |
 //! | a walsender's stream | physical, moved by the stream, or by SQL while a pass decodes |
-//! | first what the slot has lost, from an archive; then the stream | as above |
+//! | an archive for what the slot has lost; then the stream | as above |
 //! | an archive alone, `wal_stream = off` | none |
 
 use std::convert::Infallible;
@@ -36,7 +36,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// How often a slot is moved that no walsender uses.
 const MOVE_SLOT: Duration = Duration::from_secs(5);
-/// How often it is touched where there is nothing to move.
+/// How often a slot is touched that need not move.
 const TOUCH_SLOT: Duration = Duration::from_secs(30);
 
 /// Decodes WAL into messages of pgoutput.
@@ -44,34 +44,34 @@ pub(crate) struct WalSource {
     begin: Arc<Begin>,
     /// Where the stream begins.
     start: Lsn,
-    /// `None` until it is begun, and while a shared pass reads for this one.
+    /// `None` before the start, and while a shared pass reads for this subscription.
     shipping: Option<Shipping>,
-    /// What comes before the stream, and its connection.
+    /// The archive that comes before the stream, and the connection for that stream.
     archive: Option<(Archive, Wire)>,
-    /// `None` once it has begun.
+    /// `None` once decoding has begun.
     decoding: Option<Decoding>,
 }
 
-/// What the pipeline asks of WAL that is decoded here, beside taking its messages.
+/// What the pipeline asks of decoding, besides taking its messages.
 pub(crate) struct Beside {
-    /// Where decoding is asked for its catalogs.
+    /// Asks decoding for its catalogs.
     pub(crate) asks: mpsc::Sender<Ask>,
-    /// The same for tables that are to join.
+    /// Asks whether tables that are to join can be decoded.
     pub(crate) judge: Judge,
-    /// Of which system and timeline the archive is that is followed instead of a stream.
+    /// System and timeline of the archive that is followed instead of a stream.
     pub(crate) followed: Option<(u64, u32)>,
-    /// The slot that a stream was read from before the archive was followed instead. It is not
-    /// needed any more once everything up to there has come from the archive.
+    /// The slot that was used before the archive was followed instead. It is needed until
+    /// everything up to this position has come from the archive.
     pub(crate) left_slot: Option<(String, Lsn)>,
 }
 
-/// What streams are begun with.
+/// What a new stream needs at its start.
 struct Begin {
     settings: Arc<Settings>,
     options: StreamOptions,
-    /// What is followed instead of a stream.
+    /// The archive that is followed instead of a stream.
     archive: Option<Growing>,
-    /// Who must have WAL before it is decoded.
+    /// The standbys that must have WAL before it is decoded.
     standbys: Option<Standbys>,
 }
 
@@ -92,7 +92,7 @@ impl MessageSource for WalSource {
                 Some(ready) => ready,
                 None => return Ok(()),
             };
-            // The slot must be free to be moved.
+            // Ends the walsender, because the slot must be free to be moved.
             let _ = tokio::time::timeout(FAREWELL, self.finish(progress)).await;
             let streams: Arc<dyn Streams> = Arc::<Begin>::clone(&self.begin);
             let (restart_lsn, links) = (alone.restart_lsn(), MemberLinks { out, heard, streams: &streams });
@@ -121,8 +121,8 @@ impl MessageSource for WalSource {
 }
 
 impl WalSource {
-    /// Begins what ships, on `wire` to `source`, which is a system identifier and a timeline; and what
-    /// is asked beside it.
+    /// Starts shipping WAL on `wire`, and the checks beside it. `source` is a system identifier and
+    /// a timeline.
     ///
     /// # Errors
     /// The server refuses.
@@ -151,7 +151,8 @@ impl WalSource {
                 let stream = Stream::start(wire, options.clone()).await?;
                 Some(Carrier::Stream(Box::new(stream)))
             }
-            // Nobody would answer the walsender meanwhile.
+            // Nobody would answer the walsender while the archive is read, so its stream begins
+            // later.
             Supply::ArchiveThenStream(archive) => {
                 lost = Some((archive, wire));
                 None
@@ -174,7 +175,8 @@ impl WalSource {
         Ok((own, beside))
     }
 
-    /// Decodes what comes through this one's own slot; what it gives back may decode together with others.
+    /// Decodes WAL from this subscription's own slot. Returns the decoding when it may go on in a
+    /// pass with others.
     async fn decode_alone(
         &mut self,
         decoding: Decoding,
@@ -190,13 +192,13 @@ impl WalSource {
             ended = self.receive(progress, heard, &blocks, stop) => ended?,
             ended = &mut decoding => return ended.unwrap_or_else(|error| Err(broke(&error))),
         }
-        // It takes no more, perhaps because it goes on with others, or is to.
+        // Decoding takes no more, perhaps because it goes on with others, or is about to.
         drop(blocks);
         let ended = (&mut decoding).await.unwrap_or_else(|error| Err(broke(&error)))?;
         Ok(ended.filter(|_| !stop.is_cancelled()))
     }
 
-    /// What comes as it comes: first from the archive, if need be.
+    /// Receives WAL: first from the archive, if necessary, then from the stream.
     async fn receive(
         &mut self,
         progress: &Progress,
@@ -228,7 +230,8 @@ impl Begin {
         StreamOptions { start, ..self.options.clone() }
     }
 
-    /// Begins what ships from `options.start` on, behind the record at `last`; `role` names its connection, if it needs one.
+    /// Starts shipping from `options.start` on, behind the record at `last`. If a connection is
+    /// needed, its name has `role`.
     async fn ship(&self, role: &str, options: StreamOptions, last: Lsn) -> Result<Shipping, Error> {
         let from = options.start;
         if let Some(archive) = &self.archive {
@@ -245,11 +248,11 @@ impl Begin {
         Shipping::new(carrier, from, self.standbys.clone())
     }
 
-    /// Moves the slot, which no walsender of this one does any more. A server gives up slots that stay as they are for too
-    /// long, so it is touched also where there is nothing to move.
+    /// Moves the slot while no walsender of this subscription does. A server invalidates slots that
+    /// stay unused for too long, so this also touches a slot that need not move.
     ///
     /// # Errors
-    /// It is gone or lost.
+    /// The slot is gone or lost.
     async fn move_slot(&self, restart_lsn: &RestartLsn) -> Result<Infallible, Error> {
         let Some(slot) = &self.options.slot else { return std::future::pending().await };
         let mut session = None;
@@ -266,7 +269,7 @@ impl Begin {
                 Err(error) if error.is_refused() || matches!(error.kind(), Kind::Pass(_)) => {
                     return Err(error);
                 }
-                // The stream will tell, if it lasts.
+                // If the cause lasts, the stream fails, too, and reports it.
                 Err(error) => {
                     tracing::warn!("{}; it is tried again", base::with_causes(&error));
                     session = None;
@@ -283,7 +286,7 @@ impl Begin {
                 session.insert(client::connect(&self.settings.source, &name, &SOURCE_SETTINGS).await?)
             }
         };
-        // The next attempt says what becomes of that: the source may have failed over meanwhile.
+        // The next attempt decides what to do: the source may have failed over meanwhile.
         let of_no_use = |what: &str| Error::from(Kind::Pass(format!("replication slot \"{slot}\" {what}")));
         let found =
             slot::slot_state(session, slot).await?.ok_or_else(|| of_no_use("does not exist any more"))?;
@@ -302,7 +305,7 @@ impl Streams for Begin {
         Box::pin(async move {
             let mut options = StreamOptions { slot: None, ..begin.options.clone() };
             if let What::Wal { restart_lsn, .. } = &mut options.what {
-                // The slot is its own affair.
+                // The slot is moved separately in this case.
                 *restart_lsn = Arc::default();
             }
             begin.ship("pass", options, last).await

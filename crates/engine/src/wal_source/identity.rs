@@ -1,6 +1,9 @@
-//! What is asked of the source, or done there, where its archive is followed or its standbys are asked for: whether it is still
-//! the same server, and the slot that was used before. A stream ends when the server is another; an archive only stops to grow, and what a new
-//! timeline writes is in segments of another name.
+//! Checks of the source's identity, where its archive is followed or its standbys are asked; and
+//! the removal of the slot that was used before.
+//!
+//! A stream ends when another server answers. An archive only stops growing, because a new timeline
+//! writes to segments of other names. So this module asks whether the source is still the same
+//! server.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,14 +17,14 @@ use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
 use crate::source_end::SOURCE_SETTINGS;
 
-/// How often it is asked. The source may be away meanwhile: what the archive has is decoded.
+/// Interval between questions. The source may be away meanwhile; what the archive has is decoded.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How often it is looked how far decoding has come.
+/// Interval between looks at how far decoding has come.
 const POLL: Duration = Duration::from_millis(500);
 
-/// System identifier and timeline of a primary; a standby gives an error.
+/// Reads the system identifier and timeline of a primary. A standby gives an error.
 pub(super) async fn of(session: &Session) -> Result<(u64, u32), tokio_postgres::Error> {
-    // The control file tells of a new timeline only with the first checkpoint on it.
+    // The control file names a new timeline only after the first checkpoint on it.
     const SQL: &str = "SELECT s.system_identifier, pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()) \
                        FROM pg_catalog.pg_control_system() s";
     let row = session.query_one(SQL, &[]).await?;
@@ -29,10 +32,11 @@ pub(super) async fn of(session: &Session) -> Result<(u64, u32), tokio_postgres::
     Ok((row.get::<_, i64>(0).cast_unsigned(), timeline.unwrap_or_default()))
 }
 
-/// Asks for ever whether the source is still this system and timeline; if it need not be asked, it only waits.
+/// Keeps asking whether the source is still this system on this timeline. If there is nothing to
+/// ask, it only waits.
 ///
 /// # Errors
-/// It is another; the next attempt finds out whether a new timeline can be followed.
+/// The source is another one. The next attempt finds out whether a new timeline can be followed.
 pub(crate) async fn watch_identity(
     settings: &Settings,
     expected: Option<(u64, u32)>,
@@ -51,8 +55,8 @@ pub(crate) async fn watch_identity(
     }
 }
 
-/// Drops a slot that a stream was read from before, once the archive has had all that the source had by then: it may lag,
-/// or have ended.
+/// Drops the slot that a stream used before. It waits until decoding has had all that the source
+/// had at the switch, because the archive may lag or have ended.
 pub(crate) async fn drop_left_slot(
     settings: &Settings,
     left: Option<(String, Lsn)>,
@@ -97,10 +101,10 @@ async fn identity(settings: &Settings, session: &mut Option<Session>) -> Result<
     of(session).await.map_err(|error| session.error(error))
 }
 
-/// Whether a server that was `expected` is still that.
+/// Checks that a server is still the `expected` one.
 ///
 /// # Errors
-/// It is another, or on another timeline.
+/// It is another server, or on another timeline.
 pub(super) fn is_still(
     name: &SubscriptionName,
     expected: (u64, u32),

@@ -1,23 +1,26 @@
-//! Tables of a source that ships WAL whose values only the server can render, or whose row filter only it can evaluate.
+//! Tables of a source that ships WAL that cannot be decoded here. Only the server can render their
+//! values, or evaluate their row filter.
 //!
 //! ```text
 //!   takes no part --- decodable where decoding has come to ---> joins, by a copy
 //!        ^                                                          |
 //!        '---- a change of it cannot come out: the attempt ends ----'
 //! ```
-//! Such a table costs itself: its changes are left out, and the others stream. Nothing is lost by that, because who takes no
-//! part is copied before it does.
+//! The changes of the table are left out, and the other tables stream. This loses nothing, because
+//! a table that takes no part is copied before it joins.
 //!
 //! Hazards, each with its remedy:
-//! 1. A change of a table that takes part must never be left out. Decoding asks the set of those ([`TakesPart`]) for each
-//!    change that cannot come out, and ends with an error if the table is among them. The target is told that the table
-//!    takes no part any more before anything is decoded again, so that a kill in between repeats the error and loses
-//!    nothing.
-//! 2. A table that joins is added to the set before its snapshot is asked for. What was left out before was written by
-//!    transactions that had ended then, or that the snapshot waits for: the copy has it.
-//! 3. Decoding may be behind: the server says that the table can be decoded, and a change comes that was written when it
-//!    could not. So decoding is asked, not the server. A table that was refused once in this process waits until decoding
-//!    has come to where the source is now, or the same change would end attempt after attempt.
+//! 1. Decoding must never leave out a change of a table that takes part. For each change that
+//!    cannot be decoded, it looks the table up in the set of those tables ([`TakesPart`]), and ends
+//!    with an error if it finds it. The target then records that the table takes no part, before
+//!    anything is decoded again. A kill in between repeats the error and loses nothing.
+//! 2. A table that joins is added to the set before its snapshot is requested. What was left out
+//!    earlier was written by transactions that had ended by then, or that the snapshot waits for.
+//!    The copy has their changes.
+//! 3. Decoding may be behind. The server may say that the table can be decoded now, while decoding
+//!    has yet to reach a change from before. So the question goes to decoding, not to the server. A
+//!    table that was refused once in this process waits until decoding has come to where the source
+//!    is now. Otherwise the same change would end one attempt after another.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -32,17 +35,18 @@ use crate::error::Error;
 use crate::error::broke;
 use crate::source_end::{end_of_wal, flush};
 
-/// Says of tables whether they can be decoded.
+/// Decides which tables can be decoded.
 pub(crate) struct Judge {
     pub(crate) asks: mpsc::Sender<Ask>,
     pub(crate) takes_part: TakesPart,
     pub(crate) options: output::Options,
-    /// Tables of which a change could not come out, since this process began.
+    /// Tables that had a change that could not be decoded, since this process began.
     pub(crate) refused_before: BTreeSet<TableKey>,
 }
 
 impl Judge {
-    /// Those of `tables` that cannot join now, and why. `source` is any session of the source.
+    /// Returns the tables of `tables` that cannot join now, with the reasons. `source` is any
+    /// session of the source.
     pub(crate) async fn refused(
         &self,
         tables: &[TableKey],
@@ -55,7 +59,7 @@ impl Judge {
             |table: &TableKey| self.refused_before.contains(table) || !is_known(&published, table);
         if tables.iter().any(must_wait) {
             let now = end_of_wal(source).await?;
-            // Behind the end a record is written, so that decoding gets there.
+            // Writes a record behind the end, so that decoding gets there.
             flush(source).await?;
             published = self.published(now).await?;
         }
@@ -69,10 +73,11 @@ impl Judge {
         Ok(tables.iter().filter_map(|table| Some((table.clone(), why(table)?))).collect())
     }
 
-    /// What is published where decoding has come to, once it is past `to`.
+    /// Returns what is published at the place that decoding has come to, once that is past `to`.
     async fn published(&self, to: Lsn) -> Result<Vec<PublishedTable>, Error> {
         let (answer, answered) = oneshot::channel();
-        // Nobody takes it, or answers, when the stream has ended: that says why.
+        // Decoding does not take the question, or does not answer it, if the stream has ended. The
+        // stream's error says why.
         if self.asks.send(Ask { to, answer }).await.is_err() {
             return std::future::pending().await;
         }

@@ -2,17 +2,19 @@
 //!
 //! ```text
 //!   alone:   walsender + slot --> Decoding of one subscription --> its applier
-//!   shared:  walsender --> output::Pass --+--> Seat --> its applier       each slot is moved by SQL meanwhile,
-//!                                         '--> Seat --> its applier       and keeps the WAL that its restart needs
+//!   shared:  walsender --> output::Pass --+--> Seat --> its applier       SQL moves each slot meanwhile,
+//!                                         '--> Seat --> its applier       which keeps the WAL for a restart
 //! ```
-//! Each begins alone: what it lags behind is its own affair, and so are transactions that its look at the catalogs may have
-//! seen. Who has come near the end of WAL is *ready*. Where two are, the first lets the others in: it *founds* the pass, which
-//! has a walsender without a slot. The next asks the pass to *hold*, reads on alone until it is not behind it any more, and is
-//! taken over at the very record that it has come to.
+//! Each subscription begins alone, so its backlog delays no other. The transactions that its look
+//! at the catalogs may have seen also concern it alone. A subscription near the end of WAL is
+//! *ready*. When two are ready, the first one *founds* the pass, which has a walsender without a
+//! slot. A later subscription, a *joiner*, asks the pass to *hold*. It reads on alone until it has
+//! come to the pass's position, and the pass takes it over at that record.
 //!
-//! Nobody waits for anybody for long: whose queue stays full goes on alone, from the record that the pass has come to, and joins
-//! again later. So does everybody when the pass's stream ends, and finds out by itself what is the matter. The stream is one of
-//! a member's: when it leaves, another's takes its place.
+//! No subscription waits for another for long. A member whose queue stays full goes on alone, from
+//! the record that the pass has come to, and joins again later. If the pass's stream ends, all
+//! members go on alone, and each finds the cause by itself. The stream belongs to one member; when
+//! that member leaves, another member's stream replaces it.
 
 use std::collections::HashMap;
 use std::mem;
@@ -38,34 +40,36 @@ use crate::error::{Error, Kind};
 use crate::source_end::FAREWELL;
 use crate::status::Decoded;
 
-/// Behind the end of WAL by less, one is near it.
+/// A subscription is near the end of WAL if it is behind by less than this.
 const NEAR_BYTES: u64 = 4 << 20;
-/// For how long the pass waits for who asked it to: in this time who is near it reads what it lacks.
+/// Longest time for which the pass waits for a joiner. A joiner that is near can read in this time
+/// what it lacks.
 const HOLD_MAX: Duration = Duration::from_secs(2);
-/// Who asked gives up earlier, so that it never comes too late.
+/// A joiner gives up earlier, so that it never joins after the pass's hold has expired.
 const HOLD_USED: Duration = Duration::from_millis(1500);
-/// Until one tries again that could not join, or that went on alone because its queue was full; doubled each time, up to
-/// [`RESTS_MAX`] times, unless it took part for [`SETTLED`].
+/// Rest before a subscription tries to join again, if it could not join, or if its queue was full.
+/// The rest doubles each time, up to [`RESTS_MAX`] times, unless the subscription took part for
+/// [`SETTLED`].
 const REST: Duration = Duration::from_secs(10);
 const RESTS_MAX: u32 = 5;
 const SETTLED: Duration = Duration::from_secs(60);
-/// How long all wait for a queue that is full.
+/// How long all members wait for one full queue.
 const FULL_MAX: Duration = Duration::from_millis(300);
-/// What it may take to connect.
+/// Longest time to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// What may wait for a queue that is full.
+/// Bytes that may wait for a full queue.
 const BACKLOG_BYTES: usize = 16 << 20;
 
 /// The passes of a process.
 #[derive(Debug, Default)]
 pub struct Passes {
     servers: Mutex<HashMap<Server, Weak<Followers>>>,
-    /// What each subscription's last attempt still has.
+    /// For each subscription, whether a part of its last attempt still exists.
     parts: Mutex<HashMap<SubscriptionName, Weak<()>>>,
 }
 
-/// Who ships WAL. The address is as it was given: a standby, or a server that took its place, has the same identity. An
-/// archive's is its directory.
+/// The server that ships the WAL. The address is the one that was given, because a standby, or the
+/// server that replaces the source, has the same identity. For an archive, it is the directory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Server {
     system_id: u64,
@@ -73,18 +77,18 @@ struct Server {
     address: String,
 }
 
-/// What the subscriptions that follow one server know of one another.
+/// What the subscriptions that follow one server share.
 #[derive(Debug, Default)]
 struct Followers {
-    /// So many could read the same WAL at the same place, or do.
+    /// The number of subscriptions that read the same WAL at the same place, or could.
     ready: AtomicUsize,
-    /// Where the pass is spoken to, if there is one.
+    /// The way to send commands to the pass, if there is one.
     pass: Mutex<Option<mpsc::UnboundedSender<Command>>>,
 }
 
 impl Passes {
-    /// The part of one subscription that follows this server. A pass may still have something of its last attempt, above all
-    /// the directory that it spills to: that is waited for.
+    /// Registers one subscription that follows this server. A pass may still hold parts of the
+    /// subscription's last attempt, above all its spool directory. This waits until they are gone.
     pub(crate) async fn sharing(
         &self,
         name: &SubscriptionName,
@@ -112,11 +116,11 @@ impl Passes {
     }
 }
 
-/// One subscription's way to others.
+/// One subscription's link to the others.
 #[derive(Debug)]
 pub(crate) struct Sharing {
     followers: Arc<Followers>,
-    /// See [`Passes`]; it goes with whatever else there is.
+    /// See [`Passes`]; dropped together with the rest of the attempt.
     _part: Arc<()>,
     is_ready: bool,
     not_before: Instant,
@@ -125,43 +129,43 @@ pub(crate) struct Sharing {
     figures: Arc<Decoded>,
 }
 
-/// The pass was asked to wait.
+/// The request that the pass hold.
 #[derive(Debug)]
 struct Hold {
     answer: oneshot::Receiver<Lsn>,
-    /// Where it waits.
+    /// Where the pass holds.
     at: Option<Lsn>,
     until: Instant,
-    /// It waits no longer than this is there.
+    /// The pass stops holding when this is dropped.
     _held: oneshot::Sender<()>,
 }
 
-/// What to do next.
+/// What a subscription that decodes alone does next.
 #[derive(Debug)]
 pub(crate) enum SharingStep {
     /// Go on alone.
     Alone,
-    /// Begin a pass, which will be spoken to here.
+    /// Found a pass, which gets its commands from this channel.
     Found(mpsc::UnboundedReceiver<Command>),
-    /// It takes over who is where it is.
+    /// Join the pass, which takes over a subscription that is where the pass is.
     Join(mpsc::UnboundedSender<Command>),
 }
 
-/// What is said to a pass.
+/// A command to a pass.
 pub(crate) enum Command {
-    /// Say where it is, and wait there for who is near it.
+    /// Answer with the pass's position, and hold there for a joiner that is near.
     Hold {
         near: Lsn,
         answer: oneshot::Sender<Lsn>,
         held: oneshot::Receiver<()>,
     },
     Join(Box<Joining>),
-    /// Somebody has gone.
+    /// A member has gone.
     Look,
 }
 
 impl Sharing {
-    /// What to do for one that decodes alone and has come to `place`.
+    /// Decides what a subscription that decodes alone does at `place`.
     pub(crate) fn look(&mut self, place: Place<'_>, wal_end: Lsn) -> SharingStep {
         let now = Instant::now();
         let behind = wal_end.as_u64().saturating_sub(place.decoded.as_u64());
@@ -198,7 +202,8 @@ impl Sharing {
         if now < hold.until && ahead.is_some_and(|bytes| bytes <= NEAR_BYTES) {
             return SharingStep::Join(commands.clone());
         }
-        // Or the pass lags behind: who waited for it would, too.
+        // In the other case the pass lags behind, and would delay a subscription that waited for
+        // it.
         if now >= hold.until || ahead.is_some() {
             drop(pass);
             self.rest();
@@ -206,12 +211,12 @@ impl Sharing {
         SharingStep::Alone
     }
 
-    /// Nothing before `lsn` is needed any more, whenever it ends.
+    /// WAL before `lsn` is not needed any more, whatever happens.
     pub(crate) fn needs_from(&self, lsn: Lsn) {
         self.figures.needs_from(lsn);
     }
 
-    /// Whether somebody waits for this one.
+    /// Whether the pass holds, or has been asked to hold, for this subscription.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.hold.is_some()
     }
@@ -239,7 +244,7 @@ impl Drop for Sharing {
     }
 }
 
-/// One that is to become part of a pass.
+/// A subscription that is about to join a pass.
 pub(crate) struct Joining {
     decoding: Decoding,
     out: mpsc::Sender<Block>,
@@ -248,44 +253,45 @@ pub(crate) struct Joining {
     done: oneshot::Sender<Outcome>,
 }
 
-/// How it ended for one of them.
+/// How taking part ended for one subscription.
 #[derive(Debug)]
 enum Outcome {
     Alone(Box<Decoding>),
-    /// Nobody takes what comes out.
+    /// The receiver of the messages has gone.
     Gone,
     Failed(Error),
 }
 
-/// Tells the pass when its owner goes.
+/// Notifies the pass when its owner goes.
 struct Leaving(mpsc::UnboundedSender<Command>);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        // It may have gone itself.
+        // The pass may have ended, too.
         let _ = self.0.send(Command::Look);
     }
 }
 
-/// Where one takes part from.
+/// The links through which a member takes part.
 pub(crate) struct MemberLinks<'a> {
     pub(crate) out: &'a mpsc::Sender<Block>,
     pub(crate) heard: &'a Arc<Heard>,
     pub(crate) streams: &'a Arc<dyn Streams>,
 }
 
-/// Begins what ships WAL and needs no slot.
+/// Starts a stream of WAL that needs no slot.
 pub(crate) trait Streams: Send + Sync {
-    /// From `at` on, which is behind the record at `last`.
+    /// Starts at `at`, which is behind the record at `last`.
     fn start(&self, at: Lsn, last: Lsn) -> Starting;
 }
 
 pub(crate) type Starting = Pin<Box<dyn Future<Output = Result<Shipping, Error>> + Send>>;
 
-/// Takes part in a pass until it is better to go on alone; `None` if nobody takes what comes out. Dropped before, it leaves.
+/// Takes part in a pass until the subscription goes on alone. Returns `None` if the receiver of the
+/// messages has gone. Dropping the future leaves the pass.
 ///
 /// # Errors
-/// What decoding for this one fails with, or for all.
+/// An error in decoding for this subscription, or for all.
 pub(crate) async fn take_part(
     commands: mpsc::UnboundedSender<Command>,
     decoding: Decoding,
@@ -304,10 +310,10 @@ pub(crate) async fn take_part(
     ended(outcome.await, since)
 }
 
-/// The same for who begins it.
+/// As [`take_part`], for the subscription that founds the pass.
 ///
 /// # Errors
-/// As of [`take_part`].
+/// Those of [`take_part`].
 pub(crate) async fn found(
     commands: mpsc::UnboundedReceiver<Command>,
     decoding: Decoding,
@@ -324,7 +330,7 @@ pub(crate) async fn found(
     };
     let (done, outcome) = oneshot::channel();
     let (decoder, outlet) = decoding.into_parts();
-    // From now on the pass's stream says that.
+    // From now on the pass's stream reports what it waits for.
     outlet.sharing.figures.awaits(None);
     let followers = Arc::clone(&outlet.sharing.followers);
     let (pass, id) = Pass::new(decoder);
@@ -374,7 +380,7 @@ fn rested(mut decoding: Decoding, since: Instant) -> Decoding {
     decoding
 }
 
-/// A subscription that takes part.
+/// A member of the pass.
 struct Seat {
     outlet: Outlet,
     out: mpsc::Sender<Block>,
@@ -383,23 +389,24 @@ struct Seat {
     done: oneshot::Sender<Outcome>,
 }
 
-/// A pass under way.
+/// A running pass.
 struct Hub {
     pass: Pass,
     seats: HashMap<MemberId, Seat>,
-    /// Whose stream it is.
+    /// The member whose stream is used.
     owner: MemberId,
     commands: mpsc::UnboundedReceiver<Command>,
-    /// What is said of the stream: the least of what all say of theirs.
+    /// The progress that the stream reports: the least of all members' progress.
     progress: Arc<Progress>,
     heard: Arc<Heard>,
-    /// Who waits, and for how long at most.
+    /// When each hold expires, and the channel that a joiner drops to end its hold.
     holds: Vec<(Instant, oneshot::Receiver<()>)>,
-    /// What of the archive is waited for, as the owner says and all were told.
+    /// What the stream waits for in the archive, as the owner reports it and as all members were
+    /// told.
     awaited: Option<String>,
 }
 
-/// What a stream hands over, until this goes.
+/// The output of a stream, which ends when this is dropped.
 struct Source {
     wal: mpsc::Receiver<Block>,
     _stopping: DropGuard,
@@ -410,7 +417,8 @@ impl Hub {
         let mut source = self.source(stream);
         while !self.seats.is_empty() {
             if !self.seats.contains_key(&self.owner) {
-                // What it connected as and to is nobody's any more: its database may be dropped.
+                // The owner's connection must not outlive its membership: its database may be
+                // dropped.
                 drop(source);
                 source = match self.next_owner().await {
                     Some(stream) => self.source(stream),
@@ -425,7 +433,7 @@ impl Hub {
             tokio::select! {
                 said = self.commands.recv() => match said {
                     Some(command) => self.command(command).await,
-                    // It failed.
+                    // The pass failed.
                     None => break,
                 },
                 block = source.wal.recv(), if !is_held => {
@@ -450,21 +458,21 @@ impl Hub {
             if let Err(error) = stream.run(&progress, &heard, &blocks, &stop).await {
                 tracing::warn!("{}; each subscription goes on alone", with_causes(&error));
             }
-            // Nothing more comes, whatever the server says to the farewell, if it says anything.
+            // Nothing more comes, whatever the server answers to the farewell.
             drop(blocks);
             let _ = tokio::time::timeout(FAREWELL, stream.finish(&progress)).await;
         });
         Source { wal, _stopping: stopping }
     }
 
-    /// Another's stream from where the pass is.
+    /// Starts another member's stream where the pass is.
     async fn next_owner(&mut self) -> Option<Shipping> {
         let (id, seat) = self.seats.iter().next()?;
         let last =
             self.pass.place(*id).map_or_else(|| self.pass.decoded(), |place| last_record(place.catalog));
         match start(&*seat.streams, self.pass.position(), last).await {
             Ok(stream) => {
-                // From now on it says that itself.
+                // From now on the stream reports that itself.
                 seat.figures().awaits(None);
                 self.owner = *id;
                 Some(stream)
@@ -510,7 +518,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Hands WAL to the pass, and what comes out to whose it is.
+    /// Hands WAL to the pass, and the messages that come out to their members.
     async fn push(&mut self, bytes: &[u8]) -> Result<(), output::Error> {
         let Hub { pass, seats, awaited, .. } = self;
         let mut steps = pass.push(bytes)?;
@@ -566,7 +574,7 @@ impl Hub {
                 }
                 Step::Failed(id, error) => {
                     if let Some(seat) = seats.remove(&id) {
-                        // It may take its time, and the others go on.
+                        // Ending with an error may take a while, and the other members go on.
                         tokio::spawn(seat.fail(error.into()));
                     }
                 }
@@ -580,7 +588,7 @@ impl Hub {
         Ok(())
     }
 
-    /// What has to be done for each, beside handing over.
+    /// Looks after each member, apart from handing over messages.
     fn look(&mut self, nothing_waits: bool) {
         let wal_end = self.heard.wal_end();
         let all = self.seats.len();
@@ -593,7 +601,7 @@ impl Hub {
                 gone.push(*id);
                 continue;
             }
-            // It may wait to join still.
+            // The member may still be waiting to join.
             let Some(place) = self.pass.place(*id) else { continue };
             seat.heard.advance_wal_end(wal_end);
             seat.figures().is_in_pass_of(all);
@@ -626,7 +634,7 @@ impl Hub {
         }
     }
 
-    /// Everybody goes on alone, also who has just come.
+    /// Makes all members go on alone, the latest joiners included.
     fn disperse(mut self) {
         self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
@@ -639,14 +647,15 @@ impl Hub {
         for (id, seat) in seats {
             match pass.split(id) {
                 Ok(Some(decoder)) => seat.alone(decoder),
-                // It goes on from what was kept.
+                // The member goes on from its kept catalogs.
                 Ok(None) => {}
                 Err(error) => seat.end(Outcome::Failed(error.into())),
             }
         }
     }
 
-    /// What concerns all each finds out by itself, from what it has kept. Nobody joins any more.
+    /// Ends the pass with an error that concerns all. Each member finds the cause by itself, from
+    /// its kept catalogs. Nobody can join any more.
     fn fail(&mut self, error: &output::Error) {
         self.commands.close();
         let why = with_causes(error);
@@ -665,7 +674,7 @@ impl Seat {
         &self.outlet.name
     }
 
-    /// Waits a little for a queue that is full.
+    /// Waits briefly for room in a full queue.
     async fn has_room_soon(&mut self) -> bool {
         let until = Instant::now() + FULL_MAX;
         while self.outlet.waits_for_room() && !self.done.is_closed() {
@@ -682,7 +691,7 @@ impl Seat {
 
     fn alone(self, decoder: output::Decoder) {
         let Seat { outlet, done, .. } = self;
-        // Who it is for may have gone.
+        // The subscription may have gone.
         let _ = done.send(Outcome::Alone(Box::new(Decoding::of(decoder, outlet))));
     }
 
@@ -690,12 +699,12 @@ impl Seat {
         let _ = self.done.send(outcome);
     }
 
-    /// It ends with `error`, once what it can still hand over is where it belongs.
+    /// Ends this member with `error`, once everything that can still be handed over has been.
     async fn fail(self, error: Error) {
         let Seat { mut outlet, out, mut done, .. } = self;
         let error = tokio::select! {
             error = outlet.drained(error, &out) => error,
-            // Nobody waits for that.
+            // The subscription does not wait for the result any more.
             () = done.closed() => return,
         };
         let _ = done.send(Outcome::Failed(error));

@@ -1,7 +1,7 @@
-//! What is kept of a source that ships WAL, so that a start can go on decoding: a file.
+//! The file from which a start goes on decoding the WAL of a source.
 //!
-//! It holds the catalogs at one place in the WAL, and is replaced whole. When it may be replaced is
-//! `decoding`'s to say.
+//! It holds the catalogs at one place in the WAL, and is always replaced as a whole. `decoding`
+//! decides when it may be replaced.
 
 use std::fs;
 use std::io;
@@ -18,30 +18,31 @@ static SAVING: Mutex<()> = Mutex::new(());
 
 const MAGIC: &[u8; 16] = b"pgsluice source\n";
 const VERSION: u32 = 2;
-/// Without [`Restart::seen`].
+/// The version of files that lack [`Restart::seen`].
 const VERSION_UNSEEN: u32 = 1;
-/// Magic, version, timeline, confirmed position, what was seen, length of the slot's name.
+/// Magic, version, timeline, confirmed position, seen position, length of the slot's name.
 const HEADER: usize = 16 + 4 + 4 + 8 + 8 + 4;
 
-/// What is kept of a source that ships WAL.
+/// The contents of the file.
 #[derive(Debug, Clone)]
 pub(crate) struct Restart {
     /// The slot that keeps the WAL.
     pub(crate) slot: String,
-    /// The source's timeline at that time.
+    /// The source's timeline when the file was written.
     pub(crate) timeline: u32,
-    /// Everything up to here was durable on the target.
+    /// The target had everything up to here on disk.
     pub(crate) confirmed: Lsn,
-    /// What the look at the catalogs saw, and the first copy with it, had committed before.
+    /// Everything that the look at the catalogs and the first copy saw had committed before this
+    /// position.
     pub(crate) seen: Lsn,
-    /// The catalogs where reading begins.
+    /// The catalogs at the place where reading begins.
     pub(crate) catalog: Catalog,
 }
 
 impl Restart {
-    /// Writes it to a file, which holds either what it held or all of this, whenever the machine goes down.
+    /// Writes the file. If the machine crashes, the file holds either its old or its new contents.
     pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
-        // One that was begun by an attempt that has ended must not come after the next one's.
+        // A save that an ended attempt began must not overwrite the next attempt's save.
         let _one = SAVING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = Vec::from(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
@@ -55,10 +56,10 @@ impl Restart {
         catalog::replace_file(path, &bytes)
     }
 
-    /// Reads it.
+    /// Reads the file.
     ///
     /// # Errors
-    /// There is none, or it is damaged: nothing can take its place.
+    /// The file is missing or damaged. Nothing can replace it.
     pub(crate) fn open(path: &Path) -> Result<Restart, Error> {
         let refused = |why: String| Error::refused(Refusal::NoRestart { path: path.to_owned(), why });
         let bytes = match fs::read(path) {
@@ -76,28 +77,30 @@ impl Restart {
         Ok(Restart { slot, timeline, confirmed, seen, catalog })
     }
 
-    /// Whether nothing is in it of WAL from `fork` on.
+    /// Whether the file contains nothing from the WAL behind `fork`.
     pub(crate) fn is_within(&self, fork: Lsn) -> bool {
         let last = self.catalog.last();
-        // `<`: the last record begins there, and what a source writes that went on from there does, too.
+        // `<`, because `last` is where the last record begins. After the fork, another source
+        // writes its first record at `fork`, too.
         let is_read_before = if last.is_valid() { last < fork } else { self.catalog.start() <= fork };
         is_read_before && (self.catalog.is_past_look() || self.seen <= fork)
     }
 
-    /// Before where the first copy's snapshot may have seen one commit and not an earlier one. An older version kept no such
-    /// place; then it is before where WAL ends now, at `wal_end`.
+    /// The first copy's snapshot may have seen one commit before the returned position, and missed
+    /// an earlier one. Older versions did not store this position; then `wal_end`, the present end
+    /// of WAL, takes its place.
     pub(crate) fn may_have_seen(&self, wal_end: Lsn) -> Option<Lsn> {
         let seen = if self.seen.as_u64() == u64::MAX { wal_end } else { self.seen };
         (!self.catalog.is_past_look()).then_some(seen)
     }
 
-    /// From where on WAL is needed.
+    /// The position from which WAL is needed.
     pub(crate) fn lsn(&self) -> Lsn {
         last_record(&self.catalog)
     }
 }
 
-/// What stands before the catalogs in the file, and their bytes.
+/// The part of the file before the catalogs, and the bytes of the catalogs.
 struct Header<'b> {
     slot: String,
     timeline: u32,
@@ -107,7 +110,7 @@ struct Header<'b> {
 }
 
 impl Header<'_> {
-    /// Or why there is none.
+    /// Reads the header, or says why it cannot.
     fn read(bytes: &[u8]) -> Result<Header<'_>, String> {
         let version = bytes.strip_prefix(MAGIC).and_then(|rest| rest.first_chunk());
         match version.map(|bytes| u32::from_le_bytes(*bytes)) {
@@ -137,14 +140,14 @@ impl Header<'_> {
             slot: String::from_utf8(slot.to_vec()).ok()?,
             timeline: number(20)?,
             confirmed: position(24)?,
-            // Where it is not known, it may have been anything.
+            // An older file does not say; anything may have been seen.
             seen: if version == VERSION_UNSEEN { Lsn::new(u64::MAX) } else { position(32)? },
             catalog,
         })
     }
 }
 
-/// The last record that was read, or where reading begins.
+/// Where the last record begins that was read; if none was, where reading begins.
 pub(crate) fn last_record(catalog: &Catalog) -> Lsn {
     let last = catalog.last();
     if last.is_valid() { last } else { catalog.start() }

@@ -1,4 +1,4 @@
-//! Who ships what is decoded or applied: a walsender, or an archive of WAL that grows.
+//! Ships the WAL that is decoded here: through a walsender, or from a growing archive.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::archive::Growing;
 use super::wait_for_standbys::{Standbys, behind_standbys};
 use crate::error::Error;
 
-/// It has begun.
+/// A running shipment of WAL.
 pub(crate) struct Shipping {
     carrier: Carrier,
-    /// Where it has begun.
+    /// Where it began.
     from: Lsn,
-    /// Who must have WAL first.
+    /// The standbys that must have WAL first.
     standbys: Option<Standbys>,
 }
 
@@ -31,10 +31,11 @@ impl Shipping {
         Shipping { carrier, from, standbys }
     }
 
-    /// Hands blocks to `out` until `stop` is cancelled or nobody takes them. Once: what was handed over does not come again.
+    /// Hands blocks to `out` until `stop` is cancelled or `out` is closed. It runs once: blocks
+    /// that were handed over do not come again.
     ///
     /// # Errors
-    /// The stream has ended or was lost; the archive is damaged or does not have what is needed any more.
+    /// The stream has ended or was lost; or the archive is damaged or has lost WAL that is needed.
     pub(crate) async fn run(
         &mut self,
         progress: &Progress,
@@ -52,10 +53,10 @@ impl Shipping {
         .await
     }
 
-    /// Says the last word, if there is somebody to hear it.
+    /// Sends the last report, if there is a server to receive it.
     pub(crate) async fn finish(self, progress: &Progress) {
         if let Carrier::Stream(stream) = self.carrier {
-            // The source may be gone; it will be told next time.
+            // The source may be gone; it gets the report next time.
             let _ = stream.finish(progress).await;
         }
     }

@@ -1,16 +1,19 @@
-//! WAL is decoded only once the standbys have it that may take the source's place (rule W3).
+//! Holds WAL back until the standbys that may take the source's place have it (rule W3).
 //!
 //! ```text
 //!   stream or archive --blocks--> behind_standbys --blocks--> decoding
 //!                                  ^ restart_lsn of the standbys' slots, asked while something waits
 //! ```
-//! A source shows its WAL as soon as it has flushed it. What of that was applied, and was never received by the standby that
-//! is promoted, is on the target for good, and its source never had it: that failover cannot be followed. So what comes waits
-//! here for the slots that `synchronized_standby_slots` names, as a walsender of 17 lets its logical slots wait for those of
-//! the server's setting of that name. A physical slot stands where its standby said that it has flushed. The first copy waits
-//! likewise, until they have all that its snapshot sees.
+//! A source shows its WAL as soon as it has flushed it. A standby may be promoted without having
+//! received all of that WAL. If pgsluice had applied the missing part, the target would keep
+//! changes that the new source never had, and could not follow the failover. So WAL waits here for
+//! the slots that `synchronized_standby_slots` names. A walsender of 17 makes its logical slots
+//! wait in the same way for the server's setting of that name. A physical slot stands where its
+//! standby has reported that it flushed. The first copy also waits, until the standbys have
+//! everything that its snapshot sees.
 //!
-//! A slot that is not there, or that nobody uses, holds everything up; it is told which, and that is all that can be done.
+//! A missing or unused slot holds everything up. The log and `status` name it; pgsluice can do no
+//! more about it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,32 +33,33 @@ use crate::error::{Error, Kind};
 use crate::source_end::SOURCE_SETTINGS;
 use crate::status::Decoded;
 
-/// How often slots are asked for that are waited for.
+/// Interval between questions for slots that are waited for.
 const POLL: Duration = Duration::from_millis(5);
-/// The same once they have not moved for [`PATIENCE`]; then it is told, too.
+/// The same once the slots have not moved for [`PATIENCE`]; from then on it is reported, too.
 const POLL_LONG: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Until a server is asked again that could not be asked.
+/// Interval between attempts to reach the server.
 const AGAIN: Duration = Duration::from_secs(1);
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// The standbys that are waited for.
+/// The standbys that must have WAL first.
 #[derive(Clone)]
 pub(super) struct Standbys {
     settings: Arc<Settings>,
-    /// Where it is told what is waited for.
+    /// Tells the status what is waited for.
     figures: Arc<Decoded>,
-    /// Whose they are: system identifier and timeline. The slots of another say nothing of this one's WAL.
+    /// System identifier and timeline of the source. Slots of another server say nothing of this
+    /// source's WAL.
     source: (u64, u32),
 }
 
 impl Standbys {
-    /// Those that are named, of the source that is this system on this timeline.
+    /// The standbys that the settings name, for a source with this system identifier and timeline.
     pub(super) fn new(settings: &Arc<Settings>, figures: &Arc<Decoded>, source: (u64, u32)) -> Standbys {
         Standbys { settings: Arc::clone(settings), figures: Arc::clone(figures), source }
     }
 
-    /// Returns when all of them have flushed what is before `lsn`.
+    /// Returns when all of the standbys have flushed everything before `lsn`.
     ///
     /// # Errors
     /// Another server answers for the source by now.
@@ -67,8 +71,8 @@ impl Standbys {
         Ok(())
     }
 
-    /// Hands over what comes, of which the first byte is at `at`, as far as they have it; until nothing comes any more or
-    /// nobody takes it.
+    /// Hands over the incoming blocks as far as the standbys have them. The first byte is at `at`.
+    /// Ends when nothing more comes, or when `out` is closed.
     ///
     /// # Errors
     /// Another server answers for the source by now.
@@ -89,7 +93,7 @@ impl Standbys {
                 continue;
             }
             for input in inputs {
-                // What else there is says how far the source is, and nothing of what it has.
+                // Other inputs say how far the source is, but hold none of its WAL.
                 let Input::Bytes(mut wal) = input else { continue };
                 while !wal.is_empty() {
                     if asking.have <= at {
@@ -101,7 +105,7 @@ impl Standbys {
                     let had = usize::try_from(asking.have.bytes_since(at)).unwrap_or(usize::MAX);
                     let piece = wal.split_to(had.min(wal.len()));
                     at = behind(at, piece.len());
-                    // The last of them takes the block's room.
+                    // The last piece takes the block's room.
                     let room = if at == end { room.take() } else { None };
                     if out.send(Block { inputs: vec![Input::Bytes(piece)], room }).await.is_err() {
                         return Ok(());
@@ -113,10 +117,11 @@ impl Standbys {
     }
 }
 
-/// Has `ship` hand blocks over, the first byte of which is at `at`, and hands them to `out` as `standbys` have them.
+/// Runs `ship` and hands its blocks, whose first byte is at `at`, to `out` as `standbys` have them.
 ///
 /// # Errors
-/// Those of `ship`, and that another server answers for the source by now. What is held then is not handed over.
+/// Those of `ship`; or another server answers for the source by now. Blocks that are held then are
+/// not handed over.
 pub(super) async fn behind_standbys<F: Future<Output = Result<(), Error>>>(
     standbys: Option<&Standbys>,
     at: Lsn,
@@ -131,7 +136,7 @@ pub(super) async fn behind_standbys<F: Future<Output = Result<(), Error>>>(
         ended = ship(blocks) => ended?,
         ended = &mut holding => return ended,
     }
-    // An archive ends before all of it is handed over.
+    // An archive may end before all of its blocks are handed over.
     tokio::select! {
         ended = holding => ended,
         () = stop.cancelled() => Ok(()),
@@ -149,11 +154,11 @@ fn size(input: &Input) -> usize {
     }
 }
 
-/// A session that asks for the slots, and what it was told.
+/// A session that asks for the slots, and the answers.
 struct Asking<'s> {
     standbys: &'s Standbys,
     session: Option<Session>,
-    /// All of them have flushed what is before.
+    /// All of the standbys have flushed everything before this position.
     have: Lsn,
 }
 
@@ -162,7 +167,7 @@ impl<'s> Asking<'s> {
         Asking { standbys, session: None, have: Lsn::INVALID }
     }
 
-    /// Returns when they have flushed more than what is before `lsn`.
+    /// Returns when all of the standbys have flushed beyond `lsn`.
     async fn wait_past(&mut self, lsn: Lsn) -> Result<(), Error> {
         let began = Instant::now();
         let mut warned: Option<Instant> = None;
@@ -175,7 +180,7 @@ impl<'s> Asking<'s> {
                 Err(error) if matches!(error.kind(), Kind::LeftTimeline { .. } | Kind::Refused(_)) => {
                     return Err(error);
                 }
-                // The stream says itself if the source has gone.
+                // If the source has gone, the stream reports that itself.
                 Err(error) => {
                     self.session = None;
                     (base::with_causes(&error), AGAIN)

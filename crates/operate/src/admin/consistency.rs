@@ -1,4 +1,4 @@
-//! Whether the target of a subscription that does not run is at a commit of the source.
+//! Whether the target of a subscription is at a commit of the source, while no process runs it.
 
 use base::{Lsn, SubscriptionName};
 use client::Session;
@@ -6,7 +6,7 @@ use engine::CatchingUp;
 use state::CopiedTable;
 use tokio_postgres::types::PgLsn;
 
-/// What is missing where everything up to `flushed` is on the target; `None` if nothing is.
+/// Returns what is missing if the target has everything up to `flushed`; `None` if nothing is.
 pub(super) async fn awaited(
     target: &Session,
     name: &SubscriptionName,
@@ -20,7 +20,7 @@ pub(super) async fn awaited(
         Ok(CopiedTable {
             schema: row.try_get(0)?,
             table: row.try_get(1)?,
-            // Where it ends is all that counts here.
+            // Only the end of the snapshot counts here.
             since: lsn.map(|lsn| Lsn::new(lsn.into()).into()),
             begun: row.try_get(2)?,
             finished: row.try_get(3)?,

@@ -1,4 +1,4 @@
-//! Every error of commands on the servers, for docs/errors.md.
+//! Every error of the commands on the servers, for docs/errors.md.
 
 use base::Lsn;
 use base::error_reference::{Doing, Entry, HeldBy, entry};

@@ -1,24 +1,27 @@
-//! Which transaction is to be skipped: asked for in time, and for the one that fails.
+//! Checks a request to skip a transaction: it must come in time, and name the transaction that
+//! fails.
 //!
 //! | the LSN | answer |
 //! | --- | --- |
-//! | of what the target has, or what was passed over | it has passed |
-//! | another one than that of the transaction that fails now | the failing one is named |
-//! | any other | the transaction that commits there is skipped when it comes |
+//! | lies where the target has everything, or where nothing was for it | the transaction has passed |
+//! | is not that of the transaction that fails now | the error names the failing one |
+//! | is any other | the transaction that commits there is skipped when it comes |
 
 use base::{Lsn, SubscriptionName};
 use client::Session;
 
 use super::{Error, Kind, reached, stored, update};
 
-/// What an error says before the LSN that would be skipped.
+/// The words of an error message before the LSN to skip.
 const COMMAND: &str = "pgsluice skip --lsn ";
 
-/// Has the transaction that commits at `lsn` skipped; [`Lsn::INVALID`] takes the request back. `last_error` is what the
-/// process that runs the subscription met last, if there is one.
+/// Stores that the transaction that commits at `lsn` is to be skipped. [`Lsn::INVALID`] takes the
+/// request back. `last_error` is the last error of the process that runs the subscription, if there
+/// is one.
 ///
 /// # Errors
-/// The transaction is over, or not the one that fails; the target knows no such subscription; the server's.
+/// The transaction is over, or is not the one that fails. The target does not know the
+/// subscription. Or the target failed.
 pub async fn set_skip(
     target: &Session,
     subscription: &SubscriptionName,
@@ -39,11 +42,11 @@ async fn refuse(
     lsn: Lsn,
     last_error: Option<&str>,
 ) -> Result<(), Error> {
-    // That it is missing is said when it is written.
+    // The write that follows reports a missing row.
     let Some(stored) = stored(target, name).await? else { return Ok(()) };
     let failed = |error| Error::query(target, "read the subscription's state on the target", error);
     let done = reached(target, name, stored.applied_lsn.as_deref()).await.map_err(failed)?;
-    // Up to there was confirmed to the source, because there was nothing for this target.
+    // Everything up to here was confirmed to the source, because nothing of it was for this target.
     let confirmed: Lsn = stored.confirmed_lsn.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
     let has_passed = |lsn: Lsn| done.has(lsn) || lsn < confirmed;
     if has_passed(lsn) {
@@ -57,7 +60,7 @@ async fn refuse(
     }
 }
 
-/// The LSN that an error tells to skip.
+/// The LSN that an error message tells the operator to skip.
 fn lsn_to_skip(error: &str) -> Option<Lsn> {
     let (_, rest) = error.rsplit_once(COMMAND)?;
     let end = rest.find(|c: char| !c.is_ascii_hexdigit() && c != '/').unwrap_or(rest.len());

@@ -14,7 +14,7 @@ use crate::admin;
 /// Hands the subscription back to its native owner and removes ours.
 ///
 /// # Errors
-/// It is refused, with the reason and the remedy; or a server failed.
+/// Handing back is refused, with the reason and the remedy; or a server failed.
 pub async fn release(
     source: &ConnInfo,
     target: &ConnInfo,
@@ -39,7 +39,7 @@ pub async fn release(
     let row = state.load().await?.ok_or_else(engine::Error::dropped)?;
     let at = match known.finished {
         true => Some(our_position(&state, target, name, &row).await?),
-        // Its origin stands where it stood; a killed adopt must not hold it.
+        // The native origin has not moved. A killed `adopt` must not hold it.
         false => native_position(&session, target, name, known.native_oid).await.map(|_| None)?,
     };
     let slot = wait_for_slot(&source, &known.slot).await?;
@@ -49,7 +49,7 @@ pub async fn release(
         return Err(engine::Error::target_behind(known.slot, confirmed, at).into());
     }
     if let Some(at) = at {
-        // Hazard 3.
+        // Stores our position before our origin is dropped: hazard 3.
         state.confirm(at).await?;
     }
     give_back(&mut session, name, &known, native, at).await?;
@@ -57,7 +57,7 @@ pub async fn release(
     Ok(Outcome::Done { at, slot: known.slot, tables })
 }
 
-/// How far we came, flushed and fenced: hazard 2.
+/// Returns the position that we have reached, flushed and fenced: hazard 2.
 async fn our_position(
     state: &State,
     target: &ConnInfo,
@@ -70,14 +70,14 @@ async fn our_position(
     let reached = state.attach_origin(&mut wire).await?;
     wire.close().await;
     let at = reached.prefix.max(row.confirmed_lsn.unwrap_or(Lsn::INVALID));
-    // A native subscription goes on from one position, and would apply again what lies beyond.
+    // A native subscription goes on from one position, and would apply again what lies beyond it.
     match reached.furthest() {
         furthest if furthest <= at => Ok(at),
         furthest => Err(Error::refused(Why::CommittedAhead { name: name.clone(), at, furthest })),
     }
 }
 
-/// T3, again while a backend of ours that ends still holds the origin.
+/// Carries out T3. Tries again while an ending backend of ours still holds the origin.
 async fn give_back(
     target: &mut Session,
     name: &SubscriptionName,
@@ -104,7 +104,7 @@ async fn give_back_once(
     let mut transaction = target.transaction().await?;
     transaction.batch_execute("LOCK TABLE pgsluice.subscription IN ACCESS EXCLUSIVE MODE").await?;
     if let Some(at) = at.filter(|at| at.is_valid()) {
-        // In WAL before this transaction's commit, and so durable with it.
+        // The move is in WAL before this transaction's commit, and so durable with it.
         let sql = "SELECT pg_catalog.pg_replication_origin_advance($1, $2::text::pg_catalog.pg_lsn)";
         transaction.execute(sql, &[&native_origin(known.native_oid), &at.to_string()]).await?;
     }

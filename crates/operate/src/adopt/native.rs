@@ -1,4 +1,4 @@
-//! The native subscription: what it was told, where it stands, who works for it.
+//! The native subscription: its options, its position, its workers.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tokio_postgres::GenericClient;
 
 use super::{Error, Failed, ORIGIN_BOUND, POLL, Why, refuse, target_session};
 
-/// Between two lines that say what is waited for.
+/// Time between two log lines that say what is waited for.
 const TELL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// `pg_subscription`.
@@ -17,9 +17,9 @@ pub(super) struct Native {
     pub(super) oid: u32,
     pub(super) name: String,
     pub(super) owner: String,
-    /// The role may alter it.
+    /// The role may alter the subscription.
     pub(super) owned: bool,
-    /// But only as a superuser, and it is none.
+    /// Only a superuser may alter the subscription, and the role is none.
     pub(super) superusers_only: bool,
     pub(super) slot: Option<String>,
     pub(super) two_phase: bool,
@@ -27,13 +27,13 @@ pub(super) struct Native {
     pub(super) options: NativeOptions,
 }
 
-/// Which native subscription is meant.
+/// How a native subscription is looked up.
 pub(super) enum Which<'a> {
     Name(&'a str),
     Oid(u32),
 }
 
-/// Reads what is public; the connection string is not.
+/// Reads what every role may read, which excludes the connection string.
 pub(super) async fn native(
     target: &impl GenericClient,
     major: u32,
@@ -85,8 +85,8 @@ pub(super) async fn native(
     }))
 }
 
-/// `synchronous_commit` in the form of its manual: a native subscription
-/// keeps what it was given.
+/// `synchronous_commit` in the spelling of the manual: a native subscription stores the spelling
+/// that it was given.
 fn level(text: &str) -> &str {
     match text.to_ascii_lowercase().as_str() {
         "on" | "true" | "yes" | "1" => "on",
@@ -97,11 +97,11 @@ fn level(text: &str) -> &str {
     }
 }
 
-/// The options of the subscription that was adopted, or else of the native
-/// one called `native_name`.
+/// Reads the options of the native subscription that was adopted, or else of the one called
+/// `native_name`.
 ///
 /// # Errors
-/// The target cannot be asked.
+/// The query on the target failed.
 pub async fn options(
     target: &Session,
     subscription: &SubscriptionName,
@@ -126,7 +126,7 @@ pub async fn options(
     Ok(Some(options))
 }
 
-/// The slot of `native`, if pgsluice can stand in for it.
+/// Returns the slot of `native`, if pgsluice can take its place.
 pub(super) fn acceptable(name: &SubscriptionName, native: &Native) -> Result<String, Failed> {
     let shown = native.name.clone();
     let Some(slot) = &native.slot else {
@@ -147,7 +147,7 @@ pub(super) fn acceptable(name: &SubscriptionName, native: &Native) -> Result<Str
     Ok(slot.clone())
 }
 
-/// Schema, name and state of the tables of a native subscription.
+/// Reads schema, name and state of a native subscription's tables.
 pub(super) async fn tables(
     target: &impl GenericClient,
     oid: u32,
@@ -159,8 +159,8 @@ pub(super) async fn tables(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
 }
 
-/// The way back is looked at before the first step: handing over moves the
-/// native subscription's origin.
+/// Checks the way back before the first step, because handing back moves the native subscription's
+/// origin.
 pub(super) async fn may_hand_back(target: &Session) -> Result<(), Error> {
     const ADVANCE: &str = "pg_replication_origin_advance(text, pg_lsn)";
     let sql = format!(
@@ -173,7 +173,7 @@ pub(super) async fn may_hand_back(target: &Session) -> Result<(), Error> {
     Err(Error::refused(Why::NoWayBack { role: row.get(1), function: ADVANCE }))
 }
 
-/// Every table has been copied and has joined.
+/// Checks that every table has been copied and has joined.
 pub(super) async fn ready_tables(target: &impl GenericClient, native: &Native) -> Result<(), Failed> {
     let tables = tables(target, native.oid).await?;
     let unready: Vec<String> = tables
@@ -187,8 +187,8 @@ pub(super) async fn ready_tables(target: &impl GenericClient, native: &Native) -
     refuse(Why::Synchronising { native: native.name.clone(), tables: unready })
 }
 
-/// A worker of the subscription, or one of any that is on its way out: those
-/// are not in `pg_stat_subscription` any more, but may still be committing.
+/// A worker of the subscription, or any native worker that is about to end. `pg_stat_subscription`
+/// does not show the latter any more, but they may still be committing.
 const WORKERS: &str = "\
 SELECT s.pid FROM pg_catalog.pg_stat_subscription s WHERE s.subid = $1 AND s.pid IS NOT NULL
 UNION ALL
@@ -197,7 +197,7 @@ SELECT a.pid FROM pg_catalog.pg_stat_activity a
    AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_subscription s WHERE s.pid = a.pid)
  LIMIT 1";
 
-/// Hazard 1.
+/// Waits for the native workers: hazard 1.
 pub(super) async fn wait_for_workers(target: &Session, oid: u32) -> Result<(), Error> {
     let mut told = Instant::now();
     loop {
@@ -212,7 +212,7 @@ pub(super) async fn wait_for_workers(target: &Session, oid: u32) -> Result<(), E
     }
 }
 
-/// Where the native subscription's origin stands, flushed and fenced.
+/// Reads the position of the native subscription's origin, flushed and fenced.
 pub(super) async fn native_position(
     target: &Session,
     info: &ConnInfo,
@@ -232,7 +232,7 @@ pub(super) async fn native_position(
     }
     let sql = "SELECT pg_catalog.pg_replication_origin_progress($1, true)::text";
     let row = target.query_one(sql, &[&origin]).await.map_err(|error| target.error(error))?;
-    // At once, if the role may; otherwise when the backend has noticed.
+    // Resets the origin at once if the role may; otherwise it is free when the backend has noticed.
     let _ = fence.execute("SELECT pg_catalog.pg_replication_origin_session_reset()", &[]).await;
     Ok(row.get::<_, Option<&str>>(0).and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID))
 }

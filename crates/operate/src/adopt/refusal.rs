@@ -1,13 +1,13 @@
-//! What is in the way of adopting or handing back. Each says what is so and what to do.
+//! The reasons against adopting or handing back. Each message says what is wrong and what to do.
 
 use std::fmt;
 
 use base::{Lsn, SubscriptionName, quote_ident};
 
-/// What is in the way of taking over from a native subscription, or of handing it back.
+/// A reason not to take over from a native subscription, or not to hand it back.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Seen by `release`, which cannot know what was applied meanwhile.
+    /// The slot was used since the adoption. `release` cannot know what was applied meanwhile.
     SlotUsedSince {
         native: String,
         slot: String,
@@ -24,7 +24,7 @@ pub(crate) enum Refusal {
         native: String,
         owner: String,
     },
-    /// `password_required = false`.
+    /// The native subscription has `password_required = false`.
     SuperusersOnly {
         native: String,
     },
@@ -40,7 +40,7 @@ pub(crate) enum Refusal {
         native: String,
         name: SubscriptionName,
     },
-    /// With the tables that are not ready.
+    /// Some tables are not ready; these are their names.
     Synchronising {
         native: String,
         tables: Vec<String>,
@@ -59,7 +59,7 @@ pub(crate) enum Refusal {
         slot: String,
         why: Option<String>,
     },
-    /// Still used by a walsender.
+    /// A walsender still uses the slot.
     SlotBusy {
         slot: String,
         pid: i32,
@@ -69,14 +69,14 @@ pub(crate) enum Refusal {
         origin: String,
         name: SubscriptionName,
     },
-    /// `release` of what was not adopted.
+    /// `release` was given for a subscription that was not adopted.
     NotAdopted {
         name: SubscriptionName,
     },
     NobodyToReleaseTo {
         name: SubscriptionName,
     },
-    /// What was committed out of order is beyond what can be handed over.
+    /// Transactions were committed out of order, beyond the position that can be handed over.
     CommittedAhead {
         name: SubscriptionName,
         at: Lsn,

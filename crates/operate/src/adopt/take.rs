@@ -12,8 +12,7 @@ use super::native::{
 };
 use super::{Error, Failed, Outcome, Why, refuse, target_session, usable_slot, wait_for_slot};
 
-/// Read by whoever runs any subscription of this database, perhaps another
-/// role; nothing in it is secret.
+/// Every role that runs a subscription of this database reads this table; nothing in it is secret.
 const TABLE: &str = "\
 CREATE TABLE IF NOT EXISTS pgsluice.adopted (
     subscription text PRIMARY KEY REFERENCES pgsluice.subscription ON DELETE CASCADE,
@@ -29,7 +28,7 @@ GRANT SELECT ON pgsluice.adopted TO PUBLIC";
 /// Takes over the native subscription called `native_name`.
 ///
 /// # Errors
-/// It is refused, with the reason and the remedy; or a server failed.
+/// Taking over is refused, with the reason and the remedy; or a server failed.
 pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Error> {
     let name = &settings.subscription;
     let state = State::open(&settings.target, name).await?;
@@ -67,8 +66,8 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
     wait_for_workers(&target, oid).await?;
     let applied = native_position(&target, &settings.target, name, oid).await?;
     let idle = wait_for_slot(&source, &slot).await?;
-    // A native worker that has nothing to apply confirms without moving its
-    // origin: what it confirmed it had, too.
+    // A native worker that has nothing to apply confirms without moving its origin. The target has
+    // everything that it confirmed, too.
     let at = applied.max(idle.confirmed_flush.unwrap_or(Lsn::INVALID));
     let tables = tables(&*target, oid).await.map_err(|error| target.error(error))?;
     let tables: Vec<(String, String)> =
@@ -79,14 +78,14 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
     Ok(Outcome::Done { at: Some(at), slot, tables: tables.len() })
 }
 
-/// Those of the native subscription, which T1 has stored.
+/// Reads the native subscription's publications, which T1 has stored.
 async fn publications(state: &State, name: &SubscriptionName) -> Result<Vec<String>, Error> {
     let sql = "SELECT publications FROM pgsluice.subscription WHERE name = $1";
     let row = state.session().query_one(sql, &[&name.as_str()]).await;
     Ok(row.map_err(|error| state.session().error(error))?.get(0))
 }
 
-/// T1.
+/// Carries out T1.
 async fn take(
     target: &mut Session,
     name: &SubscriptionName,
@@ -103,7 +102,7 @@ async fn take(
     }
     let gone = || Failed::Refused(Why::NativeDropped);
     let found = native(&transaction, major, Which::Oid(oid)).await?.ok_or_else(gone)?;
-    // Locks it: what is seen below stays.
+    // Locks the subscription, so that the state that is read next stays.
     transaction.batch_execute(&format!("ALTER SUBSCRIPTION {} DISABLE", quote_ident(&found.name))).await?;
     let found = native(&transaction, major, Which::Oid(oid)).await?.ok_or_else(gone)?;
     let slot = acceptable(name, &found)?;

@@ -62,7 +62,7 @@ async fn nonsense_is_refused_and_harms_nobody() {
     assert!(error.to_string().contains("not an LSN"), "{error}");
     for line in ["\n".to_owned(), "{\"command\":\"explode\"}\n".to_owned(), "x".repeat(100_000)] {
         let mut stream = UnixStream::connect(socket_path(dir.path(), &name())).await.unwrap();
-        // The far end may close before all of a long line is written.
+        // The other end may close before all of a long line is written.
         let _ = stream.write_all(line.as_bytes()).await;
         let _ = stream.shutdown().await;
         let mut text = String::new();
@@ -91,7 +91,7 @@ async fn socket_is_private_and_goes_with_the_process() {
 #[tokio::test]
 async fn socket_of_a_killed_process_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
-    // What kill -9 leaves: a socket that nobody listens at, an unlocked file.
+    // A kill -9 leaves a socket without a listener, and an unlocked file.
     drop(std::os::unix::net::UnixListener::bind(socket_path(dir.path(), &name())).unwrap());
     std::fs::write(lock_path(dir.path(), &name()), "4194304\n").unwrap();
     assert!(ask(dir.path(), &name(), &Request::Status).await.unwrap_err().is_not_running());

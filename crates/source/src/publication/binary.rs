@@ -1,11 +1,10 @@
 //! Whether values may travel in binary.
 //!
-//! A binary value is the output of its type's send function. It means the
-//! same on the other server only if it embeds no id of an object made by a
-//! user: arrays and composites embed their elements' type ids, the `reg...`
-//! types are ids. A range embeds none (flags and bounds, `range_send`), and
-//! neither does a multirange. pgoutput's `binary` holds for the whole stream,
-//! COPY is free to decide per table.
+//! A binary value is the output of its type's send function. It means the same on the other server
+//! only if it contains no OID of an object that a user made. Arrays and composites contain their
+//! elements' type OIDs, and the `reg...` types are OIDs. A range contains none (flags and bounds,
+//! `range_send`), and neither does a multirange. pgoutput's `binary` holds for the whole stream;
+//! COPY can decide for each table.
 //!
 //! | type                                              | stream | COPY   |
 //! |---------------------------------------------------|--------|--------|
@@ -15,8 +14,8 @@
 //! | domain over what is binary, enum                  | text   | binary |
 //! | row type, those of catalogs included; arrays of row types, enums and domains; an extension's type; a user's range | text | text |
 //!
-//! Built in is what has its id written down in the server's own catalogs
-//! ([`Oid::is_built_in`]): those ids alone are the same from 14 to 18.
+//! A type is built in if its OID is written down in the server's own catalogs
+//! ([`Oid::is_built_in`]). Only these OIDs are the same from 14 to 18.
 
 use std::fmt;
 
@@ -24,33 +23,31 @@ use base::{Oid, PgVersion};
 
 use super::{Column, DataType, PublishedTable, TableName, TargetTable};
 
-/// Types whose binary form is the id of a catalog object while their text
-/// form is its name: `regproc`, `regprocedure`, `regoper`, `regoperator`,
-/// `regclass`, `regtype`, `regconfig`, `regdictionary`, `regnamespace`,
-/// `regrole`, `regcollation` (`catalog/pg_type.dat`).
+/// Types whose binary form is the OID of a catalog object, while their text form is its name:
+/// `regproc`, `regprocedure`, `regoper`, `regoperator`, `regclass`, `regtype`, `regconfig`,
+/// `regdictionary`, `regnamespace`, `regrole`, `regcollation` (`catalog/pg_type.dat`).
 const OBJECT_ID_TYPES: [u32; 11] = [24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191];
 
-/// `interval`. 17 gave it infinities, whose binary form is a finite interval
-/// to an older server, while the text is refused there.
+/// `interval`. 17 gave it infinities. Their binary form is a finite interval to an older server,
+/// which refuses their text form.
 const INTERVAL: u32 = 1186;
 /// `interval[]`.
 const INTERVAL_ARRAY: u32 = 1187;
 
-/// Types whose receive function refuses the empty value that their send
-/// function wrote: `int2vector` and `oidvector` ("invalid oidvector data"),
-/// `tsquery` ("malformed tsquery: operand not found").
+/// Types whose receive function refuses the empty value that their send function wrote. These are
+/// `int2vector` and `oidvector` ("invalid oidvector data") and `tsquery` ("malformed tsquery:
+/// operand not found").
 const ONE_WAY_TYPES: [u32; 3] = [22, 30, 3615];
 
-/// Arrays of [`OBJECT_ID_TYPES`] are recognised by their element; what
-/// remains is whether the id stands for the same object on both servers.
+/// Whether values of this type are OIDs of objects, which may stand for other objects on another
+/// server. Arrays of [`OBJECT_ID_TYPES`] are recognized by their element.
 fn means_objects(oid: Oid) -> bool {
     OBJECT_ID_TYPES.contains(&oid.0)
 }
 
 impl DataType {
-    /// Whether a binary value of this type means the same as a value of
-    /// `target`'s type on another server. Domains count as what is below
-    /// them; of enums the label is sent.
+    /// Whether a binary value of this type means the same as a value of `target`'s type on another
+    /// server. A domain counts as the type below it. An enum is sent as its label.
     #[must_use]
     pub fn travels_in_binary(
         &self,
@@ -85,12 +82,12 @@ impl DataType {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BinaryRefusal {
     reason: Reason,
-    /// So many columns besides.
+    /// The number of further columns that prevent it.
     others: usize,
 }
 
 impl BinaryRefusal {
-    /// One, for docs/errors.md.
+    /// An example for docs/errors.md.
     #[must_use]
     pub fn example() -> BinaryRefusal {
         let table = TableName { schema: "public".to_owned(), name: "accounts".to_owned() };
@@ -98,14 +95,14 @@ impl BinaryRefusal {
         Reason::Column { table, column, why: user_defined("public.mood") }.into()
     }
 
-    /// The target's role may not make what arrays are applied with; `why` is
-    /// the server's word.
+    /// The refusal if the target's role may not make the types that apply arrays; `why` is the
+    /// server's message.
     #[must_use]
     pub fn no_holders(why: impl fmt::Display) -> BinaryRefusal {
         Reason::NoHolders(why.to_string()).into()
     }
 
-    /// The first column that is in the way, with its table.
+    /// The first column that prevents binary, with its table.
     #[must_use]
     pub fn column(&self) -> Option<(&TableName, &str)> {
         match &self.reason {
@@ -152,15 +149,14 @@ impl fmt::Display for BinaryRefusal {
     }
 }
 
-/// Whether the stream may use pgoutput's `binary` (rule C3), which holds for
-/// every column of every table: each has a built-in type whose binary form
-/// means the same on the target, and the target's column has that type. Rows
-/// are applied as arrays of each column's type, so there must be such an array
-/// type; for what is an array itself the applier makes a type that holds it.
+/// Whether the stream may use pgoutput's `binary` (rule C3), which holds for every column of every
+/// table. Each column needs a built-in type whose binary form means the same on the target, and the
+/// target's column must have that type. Rows are applied as arrays of each column's type, so that
+/// array type must exist. For a column that is an array itself, the applier makes a type that holds
+/// it.
 ///
 /// # Errors
-/// The first obstacle, with table and column, to be logged, and how many more
-/// there are.
+/// The first obstacle, with table and column, and the number of further ones; for the log.
 pub fn binary_allowed<'a>(
     source_version: PgVersion,
     target_version: PgVersion,
@@ -188,8 +184,8 @@ pub fn binary_allowed<'a>(
     refusal.map_or(Ok(()), Err)
 }
 
-/// The array types that the columns of `tables` have, each once: what the
-/// applier needs holders for where values come in binary.
+/// Returns the array types of the columns of `tables`, each once. The applier needs holders for
+/// them if values come in binary.
 #[must_use]
 pub fn array_types<'a>(tables: impl IntoIterator<Item = &'a PublishedTable>) -> Vec<Oid> {
     let columns = tables.into_iter().flat_map(|table| &table.columns);
@@ -259,7 +255,7 @@ mod tests {
         let mut silent = int4.clone();
         silent.data_type.has_send = false;
         assert!(refusal(&silent, Some(&int4)).unwrap().contains("no binary form"));
-        // information_schema.sql_identifier on some server.
+        // information_schema.sql_identifier has this OID on some server.
         let assigned = Column::for_tests(1, "id", 13_500);
         assert!(refusal(&assigned, Some(&assigned)).unwrap().contains("user-defined"));
     }
@@ -279,7 +275,7 @@ mod tests {
             let column = array(oid, element, class);
             assert_eq!(refusal(&column, Some(&column)), None, "{oid}");
         }
-        // pg_class[], regclass[], tsquery[], and one that initdb gave an id.
+        // pg_class[], regclass[], tsquery[], and one that initdb gave an OID.
         for (oid, element, class) in
             [(273, 83, 'c'), (2210, 2205, 'b'), (3645, 3615, 'b'), (9_999, 10_100, 'b')]
         {

@@ -1,7 +1,7 @@
 //! Columns and their types, as either server's catalog describes them.
 //!
-//! One query serves both ends, so that what is compared was read alike. What
-//! a type's binary form embeds is decided elsewhere; here are only the facts.
+//! One query serves both ends, so that compared values were read in the same way. This module has
+//! only the facts; other modules decide what a type's binary form contains.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use client::Session;
 use super::{TableKind, TableName};
 use crate::Error;
 
-/// How a column's value comes about.
+/// How a column gets its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generated {
-    /// It is written.
+    /// Statements write it.
     No,
     /// `GENERATED ALWAYS AS (...) STORED`.
     Stored,
@@ -22,32 +22,31 @@ pub enum Generated {
     Virtual,
 }
 
-/// A type, with what decides whether its binary form means the same elsewhere.
+/// A type, with the facts that decide whether its binary form means the same on another server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataType {
-    /// Its id.
+    /// Its OID.
     pub oid: Oid,
-    /// As SQL names it, without modifier.
+    /// Its name in SQL, without modifier.
     pub name: String,
     /// `typtype`: `b` base, `c` composite, `d` domain, `e` enum, `p` pseudo,
     /// `r` range, `m` multirange.
     pub class: char,
-    /// What is below a domain, else the type itself.
+    /// The type below a domain; for other types the type itself.
     pub base: Oid,
     /// `typtype` of [`DataType::base`]; never `d`.
     pub base_class: char,
-    /// Element type, if the base is an array (also `int2vector` and
-    /// `oidvector`).
+    /// Element type, if the base type is an array (also `int2vector` and `oidvector`).
     pub element: Option<Oid>,
     /// `typtype` of the element.
     pub element_class: Option<char>,
-    /// There is an array type of it.
+    /// It has an array type.
     pub has_array_type: bool,
-    /// It has a binary output function, and so has its element.
+    /// It has a binary output function, and so does its element.
     pub has_send: bool,
-    /// It has a binary input function, and so has its element.
+    /// It has a binary input function, and so does its element.
     pub has_receive: bool,
-    /// Bytes of a value, if all values have the same.
+    /// Bytes of a value, if all values have the same length.
     pub width: Option<u16>,
 }
 
@@ -68,14 +67,13 @@ pub struct Column {
     pub generated: Generated,
     /// `GENERATED ALWAYS AS IDENTITY`.
     pub identity_always: bool,
-    /// Part of the replica identity; with `REPLICA IDENTITY FULL`, as every
-    /// column.
+    /// Part of the replica identity; true for every column under `REPLICA IDENTITY FULL`.
     pub in_replica_identity: bool,
 }
 
 #[cfg(test)]
 impl Column {
-    /// A base type without an element; `oid` also decides whether it is a
+    /// A column with a base type that has no element. `oid` also decides whether the type is a
     /// user's.
     pub(crate) fn for_tests(number: i16, name: &str, oid: u32) -> Column {
         Column {
@@ -103,16 +101,16 @@ impl Column {
     }
 }
 
-/// A table of the target that changes go into.
+/// A table on the target that changes are applied to.
 #[derive(Debug, Clone)]
 pub struct TargetTable {
-    /// Its id on the target.
+    /// Its OID on the target.
     pub oid: Oid,
     /// Its name, the same as on the source.
     pub name: TableName,
-    /// What the name stands for.
+    /// The kind of relation that has this name.
     pub kind: TableKind,
-    /// Every column, also generated ones, in the table's order.
+    /// All columns in the table's order, generated ones included.
     pub columns: Vec<Column>,
 }
 
@@ -149,7 +147,7 @@ LEFT JOIN pg_catalog.pg_type e
 LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = pg_catalog.pg_get_replica_identity_index(a.attrelid)
 ORDER BY a.attrelid, a.attnum";
 
-/// The columns of relations by id, each in the table's order.
+/// Reads the columns of relations by OID, each in the table's order.
 pub(super) async fn of_relations(
     session: &Session,
     oids: &[u32],
@@ -193,8 +191,8 @@ fn column(row: &tokio_postgres::Row) -> Result<Column, tokio_postgres::Error> {
     })
 }
 
-/// The tables of these names on the target; a name that stands for nothing
-/// there is missing in the result.
+/// Reads the tables of these names on the target. A name without a relation is missing in the
+/// result.
 ///
 /// # Errors
 /// The session fails.

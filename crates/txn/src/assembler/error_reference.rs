@@ -1,4 +1,4 @@
-//! Every error of taking the stream apart, for docs/errors.md.
+//! Every error in reading a stream, for docs/errors.md.
 
 use std::io;
 use std::time::SystemTime;
@@ -97,7 +97,7 @@ fn misread(bytes: &'static [u8]) -> DecodeError {
 
 const NO_SPACE: &str = "spool file /var/lib/pgsluice/orders/742.spool: No space left on device (os error 28)";
 
-/// Met in the middle of a transaction.
+/// An error in the middle of a transaction.
 fn stream(
     title: &'static str,
     kind: Kind,

@@ -1,4 +1,5 @@
-//! What a message inside a transaction means, by the relations that were described before it.
+//! Turns a message inside a transaction into an event, by the relations that were described before
+//! it.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::{AssemblyError, Change, Event, Kind, Op, TruncateChange, name};
 
-/// The relations that were described, and how values are told.
+/// The relations that were described, and the form of values.
 #[derive(Debug)]
 pub(super) struct Rows {
     relations: FxHashMap<Oid, Arc<Relation>>,
@@ -25,20 +26,20 @@ impl Rows {
         self.binary = binary;
     }
 
-    /// The same with nothing described yet.
+    /// A copy to which no relation has been described yet.
     pub(super) fn anew(&self) -> Rows {
         Rows::new(self.binary)
     }
 
-    /// What `message` means.
+    /// Returns the event for `message`; `None` if the message makes none.
     pub(super) fn event(&mut self, message: Message) -> Result<Option<Event>, AssemblyError> {
         match message {
             Message::Insert { relation, new } => self.change(relation, Op::Insert(new)),
             Message::Update { relation, old, new } => self.change(relation, Op::Update { old, new }),
             Message::Delete { relation, old } => self.change(relation, Op::Delete(old)),
             Message::Truncate { relations, restart_identity, cascade: _ } => {
-                // CASCADE is not repeated: the list names every table that
-                // was truncated and is published, as in native apply.
+                // CASCADE is not repeated: the list names every table that was truncated and is
+                // published, as in native apply.
                 let relations =
                     relations.into_iter().map(|id| self.relation(id)).collect::<Result<_, _>>()?;
                 Ok(Some(Event::Truncate(TruncateChange { relations, restart_identity })))
@@ -52,8 +53,8 @@ impl Rows {
         }
     }
 
-    /// The description as it is kept. It is sent again after every
-    /// invalidation: only a change makes a new one, so that plans are kept.
+    /// Stores a description and returns it. The source sends it again after every invalidation.
+    /// Only a changed description makes a new one, so that plans are kept.
     pub(super) fn describe(&mut self, relation: Relation) -> Arc<Relation> {
         match self.relations.get(&relation.id) {
             Some(known) if **known == relation => Arc::clone(known),
@@ -70,7 +71,7 @@ impl Rows {
         self.relations.insert(relation.id, relation);
     }
 
-    /// The description as it would be kept, without keeping it.
+    /// Returns the description as it would be stored, without storing it.
     pub(super) fn shared(&self, relation: Relation) -> Arc<Relation> {
         match self.relations.get(&relation.id) {
             Some(known) if **known == relation => Arc::clone(known),

@@ -1,4 +1,5 @@
-//! What the spool has of a streamed transaction, read back: behind its end, or while it still grows.
+//! The part of a streamed transaction that is in the spool, read back after its end or while it
+//! grows.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -10,26 +11,27 @@ use proto::pgoutput;
 use super::rows::Rows;
 use super::{AssemblyError, BLOCK, Event, Kind};
 
-/// Messages of a spool file, each behind its length.
+/// Messages of a spool file; the length stands before each.
 pub(super) struct Messages {
     input: Option<Box<dyn Read + Send>>,
     buffer: BytesMut,
-    /// How much was read.
+    /// Bytes that were read.
     read: u64,
 }
 
 impl Messages {
-    /// `None`: there are none.
+    /// Reads messages from `input`; without one there are none.
     pub(super) fn new(input: Option<Box<dyn Read + Send>>) -> Messages {
         Messages { input, buffer: BytesMut::new(), read: 0 }
     }
 
-    /// Whether nothing was read yet.
+    /// Whether nothing has been read yet.
     pub(super) fn is_at_start(&self) -> bool {
         self.read == 0
     }
 
-    /// The next message of the file's first `end` bytes, with which a message ends; `None` behind the last.
+    /// Returns the next message of the file's first `end` bytes; `None` behind the last. A message
+    /// must end at `end`.
     pub(super) fn next(&mut self, end: u64) -> io::Result<Option<Bytes>> {
         loop {
             let mut wanted = 4;
@@ -48,13 +50,13 @@ impl Messages {
         }
     }
 
-    /// Reads one block, or as much as a longer message needs; false at the end.
+    /// Reads one block, or as much as a longer message needs. Returns false at the end.
     fn fill(&mut self, wanted: usize, end: u64) -> io::Result<bool> {
         let Some(input) = &mut self.input else { return Ok(false) };
         let have = self.buffer.len();
         let left = usize::try_from(end.saturating_sub(self.read)).unwrap_or(usize::MAX);
         let more = BLOCK.max(wanted.saturating_sub(have)).min(left);
-        // A fresh block each time: the messages handed out share the old one.
+        // Allocates a new block each time, because messages that were handed out share the old one.
         let mut block = BytesMut::zeroed(have + more);
         block[..have].copy_from_slice(&self.buffer);
         let read = input.read(&mut block[have..])?;
@@ -65,7 +67,7 @@ impl Messages {
     }
 }
 
-/// A streamed transaction as far as it has come. Nothing of it may have been aborted.
+/// A streamed transaction as far as it has been received. No part of it may have been aborted.
 pub struct Streamed {
     xid: Xid,
     messages: Messages,
@@ -93,8 +95,8 @@ impl Streamed {
         self.xid
     }
 
-    /// The next of its changes in the file's first `end` bytes, where a block of the stream has ended; `u64::MAX` when
-    /// nothing more will come.
+    /// Returns the next change in the file's first `end` bytes, where a block of the stream has
+    /// ended. `end` is `u64::MAX` when nothing more will come.
     ///
     /// # Errors
     /// A message is malformed or out of place, or the disk failed.

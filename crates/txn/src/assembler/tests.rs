@@ -1,4 +1,4 @@
-//! Messages written by hand, in every order the walsender may choose.
+//! Messages written by hand, in every order that the walsender may choose.
 
 use std::io::Read;
 
@@ -48,7 +48,7 @@ fn stream(kind: u8, xid: u32, rest: &[u8]) -> Bytes {
     bytes.into()
 }
 
-/// What came out, one word per event.
+/// Returns what came out, one word for each event.
 fn drive(assembler: &mut Assembler, messages: impl IntoIterator<Item = Bytes>) -> Vec<String> {
     let mut seen = Vec::new();
     for message in messages {
@@ -137,7 +137,7 @@ fn an_open_transaction_is_read_as_far_as_it_has_come_and_taken_over_at_its_end()
     let mut early = assembler.streamed(Xid(7)).unwrap();
     assert_eq!(values(&mut early, first), ["a"]);
     drive(&mut assembler, [stream(b'S', 7, b"\0"), insert(Some(7), "b"), insert(Some(8), "c"), stop()]);
-    // Not beyond what was said to be there.
+    // Nothing beyond the reported bytes is read.
     assert_eq!(values(&mut early, first), [""; 0]);
     let (second, _) = grown(&mut assembler);
     assert_eq!(values(&mut early, second), ["b", "c"]);
@@ -150,7 +150,7 @@ fn an_open_transaction_is_read_as_far_as_it_has_come_and_taken_over_at_its_end()
     assert!(assembler.is_outside() && assembler.next().unwrap().is_none());
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0);
     assert_eq!(values(&mut whole, u64::MAX), ["a", "b", "c"]);
-    // What it described holds for all now.
+    // The relations that it described now hold for all transactions.
     let seen = drive(&mut assembler, [begin(0x300, 9), insert(None, "d"), commit(0x300)]);
     assert_eq!(seen, ["begin 9", "d", "commit 0/308"]);
 }

@@ -1,4 +1,5 @@
-//! A change as bytes: the same in memory and in a spool file, so that spilling is writing and nothing else.
+//! A change as bytes. The bytes are the same in memory and in a spool file, so spilling only writes
+//! them.
 //!
 //! ```text
 //!  0  u32  length of all of it
@@ -16,20 +17,20 @@
 //!       chunk            u32 value, u32 number in the value, the bytes
 //!       forget chunks    nothing
 //! ```
-//! A tuple is `infomask2` u16, `infomask` u16, `hoff` u8 and the bytes behind the fixed header, to the end of its part.
-//! Numbers are little-endian and unaligned. Only this process reads them: the layout may change at any time,
-//! and `docs/spools.md` with it.
+//! A tuple is `infomask2` u16, `infomask` u16, `hoff` u8 and the bytes behind the fixed header, to
+//! the end of its part. Numbers are little-endian and unaligned. Only this process reads them. The
+//! layout may change at any time, and `docs/spools.md` with it.
 
 use base::{Lsn, Oid, Xid};
 use decode::{OldTuple, RawTuple};
 use wal::Fields;
 
-/// Length of what every entry begins with.
+/// Length of the head of every entry.
 pub(crate) const HEAD: usize = 24;
 /// Length of a tuple's own header.
 const TUPLE_HEAD: usize = 5;
 
-/// What an entry is. [`Kind::of`] has them in the same order.
+/// The kind of an entry. [`Kind::of`] has them in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Insert = 1,
@@ -39,7 +40,7 @@ pub(crate) enum Kind {
     Message,
     /// A piece of a value that a later row of the transaction points to.
     Chunk,
-    /// The row that the chunks before were for is not there.
+    /// The row for the chunks before it does not come.
     ForgetChunks,
 }
 
@@ -51,9 +52,9 @@ impl Kind {
     }
 }
 
-/// Bits of an entry's flags.
+/// Flag bits of an entry.
 pub(crate) mod flag {
-    /// The chunks that came before are used up with this row.
+    /// The chunks before this row belong to no later row.
     pub(crate) const LAST_OF_CHUNKS: u8 = 0x01;
     pub(crate) const HAS_OLD: u8 = 0x02;
     pub(crate) const OLD_IS_KEY: u8 = 0x04;
@@ -61,7 +62,7 @@ pub(crate) mod flag {
     pub(crate) const RESTART_IDENTITY: u8 = 0x10;
 }
 
-/// What every entry begins with, but for its length.
+/// The head of every entry, without the length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
@@ -72,13 +73,13 @@ pub(crate) struct Head {
     pub(crate) lsn: Lsn,
 }
 
-/// Which relation an entry is about, as a number that is the transaction's own.
+/// The relation that an entry is about, as a number within the transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Subject(pub(crate) u32);
 
 impl Subject {
     const UNKNOWN: u32 = 1 << 31;
-    /// Of entries that are about no relation.
+    /// For entries without a relation.
     pub(crate) const NONE: Subject = Subject(0);
 
     pub(crate) fn relation(index: usize) -> Subject {
@@ -91,7 +92,7 @@ impl Subject {
         Subject(Self::relation(index).0 | Self::UNKNOWN)
     }
 
-    /// The index among the unknown objects, or else among the relations.
+    /// The index among the relations; the error has the index among the unknown objects.
     pub(crate) fn index(self) -> Result<usize, usize> {
         let index = (self.0 & !Self::UNKNOWN) as usize;
         if self.0 & Self::UNKNOWN == 0 { Ok(index) } else { Err(index) }
@@ -99,7 +100,7 @@ impl Subject {
 }
 
 impl Head {
-    /// With the length of the whole entry, of `rest` bytes behind the head.
+    /// Encodes the head, with the length of an entry that has `rest` bytes behind it.
     pub(crate) fn bytes(&self, rest: usize) -> [u8; HEAD] {
         let length = u32::try_from(HEAD + rest).expect("a WAL record is below 1 GiB");
         let mut bytes = [0; HEAD];
@@ -114,20 +115,20 @@ impl Head {
     }
 }
 
-/// A tuple's own header, to stand before its bytes.
+/// Encodes a tuple's own header, which stands before its bytes.
 pub(crate) fn tuple_head(tuple: &RawTuple<'_>) -> [u8; TUPLE_HEAD] {
     let [two_low, two_high] = tuple.infomask2.to_le_bytes();
     let [low, high] = tuple.infomask.to_le_bytes();
     [two_low, two_high, low, high, tuple.hoff]
 }
 
-/// The length that stands before an old tuple when a new one follows.
+/// Encodes the length that stands before an old tuple when a new one follows.
 pub(crate) fn tuple_length(tuple: &RawTuple<'_>) -> [u8; 4] {
     let length = TUPLE_HEAD + tuple.bytes.len();
     u32::try_from(length).expect("a WAL record is below 1 GiB").to_le_bytes()
 }
 
-/// An entry where it lies.
+/// An entry, read in place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry<'a> {
     pub(crate) head: Head,
@@ -135,9 +136,10 @@ pub(crate) struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The entry that `bytes` begin with; `None` if they do not begin with one.
+    /// Reads the entry that `bytes` begin with; `None` if they do not begin with one.
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Entry<'a>> {
-        // Read several times for each change: at fixed places of an array there is one check for all.
+        // This runs several times for each change. With fixed places of an array, one bounds check
+        // is enough.
         let fixed: &[u8; HEAD] = bytes.first_chunk()?;
         let u32_at = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
         let head = Head {
@@ -151,7 +153,7 @@ impl<'a> Entry<'a> {
         Some(Entry { head, rest: bytes.get(HEAD..u32_at(0) as usize)? })
     }
 
-    /// Length of all of it.
+    /// Length of the whole entry.
     pub(crate) fn len(&self) -> usize {
         HEAD + self.rest.len()
     }
@@ -160,12 +162,12 @@ impl<'a> Entry<'a> {
         self.head.flags & flag != 0
     }
 
-    /// Of an insert.
+    /// The new tuple of an insert.
     pub(crate) fn new_tuple(&self) -> Option<RawTuple<'a>> {
         tuple(self.rest)
     }
 
-    /// Of an update: the old tuple if it is there, and the new one.
+    /// The tuples of an update: the old one if it is there, and the new one.
     pub(crate) fn both_tuples(&self) -> Option<(Option<OldTuple<'a>>, RawTuple<'a>)> {
         if !self.is(flag::HAS_OLD) {
             return Some((None, tuple(self.rest)?));
@@ -176,7 +178,7 @@ impl<'a> Entry<'a> {
         Some((Some(old), tuple(fields.rest())?))
     }
 
-    /// Of a deletion: `Some(None)` if it has none.
+    /// The old tuple of a deletion: `Some(None)` if it has none.
     pub(crate) fn old_tuple(&self) -> Option<Option<OldTuple<'a>>> {
         if self.is(flag::HAS_OLD) { self.old(self.rest).map(Some) } else { Some(None) }
     }
@@ -185,20 +187,20 @@ impl<'a> Entry<'a> {
         Some(OldTuple { key_only: self.is(flag::OLD_IS_KEY), tuple: tuple(bytes)? })
     }
 
-    /// Of a truncation.
+    /// The relations of a truncation.
     pub(crate) fn subjects(&self) -> impl Iterator<Item = Subject> + use<'a> {
         let numbers = self.rest.chunks_exact(4);
         numbers.map(|number| Subject(u32::from_le_bytes([number[0], number[1], number[2], number[3]])))
     }
 
-    /// Of a message: its LSN, prefix and content.
+    /// The LSN, prefix and content of a message.
     pub(crate) fn message(&self) -> Option<(Lsn, &'a [u8], &'a [u8])> {
         let mut fields = Fields::new(self.rest);
         let (lsn, length) = (fields.lsn()?, fields.u32()? as usize);
         Some((lsn, fields.take(length)?, fields.rest()))
     }
 
-    /// Of a chunk: the value, its number, its bytes.
+    /// The value, number and bytes of a chunk.
     pub(crate) fn chunk(&self) -> Option<(Oid, u32, &'a [u8])> {
         let mut fields = Fields::new(self.rest);
         Some((fields.oid()?, fields.u32()?, fields.rest()))

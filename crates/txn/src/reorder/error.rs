@@ -5,11 +5,12 @@ use std::io;
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
 
-/// A transaction cannot be put together, or its changes cannot be kept. Nothing comes after it.
+/// A transaction cannot be put together, or its changes cannot be kept. Nothing comes out after
+/// this error.
 #[derive(Debug)]
 pub struct Error(pub(crate) Kind);
 
-/// What a change is about, when nobody could say at its record which relation that is.
+/// The object of a change whose relation was not known at its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unknown {
     /// Files.
@@ -32,13 +33,13 @@ pub(crate) enum Kind {
 }
 
 impl Error {
-    /// The disk failed, not WAL: worth another try later.
+    /// Whether the disk failed, and not WAL; another try later may succeed.
     #[must_use]
     pub fn is_disk(&self) -> bool {
         matches!(self.0, Kind::Spool { .. } | Kind::Damaged { .. })
     }
 
-    /// The object that was unknown when its transaction committed.
+    /// The object that was still unknown when its transaction committed.
     #[must_use]
     pub fn unresolved(&self) -> Option<Unknown> {
         match self.0 {

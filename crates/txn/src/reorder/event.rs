@@ -1,4 +1,5 @@
-//! What comes out: rows and what stands around them, as pgoutput's messages have it.
+//! The output of the reorder buffer: rows and the boundaries around them, as pgoutput's messages
+//! have them.
 
 use std::sync::Arc;
 
@@ -7,11 +8,11 @@ use decode::{OldTuple, RawTuple};
 
 use super::toast::Chunks;
 
-/// One step of the output. Rows, truncations and messages always stand between an opening and a closing boundary, but
-/// for messages that do not belong to a transaction.
+/// One step of the output. Rows, truncations and messages always stand between an opening and a
+/// closing boundary. The exception is messages that do not belong to a transaction.
 #[derive(Debug)]
 pub enum Event<'a, R> {
-    /// A transaction, or a block of one, begins or ends; or its fate is told.
+    /// A transaction, or a block of one, begins or ends; or its outcome is known.
     Boundary(&'a Boundary),
     /// A row changed.
     Row(Row<'a, R>),
@@ -32,24 +33,24 @@ pub enum Event<'a, R> {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Boundary {
-    /// A transaction begins that committed and has not been streamed.
+    /// Begins a transaction that committed and was not streamed.
     Begin(Finished),
-    /// It is complete.
+    /// The transaction is complete.
     Commit(Finished),
-    /// A transaction begins that was prepared and has not been streamed.
+    /// Begins a transaction that was prepared and was not streamed.
     BeginPrepare(Prepared),
-    /// It is complete; whether it commits comes later.
+    /// The prepared transaction is complete; its outcome comes later.
     Prepare(Prepared),
     /// A transaction that was prepared before has committed.
     CommitPrepared {
-        /// Which, and when.
+        /// The transaction and its commit.
         commit: Finished,
-        /// By which name it was prepared.
+        /// The name under which it was prepared.
         gid: Arc<[u8]>,
     },
     /// A transaction that was prepared before was rolled back.
     RollbackPrepared {
-        /// How it was prepared, by which a receiver knows whether it has it.
+        /// How it was prepared, so that a receiver can find out whether it has the transaction.
         prepared: Prepared,
         /// Where the record of the rollback ends.
         end_lsn: Lsn,
@@ -78,25 +79,25 @@ pub enum Boundary {
     StreamCommit(Finished),
     /// A transaction that was streamed was prepared.
     StreamPrepare(Prepared),
-    /// What was streamed of a transaction, or of one of its subtransactions, is void.
+    /// A streamed transaction, or one of its subtransactions, was aborted.
     StreamAbort {
         /// The top-level transaction.
         xid: Xid,
-        /// The same, or the subtransaction.
+        /// The transaction itself, or the subtransaction.
         subxid: Xid,
-        /// Where the abort record ends; invalid when a crash ended it.
+        /// Where the abort record ends; invalid if a crash ended the transaction.
         end_lsn: Lsn,
         /// When it was aborted.
         time: PgTimestamp,
     },
 }
 
-/// Where a transaction comes from that was replayed on the source.
+/// The origin of a transaction that was replayed on the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The replication origin's number on the source.
     pub id: u16,
-    /// The commit there; invalid if it is not known.
+    /// The commit's position there; invalid if it is not known.
     pub lsn: Lsn,
 }
 
@@ -109,11 +110,11 @@ pub struct Finished {
     pub first_lsn: Lsn,
     /// Where its commit record starts.
     pub final_lsn: Lsn,
-    /// Where that ends.
+    /// Where the commit record ends.
     pub end_lsn: Lsn,
     /// When it committed, at its origin if it has one.
     pub commit_time: PgTimestamp,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Option<Origin>,
 }
 
@@ -124,77 +125,78 @@ pub struct Prepared {
     pub xid: Xid,
     /// Its first record that was kept.
     pub first_lsn: Lsn,
-    /// Where the record starts that prepared it.
+    /// Where the prepare record starts.
     pub prepare_lsn: Lsn,
-    /// Where that ends.
+    /// Where the prepare record ends.
     pub end_lsn: Lsn,
     /// When it was prepared, at its origin if it has one.
     pub prepare_time: PgTimestamp,
-    /// By which name.
+    /// The name under which it was prepared.
     pub gid: Arc<[u8]>,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Option<Origin>,
 }
 
 /// A row that changed.
 #[derive(Debug)]
 pub struct Row<'a, R> {
-    /// The record.
+    /// The record's LSN.
     pub lsn: Lsn,
     /// The (sub)transaction.
     pub xid: Xid,
-    /// The origin that its session was replaying.
+    /// The origin that the session was replaying.
     pub origin: Option<u16>,
     /// The relation as it was at the record.
     pub relation: &'a R,
     /// What happened to the row.
     pub action: Action<'a>,
-    /// The large values that came with it.
+    /// The large values that came with the row.
     pub chunks: &'a Chunks,
 }
 
 /// What happened to a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action<'a> {
-    /// It is new.
+    /// A new row.
     Insert(RawTuple<'a>),
-    /// It changed.
+    /// A changed row.
     Update {
-        /// What it was, as far as the replica identity asks for it.
+        /// The old row, as far as the replica identity requires it.
         old: Option<OldTuple<'a>>,
-        /// What it is.
+        /// The new row.
         new: RawTuple<'a>,
     },
-    /// It is gone; what it was, if the replica identity says it.
+    /// A deleted row, if the replica identity describes it.
     Delete(Option<OldTuple<'a>>),
 }
 
 /// Tables that one TRUNCATE emptied.
 #[derive(Debug)]
 pub struct Truncate<'a, R> {
-    /// The record.
+    /// The record's LSN.
     pub lsn: Lsn,
     /// The (sub)transaction.
     pub xid: Xid,
-    /// CASCADE was said.
+    /// The statement said CASCADE.
     pub cascade: bool,
-    /// RESTART IDENTITY was said.
+    /// The statement said RESTART IDENTITY.
     pub restart_identity: bool,
-    /// Which, in the record's order, without those that nobody wants.
+    /// The wanted tables, in the record's order.
     pub relations: Vec<&'a R>,
 }
 
-/// What somebody wrote into WAL.
+/// A logical message in WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Where its record ends, which is what pgoutput says.
+    /// Where its record ends, the position that pgoutput reports.
     pub lsn: Lsn,
     /// The (sub)transaction; may be invalid if it is not transactional.
     pub xid: Xid,
-    /// It belongs to a transaction. If not, it came when it was read, whatever becomes of that.
+    /// Whether it belongs to a transaction. If not, it came out when it was read, whatever happens
+    /// to the transaction.
     pub transactional: bool,
-    /// Whom it is for.
+    /// Its addressee.
     pub prefix: &'a [u8],
-    /// What it says.
+    /// Its content.
     pub content: &'a [u8],
 }

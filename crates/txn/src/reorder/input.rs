@@ -1,33 +1,33 @@
-//! What goes in.
+//! The input of the reorder buffer.
 
 use base::{Lsn, Oid, PgTimestamp, RelFileLocator, Xid};
 use decode::{OldTuple, RawTuple};
 
 use super::event::Origin;
 
-/// How much is kept, and what of it comes out when.
+/// How much is kept in memory, and what comes out when.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `logical_decoding_work_mem`: when the changes of all open transactions take more memory than this, the largest
-    /// goes to the spool, or is streamed.
+    /// `logical_decoding_work_mem`: if the changes of all open transactions take more memory than
+    /// this, the largest transaction is spilled or streamed.
     pub work_mem_bytes: usize,
-    /// Transactions that are too large come out in blocks while they are open.
+    /// Large transactions come out in blocks while they are open.
     pub streaming: bool,
-    /// Prepared transactions come out when they are prepared, if that was at this position or later. Those that were
-    /// prepared before, and all if there is no position, come out when they commit.
+    /// Transactions that were prepared at this position or later come out when they are prepared.
+    /// Others come out when they commit; without a position, all do.
     pub two_phase_at: Option<Lsn>,
-    /// Nothing comes out that ended before this position: it was confirmed.
+    /// Transactions that ended before this position do not come out, because they were confirmed.
     pub start: Lsn,
     /// The database whose messages and prepared transactions count.
     pub database: Oid,
-    /// Changes and transactions that have an origin do not count (`origin = none`).
+    /// Leave out changes and transactions that have an origin (`origin = none`).
     pub local_only: bool,
     /// Logical messages come out.
     pub messages: bool,
 }
 
 impl Options {
-    /// Whole transactions from `start` on, 64 MB of them in memory.
+    /// The options for whole transactions from `start` on, with 64 MB of them in memory.
     #[must_use]
     pub fn new(database: Oid, start: Lsn) -> Options {
         Options {
@@ -42,78 +42,78 @@ impl Options {
     }
 }
 
-/// Which record something is from.
+/// The record that a change comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
-    /// Where it starts.
+    /// Where the record starts.
     pub lsn: Lsn,
     /// The (sub)transaction that wrote it.
     pub xid: Xid,
-    /// The origin that its session was replaying.
+    /// The origin that the session was replaying.
     pub origin: Option<u16>,
 }
 
-/// What files, or a relation, are at a record.
+/// The meaning of files, or of a relation, at a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target<R> {
-    /// A relation that somebody wants, as it is there.
+    /// A wanted relation, as it is at the record.
     Relation(R),
-    /// The TOAST relation of one that somebody wants.
+    /// The TOAST relation of a wanted relation.
     Toast,
-    /// Nothing that anybody wants.
+    /// A relation that nobody wants.
     Unwanted,
-    /// Nobody can say. It is kept, and asked again when the transaction ends.
+    /// Not known. The change is kept, and the question is asked again when the transaction ends.
     Unknown,
 }
 
-/// Says what files and relations are, at the record that is being handed over: the catalogs as they were committed
-/// before it, with the transaction's own changes.
+/// Identifies files and relations at the record that is being handed over. It uses the catalogs as
+/// committed before the record, with the transaction's own changes.
 pub trait Resolve<R> {
-    /// What these files hold, for the top-level transaction `xid`.
+    /// Returns what these files hold, for the top-level transaction `xid`.
     fn files(&mut self, xid: Xid, locator: RelFileLocator) -> Target<R>;
 
-    /// What this relation is, for the top-level transaction `xid`.
+    /// Returns what this relation is, for the top-level transaction `xid`.
     fn relation(&mut self, xid: Xid, relation: Oid) -> Target<R>;
 }
 
 /// A change to a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// It is new.
+    /// A new row.
     Insert {
-        /// What it is.
+        /// The row.
         new: RawTuple<'a>,
-        /// No other row follows to which the chunks belong that came before: false inside of a multi-insert.
+        /// No later row uses the chunks that came before. False within a multi-insert.
         last_of_chunks: bool,
-        /// It counts when it is confirmed.
+        /// The row counts only when it is confirmed.
         speculative: bool,
     },
-    /// It changed.
+    /// A changed row.
     Update {
-        /// What it was, as far as that is logged.
+        /// The old row, as far as it is logged.
         old: Option<OldTuple<'a>>,
-        /// What it is.
+        /// The new row.
         new: RawTuple<'a>,
     },
-    /// It is gone; what it was, as far as that is logged.
+    /// A deleted row, as far as it is logged.
     Delete(Option<OldTuple<'a>>),
 }
 
-/// A record that ends a transaction or prepares it.
+/// A record that ends or prepares a transaction.
 #[derive(Debug, Clone, Copy)]
 pub struct End<'a> {
-    /// The transaction; of an abort maybe a subtransaction.
+    /// The transaction; for an abort possibly a subtransaction.
     pub xid: Xid,
     /// Where the record starts.
     pub lsn: Lsn,
-    /// Where it ends.
+    /// Where the record ends.
     pub end_lsn: Lsn,
-    /// When it was, at the origin if there is one.
+    /// The time of the record, at the origin if there is one.
     pub time: PgTimestamp,
-    /// Where the transaction comes from.
+    /// The origin of the transaction.
     pub origin: Option<Origin>,
-    /// The subtransactions that it is said of too.
+    /// The subtransactions that the record ends, too.
     pub subxacts: &'a [Xid],
-    /// By which name it was prepared, if it was.
+    /// The name of a prepared transaction.
     pub gid: Option<&'a [u8]>,
 }

@@ -1,18 +1,20 @@
-//! Changes as WAL has them, to transactions as pgoutput has them.
+//! Turns changes as WAL has them into transactions as pgoutput has them.
 //!
-//! Handed what records say, in the order of WAL, by [`ReorderBuffer::record`] or by the functions that it is made of;
-//! after each, [`ReorderBuffer::next`] is called until it returns `None`. Promises: a transaction comes out when it
-//! commits, in the order of commits, whole, with the rows of its subtransactions that committed and no others, in the
-//! order of WAL; each row with the relation that was named when it went in, and with its large values. Or it comes out
-//! in blocks while it is open ([`Options::streaming`]), or when it is prepared ([`Options::two_phase_at`]).
+//! Callers hand in records in the order of WAL, with [`ReorderBuffer::record`] or the functions
+//! below it. After each record they call [`ReorderBuffer::next`] until it returns `None`. A
+//! transaction comes out as a whole when it commits, in the order of commits. It has the rows of
+//! its subtransactions that committed and no others, in the order of WAL. Each row has the relation
+//! that was named when it went in, and its large values. A transaction may also come out in blocks
+//! while it is open ([`Options::streaming`]), or when it is prepared ([`Options::two_phase_at`]).
 //!
-//! Invariants: all that is kept of changes is in memory ([`ReorderBuffer::memory_bytes`]) or in the spool. When
-//! `next` has returned `None`, the former is within the limit, but for insertions that wait to be confirmed.
-//! After an error nothing comes out any more.
+//! Invariants: all kept changes are in memory ([`ReorderBuffer::memory_bytes`]) or in the spool.
+//! When `next` has returned `None`, memory is within the limit, except for insertions that wait for
+//! confirmation. After an error nothing comes out any more.
 //!
-//! Does not belong here: what a relation is and whether anybody wants it ([`Resolve`] says that), values, and when
-//! decoding may begin. A transaction must come from its first record on, or not at all. README.md says how this differs
-//! from the server's, and why it is the same.
+//! Some things do not belong here: what a relation is and whether anybody wants it ([`Resolve`]),
+//! values, and when decoding may begin. A transaction must be handed in from its first record on,
+//! or not at all. README.md says how this differs from the server's reorder buffer, and why it is
+//! equivalent.
 
 mod entry;
 mod error;
@@ -42,45 +44,46 @@ use replay::Replay;
 use run::Pieces;
 use transaction::Transaction;
 
-/// What was done, as `pg_stat_replication_slots` counts it.
+/// Totals, as `pg_stat_replication_slots` counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Transactions that were spilled.
     pub spill_txns: u64,
-    /// How often.
+    /// How often transactions were spilled.
     pub spill_count: u64,
     /// Bytes of changes written to the spool.
     pub spill_bytes: u64,
     /// Transactions that were streamed.
     pub stream_txns: u64,
-    /// Their blocks.
+    /// The blocks that were streamed.
     pub stream_count: u64,
 }
 
-/// See the module. `R` is what the caller calls a relation at a moment; it is compared for each change, so it should be
-/// a number or a pointer that compares as one. It is kept as long as a transaction has a change to it.
+/// See the module. `R` is the caller's name for a relation at a moment. It is compared for each
+/// change, so it should be a number, or a pointer that compares like one. It is kept as long as a
+/// transaction has a change to it.
 pub struct ReorderBuffer<R> {
     options: Options,
     spool: Box<dyn Spool>,
-    /// By top-level id, or by the id of a subtransaction of which that is not known.
+    /// By top-level id; or by the id of a subtransaction whose top-level transaction is unknown.
     open: FxHashMap<Xid, Transaction<R>>,
     subs: FxHashMap<Xid, Sub>,
-    /// Of all open transactions.
+    /// Bytes of all open transactions.
     memory: usize,
-    /// Kept for them; with theirs within the limit.
+    /// Free pieces for them; with the transactions' memory within the limit.
     pieces: Pieces,
-    /// How many transactions have chunks that wait for their row.
+    /// The number of transactions with chunks that wait for their row.
     waiting: usize,
-    /// Where the last record was.
+    /// The position of the last record.
     lsn: Lsn,
     output: VecDeque<Output<R>>,
-    /// The transaction of which a block comes out and which goes on.
+    /// The open transaction of which a block is coming out.
     streaming: Option<Xid>,
-    /// What [`ReorderBuffer::next`] gave last.
+    /// The last output of [`ReorderBuffer::next`].
     current: Option<Output<R>>,
     failed: Cell<bool>,
     counters: Counters,
-    /// Room for the ids of subtransactions of one record.
+    /// Space for the subtransaction ids of one record.
     xids: Vec<Xid>,
 }
 
@@ -94,11 +97,11 @@ struct Sub {
     wrote: bool,
     /// A row of it was streamed.
     streamed: bool,
-    /// It is over; what it left in a file does not count.
+    /// It was aborted; its entries in a file do not count.
     aborted: bool,
 }
 
-/// What comes out next.
+/// The next output.
 enum Output<R> {
     Boundary(Boundary),
     Message { lsn: Lsn, xid: Xid, prefix: Vec<u8>, content: Vec<u8> },
@@ -106,7 +109,7 @@ enum Output<R> {
 }
 
 impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
-    /// An empty one that spills to `spool`, which it has for itself.
+    /// Makes an empty buffer that spills to `spool`, which no other buffer may use.
     #[must_use]
     pub fn new(options: Options, spool: Box<dyn Spool>) -> ReorderBuffer<R> {
         ReorderBuffer {
@@ -127,8 +130,9 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         }
     }
 
-    /// Where reading has to begin again, once everything that came out before `position` is confirmed, and with
-    /// [`Options::start`] at `position`. `position` is where the last record ended.
+    /// Returns where a restart must begin reading. It assumes that everything that came out before
+    /// `position` is confirmed, and that [`Options::start`] is `position`. `position` is where the
+    /// last record ended.
     #[must_use]
     pub fn restart_lsn(&self, position: Lsn) -> Lsn {
         self.open.values().map(|transaction| transaction.first_lsn).fold(position, Lsn::min)
@@ -140,13 +144,13 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.memory
     }
 
-    /// How many transactions are open and have left something here.
+    /// The number of open transactions that have left entries here.
     #[must_use]
     pub fn open_count(&self) -> usize {
         self.open.len()
     }
 
-    /// What was done so far.
+    /// The totals so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -158,10 +162,11 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.subs.get(&xid).map_or(xid, |sub| sub.top)
     }
 
-    /// What comes out next; `None` when more has to go in first.
+    /// Returns the next event; `None` if more records must go in first.
     ///
     /// # Errors
-    /// The spool's; or a transaction that ended is not as it must be. After an error there is nothing but errors.
+    /// The spool failed, or an ended transaction is not as it must be. After an error all calls
+    /// return errors.
     #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
     pub fn next(&mut self) -> Result<Option<Event<'_, R>>, Error> {
         if !self.go()? {
@@ -173,7 +178,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         }
     }
 
-    /// Goes to what comes out next, which [`ReorderBuffer::event`] then gives; false when more has to go in first.
+    /// Moves to the next event, which [`ReorderBuffer::event`] then returns. Returns false if more
+    /// records must go in first.
     ///
     /// # Errors
     /// As [`ReorderBuffer::next`].
@@ -183,7 +189,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.noting(went)
     }
 
-    /// Where [`ReorderBuffer::go`] went; `None` if that is cut short, of which [`ReorderBuffer::cut_short`] tells.
+    /// The event that [`ReorderBuffer::go`] moved to. `None` if it is cut short;
+    /// [`ReorderBuffer::cut_short`] has the error.
     #[must_use]
     pub fn event(&self) -> Option<Event<'_, R>> {
         Some(match self.current.as_ref()? {
@@ -196,7 +203,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         })
     }
 
-    /// Why there is no event. It is the last that happens.
+    /// The error because of which there is no event. Nothing comes after it.
     #[must_use]
     pub fn cut_short(&self) -> Error {
         self.failed.set(true);
@@ -206,7 +213,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         }
     }
 
-    /// An error is the last that happens.
+    /// Remembers an error, because nothing comes after it.
     fn noting<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         if result.is_err() {
             self.failed.set(true);
@@ -245,12 +252,13 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         }
     }
 
-    /// What came out needs no room any more.
+    /// Frees the memory of what came out.
     fn close(&mut self, replay: &mut Replay<R>) -> Result<(), Error> {
         let Some(block) = replay.close(&mut self.pieces, &mut *self.spool)? else { return Ok(()) };
         self.counters.stream_count += u64::from(block.has_rows);
         if self.streaming.take() != Some(block.top) {
-            // The last block of one that has ended. It may be open all the same, as a prepared one that is to be told of.
+            // This was the last block of a transaction that has ended. The transaction may still be
+            // open, like a prepared one whose outcome must be sent.
             return Ok(());
         }
         if let Some(transaction) = self.open.get_mut(&block.top) {
@@ -268,8 +276,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         Ok(())
     }
 
-    /// Takes the largest transaction out of memory: streams it if that is wanted and possible, else spills it. False
-    /// when there is none.
+    /// Removes the largest transaction from memory: streams it if that is wanted and possible, or
+    /// else spills it. Returns false if there is none.
     fn make_room(&mut self) -> Result<bool, Error> {
         if self.options.streaming
             && self.lsn >= self.options.start
@@ -295,7 +303,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         candidates.max_by_key(|transaction| transaction.movable()).map(|transaction| transaction.xid)
     }
 
-    /// Puts what there is of an open transaction into the output, as a block.
+    /// Puts the entries of an open transaction into the output, as a block.
     fn stream(&mut self, xid: Xid) -> Result<(), Error> {
         let Some(transaction) = self.open.get_mut(&xid) else { return Ok(()) };
         let before = transaction.memory();
@@ -312,7 +320,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     }
 }
 
-/// Boundaries of a block; its positions are those of its rows.
+/// The boundaries of a block; its positions are those of its rows.
 fn block(xid: Xid, first_segment: bool) -> (Boundary, Boundary) {
     let first_lsn = Lsn::INVALID;
     let opening = Boundary::StreamStart { xid, first_segment, first_lsn, origin: None };
@@ -324,5 +332,5 @@ fn aborted(subs: &FxHashMap<Xid, Sub>, children: &[Xid]) -> FxHashSet<Xid> {
     children.iter().filter(is_aborted).copied().collect()
 }
 
-/// Nobody knows when a crash ended a transaction.
+/// The time of an end by a crash, which nobody knows.
 const NO_TIME: PgTimestamp = PgTimestamp(0);

@@ -1,8 +1,8 @@
 //! What happens to open transactions: they grow, and they end.
 //!
-//! A session does one thing after the other, so entries of a transaction and its subtransactions come in the order of
-//! WAL and go into one run. Where a subtransaction began is remembered: what an abort takes back is, as far as it is in
-//! memory, what stands from there on.
+//! A session does one thing after the other. So entries of a transaction and its subtransactions
+//! come in the order of WAL, and go into one run. The place where each subtransaction began is
+//! kept. An abort then removes its entries in memory from that place on.
 
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
@@ -21,7 +21,7 @@ use super::transaction::{Part, Remembered, Transaction};
 use super::{NO_TIME, Output, ReorderBuffer, Sub, aborted, block};
 
 impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
-    /// Called first by everything that is handed a record.
+    /// Every function that gets a record calls this first.
     pub(super) fn enter(&mut self, lsn: Lsn) -> Result<(), Error> {
         self.alive()?;
         assert!(self.output.is_empty() && self.current.is_none(), "what is to come out is taken first");
@@ -30,10 +30,11 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         Ok(())
     }
 
-    /// `sub` is a subtransaction of `top`: to be said of the first record of each, also if nobody wants that.
+    /// Notes that `sub` is a subtransaction of `top`. Called for the first record of each
+    /// subtransaction, even if nobody wants that record.
     ///
     /// # Errors
-    /// It was said to be another one's.
+    /// An earlier record named another top-level transaction.
     pub fn assign(&mut self, lsn: Lsn, top: Xid, sub: Xid) -> Result<(), Error> {
         self.enter(lsn)?;
         let assigned = self.adopt(lsn, top, sub);
@@ -65,7 +66,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         Ok(())
     }
 
-    /// The transaction of a record that adds an entry, and the count of those that have chunks waiting.
+    /// Adds an entry to the transaction of a record, and updates the count of transactions with
+    /// waiting chunks.
     fn grow(&mut self, at: At, add: impl FnOnce(&mut Transaction<R>, &mut Pieces)) -> Result<(), Error> {
         let top = match self.subs.get_mut(&at.xid) {
             None => at.xid,
@@ -86,10 +88,10 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         Ok(())
     }
 
-    /// A row of the relation in `files` changed.
+    /// Adds a change to a row of the relation in `files`.
     ///
     /// # Errors
-    /// An earlier one; or the transaction was over.
+    /// An earlier error; or the transaction was over.
     pub fn change(
         &mut self,
         at: At,
@@ -103,7 +105,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.noting(grown)
     }
 
-    /// The speculative insertion that the transaction made last counts.
+    /// Confirms the last speculative insertion of the transaction.
     ///
     /// # Errors
     /// As [`ReorderBuffer::change`].
@@ -113,7 +115,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.noting(grown)
     }
 
-    /// The speculative insertion that the transaction made last was taken back.
+    /// Takes back the last speculative insertion of the transaction.
     ///
     /// # Errors
     /// As [`ReorderBuffer::change`].
@@ -126,7 +128,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.noting(grown)
     }
 
-    /// A piece of a large value came: `number` counts those of each `value` from 0.
+    /// Adds a piece of a large value; `number` counts the pieces of each `value` from 0.
     ///
     /// # Errors
     /// As [`ReorderBuffer::change`].
@@ -150,7 +152,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.noting(grown)
     }
 
-    /// A change that nobody wants was passed over. If chunks came before it, they were its own: they are forgotten.
+    /// Notes that an unwanted change was left out. Chunks before it belonged to it, and are
+    /// forgotten.
     ///
     /// # Errors
     /// As [`ReorderBuffer::change`].
@@ -164,7 +167,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.noting(grown)
     }
 
-    /// Tables were emptied by one TRUNCATE.
+    /// Adds a TRUNCATE of one or more tables.
     ///
     /// # Errors
     /// As [`ReorderBuffer::change`].
@@ -191,7 +194,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.noting(grown)
     }
 
-    /// A logical message, whose record ends at `end_lsn`. One that is not transactional comes out at once.
+    /// Adds a logical message, whose record ends at `end_lsn`. A message that is not transactional
+    /// comes out at once.
     ///
     /// # Errors
     /// As [`ReorderBuffer::change`].
@@ -216,10 +220,10 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         Ok(())
     }
 
-    /// A transaction committed, or one that was prepared: that has a `gid`.
+    /// Ends a transaction that committed. A prepared transaction has a `gid`.
     ///
     /// # Errors
-    /// The spool's; or something of it could not be found out, or it is not whole.
+    /// The spool failed, an object could not be identified, or the transaction is not whole.
     pub fn commit(&mut self, end: &End<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
         self.enter(end.lsn)?;
         let committed =
@@ -258,7 +262,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.emit(transaction, end.lsn, (Boundary::Begin(finished), Boundary::Commit(finished)), resolve)
     }
 
-    /// A transaction was prepared.
+    /// Notes that a transaction was prepared.
     ///
     /// # Errors
     /// As [`ReorderBuffer::commit`].
@@ -280,7 +284,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             sent,
         };
         if !sent {
-            // It came out before we were started, or it will when it commits.
+            // The transaction came out before this process started, or it will come out when it
+            // commits.
             self.open.entry(end.xid).or_insert_with(|| Transaction::new(end.xid, end.lsn)).prepared =
                 Some(Box::new(how));
             return Ok(());
@@ -291,7 +296,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         };
         let prepared = ended.transaction.as_prepared(&how);
         self.emit_prepared(ended, end.lsn, prepared, resolve)?;
-        // From its record on it can be told again how it was prepared, which is all that is still needed.
+        // A restart at this record can learn again how the transaction was prepared, and that is
+        // all that is still needed.
         let mut rest = Transaction::new(end.xid, end.lsn);
         rest.prepared = Some(Box::new(how));
         self.open.insert(end.xid, rest);
@@ -314,7 +320,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         Ok(())
     }
 
-    /// Puts all of a transaction into the output.
+    /// Puts a whole transaction into the output.
     fn emit(
         &mut self,
         ended: Ended<R>,
@@ -337,13 +343,14 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         Ok(())
     }
 
-    /// A transaction, or a subtransaction, aborted, or one that was prepared: that has a `gid`.
+    /// Ends a transaction or subtransaction that aborted. A prepared transaction has a `gid`.
     ///
     /// # Errors
-    /// The spool's.
+    /// The spool failed.
     pub fn abort(&mut self, end: &End<'_>) -> Result<(), Error> {
         self.enter(end.lsn)?;
-        // A subtransaction may have written nothing itself and so be unknown, while those below it are known.
+        // A subtransaction that wrote nothing itself may be unknown, while those below it are
+        // known.
         let mut tops = [&end.xid]
             .into_iter()
             .chain(end.subxacts)
@@ -379,7 +386,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.output.push_back(Output::Boundary(Boundary::StreamAbort { xid, subxid, end_lsn, time }));
     }
 
-    /// Takes back what subtransactions wrote: `end.xid` and those of `end.subxacts`, which had committed into it.
+    /// Takes back what subtransactions wrote: `end.xid`, and those of `end.subxacts`, which had
+    /// committed into it.
     fn abort_sub(&mut self, top: Xid, end: &End<'_>) -> Result<(), Error> {
         let mut from = u64::MAX;
         for &xid in end.subxacts.iter().chain([&end.xid]) {
@@ -404,8 +412,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         Ok(())
     }
 
-    /// Forgets aborted subtransactions that left nothing in the file, so that a transaction of a million savepoints
-    /// that were rolled back needs no more memory than one of a few.
+    /// Forgets aborted subtransactions that left nothing in the file. A transaction with a million
+    /// savepoints that were rolled back then needs no more memory than one with a few.
     fn forget_aborted(&mut self, top: Xid, from: u64, end: &End<'_>) {
         let Some(transaction) = self.open.get_mut(&top) else { return };
         let memory_start = transaction.main.run.memory_start();
@@ -421,7 +429,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         while transaction.children.last().is_some_and(|last| !subs.contains_key(last)) {
             transaction.children.pop();
         }
-        // Only if sessions did more than one thing at a time: what moved is looked for from where it was moved to.
+        // This happens only if sessions did more than one thing at a time. Moved entries are then
+        // searched from their new place on.
         if transaction.main.run.end() > from {
             for child in &transaction.children {
                 if let Some(sub) = subs.get_mut(child) {
@@ -431,10 +440,10 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         }
     }
 
-    /// A transaction ended about which nothing is to come out.
+    /// Ends a transaction of which nothing comes out.
     ///
     /// # Errors
-    /// The spool's.
+    /// The spool failed.
     pub fn forget(&mut self, end: &End<'_>) -> Result<(), Error> {
         self.enter(end.lsn)?;
         let left = self.leave(end);
@@ -449,11 +458,11 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         transaction.discard(&mut *self.spool)
     }
 
-    /// Every transaction before `oldest` has ended, by a crash if nothing else was said: those that are prepared are
-    /// running.
+    /// Ends every transaction before `oldest`, except prepared ones, which count as running. If no
+    /// record ended such a transaction, a crash did.
     ///
     /// # Errors
-    /// The spool's.
+    /// The spool failed.
     pub fn running(&mut self, lsn: Lsn, oldest: Xid) -> Result<(), Error> {
         self.enter(lsn)?;
         let over = self.open.values().filter(|transaction| transaction.xid.precedes(oldest));
@@ -471,7 +480,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         Ok(())
     }
 
-    /// Takes a transaction out that ended, with its subtransactions; `None` if it left nothing here.
+    /// Removes an ended transaction with its subtransactions, and returns it. `None` if it left
+    /// nothing here.
     fn end(&mut self, xid: Xid, subxacts: &[Xid]) -> Result<Option<Ended<R>>, Error> {
         for &sub in subxacts {
             if self.open.contains_key(&sub) {
@@ -497,12 +507,12 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     }
 }
 
-/// A transaction that is not open any more.
+/// A transaction that is no longer open.
 struct Ended<R> {
     transaction: Transaction<R>,
-    /// Its subtransactions that were aborted and left something.
+    /// Subtransactions that were aborted and left entries.
     aborted: FxHashSet<Xid>,
-    /// One that left something and is not among those that ended with it.
+    /// A subtransaction that left entries and did not end with the transaction.
     undecided: Option<Xid>,
 }
 
@@ -513,7 +523,7 @@ impl<R> Ended<R> {
 }
 
 impl<R: Clone + Eq + Hash> Transaction<R> {
-    /// Takes out of memory what subtransactions wrote that are void; in the main part that is from `from` on.
+    /// Removes entries of void subtransactions from memory; in the main part, those from `from` on.
     fn take_out(
         &mut self,
         from: u64,

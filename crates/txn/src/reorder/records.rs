@@ -1,4 +1,4 @@
-//! Records to what they mean for transactions: the server's `decode.c`.
+//! Turns records into events of transactions, as the server's `decode.c` does.
 
 use std::hash::Hash;
 
@@ -15,12 +15,12 @@ const NOT_LOGGED: &str = "a row of a table that is wanted is not in it";
 const NO_CHUNK: &str = "a row of a TOAST relation is none";
 
 impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
-    /// Takes a record that starts at `lsn` and ends at `end_lsn`, after the catalogs have followed it. Records that
-    /// change nothing here may be left out; so may changes that nobody wants, if [`ReorderBuffer::passed_over`] is
-    /// called instead.
+    /// Takes a record from `lsn` to `end_lsn`, after the catalogs have followed it. Callers may
+    /// leave out records that change nothing here. They may also leave out unwanted changes, if
+    /// they call [`ReorderBuffer::passed_over`] instead.
     ///
     /// # Errors
-    /// What it says cannot be, a transaction that ends with it cannot come out, or the spool failed.
+    /// The record is impossible, the transaction that it ends cannot come out, or the spool failed.
     pub fn record(
         &mut self,
         (lsn, end_lsn): (Lsn, Lsn),
@@ -53,13 +53,13 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
                 Target::Relation(_) | Target::Unknown => self.confirm(at),
             },
             What::Truncate(truncate) => self.truncated(at, truncate, resolve),
-            // The rest is about catalogs and files.
+            // The other records are about catalogs and files.
             _ => Ok(()),
         }
     }
 
-    /// A change of `xid` was dropped unread, because nobody wants it. `top` is what its record says of the top-level
-    /// transaction.
+    /// Notes that an unwanted change of `xid` was dropped unread. `top` is the top-level
+    /// transaction that its record names.
     ///
     /// # Errors
     /// As [`ReorderBuffer::assign`].
@@ -78,7 +78,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.noting(Err(Kind::Row { lsn: at.lsn, xid: at.xid, what }.into()))
     }
 
-    /// A row of a relation that can be published is in its record.
+    /// Returns the row in a record; a row of a relation that can be published must be there.
     fn whole<'a>(&mut self, at: At, tuple: &NewTuple<'a>) -> Result<RawTuple<'a>, Error> {
         match tuple {
             NewTuple::Whole(tuple) => Ok(*tuple),
@@ -87,7 +87,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     }
 
     fn inserted(&mut self, at: At, insert: &Insert<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
-        // What a rewrite copies, and catalogs.
+        // Rows that a rewrite copies, and rows of catalogs.
         if !insert.is_logical {
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
                 self.chunk_of(at, place, &target, &new)?;
                 continue;
             }
-            // The server has written the chunks of all rows before the first of them.
+            // The server wrote the chunks of all rows before the first row.
             let last_of_chunks = insert.is_last && number + 1 == count;
             let change = Change::Insert { new, last_of_chunks, speculative: false };
             self.wanted(at, place, target, &change)?;
@@ -129,7 +129,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         let target = self.target(at, update.place, resolve);
         match target {
             Target::Relation(_) => {}
-            // Catalogs, which the catalogs' follower knows; a row that is not there can be nobody's.
+            // Catalogs, which the catalogs' follower knows. A row that is not in the record can
+            // belong to no other relation.
             Target::Unknown if !update.is_logical => return Ok(()),
             Target::Unknown => {}
             Target::Toast | Target::Unwanted => return self.dropped(at),
@@ -144,11 +145,12 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     fn deleted(&mut self, at: At, delete: &Delete<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
         let target = self.target(at, delete.place, resolve);
         match target {
-            // Chunks go with their row. Those of an insertion that is taken back are gone when its own record came.
+            // Chunks go with their row. Those of an insertion that is taken back go when its own
+            // record comes.
             Target::Toast => Ok(()),
             Target::Unwanted => self.dropped(at),
             Target::Relation(_) | Target::Unknown if delete.is_super => self.take_back(at),
-            // A catalog's, or one without replica identity: there is nothing to tell.
+            // A row of a catalog, or of a table without replica identity: there is nothing to send.
             Target::Unknown if delete.old.is_none() => Ok(()),
             Target::Relation(_) | Target::Unknown => {
                 self.wanted(at, delete.place, target, &Change::Delete(delete.old))
@@ -178,8 +180,8 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         }
     }
 
-    /// A row of a TOAST relation: `chunk_id oid, chunk_seq int4, chunk_data bytea`, none of them ever NULL, the last
-    /// neither compressed nor out of line.
+    /// Reads a row of a TOAST relation: `chunk_id oid, chunk_seq int4, chunk_data bytea`. No column
+    /// is ever NULL, and the last one is neither compressed nor out of line.
     fn chunk_of(
         &mut self,
         at: At,
@@ -222,8 +224,9 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             _ => return Ok(()),
         };
         let origin = at.origin.map(|id| Origin { id, lsn: progress.map_or(Lsn::INVALID, |at| at.lsn) });
-        // What was prepared has a place for it that is empty if there was none. The end of a transaction has none then:
-        // the first commit of a session that nobody told a time has the time zero.
+        // A prepare record always has a place for the origin's position and time, which is empty
+        // without an origin. A commit or abort record has no such place in that case. Its time may
+        // be zero: the first commit of a session that was never told a time has that.
         let is_prepare = matches!(decoded.what, What::Prepare(_));
         let progress_time = progress.map(|progress| progress.time).filter(|time| time.0 != 0 || !is_prepare);
         let time = progress_time.unwrap_or(time);
@@ -235,7 +238,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             What::Commit(_) => self.commit(&end, resolve),
             What::Prepare(_) if is_skipped => self.enter(at.lsn),
             What::Prepare(_) => self.prepare(&end, resolve),
-            // What is not told of either must not be told of as rolled back.
+            // If the transaction was not sent, its rollback must not be sent either.
             _ if is_skipped => self.abort(&End { gid: None, ..end }),
             _ => self.abort(&end),
         };
@@ -250,6 +253,6 @@ fn chunk<'a>(tuple: &RawTuple<'a>) -> Option<(Oid, u32, &'a [u8])> {
     }
     let mut fields = Fields::new(tuple.data());
     let (value, number) = (fields.oid()?, u32::try_from(fields.i32()?).ok()?);
-    // Behind eight bytes a header of four is aligned as one of one is.
+    // A header of four bytes behind eight bytes is aligned like a header of one byte.
     Some((value, number, fields.rest()))
 }

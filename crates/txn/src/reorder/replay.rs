@@ -1,4 +1,4 @@
-//! Entries on their way out: of one transaction, or a block of it, in the order of WAL.
+//! Entries on their way out: those of one transaction, or of a block of it, in the order of WAL.
 //!
 //! ```text
 //!         first row found              last row          closing was taken
@@ -7,7 +7,8 @@
 //!     |                         there is none, and it comes out all the same
 //!     \--- there is none ------------------------------------------------^
 //! ```
-//! What an aborted subtransaction has left in a file is passed over here. Chunks are collected until their row came.
+//! Entries that an aborted subtransaction left in a file are skipped here. Chunks are collected
+//! until their row comes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -33,14 +34,14 @@ enum Phase {
     Over,
 }
 
-/// Several readers as one, by LSN. Nearly always it is one: what else there is was read before it was known whose it
-/// is.
+/// Several readers as one, by LSN. There is nearly always only one. Others have entries that were
+/// read before their top-level transaction was known.
 struct Merge<R> {
     main: (Reader, Names<R>),
     late: Vec<(Reader, Names<R>)>,
-    /// 0 is the main one.
+    /// The index of the current reader; 0 is the main one.
     current: usize,
-    /// Where the others are; of equal positions the main one's comes first.
+    /// The positions of the other readers. Of equal positions, the main reader's comes first.
     waiting: BinaryHeap<Reverse<(Lsn, usize)>>,
 }
 
@@ -97,13 +98,13 @@ pub(crate) struct Replay<R> {
     aborted: FxHashSet<Xid>,
     opening: Boundary,
     closing: Boundary,
-    /// It comes out even if there is no row.
+    /// The boundaries come out even if there is no row.
     always: bool,
     phase: Phase,
     chunks: Chunks,
-    /// The chunks are those of the current row and of none after it.
+    /// The chunks belong to the current row and to no later one.
     chunks_end: bool,
-    /// Subtransactions of which a row came out, if it is a block.
+    /// For a block, the subtransactions of which a row came out.
     streamed: Option<FxHashSet<Xid>>,
 }
 
@@ -130,7 +131,7 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         })
     }
 
-    /// Goes to the next event, if there is one.
+    /// Moves to the next event, if there is one.
     pub(crate) fn advance(&mut self) -> Result<bool, Error> {
         self.phase = match self.phase {
             Phase::Start => {
@@ -151,7 +152,7 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         Ok(self.phase != Phase::Over)
     }
 
-    /// Where [`Replay::advance`] went; `None` if that is cut short.
+    /// The event that [`Replay::advance`] moved to; `None` if it is cut short.
     pub(crate) fn event(&self) -> Option<Event<'_, R>> {
         match self.phase {
             Phase::Opening { .. } => Some(Event::Boundary(&self.opening)),
@@ -160,12 +161,12 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         }
     }
 
-    /// Why there is no event.
+    /// The error because of which there is no event.
     pub(crate) fn broken(&self) -> Error {
         self.merge.broken()
     }
 
-    /// A block has the positions of its rows.
+    /// Sets the positions of a block, which are those of its rows.
     fn open_block(&mut self) {
         let head = self.merge.entry().0.head;
         if let Boundary::StreamStart { first_lsn, origin, .. } = &mut self.opening {
@@ -174,7 +175,7 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         }
     }
 
-    /// Goes to the next entry that is an event.
+    /// Moves to the next entry that is an event.
     fn find(&mut self) -> Result<bool, Error> {
         while self.merge.advance()? {
             if std::mem::take(&mut self.chunks_end) {
@@ -249,7 +250,7 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         Some(Event::Row(Row { lsn, xid, origin, relation, action, chunks: &self.chunks }))
     }
 
-    /// Removes the files; there is nothing any more. What is left of a block, if it was one.
+    /// Removes the files; nothing is left. Returns what remains of a block.
     pub(crate) fn close(
         &mut self,
         pieces: &mut Pieces,
@@ -271,10 +272,10 @@ impl<R: Clone + Eq + Hash> Replay<R> {
     }
 }
 
-/// What is left of a block that came out.
+/// What remains of a block that came out.
 pub(crate) struct Block<R> {
     pub(crate) top: Xid,
-    /// Those of the main part, which go on if the transaction does.
+    /// The names of the main part, which the transaction goes on using.
     pub(crate) names: Names<R>,
     /// Subtransactions of which a row came out.
     pub(crate) subs: FxHashSet<Xid>,

@@ -1,7 +1,9 @@
-//! Entries of one transaction in the order of WAL: the older ones in its spool file, the newer ones in memory.
+//! Entries of one transaction in the order of WAL: the older ones in its spool file, the newer ones
+//! in memory.
 //!
-//! Memory is pieces of at most [`PIECE`] bytes that hold whole entries, so that a transaction that grows is not copied.
-//! Spilling writes each piece behind a header as a block; reading takes one block at a time.
+//! Memory consists of pieces of at most [`PIECE`] bytes that hold whole entries, so a growing
+//! transaction is not copied. Spilling writes each piece behind a header as a block; reading takes
+//! one block at a time.
 //!
 //! ```text
 //!  0  u32  length of the block, without this header
@@ -9,10 +11,10 @@
 //!  8  u32  the file's transaction
 //! 12  u32  CRC-32C of the twelve bytes before and of the block
 //! ```
-//! `docs/spools.md` has this beside the other formats.
+//! `docs/spools.md` has this format beside the others.
 //!
-//! How many blocks and bytes a file must have is known in memory: one that is shorter or longer is damaged, not at its
-//! end.
+//! Memory has the number of blocks and bytes of the file. A file that is shorter or longer is
+//! damaged.
 
 use std::io::{self, Read};
 
@@ -22,24 +24,24 @@ use crate::Spool;
 use crate::reorder::entry::{Entry, HEAD, Head};
 use crate::reorder::error::{Error, Kind};
 
-/// What is written to and read from the spool at once, unless one entry is longer.
+/// Bytes that are written to or read from the spool at once, unless one entry is longer.
 pub(crate) const PIECE: usize = 256 * 1024;
 
-/// A transaction of one row fits into it, most of the time.
+/// Large enough for most transactions of one row.
 const FIRST_PIECE: usize = 512;
 
 const BLOCK_HEAD: usize = 16;
 const BLOCK_CRC_AT: usize = 12;
 
-/// Pieces that were used and will be again: memory that is given back to the system is cleared page by page when it is
-/// taken anew, which costs more than all that is done with a change.
+/// Used pieces that are kept for later use. The system clears returned memory page by page when it
+/// is taken again, which costs more than all other work for a change.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     spare: Vec<Vec<u8>>,
 }
 
 impl Pieces {
-    /// Bytes of memory they hold.
+    /// Bytes of memory that the pieces hold.
     pub(crate) fn allocated(&self) -> usize {
         self.spare.len() * PIECE
     }
@@ -48,7 +50,7 @@ impl Pieces {
         self.spare.pop().unwrap_or_else(|| Vec::with_capacity(PIECE))
     }
 
-    /// Takes back what has the usual size.
+    /// Takes back a piece if it has the usual size.
     pub(crate) fn put(&mut self, mut piece: Vec<u8>) {
         if piece.capacity() == PIECE {
             piece.clear();
@@ -56,7 +58,7 @@ impl Pieces {
         }
     }
 
-    /// Gives up what is more than so many bytes.
+    /// Frees pieces beyond `bytes`.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         self.spare.truncate(bytes / PIECE);
     }
@@ -67,15 +69,16 @@ impl Pieces {
 pub(crate) struct Run {
     /// Names its spool file.
     key: Xid,
-    /// The transaction has a spool file.
+    /// The blocks in the transaction's spool file; 0 if there is none.
     blocks: u32,
-    /// Of all blocks, without their headers.
+    /// Bytes of all blocks, without their headers.
     spilled: u64,
     pieces: Vec<Vec<u8>>,
-    /// Of the pieces, as they are filled and as they are allocated.
+    /// Bytes of the pieces, filled and allocated.
     length: usize,
     allocated: usize,
-    /// Where the next entry begins, counted over all that was ever appended, but for what was taken out again.
+    /// Where the next entry begins. It counts everything that was ever appended, except entries
+    /// that were removed.
     end: u64,
 }
 
@@ -84,12 +87,12 @@ impl Run {
         Run { key, blocks: 0, spilled: 0, pieces: Vec::new(), length: 0, allocated: 0, end: 0 }
     }
 
-    /// The transaction, or subtransaction, whose it was first.
+    /// The id of the transaction or subtransaction that began the run.
     pub(crate) fn key(&self) -> Xid {
         self.key
     }
 
-    /// Bytes of memory it holds.
+    /// Bytes of memory that it holds.
     pub(crate) fn allocated(&self) -> usize {
         self.allocated
     }
@@ -108,12 +111,12 @@ impl Run {
         self.end
     }
 
-    /// Where memory begins: what was before is in the file, or was handed out.
+    /// Where memory begins; earlier entries are in the file, or were handed out.
     pub(crate) fn memory_start(&self) -> u64 {
         self.end - self.length as u64
     }
 
-    /// Appends the entry that begins with `head` and goes on with `parts`.
+    /// Appends an entry that consists of `head` and `parts`.
     pub(crate) fn push(&mut self, pieces: &mut Pieces, head: &Head, parts: &[&[u8]]) {
         let rest = parts.iter().map(|part| part.len()).sum();
         let piece = self.room(pieces, HEAD + rest);
@@ -123,7 +126,7 @@ impl Run {
         }
     }
 
-    /// A piece that `length` bytes can be added to without growing; they are counted.
+    /// Returns a piece that has room for `length` more bytes, and counts them.
     fn room(&mut self, pieces: &mut Pieces, length: usize) -> &mut Vec<u8> {
         let fits = self.pieces.last().is_some_and(|piece| piece.len() + length <= PIECE);
         if !fits {
@@ -144,8 +147,8 @@ impl Run {
         piece
     }
 
-    /// Takes everything from `start` on out of memory that `goes` says; whether something stayed. What is in the file
-    /// stays there.
+    /// Removes from memory the entries that `goes` selects, beginning at `start`. Entries in the
+    /// file stay there. Returns whether an entry stayed.
     pub(crate) fn remove_from(&mut self, start: u64, goes: impl Fn(&Head) -> bool) -> bool {
         let mut begin = self.memory_start();
         let (mut stayed, mut length) = (false, 0);
@@ -165,7 +168,7 @@ impl Run {
         stayed
     }
 
-    /// Writes what is in memory to the file; how many bytes that were.
+    /// Writes the pieces in memory to the file. Returns the number of bytes.
     pub(crate) fn spill(&mut self, pieces: &mut Pieces, spool: &mut dyn Spool) -> Result<usize, Error> {
         let failed = |error| Kind::Spool { xid: self.key, error };
         for piece in self.pieces.drain(..) {
@@ -179,16 +182,16 @@ impl Run {
         Ok(std::mem::take(&mut self.length))
     }
 
-    /// Everything that is there, which then is not there any more. The file is the taker's to remove.
+    /// Takes all entries out. The caller must remove the file.
     pub(crate) fn take(&mut self) -> Run {
         let end = self.end;
         let taken = std::mem::replace(self, Run::new(self.key));
-        // Positions go on, so that an earlier one is never taken for a later one.
+        // Positions go on, so that an earlier one is never mistaken for a later one.
         self.end = end;
         taken
     }
 
-    /// Forgets everything, the file among it.
+    /// Drops everything, and removes the file.
     pub(crate) fn discard(self, spool: &mut dyn Spool) -> Result<(), Error> {
         remove_file(self.key, self.blocks, spool)
     }
@@ -221,7 +224,8 @@ fn remove_file(key: Xid, blocks: u32, spool: &mut dyn Spool) -> Result<(), Error
     spool.remove(key).map_err(|error| Kind::Spool { xid: key, error }.into())
 }
 
-/// Takes entries out of a piece, from one that begins at `from` on; whether something stayed there.
+/// Removes entries from a piece, beginning with the entry at `from`. Returns whether an entry
+/// stayed there.
 fn remove(piece: &mut Vec<u8>, from: usize, goes: &impl Fn(&Head) -> bool) -> bool {
     let (mut at, mut kept) = (from, from);
     while let Some(entry) = Entry::read(&piece[at..]) {
@@ -248,7 +252,7 @@ fn block_head(key: Xid, number: u32, block: &[u8]) -> [u8; BLOCK_HEAD] {
     head
 }
 
-/// The entries of a [`Run`], one after the other; one block in memory beside what was there.
+/// The entries of a [`Run`] in order. Reading keeps one block in memory besides what was there.
 pub(crate) struct Reader {
     key: Xid,
     input: Option<Box<dyn Read + Send>>,
@@ -256,16 +260,16 @@ pub(crate) struct Reader {
     next: u32,
     bytes_left: u64,
     memory: std::vec::IntoIter<Vec<u8>>,
-    /// Pieces of memory that were read.
+    /// Pieces of memory that have been read.
     spent: Vec<Vec<u8>>,
     block: Vec<u8>,
-    /// Where the entry is that [`Reader::entry`] gives, and its length; 0 before the first.
+    /// Where the entry of [`Reader::entry`] begins, and its length; 0 before the first.
     at: usize,
     length: usize,
 }
 
 impl Reader {
-    /// Goes to the next entry, if there is one.
+    /// Moves to the next entry, if there is one.
     pub(crate) fn advance(&mut self) -> Result<bool, Error> {
         self.at += self.length;
         self.length = 0;
@@ -279,7 +283,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Where [`Reader::advance`] went.
+    /// The entry that [`Reader::advance`] moved to.
     pub(crate) fn entry(&self) -> Entry<'_> {
         Entry::read(&self.block[self.at..]).expect("read before")
     }
@@ -288,19 +292,19 @@ impl Reader {
         self.entry().head.lsn
     }
 
-    /// The current entry's part is not what its kind has.
+    /// The error for a current entry that lacks the parts of its kind.
     pub(crate) fn broken(&self) -> Error {
         self.damaged("holds an entry that is cut short")
     }
 
-    /// Removes the file; there is nothing to read any more.
+    /// Removes the file. Nothing is left to read.
     pub(crate) fn close(&mut self, pieces: &mut Pieces, spool: &mut dyn Spool) -> Result<(), Error> {
         self.input = None;
         self.spent.drain(..).for_each(|piece| pieces.put(piece));
         remove_file(self.key, std::mem::take(&mut self.blocks), spool)
     }
 
-    /// The next block, of the file and then of memory; false at the end.
+    /// Loads the next block, from the file first and then from memory. Returns false at the end.
     fn load(&mut self) -> Result<bool, Error> {
         self.at = 0;
         if self.next < self.blocks {
@@ -308,7 +312,7 @@ impl Reader {
             return Ok(true);
         }
         if let Some(mut input) = self.input.take() {
-            // Stale bytes behind ours would mean that it is not our file.
+            // Further bytes behind ours would mean that it is not our file.
             if read_up_to(&mut input, &mut [0]).map_err(|error| self.failed(error))? > 0 {
                 return Err(self.damaged("is followed by what was never written"));
             }
@@ -357,7 +361,7 @@ impl Reader {
     }
 }
 
-/// As many bytes as there are.
+/// Reads as many bytes as there are.
 fn read_up_to(input: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < bytes.len() {

@@ -1,9 +1,10 @@
-//! Large values on their way to the row that they belong to.
+//! Large values on their way to their row.
 //!
-//! The server writes a value that does not fit into its row as chunks into a TOAST table, just before the row, and a
-//! pointer into the row. So the chunks that a transaction has written since its last row are those of its next one (of
-//! the next several, for rows that one command inserts together). A pointer to a value that is not among them points
-//! to what was there before: the value did not change, and nothing in WAL says what it is.
+//! The server writes a value that does not fit into its row as chunks into a TOAST table, just
+//! before the row. The row gets a pointer. So the chunks since a transaction's last row belong to
+//! its next row, or to the next several rows if one command inserts them together. A pointer to a
+//! value that is not among these chunks points to an older value. That value did not change, and
+//! WAL does not contain it.
 
 use base::Oid;
 use rustc_hash::FxHashMap;
@@ -17,34 +18,34 @@ pub struct Chunks {
 
 #[derive(Debug, Default)]
 struct Value {
-    /// How many chunks there are.
+    /// The number of chunks.
     count: u32,
     bytes: Vec<u8>,
 }
 
 impl Chunks {
-    /// The value that `pointer`, found in the row, points to, compressed if that is how it is stored. `None` when it
-    /// did not change with this row.
+    /// Returns the value that `pointer` in the row points to, in its stored form, compressed or
+    /// not. `None` if the value did not change with this row.
     ///
     /// # Errors
-    /// When its chunks are not as long as the pointer says.
+    /// The chunks do not have the length that the pointer names.
     pub fn value(&self, pointer: &ToastPointer) -> types::Result<Option<Varlena<'_>>> {
         self.values.get(&pointer.value).map(|value| pointer.assemble(&value.bytes)).transpose()
     }
 
-    /// How many values there are.
+    /// The number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// Takes the next chunk of a value. False when it is not the next one.
+    /// Takes the next chunk of a value. Returns false if it is not the next one.
     pub(crate) fn add(&mut self, value: Oid, number: u32, bytes: &[u8]) -> bool {
         let value = self.values.entry(value).or_default();
         if value.count != number {
@@ -55,7 +56,7 @@ impl Chunks {
         true
     }
 
-    /// The row is done.
+    /// Ends the row.
     pub(crate) fn clear(&mut self) {
         if !self.values.is_empty() {
             self.values.clear();

@@ -1,4 +1,4 @@
-//! What is kept of an open transaction.
+//! The data that is kept for an open transaction.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -13,28 +13,29 @@ use super::event::{Origin, Prepared};
 use super::input::{At, Change, Resolve, Target};
 use super::run::{Pieces, Run};
 
-/// So many relations are looked through before a map is made of them.
+/// Up to this many relations are searched one by one; beyond that a map is made.
 const RELATIONS_WITHOUT_MAP: usize = 8;
 
 /// A top-level transaction with its subtransactions.
 #[derive(Debug)]
 pub(crate) struct Transaction<R> {
     pub(crate) xid: Xid,
-    /// From here on it can be read again as a whole.
+    /// Reading from here on finds the whole transaction again.
     pub(crate) first_lsn: Lsn,
-    /// What it wrote, and its subtransactions.
+    /// Entries of the transaction and its subtransactions.
     pub(crate) main: Part<R>,
-    /// What subtransactions wrote before it was known whose they are.
+    /// Entries that subtransactions wrote before their top-level transaction was known.
     pub(crate) late: Vec<Part<R>>,
     /// Its subtransactions, as far as they are known.
     pub(crate) children: Vec<Xid>,
     pub(crate) waiting: Option<Waiting>,
     pub(crate) speculative: Option<Box<Speculative<R>>>,
-    /// What cannot be if all of the transaction was seen: an error once it comes out.
+    /// A contradiction that is impossible if the whole transaction was seen. It becomes an error
+    /// once the transaction comes out.
     pub(crate) broken: Option<(Lsn, &'static str)>,
-    /// A block of it came out.
+    /// A block of the transaction came out.
     pub(crate) streamed: bool,
-    /// It was spilled, now or before.
+    /// The transaction was spilled, now or before.
     pub(crate) spilled: bool,
     pub(crate) prepared: Option<Box<Remembered>>,
 }
@@ -46,34 +47,34 @@ pub(crate) struct Part<R> {
     pub(crate) names: Names<R>,
 }
 
-/// Chunks that came, while the row to which they belong did not.
+/// Chunks whose row has not come yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting {
     /// Where they begin in the run.
     from: u64,
-    /// There are others in the run of a subtransaction.
+    /// The run of a subtransaction has further ones.
     also_late: bool,
 }
 
 impl Waiting {
-    /// They go when everything goes from `position` on.
+    /// Whether the chunks go if everything from `position` on goes.
     pub(crate) fn is_after(self, position: u64) -> bool {
         self.from >= position && !self.also_late
     }
 }
 
-/// An insertion that is not confirmed yet. Its relation gets its number when it is: whose it is may become known
-/// between.
+/// An insertion that is not confirmed yet. Its relation gets a number only at the confirmation,
+/// because its top-level transaction may become known in between.
 #[derive(Debug)]
 pub(crate) struct Speculative<R> {
     pub(crate) at: At,
     object: Unknown,
     target: Target<R>,
-    /// What goes into the run behind the head.
+    /// The bytes that go into the run behind the head.
     rest: Vec<u8>,
 }
 
-/// How it was prepared.
+/// How a transaction was prepared.
 #[derive(Debug, Clone)]
 pub(crate) struct Remembered {
     pub(crate) lsn: Lsn,
@@ -81,7 +82,7 @@ pub(crate) struct Remembered {
     pub(crate) time: PgTimestamp,
     pub(crate) gid: Arc<[u8]>,
     pub(crate) origin: Option<Origin>,
-    /// It came out, from here.
+    /// The prepared transaction came out from here.
     pub(crate) sent: bool,
 }
 
@@ -109,7 +110,7 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         self.main.run.allocated() + late + held
     }
 
-    /// Bytes of memory that spilling or streaming it makes free.
+    /// Bytes of memory that spilling or streaming it frees.
     pub(crate) fn movable(&self) -> usize {
         self.parts().map(|part| part.run.allocated()).sum()
     }
@@ -122,12 +123,13 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         std::iter::once(&mut self.main).chain(&mut self.late)
     }
 
-    /// It has left something.
+    /// Whether it has left any entry.
     pub(crate) fn wrote(&self) -> bool {
         self.speculative.is_some() || self.parts().any(|part| !part.run.is_empty())
     }
 
-    /// It ends in the middle of a row, or has a change that may be about anything: what is there cannot come out yet.
+    /// Whether it ends in the middle of a row, or has a change to an unknown object. What is there
+    /// cannot come out yet.
     pub(crate) fn is_partial(&self) -> bool {
         self.waiting.is_some()
             || self.speculative.is_some()
@@ -144,7 +146,8 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
     ) {
         if let Change::Insert { new, speculative: true, .. } = change {
             let rest = [&tuple_head(new)[..], new.bytes].concat();
-            // One that is still waiting was given up: the server goes on to the next one only then.
+            // An earlier insertion that still waits was given up: only then does the server go on
+            // to the next one.
             self.speculative = Some(Box::new(Speculative { at, object, target, rest }));
             return;
         }
@@ -195,7 +198,7 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         }
     }
 
-    /// The insertion that was put aside counts.
+    /// Confirms the insertion that was put aside.
     pub(crate) fn confirm(&mut self, pieces: &mut Pieces, at: At) {
         let Some(held) = self.speculative.take_if(|held| held.at.xid == at.xid) else {
             self.broken = self.broken.or(Some((at.lsn, "was confirmed and never made")));
@@ -209,21 +212,21 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         }
     }
 
-    /// The insertion that was put aside does not count.
+    /// Drops the insertion that was put aside.
     pub(crate) fn take_back(&mut self, pieces: &mut Pieces, at: At) {
         if self.speculative.take_if(|held| held.at.xid == at.xid).is_some() {
             self.forget_chunks(pieces, at);
         }
     }
 
-    /// Appends a piece of a large value. What it is a piece of, the row will say.
+    /// Appends a piece of a large value. The row that follows says which value it belongs to.
     pub(crate) fn chunk(&mut self, pieces: &mut Pieces, at: At, (value, number, bytes): (Oid, u32, &[u8])) {
         let head = plain(Kind::Chunk, at, Subject::NONE);
         self.waiting.get_or_insert(Waiting { from: self.main.run.end(), also_late: false });
         self.main.run.push(pieces, &head, &[&value.0.to_le_bytes(), &number.to_le_bytes(), bytes]);
     }
 
-    /// The row does not come to which the last chunks belong.
+    /// Notes that the row for the last chunks does not come.
     pub(crate) fn forget_chunks(&mut self, pieces: &mut Pieces, at: At) {
         let Some(waiting) = self.waiting.take() else { return };
         let run = &mut self.main.run;
@@ -252,7 +255,8 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         self.main.run.push(pieces, &head, &rest);
     }
 
-    /// Takes over what a transaction wrote of which it is known only now that it is part of this one.
+    /// Takes over the entries of a transaction that has turned out to be a subtransaction of this
+    /// one.
     pub(crate) fn adopt(&mut self, sub: Transaction<R>) {
         self.first_lsn = self.first_lsn.min(sub.first_lsn);
         if sub.waiting.is_some() {
@@ -263,7 +267,7 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         self.late.extend(std::iter::once(sub.main).chain(sub.late).filter(|part| !part.run.is_empty()));
     }
 
-    /// How it was prepared, for the output.
+    /// Returns how it was prepared, for the output.
     pub(crate) fn as_prepared(&self, how: &Remembered) -> Prepared {
         Prepared {
             xid: self.xid,
@@ -276,7 +280,7 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         }
     }
 
-    /// What is wrong with it, if all of it was seen.
+    /// Returns what is wrong with the transaction, if all of it was seen.
     pub(crate) fn check(&self, finished: Lsn) -> Result<(), Error> {
         let xid = self.xid;
         if let Some((lsn, what)) = self.broken {
@@ -297,23 +301,24 @@ fn plain(kind: Kind, at: At, subject: Subject) -> Head {
     Head { kind, flags: 0, origin: at.origin.unwrap_or(0), xid: at.xid, subject, lsn: at.lsn }
 }
 
-/// The relations that entries are about, each once, and what could not be found out.
+/// The relations that entries are about, each once, and the objects that could not be identified.
 #[derive(Debug)]
 pub(crate) struct Names<R> {
     relations: Vec<R>,
-    /// The one that was named last.
+    /// The index of the relation that was named last.
     last: usize,
-    /// What most transactions have no need of.
+    /// Data that most transactions do not need.
     rare: Option<Box<Rare<R>>>,
 }
 
 #[derive(Debug)]
 struct Rare<R> {
-    /// Where the relations are, if there are many.
+    /// The relations' indexes, if there are many relations.
     places: FxHashMap<R, usize>,
     unknown: Vec<Use>,
     unknown_places: FxHashMap<(Unknown, Xid), usize>,
-    /// What the unknown ones turned out to be: an index into the relations, or nothing that anybody wants.
+    /// What the unknown objects turned out to be: an index into the relations, or `None` for an
+    /// unwanted object.
     found: Vec<Option<usize>>,
 }
 
@@ -322,7 +327,7 @@ struct Rare<R> {
 struct Use {
     object: Unknown,
     xid: Xid,
-    /// Where, for the first time.
+    /// The first record that changed it.
     lsn: Lsn,
     /// The subtransaction was aborted.
     void: bool,
@@ -346,7 +351,7 @@ impl<R> Default for Rare<R> {
 }
 
 impl<R: Clone + Eq + Hash> Names<R> {
-    /// The number for what `object` is; `None` if nobody wants its rows.
+    /// Returns the number for `object`; `None` if nobody wants its rows.
     pub(crate) fn subject(&mut self, at: At, object: Unknown, target: Target<R>) -> Option<Subject> {
         match target {
             Target::Relation(relation) => Some(Subject::relation(self.place(relation))),
@@ -355,7 +360,7 @@ impl<R: Clone + Eq + Hash> Names<R> {
         }
     }
 
-    /// Where `relation` is among the relations.
+    /// Returns the index of `relation` among the relations.
     fn place(&mut self, relation: R) -> usize {
         if self.relations.get(self.last) != Some(&relation) {
             self.last = self.find(relation);
@@ -384,7 +389,7 @@ impl<R: Clone + Eq + Hash> Names<R> {
         count
     }
 
-    /// The number for an object of which nobody can say what it is.
+    /// Returns the number for an object that could not be identified.
     pub(crate) fn unknown(&mut self, at: At, object: Unknown) -> Subject {
         let At { xid, lsn, .. } = at;
         let Rare { unknown, unknown_places, .. } = &mut **self.rare.get_or_insert_default();
@@ -395,19 +400,19 @@ impl<R: Clone + Eq + Hash> Names<R> {
         Subject::unknown(place)
     }
 
-    /// Something could not be found out.
+    /// Whether an object could not be identified.
     fn has_unknown(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| !rare.unknown.is_empty())
     }
 
-    /// Subtransactions were aborted: what they changed need not be found out.
+    /// Drops objects that only aborted subtransactions changed: they need not be identified.
     pub(crate) fn forget_unknown(&mut self, is_void: impl Fn(Xid) -> bool) {
         for unknown in self.rare.iter_mut().flat_map(|rare| &mut rare.unknown) {
             unknown.void |= is_void(unknown.xid);
         }
     }
 
-    /// Finds out at the end what was unknown before.
+    /// Identifies the unknown objects at the end of the transaction.
     pub(crate) fn resolve(
         &mut self,
         top: Xid,
@@ -434,7 +439,7 @@ impl<R: Clone + Eq + Hash> Names<R> {
         Ok(())
     }
 
-    /// The relation that an entry is about; `None` if nobody wants it.
+    /// Returns the relation that an entry is about; `None` if nobody wants it.
     pub(crate) fn relation(&self, subject: Subject) -> Option<&R> {
         let place = match subject.index() {
             Ok(place) => place,

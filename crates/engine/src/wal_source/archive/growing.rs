@@ -5,11 +5,14 @@
 //!   ----------------|---------|----------------------
 //!   records that are whole    | one that is cut off, zeros, or what the file had before
 //! ```
-//! Nobody says how far a file is good that is still being written: `pg_receivewal` makes it as long as a segment at once, a
-//! copy may be under way, a recycled file has the records of an earlier segment. The records themselves say it: each has
-//! a checksum and names the one before, each page its own address. So what is handed over ends behind the last record that
-//! is whole, and each look begins with that record again. What is wrong behind it may be right a moment later; only when
-//! the next segment has begun, and it has still been wrong for a while, it is taken for damaged.
+//! Nothing outside a file says how much of it is good while it is being written. `pg_receivewal`
+//! makes a file as long as a segment at once. A copy may be under way. A recycled file has the
+//! records of an earlier segment. The records themselves decide: each has a checksum and names the
+//! one before, and each page names its own address.
+//!
+//! So pgsluice hands over WAL up to the end of the last whole record, and begins each look at that
+//! record again. Bytes behind it that are wrong now may be right a moment later. They count as
+//! damaged only when the next segment has begun and they have still been wrong for a while.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,33 +33,34 @@ use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
 use crate::status::Decoded;
 
-/// Until it is looked whether a file has grown.
+/// Interval between looks at whether a file has grown.
 const LOOK: Duration = Duration::from_millis(50);
-/// A look that finds nothing takes no more than one part of so many of the time: a compressed file is read from its
-/// beginning, a directory may be large or far away.
+/// A look that finds nothing may take at most one part in `SHARE` of the time. A compressed file is
+/// read from its beginning, and a directory may be large or far away.
 const SHARE: u32 = 10;
-/// But it is not waited for longer.
+/// Longest pause that results from [`SHARE`].
 const REST_MAX: Duration = Duration::from_secs(2);
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// What is followed.
+/// The directory to follow.
 #[derive(Debug, Clone)]
 pub(crate) struct Growing {
     pub(crate) dir: PathBuf,
     pub(crate) system_id: u64,
-    /// Segments of others are not read.
+    /// Segments of other timelines are not read.
     pub(crate) lineage: Lineage,
     /// Where to begin.
     pub(crate) from: Lsn,
-    /// A record before that, or the start of its page: what is at [`Growing::from`] is judged from there on.
+    /// The position of an earlier record, or the start of its page. Records are checked from there
+    /// on, so that the one at [`Growing::from`] can be.
     pub(crate) last: Lsn,
-    /// So long a segment may be wrong that others follow; zero is for ever.
+    /// How long a segment may be wrong after others have followed it; zero means no limit.
     pub(crate) patience: Duration,
-    /// Where it is told what is waited for.
+    /// Tells the status what is waited for.
     pub(crate) figures: Arc<Decoded>,
 }
 
-/// How far it is good.
+/// How much of the directory's WAL is good.
 #[derive(Debug, Clone, Copy)]
 struct Good {
     /// The start of the last record.
@@ -67,19 +71,19 @@ struct Good {
 
 /// Why a look went no further.
 enum Stopped {
-    /// That is all there is, or nobody takes more.
+    /// There is no more, or the receiver takes no more.
     Here,
-    /// Files are not there, or not whole.
+    /// Files are missing or incomplete.
     Files(segments::Error),
-    /// What is there is not what must come.
+    /// The bytes are not the records that must follow.
     Records(wal::Error),
 }
 
 impl Growing {
-    /// Whether the directory has the segment of `from`, of this cluster.
+    /// Checks that the directory has the segment of `from`, and that it is of this cluster.
     ///
     /// # Errors
-    /// It has not, cannot be read, or is none that may be followed.
+    /// It does not have it, cannot be read, or is a directory that must not be followed.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if segments::is_pg_wal(&self.dir) {
             return Err(Error::refused(Refusal::ArchiveIsPgWal(self.dir.clone())));
@@ -93,7 +97,7 @@ impl Growing {
         Ok(())
     }
 
-    /// Whether the directory has nothing of as far back as `lsn`, and so never will.
+    /// Whether the directory begins behind `lsn`, and so will never have it.
     pub(crate) fn begins_behind(&self, lsn: Lsn) -> bool {
         Segments::growing(&self.dir, &self.lineage).is_ok_and(|found| found.span().0 > lsn)
     }
@@ -104,11 +108,11 @@ impl Growing {
         Ok(reader.map_err(output::Error::from)?)
     }
 
-    /// Hands WAL to `out` as it comes, until `stop` is cancelled or nobody takes it. How far the directory has it is told to
-    /// `heard`.
+    /// Hands WAL to `out` as it comes, until `stop` is cancelled or `out` is closed. Reports to
+    /// `heard` how far the directory has WAL.
     ///
     /// # Errors
-    /// A file is damaged or cannot be read, or what is needed has gone from the directory.
+    /// A file is damaged or cannot be read, or the directory has lost WAL that is needed.
     pub(crate) async fn run(
         &self,
         heard: &Arc<Heard>,
@@ -119,7 +123,7 @@ impl Growing {
         hand_over(move |pieces| own.read(&heard, pieces), out, stop).await
     }
 
-    /// Ends when nobody listens.
+    /// Ends when the receiver is gone.
     fn read(&self, heard: &Heard, out: &mpsc::Sender<Bytes>) -> Result<(), Error> {
         tracing::info!("following WAL from {} on in {}", self.from, self.dir.display());
         let mut good = Good { last: self.last, end: self.from };
@@ -155,8 +159,8 @@ impl Growing {
         Ok(())
     }
 
-    /// Hands over what is good and was not handed over; where it went no further, be it in the middle of a record, is put in
-    /// `read_to`.
+    /// Hands over good WAL that was not handed over before. Sets `read_to` to where it stopped,
+    /// which may be in the middle of a record.
     fn read_there(
         &self,
         found: &Segments,
@@ -169,7 +173,7 @@ impl Growing {
             Ok(bytes) => bytes,
             Err(error) => return Ok(Stopped::Files(error)),
         };
-        // From `good.end` on.
+        // Begins at `good.end`.
         let mut rest = BytesMut::new();
         loop {
             let at = reader.position();
@@ -200,8 +204,8 @@ impl Growing {
     }
 }
 
-/// Moves `good` behind the last record that is whole, never back: what was handed over stays so, whatever a file looks like by
-/// now.
+/// Moves `good` behind the last whole record. It never moves back, because WAL that was handed over
+/// stays so, whatever the file contains by now.
 fn read_records(reader: &mut Reader, at: Lsn, piece: &[u8], good: &mut Good) -> Result<(), wal::Error> {
     let mut end = good.end;
     let mut records = reader.push(at, piece)?;
@@ -220,7 +224,7 @@ fn read_records(reader: &mut Reader, at: Lsn, piece: &[u8], good: &mut Good) -> 
     read
 }
 
-/// What the directory had when it was looked at last.
+/// The contents of the directory at the last look.
 #[derive(Default)]
 struct Directory {
     found: Option<Segments>,
@@ -229,7 +233,7 @@ struct Directory {
 }
 
 impl Directory {
-    /// Looks at it anew if that was done longer ago than `every`.
+    /// Reads the directory again if the last look is older than `every`.
     fn look(&mut self, of: &Growing, every: Duration) -> Result<&Segments, segments::Error> {
         let every = every.max((self.took * SHARE).min(REST_MAX));
         let is_due = self.looked.is_none_or(|at| at.elapsed() >= every);
@@ -245,16 +249,16 @@ impl Directory {
         Ok(self.found.insert(found))
     }
 
-    /// The next look is a new one.
+    /// Makes the next look read the directory again.
     fn forget(&mut self) {
         self.found = None;
     }
 }
 
-/// What keeps it from going on, although it should.
+/// The trouble that keeps reading from going on.
 #[derive(Default)]
 struct Trouble {
-    /// What it is, and since when it has been the same.
+    /// The trouble, and since when it has been the same.
     since: Option<(String, Instant)>,
     warned: Option<Instant>,
 }
@@ -267,10 +271,10 @@ impl Trouble {
         }
     }
 
-    /// Tells why it does not go on, if it should.
+    /// Reports why reading does not go on, if it should.
     ///
     /// # Errors
-    /// It never will.
+    /// It will never go on.
     fn look(
         &mut self,
         stopped: Stopped,
@@ -300,14 +304,14 @@ impl Trouble {
         };
         let may_come = matches!(&error, Kind::Archive(error) if error.is_missing()) || !is_followed;
         if let Kind::Archive(_) = &error {
-            // A file may have got another name.
+            // A file may have been renamed.
             directory.forget();
         }
         let error = Error::from(error);
         let what = error.to_string();
         let lasted = match &self.since {
             Some((before, since)) if *before == what => since.elapsed(),
-            // Something has come, if not what is needed.
+            // Something has come, though perhaps not what is needed.
             _ => {
                 self.since = Some((what.clone(), Instant::now()));
                 Duration::ZERO
