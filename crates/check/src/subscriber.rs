@@ -216,7 +216,8 @@ SELECT pg_catalog.count(*) AS named, COALESCE(pg_catalog.bool_or(o.roname = $1::
        pg_catalog.count(*) FILTER (WHERE o.roname ~ ('^pgsluice_' || $2::text || '_[0-9]+$')) AS own
   FROM pg_catalog.pg_replication_origin o";
 
-/// $1 whether there are several workers. What `apply` (`state.rs`, `executor.rs`) and `operate` (`admin.rs`) call.
+/// $1 whether there are several workers. What `apply` (`state.rs`, `executor.rs`) and `operate`
+/// (`admin.rs`) call.
 const FUNCTIONS: &str = "
 SELECT f AS name FROM pg_catalog.unnest(ARRAY[
   'pg_catalog.pg_replication_origin_create(text)', 'pg_catalog.pg_replication_origin_drop(text)',

@@ -1,14 +1,16 @@
 //! What to do about a refusal of which the server tells the cause alone.
 //!
-//! Two of them meet whoever replicates: a partition that the target has not got, and a name that only the user's own
-//! `search_path` leads to. Both are known by SQLSTATE and by where in the server or in which function they arose, because
-//! the server's words may be translated. Nothing of a row is told: detail and context may quote it.
+//! Two of them meet whoever replicates: a partition that the target has not got, and a name that
+//! only the user's own `search_path` leads to. Both are known by SQLSTATE and by where in the
+//! server or in which function they arose, because the server's words may be translated. Nothing of
+//! a row is told: detail and context may quote it.
 
 use base::quote_ident;
 use proto::frame::ServerError;
 use tokio_postgres::error::SqlState;
 
-/// What to do on the server that refused something while it wrote a row; `None` if its own words must do.
+/// What to do on the server that refused something while it wrote a row; `None` if its own words
+/// must do.
 #[must_use]
 pub fn advice(error: &ServerError) -> Option<String> {
     match SqlState::from_code(&error.code) {

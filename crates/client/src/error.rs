@@ -159,7 +159,8 @@ impl Error {
     }
 }
 
-/// Connection exceptions (class 08), a server that shuts down or starts, and one with no connection left.
+/// Connection exceptions (class 08), a server that shuts down or starts, and one with no connection
+/// left.
 fn is_passing(code: &str) -> bool {
     let is_state = matches!(
         SqlState::from_code(code),

@@ -116,8 +116,8 @@ pub async fn settle_all(bound: Duration) {
     let _ = tokio::time::timeout(bound, ending).await;
 }
 
-/// Winds up the connection of `stream`, which was given up in the middle of a command and is closed by its owner about
-/// now; see the module.
+/// Winds up the connection of `stream`, which was given up in the middle of a command and is closed
+/// by its owner about now; see the module.
 pub(crate) fn wind_up(stream: &Stream, canceller: Canceller, entry: Entry) {
     // What is encrypted need not be read to be thrown away.
     let socket = stream.socket().try_clone_to_owned().ok();

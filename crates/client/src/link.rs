@@ -141,8 +141,8 @@ impl Link {
         }
     }
 
-    /// What a server that is gone has said last, if that was an error. It is there: what had arrived before the
-    /// connection was reset can still be read.
+    /// What a server that is gone has said last, if that was an error. It is there: what had
+    /// arrived before the connection was reset can still be read.
     async fn last_words(&mut self) -> Option<Error> {
         while let Ok(Ok(())) = tokio::time::timeout(LAST_WORDS, self.fill()).await {}
         let mut said = None;

@@ -1,9 +1,9 @@
 //! Many statements in one round trip, by the extended protocol.
 //!
-//! Statements are prepared once under a name, then executed with parameters, or with rows if they are a COPY;
-//! everything up to [`Pipeline::run`] ends in one Sync. The server runs them in order and passes over what follows an
-//! error, so the number of results says which statement failed. Who must know how far it is asks for the answers so far
-//! ([`Pipeline::keep_up`]).
+//! Statements are prepared once under a name, then executed with parameters, or with rows if they
+//! are a COPY; everything up to [`Pipeline::run`] ends in one Sync. The server runs them in order
+//! and passes over what follows an error, so the number of results says which statement failed. Who
+//! must know how far it is asks for the answers so far ([`Pipeline::keep_up`]).
 
 use bytes::{BufMut, Bytes, BytesMut};
 use proto::frame::ServerError;
@@ -24,7 +24,8 @@ pub struct Pipeline<'w> {
     last_row: Option<Bytes>,
 }
 
-/// The SQLSTATE of an INFO by which a statement says how far it is, in words that its sender and its reader agree on.
+/// The SQLSTATE of an INFO by which a statement says how far it is, in words that its sender and
+/// its reader agree on.
 pub const SAYS_HOW_FAR: &str = "PGS01";
 
 /// What became of a [`Pipeline`].
@@ -45,7 +46,8 @@ pub struct PipelineResult {
 }
 
 impl PipelineResult {
-    /// The values, as text, of the last row that a completed statement returned; none if it returned no row.
+    /// The values, as text, of the last row that a completed statement returned; none if it
+    /// returned no row.
     #[must_use]
     pub fn last_row(&self, statement: usize) -> Vec<Option<String>> {
         let row = self.last_rows.get(statement).and_then(Option::as_ref);
@@ -104,8 +106,9 @@ impl Pipeline<'_> {
         self.executed += 1;
     }
 
-    /// Executes the prepared statement `name`, a `COPY ... FROM STDIN`. `put` appends the next piece of what is copied
-    /// and says whether there is more. The server passes over it if the statement fails.
+    /// Executes the prepared statement `name`, a `COPY ... FROM STDIN`. `put` appends the next
+    /// piece of what is copied and says whether there is more. The server passes over it if the
+    /// statement fails.
     pub fn execute_copy(&mut self, name: &str, mut put: impl FnMut(&mut BytesMut) -> bool) {
         self.execute(name, 4, |out| out.put_u32(0));
         let outbox = &mut self.wire.link.outbox;
@@ -134,9 +137,9 @@ impl Pipeline<'_> {
         self.wire.placed(sent)
     }
 
-    /// Sends what was gathered so far, and waits until all but `unfinished` of the statements have been completed;
-    /// true if there was no error, after which nothing more is run. Shows `watch` what is known so far, as answers
-    /// come. Not cancel safe, as [`Pipeline::flush`].
+    /// Sends what was gathered so far, and waits until all but `unfinished` of the statements have
+    /// been completed; true if there was no error, after which nothing more is run. Shows `watch`
+    /// what is known so far, as answers come. Not cancel safe, as [`Pipeline::flush`].
     ///
     /// # Errors
     /// A lost connection, or an error that ends it.
@@ -161,8 +164,8 @@ impl Pipeline<'_> {
         &self.result
     }
 
-    /// Asks the server to send its answers to what precedes as soon as it has them. Without it they may wait until
-    /// there are many, or for the end.
+    /// Asks the server to send its answers to what precedes as soon as it has them. Without it they
+    /// may wait until there are many, or for the end.
     pub fn ask_for_answers(&mut self) {
         message(&mut self.wire.link.outbox, b'H', |_| ());
     }

@@ -139,8 +139,8 @@ impl Session {
         self.canceller.clone()
     }
 
-    /// Waits until the connection has ended, whether anything is asked or not, and says why. It does
-    /// not keep the session.
+    /// Waits until the connection has ended, whether anything is asked or not, and says why. It
+    /// does not keep the session.
     pub fn ended(&self) -> impl Future<Output = Error> + Send + 'static {
         let (running, place) = (Arc::clone(&self.running), self.place.clone());
         async move {

@@ -5,7 +5,8 @@ use std::error::Error;
 use base::PgSnapshot;
 use tokio_postgres::types::{FromSql, Type};
 
-/// What `pg_current_snapshot()::text` returns. Text that is no snapshot is an error of the row, which names the column.
+/// What `pg_current_snapshot()::text` returns. Text that is no snapshot is an error of the row,
+/// which names the column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotText(pub PgSnapshot);
 

@@ -87,7 +87,8 @@ impl Error {
         }
     }
 
-    /// The target's table does not take the rows, and does when somebody has done what the message says.
+    /// The target's table does not take the rows, and does when somebody has done what the message
+    /// says.
     #[must_use]
     pub fn is_repairable(&self) -> bool {
         match &self.0.kind {

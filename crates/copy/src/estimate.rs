@@ -1,11 +1,13 @@
 //! About how many rows a table has, before the first of them is read.
 //!
-//! The source's statistics say it where there are any ([`Heap::rows`]). A table that was never analysed has none, and the
-//! guess that the planner makes then, by the width of columns, is wrong by a factor of four for short texts. Nor do they
-//! know what a row filter keeps. There a few pages are looked at, spread evenly over the table, under the copy's snapshot:
-//! as many for a terabyte as for a megabyte. While a table is copied its ranges tell more (`crate::progress`).
+//! The source's statistics say it where there are any ([`Heap::rows`]). A table that was never
+//! analysed has none, and the guess that the planner makes then, by the width of columns, is wrong
+//! by a factor of four for short texts. Nor do they know what a row filter keeps. There a few pages
+//! are looked at, spread evenly over the table, under the copy's snapshot: as many for a terabyte
+//! as for a megabyte. While a table is copied its ranges tell more (`crate::progress`).
 //!
-//! `pg_stat_progress_copy` does not help: of a COPY TO it tells what we count ourselves, and never a total.
+//! `pg_stat_progress_copy` does not help: of a COPY TO it tells what we count ourselves, and never
+//! a total.
 
 use std::collections::HashMap;
 
@@ -17,16 +19,19 @@ use crate::run::Layout;
 use crate::sql::conditions;
 use crate::{CopyJob, Error};
 
-/// Pages that are looked at, of each relation. Of rows that are spread like most tables' that is right to a few percent.
+/// Pages that are looked at, of each relation. Of rows that are spread like most tables' that is
+/// right to a few percent.
 const PAGES: u64 = 32;
 /// A smaller relation is copied before anybody reads a figure of it.
 const PAGES_MIN: u64 = 64;
-/// So many relations are looked at, the largest first: thousands of small ones would cost more than they tell.
+/// So many relations are looked at, the largest first: thousands of small ones would cost more than
+/// they tell.
 const RELATIONS_MAX: usize = 256;
 /// Whoever holds a table longer leaves it to the guess.
 const LOCK_TIMEOUT: &str = "100ms";
 
-/// Rows of each job by its table's id, where that is known better than `CopyJob::rows_estimate` has it.
+/// Rows of each job by its table's id, where that is known better than `CopyJob::rows_estimate` has
+/// it.
 pub(crate) async fn rows(
     source: &mut Wire,
     jobs: &[CopyJob],

@@ -1,9 +1,9 @@
 //! Whether a table of the source still is what the snapshot sees.
 //!
-//! One that ALTER TABLE writes anew looks empty to older snapshots, and nothing in the stream brings its rows. VACUUM FULL
-//! and CLUSTER keep the rows for them, but at other places than ranges of pages were made for. So a table is locked
-//! before anything of it is read, and then looked at: what the snapshot says of its files, and of those of its partitions,
-//! must be what they are.
+//! One that ALTER TABLE writes anew looks empty to older snapshots, and nothing in the stream
+//! brings its rows. VACUUM FULL and CLUSTER keep the rows for them, but at other places than ranges
+//! of pages were made for. So a table is locked before anything of it is read, and then looked at:
+//! what the snapshot says of its files, and of those of its partitions, must be what they are.
 
 use base::quote_literal;
 use client::{SqlState, Wire};
@@ -12,10 +12,12 @@ use source::publication::TableKind;
 use crate::error::{Error, Kind};
 use crate::job::CopyJob;
 
-/// Locks the job's table, with its partitions, until the transaction ends, against everything that writes it anew.
+/// Locks the job's table, with its partitions, until the transaction ends, against everything that
+/// writes it anew.
 ///
 /// # Errors
-/// [`Kind::Rewritten`] where that was done since the snapshot; the connection can be used then. That of the server else.
+/// [`Kind::Rewritten`] where that was done since the snapshot; the connection can be used then.
+/// That of the server else.
 pub(crate) async fn hold(source: &mut Wire, job: &CopyJob) -> Result<(), Error> {
     let rows = source.query(&statements(job)).await.map_err(|cause| {
         match cause.sqlstate().map(SqlState::from_code) {

@@ -342,8 +342,9 @@ fn layout_sql(oids: &str) -> String {
 
 async fn layouts(source: &mut Wire, jobs: &[CopyJob]) -> Result<HashMap<u32, Layout>, Error> {
     let oids = jobs.iter().map(|job| job.table.oid.to_string()).collect::<Vec<_>>().join(",");
-    // The transaction is as long as the copy, and must not keep the catalogs locked: who connects, as further workers do,
-    // would wait for a `VACUUM FULL` of one, and that for the copy. What was locked since a savepoint is let go with it.
+    // The transaction is as long as the copy, and must not keep the catalogs locked: who connects,
+    // as further workers do, would wait for a `VACUUM FULL` of one, and that for the copy. What was
+    // locked since a savepoint is let go with it.
     let sql =
         format!("SAVEPOINT look; {}; ROLLBACK TO SAVEPOINT look; RELEASE SAVEPOINT look", layout_sql(&oids));
     let rows = source.query(&sql).await.map_err(Error::client("look at the tables of the source"))?;

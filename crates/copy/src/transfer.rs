@@ -21,9 +21,8 @@ enum Item {
     End,
 }
 
-/// Copies what `copy_out` gives into `copy_in`. Returns the target's count of
-/// rows, and the bytes they came in. After an error both connections are in the middle of a COPY and of
-/// no further use.
+/// Copies what `copy_out` gives into `copy_in`. Returns the target's count of rows, and the bytes
+/// they came in. After an error both connections are in the middle of a COPY and of no further use.
 pub(crate) async fn transfer(
     source: &mut Wire,
     target: &mut Wire,

@@ -49,7 +49,8 @@ const BYTES_PER_SECOND: u64 = 64 << 20;
 /// How often a lock of somebody else may end a group for the sake of one chunk.
 const TRIES_MAX: u32 = 50;
 
-/// After so many of them the holders of the snapshots, who have the locks already, read the chunk themselves.
+/// After so many of them the holders of the snapshots, who have the locks already, read the chunk
+/// themselves.
 const TRIES_OF_WORKERS: u32 = 3;
 
 /// Compares what `publications` publish.

@@ -7,8 +7,8 @@
 //! | streaming | 1 | 1 | 2 (monitor, refresh) | 3 (control, apply, catalog); with several apply workers one for each, and 1 (watch) |
 //! | a table was added | the same | 2 | as for a new subscription | 1 more per copy connection |
 //!
-//! A new schema's indexes are built after the copy, over as many connections; what of it waits for the stream takes
-//! one more session on the target.
+//! A new schema's indexes are built after the copy, over as many connections; what of it waits for
+//! the stream takes one more session on the target.
 //!
 //! `engine::pipeline`, `copy::run` and `apply::applier` open them, and must
 //! agree. A copy goes on with fewer connections than it may have, but not with
@@ -49,7 +49,8 @@ pub(super) fn walsenders(wanted: &Wanted, source: &Publisher, target: &Subscribe
     short(server, "max_wal_senders", max, server.walsenders, needed, "walsender").into_iter().collect()
 }
 
-/// The stream's, or that of the first question where there is none, and the one that holds the snapshot of a copy.
+/// The stream's, or that of the first question where there is none, and the one that holds the
+/// snapshot of a copy.
 fn walsenders_needed(wanted: &Wanted, target: &Subscriber) -> i64 {
     if wanted.physical_slot || target.state.is_begun() && !copies(wanted, target) { 1 } else { 2 }
 }

@@ -9,8 +9,9 @@ use crate::subscriber::Subscriber;
 
 /// Below it decoding takes a small part of a core: see [`DECODING_PER_GIGABYTE`].
 const BUSY_BYTES_PER_SECOND: f64 = 1e6;
-/// CPU seconds of a walsender that decodes a GB of WAL of published rows of 1 KB: docs/benchmarks/catchup.md, `updates`. Narrow
-/// rows, each a transaction, cost several times as much: docs/benchmarks/publisher-cost.md.
+/// CPU seconds of a walsender that decodes a GB of WAL of published rows of 1 KB:
+/// docs/benchmarks/catchup.md, `updates`. Narrow rows, each a transaction, cost several times as
+/// much: docs/benchmarks/publisher-cost.md.
 const DECODING_PER_GIGABYTE: f64 = 10.0;
 
 const LOGICAL: &str = "source_mode = logical";

@@ -1,7 +1,8 @@
 //! Connection strings as they may be printed: the same connection, without its secrets.
 //!
-//! A string without a secret is printed as it was written. One with a secret is written anew from its parts, as
-//! keywords and values, because a password in the middle of a URI cannot be cut out of the text for certain.
+//! A string without a secret is printed as it was written. One with a secret is written anew from
+//! its parts, as keywords and values, because a password in the middle of a URI cannot be cut out
+//! of the text for certain.
 
 use super::{keyword, text};
 use crate::Error;
