@@ -48,7 +48,7 @@ pub(crate) enum Matched {
     Mismatch(TableName, String),
 }
 
-/// What a column needs beyond `source::publication`.
+/// Facts of a column that `source::publication` does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Facts {
     /// With its modifier.
