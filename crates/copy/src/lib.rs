@@ -12,9 +12,9 @@
 //! - **as one transaction**, with its record in the same transaction: small tables, and tables that
 //!   already hold rows. The copy adds to these rows, as the native first copy does;
 //! - **in ranges** of pages, several at a time, each its own transaction: large tables that are
-//!   empty. The record says that the table is begun before the first row, and that it is finished
-//!   after the last range. The transaction that records the end waits for its WAL, and so for all
-//!   WAL before it.
+//!   empty. The copy records the begin of the table before the first row, and its end after the
+//!   last range. The transaction that records the end waits for its WAL, and so for all WAL before
+//!   it.
 //!
 //! Ranges cost the target space in an index whose keys grow with the order of rows. Only the
 //! foremost connection inserts at the right end, where pages are filled up. The pages of the others

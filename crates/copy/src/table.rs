@@ -26,7 +26,7 @@ pub(crate) enum Start {
     Finished,
     /// The transaction of the decision is still open: all rows go into it.
     OneTransaction,
-    /// The record says that the table is begun; no transaction is open.
+    /// The record has the table as begun; no transaction is open.
     Ranges,
 }
 
