@@ -1,4 +1,4 @@
-//! What a directory has that is to be followed instead of a stream.
+//! The contents of an archive directory that is followed instead of a stream.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,16 @@ use source::segments::{self, Lineage, Segments};
 
 use crate::read::Reader;
 
-/// What it has.
+/// The contents of an archive directory.
 #[derive(Debug)]
 pub(crate) struct Archive {
     pub(crate) dir: PathBuf,
-    /// It is no archive, but a server's own.
+    /// The directory is a server's own, not an archive.
     pub(crate) is_pg_wal: bool,
-    /// From where to where it has segments, or why nothing can be read.
+    /// The range of its segments, or why nothing can be read.
     pub(crate) span: Result<(Lsn, Lsn), String>,
-    /// Whether it has the segment in which the server's latest checkpoint began, or why not.
+    /// Whether the directory has the segment in which the server's latest checkpoint began, or why
+    /// not.
     pub(crate) latest_checkpoint: Option<Result<(), String>>,
 }
 

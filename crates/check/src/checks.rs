@@ -1,8 +1,7 @@
-//! Every check, in the order in which a reader wants to hear of it.
+//! Every check, in the order of interest to a reader.
 //!
-//! A check is a function from facts to findings, without I/O. One that
-//! concerns both ends is left out when one of them could not be read: what it
-//! would say is not known.
+//! A check is a function from facts to findings, without I/O. A check of both ends is skipped if
+//! one end could not be read, because its result is not known.
 
 mod acting;
 mod archive;
@@ -26,9 +25,9 @@ use crate::server::Server;
 use crate::subscriber::{Subscriber, TargetTable};
 use crate::{Facts, Wanted};
 
-/// What a check looks at.
+/// The facts that a check needs.
 enum Check {
-    /// One server, whichever it is.
+    /// Either server, by itself.
     Server(fn(End, &Server) -> Vec<Finding>),
     Source(fn(&Wanted, &Publisher) -> Vec<Finding>),
     Target(fn(&Wanted, &Subscriber) -> Vec<Finding>),
@@ -134,7 +133,7 @@ impl Pair<'_> {
     }
 }
 
-/// Runs every check on what could be read.
+/// Runs every check on the facts that could be read.
 pub(crate) fn run(facts: &Facts, findings: &mut Vec<Finding>) {
     let (source, target) = (facts.source.as_ref(), facts.target.as_ref());
     for check in CHECKS.iter().chain(&ACTING) {
@@ -174,7 +173,7 @@ fn pairs<'a>(
     })
 }
 
-/// Tables will be copied by the next start.
+/// Whether the next start will copy tables.
 fn copies(wanted: &Wanted, target: &Subscriber) -> bool {
     match &target.state.subscription {
         Some(subscription) if subscription.begun => subscription.unfinished > 0,
@@ -182,14 +181,14 @@ fn copies(wanted: &Wanted, target: &Subscriber) -> bool {
     }
 }
 
-/// The subscription runs at this moment: what it takes is taken already.
+/// Whether the subscription runs at this moment, and so holds its slots and sessions already.
 fn is_running(source: &Publisher) -> bool {
     source.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
 }
 
 /// `a, b and 3 more`
 fn few(names: &[impl AsRef<str>]) -> String {
-    /// More than a line holds is no help.
+    /// A list longer than a line does not help.
     const SHOWN_MAX: usize = 8;
     let shown: Vec<&str> = names.iter().take(SHOWN_MAX).map(AsRef::as_ref).collect();
     let rest = names.len() - shown.len();

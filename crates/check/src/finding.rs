@@ -12,7 +12,7 @@ pub enum Severity {
     Note,
     /// It works, but something is lost, slow or easily missed.
     Warning,
-    /// It does not work, at once or as soon as it is met.
+    /// Replication fails, at once or as soon as it meets the object.
     Cannot,
 }
 
@@ -28,20 +28,20 @@ pub enum End {
 
 /// Whether `run` may start in spite of it.
 ///
-/// A running system must not be stopped by what it can do without, and what
-/// passes by itself (a server short of connections) is for the retry policy.
+/// A finding that a running system can live with must not stop it. A condition that passes by
+/// itself (a server short of connections) is left to the retry policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refuses {
-    /// It starts, and meets it later or tries again until it is gone.
+    /// `run` starts, and fails later or tries again until the cause is gone.
     Never,
-    /// A new subscription is not begun.
+    /// `run` does not begin a new subscription.
     New,
-    /// Nor is an old one continued.
+    /// `run` does not continue an existing subscription either.
     Every,
 }
 
-/// One thing that was found.
+/// One finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How bad it is.
@@ -50,12 +50,12 @@ pub struct Finding {
     pub end: End,
     /// The table, setting, role, slot it is about.
     pub object: String,
-    /// What is so, and what comes of it.
+    /// The fact and its consequence.
     pub what: String,
     /// What to do, where SQL alone does not say it; may be empty.
     pub remedy: String,
-    /// Statements that put it right, for somebody with the right to run them;
-    /// each by itself, in this order.
+    /// Statements of the remedy, for somebody with the right to run them: each by itself, in this
+    /// order.
     pub sql: Vec<String>,
     /// Whether `run` refuses because of it.
     pub refuses: Refuses,
@@ -141,7 +141,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The worst there is.
+    /// The worst severity.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()

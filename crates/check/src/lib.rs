@@ -1,10 +1,9 @@
 //! Every reason why a source and a target would not work together, all at
 //! once, each with its object and its remedy.
 //!
-//! Handed: two connection strings and what is wanted of them ([`Wanted`]).
-//! Promises: nothing on either server is changed; a right that the role has
-//! not got is a finding and no abort; every finding names what to do, as SQL
-//! that can be run as it stands where SQL can do it.
+//! Handed: two connection strings and what is wanted of them ([`Wanted`]). Promises: nothing on
+//! either server is changed. A missing right of the role is a finding and does not abort the check.
+//! Every finding names the remedy, as SQL that works as printed if SQL can do it.
 //!
 //! Two steps, so that a check is a small function without I/O:
 //!
@@ -14,12 +13,10 @@
 //! subscriber.rs  what the target has                /            (the table in checks.rs)
 //! ```
 //!
-//! What the applier will do with a table is judged by its rules (`apply`,
-//! `table.rs` and `catalog.rs`), which the checks repeat in bulk; the places
-//! that must agree say so, and a test compares the two.
+//! The checks judge a table by the applier's rules (`apply`, `table.rs` and `catalog.rs`), which
+//! they repeat in bulk. The places that must agree say so, and a test compares the two.
 //!
-//! Does not belong here: putting anything right, and what only shows while
-//! rows are applied.
+//! Does not belong here: repairs, and problems that show only while rows are applied.
 
 mod archive;
 mod checks;
@@ -53,7 +50,7 @@ pub struct Wanted {
     pub subscription: SubscriptionName,
     /// At least one.
     pub publications: Vec<String>,
-    /// Rows that are there at the start are copied.
+    /// Copy the rows that exist at the start.
     pub copy_data: bool,
     /// Bring the schema over where none of the published tables is there.
     pub create_schema: Option<NewSchema>,
@@ -61,7 +58,7 @@ pub struct Wanted {
     pub copy_connections: usize,
     /// Sessions that apply.
     pub apply_sessions: usize,
-    /// Go on where `session_replication_role` may not be set.
+    /// Go on if the role may not set `session_replication_role`.
     pub allow_triggers: bool,
     /// Only changes that did not come to the source by replication.
     pub origin_none: bool,
@@ -71,16 +68,16 @@ pub struct Wanted {
     pub synchronous_commit: &'static str,
     /// The slot is a physical one: WAL is decoded outside the server.
     pub physical_slot: bool,
-    /// Where what such a slot has lost comes from.
+    /// The archive that has the WAL that the slot lost.
     pub wal_archive: Option<PathBuf>,
     /// Slots whose standbys must have WAL before it is decoded.
     pub standby_slots: Vec<String>,
-    /// There is a slot at all; otherwise all comes from `wal_archive`.
+    /// Whether there is a slot; otherwise all WAL comes from `wal_archive`.
     pub wal_stream: bool,
 }
 
 impl Wanted {
-    /// What is followed instead of a stream.
+    /// The archive that is followed instead of a stream.
     fn followed_archive(&self) -> Option<&Path> {
         self.wal_archive.as_deref().filter(|_| self.physical_slot && !self.wal_stream)
     }
@@ -93,14 +90,14 @@ pub struct NewSchema {
     pub pg_dump: Option<PathBuf>,
 }
 
-/// Both ends, read as far as they let themselves be read.
+/// Both ends, as far as they could be read.
 struct Facts {
     wanted: Wanted,
     source: Option<Publisher>,
     target: Option<Subscriber>,
 }
 
-/// A session that reads catalogs and waits for nobody.
+/// A session that reads catalogs and does not wait for locks.
 ///
 /// # Errors
 /// The server cannot be reached or refuses.
@@ -110,7 +107,7 @@ pub async fn connect(info: &ConnInfo, subscription: &SubscriptionName) -> Result
         ("statement_timeout", "15s"),
         ("lock_timeout", "2s"),
         ("idle_session_timeout", "0"),
-        // Compiling a question takes longer than answering it.
+        // Compiling a query takes longer than running it.
         ("jit", "off"),
     ];
     client::connect(info, &subscription.application_name("check"), &settings).await
@@ -197,8 +194,8 @@ fn place(session: &Session) -> Place {
     Place { server: session.describe().to_owned(), version: session.version().to_string() }
 }
 
-/// What is older may not have the catalogs that are asked, what is newer may
-/// mean something else by them: such a server is asked nothing more.
+/// An older server may lack the catalogs that are queried, and a newer one may give them another
+/// meaning. Neither is queried any further.
 fn supported(end: End, session: &Session, report: &mut Report) -> bool {
     let finding = unsupported(end, session.version());
     let supported = finding.is_none();

@@ -2,9 +2,9 @@
 //! source has that logical replication does not carry.
 //!
 //! Which identity counts where (`pgoutput.c`, `heapam.c`, `execReplication.c`, seen on 15 and 18):
-//! the server writes old rows to WAL, and allows UPDATE and DELETE at all, by the identity of the
-//! *leaf*. What it tells the subscriber of the table is the identity of the *root*. Nothing in the
-//! server compares the two.
+//! the server writes old rows to WAL, and decides whether to allow UPDATE and DELETE, by the
+//! identity of the *leaf*. It sends the subscriber the identity of the *root*. The server never
+//! compares the two.
 
 use serde::Deserialize;
 
@@ -27,7 +27,7 @@ pub(crate) struct Partition {
     /// Columns of its primary key in the index's order, those that it includes as
     /// well: a root's primary key takes in only one that is the same in this.
     pub(crate) primary: Vec<String>,
-    /// Its part of each of the root's keys, by the names of both indexes.
+    /// The leaf's part of each of the root's keys, by the names of both indexes.
     pub(crate) parts: Vec<Part>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Part {
     pub(crate) index: String,
 }
 
-/// What a root has to be found by.
+/// The identity and keys of a root.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Root {
     pub(crate) oid: u32,
@@ -77,7 +77,7 @@ pub(crate) struct Uncarried {
     /// Sequences that columns of published tables own.
     pub(crate) owned_sequences: i64,
     pub(crate) materialized_views: Vec<String>,
-    /// Extensions with tables whose rows are theirs.
+    /// Extensions with tables whose rows are the extension's state.
     pub(crate) stateful_extensions: Vec<String>,
     /// Foreign keys of unpublished tables to published ones: `table a to b`.
     pub(crate) references: Vec<String>,
@@ -85,7 +85,7 @@ pub(crate) struct Uncarried {
     pub(crate) unlogged: Vec<String>,
 }
 
-/// All that was read for [`crate::checks`].
+/// Everything that was read for [`crate::checks`].
 #[derive(Debug, Default)]
 pub(crate) struct Partitions {
     pub(crate) roots: Vec<Root>,

@@ -1,4 +1,4 @@
-//! What the source has: publications, tables, slots, transactions.
+//! Facts of the source: publications, tables, slots, transactions.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ pub(crate) struct Publication {
     pub(crate) via_root: bool,
 }
 
-/// What a published table is beyond what the stream says of it.
+/// Facts of a published table that the stream does not carry.
 #[derive(Debug, Deserialize)]
 pub(crate) struct SourceFacts {
     oid: u32,
@@ -66,7 +66,7 @@ pub(crate) struct SourceTable {
     pub(crate) facts: SourceFacts,
 }
 
-/// A relation that looks as if it were published, and is not.
+/// A relation that looks published but is not.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Unpublished {
     pub(crate) name: String,
@@ -127,16 +127,16 @@ SELECT DISTINCT m.relation::int8 AS relation, m.attname::text AS column, t.oid::
   FROM made_of m JOIN pg_catalog.pg_type t ON t.oid = m.typid
  WHERE t.typtype = 'b' AND NOT (t.typelem <> 0 AND t.typcategory = 'A') ORDER BY 1, 2, 3";
 
-/// What it writes, as it has counted.
+/// The amount that the source writes, by its own counters.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Load {
-    /// For so long.
+    /// The time that the counters cover.
     pub(crate) seconds: f64,
     pub(crate) wal_bytes: f64,
-    /// In all databases, and of the published tables.
+    /// Changed rows in all databases; below, those of the published tables.
     pub(crate) rows: f64,
     pub(crate) published_rows: f64,
-    /// Beside ours.
+    /// Without the subscription's own slot.
     pub(crate) logical_slots: i64,
 }
 
@@ -158,23 +158,23 @@ SELECT EXTRACT(epoch FROM pg_catalog.clock_timestamp() - w.stats_reset)::float8 
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) server: Option<Server>,
-    /// What would dump it; `None` if nobody asked.
+    /// The `pg_dump` that would read the schema; `None` if nobody asked for it.
     pub(crate) pg_dump: Option<Result<PgDump, schema::Error>>,
     /// Extensions of its database.
     pub(crate) extensions: Vec<Extension>,
     pub(crate) publications: Vec<Publication>,
-    /// Wanted, but not there.
+    /// Wanted publications that do not exist.
     pub(crate) missing: Vec<String>,
     pub(crate) tables: Vec<SourceTable>,
-    /// These are all of them.
+    /// Whether `tables` is complete.
     pub(crate) tables_read: bool,
-    /// Why they cannot be published together.
+    /// Why the tables cannot be published together.
     pub(crate) contradiction: Option<String>,
     pub(crate) unpublished: Vec<Unpublished>,
     /// What keeps WAL from being decoded outside the server.
     pub(crate) undecoded: Vec<Undecoded>,
     pub(crate) load: Option<Load>,
-    /// Of what is published as a root.
+    /// Partitions of tables that are published as a root.
     pub(crate) partitions: Partitions,
     pub(crate) uncarried: Uncarried,
     pub(crate) sequences: i64,
@@ -182,9 +182,9 @@ pub(crate) struct Publisher {
     pub(crate) large_objects: i64,
     pub(crate) slot_name: String,
     pub(crate) slot: Option<SlotState>,
-    /// Those of standbys that must have WAL first, by name.
+    /// Slots of the standbys that must have WAL first, by name.
     pub(crate) standby_slots: Vec<(String, Option<SlotState>)>,
-    /// What is followed instead of it.
+    /// The archive that is followed instead of a stream.
     pub(crate) archive: Option<Archive>,
     pub(crate) running: Vec<Running>,
     pub(crate) prepared: Vec<Prepared>,
@@ -286,8 +286,8 @@ struct Counts {
     large_objects: i64,
 }
 
-/// Everybody may see locks; what another role's session does, only some may.
-/// Prepared transactions hold theirs without a session.
+/// Every role may see locks; only some may see what another role's session does. Prepared
+/// transactions hold theirs without a session.
 const RUNNING: &str = "
 SELECT l.pid, s.usename::text AS role, EXTRACT(epoch FROM pg_catalog.clock_timestamp() - s.xact_start)::float8 AS seconds
   FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity s ON s.pid = l.pid

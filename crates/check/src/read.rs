@@ -1,8 +1,7 @@
-//! Asking a server, and taking no for an answer.
+//! Asks a server, and accepts a refusal.
 //!
-//! A question that the role has no right to ask, or that takes too long, is
-//! noted and answered with nothing; only a lost session is an error. Rows come
-//! as JSON, so that facts are read by name.
+//! If the role may not run a query, or the query takes too long, this module notes that and returns
+//! no rows. Only a lost session is an error. Rows come as JSON, so that facts are read by name.
 
 use client::Session;
 use serde::de::DeserializeOwned;
@@ -10,7 +9,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::finding::{End, Finding};
 
-/// A session with what it would not tell.
+/// A session, and the objects that it could not read.
 pub(crate) struct Reader<'a> {
     pub(crate) end: End,
     pub(crate) session: &'a Session,
@@ -69,7 +68,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Notes that nothing is known of `object`.
+    /// Notes that `object` could not be read.
     pub(crate) fn not_told(&mut self, object: &str, why: &str) {
         let what = format!("could not be read, so nothing is known of it: {why}");
         let remedy = "check again when what it waits for has ended, or let the role read the system catalogs";

@@ -1,4 +1,4 @@
-//! What both ends are asked alike: role, limits, settings, load.
+//! The facts that both ends are asked for: role, limits, settings, load.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::read::Reader;
 
-/// A service that runs the server, where its own words are needed.
+/// A managed service that runs the server, if it needs statements of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Service {
@@ -57,8 +57,8 @@ fn no_version() -> PgVersion {
     PgVersion::from_num(0)
 }
 
-/// Unprivileged roles see of other roles' sessions that they exist, not what
-/// they are: those count as ordinary connections, which errs on the safe side.
+/// An unprivileged role sees that sessions of other roles exist, but not their kind. They count as
+/// ordinary connections, which errs on the safe side.
 const SERVER: &str = "
 SELECT pg_catalog.current_database()::text AS database, r.rolname::text AS role,
        pg_catalog.current_setting('server_encoding') AS encoding,
@@ -95,7 +95,7 @@ impl Server {
     pub(crate) async fn read(reader: &mut Reader<'_>) -> Result<Option<Server>, client::Error> {
         let Some(mut server) = reader.row::<Server>("server", SERVER, &[]).await? else { return Ok(None) };
         server.version = reader.session.version();
-        // Nothing depends on it but telling two servers from one.
+        // It serves only to tell two servers from one.
         let sql = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()";
         if let Ok(row) = reader.session.query_one(sql, &[]).await {
             server.system_identifier = Some(row.get(0));
@@ -103,7 +103,7 @@ impl Server {
         Ok(Some(server))
     }
 
-    /// A setting's value in base units; empty if this major has none.
+    /// A setting's value in base units; empty if this major does not have the setting.
     pub(crate) fn setting(&self, name: &str) -> &str {
         self.settings.get(name).map_or("", String::as_str)
     }

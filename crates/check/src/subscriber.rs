@@ -1,4 +1,4 @@
-//! What the target has: tables, keys, triggers, rights, state of ours.
+//! Facts of the target: tables, keys, triggers, rights, pgsluice's state.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +23,7 @@ pub(crate) struct State {
     pub(crate) usage: bool,
     /// CREATE on the schema, or it does not exist.
     pub(crate) create_in_schema: bool,
-    /// Tables of ours that the role may not write.
+    /// Tables of schema `pgsluice` that the role may not write.
     pub(crate) forbidden: Vec<String>,
     #[serde(skip)]
     pub(crate) subscription: Option<Subscription>,
@@ -49,11 +49,11 @@ impl State {
 /// Replication origins of the whole cluster.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Origins {
-    /// All that are named; an upper bound of those in use.
+    /// All named origins; an upper bound of those in use.
     pub(crate) named: i64,
-    /// Ours exists.
+    /// Whether the subscription's origin exists.
     pub(crate) ours: bool,
-    /// Ours by all workers.
+    /// Origins of the subscription, of all workers.
     pub(crate) own: i64,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Index {
     pub(crate) partial: bool,
     pub(crate) expressions: bool,
     pub(crate) valid: bool,
-    /// Finds a value of its first column.
+    /// Whether the index finds a value of its first column.
     pub(crate) searchable: bool,
 }
 
@@ -144,7 +144,7 @@ pub(crate) struct TargetTable {
     pub(crate) facts: TargetFacts,
 }
 
-/// A native subscription into our tables that is enabled.
+/// An enabled native subscription into the same tables.
 #[derive(Debug, Deserialize)]
 pub(crate) struct NativeSubscription {
     pub(crate) name: String,
@@ -165,7 +165,7 @@ pub(crate) struct Subscriber {
     pub(crate) replica: bool,
     /// Those that could be read.
     pub(crate) tables: HashMap<TableName, TargetTable>,
-    /// Names that stand for something here; `None` if that could not be read.
+    /// Names that exist on the target; `None` if that could not be read.
     pub(crate) existing: Option<HashSet<TableName>>,
     pub(crate) schemas: Vec<String>,
     /// Those of them in which the role may not create.
@@ -173,7 +173,7 @@ pub(crate) struct Subscriber {
     /// Extensions that could be created, or are there.
     pub(crate) extensions: HashSet<String>,
     pub(crate) native: Vec<NativeSubscription>,
-    /// Publications that would publish our state.
+    /// Publications that would publish schema `pgsluice`.
     pub(crate) publishing_state: Vec<String>,
 }
 
@@ -203,7 +203,7 @@ SELECT s.consistent_point IS NOT NULL AS begun, s.enabled, s.source_sysid,
 pub(crate) async fn slot_name(target: Option<&client::Session>, wanted: &Wanted) -> String {
     let sql = "SELECT slot FROM pgsluice.subscription WHERE name = $1::text";
     let stored = match target {
-        // Without the table or the right to read it there is none: the checks say so.
+        // Without the table, or the right to read it, there is no name: the checks report that.
         Some(target) => target.query_opt(sql, &[&wanted.subscription.as_str()]).await.ok().flatten(),
         None => None,
     };
@@ -216,7 +216,8 @@ SELECT pg_catalog.count(*) AS named, COALESCE(pg_catalog.bool_or(o.roname = $1::
        pg_catalog.count(*) FILTER (WHERE o.roname ~ ('^pgsluice_' || $2::text || '_[0-9]+$')) AS own
   FROM pg_catalog.pg_replication_origin o";
 
-/// $1 whether there are several workers. What `apply` (`state.rs`, `executor.rs`) and `operate` (`admin.rs`) call.
+/// $1 whether there are several workers. What `apply` (`state.rs`, `executor.rs`) and `operate`
+/// (`admin.rs`) call.
 const FUNCTIONS: &str = "
 SELECT f AS name FROM pg_catalog.unnest(ARRAY[
   'pg_catalog.pg_replication_origin_create(text)', 'pg_catalog.pg_replication_origin_drop(text)',
@@ -226,9 +227,9 @@ SELECT f AS name FROM pg_catalog.unnest(ARRAY[
   CASE WHEN $1 THEN 'pg_catalog.pg_replication_origin_session_reset()' END]) f
  WHERE NOT pg_catalog.has_function_privilege(f, 'EXECUTE')";
 
-/// $1 the tables, $2 the states in which triggers and rules fire for us, as in
-/// `apply`'s `catalog.rs`; which types are bytewise and inherent must agree with it, too.
-/// What is beneath domains is found once for all columns, not for each.
+/// $1 the tables, $2 the states in which triggers and rules fire for us, as in `apply`'s
+/// `catalog.rs`; which types are bytewise and inherent must agree with it, too. The base types of
+/// domains are found once for all columns, not for each.
 fn tables_sql() -> String {
     format!(
         "
@@ -398,7 +399,7 @@ impl Subscriber {
     }
 }
 
-/// Tried, because services grant it in ways of their own.
+/// Tried by SET, because services grant the right in ways of their own.
 async fn may_be_replica(reader: &Reader<'_>) -> bool {
     let session = reader.session;
     let set = session.batch_execute("BEGIN; SET LOCAL session_replication_role = replica; ROLLBACK").await;
@@ -409,7 +410,7 @@ async fn may_be_replica(reader: &Reader<'_>) -> bool {
     set.is_ok()
 }
 
-/// `None` without the right to know: then all named ones count.
+/// `None` if the role may not read it: then all named origins count.
 async fn active_origins(reader: &Reader<'_>) -> Option<i64> {
     let sql = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_origin_status";
     reader.session.query_one(sql, &[]).await.ok().map(|row| row.get(0))

@@ -1,22 +1,22 @@
 //! Whether values of one type fit into another.
 //!
-//! Values travel as text unless both types are the same, so what counts is
-//! whether the target's type reads what the source's prints. Known pairs are
-//! judged; of the others it is only said that the types differ.
+//! Values travel as text unless both types are the same. So the question is whether the target's
+//! type reads the text that the source's type prints. This module judges known pairs. For other
+//! pairs it only reports that the types differ.
 
 use base::Oid;
 use source::publication::Column;
 
-/// How the source's values stand to the target's type.
+/// How the source's values fit the target's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// The same type, or one that holds every value unchanged.
     Every,
     /// Some values are refused.
     Some(&'static str),
-    /// Every value is taken, some are changed.
+    /// Every value is accepted, some are changed.
     Changed(&'static str),
-    /// Whatever the value, its text is not one of the target's type.
+    /// The target's type reads the text of no value.
     None,
 }
 

@@ -1,14 +1,16 @@
-//! What to do about a refusal of which the server tells the cause alone.
+//! Advice for refusals whose message has only the cause.
 //!
-//! Two of them meet whoever replicates: a partition that the target has not got, and a name that only the user's own
-//! `search_path` leads to. Both are known by SQLSTATE and by where in the server or in which function they arose, because
-//! the server's words may be translated. Nothing of a row is told: detail and context may quote it.
+//! Replication meets two of them: the target lacks a partition, or a function uses a name that only
+//! the user's own `search_path` resolves. This module recognises both by SQLSTATE and by the place
+//! in the server or the function that raised them, because the server may translate its message. It
+//! never shows detail and context, because they may quote a row.
 
 use base::quote_ident;
 use proto::frame::ServerError;
 use tokio_postgres::error::SqlState;
 
-/// What to do on the server that refused something while it wrote a row; `None` if its own words must do.
+/// The advice for a server that refused something while it wrote a row; `None` if its own message
+/// must suffice.
 #[must_use]
 pub fn advice(error: &ServerError) -> Option<String> {
     match SqlState::from_code(&error.code) {
@@ -34,7 +36,7 @@ fn partition(error: &ServerError) -> Option<String> {
     ))
 }
 
-/// Only where a function was running: statements of our own name everything with its schema.
+/// Only if a function was running: pgsluice's own statements give every name with its schema.
 fn search_path(error: &ServerError) -> Option<String> {
     let function = running(error.context.as_deref()?)?;
     Some(format!(
@@ -44,7 +46,7 @@ fn search_path(error: &ServerError) -> Option<String> {
     ))
 }
 
-/// The function that was running, by the first line of the server's stack.
+/// The function that was running, from the first line of the server's call stack.
 fn running(context: &str) -> Option<String> {
     let line = context.lines().next()?;
     if line.starts_with("PL/pgSQL") {

@@ -1,8 +1,7 @@
-//! Asking a server to cancel what another connection is running.
+//! Asks a server to cancel the command of another connection.
 //!
-//! The request travels on a connection of its own, to the very server that
-//! answered and encrypted as the session is. It carries a secret, so it is
-//! never sent in the clear for a session that is not.
+//! The request travels on a connection of its own, to the same server, and is encrypted if the
+//! session is. It carries a secret, so an encrypted session never sends it in the clear.
 
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -37,9 +36,8 @@ impl Canceller {
         Canceller { info, endpoint, encryption, pid, secret }
     }
 
-    /// Sends the request and waits until the server has taken it. Whether
-    /// there was something to cancel is not said: the command then fails
-    /// with SQLSTATE 57014, or has ended before.
+    /// Sends the request and waits until the server has taken it. The server does not say whether
+    /// there was something to cancel. The command fails with SQLSTATE 57014, or has ended before.
     ///
     /// # Errors
     /// The server could not be reached.

@@ -1,10 +1,9 @@
-//! COPY as it stands on the wire: blocks of whole `CopyData` messages, taken
-//! from one connection and given to another without looking inside.
+//! COPY as it is on the wire: blocks of whole `CopyData` messages, passed from one connection to
+//! another without looking inside.
 //!
-//! Reading: as many messages as have arrived are handed on as one piece of
-//! memory; only their headers are looked at. Writing: small blocks are
-//! gathered so that one system call carries many; while a write waits, what
-//! the server says is read, so that an error of the server ends the copy and
+//! Reading hands on all messages that have arrived as one piece of memory and looks only at their
+//! headers. Writing gathers small blocks, so that one system call carries many. While a write
+//! waits, this module reads what the server sends. So an error of the server ends the copy, and
 //! full buffers on both sides cannot wait for each other.
 
 use bytes::Bytes;
@@ -20,9 +19,8 @@ use crate::{Error, startup};
 pub struct CopyBlock {
     /// The messages, one behind the other.
     pub bytes: Bytes,
-    /// How many messages; in a text or CSV copy of a table as many as rows,
-    /// in a binary one also as many, with the header and the trailer inside
-    /// the first and the last.
+    /// The number of messages. A text or CSV copy has one message for each row. So does a binary
+    /// copy, with the header and the trailer inside the first and the last.
     pub messages: u64,
 }
 
@@ -107,7 +105,7 @@ impl Wire {
         self.send_copy(bytes).await
     }
 
-    /// Ends the copy in good order; the number of rows the server took in.
+    /// Ends the copy in order; returns the number of rows that the server stored.
     ///
     /// # Errors
     /// As [`Wire::copy_in_block`].
@@ -135,12 +133,11 @@ impl Wire {
         }
     }
 
-    /// Gives the copy up: the server drops what it has taken in. `reason`
-    /// appears in the server's log.
+    /// Gives the copy up: the server drops the rows that it received. `reason` appears in the
+    /// server's log.
     ///
     /// # Errors
-    /// A lost connection. The server's complaint that the copy was given up
-    /// is none.
+    /// A lost connection. The server's message that the copy was given up is not an error.
     pub async fn copy_in_fail(&mut self, reason: &str) -> Result<(), Error> {
         let result = self.copy_in_fail_inner(reason).await;
         self.placed(result)

@@ -1,13 +1,13 @@
-//! Why a connection that came about was not used: what we would not or could
-//! not give, or the server is not what was asked for.
+//! Why pgsluice did not use a connection that was established: it would not or could not
+//! authenticate or encrypt, or the server is not of the requested kind.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Why we did not authenticate.
+/// Why pgsluice did not authenticate.
 #[derive(Debug)]
 pub(crate) enum Unauthenticated {
-    /// The server asks for a password, by this method.
+    /// The server asks for a password by this method, and there is none.
     NoPassword {
         method: &'static str,
         passfile: Option<PathBuf>,
@@ -35,11 +35,11 @@ pub(crate) enum Unauthenticated {
 /// Why TLS was not agreed on.
 #[derive(Debug)]
 pub(crate) enum Tls {
-    /// The server has none.
+    /// The server does not offer TLS.
     NotOffered,
-    /// `sslnegotiation=direct` is not known there.
+    /// The server does not know `sslnegotiation=direct`.
     NotDirect,
-    /// The certificate is of none of these roots.
+    /// None of these roots signed the certificate.
     UnknownAuthority {
         roots: String,
     },
@@ -55,16 +55,16 @@ pub(crate) enum Tls {
         roots: String,
     },
     Handshake(rustls::Error),
-    /// What the server, or the library, said later.
+    /// A later error of the server or of the library.
     Alert(rustls::Error),
 }
 
-/// Why a server is not what `target_session_attrs` asks for.
+/// Why a server does not satisfy `target_session_attrs`.
 #[derive(Debug)]
 pub(crate) enum Unsuitable {
-    /// It does not say what it is.
+    /// The server does not report the parameter.
     TooOld,
-    /// It is this.
+    /// The server is of this kind.
     Is(&'static str),
 }
 

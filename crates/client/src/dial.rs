@@ -1,8 +1,8 @@
 //! Which hosts, addresses and kinds of encryption are tried, in what order,
 //! until a session is ready.
 //!
-//! As in libpq, an unreachable server leads to the next host; one that
-//! answers and refuses us (wrong password, no such database) ends the search.
+//! As in libpq, an unreachable server leads to the next host. A server that answers and refuses us
+//! (wrong password, no such database) ends the search.
 //!
 //! | sslmode | first attempt | second attempt | taken after |
 //! |---|---|---|---|
@@ -30,7 +30,7 @@ use crate::startup::{self, Purpose, Ready};
 use crate::stream::Stream;
 use crate::{ConnInfo, Error, tls};
 
-/// One place a session can be asked for.
+/// One address at which a session can be requested.
 #[derive(Debug, Clone)]
 pub(crate) struct Endpoint {
     pub(crate) host: Host,
@@ -85,8 +85,8 @@ pub(crate) async fn establish(info: &ConnInfo, purpose: &Purpose<'_>) -> Result<
     Err(combined(errors))
 }
 
-/// Whether another host would not help: the server answered and refused, or
-/// we cannot do what is asked.
+/// Whether another host would not help: the server answered and refused, or pgsluice cannot do what
+/// the server asks.
 fn is_final(error: &Error) -> bool {
     match error.kind() {
         Kind::Several(errors) => errors.iter().any(is_final),
@@ -253,8 +253,8 @@ pub(crate) async fn open(
     tls::connect(stream, settings, &endpoint.host).await
 }
 
-/// Sends `SSLRequest`. Exactly one byte is read: anything behind it would be
-/// something a third party slipped in ahead of the handshake.
+/// Sends `SSLRequest`. Reads exactly one byte: any further bytes would have been inserted by a
+/// third party ahead of the handshake.
 async fn ask_for_tls(stream: &mut TcpStream) -> Result<bool, Error> {
     let mut request = bytes::BytesMut::new();
     frontend::ssl_request(&mut request);
@@ -262,7 +262,7 @@ async fn ask_for_tls(stream: &mut TcpStream) -> Result<bool, Error> {
     match stream.read_u8().await.map_err(Error::lost)? {
         b'S' => Ok(true),
         b'N' => Ok(false),
-        // The text of an error at this point is nobody's we could trust.
+        // An error text at this point comes from an unauthenticated peer and cannot be trusted.
         b'E' => Err(Error::new(Kind::Handshake(io::Error::other("it answered the request with an error")))),
         other => Err(Error::protocol(format!(
             "the peer answered the request for TLS with '{}'; is it a PostgreSQL server?",
@@ -293,13 +293,13 @@ fn configure(stream: &TcpStream, settings: &Settings) -> io::Result<()> {
     Ok(())
 }
 
-/// What was sent by a session and not acknowledged ends it after this: the
-/// kernel by itself takes a quarter of an hour. As long as keepalives take.
+/// The kernel ends a session whose sent bytes stay unacknowledged for this long, as long as
+/// keepalives take. By default it takes a quarter of an hour.
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(120);
 
-/// For sessions, whose commands are short, if the connection string does not
-/// say otherwise. Not for a [`crate::Wire`]: a backend that waits for a lock
-/// takes no more of a large batch, and the kernel counts that too.
+/// This applies to sessions, whose commands are short, unless the connection string says otherwise.
+/// It does not apply to a [`crate::Wire`]: a backend that waits for a lock stops reading a large
+/// batch, and the kernel counts that too.
 pub(crate) fn limit_unacknowledged(stream: &TcpStream, settings: &Settings) -> io::Result<()> {
     match settings.tcp_user_timeout {
         None => SockRef::from(stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED_LIMIT)),
@@ -307,7 +307,7 @@ pub(crate) fn limit_unacknowledged(stream: &TcpStream, settings: &Settings) -> i
     }
 }
 
-/// `target_session_attrs`, judged by what servers since 14 report unasked.
+/// Judges `target_session_attrs` by the parameters that servers report unasked since 14.
 fn suitable(established: Established, wanted: SessionAttrs) -> Result<Established, Error> {
     if wanted == SessionAttrs::Any {
         return Ok(established);

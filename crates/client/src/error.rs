@@ -1,8 +1,8 @@
 //! What can go wrong with a connection, in words an operator can act on.
 //!
-//! Every message names the server, database and user, the cause, and where
-//! there is one the next step. A password appears in none: errors are built
-//! from [`ConnInfo::describe`](crate::ConnInfo::describe), which has none.
+//! Every message names the server, database and user, the cause, and the next step if there is one.
+//! No message has a password: errors are built from
+//! [`ConnInfo::describe`](crate::ConnInfo::describe), which has none.
 
 use std::fmt;
 use std::io;
@@ -28,7 +28,7 @@ struct Inner {
 pub(crate) enum Kind {
     /// The connection string, a file it names or the environment is wrong.
     Configuration(String),
-    /// No connection came about.
+    /// No connection was established.
     Unreachable(io::Error),
     /// No answer within `connect_timeout`.
     TimedOut(Duration),
@@ -39,13 +39,13 @@ pub(crate) enum Kind {
     /// The peer went away while TLS was being agreed on: it may not speak
     /// TLS, or it may be a server that is just being stopped.
     Handshake(io::Error),
-    /// We would not or could not authenticate.
+    /// pgsluice would not or could not authenticate.
     Authentication(Unauthenticated),
     /// The server's own words.
     Server(Box<ServerError>),
     /// The server is not what `target_session_attrs` asks for.
     Unsuitable(Unsuitable),
-    /// The peer does not speak the protocol, or we were called out of turn.
+    /// The peer does not speak the protocol, or a caller called out of turn.
     Protocol(String),
     /// tokio-postgres could not encode or decode a value.
     Session(tokio_postgres::Error),
@@ -74,13 +74,13 @@ impl Error {
         Error::new(Kind::Lost(if end { None } else { Some(error) }))
     }
 
-    /// Adds which server this was, unless that is known already.
+    /// Adds the server's description, unless the error has one already.
     pub(crate) fn at(mut self, place: &str) -> Error {
         self.0.place.get_or_insert_with(|| place.to_owned());
         self
     }
 
-    /// Which server, database and user it is about, where it is one: as
+    /// The server, database and user that the error is about, if it is one server: as
     /// [`ConnInfo::describe`](crate::ConnInfo::describe) says.
     #[must_use]
     pub fn place(&self) -> Option<&str> {
@@ -125,8 +125,8 @@ impl Error {
         }
     }
 
-    /// The server refused us, or asked for what we do not have or were told
-    /// not to give.
+    /// The server refused the connection, or asked for credentials that pgsluice does not have or
+    /// may not give.
     #[must_use]
     pub fn is_authentication(&self) -> bool {
         match &self.0.kind {
@@ -159,7 +159,8 @@ impl Error {
     }
 }
 
-/// Connection exceptions (class 08), a server that shuts down or starts, and one with no connection left.
+/// Connection exceptions (class 08), and a server that shuts down, starts, or has no free
+/// connection.
 fn is_passing(code: &str) -> bool {
     let is_state = matches!(
         SqlState::from_code(code),
@@ -172,7 +173,7 @@ fn is_passing(code: &str) -> bool {
     is_state || code.starts_with("08")
 }
 
-/// What to do about a server's refusal, where the server does not say it.
+/// The next step after a server's refusal, if the server does not name one.
 fn remedy(code: &str) -> Option<&'static str> {
     Some(match SqlState::from_code(code) {
         SqlState::INVALID_PASSWORD => {

@@ -351,7 +351,8 @@ base::error_reference! {
          replication.",
         &[("proto mutations", "damaged_streams_are_taken_apart_to_the_damage")],
     ),
-    // A value that tokio-postgres could not encode or decode: our own mistake, which no server leads to.
+    // A value that tokio-postgres could not encode or decode: our own mistake, which no server
+    // leads to.
     Kind::Session(_) => nothing_of_its_own(),
     Kind::Several(_) => connecting(
         "None of several hosts can be used",

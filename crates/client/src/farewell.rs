@@ -1,15 +1,13 @@
 //! Connections whose owner has gone while the server still works for them.
 //!
-//! A server that executes a statement does not look at its client: it goes on
-//! after the socket was closed, for as long as the statement takes, and keeps
-//! its locks. So a connection that is dropped in the middle of a command is
-//! *wound up*, on a task of its own: the command is cancelled, our side of the
-//! socket is closed, and what the server still says is thrown away until it has
-//! closed its side too. Nobody waits for that but [`settle`], before a process
-//! or a subscription is said to have ended.
+//! A server that executes a statement does not look at its client. After the client closes the
+//! socket, the statement runs to its end and keeps its locks. So a connection that is dropped in
+//! the middle of a command is *wound up* by a task of its own. The task cancels the command and
+//! closes our side of the socket. It then discards what the server still sends until the server
+//! closes its side too. Only [`settle`] waits for that, before a process or a subscription reports
+//! that it has ended.
 //!
-//! A connection that is idle when it is dropped needs none of it: the server
-//! reads its end at once.
+//! A connection that is dropped while idle needs none of this: the server notices the end at once.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,13 +22,13 @@ use tokio::sync::Notify;
 use crate::cancel::Canceller;
 use crate::stream::Stream;
 
-/// What a server may take to notice a cancel and to roll back.
+/// The time that a server may take to notice a cancel and to roll back.
 const WIND_UP: Duration = Duration::from_secs(5);
 
 /// How long [`settle_all`] leaves connections to their owners before it cancels what they run.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// Every connection of the process that is open.
+/// Every open connection of the process.
 static OPEN: LazyLock<Open> =
     LazyLock::new(|| Open { known: Mutex::default(), number: AtomicU64::new(0), changed: Notify::new() });
 
@@ -51,7 +49,7 @@ impl Open {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no connection is left, of those that are `wanted`; at most for `bound`.
+    /// Waits until none of the `wanted` connections is left, for `bound` at most.
     async fn until_none(&self, bound: Duration, wanted: impl Fn(&Known) -> bool) {
         let none = async {
             loop {
@@ -100,8 +98,8 @@ pub async fn settle(bound: Duration) {
     OPEN.until_none(bound, |known| known.winds_up).await;
 }
 
-/// The same for the end of the process, of which no connection is needed any
-/// more: what is still being executed for those that are open is cancelled.
+/// Like [`settle`], for the end of the process, which needs no connection any more: cancels the
+/// statements that servers still execute for open connections.
 pub async fn settle_all(bound: Duration) {
     let ending = async {
         OPEN.until_none(GRACE, |_| true).await;
@@ -116,10 +114,10 @@ pub async fn settle_all(bound: Duration) {
     let _ = tokio::time::timeout(bound, ending).await;
 }
 
-/// Winds up the connection of `stream`, which was given up in the middle of a command and is closed by its owner about
-/// now; see the module.
+/// Winds up the connection of `stream`, as the module describes. Its owner gave it up in the middle
+/// of a command and closes it about now.
 pub(crate) fn wind_up(stream: &Stream, canceller: Canceller, entry: Entry) {
-    // What is encrypted need not be read to be thrown away.
+    // Encrypted bytes need not be decrypted to be discarded.
     let socket = stream.socket().try_clone_to_owned().ok();
     let is_unix = matches!(stream, Stream::Unix(_));
     // Without a runtime nobody can wait for anything.
@@ -139,7 +137,7 @@ pub(crate) fn wind_up(stream: &Stream, canceller: Canceller, entry: Entry) {
     });
 }
 
-/// Closes our side of the socket, and reads what comes until the other side is closed.
+/// Closes our side of the socket, and reads until the server closes its side.
 async fn read_to_end(socket: OwnedFd, is_unix: bool) -> std::io::Result<()> {
     let mut stream = match is_unix {
         true => Stream::Unix(UnixStream::from_std(socket.into())?),

@@ -1,10 +1,10 @@
 //! Where connections come from: conninfo, TLS, SCRAM, and a connection that speaks frames.
 //!
-//! The one door to both servers. [`ConnInfo`] says where and how in libpq's
-//! words; [`connect`] gives an ordinary session for SQL, [`Wire`] one whose
-//! messages the caller reads and writes: replication streams and COPY without
-//! parsing a row. Both are found, encrypted and authenticated by the same
-//! code, so `sslmode`, several hosts, passwords and errors behave alike.
+//! Every connection to either server comes from here. [`ConnInfo`] says where and how to connect,
+//! in libpq's words. [`connect`] gives an ordinary session for SQL. [`Wire`] gives a connection
+//! whose messages the caller reads and writes: replication streams, and COPY without parsing a row.
+//! The same code finds, encrypts and authenticates both. So `sslmode`, several hosts, passwords and
+//! errors behave alike.
 //!
 //! ```text
 //! ConnInfo ──► dial (hosts, addresses) ──► stream (TCP, Unix, TLS)
@@ -15,8 +15,8 @@
 //!                Session                  Wire, COPY
 //! ```
 //!
-//! What is said over a connection, and what to do when one is lost, belongs
-//! to the callers: nothing here is tried again by itself.
+//! Callers decide what to send over a connection, and what to do when one is lost: this crate never
+//! tries again by itself.
 
 mod advice;
 mod bulk;

@@ -1,9 +1,8 @@
 //! A stream with its two buffers: frames come out, messages go in.
 //!
-//! Everything that has been received stays in `inbox` until it is taken as
-//! whole frames, everything that is to be sent stays in `outbox` until the
-//! stream took it. So every wait here can be given up at any time (as the
-//! losing arm of a `select!`) and taken up again without losing a byte.
+//! Received bytes stay in `inbox` until a caller takes them as whole frames. Bytes to be sent stay
+//! in `outbox` until the stream takes them. So a caller can drop any wait here (as the losing arm
+//! of a `select!`) and resume it without losing a byte.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,15 +20,15 @@ use crate::Error;
 use crate::error::Kind;
 use crate::stream::Stream;
 
-/// Asked of the socket at once. The server writes 8 KiB at a time
-/// (`PQ_SEND_BUFFER_SIZE`); what piled up meanwhile is taken in one call.
+/// Bytes requested from the socket in one call. The server writes 8 KiB at a time
+/// (`PQ_SEND_BUFFER_SIZE`); one call takes all that piled up meanwhile.
 const READ_SIZE: usize = 256 << 10;
 /// Less room than this is not worth a call.
 const READ_SIZE_MIN: usize = 64 << 10;
 /// A message's claimed length is trusted with this much memory at a time.
 const RESERVE_STEP: usize = 16 << 20;
 
-/// What arrived before a reset is at hand; nobody is to wait for more.
+/// Bytes that arrived before a reset are at hand, so nobody waits longer than this for more.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub(crate) struct Link {
@@ -141,7 +140,7 @@ impl Link {
         }
     }
 
-    /// What a server that is gone has said last, if that was an error. It is there: what had arrived before the
+    /// The last message of a server that is gone, if it was an error. Bytes that arrived before the
     /// connection was reset can still be read.
     async fn last_words(&mut self) -> Option<Error> {
         while let Ok(Ok(())) = tokio::time::timeout(LAST_WORDS, self.fill()).await {}

@@ -1,8 +1,9 @@
 //! Many statements in one round trip, by the extended protocol.
 //!
-//! Statements are prepared once under a name, then executed with parameters, or with rows if they are a COPY;
-//! everything up to [`Pipeline::run`] ends in one Sync. The server runs them in order and passes over what follows an
-//! error, so the number of results says which statement failed. Who must know how far it is asks for the answers so far
+//! The caller prepares statements once under a name, then executes them with parameters, or with
+//! rows if they are a COPY. Everything up to [`Pipeline::run`] ends in one Sync. The server runs
+//! the statements in order and skips those after an error. So the number of results says which
+//! statement failed. A caller that must know the progress asks for the answers so far
 //! ([`Pipeline::keep_up`]).
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -20,14 +21,15 @@ pub struct Pipeline<'w> {
     /// Statements gathered so far.
     executed: usize,
     result: PipelineResult,
-    /// Of the statement whose results are being read.
+    /// The last row of the statement whose results are being read.
     last_row: Option<Bytes>,
 }
 
-/// The SQLSTATE of an INFO by which a statement says how far it is, in words that its sender and its reader agree on.
+/// The SQLSTATE of an INFO by which a statement reports its progress. Its sender and its reader
+/// must agree on the words.
 pub const SAYS_HOW_FAR: &str = "PGS01";
 
-/// What became of a [`Pipeline`].
+/// The outcome of a [`Pipeline`].
 #[derive(Debug, Default)]
 pub struct PipelineResult {
     /// Rows each completed statement reported, in order; zero for statements
@@ -35,17 +37,18 @@ pub struct PipelineResult {
     pub rows: Vec<u64>,
     /// How many statements were prepared.
     pub prepared: usize,
-    /// How far the statement is that is being executed, as it said itself last ([`SAYS_HOW_FAR`]).
+    /// The progress that the running statement reported last ([`SAYS_HOW_FAR`]).
     pub how_far: Option<String>,
-    /// The last row of each completed statement, as it came.
+    /// The last row of each completed statement, as received.
     last_rows: Vec<Option<Bytes>>,
-    /// The error that ended it; the statement behind the last of `rows` (or
-    /// its preparation) caused it, and nothing behind that was run.
+    /// The error that ended the pipeline. The statement after the last of `rows` (or its
+    /// preparation) caused it, and the server ran nothing after that.
     pub error: Option<ServerError>,
 }
 
 impl PipelineResult {
-    /// The values, as text, of the last row that a completed statement returned; none if it returned no row.
+    /// The values, as text, of the last row that a completed statement returned; none if it
+    /// returned no row.
     #[must_use]
     pub fn last_row(&self, statement: usize) -> Vec<Option<String>> {
         let row = self.last_rows.get(statement).and_then(Option::as_ref);
@@ -67,8 +70,8 @@ impl Wire {
         Ok(Pipeline { wire: self, executed: 0, result: PipelineResult::default(), last_row: None })
     }
 
-    /// Whether the connection is of no further use: lost, ended by the
-    /// server, or given up in the middle of a command.
+    /// Whether the connection can no longer be used: it was lost, ended by the server, or given up
+    /// in the middle of a command.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.state == State::Broken
@@ -104,8 +107,9 @@ impl Pipeline<'_> {
         self.executed += 1;
     }
 
-    /// Executes the prepared statement `name`, a `COPY ... FROM STDIN`. `put` appends the next piece of what is copied
-    /// and says whether there is more. The server passes over it if the statement fails.
+    /// Executes the prepared statement `name`, a `COPY ... FROM STDIN`. `put` appends the next
+    /// piece of the data and returns whether there is more. The server ignores the data if the
+    /// statement fails.
     pub fn execute_copy(&mut self, name: &str, mut put: impl FnMut(&mut BytesMut) -> bool) {
         self.execute(name, 4, |out| out.put_u32(0));
         let outbox = &mut self.wire.link.outbox;
@@ -122,9 +126,8 @@ impl Pipeline<'_> {
         self.wire.link.outbox.len()
     }
 
-    /// Sends what was gathered so far; results are read by [`Pipeline::run`].
-    /// Not cancel safe: given up half-way, the connection is of no further
-    /// use.
+    /// Sends the statements gathered so far; [`Pipeline::run`] reads the results. Not cancel safe:
+    /// if the future is dropped half-way, the connection can no longer be used.
     ///
     /// # Errors
     /// A lost connection.
@@ -134,9 +137,10 @@ impl Pipeline<'_> {
         self.wire.placed(sent)
     }
 
-    /// Sends what was gathered so far, and waits until all but `unfinished` of the statements have been completed;
-    /// true if there was no error, after which nothing more is run. Shows `watch` what is known so far, as answers
-    /// come. Not cancel safe, as [`Pipeline::flush`].
+    /// Sends the statements gathered so far, and waits until all but `unfinished` of them are
+    /// complete. Returns true if there was no error; after an error the server runs nothing more.
+    /// Calls `watch` with the outcome so far as answers arrive. Not cancel safe, like
+    /// [`Pipeline::flush`].
     ///
     /// # Errors
     /// A lost connection, or an error that ends it.
@@ -156,19 +160,19 @@ impl Pipeline<'_> {
         Ok(self.result.error.is_none())
     }
 
-    /// What is known so far.
+    /// The outcome so far.
     pub fn known(&self) -> &PipelineResult {
         &self.result
     }
 
-    /// Asks the server to send its answers to what precedes as soon as it has them. Without it they may wait until
-    /// there are many, or for the end.
+    /// Asks the server to send its answers to earlier messages at once. Otherwise the server may
+    /// hold them until there are many, or until the end.
     pub fn ask_for_answers(&mut self) {
         message(&mut self.wire.link.outbox, b'H', |_| ());
     }
 
-    /// Sends everything and reads every result. Not cancel safe: given up
-    /// half-way, the connection is of no further use.
+    /// Sends everything and reads every result. Not cancel safe: if the future is dropped half-way,
+    /// the connection can no longer be used.
     ///
     /// # Errors
     /// A lost connection, or an error that ends it; an error of a statement
@@ -177,7 +181,7 @@ impl Pipeline<'_> {
         self.run_watched(|_| ()).await
     }
 
-    /// The same, and shows `watch` what is known so far, as answers come.
+    /// Like [`Pipeline::run`], and calls `watch` with the outcome so far as answers arrive.
     ///
     /// # Errors
     /// As [`Pipeline::run`].
@@ -197,7 +201,8 @@ impl Pipeline<'_> {
         Ok(self.result)
     }
 
-    /// Sends what was gathered, and reads results until they are `enough` or the Sync is answered.
+    /// Sends the gathered statements, and reads results until they are `enough` or the Sync is
+    /// answered.
     async fn read_until(
         &mut self,
         mut enough: impl FnMut(&PipelineResult, usize) -> bool,

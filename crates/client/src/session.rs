@@ -1,10 +1,9 @@
 //! An ordinary session: tokio-postgres on a connection of ours.
 //!
-//! tokio-postgres would authenticate by itself, but then hosts, TLS,
-//! passwords and their errors would behave differently on the two kinds of
-//! connection. So the session is started by us, and tokio-postgres meets a
-//! stream that begins with a start already made: its startup packet is
-//! swallowed, and what the server said after authentication is played to it.
+//! tokio-postgres could authenticate by itself, but then hosts, TLS, passwords and their errors
+//! would behave differently on the two kinds of connection. So this module starts the session and
+//! hands tokio-postgres a started stream. It swallows the startup packet of tokio-postgres and
+//! replays what the server sent after authentication.
 
 use std::future::poll_fn;
 use std::io;
@@ -30,8 +29,7 @@ use crate::startup::{Purpose, Ready, Replication};
 use crate::stream::Stream;
 use crate::{ConnInfo, Error};
 
-/// How long a dropped session may still talk: its goodbye, behind a command
-/// that is running.
+/// How long a dropped session may still send: its goodbye, after a command that is running.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
 /// A command that runs for longer after its session was dropped is cancelled.
 const GOODBYE_SOON: Duration = Duration::from_millis(50);
@@ -79,7 +77,7 @@ pub async fn connect(
     let Established { ready, endpoint, encryption, version, place } = dial::establish(info, &purpose).await?;
     let (pid, secret) = (ready.pid, ready.secret);
     if let Some(tcp) = ready.link.stream().tcp() {
-        // Where the kernel does not take it, its own limit stays.
+        // If the kernel refuses the option, its own limit stays.
         let _ = dial::limit_unacknowledged(tcp, info.settings());
     }
     let mut config = tokio_postgres::Config::new();
@@ -139,8 +137,8 @@ impl Session {
         self.canceller.clone()
     }
 
-    /// Waits until the connection has ended, whether anything is asked or not, and says why. It does
-    /// not keep the session.
+    /// Waits until the connection has ended, idle or not, and returns the reason. Does not keep the
+    /// session alive.
     pub fn ended(&self) -> impl Future<Output = Error> + Send + 'static {
         let (running, place) = (Arc::clone(&self.running), self.place.clone());
         async move {
@@ -249,13 +247,12 @@ async fn drive(running: Arc<Running>, closed: oneshot::Receiver<()>, canceller: 
 /// A stream whose session has been started already.
 struct Started {
     stream: Stream,
-    /// Read before anything of the stream.
+    /// Returned before anything is read from the stream.
     prologue: Bytes,
     packet: Packet,
 }
 
-/// What has been swallowed of the startup packet, whose first four bytes are
-/// its length.
+/// The swallowed part of the startup packet, whose first four bytes are its length.
 enum Packet {
     Length { bytes: [u8; 4], known: usize },
     Rest(usize),

@@ -1,11 +1,12 @@
-//! A snapshot in a row of a session's, where the server tells it as text.
+//! Reads a snapshot from a row of a session, where the server sends it as text.
 
 use std::error::Error;
 
 use base::PgSnapshot;
 use tokio_postgres::types::{FromSql, Type};
 
-/// What `pg_current_snapshot()::text` returns. Text that is no snapshot is an error of the row, which names the column.
+/// The value of `pg_current_snapshot()::text`. Text that is not a snapshot is an error of the row,
+/// which names the column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotText(pub PgSnapshot);
 

@@ -1,9 +1,9 @@
-//! Encryption and whom we believe to be the server.
+//! Encryption, and verification of the server.
 //!
-//! What is verified follows libpq: nothing without a root certificate, the
-//! chain as soon as there is one (whatever the `sslmode`), the host's name
-//! with `verify-full` only. A certificate that is accepted unseen must still
-//! belong to the peer: the signatures of the handshake are always checked.
+//! What is verified follows libpq: nothing without a root certificate, the chain as soon as there
+//! is one (whatever the `sslmode`), the host's name with `verify-full` only. A certificate that is
+//! accepted unverified must still belong to the peer: the signatures of the handshake are always
+//! checked.
 //!
 //! rustls verifies. Which check an `sslmode` asks for is libpq's policy, and no
 //! crate has it.
@@ -14,11 +14,10 @@
 //! | verify-ca | refused | chain |
 //! | verify-full | refused | chain and name |
 //!
-//! A certificate that itself stands among the roots is trusted directly,
-//! also if it is a self-signed one with the marks of an authority, which is
-//! what `openssl req -x509` makes. The subject's common name counts as host
-//! name only if there are no alternative names. Certificates of version 1
-//! have no extensions and cannot be verified here, only accepted unseen.
+//! A certificate that is itself among the roots is trusted directly. That includes a self-signed
+//! one with the marks of an authority, as `openssl req -x509` makes it. The subject's common name
+//! counts as host name only if there are no alternative names. Certificates of version 1 have no
+//! extensions and cannot be verified here, only accepted unseen.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -3,8 +3,7 @@
 //! tokio-postgres has no replication commands and no COPY in both directions, so
 //! this is our own; ordinary SQL goes through tokio-postgres ([`crate::Session`]).
 //!
-//! One command at a time. What the connection may do next depends on what
-//! was asked last:
+//! A connection runs one command at a time. The last command decides what may come next:
 //!
 //! ```text
 //!            query
@@ -21,9 +20,9 @@
 //!                             └──────────┘
 //! ```
 //!
-//! A command that is given up half-way (its future dropped) leaves `Broken`:
-//! every later call says so. Exceptions, safe to give up: `read_frame`,
-//! `copy_out_block` and `send_copy_data`.
+//! A command whose future is dropped half-way leaves the connection `Broken`, and every later call
+//! reports that. `read_frame`, `copy_out_block` and `send_copy_data` are exceptions: their futures
+//! may be dropped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,7 +56,7 @@ pub struct Wire {
     warning: Option<ServerError>,
     /// The last INFO, which a statement sends by itself.
     info: Option<ServerError>,
-    /// Nothing comes from the server any more.
+    /// The server has closed its side.
     ended: bool,
     entry: Option<Entry>,
 }
@@ -70,7 +69,7 @@ pub(crate) enum State {
     CopyIn,
     /// An error was returned and its `ReadyForQuery` is still to come.
     Draining,
-    /// The connection is of no further use.
+    /// The connection can no longer be used.
     Broken,
 }
 
@@ -87,11 +86,11 @@ impl fmt::Display for State {
     }
 }
 
-/// What became of one message.
+/// The result of looking for one message.
 pub(crate) enum Taken {
-    /// There is no whole one.
+    /// The buffer holds no whole message.
     Nothing,
-    /// It was a notice or the like.
+    /// The message was a notice or the like, and is handled.
     Handled,
     Frame(Frame),
 }
@@ -159,8 +158,8 @@ impl Wire {
         &self.place
     }
 
-    /// The server's last WARNING since this was asked. It came before the frame
-    /// that was read last.
+    /// The server's last WARNING since the previous call. It came before the frame that was read
+    /// last.
     pub fn take_warning(&mut self) -> Option<ServerError> {
         self.warning.take()
     }
@@ -169,7 +168,7 @@ impl Wire {
         self.info.take()
     }
 
-    /// Counts the bytes sent and received, for who looks whether they move.
+    /// The counter of bytes sent and received, by which a watcher sees whether they still move.
     #[must_use]
     pub fn traffic(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.link.traffic)
@@ -220,10 +219,9 @@ impl Wire {
         self.placed(result)
     }
 
-    /// Ends the stream of [`Wire::copy_both`] in order: tells the server,
-    /// reads what is still under way and throws it away. Returns the rows of
-    /// the command's result: one where a timeline has ended, else none. Also
-    /// the answer to a server that has ended its side.
+    /// Ends the stream of [`Wire::copy_both`] in order: tells the server, then reads and discards
+    /// what is still under way. Returns the rows of the command's result: one if a timeline has
+    /// ended, otherwise none. Call it also when the server has ended its side.
     ///
     /// # Errors
     /// As [`Wire::query`].
@@ -420,7 +418,7 @@ impl Wire {
     }
 }
 
-/// What the server is doing for a connection that is dropped, nobody wants any more.
+/// Nobody needs the result of a command whose connection is dropped, so it is cancelled.
 impl Drop for Wire {
     fn drop(&mut self) {
         let idle = matches!(self.state, State::Idle | State::Draining);

@@ -5,13 +5,13 @@ use std::fmt;
 use client::SqlState;
 use source::publication::TableName;
 
-/// A first copy that did not come to its end. Finished tables stay finished.
+/// A first copy that stopped before its end. Finished tables stay finished.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// The table concerned, if it was about one.
+    /// The table that the error is about, if it is about one.
     table: Option<TableName>,
     kind: Kind,
 }
@@ -22,21 +22,22 @@ pub(crate) enum Kind {
     Client { attempt: &'static str, cause: client::Error },
     /// The target has no such table.
     NoTable,
-    /// The target has something else of this name.
+    /// The target has another kind of relation with this name.
     NotATable,
     /// The target's table lacks these columns.
     MissingColumns(Vec<String>),
     /// The target's role may not set `session_replication_role`.
     NotReplica,
-    /// The source's table went away under us: another attempt looks again.
+    /// The source's table disappeared during the copy: another attempt looks again.
     Dropped,
-    /// It was written anew, which the snapshot does not see: another attempt takes a new one.
+    /// The source's table was written anew, which the snapshot does not see: another attempt takes
+    /// a new snapshot.
     Rewritten,
-    /// The snapshot did: another attempt takes a new one.
+    /// The snapshot disappeared: another attempt takes a new one.
     SnapshotGone(client::Error),
     /// The caller asked for it.
     Stopped,
-    /// A worker of ours ended as it never should.
+    /// A copy worker ended in a way that should be impossible.
     Broken(String),
 }
 
@@ -68,9 +69,8 @@ impl Error {
         self
     }
 
-    /// A new attempt under a new snapshot may succeed: a connection was lost,
-    /// a server is away or short of something, the snapshot is gone, a lock
-    /// was not to be had.
+    /// A new attempt under a new snapshot may succeed: a connection was lost, a server is away or
+    /// short of a resource, the snapshot is gone, or a lock was not granted.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match &self.0.kind {
@@ -87,7 +87,7 @@ impl Error {
         }
     }
 
-    /// The target's table does not take the rows, and does when somebody has done what the message says.
+    /// The target's table refuses the rows until somebody does what the message says.
     #[must_use]
     pub fn is_repairable(&self) -> bool {
         match &self.0.kind {
@@ -123,8 +123,8 @@ impl Error {
     }
 }
 
-/// Transaction rollback (40), insufficient resources (53), operator
-/// intervention (57), and a lock that was not to be had in time.
+/// Transaction rollback (40), insufficient resources (53), operator intervention (57), and a lock
+/// that was not granted in time.
 fn is_passing(code: &str) -> bool {
     matches!(&code[..2.min(code.len())], "40" | "53" | "57") || code == SqlState::LOCK_NOT_AVAILABLE.code()
 }

@@ -97,7 +97,7 @@ base::error_reference! {
          firewall.",
         &[INTERRUPTED],
     ),
-    // The user asked for it: nobody is told.
+    // The user asked to stop, so no error is reported.
     Kind::Stopped => nothing_of_its_own(),
     Kind::Broken(_) => copying(
         "The copy broke down",

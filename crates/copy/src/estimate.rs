@@ -1,11 +1,14 @@
-//! About how many rows a table has, before the first of them is read.
+//! Estimates the rows of a table before the first of them is read.
 //!
-//! The source's statistics say it where there are any ([`Heap::rows`]). A table that was never analysed has none, and the
-//! guess that the planner makes then, by the width of columns, is wrong by a factor of four for short texts. Nor do they
-//! know what a row filter keeps. There a few pages are looked at, spread evenly over the table, under the copy's snapshot:
-//! as many for a terabyte as for a megabyte. While a table is copied its ranges tell more (`crate::progress`).
+//! The estimate comes from the source's statistics if there are any ([`Heap::rows`]). A table that
+//! was never analysed has none. The planner's guess by the width of columns is then wrong by a
+//! factor of four for short texts. Statistics also do not know what a row filter keeps. In both
+//! cases this module samples a few pages, spread evenly over the table, under the copy's snapshot.
+//! It reads as many for a terabyte as for a megabyte. While a table is copied, its ranges improve
+//! the estimate (`crate::progress`).
 //!
-//! `pg_stat_progress_copy` does not help: of a COPY TO it tells what we count ourselves, and never a total.
+//! `pg_stat_progress_copy` does not help: for a COPY TO it has only what pgsluice counts itself,
+//! and never a total.
 
 use std::collections::HashMap;
 
@@ -17,16 +20,18 @@ use crate::run::Layout;
 use crate::sql::conditions;
 use crate::{CopyJob, Error};
 
-/// Pages that are looked at, of each relation. Of rows that are spread like most tables' that is right to a few percent.
+/// Pages sampled in each relation. If rows are spread as in most tables, the estimate is right to a
+/// few percent.
 const PAGES: u64 = 32;
-/// A smaller relation is copied before anybody reads a figure of it.
+/// Relations with fewer pages are not sampled: they are copied before anybody reads their figures.
 const PAGES_MIN: u64 = 64;
-/// So many relations are looked at, the largest first: thousands of small ones would cost more than they tell.
+/// Maximum number of relations that are sampled, the largest first: sampling thousands of small
+/// ones would cost more than it gains.
 const RELATIONS_MAX: usize = 256;
-/// Whoever holds a table longer leaves it to the guess.
+/// If a session holds a lock on a table for longer than this, the planner's guess is used.
 const LOCK_TIMEOUT: &str = "100ms";
 
-/// Rows of each job by its table's id, where that is known better than `CopyJob::rows_estimate` has it.
+/// Rows of each job by its table's id, if the sample is better than `CopyJob::rows_estimate`.
 pub(crate) async fn rows(
     source: &mut Wire,
     jobs: &[CopyJob],
@@ -65,7 +70,7 @@ fn wants_a_look(heap: &Heap, filtered: bool) -> bool {
     heap.has_pages && heap.pages >= PAGES_MIN && (filtered || heap.rows.is_none())
 }
 
-/// Counts the rows of some pages; `None` where the server would not. No lock stays.
+/// Counts the rows of some pages; `None` if the server refuses. Keeps no lock.
 async fn look(source: &mut Wire, job: &CopyJob, heap: &Heap) -> Result<Option<f64>, Error> {
     let failed = Error::client("look at some pages of it on the source");
     let sql = format!(

@@ -1,9 +1,10 @@
-//! Whether a table of the source still is what the snapshot sees.
+//! Checks that a table of the source is still the one that the snapshot sees.
 //!
-//! One that ALTER TABLE writes anew looks empty to older snapshots, and nothing in the stream brings its rows. VACUUM FULL
-//! and CLUSTER keep the rows for them, but at other places than ranges of pages were made for. So a table is locked
-//! before anything of it is read, and then looked at: what the snapshot says of its files, and of those of its partitions,
-//! must be what they are.
+//! A table that ALTER TABLE writes anew looks empty to older snapshots, and the stream does not
+//! bring its rows. VACUUM FULL and CLUSTER keep the rows for these snapshots, but move them to
+//! pages that the planned ranges do not expect. So the copy locks a table before it reads anything
+//! of it, and then compares files. The files of the table and its partitions must be the ones that
+//! the snapshot knows.
 
 use base::quote_literal;
 use client::{SqlState, Wire};
@@ -12,10 +13,12 @@ use source::publication::TableKind;
 use crate::error::{Error, Kind};
 use crate::job::CopyJob;
 
-/// Locks the job's table, with its partitions, until the transaction ends, against everything that writes it anew.
+/// Locks the job's table and its partitions until the transaction ends, so that no statement can
+/// write them anew.
 ///
 /// # Errors
-/// [`Kind::Rewritten`] where that was done since the snapshot; the connection can be used then. That of the server else.
+/// [`Kind::Rewritten`] if the table was written anew since the snapshot; the connection can still
+/// be used. Otherwise the server's error.
 pub(crate) async fn hold(source: &mut Wire, job: &CopyJob) -> Result<(), Error> {
     let rows = source.query(&statements(job)).await.map_err(|cause| {
         match cause.sqlstate().map(SqlState::from_code) {
@@ -27,7 +30,7 @@ pub(crate) async fn hold(source: &mut Wire, job: &CopyJob) -> Result<(), Error> 
     if others == Some("0") { Ok(()) } else { Err(Error::new(Kind::Rewritten)) }
 }
 
-/// LOCK TABLE wants the right to all columns. The locks of the look at the catalogs are not kept.
+/// LOCK TABLE needs a right to all columns. The locks of the look at the catalogs are not kept.
 fn statements(job: &CopyJob) -> String {
     let table = job.table.name.quoted();
     let only = if job.table.kind == TableKind::Partitioned { "" } else { "ONLY " };

@@ -22,7 +22,7 @@ impl Format {
     }
 }
 
-/// A table to be copied, checked: every published column has its place.
+/// A table to be copied, after the check that the target has every published column.
 #[derive(Debug, Clone)]
 pub struct CopyJob {
     pub(crate) table: PublishedTable,
@@ -36,8 +36,8 @@ pub struct CopyJob {
 }
 
 impl CopyJob {
-    /// Matches columns by name. Columns that the target computes itself are
-    /// left out; columns that only the target has get their defaults.
+    /// Matches columns by name. Leaves out columns that the target computes itself. Columns that
+    /// only the target has get their defaults.
     ///
     /// # Errors
     /// The target has no such table, it is not a table, or columns are

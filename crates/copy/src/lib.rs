@@ -1,38 +1,34 @@
 //! The first copy: tables under one snapshot, in parallel, into the target.
 //!
-//! Handed: an exported snapshot with its consistent point (rule C1), the
-//! tables and the options. Promises, for every table it reports as finished:
-//! the target holds exactly the rows the snapshot sees, durably, and the
-//! caller's [`CopyRecord`] says so. A crash at any instant leaves each table
-//! either finished, or untouched, or recorded as begun and emptied by the next
-//! attempt. Rows are never parsed: COPY's blocks go from one socket to the
-//! other as they came, in binary where every type allows it (rule C3).
+//! Handed: an exported snapshot with its consistent point (rule C1), the tables and the options.
+//! Promises, for every table it reports as finished: the target holds exactly the rows the snapshot
+//! sees, durably, and the caller's [`CopyRecord`] says so. A crash at any instant leaves each table
+//! finished, untouched, or recorded as begun; the next attempt empties a table that was begun. The
+//! copy never parses rows: COPY's blocks go from one socket to the other unchanged, in binary if
+//! every type allows it (rule C3).
 //!
 //! A table is copied in one of two ways:
 //!
-//! - **as one transaction**, with its record in the same transaction: small
-//!   tables, and tables that hold rows already, which are added to as the
-//!   native first copy does;
-//! - **in ranges** of pages, several at a time, each its own transaction: large
-//!   tables that are empty. That it was begun is recorded before the first row,
-//!   that it is finished after the last range, in a transaction that waits for
-//!   its WAL and so for all before it.
+//! - **as one transaction**, with its record in the same transaction: small tables, and tables that
+//!   already hold rows. The copy adds to these rows, as the native first copy does;
+//! - **in ranges** of pages, several at a time, each its own transaction: large tables that are
+//!   empty. The copy records the begin of the table before the first row, and its end after the
+//!   last range. The transaction that records the end waits for its WAL, and so for all WAL before
+//!   it.
 //!
-//! Ranges cost the target something: in an index whose keys grow with the rows'
-//! order, only the foremost connection inserts at the right end, where pages
-//! are filled up, and the pages of the others split in the middle. Five million
-//! rows with a `bigint` key made an index of 107 MB over one connection, 141 MB
-//! over two and 164 MB over four (PostgreSQL 15). One connection per table does
-//! without.
+//! Ranges cost the target space in an index whose keys grow with the order of rows. Only the
+//! foremost connection inserts at the right end, where pages are filled up. The pages of the others
+//! split in the middle. Five million rows with a `bigint` key made an index of 107 MB over one
+//! connection, 141 MB over two and 164 MB over four (PostgreSQL 15). One connection per table
+//! avoids this cost.
 //!
 //! # Hazard
-//! A predecessor that was killed, or lost its connection, may have sent a
-//! COMMIT that its backend has not carried out yet. Our look at the record
-//! would then come too early and the rows would come twice. So every
-//! transaction that writes into a table holds an advisory lock on it: shared
-//! for a range, exclusive where the record is read and the decision made,
-//! which therefore waits for such a backend. Turned down: a lock on the table
-//! itself, which the target's readers and writers would feel.
+//! A predecessor that was killed, or lost its connection, may have sent a COMMIT that its backend
+//! has not carried out yet. A new attempt would then read the record too early and copy the rows
+//! twice. So every transaction that writes into a table holds an advisory lock on it. A range holds
+//! it shared. The transaction that reads the record and decides holds it exclusively, and so waits
+//! for that backend. Turned down: a lock on the table itself, which would delay the target's
+//! readers and writers.
 //!
 //! Does not belong here: when to copy, the slot and its snapshot, where the
 //! record is kept, and what happens to a table once it is copied.

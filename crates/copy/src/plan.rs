@@ -1,5 +1,5 @@
-//! What is read in one COPY: a table, a leaf of a partitioned table, or a
-//! range of pages of either.
+//! The unit that one COPY reads: a table, a leaf of a partitioned table, or a range of pages of
+//! either.
 //!
 //! Pure arithmetic over sizes the source reported. Sizes may be out of date:
 //! the first range has no lower and the last no upper bound, so every row
@@ -7,14 +7,14 @@
 
 use source::publication::TableName;
 
-/// Pages `from <= page < to`; a bound that is missing does not bind.
+/// Pages `from <= page < to`; a missing bound does not limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PageRange {
     pub(crate) from: Option<u64>,
     pub(crate) to: Option<u64>,
 }
 
-/// What one COPY reads.
+/// The rows that one COPY reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unit {
     /// The relation that is read: the table itself or one of its leaves.
@@ -22,7 +22,7 @@ pub(crate) struct Unit {
     /// Read with everything below it.
     pub(crate) is_root: bool,
     pub(crate) pages: PageRange,
-    /// About how much it is, for the order of work.
+    /// Estimated size, for the order of work.
     pub(crate) bytes: u64,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Heap {
     pub(crate) rows: Option<f64>,
 }
 
-/// A range is not smaller: below it, a transaction's fixed cost shows.
+/// Minimum size of a range: below it, a transaction's fixed cost shows.
 const RANGE_BYTES_MIN: u64 = 4 << 20;
 /// Ranges per connection, so that what is left when the first connection
 /// runs out of work is a small part of the whole.

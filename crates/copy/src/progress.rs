@@ -1,13 +1,12 @@
-//! How far the first copy has come, for bars, status and metrics.
+//! The progress of the first copy, for bars, status and metrics.
 //!
 //! Written by the copy's workers, read by anyone; every figure is an atomic.
 //! Figures of a table begin anew when it is emptied and copied again.
 //!
-//! How many rows there are is an estimate until a table is done. It begins as
-//! what the statistics or a few pages said (`crate::estimate`), and moves
-//! with every range that was copied to what that range had for its size on
-//! disk; the first word weighs as much as a sixteenth of the table. How many
-//! bytes COPY makes of a table nobody has begun is told by the other tables.
+//! The number of rows is an estimate until a table is done. It begins with the statistics or the
+//! sampled pages (`crate::estimate`). Every copied range moves it towards the ratio of rows to size
+//! on disk in that range. The first estimate weighs as much as a sixteenth of the table. For a
+//! table that nobody has begun, the other tables tell how many bytes COPY makes of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +33,7 @@ pub struct TableProgress {
     rows_estimated: AtomicU64,
     /// Its size on the source's disk.
     bytes_estimated: AtomicU64,
-    /// What of it was copied, by ranges that are done.
+    /// The copied part of the table, by ranges that are done.
     done: Done,
     /// The same of all tables.
     all_done: Arc<Done>,
@@ -42,7 +41,7 @@ pub struct TableProgress {
     bytes: AtomicU64,
     state: AtomicU8,
     times: Mutex<Times>,
-    /// That it is put off was told.
+    /// Whether the user was told that the table is put off.
     is_put_off: AtomicBool,
 }
 
@@ -68,7 +67,7 @@ impl Done {
     }
 }
 
-/// So much of the table, one part in so many, the first estimate counts for.
+/// The first estimate weighs as much as one part in this many of the table.
 const FIRST_WORD: f64 = 16.0;
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -93,7 +92,7 @@ impl TableProgress {
         }
     }
 
-    /// It is put off; true where nobody was told of it before.
+    /// Marks the table as put off; true if the user was not told of it before.
     pub(crate) fn put_off(&self) -> bool {
         !self.is_put_off.swap(true, Relaxed)
     }
@@ -104,7 +103,7 @@ impl TableProgress {
         &self.name
     }
 
-    /// Where it stands.
+    /// The state of the table.
     #[must_use]
     pub fn state(&self) -> TableState {
         match self.state.load(Relaxed) {
@@ -120,7 +119,7 @@ impl TableProgress {
         self.rows.load(Relaxed)
     }
 
-    /// Rows there are, by estimate until it is done, then exactly.
+    /// Rows in the table: an estimate until the table is done, then the exact number.
     #[must_use]
     pub fn rows_estimated(&self) -> u64 {
         let first = self.rows_estimated.load(Relaxed);
@@ -139,9 +138,8 @@ impl TableProgress {
         self.bytes.load(Relaxed)
     }
 
-    /// Bytes of COPY data there will be, by estimate: what was copied is
-    /// scaled up by rows. Before the first row it is the table's size on disk
-    /// and what COPY made of that in other tables.
+    /// Estimated bytes of COPY data: the copied bytes, scaled up by rows. Before the first row, the
+    /// table's size on disk is scaled by the ratio in other tables.
     #[must_use]
     pub fn bytes_estimated(&self) -> u64 {
         let (bytes, rows) = (self.bytes(), self.rows());

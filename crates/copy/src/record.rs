@@ -8,7 +8,7 @@ use source::publication::TableName;
 /// What is recorded of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
-    /// Nothing: no attempt of ours left rows behind.
+    /// Nothing: no attempt left rows behind.
     Nothing,
     /// Ranges of it may have been written into what was then an empty table:
     /// it is emptied before it is copied.

@@ -1,8 +1,7 @@
-//! An attempt at copying everything that is not copied yet.
+//! One attempt to copy everything that is not copied yet.
 //!
-//! Each worker is a pair of connections. The first error ends the attempt:
-//! the other workers are dropped in the middle of what they do, which the
-//! servers answer by rolling back.
+//! Each worker is a pair of connections. The first error ends the attempt. It drops the other
+//! workers in the middle of their work, and the servers roll back.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,20 +34,20 @@ pub struct Snapshot {
     pub consistent_point: Lsn,
 }
 
-/// What the operator may choose.
+/// The operator's options.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Pairs of connections, at least one. Several in one large table insert
     /// at several places of its indexes; see the crate's documentation.
     pub connections: usize,
-    /// A range of a large table is at most so many bytes of it.
+    /// Maximum bytes in one range of a large table.
     pub split_bytes: u64,
-    /// `synchronous_commit` of the ranges on the target. That a table is
-    /// finished is always waited for.
+    /// `synchronous_commit` of the ranges on the target. The record that a table is finished always
+    /// waits for its WAL.
     pub synchronous_commit: String,
-    /// Go on where `session_replication_role` may not be set.
+    /// Go on if the role may not set `session_replication_role`.
     pub allow_triggers: bool,
-    /// As `pg_stat_activity` shows the connections.
+    /// `application_name` of the connections, as `pg_stat_activity` shows it.
     pub application_name: String,
 }
 
@@ -71,7 +70,7 @@ pub struct Attempt {
     pub source: ConnInfo,
     /// The subscriber.
     pub target: ConnInfo,
-    /// Under which all tables are read.
+    /// The snapshot under which all tables are read.
     pub snapshot: Snapshot,
     /// The operator's choices.
     pub options: Options,
@@ -150,8 +149,8 @@ async fn copy_all(
     put_off.map_or(Ok(()), Err)
 }
 
-/// A further worker only makes it faster: where a server has no connection
-/// left for it, the others do its part.
+/// A further worker only makes the copy faster. If a server has no connection left for it, the
+/// others do its work.
 async fn further_worker(shared: Arc<Shared>) -> Result<(), Error> {
     let Attempt { source, target, snapshot, options, .. } = &shared.attempt;
     let connected = async {
@@ -200,7 +199,7 @@ async fn start_table(
         Err(error) if error.is_rewritten() => {
             let error = error.of(&table.job.table.name);
             let mut put_off = shared.put_off.lock().unwrap_or_else(PoisonError::into_inner);
-            // The first is told with the end of the attempt.
+            // The first error is reported when the attempt ends.
             if table.progress.put_off() && put_off.is_some() {
                 tracing::warn!("{error}");
             }
@@ -342,8 +341,10 @@ fn layout_sql(oids: &str) -> String {
 
 async fn layouts(source: &mut Wire, jobs: &[CopyJob]) -> Result<HashMap<u32, Layout>, Error> {
     let oids = jobs.iter().map(|job| job.table.oid.to_string()).collect::<Vec<_>>().join(",");
-    // The transaction is as long as the copy, and must not keep the catalogs locked: who connects, as further workers do,
-    // would wait for a `VACUUM FULL` of one, and that for the copy. What was locked since a savepoint is let go with it.
+    // The transaction lasts as long as the copy and must not keep the catalogs locked. Otherwise a
+    // `VACUUM FULL` of a catalog would wait for the copy, and new connections, such as those of
+    // further workers, would wait for the `VACUUM FULL`. Rolling back to a savepoint releases the
+    // locks taken since.
     let sql =
         format!("SAVEPOINT look; {}; ROLLBACK TO SAVEPOINT look; RELEASE SAVEPOINT look", layout_sql(&oids));
     let rows = source.query(&sql).await.map_err(Error::client("look at the tables of the source"))?;

@@ -1,14 +1,12 @@
-//! Who copies what next.
+//! Decides which worker copies what next.
 //!
-//! Handed: how many units each table has, the largest table first. Promises
-//! that every unit of every table is given out exactly once, a table's first
-//! one alone.
+//! Handed: how many units each table has, the largest table first. Promises: every unit of every
+//! table is given out exactly once, and nothing else of a table while its first unit is decided.
 //!
-//! A worker stays with its table as long as there is something left of it,
-//! then takes the largest table nobody began, then helps with the table that
-//! has most left. So tables get done early, connections meet in one table only
-//! when there are fewer tables than connections, and ranges keep all of them
-//! busy until the end.
+//! A worker stays with its table while units are left. It then takes the largest table that nobody
+//! has begun, and then helps with the table that has most left. So tables finish early. Connections
+//! share a table only if there are fewer tables than connections, and ranges keep all of them busy
+//! until the end.
 //!
 //! ```text
 //! Waiting --claimed--> Starting --started(ranges)--> Open --last unit claimed--> Given
@@ -32,9 +30,9 @@ pub(crate) enum Claim {
 /// How a table is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By the worker that started it, or not at all.
+    /// Whole, by the worker that started it, or not at all.
     Whole,
-    /// Range by range, by everybody.
+    /// Range by range, by all workers.
     Ranges,
 }
 
@@ -61,8 +59,7 @@ impl Schedule {
         Schedule { units, states, changed: Notify::new() }
     }
 
-    /// The next work of a worker whose last was of `current`. `None`: there
-    /// will be none any more.
+    /// The next work of a worker whose last work was of table `current`. `None`: no work is left.
     pub(crate) async fn claim(&self, current: Option<usize>) -> Option<Claim> {
         loop {
             let changed = self.changed.notified();

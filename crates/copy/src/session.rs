@@ -1,13 +1,12 @@
-//! The connections of a worker, set up so that both ends mean the same by
-//! the same bytes.
+//! The connections of a worker, set up so that the same bytes mean the same on both ends.
 
 use client::{ConnInfo, Replication, SqlState, Wire};
 
 use crate::error::{Error, Kind};
 use crate::run::{Options, Snapshot};
 
-/// What text output and input depend on, and what could end or bend a long
-/// COPY. One list for both ends, which must agree.
+/// Settings that change text output and input, or could end or disturb a long COPY. Both ends use
+/// this one list, because they must agree.
 const SETTINGS: [(&str, &str); 13] = [
     ("search_path", ""),
     ("datestyle", "ISO"),
@@ -61,8 +60,8 @@ SET LOCAL enable_indexscan TO off;
 SET LOCAL enable_indexonlyscan TO off;
 SET LOCAL enable_bitmapscan TO off";
 
-/// What `SET TRANSACTION SNAPSHOT` says of a snapshot nobody exports any more;
-/// the second from 16 on.
+/// The messages of `SET TRANSACTION SNAPSHOT` for a snapshot that is no longer exported; the second
+/// from 16 on.
 const SNAPSHOT_GONE: [SqlState; 2] = [SqlState::INVALID_PARAMETER_VALUE, SqlState::UNDEFINED_OBJECT];
 
 /// A connection to the source in a transaction with the given snapshot.
@@ -91,8 +90,8 @@ pub(crate) async fn connect_source(
     }
 }
 
-/// A connection to the target that writes as replication does: ordinary
-/// triggers, rules and foreign keys are not looked at.
+/// A connection to the target that writes as replication does: ordinary triggers, rules and foreign
+/// keys do not fire.
 pub(crate) async fn connect_target(info: &ConnInfo, options: &Options) -> Result<Wire, Error> {
     let mut wire = Wire::connect(info, &options.application_name, Replication::Off, &SETTINGS)
         .await

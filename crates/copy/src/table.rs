@@ -1,5 +1,5 @@
-//! Before a table's first row and after its last: the lock, the record,
-//! emptying. All on the target.
+//! The steps on the target before a table's first row and after its last: the lock, the record,
+//! emptying.
 
 use base::Lsn;
 use client::{SqlState, Wire};
@@ -13,21 +13,20 @@ use crate::{CopyJob, Error};
 /// table's id. The subscription's own lock has another first half.
 const LOCK_CLASS: u32 = 0x7067_7363;
 
-/// How long a predecessor's backend may take to end its transaction, and a
-/// reader of the target to let us empty a table.
+/// How long this module waits for a predecessor's backend to end its transaction, and for readers
+/// of the target so that it can empty a table.
 const LOCK_TIMEOUT: &str = "60s";
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
-/// What was decided about a table.
+/// The decision about a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
     /// An earlier attempt finished it. No transaction is open.
     Finished,
-    /// The transaction in which it is decided is open: all of it goes in
-    /// there.
+    /// The transaction of the decision is still open: all rows go into it.
     OneTransaction,
-    /// That it was begun is recorded; no transaction is open.
+    /// The record has the table as begun; no transaction is open.
     Ranges,
 }
 

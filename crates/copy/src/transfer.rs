@@ -21,9 +21,9 @@ enum Item {
     End,
 }
 
-/// Copies what `copy_out` gives into `copy_in`. Returns the target's count of
-/// rows, and the bytes they came in. After an error both connections are in the middle of a COPY and of
-/// no further use.
+/// Copies the output of `copy_out` into `copy_in`. Returns the target's count of rows, and their
+/// bytes of COPY data. After an error, both connections are in the middle of a COPY and can no
+/// longer be used.
 pub(crate) async fn transfer(
     source: &mut Wire,
     target: &mut Wire,
@@ -39,7 +39,7 @@ pub(crate) async fn transfer(
         loop {
             let block = source.copy_out_block().await.map_err(read_failed)?;
             let is_end = block.is_none();
-            // The receiver goes only with an error of its own.
+            // The receiver ends only with an error of its own.
             if sender.send(block.map_or(Item::End, Item::Block)).await.is_err() || is_end {
                 return Ok::<(), Error>(());
             }

@@ -1,8 +1,8 @@
-//! What is compared at a time: a range of a table's key, or all of it.
+//! The unit of a comparison: a range of a table's key, or the whole table.
 //!
-//! Bounds come from a sample of the source's pages and need not be exact: the
-//! ranges of a table cover every key there can be, the first has no lower and
-//! the last no upper bound, so each row of either end is in exactly one.
+//! Bounds come from a sample of the source's pages and need not be exact. The ranges of a table
+//! cover every possible key: the first has no lower and the last no upper bound. So each row of
+//! either end is in exactly one range.
 
 use client::Session;
 
@@ -10,8 +10,7 @@ use crate::Error;
 use crate::session;
 use crate::table::Table;
 
-/// Pages that are looked at for each chunk: enough for chunks that are even
-/// within a fifth or so.
+/// Sampled pages for each chunk: enough for chunks whose sizes differ by about a fifth.
 const SAMPLED_PAGES: f64 = 30.0;
 /// PostgreSQL's usual size; only shares of a table depend on it.
 const PAGE_BYTES: f64 = 8192.0;
@@ -39,7 +38,7 @@ pub(crate) struct Chunk {
     pub(crate) range: Range,
     /// Its share of the source's table.
     pub(crate) bytes: u64,
-    /// How often somebody's lock was in the way.
+    /// How often another session's lock was in the way.
     pub(crate) tries: u32,
 }
 

@@ -6,11 +6,10 @@
 //! | differ, few rows | hash and key of every row, in order of hashes; what has no partner differs |
 //! | differ, many rows | digests of buckets first; then the rows of those buckets that differ |
 //!
-//! A row with another value has another hash, so it appears twice, once for
-//! each end, perhaps in buckets that are far apart. So whatever has no partner
-//! only gives a key, and the rows with those keys are fetched from both ends
-//! and compared column by column. Without a key there is only the row itself,
-//! and how often each end has it.
+//! A row with another value has another hash. So it appears twice, once for each end, perhaps in
+//! buckets that are far apart. A row without a partner therefore gives only its key. The rows with
+//! these keys are fetched from both ends and compared column by column. Without a key there is only
+//! the row itself, and how often each end has it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,8 +24,8 @@ use crate::table::Table;
 
 /// Rows up to which buckets would cost more than they save.
 const FEW_ROWS: u64 = 5_000;
-/// Rows of differing buckets that are looked at together. The servers sort
-/// them; if more differ than this, so many differences were found before.
+/// Rows of differing buckets that are listed together. The servers sort them. If more rows differ
+/// than this, that many differences were found before.
 const LISTED_MAX: u64 = 200_000;
 /// Rows fetched at once.
 const FETCH: usize = 500;
@@ -63,8 +62,8 @@ async fn both(pair: &Pair, table: &Table, sql: impl Fn(&Side) -> String) -> Resu
 /// Compares the rows in `range`; names at most `limit` differences.
 pub(crate) async fn compare(pair: &Pair, table: &Table, range: &Range, limit: usize) -> Result<Found, Error> {
     if !range.is_all() {
-        // For all but huge ranges an index is right, whatever the planner
-        // thinks of the order of rows: it is asked once for each range.
+        // An index is right for all but huge ranges, whatever the planner assumes about the order
+        // of rows: the statement runs once for each range.
         let plan = "SET LOCAL enable_seqscan = off";
         tokio::try_join!(session::run(&pair.source, "plan", plan), session::run(&pair.target, "plan", plan))?;
     }
@@ -139,7 +138,7 @@ fn differing_buckets(ours: &Rows, theirs: &Rows) -> (Vec<usize>, bool) {
     (buckets, true)
 }
 
-/// Rows that only one end has, by the name they have.
+/// Rows that only one end has, by key or by text.
 #[derive(Debug, Default)]
 struct Unmatched {
     limit: usize,
@@ -185,7 +184,7 @@ impl Unmatched {
         theirs.close().await
     }
 
-    /// False if there is no room for more.
+    /// Returns false if there is no room for more.
     fn note(&mut self, table: &Table, source: Run, target: Run) -> bool {
         if self.keys.len().max(self.rows.len()) >= self.limit {
             self.more = true;
@@ -225,7 +224,7 @@ impl<'a> Listing<'a> {
         Ok(Listing { session, attempt, rows: VecDeque::new(), ended: false })
     }
 
-    /// Sees to it that there is a row if there is one.
+    /// Fetches the next row, if there is one.
     async fn fill(&mut self) -> Result<(), Error> {
         if self.rows.is_empty() && !self.ended {
             let sql = format!("FETCH FORWARD {FETCH} FROM pgsluice_rows");

@@ -4,19 +4,19 @@ use std::fmt;
 
 use client::{Session, SqlState};
 
-/// A comparison that could not be made. That the ends differ is no error.
+/// A comparison that could not be made. A difference between the ends is not an error.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// A server, while doing what the text says.
+    /// A server's error, and a text that says what was being attempted.
     Client { attempt: String, cause: client::Error },
     /// The publication could not be read.
     Source(source::Error),
-    /// The process that runs the subscription could not hold it: its words.
+    /// The process that runs the subscription could not hold it; the text is its message.
     Pin(String),
-    /// So many snapshots in a row were of no use.
+    /// This many snapshots in a row were of no use.
     NoPrefix { tries: u64 },
 }
 
@@ -47,7 +47,7 @@ impl Error {
         matches!(&*self.0, Kind::Client { cause, .. } if cause.is_connection_lost())
     }
 
-    /// Somebody else's lock was in the way.
+    /// Another session's lock was in the way.
     pub(crate) fn is_locked(&self) -> bool {
         self.sqlstate().is_some_and(|code| LOCKED.contains(&SqlState::from_code(code)))
     }

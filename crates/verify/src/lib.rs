@@ -1,5 +1,4 @@
-//! Whether both ends hold the same rows, found out while replication goes on
-//! (rule V1).
+//! Finds out whether both ends hold the same rows while replication goes on (rule V1).
 //!
 //! ```text
 //!   publication --> tables --> chunks --> a group of them
@@ -9,21 +8,18 @@
 //!                                           |differs
 //!                                  buckets --> rows --> columns, by name
 //! ```
-//! Each server reads its rows once and sends back a count and a sum: the sum
-//! of a 64-bit hash of every row's text, which does not depend on the order of
-//! rows. Two chunks that differ agree in both with a probability of 2^-64.
-//! Only where they do not is anything read again, and only rows that differ
-//! are ever sent to us.
+//! Each server reads its rows once and sends back a count and a sum: the sum of a 64-bit hash of
+//! every row's text, which does not depend on the order of rows. Two chunks that differ agree in
+//! both with a probability of 2^-64. A chunk is read again only if they do not agree, and the
+//! servers send only rows that differ.
 //!
-//! Text means the same on both ends: sessions have the same settings, values
-//! are what the types' output functions give, and databases of different
-//! encodings are hashed as UTF-8; between two in SQL_ASCII bytes are compared
-//! as they are. Nothing is compared by order between two
-//! servers unless order cannot depend on a collation.
+//! Text means the same on both ends. Sessions have the same settings, and values are the results of
+//! the types' output functions. Databases of different encodings are hashed as UTF-8; two databases
+//! in SQL_ASCII are compared byte by byte. This crate compares order between two servers only if it
+//! cannot depend on a collation.
 //!
-//! Memory is bounded: by the number of differences that are named, one chunk's
-//! buckets and a few hundred rows of keys per worker, here; and by
-//! `work_mem` on the servers.
+//! Memory here is bounded by the number of named differences, and by one chunk's buckets and a few
+//! hundred rows of keys per worker. On the servers it is bounded by `work_mem`.
 //!
 //! Belongs elsewhere: how `run` is asked to hold its stream ([`Pin`]).
 

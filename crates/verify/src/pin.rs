@@ -11,23 +11,21 @@
 //! ```
 //!
 //! ## Hazards
-//! 1. TRUNCATE, and every ALTER that writes a table anew, is not transactional
-//!    for older snapshots: such a table looks empty. So both holders lock the
-//!    tables (ACCESS SHARE) before their snapshot is taken, and as long as it
-//!    is used. LOCK TABLE as a transaction's first statement takes none.
-//! 2. Whoever wants to TRUNCATE queues behind the holder, and a worker that
-//!    reads the table for the first time queues behind him: nobody moves, and
-//!    no server sees it, because the holder waits for nothing. So workers give
-//!    up after a moment, the snapshots are let go and taken anew. The same
-//!    happens on the target, where it is `run` that truncates. Where somebody
-//!    truncates faster than that, the holders read themselves: they need no
-//!    other lock.
-//! 3. A transaction that the snapshot sees may be in WAL that is not flushed
-//!    yet, which no walsender sends. A message in WAL, committed after the
-//!    snapshot, has it flushed.
-//! 4. The stream is held while the target's tables are locked. Whoever has one
-//!    of them locked makes that fail soon, the stream goes on, and it is tried
-//!    again.
+//! 1. TRUNCATE, and every ALTER that writes a table anew, is not transactional for older snapshots:
+//!    to them the table looks empty. So both holders lock the tables (ACCESS SHARE) before they
+//!    take their snapshot, and for as long as it is used. LOCK TABLE as a transaction's first
+//!    statement takes no snapshot.
+//! 2. A session that wants to TRUNCATE queues behind the holder, and a worker that reads the table
+//!    for the first time queues behind that session. Neither moves, and no server sees a deadlock,
+//!    because the holder waits for nothing. So workers give up after a moment, and the holders
+//!    release their snapshots and take new ones. The same happens on the target, where `run`
+//!    truncates. If a session truncates faster than that, the holders read the table themselves:
+//!    they need no other lock.
+//! 3. A transaction that the snapshot sees may be in WAL that is not flushed yet, and no walsender
+//!    sends unflushed WAL. So a message in WAL is committed after the snapshot, which flushes that
+//!    WAL.
+//! 4. The stream is held while the holder locks the target's tables. If another session has one of
+//!    them locked, the attempt fails soon, the stream goes on, and the holder tries again.
 
 use std::time::Duration;
 
@@ -40,8 +38,8 @@ use crate::session::{self, End, Pair};
 use crate::sql::Side;
 use crate::table::Table;
 
-/// How long snapshots are tried for: a first copy of a small table, a
-/// reconnection, somebody's ALTER TABLE.
+/// How long to try for snapshots: long enough for a first copy of a small table, a reconnection, or
+/// another session's ALTER TABLE.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Snapshots tried under one hold: each differs from a prefix only by the
@@ -53,7 +51,7 @@ const TRIES_MAX: u64 = 50;
 pub struct SourceSnapshot {
     /// `pg_current_snapshot()`.
     pub snapshot: String,
-    /// End of WAL, read after it was taken.
+    /// End of WAL, read after the snapshot was taken.
     pub end: String,
 }
 
@@ -62,21 +60,21 @@ pub struct SourceSnapshot {
 pub enum PinError {
     /// Another attempt may succeed.
     Passing(String),
-    /// None will.
+    /// No attempt will succeed.
     Final(String),
 }
 
-/// Whoever applies changes to the target, and can wait between two commits.
+/// The applier of changes to the target, which can wait between two commits.
 #[async_trait]
 pub trait Pin: Send {
-    /// Whether there is anybody.
+    /// Whether there is an applier.
     fn is_live(&self) -> bool;
     /// Commits nothing more.
     async fn hold(&mut self) -> Result<(), PinError>;
     /// Commits exactly what the snapshot sees; false if that is no prefix of
     /// the commits, so that another snapshot is needed.
     async fn advance(&mut self, snapshot: &SourceSnapshot) -> Result<bool, PinError>;
-    /// Goes on. Also done by whoever is held when we are gone.
+    /// Goes on. The held applier also goes on by itself when `verify` is gone.
     async fn release(&mut self);
 }
 
@@ -108,7 +106,7 @@ pub(crate) struct Snapshots {
     pub(crate) target: String,
 }
 
-/// What taking snapshots cost.
+/// The cost of taking snapshots.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PinFigures {
     pub(crate) held_max: Duration,
@@ -159,9 +157,9 @@ pub(crate) struct Holders {
     pub(crate) figures: PinFigures,
 }
 
-/// A holder waits for a lock with others in its hands, and shall hardly be part
-/// of a deadlock that the server resolves (`deadlock_timeout` is 1 s); and
-/// while it waits on the target, the stream stands still.
+/// A holder waits for a lock while it holds others. The bound is short, so that the holder is
+/// rarely part of a deadlock that the server resolves (`deadlock_timeout` is 1 s). While the holder
+/// waits on the target, the stream stands still.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL lock_timeout = '100ms'";
 
 impl Holders {
@@ -218,7 +216,7 @@ impl Holders {
         }
     }
 
-    /// Gives snapshots and locks back.
+    /// Releases snapshots and locks.
     pub(crate) async fn let_go(&self) -> Result<(), Error> {
         self.pair.end().await
     }
@@ -261,7 +259,7 @@ impl Holders {
         let (name, snapshot, end) = (next(), next(), next());
         if live {
             let sql = "SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', '')";
-            // Without it what the snapshot sees is flushed a moment later.
+            // Without the message, the WAL of what the snapshot sees is flushed a moment later.
             if let Err(error) = session::rows(&self.nudge, "write a message into WAL", sql).await {
                 tracing::debug!("{error}");
             }

@@ -1,4 +1,4 @@
-//! How far a comparison is, for a person who watches.
+//! The progress of a comparison, for a person who watches.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

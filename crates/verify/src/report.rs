@@ -1,5 +1,5 @@
-//! What was found: per table, the rows that were counted and the differences
-//! by name. The documented JSON form of `pgsluice verify --json`.
+//! The result: per table, the counted rows and the named differences. It is the documented JSON
+//! form of `pgsluice verify --json`.
 
 use std::fmt;
 
@@ -29,8 +29,7 @@ impl Serialize for Key {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Difference {
-    /// Both have the row, with another value in this column; long values are
-    /// cut off.
+    /// Both ends have the row, with different values in this column; long values are cut off.
     Changed {
         /// Which row.
         key: Key,
@@ -51,7 +50,7 @@ pub enum Difference {
         /// Which row.
         key: Key,
     },
-    /// A row of a table without a key, which has it another number of times.
+    /// A row of a table without a key, which the ends have in different numbers.
     Count {
         /// The row as text, cut off if it is long.
         row: String,
@@ -151,9 +150,9 @@ pub struct TableReport {
     pub error: Option<String>,
     /// Differences by name, up to the limit.
     pub differences: Vec<Difference>,
-    /// There are more than those named.
+    /// There are more differences than those named.
     pub more: bool,
-    /// What a reader should know of how it was compared.
+    /// Remarks for the reader on how the table was compared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -177,8 +176,7 @@ impl TableReport {
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Each pair of snapshots held the same commits, so that every difference
-    /// is one.
+    /// Each pair of snapshots held the same commits, so every difference is real.
     pub pinned: bool,
     /// Pairs of snapshots that were taken.
     pub snapshots: u64,

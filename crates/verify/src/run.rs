@@ -1,9 +1,8 @@
 //! All chunks of all tables, group by group.
 //!
-//! A group is what can be compared in the time that snapshots may be held: at
-//! first a guess, then by what the last group took. Workers take chunks from
-//! one queue; when the time is over they take no more, and what is left of the
-//! group goes into the next one.
+//! A group holds the chunks that can be compared while snapshots may be held. Its first size is a
+//! guess; later sizes follow the time that the last group took. Workers take chunks from one queue.
+//! When the time is over they take no more, and the rest of the group goes into the next one.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,18 +22,18 @@ use crate::report::{Report, TableReport};
 use crate::session::Pair;
 use crate::table::{Matched, Table, match_tables};
 
-/// What the operator may choose.
+/// The operator's options.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Pairs of connections that compare at the same time; at least one.
     pub workers: usize,
-    /// A chunk is about so many bytes of the source's table.
+    /// Approximate bytes of the source's table in one chunk.
     pub chunk_bytes: u64,
     /// Snapshots are renewed after this time, as far as chunks allow.
     pub snapshot_max: Duration,
     /// Differences named per table at most.
     pub limit: usize,
-    /// As `pg_stat_activity` shows the connections.
+    /// `application_name` of the connections, as `pg_stat_activity` shows it.
     pub application_name: String,
 }
 
@@ -42,14 +41,15 @@ pub struct Options {
 /// tables, and so does each of its partitions.
 const GROUP_TABLES_MAX: usize = 64;
 
-/// What is compared in a second, before it is known. Low, so that the first
-/// snapshots are not held too long.
+/// Assumed bytes compared in a second, before it is measured. Low, so that the first snapshots are
+/// not held too long.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
-/// How often a lock of somebody else may end a group for the sake of one chunk.
+/// How often another session's lock may end a group because of one chunk.
 const TRIES_MAX: u32 = 50;
 
-/// After so many of them the holders of the snapshots, who have the locks already, read the chunk themselves.
+/// After this many, the holders of the snapshots read the chunk themselves: they already have the
+/// locks.
 const TRIES_OF_WORKERS: u32 = 3;
 
 /// Compares what `publications` publish.
@@ -106,7 +106,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What is to be compared, and what is known of it.
+/// The tables to compare, and their state.
 struct Plan {
     /// `None` where there is nothing to compare.
     tables: Vec<Option<Box<Table>>>,
@@ -185,7 +185,7 @@ impl Plan {
         }
     }
 
-    /// What is left of a table whose comparison failed is not looked at.
+    /// The remaining chunks of a table whose comparison failed are skipped.
     fn fail(&mut self, table: usize, error: &Error) {
         self.reports[table].error.get_or_insert_with(|| error.to_string());
         self.queue.retain(|chunk| chunk.table != table);
@@ -235,11 +235,11 @@ enum By {
 struct State {
     queue: VecDeque<Chunk>,
     done: Vec<(Chunk, Result<Found, Error>)>,
-    /// Somebody waits for a lock of ours.
+    /// Another session waits for a lock that a holder has.
     given_up: bool,
 }
 
-/// What became of a group.
+/// The outcome of a group.
 struct Compared {
     left: VecDeque<Chunk>,
     done: Vec<(Chunk, Result<Found, Error>)>,

@@ -5,8 +5,8 @@ use tokio_postgres::SimpleQueryMessage;
 
 use crate::Error;
 
-/// What output functions depend on, and what could end or bend a long query.
-/// One list for both ends, which must agree.
+/// Settings that change the results of output functions, or could end or disturb a long query. Both
+/// ends use this one list, because they must agree.
 const SETTINGS: [(&str, &str); 20] = [
     ("search_path", ""),
     ("client_encoding", "UTF8"),
@@ -32,8 +32,8 @@ const SETTINGS: [(&str, &str); 20] = [
     ("lock_timeout", "60s"),
 ];
 
-/// Workers wait for locks only where somebody queues behind our own: then the
-/// snapshots are given up.
+/// Workers wait for a lock only if another session queues behind a holder's lock. The snapshots are
+/// then given up.
 const WORKER_LOCK_TIMEOUT: &str = "SET lock_timeout = '200ms'";
 
 /// Rows of text, as the simple protocol gives them.
@@ -63,8 +63,8 @@ pub(crate) async fn connect(end: End, info: &ConnInfo, name: &str) -> Result<Ses
     if session.version().major() >= 17 {
         run(&session, "set up a session", "SET transaction_timeout = 0").await?;
     }
-    // If we are killed, a long query shall not run to its end. Not every
-    // platform can tell, so that a refusal is no error.
+    // A long query must not run to its end after `verify` is killed. Not every platform can notice
+    // that, so a refusal is not an error.
     let _ = session.batch_execute("SET client_connection_check_interval = '5s'").await;
     Ok(session)
 }

@@ -1,4 +1,4 @@
-//! What is asked of the servers: one table on one end.
+//! The queries for one table on one end.
 
 use base::{quote_ident, quote_literal};
 
@@ -25,12 +25,12 @@ pub(crate) struct Side {
     pub(crate) key: Vec<String>,
     /// Which of [`Side::values`] those are.
     pub(crate) key_values: Vec<usize>,
-    /// Rows for which this is not true do not belong to it.
+    /// The row filter: rows for which it is not true do not belong to the table.
     pub(crate) filter: Option<String>,
     pub(crate) bytes: Bytes,
 }
 
-/// What is known of the bytes of text.
+/// How the bytes of text on both ends compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bytes {
     /// Both databases have one encoding.

@@ -31,7 +31,7 @@ pub(crate) struct Table {
     pub(crate) columns: Vec<String>,
     /// The columns that name a row, by their number; none if there is no key.
     pub(crate) key: Vec<usize>,
-    /// So many of the key's first columns can bound ranges.
+    /// How many of the key's first columns can bound ranges.
     pub(crate) range_columns: usize,
     pub(crate) source: Side,
     pub(crate) target: Side,
@@ -41,14 +41,14 @@ pub(crate) struct Table {
     pub(crate) notes: Vec<String>,
 }
 
-/// What became of a published table.
+/// The outcome of matching a published table.
 pub(crate) enum Matched {
     Table(Box<Table>),
     /// The target has no such table, or not all of its columns.
     Mismatch(TableName, String),
 }
 
-/// What `source::publication` does not tell of a column.
+/// Facts of a column that `source::publication` does not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Facts {
     /// With its modifier.
@@ -61,7 +61,7 @@ struct Facts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct UniqueIndex {
     columns: Vec<String>,
-    /// It serves ranges: a B-tree with default operators.
+    /// The index serves ranges: a B-tree with default operators.
     ordered: bool,
 }
 
@@ -309,7 +309,7 @@ fn family(base: Oid) -> Option<Family> {
     }
 }
 
-/// Takes the filter off the target if it cannot be evaluated there.
+/// Drops the row filter on the target if the target cannot evaluate it.
 async fn check_filter(target: &Session, table: &mut Table) -> Result<(), Error> {
     let Some(filter) = &table.target.filter else { return Ok(()) };
     let sql = format!("EXPLAIN SELECT FROM {} WHERE ({filter})", table.target.relation);

@@ -1,4 +1,4 @@
-//! What acts on replicated rows of the target besides us (rule F5).
+//! What else acts on replicated rows of the target (rule F5).
 
 use base::quote_ident;
 
@@ -58,7 +58,7 @@ pub(super) fn foreign_keys(_: &Wanted, source: &Publisher, target: &Subscriber) 
     vec![Finding::warning(End::Target, object, what).remedy("let the role set session_replication_role")]
 }
 
-/// Native subscriptions into our tables, and publications of our state.
+/// Native subscriptions into the same tables, and publications that include schema `pgsluice`.
 pub(super) fn other_writers(_: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let native = target.native.iter().map(|own| {
         let what = format!("writes into the same tables ({}): every change comes twice", few(&own.tables));

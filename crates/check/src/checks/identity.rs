@@ -1,4 +1,4 @@
-//! How the applier will find a row, and whether it can work in sets.
+//! How the applier will find a row, and whether it can write sets.
 //!
 //! `apply`'s `table.rs` decides it when the relation is described; this is
 //! the same decision from the same facts, and must agree with it:
@@ -25,7 +25,7 @@ enum Lookup<'a> {
     Columns(Vec<&'a str>),
     /// By the whole row.
     Row,
-    /// Not at all: nothing but INSERT and TRUNCATE can come.
+    /// Not at all: only INSERT and TRUNCATE can arrive.
     None,
 }
 
@@ -109,7 +109,7 @@ fn by_whole_row(pair: &Pair<'_>) -> Finding {
 fn by_columns(pair: &Pair<'_>, columns: &[&str]) -> Finding {
     let indexes = &pair.target.facts.indexes;
     let list = columns.iter().map(|name| quote_ident(name)).collect::<Vec<_>>().join(", ");
-    // Why an index that looks right is none.
+    // Why an index that looks right cannot serve.
     let unfit = indexes.iter().find(|index| index.unique && index.names() == columns && !index.is_key());
     let why = unfit.map_or(String::new(), |index| {
         let why = match () {
@@ -203,8 +203,8 @@ fn same_type(source: &Column, target: &Column, is_enum: bool) -> bool {
     from == to && !from.is_user_defined() || is_enum && from.is_user_defined()
 }
 
-/// What a set may violate although the source never did: the batch then falls
-/// apart into single changes (rules F4, A2).
+/// Constraints that a set may violate although the source never did: the batch is then split into
+/// single changes (rules F4, A2).
 fn not_for_sets(pair: &Pair<'_>) -> Vec<Finding> {
     let names = |chosen: fn(&&Index) -> bool| -> Vec<&str> {
         pair.target.facts.indexes.iter().filter(chosen).map(|index| index.name.as_str()).collect()

@@ -1,5 +1,5 @@
-//! What logical replication does not carry, whoever does it, as far as the
-//! source's database has it. `docs/not-carried.md` has a section for each.
+//! Objects of the source's database that no logical replication carries. `docs/not-carried.md` has
+//! a section for each kind.
 
 use super::{few, tables};
 use crate::Wanted;
@@ -61,7 +61,7 @@ pub(super) fn extensions(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     vec![Finding::note(End::Source, "extensions", what).remedy(remedy)]
 }
 
-/// TRUNCATE ... CASCADE empties on the source what is not published.
+/// TRUNCATE ... CASCADE on the source also empties tables that are not published.
 pub(super) fn truncate_cascade(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let references = &source.uncarried.references;
     if references.is_empty() || !source.publications.iter().any(|own| own.truncate) {

@@ -1,8 +1,8 @@
-//! Tables that are published as their root: how its identity fits to the
-//! leaves', and what of its leaves never reaches a target.
+//! Tables that are published as their root: whether the root's identity fits the leaves', and what
+//! is done to leaves without reaching a target.
 //!
-//! The leaf's identity decides what of an old row is written to WAL, the
-//! root's is what the subscriber is told (see `../partitions.rs`):
+//! The leaf's identity decides which part of an old row is written to WAL. The subscriber is sent
+//! the root's identity (see `../partitions.rs`):
 //!
 //! | root \ leaf | FULL | a key | none |
 //! | --- | --- | --- | --- |
@@ -20,7 +20,7 @@ use crate::partitions::{Key, Partition, Root};
 use crate::publisher::{Publisher, SourceTable};
 use crate::subscriber::Subscriber;
 
-/// What finds an old row.
+/// The columns that find an old row.
 enum Identity<'a> {
     Full,
     Key(&'a [String]),
@@ -80,7 +80,7 @@ fn roots(source: &Publisher) -> impl Iterator<Item = (&SourceTable, &Root)> {
     })
 }
 
-/// The stream cannot say which row an UPDATE is about.
+/// The stream cannot say which row an UPDATE means.
 pub(super) fn root_without_identity(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (table, root) in roots(source).filter(|(table, _)| source.publishes_old_rows(&table.published)) {
@@ -204,7 +204,7 @@ fn found_by(table: &SourceTable, root: &Root, target: &Subscriber) -> Vec<String
     key.filter(|names| names.iter().all(is_published)).unwrap_or_else(all)
 }
 
-/// What is done to a leaf as a table is not done to its root.
+/// A statement on a leaf as a table does not reach the root.
 pub(super) fn leaves_are_hidden(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let published: Vec<(&SourceTable, &Root)> = roots(source).collect();
     let Some((first, root)) = published.first() else { return Vec::new() };
@@ -257,8 +257,8 @@ pub(super) fn leaves_without_wal(_: &Wanted, source: &Publisher) -> Vec<Finding>
     findings
 }
 
-/// What a publication says of a leaf does not count where its root is
-/// published; from 15 on nor do the publication's actions.
+/// A publication's row filter and column list of a leaf do not count if its root is published; from
+/// 15 on, nor do the publication's actions.
 pub(super) fn listed_leaves(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let mut findings = Vec::new();
     for listed in &source.partitions.listed {

@@ -1,4 +1,4 @@
-//! What the publications publish, and what is left out that one might miss.
+//! What the publications publish, and what they leave out that an operator might expect.
 
 use base::quote_ident;
 use source::publication::{ReplicaIdentity, TableKind, TableName};
@@ -27,7 +27,7 @@ pub(super) fn contradiction(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     vec![finding.remedy("make the publications agree, or follow them as several subscriptions")]
 }
 
-/// Nothing published is an error of the operator's more often than a wish.
+/// A publication that publishes nothing is more often a mistake than intended.
 pub(super) fn coverage(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !source.tables_read {
@@ -99,7 +99,7 @@ pub(super) fn without_identity(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     vec![names.iter().map(full).fold(finding.remedy(remedy), Finding::sql)]
 }
 
-/// Column lists and row filters (15) that do not keep to the identity.
+/// Column lists and row filters (15) that do not fit the identity.
 pub(super) fn lists_and_filters(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in source.tables.iter().filter(|table| source.publishes_old_rows(&table.published)) {
@@ -133,8 +133,8 @@ fn against_identity(table: &SourceTable, full: bool, identity: &[String]) -> Vec
         let what = format!("{what}: {}; the source refuses every UPDATE and DELETE there", few(columns));
         Finding::warning(End::Source, format!("table {}", published.name), what).remedy(remedy)
     };
-    // With FULL every column is of the identity; generated ones are not
-    // published unless listed.
+    // With FULL, every column belongs to the identity; generated columns are not published unless
+    // listed.
     let identity: Vec<String> = match full {
         true => {
             let stored = table.facts.types.keys().filter(|name| !table.facts.generated.contains(name));

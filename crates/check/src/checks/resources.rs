@@ -1,4 +1,4 @@
-//! What a subscription takes of the servers' limits, and what is left.
+//! The share of the servers' limits that a subscription takes, and the rest.
 //!
 //! | when | slots | walsenders | source sessions | target sessions |
 //! | --- | --- | --- | --- | --- |
@@ -7,13 +7,12 @@
 //! | streaming | 1 | 1 | 2 (monitor, refresh) | 3 (control, apply, catalog); with several apply workers one for each, and 1 (watch) |
 //! | a table was added | the same | 2 | as for a new subscription | 1 more per copy connection |
 //!
-//! A new schema's indexes are built after the copy, over as many connections; what of it waits for the stream takes
-//! one more session on the target.
+//! A new schema's indexes are built after the copy, over the same number of connections. The part
+//! of the schema that waits for the stream takes one more session on the target.
 //!
-//! `engine::pipeline`, `copy::run` and `apply::applier` open them, and must
-//! agree. A copy goes on with fewer connections than it may have, but not with
-//! none. A server that is short of something at the moment may have it later:
-//! `run` tries again rather than refuse, except where nothing was begun.
+//! `engine::pipeline`, `copy::run` and `apply::applier` open them, and must agree. A copy goes on
+//! with fewer connections than it may have, but not with none. A server may have room later, so
+//! `run` tries again rather than refuse, unless the subscription is new.
 
 use super::{copies, is_running};
 use crate::Wanted;
@@ -22,8 +21,7 @@ use crate::publisher::Publisher;
 use crate::server::Server;
 use crate::subscriber::Subscriber;
 
-/// Besides the connections that copy: one that looks, one that asks for the
-/// end of WAL.
+/// Besides the connections that copy: one for looks, one that asks for the end of WAL.
 const SOURCE_SESSIONS: i64 = 2;
 /// Control, apply and catalog while streaming.
 const TARGET_SESSIONS: i64 = 3;
@@ -49,7 +47,8 @@ pub(super) fn walsenders(wanted: &Wanted, source: &Publisher, target: &Subscribe
     short(server, "max_wal_senders", max, server.walsenders, needed, "walsender").into_iter().collect()
 }
 
-/// The stream's, or that of the first question where there is none, and the one that holds the snapshot of a copy.
+/// The walsender of the stream (without a stream, that of the first query), and the one that holds
+/// the snapshot of a copy.
 fn walsenders_needed(wanted: &Wanted, target: &Subscriber) -> i64 {
     if wanted.physical_slot || target.state.is_begun() && !copies(wanted, target) { 1 } else { 2 }
 }
@@ -91,7 +90,7 @@ pub(super) fn origins(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let what = format!("is {max}: {used} replication origins in use, {left} left, {needed} needed");
     let sql = format!("ALTER SYSTEM SET {setting} = {}", used + needed);
     let remedy = "then restart the server";
-    // Those that are named but hold no state take nothing.
+    // Origins that are named but hold no state take no entry.
     let finding = match known && left == 0 && !target.origins.ours {
         true => Finding::cannot(End::Target, setting, what).refusing(Refuses::New),
         false if known => Finding::warning(End::Target, setting, format!("{what}: fewer sessions apply")),

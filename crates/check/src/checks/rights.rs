@@ -1,7 +1,7 @@
-//! What the roles may do, and the GRANT for what they may not.
+//! Rights of the roles, and the GRANT for each missing right.
 //!
-//! One finding per kind of right, with all tables it is missing for, so that
-//! one statement gives it.
+//! There is one finding per kind of right, with all tables for which it is missing. So one
+//! statement grants it.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,8 @@ use crate::publisher::{Publisher, SourceTable};
 use crate::server::{Server, Service};
 use crate::subscriber::{Subscriber, TargetFacts};
 
-/// The first statement of a service where the server itself has another.
+/// A note that the server looks like a managed service, with what the service configures in its own
+/// way.
 pub(super) fn service(end: End, server: &Server) -> Vec<Finding> {
     let what = match server.service {
         None => return Vec::new(),
@@ -68,7 +69,7 @@ struct Right {
     has: fn(&TargetFacts) -> bool,
     /// The first copy needs it, whatever is published.
     copies: bool,
-    /// A change that is published needs it.
+    /// A published change needs it.
     applies: fn(&Publisher, &PublishedTable) -> bool,
     without: &'static str,
 }
@@ -156,7 +157,7 @@ fn usage(end: End, server: &Server, names: &[&TableName]) -> Option<Finding> {
     Some(Finding::cannot(end, format!("schema {}", super::few(&shown)), what).sql(sql))
 }
 
-/// COPY would leave rows out; with `row_security = off` it is an error.
+/// COPY would leave rows out; with `row_security = off` the server raises an error instead.
 pub(super) fn source_policies(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = source.server.as_ref().filter(|_| copies(wanted, target)) else { return Vec::new() };
     let names: Vec<String> = source
@@ -191,7 +192,7 @@ fn policies(end: End, server: &Server, names: &[String], refuses: Refuses, what:
     vec![finding.remedy(remedy).sql(format!("ALTER ROLE {} BYPASSRLS", quote_ident(&server.role)))]
 }
 
-/// Our schema is made by the first start.
+/// The first start creates schema `pgsluice`.
 pub(super) fn state(_: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = &target.server else { return Vec::new() };
     let (state, role) = (&target.state, quote_ident(&server.role));

@@ -1,7 +1,7 @@
 //! The subscription's slot, origin and row, and what a new slot waits for.
 //!
-//! `run` looks at these again, under its lock, and refuses by itself: between
-//! this look and that one another process may have ended.
+//! `run` looks at these again, under its lock, and refuses by itself: another process may end
+//! between the two looks.
 
 use base::quote_literal;
 use source::slot::SlotState;
@@ -76,7 +76,7 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
     Vec::new()
 }
 
-/// What is never received by a standby that is waited for is never decoded.
+/// pgsluice never decodes WAL that an awaited standby does not receive.
 pub(super) fn standbys(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     source.standby_slots.iter().filter_map(|(name, slot)| standby(name, slot.as_ref())).collect()
 }
@@ -144,7 +144,7 @@ pub(super) fn running_transactions(_: &Wanted, source: &Publisher, target: &Subs
     if target.state.is_begun() { Vec::new() } else { waited_for(&source.running) }
 }
 
-/// What a new slot waits for; what has run for long has perhaps been forgotten.
+/// Transactions that a new slot waits for. Somebody may have forgotten one that has run for long.
 fn waited_for(running: &[Running]) -> Vec<Finding> {
     if running.is_empty() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Which of the two sources a server allows, what each costs it, and which is recommended.
+//! Which of the two source modes a server allows, what each costs, and which one is recommended.
 
 use super::few;
 use crate::Wanted;
@@ -9,8 +9,9 @@ use crate::subscriber::Subscriber;
 
 /// Below it decoding takes a small part of a core: see [`DECODING_PER_GIGABYTE`].
 const BUSY_BYTES_PER_SECOND: f64 = 1e6;
-/// CPU seconds of a walsender that decodes a GB of WAL of published rows of 1 KB: docs/benchmarks/catchup.md, `updates`. Narrow
-/// rows, each a transaction, cost several times as much: docs/benchmarks/publisher-cost.md.
+/// CPU seconds of a walsender that decodes a GB of WAL of published rows of 1 KB:
+/// docs/benchmarks/catchup.md, `updates`. Narrow rows, each a transaction, cost several times as
+/// much: docs/benchmarks/publisher-cost.md.
 const DECODING_PER_GIGABYTE: f64 = 10.0;
 
 const LOGICAL: &str = "source_mode = logical";
@@ -32,7 +33,7 @@ pub(super) fn source_mode(wanted: &Wanted, source: &Publisher, target: &Subscrib
     vec![note(format!("only logical is possible: {reasons}"))]
 }
 
-/// Why WAL of this server cannot be decoded outside of it.
+/// Why WAL of this server cannot be decoded outside the server.
 fn against_wal(server: &Server, undecoded: &[Undecoded]) -> Vec<String> {
     let mut reasons = Vec::new();
     if let Some(service) = server.service {
@@ -64,7 +65,7 @@ fn against_wal(server: &Server, undecoded: &[Undecoded]) -> Vec<String> {
     reasons
 }
 
-/// What both cost this server, as far as it has counted, and what is recommended.
+/// The cost of both modes by the server's own counters, and the recommendation.
 fn costs(source: &Publisher) -> (String, String) {
     let recommended = |mode: &str, why: &str| format!("recommended: {mode}, because {why}");
     let Some(load) = source.load.as_ref().filter(|load| load.seconds > 0.0) else {

@@ -41,8 +41,7 @@ pub(super) fn missing(wanted: &Wanted, source: &Publisher, target: &Subscriber) 
         .collect()
 }
 
-/// The published columns with their key; `None` where a type must be made
-/// first.
+/// The published columns with their key; `None` if a type must be created first.
 fn create(table: &SourceTable) -> Option<String> {
     let published = &table.published;
     let mut lines = Vec::new();
@@ -64,7 +63,7 @@ fn create(table: &SourceTable) -> Option<String> {
     Some(format!("CREATE TABLE {} ({})", published.name.quoted(), lines.join(", ")))
 }
 
-/// What the name stands for.
+/// The kind of relation that has the name.
 pub(super) fn kind(pair: &Pair<'_>) -> Vec<Finding> {
     let (facts, object) = (&pair.target.facts, pair.object());
     let other = match facts.kind.as_str() {
@@ -248,9 +247,9 @@ fn labels(pair: &Pair<'_>, column: &str) -> Option<Finding> {
     Some(missing.iter().map(add).fold(finding, Finding::sql))
 }
 
-/// A copy adds to what is there, as the native first copy does.
+/// A copy adds to existing rows, as the native first copy does.
 pub(super) fn rows_in_the_way(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
-    // Tables that were begun hold rows of ours.
+    // Tables whose copy was begun hold rows of that copy.
     if target.state.is_begun() || !copies(wanted, target) {
         return Vec::new();
     }

@@ -1,9 +1,8 @@
-//! Every keyword libpq knows, with its environment variable, and what we do
-//! about it.
+//! Every keyword that libpq knows, with its environment variable, and what pgsluice does with it.
 //!
-//! The list follows `PQconninfoOptions` in `interfaces/libpq/fe-connect.c` of
-//! PostgreSQL 18. A keyword that would change nothing here is accepted; one
-//! whose promise we cannot keep is refused by name rather than ignored.
+//! The list follows `PQconninfoOptions` in `interfaces/libpq/fe-connect.c` of PostgreSQL 18.
+//! pgsluice accepts a keyword that would change nothing here. It refuses by name a keyword whose
+//! promise it cannot keep, rather than ignore it.
 
 /// What a keyword means to us.
 #[derive(Debug, Clone, Copy)]

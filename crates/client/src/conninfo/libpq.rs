@@ -1,11 +1,10 @@
-//! The way back: what libpq must be told to connect as we do.
+//! The reverse of parsing: the connection string by which libpq connects as pgsluice does.
 //!
-//! For programs of PostgreSQL that we start. Server, database and role are
-//! always named: Debian's wrappers of such programs would otherwise choose a
-//! server of this machine. The rest of what came from the environment they
-//! find there themselves; an older libpq would not know every keyword that a
-//! newer one has a variable for. The password is apart: what stands in a
-//! command line is read by every user of the machine.
+//! It is for PostgreSQL's programs that pgsluice starts. It always names server, database and role,
+//! because Debian's wrappers of these programs would otherwise choose a server on this machine. The
+//! programs read the rest of the environment themselves; an older libpq would not know every
+//! keyword that a newer one has a variable for. The password is kept apart, because every user of
+//! the machine can read command lines.
 
 use super::value::Values;
 use super::{Address, Host, Settings, keyword};

@@ -1,11 +1,10 @@
 //! What to connect to, as libpq understands it.
 //!
-//! Handed: a keyword/value string or a URI. What it leaves open is completed
-//! from the service file, then the `PG*` environment, then libpq's defaults.
-//! Everything that can be judged without a network is judged here, once, so
-//! that a typing error is found at the start and not at the first reconnect.
-//! The password file is read at every connection instead: a password may
-//! change while we run.
+//! Handed: a keyword/value string or a URI. The service file fills in what the string leaves open,
+//! then the `PG*` environment, then libpq's defaults. This module checks everything that needs no
+//! network, once, so that a typing error is found at the start and not at the first reconnect. Only
+//! the password file is read at every connection, because a password may change while pgsluice
+//! runs.
 //!
 //! No crate has libpq's surface: its keywords, URIs, service file, password file
 //! and environment. `tokio_postgres::Config` knows some of the keywords and reads
@@ -40,11 +39,11 @@ use crate::Error;
 use keyword::Support;
 use value::Values;
 
-/// Seconds without traffic before the first keepalive, if not said otherwise.
+/// Seconds without traffic before the first keepalive, unless the connection string says otherwise.
 const KEEPALIVES_IDLE_S: u64 = 60;
 /// Seconds between keepalives.
 const KEEPALIVES_INTERVAL_S: u64 = 10;
-/// Unanswered keepalives before the peer is held for dead.
+/// Unanswered keepalives before the kernel takes the peer for dead.
 const KEEPALIVES_COUNT: u32 = 6;
 
 /// Where, as whom and how to connect. Cheap to clone.
@@ -202,7 +201,7 @@ impl Settings {
         passfile::look_up(path, passfile::Wanted { host: name, port: host.port, dbname, user: &self.user })
     }
 
-    /// Where passwords are looked for, for messages.
+    /// Where pgsluice looks for passwords, for messages.
     pub(crate) fn passfile(&self) -> Option<&Path> {
         self.passfile.as_deref()
     }

@@ -1,7 +1,7 @@
-//! Connection strings as they may be printed: the same connection, without its secrets.
+//! Connection strings that may be printed: the same connection, without its secrets.
 //!
-//! A string without a secret is printed as it was written. One with a secret is written anew from its parts, as
-//! keywords and values, because a password in the middle of a URI cannot be cut out of the text for certain.
+//! A string without a secret is printed as it was written. A string with a secret is rebuilt from
+//! its parts as keywords and values, because cutting a password out of a URI is not reliable.
 
 use super::{keyword, text};
 use crate::Error;
@@ -9,7 +9,7 @@ use crate::Error;
 /// Keywords whose values nobody may see.
 const SECRETS: [&str; 3] = ["password", "sslpassword", "oauth_client_secret"];
 
-/// What libpq reads beside the variables of its keywords.
+/// Variables that libpq reads besides those of its keywords.
 const FILES: [&str; 2] = ["PGSERVICEFILE", "PGSYSCONFDIR"];
 
 /// A connection string that may be printed.

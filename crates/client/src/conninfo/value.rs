@@ -48,7 +48,7 @@ pub(crate) enum ChannelBinding {
     Require,
 }
 
-/// How a server may have us authenticate, in the words of `require_auth`.
+/// The methods by which a server may ask pgsluice to authenticate, in the words of `require_auth`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AuthMethod {
     None,
@@ -174,7 +174,7 @@ impl Values {
                 "password" => methods.push(AuthMethod::Password),
                 "md5" => methods.push(AuthMethod::Md5),
                 "scram-sha-256" => methods.push(AuthMethod::ScramSha256),
-                // Methods we never use: nothing to allow, nothing to forbid.
+                // Methods that pgsluice never uses: nothing to allow, nothing to forbid.
                 "gss" | "sspi" | "oauth" => {}
                 _ => {
                     let known = "a list of none, password, md5, scram-sha-256, gss, sspi, oauth";
