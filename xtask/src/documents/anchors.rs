@@ -36,7 +36,7 @@ pub(super) fn run(check_only: bool) -> Result<bool> {
             judge(&page, &text, |path| std::fs::read_to_string(root.join(path)).ok());
         let told = if check_only { stale } else { Vec::new() };
         gone.iter().chain(&told).for_each(|complaint| eprintln!("docs: {complaint}"));
-        fine &= gone.is_empty() && keep(&page, &corrected, check_only)?;
+        fine &= keep(&page, &corrected, check_only)? && gone.is_empty();
     }
     Ok(fine)
 }
