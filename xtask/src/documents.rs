@@ -1,9 +1,10 @@
-//! Documents that are generated: references printed by the program, figures from recorded runs, and
-//! the site of all documents.
+//! Documents that are generated: references printed by the program, figures from recorded runs,
+//! numbers of lines in links to the code, and the site of all documents.
 //!
 //! `cargo x docs` writes them; `cargo x docs --check` only says which are out of date. Both build
 //! the site below `target/` and follow its links.
 
+mod anchors;
 mod catchup;
 mod marked;
 mod records;
@@ -29,8 +30,8 @@ const RECORDS: &str = "docs/benchmarks";
 
 /// Writes the documents, or with `check_only` says which are out of date; whether all is in order.
 pub(crate) fn run(check_only: bool) -> Result<bool> {
+    let mut fine = anchors::run(check_only)?;
     let program = build_pgsluice(Profile::Dev, &[])?;
-    let mut fine = true;
     for (arguments, path) in REFERENCES {
         fine &= keep(path, &output(&program, arguments)?, check_only)?;
     }

@@ -7,7 +7,7 @@
 //! | check | where | not |
 //! | --- | --- | --- |
 //! | a sentence has at most 35 words | Markdown, table cells included, and `//!` headers | |
-//! | a line has at most 100 columns | Markdown and comments | tables, addresses of the web |
+//! | a line has at most 100 columns | Markdown and comments | tables, addresses of the web, links to lines of code |
 //! | no phrase of [`PHRASES`] | Markdown and comments | |
 //!
 //! Files that were there before these checks are on a list, [`DEBT`], with the number of findings
@@ -185,7 +185,9 @@ fn width(line: &Line<'_>) -> Option<String> {
     let columns = line.whole.chars().count();
     // An entry of a list that is nothing but a link cannot be wrapped.
     let is_link = line.text.starts_with("- [") && line.text.ends_with(')');
-    let is_free = line.text.is_empty() || line.text.starts_with('|') || line.text.contains("://") || is_link;
+    // `cargo x docs` writes the numbers of lines, and wraps nothing.
+    let is_given = line.text.contains("://") || line.text.contains(".rs#L");
+    let is_free = line.text.is_empty() || line.text.starts_with('|') || is_given || is_link;
     (columns > COLUMNS_MAX && !is_free).then(|| format!("{columns} columns, at most {COLUMNS_MAX}"))
 }
 
@@ -300,6 +302,7 @@ mod tests {
         assert_eq!(count("a.rs", &format!("let a = \"{wide}\";")), 0);
         assert_eq!(count("a.md", &format!("| {wide} |\n\n```text\n{wide}\n```\n")), 0);
         assert_eq!(count("a.md", &format!("https://example.org/{wide}\n")), 0);
+        assert_eq!(count("a.md", &format!("[`a`](a.rs#L1) {wide}\n")), 0);
     }
 
     #[test]

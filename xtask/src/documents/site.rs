@@ -22,7 +22,7 @@ use anyhow::{Context, Result};
 
 use crate::cargo::{metadata, succeeds};
 
-pub(super) use pages::SUMMARY;
+pub(super) use pages::{SUMMARY, resolved};
 
 /// Builds the site and follows its links; whether all is in order. `program` prints the manual.
 pub(super) fn build(program: &Path) -> Result<bool> {

@@ -96,8 +96,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("d")).expect("a directory");
         let page = "<a href=\"../b.html#here\"></a><a href=\"../b.html#there\"></a><a href=\"c.html\"></a>\
+                    <a href=\"../e.rs#L3\"></a>\
                     <img src=\"https://example.org/x.png\">";
         std::fs::write(dir.path().join("d/a.html"), page).expect("written");
+        std::fs::write(dir.path().join("e.rs"), "//! A line of code.\n").expect("written");
         std::fs::write(dir.path().join("b.html"), "<h1 id=\"here\">").expect("written");
         let found = broken(dir.path()).expect("read");
         assert_eq!(

@@ -119,7 +119,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Where `link` leads from `dir`, from the root.
-fn resolved(dir: &Path, link: &str) -> PathBuf {
+pub(in crate::documents) fn resolved(dir: &Path, link: &str) -> PathBuf {
     let mut path = PathBuf::new();
     for component in dir.join(link).components() {
         match component {
