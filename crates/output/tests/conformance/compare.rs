@@ -15,9 +15,12 @@
 //!   may be invisible to it already. For the same reason 18 may say that a stream aborts that never began;
 //! - that 18 says of a prepared transaction which has changed nothing that it is prepared, without having begun it;
 //! - the origin of a streamed transaction, which the server may not name: it takes that of the first thing in its queue,
-//!   and an invalidation that stands there has none.
+//!   and an invalidation that stands there has none;
+//! - on 14, of which relation a row is, where the server contradicts itself ([`stale`]).
 //!
 //! All that remains is compared, with the LSN and the transaction id that each message is sent with.
+
+pub(crate) mod stale;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -35,6 +38,8 @@ pub(crate) struct Change {
     relations: Vec<Rc<Relation>>,
     /// What was said since the change before: relations and types by their ids.
     said: Vec<Said>,
+    /// The server contradicts itself here ([`stale`]).
+    is_stale: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -409,7 +414,7 @@ impl Side {
                 };
                 let relations = message.relations().into_iter().map(described).collect::<Result<_, _>>()?;
                 let said = std::mem::take(&mut building.said);
-                building.changes.push(Change { lsn, xid, sub, message, relations, said });
+                building.changes.push(Change { lsn, xid, sub, message, relations, said, is_stale: false });
             }
             _ => return Err(format!("inside of a transaction: {message:?}")),
         }
@@ -426,6 +431,8 @@ pub(crate) struct Tally {
     pub(crate) others: u64,
     /// Transactions of which at least one side was streamed.
     pub(crate) streamed: u64,
+    /// Rows that are not equal: the server contradicts itself in them ([`stale`]).
+    pub(crate) stale: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -434,6 +441,7 @@ impl std::ops::AddAssign for Tally {
         self.rows += other.rows;
         self.others += other.others;
         self.streamed += other.streamed;
+        self.stale += other.stale;
     }
 }
 
@@ -482,7 +490,8 @@ fn place(ours: Option<&Item>, theirs: Option<&Item>) -> Option<At> {
         return theirs.or(ours).map(begin);
     };
     let same = |(ours, theirs): &(&Change, &Change)| {
-        (ours.lsn, &ours.message, &ours.relations) == (theirs.lsn, &theirs.message, &theirs.relations)
+        theirs.is_stale
+            || (ours.lsn, &ours.message, &ours.relations) == (theirs.lsn, &theirs.message, &theirs.relations)
     };
     let equal = ours.changes.iter().zip(&theirs.changes).take_while(same).count();
     let next = [theirs.changes.get(equal), ours.changes.get(equal)].into_iter().flatten().next();
@@ -721,6 +730,11 @@ fn transaction(ours: &Transaction, theirs: &Transaction, described: &mut Describ
             let theirs = format!("{}, of {}", row(change), told(theirs));
             return Err(format!("change {at} is missing{}", pair(&told(ours), &theirs)));
         };
+        if change.is_stale {
+            described.learn(our_change);
+            described.learn_theirs(change);
+            continue;
+        }
         self::change(our_change, change)
             .and_then(|()| described.follow(our_change, change))
             .map_err(|difference| format!("transaction {}, change {at}: {difference}", theirs.xid))?;
@@ -731,9 +745,10 @@ fn transaction(ours: &Transaction, theirs: &Transaction, described: &mut Describ
     if !(ends && begins && origins) {
         return Err(pair(&told(ours), &told(theirs)));
     }
-    let rows = their_changes.iter().filter(|change| change.message.is_row()).count() as u64;
+    let count = |is: fn(&Change) -> bool| their_changes.iter().filter(|change| is(change)).count() as u64;
+    let (stale, rows) = (count(|change| change.is_stale), count(|change| change.message.is_row()));
     let others = their_changes.len() as u64 - rows;
-    Ok(Tally { transactions: 1, rows, others, streamed: u64::from(one_is_streamed) })
+    Ok(Tally { transactions: 1, rows: rows - stale, others, streamed: u64::from(one_is_streamed), stale })
 }
 
 /// The changes of one side, without messages that a subtransaction may have left which was taken back.

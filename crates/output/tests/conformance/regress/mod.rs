@@ -22,8 +22,8 @@ use base::Lsn;
 use output::{OnRefused, Streaming};
 use testkit::{Cluster, Major};
 
-use crate::compare::{Side, Tally, Told, compare, compare_sides};
-use crate::message::{Sent, tell};
+use crate::compare::{Side, Tally, Told, compare, compare_sides, stale};
+use crate::message::{At, Sent, tell};
 use crate::stage::{DB, Form, Ours, PLAIN, Stage, TWO_PHASE, builder, look};
 use load::{Load, Ran};
 use tap::Tap;
@@ -250,10 +250,9 @@ impl Run {
             };
             let ours = &mut self.ours[at];
             let place = ours.alone().position().as_u64();
-            let major = self.stage.cluster.major();
             let compared = read
                 .map_err(|refusal| (Some(place), refusal))
-                .and_then(|()| one_form(major, ours, &theirs, &only_here));
+                .and_then(|()| one_form(&self.stage, ours, &theirs, &only_here));
             match compared {
                 Ok((tally, left_out)) => {
                     self.totals[at].compared += tally;
@@ -299,8 +298,13 @@ impl Run {
             let Totals { compared, left_out, server_refused, differences } = totals;
             println!(
                 "{major}, {}: {} transactions ({} streamed), {} rows, {} others equal; {left_out} rows left out, {server_refused} \
-                 files that the server refuses, {differences} differences",
-                ours.form.name, compared.transactions, compared.streamed, compared.rows, compared.others
+                 files that the server refuses, {} rows in which it contradicts itself, {differences} differences",
+                ours.form.name,
+                compared.transactions,
+                compared.streamed,
+                compared.rows,
+                compared.others,
+                compared.stale
             );
         }
     }
@@ -309,7 +313,7 @@ impl Run {
 /// What came out of ours beside what the server sends; and how many rows only the server can render. A difference with
 /// its place.
 fn one_form(
-    major: Major,
+    stage: &Stage,
     ours: &mut Ours,
     theirs: &[Sent],
     only_here: &HashSet<u32>,
@@ -321,12 +325,29 @@ fn one_form(
     let mut their_items = side.take();
     let left_out = their_items.leave_out(only_here);
     our_items.without_emptied(&left_out);
+    let major = stage.cluster.major();
     if major == Major::V14 {
         [&mut our_items, &mut their_items].into_iter().for_each(Told::as_begun_by_14);
     }
+    let form = ours.form.clone();
+    stale::mark(major, &our_items, &mut their_items, |commit| {
+        afresh(stage, &form, commit, only_here)
+            .inspect_err(|error| println!("{major}: {}: it does not say afresh: {error}", form.name))
+            .ok()
+    });
     let compared = compare(&our_items, &their_items)
         .map_err(|difference| (difference.place.map(|at| at.0), difference.to_string()))?
         .beside(&left_out);
     compare_sides(&mut ours.side, &mut side, &compared.aside).map_err(untold)?;
     Ok((compared.tally, left_out.rows))
+}
+
+/// What a session of the server that begins with the transaction makes of it.
+fn afresh(stage: &Stage, form: &Form, commit: [At; 2], only_here: &HashSet<u32>) -> Result<Told, String> {
+    let [from, to] = commit.map(|at| Lsn::new(at.0));
+    let mut side = Side::server();
+    side.read(&stage.peek_afresh(form, from, to)?)?;
+    let mut items = side.take();
+    items.leave_out(only_here);
+    Ok(items)
 }
