@@ -10,6 +10,11 @@
 //! Ours is right where the server says so itself. A second session, which begins with the very transaction and so has
 //! no old entry, is asked for it. A row is [`mark`]ed, and counted apart, only where that session sends exactly what we
 //! send: relation, values, position. Everything else stays as it is, and the comparison finds it.
+//!
+//! One thing is added to what the second session sends. Where root and partition have the same columns, 14 reads the
+//! partition's row as one of the root. A column that the partition got after the row was written is null then, instead
+//! of its default. The session with the old entry reads the row as one of the partition, and knows the default: where
+//! the second session sends null, ours may be what the first one sends of the same column.
 
 use std::collections::HashMap;
 use std::mem::discriminant;
@@ -17,7 +22,7 @@ use std::mem::discriminant;
 use testkit::Major;
 
 use super::{Change, Ended, Item, Told, Transaction, change};
-use crate::message::At;
+use crate::message::{At, Value};
 
 /// Marks the server's rows that are stale. `afresh` gives what a session sends that begins with the transaction whose
 /// commit record is between two positions, or nothing where the server refuses. No major but 14 is asked.
@@ -41,7 +46,8 @@ pub(crate) fn mark(
         let Some(afresh) = by_xid(&afresh).remove(&theirs.xid).cloned() else { continue };
         for (at, theirs) in theirs.changes.iter_mut().enumerate() {
             let (Some(ours), Some(afresh)) = (ours.changes.get(at), afresh.changes.get(at)) else { break };
-            theirs.is_stale = is_of_another_relation((ours, theirs)) && change(ours, afresh).is_ok();
+            theirs.is_stale = is_of_another_relation((ours, theirs))
+                && (change(ours, afresh).is_ok() || change(ours, &with_defaults(afresh, theirs)).is_ok());
         }
     }
 }
@@ -59,6 +65,23 @@ fn is_of_another_relation((ours, theirs): (&Change, &Change)) -> bool {
         && ours.message.relations() != theirs.message.relations()
 }
 
+/// What was sent afresh, with the values of the partition where it has null.
+fn with_defaults(afresh: &Change, theirs: &Change) -> Change {
+    let mut filled = afresh.clone();
+    let ([root], [partition]) = (&afresh.relations[..], &theirs.relations[..]) else { return filled };
+    let place = |name: &str| partition.columns.iter().position(|column| column.name == name);
+    let places: Vec<_> = root.columns.iter().map(|column| place(&column.name)).collect();
+    let mut known = theirs.message.clone();
+    for (row, known) in filled.message.rows_mut().zip(known.rows_mut()) {
+        for (value, place) in row.iter_mut().zip(&places).filter(|(value, _)| **value == Value::Null) {
+            if let Some(known) = place.and_then(|place| known.get(place)) {
+                value.clone_from(known);
+            }
+        }
+    }
+    filled
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,7 +92,7 @@ mod tests {
     const LEAF: u32 = 20_002;
     const XID: u32 = 7;
 
-    /// What a session sends of one transaction: rows of one column, each as of a relation.
+    /// What a session sends of one transaction: rows of one column, each as of a relation. An empty value is null.
     fn sent(rows: &[(u32, &str)]) -> Vec<Sent> {
         let (mut all, mut described) = (Vec::new(), Vec::new());
         let mut send = |lsn: u64, parts: &[&[u8]]| all.push(Sent { lsn, xid: XID, data: parts.concat() });
@@ -84,7 +107,8 @@ mod tests {
                 send(lsn, &[b"R", &id, b"public\0", format!("r{relation}\0f").as_bytes(), &[0, 1], &column]);
             }
             let length = u32::try_from(value.len()).unwrap().to_be_bytes();
-            send(lsn, &[b"I", &id, b"N\0\x01t", &length, value.as_bytes()]);
+            let value: &[&[u8]] = if value.is_empty() { &[b"n"] } else { &[b"t", &length, value.as_bytes()] };
+            send(lsn, &[b"I", &id, b"N\0\x01", &value.concat()]);
         }
         let fields = [commit, end, time].map(u64::to_be_bytes).concat();
         send(end, &[b"C\0", &fields]);
@@ -135,6 +159,16 @@ mod tests {
         assert!(is_difference([OURS, THEIRS, &OURS[..1]]), "the row is not there afresh");
         assert!(is_difference([OURS, &[(ROOT, "1"), (LEAF, "two")], OURS]), "the row before it differs");
         assert!(is_difference([&OURS[..1], THEIRS, OURS]), "we have fewer rows");
+    }
+
+    #[test]
+    fn a_default_that_the_server_knows_of_the_partition_alone_is_known() {
+        const NULL: &[(u32, &str)] = &[(ROOT, "one"), (ROOT, "")];
+        assert_eq!(compared(Major::V14, [OURS, THEIRS, NULL]).0.map(|tally| tally.stale), Ok(1));
+        let other = &[(ROOT, "one"), (LEAF, "2")][..];
+        assert!(compared(Major::V14, [OURS, other, NULL]).0.is_err(), "it is another default");
+        assert!(compared(Major::V14, [OURS, &OURS[..1], NULL]).0.is_err(), "the row is missing");
+        assert!(compared(Major::V14, [OURS, NULL, NULL]).0.is_err(), "no entry is old");
     }
 
     #[test]
