@@ -60,7 +60,10 @@ fn by_xid(told: &Told) -> HashMap<u32, &Transaction> {
 /// Whether both are a row of the same record, of two relations.
 fn is_of_another_relation((ours, theirs): (&Change, &Change)) -> bool {
     let record = |change: &Change| (change.lsn, change.xid, discriminant(&change.message));
+    // Only blocks of a stream name the subtransaction.
+    let same_sub = ours.sub.zip(theirs.sub).is_none_or(|(ours, theirs)| ours == theirs);
     ours.message.is_row()
+        && same_sub
         && record(ours) == record(theirs)
         && ours.message.relations() != theirs.message.relations()
 }
