@@ -234,7 +234,11 @@ impl Stage<'_> {
                 let findings = [Some(vec![false; table.columns.len()]), None];
                 let kinds = findings.map(|nulls| bags::Finding { nulls }).map(|finding| {
                     [
-                        (Kind::BagUpdate(present.clone(), finding.clone()), [all.clone(), all.clone()].concat(), true),
+                        (
+                            Kind::BagUpdate(present.clone(), finding.clone()),
+                            [all.clone(), all.clone()].concat(),
+                            true,
+                        ),
                         (Kind::BagDelete(finding), all.clone(), true),
                     ]
                 });

@@ -15,9 +15,12 @@
 //!   may be invisible to it already. For the same reason 18 may say that a stream aborts that never began;
 //! - that 18 says of a prepared transaction which has changed nothing that it is prepared, without having begun it;
 //! - the origin of a streamed transaction, which the server may not name: it takes that of the first thing in its queue,
-//!   and an invalidation that stands there has none.
+//!   and an invalidation that stands there has none;
+//! - on 14, of which relation a row is, where the server contradicts itself ([`stale`]).
 //!
 //! All that remains is compared, with the LSN and the transaction id that each message is sent with.
+
+pub(crate) mod stale;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -34,6 +37,8 @@ pub(crate) struct Tally {
     pub(crate) others: u64,
     /// Transactions of which at least one side was streamed.
     pub(crate) streamed: u64,
+    /// Rows that are not equal: the server contradicts itself in them ([`stale`]).
+    pub(crate) stale: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -42,6 +47,7 @@ impl std::ops::AddAssign for Tally {
         self.rows += other.rows;
         self.others += other.others;
         self.streamed += other.streamed;
+        self.stale += other.stale;
     }
 }
 
@@ -90,7 +96,8 @@ fn place(ours: Option<&Item>, theirs: Option<&Item>) -> Option<At> {
         return theirs.or(ours).map(begin);
     };
     let same = |(ours, theirs): &(&Change, &Change)| {
-        (ours.lsn, &ours.message, &ours.relations) == (theirs.lsn, &theirs.message, &theirs.relations)
+        theirs.is_stale
+            || (ours.lsn, &ours.message, &ours.relations) == (theirs.lsn, &theirs.message, &theirs.relations)
     };
     let equal = ours.changes.iter().zip(&theirs.changes).take_while(same).count();
     let next = [theirs.changes.get(equal), ours.changes.get(equal)].into_iter().flatten().next();
@@ -329,6 +336,11 @@ fn transaction(ours: &Transaction, theirs: &Transaction, described: &mut Describ
             let theirs = format!("{}, of {}", row(change), told(theirs));
             return Err(format!("change {at} is missing{}", pair(&told(ours), &theirs)));
         };
+        if change.is_stale {
+            described.learn(our_change);
+            described.learn_theirs(change);
+            continue;
+        }
         self::change(our_change, change)
             .and_then(|()| described.follow(our_change, change))
             .map_err(|difference| format!("transaction {}, change {at}: {difference}", theirs.xid))?;
@@ -339,9 +351,10 @@ fn transaction(ours: &Transaction, theirs: &Transaction, described: &mut Describ
     if !(ends && begins && origins) {
         return Err(pair(&told(ours), &told(theirs)));
     }
-    let rows = their_changes.iter().filter(|change| change.message.is_row()).count() as u64;
+    let count = |is: fn(&Change) -> bool| their_changes.iter().filter(|change| is(change)).count() as u64;
+    let (stale, rows) = (count(|change| change.is_stale), count(|change| change.message.is_row()));
     let others = their_changes.len() as u64 - rows;
-    Ok(Tally { transactions: 1, rows, others, streamed: u64::from(one_is_streamed) })
+    Ok(Tally { transactions: 1, rows: rows - stale, others, streamed: u64::from(one_is_streamed), stale })
 }
 
 /// The changes of one side, without messages that a subtransaction may have left which was taken back.

@@ -128,6 +128,17 @@ impl Message {
     pub(crate) fn is_row(&self) -> bool {
         matches!(self, Message::Insert { .. } | Message::Update { .. } | Message::Delete { .. })
     }
+
+    /// The old row, where there is one, and the new one.
+    pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut Row> {
+        let (old, new) = match self {
+            Message::Insert { new, .. } => (None, Some(new)),
+            Message::Update { old, new, .. } => (old.as_mut().map(|(_, old)| old), Some(new)),
+            Message::Delete { old: (_, old), .. } => (Some(old), None),
+            _ => (None, None),
+        };
+        old.into_iter().chain(new)
+    }
 }
 
 /// Reads one message; inside a block of a stream most name their (sub)transaction first.

@@ -356,13 +356,31 @@ impl Stage {
 
     /// What the server makes of all that was not confirmed.
     pub(crate) fn peek(&self, form: &Form) -> Result<Vec<Sent>, String> {
+        self.peek_in(&self.talk(), form, None)
+    }
+
+    /// What the server makes of the transaction whose commit record is from `from` to `to`, whole and in a session that
+    /// has decoded nothing before it. Leaves the form's slot as it is.
+    pub(crate) fn peek_afresh(&self, form: &Form, from: Lsn, to: Lsn) -> Result<Vec<Sent>, String> {
+        const AFRESH: &str = "afresh";
+        let talk = self.talk();
+        talk.try_sql(&format!("SELECT pg_copy_logical_replication_slot('{}', '{AFRESH}', true)", form.slot))?;
+        // Transactions that commit before it do not come out.
+        let advanced = talk.try_sql(&format!("SELECT pg_replication_slot_advance('{AFRESH}', '{from}')"));
+        let whole = Form { slot: AFRESH, streaming: Streaming::Off, ..form.clone() };
+        let sent = advanced.and_then(|()| self.peek_in(&talk, &whole, Some(to)));
+        talk.sql(&format!("SELECT pg_drop_replication_slot('{AFRESH}')"));
+        sent
+    }
+
+    fn peek_in(&self, talk: &Talk, form: &Form, to: Option<Lsn>) -> Result<Vec<Sent>, String> {
         let query = format!(
             "SELECT (lsn - '0/0'::pg_lsn)::int8, xid::text::int8, data \
-             FROM pg_logical_slot_peek_binary_changes('{}', NULL, NULL, {})",
+             FROM pg_logical_slot_peek_binary_changes('{}', {}, NULL, {})",
             form.slot,
+            to.map_or_else(|| "NULL".to_owned(), |to| format!("'{to}'")),
             form.arguments(self.cluster.major().number())
         );
-        let talk = self.talk();
         talk.sql(&format!("SET logical_decoding_work_mem = '{}kB'", form.their_memory_kb));
         let rows = self.runtime.block_on(talk.client.query(&query, &[]));
         let rows = rows.map_err(|error| {

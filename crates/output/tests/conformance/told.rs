@@ -20,6 +20,8 @@ pub(crate) struct Change {
     pub(crate) relations: Vec<Rc<Relation>>,
     /// What was said since the change before: relations and types by their ids.
     pub(crate) said: Vec<Said>,
+    /// The server contradicts itself here ([`crate::compare::stale`]).
+    pub(crate) is_stale: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -400,7 +402,7 @@ impl Side {
                 };
                 let relations = message.relations().into_iter().map(described).collect::<Result<_, _>>()?;
                 let said = std::mem::take(&mut building.said);
-                building.changes.push(Change { lsn, xid, sub, message, relations, said });
+                building.changes.push(Change { lsn, xid, sub, message, relations, said, is_stale: false });
             }
             _ => return Err(format!("inside of a transaction: {message:?}")),
         }

@@ -22,8 +22,8 @@ use base::Lsn;
 use output::{OnRefused, Streaming};
 use testkit::{Cluster, Major};
 
-use crate::compare::{Tally, compare, compare_sides};
-use crate::message::{Sent, tell};
+use crate::compare::{Tally, compare, compare_sides, stale};
+use crate::message::{At, Sent, tell};
 use crate::stage::{DB, Form, Ours, PLAIN, Stage, TWO_PHASE, builder, look};
 use crate::told::{Side, Told};
 use load::{Load, Ran};
@@ -251,10 +251,9 @@ impl Run {
             };
             let ours = &mut self.ours[at];
             let place = ours.alone().position().as_u64();
-            let major = self.stage.cluster.major();
             let compared = read
                 .map_err(|refusal| (Some(place), refusal))
-                .and_then(|()| one_form(major, ours, &theirs, &only_here));
+                .and_then(|()| one_form(&self.stage, ours, &theirs, &only_here));
             match compared {
                 Ok((tally, left_out)) => {
                     self.totals[at].compared += tally;
@@ -300,8 +299,13 @@ impl Run {
             let Totals { compared, left_out, server_refused, differences } = totals;
             println!(
                 "{major}, {}: {} transactions ({} streamed), {} rows, {} others equal; {left_out} rows left out, {server_refused} \
-                 files that the server refuses, {differences} differences",
-                ours.form.name, compared.transactions, compared.streamed, compared.rows, compared.others
+                 files that the server refuses, {} rows in which it contradicts itself, {differences} differences",
+                ours.form.name,
+                compared.transactions,
+                compared.streamed,
+                compared.rows,
+                compared.others,
+                compared.stale
             );
         }
     }
@@ -310,7 +314,7 @@ impl Run {
 /// What came out of ours beside what the server sends; and how many rows only the server can render. A difference with
 /// its place.
 fn one_form(
-    major: Major,
+    stage: &Stage,
     ours: &mut Ours,
     theirs: &[Sent],
     only_here: &HashSet<u32>,
@@ -322,12 +326,70 @@ fn one_form(
     let mut their_items = side.take();
     let left_out = their_items.leave_out(only_here);
     our_items.without_emptied(&left_out);
+    let major = stage.cluster.major();
     if major == Major::V14 {
         [&mut our_items, &mut their_items].into_iter().for_each(Told::as_begun_by_14);
     }
+    let form = ours.form.clone();
+    stale::mark(major, &our_items, &mut their_items, |commit| {
+        afresh(stage, &form, commit, only_here)
+            .inspect_err(|error| println!("{major}: {}: it does not say afresh: {error}", form.name))
+            .ok()
+    });
     let compared = compare(&our_items, &their_items)
         .map_err(|difference| (difference.place.map(|at| at.0), difference.to_string()))?
         .beside(&left_out);
     compare_sides(&mut ours.side, &mut side, &compared.aside).map_err(untold)?;
     Ok((compared.tally, left_out.rows))
+}
+
+/// What a session of the server that begins with the transaction makes of it.
+fn afresh(stage: &Stage, form: &Form, commit: [At; 2], only_here: &HashSet<u32>) -> Result<Told, String> {
+    let [from, to] = commit.map(|at| Lsn::new(at.0));
+    let mut side = Side::server();
+    side.read(&stage.peek_afresh(form, from, to)?)?;
+    let mut items = side.take();
+    items.leave_out(only_here);
+    Ok(items)
+}
+
+/// A row of each partition is sent before the partition comes or goes. The old row of the update has a column less than
+/// the root.
+#[test]
+fn a_session_of_14_contradicts_itself_where_partitions_come_and_go_and_no_later_one_does() {
+    const TABLES: &str = "CREATE TABLE root (id int, b int NOT NULL DEFAULT 1) PARTITION BY RANGE (id);
+        CREATE TABLE comes (id int);
+        CREATE TABLE goes PARTITION OF root FOR VALUES FROM (10) TO (20);
+        ALTER TABLE root REPLICA IDENTITY FULL;
+        ALTER TABLE comes REPLICA IDENTITY FULL;
+        CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root = true)";
+    const WORK: [&str; 7] = [
+        "INSERT INTO comes VALUES (1)",
+        "ALTER TABLE comes ADD b int NOT NULL DEFAULT 1",
+        "ALTER TABLE root ATTACH PARTITION comes FOR VALUES FROM (0) TO (10)",
+        "UPDATE comes SET id = 2",
+        "INSERT INTO goes VALUES (10)",
+        "ALTER TABLE root DETACH PARTITION goes",
+        "INSERT INTO goes VALUES (11, 2)",
+    ];
+    for major in Major::under_test() {
+        let cluster = builder(major).start().unwrap();
+        cluster.sql(DB, TABLES).unwrap();
+        let forms = [
+            Form::new("whole", PLAIN, 1, &["p"]),
+            Form::new("streamed", PLAIN, 2, &["p"]).streaming(Streaming::On).memory(0),
+        ];
+        let mut stage = Stage::new(cluster, &forms);
+        for sql in WORK {
+            stage.cluster.sql(DB, sql).unwrap();
+        }
+        let to = stage.position();
+        for mut ours in std::mem::take(&mut stage.ours) {
+            let theirs = stage.peek(&ours.form).unwrap();
+            ours.read(&stage.cluster, to, 1 << 20).unwrap();
+            let (tally, _) = one_form(&stage, &mut ours, &theirs, &HashSet::new()).unwrap();
+            let stale = if major == Major::V14 { 2 } else { 0 };
+            assert_eq!((tally.rows, tally.stale), (4 - stale, stale), "{major}, {}", ours.form.name);
+        }
+    }
 }

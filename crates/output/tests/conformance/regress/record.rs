@@ -6,7 +6,7 @@ use testkit::Major;
 
 use super::{Run, Totals};
 
-const HEADER: &str = "commit,sql,major,option,statements,failed,wal_mb,transactions,streamed,rows,others,left_out,server_refused,differences";
+const HEADER: &str = "commit,sql,major,option,statements,failed,wal_mb,transactions,streamed,rows,others,left_out,server_refused,differences,stale";
 
 /// Adds the lines of a run to the file that the environment names, if it names one.
 pub(super) fn add(major: Major, run: &Run) {
@@ -26,7 +26,8 @@ pub(super) fn add(major: Major, run: &Run) {
             format!("{},{},{},{}", compared.transactions, compared.streamed, compared.rows, compared.others);
         writeln!(
             file,
-            "{commit},{sql},{major},{option},{done},{equal},{left_out},{server_refused},{differences}"
+            "{commit},{sql},{major},{option},{done},{equal},{left_out},{server_refused},{differences},{}",
+            compared.stale
         )
         .unwrap();
     }
