@@ -392,6 +392,8 @@ async fn converse(stream: UnixStream, mut caller: Caller) -> io::Result<()> {
             return Ok(());
         }
         let answer = tokio::select! {
+            // In this order: a caller may close its half behind a request that is answered at once.
+            biased;
             answer = caller.answer(&line) => answer,
             () = gone(&mut reader) => return Ok(()),
         };

@@ -74,6 +74,21 @@ async fn nonsense_is_refused_and_harms_nobody() {
     assert!(ask(dir.path(), &name(), &Request::Status).await.unwrap().ok);
 }
 
+/// As `nc -N` asks.
+#[tokio::test]
+async fn a_caller_that_closes_its_half_behind_a_request_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, ..) = serve(dir.path());
+    for _ in 0..40 {
+        let mut stream = UnixStream::connect(socket_path(dir.path(), &name())).await.unwrap();
+        stream.write_all(b"{\"command\":\"status\"}\n").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut text = String::new();
+        BufReader::new(stream).read_line(&mut text).await.unwrap();
+        assert!(text.contains("\"ok\":true"), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn socket_is_private_and_goes_with_the_process() {
     let dir = tempfile::tempdir().unwrap();
