@@ -54,7 +54,7 @@ impl Attempt<'_> {
         let mut copied = Vec::new();
         if self.settings.copy_data {
             self.status.set_phase(Phase::Copying);
-            copied = self.copy(&exported, jobs, false).await?;
+            copied = self.copy_while_target_lives(ends, &exported, jobs).await?;
         }
         exported.close().await;
         Ok(copied)
@@ -97,7 +97,7 @@ impl Attempt<'_> {
             let exported = self.late_snapshot(&ends.source.session, &ends.state).await?;
             tracing::info!(subscription = %self.settings.subscription, "copying {} unfinished tables", jobs.len());
             self.status.set_phase(Phase::Copying);
-            copied = self.copy(&exported, jobs, false).await?;
+            copied = self.copy_while_target_lives(ends, &exported, jobs).await?;
             exported.close().await;
         }
         Ok(copied)
@@ -132,6 +132,22 @@ impl Attempt<'_> {
             Ok(CopyJob::new(table.clone(), found, source, target)?)
         };
         tables.map(job).collect()
+    }
+
+    /// Copies tables under one snapshot. Ends when the target does: a worker that waits for rows of
+    /// the source writes nothing, and so would not notice.
+    async fn copy_while_target_lives(
+        &self,
+        ends: &Ends,
+        exported: &Exported,
+        jobs: Vec<CopyJob>,
+    ) -> Result<Vec<TableName>, Error> {
+        tokio::select! {
+            // A worker's own error says more than the loss of a session beside it.
+            biased;
+            copied = self.copy(exported, jobs, false) => copied,
+            lost = ends.state.session().ended() => Err(lost.into()),
+        }
     }
 
     /// Copies tables under one snapshot. `joins_later`: other tables stream meanwhile. Returns the

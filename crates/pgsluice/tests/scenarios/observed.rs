@@ -241,6 +241,50 @@ fn an_end_that_is_lost_is_noticed_while_nothing_happens() {
     );
 }
 
+/// The same while the first copy waits for a lock on the source, and writes nothing.
+#[test]
+fn a_target_that_is_lost_is_noticed_while_the_first_copy_waits_for_the_source() {
+    // One table after the other, the large one first.
+    let one_by_one = BOTH.iter().map(|own| [own, &["--max-sync-workers-per-subscription", "1"][..]].concat());
+    let one_by_one: Vec<Vec<&str>> = one_by_one.collect();
+    let followers: Vec<&[&str]> = one_by_one.iter().map(Vec::as_slice).collect();
+    scenario_alone(
+        &followers,
+        |source| source,
+        |target| target,
+        |s| {
+            s.both(
+                "CREATE TABLE large (id int PRIMARY KEY, v text); CREATE TABLE small (id int PRIMARY KEY)",
+            );
+            s.source("INSERT INTO large SELECT i, repeat('v', 100) FROM generate_series(1, 1500000) i");
+            s.source("INSERT INTO small SELECT generate_series(1, 1000)");
+            s.run();
+            for number in 0..s.followers() {
+                status_when(s, number, "the copy to begin", |status| status["phase"] == "copying");
+            }
+            let mut lock = Session::to(&s.source_url());
+            lock.run("BEGIN; LOCK TABLE small IN ACCESS EXCLUSIVE MODE");
+            for number in 0..s.followers() {
+                status_when(s, number, "the copy to wait for the lock", |status| {
+                    status["phase"] == "copying" && status["blocked"]["table"] == "public.small"
+                });
+            }
+            s.pair_mut().target.stop(StopMode::Immediate).unwrap();
+            for number in 0..s.followers() {
+                // A second, and what a busy machine takes to ask.
+                let left = || Ok(s.status(number)["phase"] != "copying");
+                let left = wait_for("the status to leave copying", Duration::from_secs(5), left);
+                assert!(left.is_ok(), "{left:?}\n{}", s.log(number));
+            }
+            s.pair_mut().target.start_again().unwrap();
+            lock.run("ROLLBACK");
+            s.wait_for_copy();
+            s.catch_up();
+            s.same();
+        },
+    );
+}
+
 /// Each session by itself, on both ends.
 #[test]
 fn a_session_that_is_lost_is_noticed_while_nothing_happens() {
