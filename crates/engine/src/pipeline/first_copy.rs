@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::Lsn;
+use base::{Lsn, quote_ident};
 use copy::CopyJob;
 use source::publication::{Generated, PublishedTable, TableName, TargetTable};
 use source::slot::{self, NewSlot};
@@ -83,14 +83,13 @@ impl Attempt<'_> {
             return Ok(Vec::new());
         }
         let recorded = ends.state.copied_tables().await?;
-        let unfinished: Vec<TableName> = recorded
-            .iter()
-            .filter(|table| {
-                let key = (table.schema.clone(), table.table.clone());
-                !table.finished && table.replaced.is_none() && !refused.contains(&key)
-            })
-            .map(|table| TableName::new(&table.schema, &table.table))
-            .collect();
+        let mut unfinished: Vec<TableName> = Vec::new();
+        for table in recorded.iter().filter(|table| !table.finished && table.replaced.is_none()) {
+            let key = (table.schema.clone(), table.table.clone());
+            if !refused.contains(&key) && (table.begun || !self.has_rows(ends, &key).await?) {
+                unfinished.push(TableName::new(&table.schema, &table.table));
+            }
+        }
         let jobs = self.jobs(ends, |table| unfinished.contains(&table.name))?;
         let mut copied = Vec::new();
         if !jobs.is_empty() {
@@ -101,6 +100,19 @@ impl Attempt<'_> {
             exported.close().await;
         }
         Ok(copied)
+    }
+
+    /// Whether the target has rows of a table. If no copy of ours has begun, they are not an
+    /// unfinished copy's: the table was left out, and waits for the refresh until it is emptied.
+    async fn has_rows(&self, ends: &Ends, (schema, table): &TableKey) -> Result<bool, Error> {
+        let name = TableName::new(schema, table);
+        if !ends.targets.contains_key(&name) {
+            return Ok(false);
+        }
+        let session = ends.state.session();
+        let sql = format!("SELECT EXISTS (SELECT FROM {}.{})", quote_ident(schema), quote_ident(table));
+        let row = session.query_one(&sql, &[]).await.map_err(|error| session.error(error))?;
+        Ok(row.get(0))
     }
 
     /// Records on the target that tables which could not be decoded no longer take part; see
