@@ -107,7 +107,7 @@ impl<'a> Record<'a> {
     }
 
     /// The top-level transaction, which the first record of each subtransaction names (with
-    /// `wal_level = logical`). Needed of records that nobody wants as well: it is said once.
+    /// `wal_level = logical`). Records that nobody wants need it as well, because it is written only once.
     ///
     /// # Errors
     /// As [`Record::parts`].
