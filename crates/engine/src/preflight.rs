@@ -77,7 +77,6 @@ fn wanted(settings: &Settings) -> Wanted {
             settings.streaming,
         ),
         allow_triggers: settings.allow_triggers,
-        origin_none: settings.origin == Origin::None,
         keep_commit_timestamps: settings.keep_commit_timestamps,
         synchronous_commit: settings.synchronous_commit.as_str(),
         physical_slot: settings.source_mode == SourceMode::Wal,
