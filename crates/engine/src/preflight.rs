@@ -71,11 +71,7 @@ fn wanted(settings: &Settings) -> Wanted {
         copy_data: settings.copy_data,
         create_schema: settings.create_schema.then(|| NewSchema { pg_dump: settings.pg_dump.clone() }),
         copy_connections: settings.max_sync_workers_per_subscription,
-        apply_sessions: apply::sessions(
-            settings.max_parallel_apply_workers_per_subscription,
-            settings.commit_order,
-            settings.streaming,
-        ),
+        apply_sessions: settings.apply_sessions(),
         allow_triggers: settings.allow_triggers,
         keep_commit_timestamps: settings.keep_commit_timestamps,
         synchronous_commit: settings.synchronous_commit.as_str(),

@@ -17,6 +17,7 @@
 mod array_holders;
 mod copied_from;
 mod copy_again;
+mod copy_origin;
 mod error;
 mod error_reference;
 mod flusher;
@@ -28,6 +29,7 @@ mod state;
 pub mod statements;
 
 pub use copied_from::{CopiedFrom, Parting};
+pub use copy_origin::commit_under;
 pub use error::Error;
 pub use error_reference::error_reference;
 pub use flusher::{flush_continuously, flush_now};

@@ -418,66 +418,6 @@ fn f3_whatever_is_killed_each_transaction_that_stays_one_is_there_once() {
     });
 }
 
-/// Two databases that follow each other: what came from the other side does not go back, from any
-/// version, by either source, and neither where it is streamed while it is open.
-#[test]
-fn origin_none_keeps_two_way_replication_from_looping() {
-    for mode in ["logical", "wal"] {
-        let own = ["--source-mode", mode, "--origin", "none", "--copy-data", "off"];
-        scenario_with(&[&own], |s| {
-            s.both(
-                "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET logical_decoding_work_mem = 64', \
-                 current_database()); END $$",
-            );
-            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
-            s.publish("FOR TABLE t, mark");
-            s.target("CREATE PUBLICATION p FOR TABLE t");
-            s.run();
-            s.wait_for_log("streaming from");
-            let back_env = [
-                ("PGSLUICE_SOURCE", s.target_url(0)),
-                ("PGSLUICE_TARGET", s.source_url()),
-                ("PGSLUICE_SUBSCRIPTION", format!("{}_back", s.name(0))),
-            ];
-            let mut command = s.command(0, &[&["run", "--publication", "p"][..], &own].concat());
-            command.envs(back_env.clone());
-            let mut back = testkit::Sluice::start(command).unwrap();
-            wait_for("the way back", BOUND, || Ok(back.stderr().contains("streaming from"))).unwrap();
-            for round in 0..10 {
-                s.source(&format!(
-                    "INSERT INTO t VALUES ({round}, 'source'); UPDATE t SET v = v || '.' WHERE id = {round}"
-                ));
-                s.target(&format!("INSERT INTO t VALUES (100 + {round}, 'target')"));
-            }
-            s.source("INSERT INTO t SELECT 1000 + n, repeat('source', 20) FROM generate_series(1, 3000) n");
-            s.target("INSERT INTO t SELECT 5000 + n, repeat('target', 20) FROM generate_series(1, 3000) n");
-            s.target("UPDATE t SET v = v || '!' WHERE id > 5000");
-            let both = "SELECT count(*) = 6020 AND count(*) FILTER (WHERE v LIKE '%!') = 3000 FROM t";
-            let level = wait_for("both ends to be level", BOUND, || {
-                Ok(s.source_one(both) == "t" && s.target_one(both) == "t")
-            });
-            assert!(level.is_ok(), "{}\n{}", s.log(0), back.stderr());
-            s.source("DELETE FROM t WHERE id = 105");
-            wait_for(
-                "the row to be gone",
-                BOUND,
-                || Ok(s.target_one("SELECT count(*) = 6019 FROM t") == "t"),
-            )
-            .unwrap();
-            s.catch_up();
-            s.same_table("t");
-            // Had a change come back, it would have been an insert_exists or a missing row by now.
-            assert!(back.is_running() && !back.stderr().contains("conflict"), "{}", back.stderr());
-            assert!(!s.log(0).contains("conflict"), "{}", s.log(0));
-            assert!(back.terminate(Duration::from_secs(5)).unwrap().success());
-            let mut command = s.command(0, &["drop"]);
-            command.envs(back_env);
-            let mut dropped = testkit::Sluice::start(command).unwrap();
-            assert!(dropped.wait(BOUND).unwrap().unwrap().success(), "{}", dropped.stderr());
-        });
-    }
-}
-
 /// A walsender that gives up after five silent seconds outlives a target that is blocked for twelve. It takes us for
 /// silent while its question stands behind what we have not read: a busy machine needs seconds for that.
 #[test]
