@@ -72,8 +72,8 @@ impl Logical {
     }
 }
 
-/// Whether transactions with an origin are left out here, because the source cannot do it. A copy in
-/// the other direction has its origin only in its commit record. A source names it at the
+/// Whether transactions with an origin are left out here, because the source cannot do it. A copy
+/// in the other direction has its origin only in its commit record. A source names it at the
 /// transaction's begin, but not where it streams the transaction before its commit.
 fn is_filtered_here(settings: &Settings, source: PgVersion) -> bool {
     settings.origin == Origin::None && source.major() < 16
