@@ -3,6 +3,7 @@
 
 mod error;
 mod error_reference;
+mod frames;
 pub mod publication;
 pub mod queue;
 pub mod segments;

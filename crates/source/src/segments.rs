@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use base::Lsn;
 
+use crate::frames::{Lz4Frames, ZstdFrames};
 use crate::slot::Fork;
 
 /// Most bytes in one read. The first read is smaller, because it is often the only one where files
@@ -154,6 +155,15 @@ enum Compression {
     Zstd,
 }
 
+/// A file that was opened somewhere in its middle.
+enum Opened {
+    At(Box<dyn Read + Send>),
+    /// It has only so many bytes.
+    Ends {
+        bytes: u64,
+    },
+}
+
 /// A file with a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Segment {
@@ -203,31 +213,34 @@ impl Segment {
         self.decompress(BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?))
     }
 
-    /// Opens the file at `within`. `None` if the file is compressed and ends before that.
-    fn open_at(&self, within: u64, grows: bool) -> Result<Option<Box<dyn Read + Send>>> {
+    /// Opens the file at `within`. A compressed file may end before that, or be damaged there while
+    /// it `grows`.
+    fn open_at(&self, within: u64, grows: bool) -> Result<Opened> {
         let mut file = BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?);
         if self.compression == Compression::None {
             file.seek(SeekFrom::Start(within)).map_err(io_at(&self.path))?;
-            return Ok(Some(Box::new(file)));
+            return Ok(Opened::At(Box::new(file)));
         }
-        let skipped = self.decompress(file).and_then(|mut file| {
+        let opened = self.decompress(file).and_then(|mut file| {
             let skipped = io::copy(&mut file.by_ref().take(within), &mut io::sink());
-            skipped.map(|skipped| (skipped == within).then_some(file)).map_err(io_at(&self.path))
+            match skipped.map_err(io_at(&self.path))? {
+                skipped if skipped == within => Ok(Opened::At(file)),
+                bytes => Ok(Opened::Ends { bytes }),
+            }
         });
-        if grows { Ok(skipped.unwrap_or_default()) } else { skipped }
+        match opened {
+            Err(_) if grows => Ok(Opened::Ends { bytes: 0 }),
+            opened => opened,
+        }
     }
 
     fn decompress(&self, file: BufReader<File>) -> Result<Box<dyn Read + Send>> {
         Ok(match self.compression {
             Compression::None => Box::new(file),
-            // A file may have been put together from several.
+            // A file may have been put together from several frames.
             Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
-            Compression::Lz4 => Box::new(lz4_flex::frame::FrameDecoder::new(file)),
-            Compression::Zstd => {
-                let decoder = ruzstd::decoding::StreamingDecoder::new(file)
-                    .map_err(|error| io_at(&self.path)(io::Error::other(error.to_string())))?;
-                Box::new(decoder)
-            }
+            Compression::Lz4 => Box::new(Lz4Frames::new(file)),
+            Compression::Zstd => Box::new(ZstdFrames::new(file)),
         })
     }
 
@@ -468,8 +481,16 @@ impl Segments {
     #[must_use]
     pub fn short(&self, end: Lsn) -> Option<Error> {
         let segment = self.segments.get(&(end.as_u64() / self.segment_size))?;
-        let bytes = end.as_u64() % self.segment_size;
-        Some(Error::new(Kind::Short { path: segment.path.clone(), bytes, wanted: self.segment_size }))
+        Some(self.short_of(segment, end.as_u64() % self.segment_size))
+    }
+
+    /// Whether a segment must be whole, because others follow it and none is written to any more.
+    fn is_followed(&self, number: u64) -> bool {
+        !self.grows && self.segments.range(number + 1..).next().is_some()
+    }
+
+    fn short_of(&self, segment: &Segment, bytes: u64) -> Error {
+        Error::new(Kind::Short { path: segment.path.clone(), bytes, wanted: self.segment_size })
     }
 
     fn missing(&self, number: u64, lsn: Lsn) -> Error {
@@ -567,8 +588,9 @@ impl Bytes<'_> {
         let file = match &mut self.open {
             Some(file) => file,
             open => match segment.open_at(within, all.grows)? {
-                Some(file) => open.insert(file),
-                None => return Ok(None),
+                Opened::At(file) => open.insert(file),
+                Opened::Ends { bytes } if all.is_followed(number) => return Err(all.short_of(segment, bytes)),
+                Opened::Ends { .. } => return Ok(None),
             },
         };
         let wanted = usize::try_from(size - within).unwrap_or(self.piece).min(self.piece);
@@ -580,9 +602,8 @@ impl Bytes<'_> {
             (_, Some(error)) => return Err(io_at(&segment.path)(error)),
             (read, None) => read,
         };
-        if read < wanted && !all.grows && segments.range(number + 1..).next().is_some() {
-            let (path, bytes) = (segment.path.clone(), within + read as u64);
-            return Err(Error::new(Kind::Short { path, bytes, wanted: size }));
+        if read < wanted && all.is_followed(number) {
+            return Err(all.short_of(segment, within + read as u64));
         }
         // Bytes that come later are for another look.
         self.is_over = all.grows && read < wanted;
@@ -740,6 +761,20 @@ mod tests {
         assert!(all(&segments, 4095 * SIZE).unwrap() == expected);
         let from = 4096 * SIZE + 3 * 8192;
         assert!(all(&segments, from).unwrap() == expected[(from - 4095 * SIZE) as usize..]);
+        // Frames one after another, some of which have no data.
+        let halves = |number: u64, pack: fn(&[u8]) -> Vec<u8>| {
+            let whole = segment(number);
+            let (first, second) = whole.split_at(300_000);
+            [pack(first), pack(&[]), pack(second)]
+        };
+        put(format!("{}.gz", name(1, 4096)), &halves(4096, gzip).concat());
+        put(format!("{}.lz4", name(1, 4097)), &halves(4097, lz4).concat());
+        let [first, empty, second] = halves(4098, zstd);
+        let skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc".to_vec();
+        let frames = [skippable.clone(), first, empty, skippable, second].concat();
+        put(format!("{}.zst", name(1, 4098)), &frames);
+        assert!(all(&segments, 4095 * SIZE).unwrap() == expected);
+        assert!(all(&segments, from).unwrap() == expected[(from - 4095 * SIZE) as usize..]);
         // The last segment may be shorter; a complete file counts more than a partial one.
         put(format!("{}.gz.partial", name(1, 4100)), &gzip(&segment(4100)[..5000]));
         let segments = Segments::find(&[dir.path().to_owned()]).unwrap();
@@ -770,6 +805,18 @@ mod tests {
         let segments = Segments::find(std::slice::from_ref(&place)).unwrap();
         let error = all(&segments, 5 * SIZE).unwrap_err().to_string();
         assert!(error.contains("has 8192 bytes of the 1048576 of a segment"), "{error}");
+        // A compressed one that ends early, read from its beginning and from behind its end.
+        fs::remove_file(place.join(name(3, 7))).unwrap();
+        for (suffix, pack) in [(".gz", gzip as fn(&[u8]) -> Vec<u8>), (".lz4", lz4), (".zst", zstd)] {
+            let path = place.join(name(3, 7) + suffix);
+            fs::write(&path, pack(&segment(7)[..8192])).unwrap();
+            let segments = Segments::find(std::slice::from_ref(&place)).unwrap();
+            for from in [5 * SIZE, 7 * SIZE + 8192, 7 * SIZE + 9000] {
+                let error = all(&segments, from).unwrap_err().to_string();
+                assert!(error.contains("has 8192 bytes of the 1048576 of a segment"), "{suffix}: {error}");
+            }
+            fs::remove_file(path).unwrap();
+        }
         let other = place.join("00000003.txt");
         fs::write(&other, b"").unwrap();
         let error = Segments::find(&[other]).unwrap_err().to_string();
