@@ -14,19 +14,9 @@ use txn::Spool;
 use wal::{Reader, Records, Start};
 
 use crate::error::{Error, Kind, Refused, Result};
-use crate::group::{Group, Member};
+use crate::group::{Group, Member, Place};
 use crate::options::Options;
-
-/// One message: a row of `pg_logical_slot_get_binary_changes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Output<'a> {
-    /// `lsn`.
-    pub lsn: Lsn,
-    /// `xid`.
-    pub xid: Xid,
-    /// `data`.
-    pub data: &'a [u8],
-}
+use crate::writer::{Counters, Output};
 
 /// See the crate.
 pub struct Decoder {
@@ -36,51 +26,12 @@ pub struct Decoder {
     failed: bool,
 }
 
-/// The catalogs at a place in the WAL, and what was met on the way there.
-#[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
-    /// As they are at the last record that was read.
-    pub catalog: &'a Catalog,
-    /// Where the last record ended. What committed before it has come out, once nothing more does: it is what may be
-    /// confirmed, and [`Options::start`] after a restart.
-    pub decoded: Lsn,
-    /// The newest transaction that a record was of, subtransactions among them; invalid before the first.
-    pub newest: Xid,
-    /// What the server last said of transactions that are running: it does so at each checkpoint, and every fifteen
-    /// seconds in which something was written.
-    pub running: Option<Running>,
-    /// The last record behind which everybody saw other rows or files of catalogs than before it; invalid before the first.
-    pub changed: Lsn,
-}
-
-/// What the server last said of transactions that are running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Running {
-    /// Where it said so.
-    pub lsn: Lsn,
-    /// All that are older than this one have ended, and how they did was read.
-    pub oldest: Xid,
-}
-
 /// What comes out of some bytes of WAL. Dropped before its end, the bytes that were not needed yet are handed over
 /// again: [`Decoder::position`] says from where.
 pub struct Outputs<'d, 'b> {
     records: Records<'d, 'b>,
     group: &'d mut Group,
     failed: &'d mut bool,
-}
-
-/// How much was decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Of transactions that were spilled and streamed.
-    pub reorder: txn::reorder::Counters,
-    /// Transactions that came out: their commit, or that they were prepared.
-    pub transactions: u64,
-    /// Rows that came out.
-    pub rows: u64,
-    /// Transactions of the database that committed and were left out because the look at the catalogs saw them.
-    pub seen_by_look: u64,
 }
 
 impl Decoder {

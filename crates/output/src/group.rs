@@ -23,13 +23,37 @@ use txn::Spool;
 use txn::reorder::{Boundary, Event, ReorderBuffer};
 use wal::{Interest, LocatorFilterCache, Record, Rmgr, Verdict};
 
-use crate::decoder::{Counters, Output, Place, Running};
 use crate::error::{Error, Kind, Result};
 use crate::options::Options;
-use crate::pass::MemberId;
 use crate::table::Wanted;
 use crate::tables::{Asked, Tables};
-use crate::writer::Writer;
+use crate::writer::{Counters, Output, Writer};
+
+/// The catalogs at a place in the WAL, and what was met on the way there.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// As they are at the last record that was read.
+    pub catalog: &'a Catalog,
+    /// Where the last record ended. What committed before it has come out, once nothing more does: it is what may be
+    /// confirmed, and [`Options::start`] after a restart.
+    pub decoded: Lsn,
+    /// The newest transaction that a record was of, subtransactions among them; invalid before the first.
+    pub newest: Xid,
+    /// What the server last said of transactions that are running: it does so at each checkpoint, and every fifteen
+    /// seconds in which something was written.
+    pub running: Option<Running>,
+    /// The last record behind which everybody saw other rows or files of catalogs than before it; invalid before the first.
+    pub changed: Lsn,
+}
+
+/// What the server last said of transactions that are running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Running {
+    /// Where it said so.
+    pub lsn: Lsn,
+    /// All that are older than this one have ended, and how they did was read.
+    pub oldest: Xid,
+}
 
 /// See the module.
 pub(crate) struct Group {
@@ -49,6 +73,10 @@ pub(crate) struct Group {
     changed: Lsn,
     pub(crate) members: Vec<Member>,
 }
+
+/// A member of a [`Pass`](crate::Pass).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct MemberId(pub(crate) u64);
 
 /// One subscription's share.
 pub(crate) struct Member {

@@ -31,9 +31,11 @@ mod tables;
 mod writer;
 
 pub use catalog::Lost;
-pub use decoder::{Counters, Decoder, Output, Outputs, Place, Running};
+pub use decoder::{Decoder, Outputs};
 pub use error::{Error, Refused};
 pub use error_reference::error_reference;
+pub use group::{MemberId, Place, Running};
 pub use options::{OnRefused, Options, OriginFilter, Publications, Streaming, TakesPart};
-pub use pass::{MemberId, Pass, Refusal, Step, Steps};
+pub use pass::{Pass, Refusal, Step, Steps};
 pub use survey::{PublishedTable, Survey, published};
+pub use writer::{Counters, Output};

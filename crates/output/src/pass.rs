@@ -19,13 +19,10 @@ use std::mem;
 use base::{Lsn, with_causes};
 use wal::{Reader, Record, Records};
 
-use crate::decoder::{Decoder, Output, Place};
+use crate::decoder::Decoder;
 use crate::error::{Error, Kind, Result};
-use crate::group::{Group, Member};
-
-/// A member of a [`Pass`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct MemberId(u64);
+use crate::group::{Group, Member, MemberId, Place};
+use crate::writer::Output;
 
 /// See the module.
 pub struct Pass {

@@ -15,7 +15,6 @@ use rustc_hash::FxHashMap;
 use txn::reorder::{Action, Boundary, Event, Finished, Message, Origin, Prepared, Row, Truncate};
 use wal::Actions;
 
-use crate::decoder::{Counters, Output};
 use crate::error::{Error, Kind, Result};
 use crate::options::{OnRefused, Options, Streaming};
 use crate::row::{Of, Room, Side};
@@ -23,6 +22,30 @@ use crate::table::{Failure, Table, Wanted};
 
 /// Since then a transaction begins with its first message, and one without messages is not sent.
 const DELAYS_BEGIN_SINCE: u32 = 15;
+
+/// One message: a row of `pg_logical_slot_get_binary_changes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Output<'a> {
+    /// `lsn`.
+    pub lsn: Lsn,
+    /// `xid`.
+    pub xid: Xid,
+    /// `data`.
+    pub data: &'a [u8],
+}
+
+/// How much was decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Of transactions that were spilled and streamed.
+    pub reorder: txn::reorder::Counters,
+    /// Transactions that came out: their commit, or that they were prepared.
+    pub transactions: u64,
+    /// Rows that came out.
+    pub rows: u64,
+    /// Transactions of the database that committed and were left out because the look at the catalogs saw them.
+    pub seen_by_look: u64,
+}
 
 /// Messages in the making.
 #[derive(Debug, Default)]

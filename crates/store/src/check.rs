@@ -4,9 +4,8 @@ use base::Lsn;
 
 use crate::error::Result;
 use crate::page::{Fence, NEVER, Page};
-use crate::pager::{Entry, overflow_parts};
+use crate::pager::{Entry, TreeRef, overflow_parts};
 use crate::store::{Checkpoints, Store};
-use crate::tree::TreeRef;
 
 /// What [`Store::check`] found in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -26,6 +26,7 @@ mod pending;
 mod reader;
 mod recovery;
 mod removal;
+mod room;
 mod store;
 mod tree;
 
@@ -35,5 +36,5 @@ pub use error::Error;
 pub use meta::{Kind, TREE_NAME_BYTES_MAX, TREES_MAX};
 pub use page::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use reader::{Reader, Scan, Snapshot, Tree, Version};
+pub use room::BottomUp;
 pub use store::{Options, Stats, Store};
-pub use tree::BottomUp;

@@ -9,8 +9,9 @@ use crate::error::Result;
 use crate::page::{
     Builder, Cell, CellFlags, Fence, NEWEST, NodeHead, Page, ROOM_BYTES, common_prefix, order,
 };
+use crate::pager::TreeRef;
 use crate::pages::Pages;
-use crate::tree::{MERGE_BELOW_BYTES, ROOM_MIN_BYTES, TreeRef, Wanted, Written, without_old};
+use crate::room::{MERGE_BELOW_BYTES, ROOM_MIN_BYTES, Wanted, Written, without_old};
 
 /// How full a leaf at the end of the tree is left when keys come in order: PostgreSQL's default fillfactor.
 /// The tenth that is free takes the first new versions, until old ones have become removable.

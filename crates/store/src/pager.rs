@@ -14,7 +14,14 @@ use crate::cache::Cache;
 use crate::disk::Disk;
 use crate::error::{Error, Place, Result};
 use crate::page::{PAGE_BYTES, Page};
-use crate::tree::TreeRef;
+
+/// A tree as its functions need it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TreeRef {
+    pub(crate) id: u8,
+    pub(crate) root: u32,
+    pub(crate) window: bool,
+}
 
 /// Where a page lies and what its bytes must hash to. Block 0 is the head of the file, so it stands for
 /// "nowhere".

@@ -14,10 +14,9 @@ use base::Lsn;
 
 use crate::error::{Error, Result};
 use crate::page::{Cell, Fence, NEWEST, Page, order};
-use crate::pager::Pager;
+use crate::pager::{Pager, TreeRef};
 use crate::pending::{Pending, Versioned};
 use crate::removal::{View, hidden};
-use crate::tree::TreeRef;
 
 /// Walks that a reader starts over at once; after that it sleeps between two, because the writer was
 /// interrupted in the middle.

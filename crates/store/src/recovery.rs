@@ -26,8 +26,19 @@ use crate::reader::Shared;
 use crate::store::{Checkpoints, Options, Stats, Store, Tidying, TreeState};
 use crate::tree::Change;
 
+/// Disks instead of files.
+impl Store {
+    /// Opens the store on two disks, as [`Store::open`] does on two files.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_on(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
+        open(data, log, options)
+    }
+}
+
 /// Opens the store on two disks; makes one if both are empty.
-pub(crate) fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
+fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
     // A program that was killed may have left what only the kernel's cache has. It is read here like the rest, so it must be
     // durable before anything relies on it.
     data.sync().map_err(Error::io("sync the data file"))?;

@@ -20,15 +20,17 @@ use std::sync::mpsc::{self, TryRecvError};
 use base::Lsn;
 
 use crate::checkpoint::{Checkpointer, Done, Job};
-use crate::disk::{Disk, FileDisk};
+use crate::disk::FileDisk;
 use crate::error::{Error, Result};
 use crate::log::{Log, Record};
 use crate::meta::{Kind, TREE_NAME_BYTES_MAX, TREES_MAX, TreeInfo};
 use crate::page::{Fence, KEY_BYTES_MAX, NEWEST, PAGE_BYTES, VALUE_BYTES_MAX};
+use crate::pager::TreeRef;
 use crate::pages::{Changed, Pages};
 use crate::pending::{PAGES_CHANGED, PAGES_PER_VERSION, PENDING_MAX};
 use crate::reader::{Reader, Scan, Shared, Tree, Version};
-use crate::tree::{BottomUp, Change, Swept, TreeRef, Written};
+use crate::room::{BottomUp, Written};
+use crate::tree::{Change, Swept};
 
 /// Leaves that one split lets be swept: of what the tree gains by splits a multiple is looked at, so garbage
 /// that no full leaf meets stays a fraction of the tree. Four is the least that keeps a queue's garbage under
@@ -765,15 +767,4 @@ fn log_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".log");
     PathBuf::from(name)
-}
-
-/// Disks instead of files.
-impl Store {
-    /// Opens the store on two disks, as [`Store::open`] does on two files.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
-    pub fn open_on(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
-        crate::recovery::open(data, log, options)
-    }
 }

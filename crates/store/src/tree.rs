@@ -27,80 +27,21 @@ use crate::error::Result;
 use crate::neighbours::{MERGE_FILL_BYTES, halves};
 use crate::page::{
     Builder, CELL_BYTES_MAX, CELL_HEAD_BYTES, Cell, CellFlags, Fence, NEVER, NEWEST, NodeHead,
-    OVERFLOW_BYTES, Page, ROOM_BYTES,
+    OVERFLOW_BYTES, Page,
 };
-use crate::pager::overflow_parts;
+use crate::pager::{TreeRef, overflow_parts};
 use crate::pages::Pages;
-use crate::removal::{View, removable};
-
-/// Room that must be there after bottom-up deletion for the leaf not to be split when a new version of a known
-/// key comes, if the entry itself does not take more: a twenty-fourth of the page, as nbtree asks after its
-/// pass. It is the room that counts, not what was freed: a leaf that has little beyond one version per key
-/// can free only that little, and must not split over it. Neighbours that share must both have it, too: with
-/// less they would share again at the next entry, with more (a sixteenth) leaves end up less full.
-pub(crate) const ROOM_MIN_BYTES: usize = ROOM_BYTES / 24;
-
-/// The same when a new key comes: the leaf holds more keys than before, so a split is due anyway, and putting
-/// it off must win more.
-const ROOM_MIN_NEW_KEY_BYTES: usize = ROOM_BYTES / 16;
+use crate::removal::View;
+use crate::room::{
+    BottomUp, MERGE_BELOW_BYTES, ROOM_MIN_BYTES, ROOM_MIN_NEW_KEY_BYTES, Wanted, Written, without_old,
+};
 
 /// A leaf of which so great a part are versions of one key will have more of them soon: it shares with a neighbour or is
 /// split, and looks no further.
 const CROWD_SHARE: usize = 4;
 
-/// Under this a leaf or an inner page looks for a neighbour to merge with.
-pub(crate) const MERGE_BELOW_BYTES: usize = ROOM_BYTES / 4;
-
-/// What bottom-up deletion may look at when a leaf is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BottomUp {
-    /// The whole leaf: versions, horizon and fences stand in it, so no other page is visited.
-    #[default]
-    Full,
-    /// Half the entries of the leaf, from the incoming key on: the message's restricted variant.
-    Restricted,
-    /// Never: a full leaf splits.
-    Off,
-}
-
-impl BottomUp {
-    /// Cells of `leaf` to be looked at in one attempt.
-    pub(crate) fn examined_max(self, leaf: &Page) -> usize {
-        match self {
-            BottomUp::Full => usize::MAX,
-            BottomUp::Restricted => leaf.count().div_ceil(2),
-            BottomUp::Off => 0,
-        }
-    }
-}
-
-/// A tree as its functions need it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TreeRef {
-    pub(crate) id: u8,
-    pub(crate) root: u32,
-    pub(crate) window: bool,
-}
-
 /// The way to a leaf: each inner page and which child was taken.
 type Steps = Vec<(u32, usize)>;
-
-/// What a version written brings.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Written {
-    /// Versions that some horizon will make removable: this one, or its elder.
-    pub(crate) debt: u64,
-    /// Versions removed to make room.
-    pub(crate) removed: u64,
-    /// Attempts at bottom-up deletion.
-    pub(crate) attempts: u64,
-    /// Pages that were split.
-    pub(crate) splits: u64,
-    /// A leaf was split behind which older versions of the key stand in leaves of their own.
-    pub(crate) has_history: bool,
-    /// Neighbouring leaves that shared their room.
-    pub(crate) shares: u64,
-}
 
 /// A version to be written.
 #[derive(Debug, Clone, Copy)]
@@ -111,16 +52,6 @@ pub(crate) struct Change<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// A cell that room is looked for, and how.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) lsn: u64,
-    pub(crate) payload_len: usize,
-    pub(crate) bottom_up: BottomUp,
-    pub(crate) view: &'a View,
-}
-
 /// What one step of a sweep did.
 #[derive(Debug)]
 pub(crate) struct Swept {
@@ -129,24 +60,6 @@ pub(crate) struct Swept {
     pub(crate) more_to_come: bool,
     /// Where the next step goes; `None` at the end of the tree.
     pub(crate) next: Option<Fence>,
-}
-
-/// `leaf` without what nobody needs; `None` if that is nothing.
-///
-/// One comparison tells whether there can be anything: the leaf knows from which LSN on.
-pub(crate) fn without_old(
-    leaf: &Page,
-    first: usize,
-    examined_max: usize,
-    view: &View,
-    written: &mut Written,
-) -> Option<Page> {
-    if leaf.removable_from() > view.horizon {
-        return None;
-    }
-    written.attempts += 1;
-    let marks = removable(leaf, view, first, examined_max);
-    marks.contains(&true).then(|| leaf.without(|index| marks[index]))
 }
 
 /// Whether a value stands beside its key, and on no page of its own.

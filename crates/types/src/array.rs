@@ -15,7 +15,7 @@ use base::Oid;
 
 use crate::codec::Codec;
 use crate::error::{Error, Result};
-use crate::number::signed;
+use crate::number::{signed, unsigned};
 use crate::reader::Reader;
 use crate::settings::Settings;
 use crate::text::is_space;
@@ -29,7 +29,7 @@ const DIMENSIONS_MAX: usize = 6;
 
 /// An array whose header has been read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Array<'a> {
+struct Array<'a> {
     element: Oid,
     dimensions: usize,
     /// Lengths, then lower bounds.
@@ -41,7 +41,7 @@ pub(crate) struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    pub(crate) fn read(payload: &'a [u8]) -> Result<Self> {
+    fn read(payload: &'a [u8]) -> Result<Self> {
         let mut reader = Reader::new(payload, "array");
         let dimensions =
             usize::try_from(reader.i32()?).ok().filter(|&count| count <= DIMENSIONS_MAX).ok_or(DAMAGED)?;
@@ -87,12 +87,12 @@ impl<'a> Array<'a> {
     }
 
     /// How many elements there are, NULLs among them.
-    pub(crate) fn count(&self) -> usize {
+    fn count(&self) -> usize {
         self.count
     }
 
     /// The elements' bytes.
-    pub(crate) fn data(&self) -> &'a [u8] {
+    fn data(&self) -> &'a [u8] {
         self.payload.get(self.data_at..).unwrap_or_default()
     }
 
@@ -108,8 +108,12 @@ impl<'a> Array<'a> {
     }
 }
 
-/// The stored bytes of the only element.
-pub(crate) fn single_element(payload: &[u8], len: i16, align: Align) -> Result<&[u8]> {
+/// What `pg_attribute.attmissingval` holds, for [`Attribute::missing`](crate::Attribute::missing): the payload of an
+/// array of one element becomes that element's stored bytes.
+///
+/// # Errors
+/// When it is not an array of one element.
+pub fn missing_value(payload: &[u8], len: i16, align: Align) -> Result<Box<[u8]>> {
     let array = Array::read(payload)?;
     if array.count != 1 {
         return Err(DAMAGED);
@@ -117,7 +121,7 @@ pub(crate) fn single_element(payload: &[u8], len: i16, align: Align) -> Result<&
     let start = align.up(array.data_at + HEADER) - HEADER;
     let mut at = start;
     take(payload, &mut at, HEADER, len, align)?;
-    Ok(&payload[start..at])
+    Ok(payload[start..at].into())
 }
 
 /// The type of an array's elements, and the payload of each; `None` is NULL.
@@ -210,6 +214,22 @@ fn quote(out: &mut Vec<u8>, start: usize, delimiter: u8) {
         out.push(byte);
     }
     out.push(b'"');
+}
+
+/// `int2vectorout` and `oidvectorout`: numbers with spaces between them.
+pub(crate) fn vector_text(payload: &[u8], width: usize, out: &mut Vec<u8>) -> Result<()> {
+    let array = Array::read(payload)?;
+    for (index, number) in array.data().chunks_exact(width).take(array.count()).enumerate() {
+        if index > 0 {
+            out.push(b' ');
+        }
+        match *number {
+            [low, high] => signed(i16::from_le_bytes([low, high]).into(), out),
+            [a, b, c, d] => unsigned(u32::from_le_bytes([a, b, c, d]).into(), out),
+            _ => return Err(Error::damaged("vector of numbers")),
+        }
+    }
+    Ok(())
 }
 
 /// `array_send`, which is the send function of vectors, too.

@@ -1,7 +1,7 @@
 //! Composite values: tuples inside of a value. Where a row's tuple has its transactions, they have a length, a type
 //! modifier and the OID of their type.
 
-use crate::codec::Codec;
+use crate::codec::{Codec, Composite};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
 use crate::text::is_space;
@@ -10,13 +10,6 @@ use crate::varlena::HEADER;
 
 /// Where the null bitmap lies in a payload: the header of 23 bytes begins with the varlena's length.
 const BITMAP: usize = 23 - HEADER;
-
-/// A composite type: its columns, with a codec for each that was not dropped.
-#[derive(Debug, Clone)]
-pub(crate) struct Composite {
-    pub(crate) attributes: Vec<Attribute>,
-    pub(crate) codecs: Vec<Option<Codec>>,
-}
 
 impl Composite {
     fn deform<'a>(&'a self, payload: &'a [u8]) -> Result<Vec<Value<'a>>> {

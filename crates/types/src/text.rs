@@ -4,7 +4,7 @@
 use base::PgVersion;
 
 use crate::error::{Error, Result};
-use crate::number::{signed, unsigned};
+use crate::number::unsigned;
 use crate::reader::{Reader, fixed};
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
@@ -108,22 +108,6 @@ impl<'a> Snapshot<'a> {
             out.extend_from_slice(&number.to_be_bytes());
         }
     }
-}
-
-/// `int2vectorout` and `oidvectorout`: numbers with spaces between them.
-pub(crate) fn vector(payload: &[u8], width: usize, out: &mut Vec<u8>) -> Result<()> {
-    let array = crate::array::Array::read(payload)?;
-    for (index, number) in array.data().chunks_exact(width).take(array.count()).enumerate() {
-        if index > 0 {
-            out.push(b' ');
-        }
-        match *number {
-            [low, high] => signed(i16::from_le_bytes([low, high]).into(), out),
-            [a, b, c, d] => unsigned(u32::from_le_bytes([a, b, c, d]).into(), out),
-            _ => return Err(Error::damaged("vector of numbers")),
-        }
-    }
-    Ok(())
 }
 
 /// `escape_json`: quotes, and escapes for what JSON does not allow between them.

@@ -84,7 +84,7 @@ pub struct Attribute {
     pub dropped: bool,
     /// `attgenerated`.
     pub generated: Generated,
-    /// What tuples have that were written before the column was added, as [`missing_value`] found it.
+    /// What tuples have that were written before the column was added, as [`missing_value`](crate::missing_value) found it.
     pub missing: Option<Box<[u8]>>,
 }
 
@@ -226,15 +226,6 @@ pub(crate) fn take<'a>(
             Ok(Value::Fixed(value))
         }
     }
-}
-
-/// What `pg_attribute.attmissingval` holds, for [`Attribute::missing`]: the payload of an array of one element becomes
-/// that element's stored bytes.
-///
-/// # Errors
-/// When it is not an array of one element.
-pub fn missing_value(array: &[u8], len: i16, align: Align) -> Result<Box<[u8]>> {
-    crate::array::single_element(array, len, align).map(Into::into)
 }
 
 #[cfg(test)]
