@@ -1,4 +1,5 @@
-//! Arrays: dimensions, lower bounds, a bitmap where there are NULLs, and the elements one behind the other.
+//! Arrays: dimensions, lower bounds, a bitmap if there are NULLs, and the elements one after the
+//! other.
 //!
 //! ```text
 //! payload  0  number of dimensions (i32)
@@ -57,7 +58,7 @@ impl<'a> Array<'a> {
                 usize::try_from(data_offset).ok().and_then(|at| at.checked_sub(HEADER)).ok_or(DAMAGED)?
             }
         };
-        // An element takes at least a byte, unless there is a bit for it.
+        // An element without a bit takes at least a byte.
         if array.nulls.is_none() && array.count > payload.len() {
             return Err(DAMAGED);
         }
@@ -86,7 +87,7 @@ impl<'a> Array<'a> {
         self.bound(self.dimensions + dimension)
     }
 
-    /// How many elements there are, NULLs among them.
+    /// The number of elements, including NULLs.
     fn count(&self) -> usize {
         self.count
     }
@@ -108,8 +109,9 @@ impl<'a> Array<'a> {
     }
 }
 
-/// What `pg_attribute.attmissingval` holds, for [`Attribute::missing`](crate::Attribute::missing): the payload of an
-/// array of one element becomes that element's stored bytes.
+/// Takes the value for [`Attribute::missing`](crate::Attribute::missing) from
+/// `pg_attribute.attmissingval`. That is the payload of an array of one element; the result is the
+/// element's stored bytes.
 ///
 /// # Errors
 /// When it is not an array of one element.
@@ -124,11 +126,11 @@ pub fn missing_value(payload: &[u8], len: i16, align: Align) -> Result<Box<[u8]>
     Ok(payload[start..at].into())
 }
 
-/// The type of an array's elements, and the payload of each; `None` is NULL.
+/// The type of an array's elements, and the payload of each element; `None` is NULL.
 pub type Elements<'a> = (Oid, Vec<Option<Cow<'a, [u8]>>>);
 
-/// The type of an array's elements, and their payloads in the order in which they are stored; `layout` gives length
-/// and alignment of that type. `None` where it does not.
+/// The type of an array's elements, and their payloads in the order in which they are stored.
+/// `layout` returns length and alignment of that type. `None` if `layout` returns none.
 ///
 /// # Errors
 /// When the array is damaged.
@@ -156,7 +158,8 @@ pub(crate) fn text(
         return Ok(());
     }
     lower_bounds(&array, out);
-    // Braces open where an element is the first of its row, in as many dimensions as it is.
+    // An element that is the first of its row has an open brace before it for each dimension in
+    // which that is so.
     let mut rows = Vec::with_capacity(array.dimensions);
     let mut size = 1;
     for dimension in (0..array.dimensions).rev() {
@@ -197,7 +200,8 @@ fn lower_bounds(array: &Array<'_>, out: &mut Vec<u8>) {
     out.push(b'=');
 }
 
-/// Puts what `out` has from `start` on into quotes, where `array_in` would not read it as it is.
+/// Puts the text in `out` from `start` on into quotes, if `array_in` would not read it back as it
+/// is.
 fn quote(out: &mut Vec<u8>, start: usize, delimiter: u8) {
     let text = &out[start..];
     let special =
@@ -232,7 +236,7 @@ pub(crate) fn vector_text(payload: &[u8], width: usize, out: &mut Vec<u8>) -> Re
     Ok(())
 }
 
-/// `array_send`, which is the send function of vectors, too.
+/// `array_send`, which is also the send function of vectors.
 pub(crate) fn binary(payload: &[u8], element: &Codec, settings: &Settings, out: &mut Vec<u8>) -> Result<()> {
     let array = Array::read(payload)?;
     out.extend_from_slice(&(array.dimensions as i32).to_be_bytes());

@@ -1,7 +1,8 @@
 //! A type, ready to render its values.
 //!
-//! Compiling resolves domains, elements, columns and bounds once and refuses what cannot be rendered, so that a codec
-//! fails on damaged bytes only. Payloads go in: a fixed-length value's bytes, or what [`crate::Varlena::payload`] gives.
+//! Compiling resolves domains, elements, columns and bounds once, and refuses types that cannot be
+//! rendered. So a codec fails only on damaged bytes. It takes payloads: the bytes of a fixed-length
+//! value, or the result of [`crate::Varlena::payload`].
 
 use base::Oid;
 use rustc_hash::FxHashMap;
@@ -12,7 +13,8 @@ use crate::error::Unsupported;
 use crate::settings::Settings;
 use crate::tuple::{Align, Attribute};
 
-/// Types within types that are followed. A type cannot hold itself, so that only damaged catalogs go deeper.
+/// How deep types within types are followed. A type cannot contain itself, so only damaged catalogs
+/// go deeper.
 const DEPTH_MAX: usize = 64;
 
 /// Renders values of one type.
@@ -31,7 +33,8 @@ pub(crate) enum Form {
         element: Box<Codec>,
         delimiter: u8,
     },
-    /// Vectors are arrays with a text of their own; their element's length tells which it is.
+    /// Vectors are arrays with a text form of their own. The length of their elements tells which
+    /// vector it is.
     Vector {
         element: Box<Codec>,
         width: usize,
@@ -56,10 +59,10 @@ pub(crate) struct Composite {
 }
 
 impl Codec {
-    /// What renders values of the type `oid`, as `types` describes it and all it is made of.
+    /// Compiles a codec for the type `oid`, as `types` describes it and all its parts.
     ///
     /// # Errors
-    /// When the type, or one it is made of, cannot be rendered or is not described.
+    /// When the type, or a part of it, cannot be rendered or is not described.
     pub fn compile(oid: Oid, types: &impl Types, settings: &Settings) -> Result<Codec, Unsupported> {
         compile(oid, types, settings, 0)
     }
@@ -102,7 +105,7 @@ fn compile(oid: Oid, types: &impl Types, settings: &Settings, depth: usize) -> R
             let labels = labels.iter().map(|(oid, label)| (oid.0, label.as_str().into()));
             Form::Enum { labels: labels.collect() }
         }
-        // Stored and written as what it is over.
+        // Stored and written like its base type.
         TypeKind::Domain { base } => part(*base)?.form,
         TypeKind::Composite { attributes } => {
             let codecs = attributes
@@ -123,7 +126,8 @@ fn compile(oid: Oid, types: &impl Types, settings: &Settings, depth: usize) -> R
     Ok(Codec { len: info.len, align: info.align, form })
 }
 
-/// A vector of one of two built-in types. The catalogs need not describe it: to them a vector is made of nothing.
+/// The codec for a vector of one of two built-in types. The catalogs need not describe the
+/// elements: to them, a vector has no parts.
 fn vector(element: Builtin, width: u8, align: Align) -> Form {
     let element = Codec { len: width.into(), align, form: Form::Builtin(element) };
     Form::Vector { element: Box::new(element), width: width.into() }

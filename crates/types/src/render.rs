@@ -1,6 +1,6 @@
-//! Renders a value by its codec: each form and each built-in type has its entry here.
+//! Renders a value by its codec. Each form and each built-in type has its entry here.
 //!
-//! Arrays, ranges and composite values are made of values, which their own modules hand back to
+//! Arrays, ranges and composite values consist of values, which their own modules hand back to
 //! [`Codec::text`] and [`Codec::binary`].
 
 use base::{Oid, PgVersion};
@@ -17,11 +17,11 @@ use crate::{
     array, bits, datetime, float, geometry, jsonb, jsonpath, network, numeric, range, text, textsearch, xml,
 };
 
-/// Version of the binary forms of jsonb and jsonpath.
+/// The version of the binary forms of jsonb and jsonpath.
 const JSON_SEND_VERSION: u8 = 1;
 
 impl Codec {
-    /// Appends what the type's output function (`typoutput`) gives.
+    /// Appends the result of the type's output function (`typoutput`).
     ///
     /// # Errors
     /// When the payload is damaged.
@@ -40,7 +40,7 @@ impl Codec {
         }
     }
 
-    /// Appends what the type's send function (`typsend`) gives.
+    /// Appends the result of the type's send function (`typsend`).
     ///
     /// # Errors
     /// When the payload is damaged.
@@ -60,7 +60,7 @@ impl Codec {
         }
     }
 
-    /// A part of a binary value: its length (-1 for NULL) and itself.
+    /// Appends a part of a binary value: its length (-1 for NULL) and its bytes.
     pub(crate) fn field(&self, value: &Value<'_>, settings: &Settings, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         out.extend_from_slice(&(-1_i32).to_be_bytes());
@@ -136,7 +136,7 @@ fn builtin_text(builtin: Builtin, payload: &[u8], settings: &Settings, out: &mut
 fn builtin_binary(builtin: Builtin, payload: &[u8], version: PgVersion, out: &mut Vec<u8>) -> Result<()> {
     match builtin {
         Builtin::Bool => out.push((fixed::<1>(payload, "bool")?[0] != 0).into()),
-        // One number, turned round.
+        // One number, with its bytes reversed.
         Builtin::Int2
         | Builtin::Int4
         | Builtin::Int8
@@ -150,7 +150,7 @@ fn builtin_binary(builtin: Builtin, payload: &[u8], version: PgVersion, out: &mu
         | Builtin::Timestamp
         | Builtin::TimestampTz
         | Builtin::Lsn => out.extend(payload.iter().rev()),
-        // Bytes as they are.
+        // The same bytes.
         Builtin::Bytea | Builtin::Char | Builtin::Text | Builtin::Uuid | Builtin::MacAddr => {
             out.extend_from_slice(payload);
         }

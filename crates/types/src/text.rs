@@ -1,4 +1,4 @@
-//! Types that are bytes in another dress: bytea, "char", name, uuid, pg_lsn, snapshots, vectors of numbers; and the
+//! Types that are little more than bytes: bytea, "char", name, uuid, pg_lsn, snapshots. Also the
 //! escapes of JSON strings.
 
 use base::PgVersion;
@@ -18,7 +18,7 @@ pub(crate) fn hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `charout`: one byte, none for zero. From 15 on a byte that is no ASCII is written in octal.
+/// `charout`: one byte, or none for zero. From 15 on, a byte that is not ASCII is written in octal.
 pub(crate) fn char(byte: u8, version: PgVersion, out: &mut Vec<u8>) {
     match byte {
         0 => {}
@@ -30,7 +30,7 @@ pub(crate) fn char(byte: u8, version: PgVersion, out: &mut Vec<u8>) {
     }
 }
 
-/// What stands before the first zero byte of a name.
+/// The part of a name before its first zero byte.
 pub(crate) fn name(payload: &[u8]) -> &[u8] {
     payload.split(|&byte| byte == 0).next().unwrap_or_default()
 }
@@ -56,14 +56,14 @@ pub(crate) fn lsn(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Block and line of a tid. Its block is two halves, the high one first.
+/// Block and line of a tid. The block is stored as two halves, the high one first.
 pub(crate) fn tid(payload: &[u8]) -> Result<(u32, u16)> {
     let mut reader = Reader::new(payload, "tid");
     let block = u32::from(reader.u16()?) << 16 | u32::from(reader.u16()?);
     Ok((block, reader.u16()?))
 }
 
-/// xmin, xmax and the xids between them of a snapshot.
+/// A snapshot: xmin, xmax, and the xids between them.
 pub(crate) struct Snapshot<'a> {
     pub(crate) xmin: u64,
     pub(crate) xmax: u64,
@@ -131,7 +131,7 @@ pub(crate) fn json_string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// What C's `isspace` and the server's `array_isspace` agree on.
+/// The characters that both C's `isspace` and the server's `array_isspace` count as space.
 pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
