@@ -156,7 +156,8 @@ fn actions(record: &Record<'_>) -> Option<Actions> {
         // A confirmed speculative insertion is an insertion.
         (Rmgr::Heap, op::INSERT | op::CONFIRM) | (Rmgr::Heap2, op::MULTI_INSERT) => Actions::INSERT,
         (Rmgr::Heap, op::UPDATE | op::HOT_UPDATE) => Actions::UPDATE,
-        // In WAL, a speculative insertion is taken back by a deletion. If inserts are wanted, both are.
+        // In WAL, a speculative insertion is taken back by a deletion. If inserts are wanted, both
+        // are.
         (Rmgr::Heap, op::DELETE) => Actions::DELETE | Actions::INSERT,
         // Only catalogs have these.
         (Rmgr::Heap, op::INPLACE) => Actions::NONE,
