@@ -1,6 +1,6 @@
 //! The messages of the output plugin pgoutput, protocol versions 1 to 4.
 //!
-//! [`decode`] is handed the data of one XLogData message and returns one [`Message`]. [`encode`]
+//! [`decode()`] is handed the data of one XLogData message and returns one [`Message`]. [`encode`]
 //! goes the other way. Tuples stay bytes: [`Tuple`] is checked once, here, so that walking its
 //! columns later cannot fail, and no value is copied. Inside a stream block (between stream start
 //! and stream stop), most messages carry the id of their (sub)transaction. The caller says whether
