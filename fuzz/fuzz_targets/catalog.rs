@@ -1,10 +1,10 @@
-//! Any bytes as the body of a file of catalogs, whose length and checksum are right.
+//! Any bytes as the body of a file of catalogs, with the right length and checksum.
 #![no_main]
 
 use base::Xid;
 use catalog::Catalog;
 
-/// Magic, version, length.
+/// Length of magic, version and length field.
 const HEADER: usize = 28;
 const LENGTH_AT: usize = 20;
 const CHECKSUM: usize = 4;
@@ -30,6 +30,6 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         }
     }
     assert_eq!(catalog.difference(&catalog), None);
-    // What was read can be kept again.
+    // A catalog that was read can be written and read again.
     assert!(Catalog::from_bytes(&catalog.to_bytes()).is_ok());
 });

@@ -1,4 +1,4 @@
-//! Any bytes as what a server sends, from the frames down to the tuples.
+//! Any bytes as a server's messages, from the frames down to the tuples.
 #![no_main]
 
 #[path = "../../crates/proto/tests/mutations/oracle.rs"]

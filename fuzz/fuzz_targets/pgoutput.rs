@@ -1,4 +1,4 @@
-//! Any bytes as one message of pgoutput; the first says whether it stands in a stream block.
+//! Any bytes as one message of pgoutput. The first says whether it is in a stream block.
 #![no_main]
 
 #[path = "../../crates/proto/tests/mutations/oracle.rs"]

@@ -1,4 +1,5 @@
-//! Any bytes as one record whose length and checksum are right; the first byte is the major, from 14 on.
+//! Any bytes as one record with the right length and checksum. The first byte is the major, from 14
+//! on.
 #![no_main]
 
 #[path = "../../crates/decode/tests/damage/look.rs"]

@@ -1,4 +1,5 @@
-//! The version store beside its model: every decision of a walk, crashes included, is drawn from the fuzzer's bytes.
+//! The version store compared with its model. Every decision of a walk, including crashes, is drawn
+//! from the fuzzer's bytes.
 #![no_main]
 
 #[path = "../../crates/store/tests/model/disk.rs"]
@@ -15,7 +16,7 @@ use rand::{RngCore, SeedableRng};
 /// A step of a walk draws a few numbers of four bytes.
 const BYTES_PER_STEP: usize = 12;
 
-/// The fuzzer's bytes, then numbers that follow from nothing but their count.
+/// The fuzzer's bytes, then numbers that depend only on their count.
 struct Tape {
     bytes: Vec<u8>,
     at: usize,

@@ -87,7 +87,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         }
         return;
     }
-    // A row of all of them, or of those from some column on.
+    // A row of all these types, or of those from some column on.
     let columns = &columns[usize::from(which) % columns.len()..];
     let codecs = &codecs[codecs.len() - columns.len()..];
     let mut values = Vec::new();

@@ -1,4 +1,4 @@
-//! An error and what led to it, in one line.
+//! An error with its causes, in one line.
 
 /// `error` and its causes in one line.
 #[must_use]

@@ -1,14 +1,12 @@
-//! What a person is told of an error beside its message: how it comes about
-//! and what to do.
+//! What the reference says about an error beside its message: how it comes about and what to do.
 //!
-//! Each crate lists its errors with [`error_reference!`](crate::error_reference!): an arm
-//! per kind, with an example of it. The message is what the example prints, so
-//! that it is written once, where the error is; the list compiles only while
-//! every kind has an arm. What becomes of an error (whether it is tried again,
-//! with which status the program ends) is not said here: the program asks the
-//! example, as it asks the errors that it meets.
+//! Each crate lists its errors with [`error_reference!`](crate::error_reference!): an arm for each
+//! kind, with an example. The example prints the message, so the message is written only once,
+//! where the error is. The list compiles only if every kind has an arm. What happens with an error
+//! (whether it is retried, and with which status the program ends) does not belong here: the
+//! program decides about the example as it decides about real errors.
 
-/// What somebody was doing when the error came.
+/// What an operator was doing when the error came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doing {
     /// Writing settings, or a command line.
@@ -17,7 +15,7 @@ pub enum Doing {
     Connecting,
     /// Starting a subscription, for the first time or again.
     Starting,
-    /// Bringing the source's schema over.
+    /// Creating the source's schema on the target.
     CreatingSchema,
     /// Copying tables.
     Copying,
@@ -29,7 +27,7 @@ pub enum Doing {
     Verifying,
     /// Taking over from a native subscription, or handing back.
     Adopting,
-    /// Asking or steering a process that runs.
+    /// Querying or controlling a running process.
     Operating,
     /// Decoding WAL from files.
     Decoding,
@@ -37,36 +35,36 @@ pub enum Doing {
     KeepingState,
 }
 
-/// A test that meets the error: where it is (the package, and the target in
-/// its `tests` unless it is a unit test), and its name.
+/// A test that meets the error: its place and its name. The place is the package, and the target in
+/// its `tests` unless it is a unit test.
 pub type HeldBy = (&'static str, &'static str);
 
-/// One error as a person meets it.
+/// One error as an operator meets it.
 #[derive(Debug)]
 pub struct Entry<E> {
-    /// Where to look for it.
+    /// The part of the reference that has it.
     pub doing: Doing,
-    /// In a few words; no two are equal.
+    /// In a few words. No two titles are equal.
     pub title: &'static str,
-    /// An example: what it prints is the message.
+    /// An example, which prints the message.
     pub error: E,
     /// How it comes about.
     pub cause: &'static str,
     /// What to do, as an order, with the command, setting or object.
     pub remedy: &'static str,
-    /// Tests that meet it; may be empty.
+    /// Tests that meet it. May be empty.
     pub held_by: &'static [HeldBy],
 }
 
 impl<E> Entry<E> {
-    /// The same of an error that carries this one.
+    /// The same entry for an error that carries this one.
     pub fn map<F>(self, carry: impl FnOnce(E) -> F) -> Entry<F> {
         let Entry { doing, title, error, cause, remedy, held_by } = self;
         Entry { doing, title, error: carry(error), cause, remedy, held_by }
     }
 }
 
-/// One entry, for an arm; the arguments are in the order of its fields.
+/// Makes one entry for an arm. The arguments are in the order of its fields.
 pub fn entry<E>(
     doing: Doing,
     title: &'static str,
@@ -78,23 +76,23 @@ pub fn entry<E>(
     [Entry { doing, title, error: error.into(), cause, remedy, held_by }]
 }
 
-/// The entries of an error that others carry as it is.
+/// The entries of an error that another error carries unchanged.
 pub fn carried<E, F: From<E>>(entries: Vec<Entry<E>>) -> impl Iterator<Item = Entry<F>> {
     entries.into_iter().map(|entry| entry.map(F::from))
 }
 
-/// For the arm of a kind whose message is another error's that has its entry
-/// in that error's crate, or that nobody is told.
+/// For a kind that has no entry of its own: either its message is that of an error with an entry in
+/// another crate, or it is never shown.
 #[must_use]
 pub fn nothing_of_its_own<E>() -> [Entry<E>; 0] {
     []
 }
 
-/// A function that lists every kind of an error, with arms as a `match` has
-/// them: `pattern => entries`.
+/// Makes a function that lists every kind of an error, with arms like those of a `match`:
+/// `pattern => entries`.
 ///
-/// `kind` says how the error leads to what the patterns are about. Several
-/// arms may have the same pattern; a kind without one is a compiler's error.
+/// `kind` says how to get from the error to the value that the patterns match. Several arms may
+/// have the same pattern. A kind without an arm is an error of the compiler.
 #[macro_export]
 macro_rules! error_reference {
     (

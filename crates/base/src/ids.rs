@@ -2,26 +2,24 @@
 
 use std::fmt;
 
-/// A 32-bit transaction id as the stream carries it. Ids wrap around: order
-/// transactions by LSN, never by this, unless a snapshot is all there is ([`Xid::precedes`]).
+/// A 32-bit transaction id, as in the stream. Ids wrap around: order transactions by LSN and not by
+/// id, unless only a snapshot is available ([`Xid::precedes`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Xid(pub u32);
 
-/// An object id of one cluster's catalogs. Ids of user objects mean nothing
-/// on another server.
+/// An object id of one cluster's catalogs. Ids of users' objects mean nothing on another server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Oid(pub u32);
 
 impl Oid {
-    /// The first id given to objects made after initdb
-    /// (`FirstNormalObjectId` in `access/transam.h`); everything below has
-    /// the same id on every server of one major version.
+    /// The first id of objects made after initdb (`FirstNormalObjectId` in `access/transam.h`).
+    /// Lower ids are the same on every server of one major version.
     pub const FIRST_NORMAL: Oid = Oid(16384);
 
-    /// The first id that initdb gives out by itself (`FirstGenbkiObjectId`). What is below is written
-    /// down in the server's own catalogs and is the same in every version; from here to
-    /// [`Oid::FIRST_NORMAL`] are row types of catalogs and what `information_schema` has, which move
-    /// from version to version.
+    /// The first id that initdb assigns by itself (`FirstGenbkiObjectId`). Lower ids are fixed in
+    /// the server's own catalogs, and are the same in every version. Ids from here to
+    /// [`Oid::FIRST_NORMAL`] are those of row types of catalogs and of `information_schema`, and
+    /// differ between versions.
     pub const FIRST_ASSIGNED: Oid = Oid(10000);
 
     /// Whether the id stands for the same object on every server of every version.
@@ -37,17 +35,16 @@ impl Oid {
     }
 }
 
-/// Which files hold a relation now: what WAL names where SQL names a table.
-/// A rewrite (TRUNCATE, VACUUM FULL, CLUSTER, some ALTER TABLE) gives a
-/// relation another one.
+/// The files that hold a relation now. WAL names them where SQL names a table. A rewrite (TRUNCATE,
+/// VACUUM FULL, CLUSTER, some ALTER TABLE) gives a relation other files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RelFileLocator {
     /// The tablespace; never zero, unlike in `pg_class.reltablespace`.
     pub tablespace: Oid,
     /// The database, zero for shared catalogs.
     pub database: Oid,
-    /// `relfilenode` in `pg_class`, which is unique in a tablespace and
-    /// database only, and not the relation's id.
+    /// `relfilenode` in `pg_class`. It is unique only in a tablespace and database, and is not the
+    /// relation's id.
     pub relfilenumber: u32,
 }
 
@@ -61,15 +58,15 @@ impl Xid {
         self.0 != 0
     }
 
-    /// Whether it was given out before `other`, of ids that are less than 2^31 apart (`TransactionIdPrecedes` without
-    /// its special ids).
+    /// Whether it was assigned before `other`, for ids that are less than 2^31 apart
+    /// (`TransactionIdPrecedes` without its special ids).
     #[must_use]
     pub const fn precedes(self, other: Xid) -> bool {
         self.0.wrapping_sub(other.0).cast_signed() < 0
     }
 }
 
-/// As the server writes it in its logs and in `pg_waldump`.
+/// As in the server's logs and in `pg_waldump`.
 impl fmt::Display for RelFileLocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.tablespace, self.database, self.relfilenumber)

@@ -1,16 +1,16 @@
-//! What every stage shares: PostgreSQL's words, and a few tools.
+//! What every stage shares: PostgreSQL's terms, and a few tools.
 //!
-//! The words are positions in the WAL, ids of transactions and objects, versions and times of
-//! servers, snapshots, a subscription's name and its progress. A type belongs to them only when at
-//! least three stages need it and its meaning is PostgreSQL's, not ours.
+//! The terms are positions in the WAL, ids of transactions and objects, versions and times of
+//! servers, snapshots, a subscription's name and its progress. A type belongs to them only if at
+//! least three stages need it and PostgreSQL defines its meaning.
 //!
-//! The tools are a module each, and nearly every crate uses them: [`quote_ident`] and
-//! [`quote_literal`] put text into SQL, [`with_causes`] tells an error in one line,
-//! [`mod@error_reference`] lists errors for the reference that people read, and [`crash_phases`]
-//! says what a process is doing when a crash test kills it.
+//! Each tool is a module, and nearly every crate uses them. [`quote_ident`] and [`quote_literal`]
+//! put text into SQL. [`with_causes`] prints an error in one line. [`mod@error_reference`] lists
+//! errors for the reference that operators read. [`crash_phases`] reports what a process is doing
+//! when a crash test kills it.
 //!
-//! This crate depends on nothing, does no I/O and knows no protocol. What only two stages share has
-//! a crate of its own, as `pglz` has.
+//! This crate depends on nothing, does no I/O and knows no protocol. Code that only two stages
+//! share has a crate of its own, as `pglz` does.
 
 mod causes;
 pub mod crash_phases;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A byte position in the WAL, written as PostgreSQL writes it: `16/B374D848`.
+/// A byte position in the WAL. It is written as in PostgreSQL: `16/B374D848`.
 ///
 /// Zero is PostgreSQL's `InvalidXLogRecPtr`: "no position yet".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -60,8 +60,8 @@ impl FromStr for Lsn {
     type Err = ParseLsnError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Each half has one to eight digits, as in pg_lsn_in: a sign or an
-        // empty half would pass from_str_radix or mean something else.
+        // Each half has one to eight digits, as in pg_lsn_in. A sign or an empty half would pass
+        // from_str_radix, or mean something else.
         let half = |digits: &str| {
             let valid = (1..=8).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
             valid.then(|| u64::from_str_radix(digits, 16).ok()).flatten()

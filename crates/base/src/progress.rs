@@ -1,15 +1,15 @@
 //! How far a subscription has come, shared between source and sink.
 //!
-//! This is the one arrow that points back: the sink stores, the source reads
-//! and confirms. All positions are of the source's WAL and only move forward.
-//! `flushed <= applied`: only what the target has made durable may be
-//! confirmed. `received` belongs to the source and may run ahead of both.
+//! This is the one arrow that points back: the sink stores positions, and the source reads and
+//! confirms them. All positions are of the source's WAL and only move forward.
+//! `flushed <= applied`: only what the target has made durable may be confirmed. `received` belongs
+//! to the source, and may be ahead of both.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::Lsn;
 
-/// Shared positions; every method may be called from any task.
+/// Shared positions. Every method may be called from any task.
 #[derive(Debug, Default)]
 pub struct Progress {
     received: AtomicU64,
@@ -19,20 +19,20 @@ pub struct Progress {
     report_wanted: AtomicBool,
 }
 
-/// One reading of [`Progress`]. The three are read one after another, the
-/// slowest first, so `flushed <= applied` holds in every reading.
+/// One reading of [`Progress`]. The three positions are read one after the other, the slowest
+/// first, so `flushed <= applied` holds in every reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProgressSnapshot {
     /// The source has handed over everything up to here.
     pub received: Lsn,
     /// The target has committed everything up to here.
     pub applied: Lsn,
-    /// What may be confirmed: the target has flushed everything up to here.
+    /// The target has flushed everything up to here, so this may be confirmed.
     pub flushed: Lsn,
 }
 
 impl Progress {
-    /// Everything at `start`, where streaming begins.
+    /// Makes all positions `start`, where streaming begins.
     #[must_use]
     pub fn starting_at(start: Lsn) -> Self {
         let at = || AtomicU64::new(start.as_u64());
@@ -55,23 +55,23 @@ impl Progress {
         self.flushed.fetch_max(lsn.as_u64(), Ordering::AcqRel);
     }
 
-    /// The source asked for an answer: the sink should flush soon rather than
-    /// at its own pace. A server that shuts down waits for this.
+    /// The source wants an answer: the sink should flush soon rather than at its own pace. A server
+    /// that shuts down waits for this.
     pub fn want_flush(&self) {
         self.flush_wanted.store(true, Ordering::Release);
     }
 
-    /// Whether a flush is wanted; the wish is fulfilled by asking.
+    /// Whether a flush is wanted. Resets the request.
     pub fn take_flush_wanted(&self) -> bool {
         self.flush_wanted.swap(false, Ordering::AcqRel)
     }
 
-    /// The server asked whether we are alive: report at the next look.
+    /// The server asked whether this side is alive. The next report is due at once.
     pub fn want_report(&self) {
         self.report_wanted.store(true, Ordering::Release);
     }
 
-    /// Whether a report is wanted; the wish is fulfilled by asking.
+    /// Whether a report is wanted. Resets the request.
     pub fn take_report_wanted(&self) -> bool {
         self.report_wanted.swap(false, Ordering::AcqRel)
     }

@@ -5,15 +5,15 @@ use std::str::FromStr;
 
 use crate::Xid;
 
-/// Which transactions a snapshot of a server sees, as `pg_current_snapshot()` tells it: `xmin:xmax:xip,xip`. Only top-level
-/// transactions are named in it.
+/// The transactions that a snapshot of a server sees, in the form of `pg_current_snapshot()`:
+/// `xmin:xmax:xip,xip`. It names only top-level transactions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PgSnapshot {
-    /// All older ones have ended.
+    /// All older transactions have ended.
     pub xmin: u64,
-    /// From this one on none has ended.
+    /// This transaction and all later ones have not ended.
     pub xmax: u64,
-    /// Those between that are running; sorted.
+    /// The running transactions between the two, sorted.
     pub running: Vec<u64>,
 }
 
@@ -52,8 +52,9 @@ impl fmt::Display for PgSnapshot {
 }
 
 impl PgSnapshot {
-    /// Whether it sees the top-level transaction with this id, if that has committed. WAL and streams have the lower half of
-    /// ids; the whole one is that which is nearest, as no two that matter are 2^31 apart.
+    /// Whether it sees the top-level transaction with this id, if that has committed. WAL and
+    /// streams have the lower half of ids. The nearest whole id is meant, because no two relevant
+    /// ids are 2^31 apart.
     #[must_use]
     pub fn sees(&self, top: Xid) -> bool {
         let from_xmax = i64::from(top.0.wrapping_sub(self.xmax as u32).cast_signed());
@@ -83,7 +84,8 @@ mod tests {
         for (xid, sees) in [(u32::MAX - 10, true), (u32::MAX, true), (3, false), (4, true), (5, false)] {
             assert_eq!(seen.sees(Xid(xid)), sees, "{xid}");
         }
-        // Of a server that has come so far for the first time there are no older ones; where the epoch is not known, there are.
+        // A server that has come this far for the first time has no older ids. If the epoch is
+        // unknown, there are some.
         assert!(snapshot("800:900:850").sees(Xid(u32::MAX - 10)));
         let idle = snapshot("800:800:");
         assert!(idle.sees(Xid(799)) && !idle.sees(Xid(800)) && !idle.sees(Xid(900)));

@@ -1,4 +1,4 @@
-//! Names and literals as SQL wants them.
+//! Names and literals for SQL.
 
 /// `name` as an SQL identifier: always quoted, embedded quotes doubled.
 #[must_use]

@@ -1,13 +1,13 @@
-//! A subscription's name, from which slot, origins and sessions are named.
+//! A subscription's name, and the names of its slot, origins and sessions.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// The name of one pipeline.
 ///
-/// The slot's name is the subscription's name behind a prefix, so the rules
-/// are a slot's: lower-case letters, digits and underscores. `NAMEDATALEN - 1`
-/// is 63 bytes, of which the prefix and the longest suffix need 20.
+/// The slot's name is the subscription's name behind a prefix, so the rules are those of a slot:
+/// lower-case letters, digits and underscores. `NAMEDATALEN - 1` is 63 bytes. The prefix and the
+/// longest suffix need 20 of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriptionName(String);
 
@@ -27,8 +27,7 @@ impl SubscriptionName {
         format!("pgsluice_{}", self.0)
     }
 
-    /// A temporary slot that only lends its snapshot to a first copy made by
-    /// the process `pid`.
+    /// A temporary slot that only provides the snapshot for a first copy by the process `pid`.
     #[must_use]
     pub fn copy_slot(&self, pid: u32) -> String {
         format!("pgsluice_{}_copy_{}", self.0, pid % 100_000)
@@ -40,8 +39,7 @@ impl SubscriptionName {
         format!("pgsluice_{}_{worker}", self.0)
     }
 
-    /// The application name of a session with the given role, as
-    /// `pg_stat_activity` shows it.
+    /// The application name of a session with the given role, as shown in `pg_stat_activity`.
     #[must_use]
     pub fn application_name(&self, role: &str) -> String {
         format!("pgsluice {} {role}", self.0)

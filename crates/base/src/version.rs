@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A server's version as `server_version_num` gives it: 150018 is 15.18.
+/// A server's version in the form of `server_version_num`: 150018 is 15.18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PgVersion(u32);
 
@@ -13,13 +13,13 @@ impl PgVersion {
         PgVersion(server_version_num)
     }
 
-    /// 15 of 15.18.
+    /// 15 for 15.18.
     #[must_use]
     pub const fn major(self) -> u32 {
         self.0 / 10_000
     }
 
-    /// The highest pgoutput `proto_version` such a server speaks.
+    /// The highest `proto_version` of pgoutput that a server of this version speaks.
     #[must_use]
     pub const fn pgoutput_protocol_max(self) -> u32 {
         match self.major() {

@@ -9,16 +9,19 @@
 //!     F0 and F1 must be equal, else again from F0
 //! ```
 //!
-//! What this needs is a role that may log in, has REPLICATION (for the WAL) and reads catalogs as everybody may: no file
-//! access, no extension, no superuser. README.md says why it is right, and why not the other ways.
+//! This needs a role that may log in, has REPLICATION (for the WAL) and may read catalogs like
+//! every role. It needs no file access, no extension and no superuser. README.md says why the look
+//! is right, and why other ways were rejected.
 //!
 //! Hazards, each with its remedy:
-//! 1. A transaction that S does not see may have written before R, where nobody reads. Hence the wait: whatever ran when
-//!    nx was taken, after R, has ended when S is taken, and is seen or has aborted.
-//! 2. A catalog rewritten in between: rows are named by places of another file. Hence F0 before nx and F1 under the locks
-//!    that reading took. Who is not seen by S began after F0 and writes the file that S read, or shows its own rewrite.
-//! 3. Each database has a snapshot of its own, as none can be taken to another database; shared catalogs have that of
-//!    the first.
+//! 1. A transaction that S does not see may have written before R, where following does not read.
+//!    So the look waits: every transaction that ran when nx was taken, after R, has ended when S is
+//!    taken. Either S sees it, or it has aborted.
+//! 2. A catalog may be rewritten in between, and rows would be named by places of another file. So
+//!    F0 is read before nx, and F1 under the locks that reading took. A transaction that S does not
+//!    see began after F0. It writes the file that S read, or its records show its rewrite.
+//! 3. Each database has a snapshot of its own, because no snapshot can be taken to another
+//!    database. Shared catalogs have the snapshot of the first.
 
 use std::time::Duration;
 
@@ -35,32 +38,34 @@ use crate::table::Table;
 use crate::transactions::Transactions;
 use crate::{Catalog, File, GLOBAL_TABLESPACE, SHARED, Server, Space};
 
-/// How the catalogs are looked at.
+/// How to look at the catalogs.
 #[derive(Debug, Clone)]
 pub struct Look {
-    /// Where following is to begin: the redo position of a checkpoint, which the `restart_lsn` of a new physical slot
-    /// is. `None`: that of the latest checkpoint; then it is for the caller to have the WAL from there on.
+    /// Where following is to begin: the redo position of a checkpoint, which is what the
+    /// `restart_lsn` of a new physical slot is. `None` takes that of the latest checkpoint; the
+    /// caller must then have the WAL from there on.
     pub redo: Option<Lsn>,
-    /// How long to wait for transactions that are running.
+    /// How long to wait for running transactions.
     pub wait_max: Duration,
 }
 
-/// What becomes of the transaction that the look was taken in.
+/// What happens with the transaction of the look.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     End,
     Stay,
 }
 
-/// A rewrite of a catalog takes seconds, and nobody does it all day.
+/// A rewrite of a catalog takes seconds, and is rare.
 const ATTEMPTS_MAX: usize = 10;
-/// Between two looks at what is running: at first, and at most.
+/// The pause between two checks of running transactions: at first, and at most.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 const SUPPORTED: std::ops::RangeInclusive<u32> = 14..=18;
 const BLOCK_SIZE: &str = "8192";
 
-/// Text and time as `types` renders them, names without a schema only in `pg_catalog`, and no timeouts of the role's.
+/// Text and time in the form that `types` renders, names without a schema only in `pg_catalog`, and
+/// none of the role's timeouts.
 const SETTINGS: &str = "SET LOCAL search_path = ''; SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres'; \
     SET LOCAL extra_float_digits = 3; SET LOCAL bytea_output = 'hex'; SET LOCAL timezone = 'UTC'; \
     SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0; \
@@ -68,10 +73,10 @@ const SETTINGS: &str = "SET LOCAL search_path = ''; SET LOCAL datestyle = 'ISO';
 
 type Texts = Vec<Option<String>>;
 
-/// The files of the catalogs that are followed, in one database or shared.
+/// The files of the followed catalogs, in one database or shared.
 type FilesOf = FxHashMap<Kind, RelFileLocator>;
 
-/// What was read of one database under its snapshot.
+/// What was read from one database under its snapshot.
 struct Read {
     space: Space,
     tables: Vec<(Kind, Table)>,
@@ -79,25 +84,29 @@ struct Read {
 }
 
 impl Catalog {
-    /// Looks at the catalogs of the databases that `sessions` are connected to, one each, all of the same server.
+    /// Looks at the catalogs of the databases that `sessions` are connected to, one each, all of
+    /// the same server.
     ///
     /// # Errors
-    /// When a server or database is not fit for it ([`Error::is_unfit`]), when transactions that are running do not
-    /// end in time or catalogs keep being rewritten ([`Error::is_passing`]), or a session is lost.
+    /// A server or database does not fit ([`Error::is_unfit`]). Running transactions do not end in
+    /// time, or catalogs keep being rewritten ([`Error::is_passing`]). Or a session is lost.
     pub async fn look(sessions: &[Session], look: &Look) -> Result<Catalog> {
         Catalog::look_then(sessions, look, Then::End).await
     }
 
-    /// [`Catalog::look`] at the database of one session, and the name of the snapshot that it was taken under, for `SET
-    /// TRANSACTION SNAPSHOT` elsewhere: rows that are read under it and changes of the transactions that it does not see
-    /// ([`Catalog::is_before`]) are all there is, and nothing twice. The snapshot lives as long as the session's
-    /// transaction, which is left open, and without a lock: a `VACUUM FULL` of a catalog would wait for one, and whoever
-    /// connects for the `VACUUM FULL`.
+    /// Like [`Catalog::look`] at the database of one session. Also returns the name of the look's
+    /// snapshot, for `SET TRANSACTION SNAPSHOT` in another session. Rows that are read under the
+    /// snapshot, and changes of the transactions that it does not see ([`Catalog::is_before`]), are
+    /// everything, and nothing twice.
+    ///
+    /// The snapshot lives as long as the session's transaction, which stays open without a lock. A
+    /// `VACUUM FULL` of a catalog would wait for a lock, and every new connection would wait for
+    /// the `VACUUM FULL`.
     ///
     /// # Errors
     /// As [`Catalog::look`].
     pub async fn look_and_export(session: &Session, look: &Look) -> Result<(Catalog, String)> {
-        // Not within a subtransaction.
+        // A snapshot cannot be exported within a subtransaction.
         const EXPORT: &str = "RELEASE SAVEPOINT look; SELECT pg_catalog.pg_export_snapshot()";
         let catalog = Catalog::look_then(std::slice::from_ref(session), look, Then::Stay).await?;
         let [snapshot] = one(session, "exporting the snapshot of the look at the catalogs", EXPORT).await?;
@@ -196,7 +205,7 @@ impl Catalog {
 }
 
 impl Space {
-    /// What all databases share, as one of them has read it.
+    /// The shared catalogs, as one of the databases has read them.
     fn shared(&self) -> Space {
         Space {
             name: String::new(),
@@ -222,7 +231,7 @@ async fn query(session: &Session, attempt: &'static str, sql: &str) -> Result<Ve
     Ok(messages.iter().filter_map(texts).collect())
 }
 
-/// The one row of a query, without NULLs.
+/// The only row of a query, without NULLs.
 async fn one<const N: usize>(session: &Session, attempt: &'static str, sql: &str) -> Result<[String; N]> {
     let rows = query(session, attempt, sql).await?;
     let row = rows.into_iter().next().and_then(|row| row.into_iter().collect::<Option<Vec<_>>>());
@@ -272,7 +281,8 @@ async fn server(session: &Session) -> Result<(Server, Lsn, Lsn)> {
 }
 
 async fn database(session: &Session, major: u32) -> Result<(Oid, Space)> {
-    // From 15 on other providers than the C library order text; the one that is built in does it by bytes.
+    // From 15 on, text may be ordered by other providers than the C library. The built-in provider
+    // orders by bytes.
     let is_c = match major {
         14 => "datcollate IN ('C', 'POSIX')",
         15 | 16 => "datlocprovider = 'c' AND datcollate IN ('C', 'POSIX')",
@@ -299,7 +309,7 @@ async fn database(session: &Session, major: u32) -> Result<(Oid, Space)> {
     Ok((Oid(number(&oid)?), space))
 }
 
-/// The catalogs that are read in a database; the shared ones in the first.
+/// The catalogs that are read in a database. The first database also has the shared ones.
 fn kinds(major: u32, shared: bool) -> impl Iterator<Item = Kind> {
     const OWN: &[Place] = &[Place::Database, Place::Hidden];
     const ALL: &[Place] = &[Place::Database, Place::Hidden, Place::Shared];
@@ -327,19 +337,19 @@ async fn files(session: &Session, major: u32, database: Oid, space: &Space, shar
     Ok(files)
 }
 
-/// Waits until every transaction that is running now has ended: a snapshot that is taken then sees each one whose end was in
-/// WAL before, if it has committed.
+/// Waits until every transaction that is running now has ended. A snapshot taken afterwards sees
+/// each committed transaction whose end was in WAL before the call.
 ///
 /// # Errors
-/// When they do not end within `wait_max` ([`Error::is_passing`]), or the session is lost.
+/// The transactions do not end within `wait_max` ([`Error::is_passing`]), or the session is lost.
 pub async fn wait_for_running(session: &Session, wait_max: Duration) -> Result<()> {
     wait_until(session, Instant::now() + wait_max).await
 }
 
 async fn wait_until(session: &Session, deadline: Instant) -> Result<()> {
     const ATTEMPT: &str = "waiting for transactions that are running";
-    // An id of our own is newer than all that run. A snapshot's xmax would not do: it follows the newest id that has
-    // ended, and what runs may be newer than that.
+    // An id of our own is newer than those of all running transactions. A snapshot's xmax would not
+    // do: it follows the newest id that has ended, and running transactions may be newer than that.
     const NEXT: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
     const OLDEST: &str = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text";
     let [next] = one(session, ATTEMPT, NEXT).await?;
@@ -372,7 +382,7 @@ async fn read(
     if then == Then::Stay && read.is_ok() {
         return read;
     }
-    // A session whose transaction has failed is the caller's again all the same.
+    // Even after an error, the caller gets a session without a transaction.
     let end = query(session, "ending the look at the catalogs", "ROLLBACK").await;
     let read = read?;
     end.map(|_| read)
@@ -404,7 +414,7 @@ async fn read_inside(
             space.map.insert(Oid(number(oid)?), number(file)?);
         }
     }
-    // The locks go with it, the snapshot stays.
+    // This releases the locks. The snapshot stays.
     query(session, "ending to read the catalogs", "ROLLBACK TO SAVEPOINT look").await?;
     Ok(Read { space, tables, files })
 }
@@ -427,7 +437,7 @@ async fn table(session: &Session, major: u32, kind: Kind) -> Result<Table> {
     Ok(table)
 }
 
-/// `(block,offset)`.
+/// Parses `(block,offset)`.
 fn tid(text: &str) -> Option<Tid> {
     let (block, offset) = text.strip_prefix('(')?.strip_suffix(')')?.split_once(',')?;
     Some(Tid { block: block.parse().ok()?, offset: offset.parse().ok()? })

@@ -1,8 +1,9 @@
-//! Columns of catalog rows, read from either place where rows come from.
+//! Columns of catalog rows, read from both sources of rows.
 //!
-//! A row comes from SQL (the one look at the catalogs) or from WAL (a tuple as it lies on disk). Each form of column is
-//! read from both, and what comes out is equal, so that nobody has to know where a row came from. Two forms keep what
-//! only one place has: a missing value (bytes on disk, text and binary by SQL), and a text that is out of line on disk.
+//! A row comes from SQL (the one look at the catalogs) or from WAL (a tuple as it lies on disk).
+//! Each form of column can be read from both, with equal results, so no other module has to know
+//! where a row came from. Two forms keep what only one source has: a missing value (stored bytes
+//! from disk, text and binary from SQL), and a text that is out of line on disk.
 
 use base::Oid;
 use types::{Align, ToastPointer, Value, Varlena};
@@ -12,15 +13,15 @@ use crate::field::Field;
 
 /// A form of column.
 pub(crate) trait Cell: Field {
-    /// What SQL selects for it.
+    /// The expression that SQL selects for it.
     fn sql(column: &str) -> String {
         format!("{column}::text")
     }
 
-    /// `None` when it cannot be such a value.
+    /// `None` if the text cannot be such a value.
     fn from_sql(text: Option<&str>) -> Option<Self>;
 
-    /// `None` when it cannot be such a value.
+    /// `None` if the stored value cannot be such a value.
     fn from_disk(value: &Value<'_>) -> Option<Self>;
 }
 
@@ -71,7 +72,7 @@ impl Cell for bool {
     }
 }
 
-/// A `"char"`; 0 when it is empty.
+/// A `"char"`; 0 if it is empty.
 impl Cell for u8 {
     fn from_sql(text: Option<&str>) -> Option<Self> {
         match text?.as_bytes() {
@@ -103,7 +104,7 @@ impl Cell for String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Text {
     Here(String),
-    /// `chunk_id`, the length of all chunks and the length of the value, as [`ToastPointer`] has them.
+    /// `chunk_id`, the length of all chunks and the length of the value, as in [`ToastPointer`].
     There(ToastPointer),
 }
 
@@ -123,7 +124,7 @@ impl Cell for Text {
     }
 }
 
-/// Whether a column is not NULL, where what it holds does not matter.
+/// Whether a column is not NULL, for columns whose content does not matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Present(pub(crate) bool);
 
@@ -183,7 +184,7 @@ impl Cell for Bytes {
 pub(crate) enum MissingArray {
     /// From disk: the payload of an array of one element.
     Stored(Vec<u8>),
-    /// By SQL: what `array_send` and `array_out` made of it.
+    /// From SQL: the results of `array_send` and `array_out`.
     Rendered { binary: Vec<u8>, text: String },
 }
 

@@ -1,4 +1,4 @@
-//! What the commit of a transaction means for whoever keeps answers.
+//! Which answers become void when a transaction commits.
 //!
 //! | what changed | whose answers are void |
 //! | --- | --- |
@@ -6,7 +6,7 @@
 //! | the same of a partitioned table, or its schema | all of the database: partitions are published as their parents |
 //! | columns of a relation that was there before and after | all: other tables may have its rows as values |
 //! | publications, inheritance, a schema's name, an enum's labels, a type that stays | all |
-//! | a type, a schema that is new or gone | nobody's: no relation that stays has it |
+//! | a type or a schema that is new or gone | none: no relation that stays has it |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,9 +19,9 @@ use crate::rows::Row;
 pub struct Changes {
     /// Relations, each with its database.
     pub relations: BTreeSet<(Oid, Oid)>,
-    /// Databases of which nothing holds any more.
+    /// Databases whose answers are all void.
     pub databases: BTreeSet<Oid>,
-    /// Names of replication origins.
+    /// Whether names of replication origins are void.
     pub origins: bool,
 }
 
@@ -33,13 +33,13 @@ impl Changes {
     }
 }
 
-/// Rows that came and went with one transaction.
+/// Rows that one transaction added and removed.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     /// There was a row.
     pub(crate) is_something: bool,
     changes: Changes,
-    /// Schema of each relation before and after.
+    /// The schema of each relation, before and after.
     before: BTreeMap<(Oid, Oid), Oid>,
     after: BTreeMap<(Oid, Oid), Oid>,
     columns: BTreeSet<(Oid, Oid)>,
@@ -48,7 +48,7 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// A row of a catalog of `database` is there now, or is not any more.
+    /// Adds a row of a catalog of `database` that is now there, or is now gone.
     pub(crate) fn add(&mut self, database: Oid, row: &Row, deleted: bool) {
         self.is_something = true;
         match row {
@@ -80,7 +80,8 @@ impl Collected {
                 self.changes.databases.insert(database);
             }
             Row::Origin(_) => self.changes.origins = true,
-            // A range's row never changes, a filter's chunks come with its own row, databases are no answers.
+            // A range's row never changes, a filter's chunks come with the filter's own row, and
+            // databases make no answers.
             Row::Range(_) | Row::FilterChunk(_) | Row::Database(_) => {}
         }
     }

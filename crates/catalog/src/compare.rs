@@ -1,4 +1,5 @@
-//! Whether two catalogs say the same: one that was followed, and a fresh look. A periodic check of the follower.
+//! Compares two catalogs: one that was followed, and a fresh look. It is a periodic check of the
+//! follower.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +11,9 @@ use crate::rows::{Kind, Place, Publication, Row};
 use crate::{Catalog, SHARED};
 
 impl Catalog {
-    /// What of the committed state differs: files and rows with their places, as sentences. Databases that only one of
-    /// them follows are left out, and missing values are compared by whether they are there.
+    /// The differences in the committed state, as sentences: files, and rows with their places.
+    /// Databases that only one catalog follows are left out. Missing values are compared only by
+    /// whether they exist.
     #[must_use]
     pub fn differences(&self, other: &Catalog) -> Vec<String> {
         self.differences_until(other, |_| false)
@@ -47,7 +49,7 @@ impl Catalog {
                         "the files of {catalog} in database \"{database}\": followed {own}, found {found}"
                     ));
                 }
-                // Nobody can look at them by SQL.
+                // SQL cannot read hidden catalogs.
                 if kind.place() != Place::Hidden {
                     self.compare_rows(other, database, kind, &mut differences);
                 }
@@ -56,7 +58,8 @@ impl Catalog {
         differences
     }
 
-    /// Whether other changes of catalogs wait for the end of transactions, or other files are theirs.
+    /// Whether different changes of catalogs wait for the end of transactions, or transactions have
+    /// different files of their own.
     #[must_use]
     pub fn differs_in_open_changes(&self, other: &Catalog) -> bool {
         !self.transactions.have_the_same_changes(&other.transactions)
@@ -76,7 +79,7 @@ impl Catalog {
         }
     }
 
-    /// A row of a catalog by its place, and by the names of what it is about.
+    /// Names a row of a catalog by its place, and by the names of the objects it is about.
     fn named(&self, database: Oid, tid: Tid, row: &Row) -> String {
         let view = self.view(database, Xid::INVALID);
         let view = view.as_ref();

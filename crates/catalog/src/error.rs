@@ -1,12 +1,13 @@
-//! What stops the following of catalogs.
+//! Why following the catalogs stops.
 //!
-//! Nothing is passed over: a catalog that is not known for sure decides which rows are published, and as what.
+//! Following never ignores anything: a catalog decides which rows are published, and as what, so it
+//! must be known for sure.
 
 use std::fmt;
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
 
-/// The catalogs cannot be looked at, or not be followed further.
+/// The catalogs cannot be looked at, or cannot be followed any further.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
@@ -16,7 +17,7 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 pub(crate) enum Kind {
     /// A record that `decode` refuses.
     Decode(decode::Error),
-    /// A record that `wal` cannot take apart.
+    /// A record that `wal` cannot parse.
     Wal(wal::Error),
     Image {
         lsn: Lsn,
@@ -34,7 +35,7 @@ pub(crate) enum Kind {
     WalLevel {
         lsn: Lsn,
     },
-    /// A followed database has got other files.
+    /// A followed database has moved to other files.
     Moved {
         lsn: Lsn,
         database: String,
@@ -45,31 +46,31 @@ pub(crate) enum Kind {
         locator: RelFileLocator,
         xid: Xid,
     },
-    /// The one look at the catalogs.
+    /// An error in the one look at the catalogs.
     Look {
         attempt: &'static str,
         cause: client::Error,
     },
-    /// The server, or a database of it, is not one whose WAL can be decoded.
+    /// The WAL of the server, or of one of its databases, cannot be decoded.
     Unfit(String),
-    /// Transactions that were running before did not end in time.
+    /// Transactions that ran before the look did not end in time.
     StillRunning {
         xmin: String,
         wanted: String,
     },
-    /// A catalog was rewritten each time that it was looked at.
+    /// A catalog was rewritten during every attempt.
     Rewritten(&'static str),
-    /// A catalog has a row that it cannot have.
+    /// A catalog has a row that is not possible.
     Row {
         catalog: &'static str,
         what: String,
     },
-    /// What publications say about a table contradicts itself.
+    /// Publications contradict one another about a table.
     Publication {
         relation: Oid,
         what: String,
     },
-    /// A file that is not a catalog's.
+    /// A file that is not a saved catalog.
     File(String),
     Io(std::io::Error),
 }
@@ -77,9 +78,11 @@ pub(crate) enum Kind {
 /// Catalogs that cannot be followed any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost {
-    /// The record at which it was noticed. A look must begin behind it, or following would meet it again.
+    /// The record at which this was noticed. A look must begin behind it, because following would
+    /// meet it again.
     pub at: Option<Lsn>,
-    /// Everything before that record was followed rightly. If not, nobody knows since when it was not.
+    /// Everything before that record was followed correctly. If false, it is not known since when
+    /// it was not.
     pub is_proven: bool,
 }
 
@@ -100,7 +103,7 @@ impl Error {
         Error::new(Kind::File(what.into()))
     }
 
-    /// Where in the WAL it is, if it is there.
+    /// The place in the WAL, if the error has one.
     #[must_use]
     pub fn lsn(&self) -> Option<Lsn> {
         match &*self.0 {
@@ -116,17 +119,18 @@ impl Error {
         }
     }
 
-    /// A transaction committed changes to files that no relation has: they would be lost.
+    /// A transaction committed changes to files that no relation has. They would be lost.
     #[must_use]
     pub fn is_unknown_files(&self) -> bool {
         matches!(*self.0, Kind::UnknownFiles { .. })
     }
 
-    /// Following has ended at a record, and only a new look at the catalogs leads on: what became of it.
+    /// Following has ended at a record, and can go on only from a new look at the catalogs. Returns
+    /// what is known about the end.
     #[must_use]
     pub fn lost(&self) -> Option<Lost> {
         let (at, is_proven) = match *self.0 {
-            // Said by the server, at its place: whatever was before it was followed.
+            // The server reports this at its place, so everything before it was followed.
             Kind::FullPageWritesOff { lsn } | Kind::WalLevel { lsn } | Kind::Moved { lsn, .. } => {
                 (Some(lsn), true)
             }
@@ -139,7 +143,7 @@ impl Error {
         Some(Lost { at, is_proven })
     }
 
-    /// Another look at the catalogs may succeed by itself.
+    /// Another look at the catalogs may succeed.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match &*self.0 {
@@ -149,13 +153,13 @@ impl Error {
         }
     }
 
-    /// The server or a database is not fit for it, as the message says.
+    /// The server or a database does not fit; the message says why.
     #[must_use]
     pub fn is_unfit(&self) -> bool {
         matches!(*self.0, Kind::Unfit(_) | Kind::FullPageWritesOff { .. } | Kind::WalLevel { .. })
     }
 
-    /// A catalog file that is none, or is damaged.
+    /// The file is not a catalog's, or is damaged.
     #[must_use]
     pub fn is_file(&self) -> bool {
         matches!(*self.0, Kind::File(_))

@@ -1,6 +1,7 @@
-//! Values as the catalog's file has them: little-endian, counted, one after the other.
+//! Values in the form of the catalog's file: little-endian, counted, one after the other.
 //!
-//! Whatever is read was checked against what is there; a count is believed only as far as bytes follow it.
+//! Reading checks everything against the bytes that are there. A count is believed only as far as
+//! bytes follow it.
 
 use std::hash::Hash;
 
@@ -8,10 +9,10 @@ use base::{Lsn, Oid, RelFileLocator, Xid};
 use rustc_hash::FxHashMap;
 use wal::Fields;
 
-/// What can be written and read again.
+/// A value that can be written and read back.
 pub(crate) trait Field: Sized {
     fn write(&self, out: &mut Vec<u8>);
-    /// `None` when the bytes are not of such a value; some may have been taken.
+    /// `None` if the bytes are not such a value. Some of them may have been taken.
     fn read(fields: &mut Fields<'_>) -> Option<Self>;
 }
 
@@ -122,7 +123,7 @@ impl<T: Field> Field for Vec<T> {
     }
 
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        // No capacity in advance: the count may lie.
+        // No capacity in advance, because the count may be wrong.
         (0..fields.u32()?).map(|_| T::read(fields)).collect()
     }
 }
@@ -137,7 +138,7 @@ impl<K: Field + Eq + Hash, V: Field> Field for FxHashMap<K, V> {
             (key_bytes, bytes)
         };
         let mut entries: Vec<_> = self.iter().map(entry).collect();
-        // In some order, so that the same catalog gives the same file.
+        // In a fixed order, so that the same catalog gives the same file.
         entries.sort_unstable();
         for (key, value) in entries {
             out.extend_from_slice(&key);
@@ -166,7 +167,7 @@ macro_rules! tuples {
 
 tuples! { (A 0, B 1) (A 0, B 1, C 2) (A 0, B 1, C 2, D 3) }
 
-/// Makes a struct a [`Field`], its fields in their order.
+/// Makes a struct a [`Field`], with its fields in their order.
 macro_rules! field_struct {
     ($name:ty { $($field:ident),* $(,)? }) => {
         impl $crate::field::Field for $name {

@@ -1,4 +1,4 @@
-//! A catalog in a file: the look that was taken, or a place that was followed to.
+//! A catalog in a file, as of the look or of any place that it was followed to.
 //!
 //! | bytes | |
 //! | --- | --- |
@@ -8,7 +8,8 @@
 //! | | server, start, position of the look, last record, databases, files with their pages and rows, open transactions |
 //! | 4 | CRC-32C of everything before it |
 //!
-//! Numbers are little-endian. A file of another version is refused by name: looking anew costs seconds.
+//! Numbers are little-endian. A file of another version is refused with its number; a new look
+//! costs seconds.
 
 use std::fs;
 use std::io::{self, Write};
@@ -29,15 +30,16 @@ use crate::{Catalog, File, Server, Space};
 
 const MAGIC: &[u8; 16] = b"pgsluice catalog";
 const VERSION: u32 = 1;
-/// Magic, version, length.
+/// Length of magic, version and length field.
 const HEADER: usize = 28;
 const CHECKSUM: usize = 4;
 
-/// Makes `bytes` what the file at `path` holds. Whenever the machine goes down, it holds either them or what it held.
-/// Only its owner may read it: rows of catalogs have defaults and filters.
+/// Makes `bytes` the content of the file at `path`. If the machine goes down at any time, the file
+/// holds either them or its old content. Only its owner may read it, because rows of catalogs
+/// contain defaults and filters.
 ///
 /// # Errors
-/// When it cannot be written; then it holds what it held.
+/// It cannot be written, and keeps its old content.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::other("the path names no file"))?;
     let mut new = name.to_owned();
@@ -54,7 +56,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 field_struct!(Server { system_id, major, timeline });
 field_struct!(Space { name, tablespace, collation_is_c, snapshot, map, current });
 
-/// Ids are kept without their epochs, as WAL has them.
+/// Ids are kept without their epochs, as in WAL.
 impl Field for PgSnapshot {
     fn write(&self, out: &mut Vec<u8>) {
         let low = |xid: u64| xid as u32;
@@ -65,7 +67,7 @@ impl Field for PgSnapshot {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (xmin, xmax): (u32, u32) = Field::read(fields)?;
         let running = Vec::<u32>::read(fields)?;
-        // What is not older than the last one is of the epoch before.
+        // An id that is not older than the last one is of the epoch before.
         let epoch = if xmin > xmax { 1 << 32 } else { 0 };
         let whole = |xid: u32| u64::from(xid) + if xid > xmax { 0 } else { epoch };
         let mut running: Vec<u64> = running.into_iter().map(whole).collect();
@@ -103,7 +105,7 @@ impl Field for File {
 }
 
 impl Catalog {
-    /// The catalog as bytes; the same catalog gives the same bytes.
+    /// The catalog as bytes. The same catalog gives the same bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut body = Vec::new();
@@ -119,10 +121,10 @@ impl Catalog {
         out
     }
 
-    /// The catalog that [`Catalog::to_bytes`] made bytes of.
+    /// Reads a catalog from the bytes of [`Catalog::to_bytes`].
     ///
     /// # Errors
-    /// When they are not such bytes, of another version, or damaged ([`Error::is_file`]).
+    /// The bytes are no catalog, of another version, or damaged ([`Error::is_file`]).
     pub fn from_bytes(bytes: &[u8]) -> Result<Catalog> {
         let mut header = Fields::new(bytes);
         if header.take(MAGIC.len()) != Some(MAGIC) {
@@ -168,18 +170,19 @@ impl Catalog {
         })
     }
 
-    /// Writes it to a file, which holds either what it held or all of this, whenever the machine goes down.
+    /// Writes the catalog to a file. If the machine goes down at any time, the file holds either
+    /// its old content or all of the new.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// It cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         Ok(replace_file(path, &self.to_bytes())?)
     }
 
-    /// Reads it from a file.
+    /// Reads a catalog from a file.
     ///
     /// # Errors
-    /// When it cannot be read, or as [`Catalog::from_bytes`].
+    /// It cannot be read, or as [`Catalog::from_bytes`].
     pub fn open(path: &Path) -> Result<Catalog> {
         Catalog::from_bytes(&fs::read(path)?)
     }

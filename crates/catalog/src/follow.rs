@@ -1,8 +1,8 @@
-//! Records in, catalogs as they are behind them.
+//! Takes records, and keeps the catalogs as they are behind them.
 //!
-//! Two layers are kept of each catalog. `pages` has bytes and needs every record that changes a page, whoever wrote it.
-//! `table` has rows, and needs only the transactions that the look at the catalogs has not seen: what it has seen is in
-//! the rows that it read.
+//! There are two layers for each catalog. `pages` has bytes, and needs every record that changes a
+//! page, of any transaction. `table` has rows, and needs only the transactions that the look at the
+//! catalogs did not see. What the look saw is in the rows that it read.
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
 use decode::{Decoded, Ended, NewTuple, Place, What, decode};
@@ -17,27 +17,29 @@ use crate::table::Stamp;
 use crate::transactions::{Entry, Unknown};
 use crate::{Catalog, SHARED};
 
-/// What a record meant for answers that were given before.
+/// What a record means for earlier answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Followed {
-    /// Answers given to everybody that hold no longer; `None` if all hold, as behind nearly every record.
+    /// Shared answers that are void now. `None` if all hold, which is the case after nearly every
+    /// record.
     pub changes: Option<Box<Changes>>,
-    /// Rows of catalogs came or went for everybody, whether that makes answers void or not.
+    /// Whether rows of catalogs came or went for all transactions, even if no answer is void.
     pub rows: bool,
-    /// Answers given to this top-level transaction hold no longer: it changed something, or took something back.
+    /// The top-level transaction whose own answers are void, because it changed something or took
+    /// something back.
     pub own: Option<Xid>,
-    /// Changes to files that were unknown when they were read ([`Catalog::keep_unknown`]) and are not any more, now
-    /// that their transaction commits.
+    /// Changes to files that were unknown when they were read ([`Catalog::keep_unknown`]) and are
+    /// known now that their transaction commits.
     pub resolved: Vec<(Lsn, RelFileLocator)>,
-    /// What the record says of its top-level transaction ([`Record::top_level_xid`]).
+    /// The record's top-level transaction, if the record names one ([`Record::top_level_xid`]).
     pub top_level_xid: Option<Xid>,
-    /// [`Record::first_locator`], if it was looked at on the way and is of no catalog that is followed.
+    /// [`Record::first_locator`], if it was read here and belongs to no followed catalog.
     pub locator: Option<RelFileLocator>,
-    /// It is about rows of a catalog that is followed.
+    /// Whether the record is about rows of a followed catalog.
     pub is_catalog: bool,
 }
 
-/// A page header at most lies between a position and the record that is the first from there on.
+/// Between a position and the first record from there on lies at most a page header.
 const PAGE_HEADER_MAX: u64 = 40;
 
 fn tid(place: Place) -> Tid {
@@ -45,17 +47,17 @@ fn tid(place: Place) -> Tid {
 }
 
 impl Catalog {
-    /// Takes the next record; every one has to come, from [`Catalog::start`] on. Those that were followed before the
-    /// catalog was written to a file are passed over.
+    /// Takes the next record. Every record has to come, from [`Catalog::start`] on. Records that
+    /// were followed before the catalog was written to a file are ignored.
     ///
     /// # Errors
-    /// When the record does not fit to what is known, or says that catalogs cannot be followed any more. The catalog is
-    /// then of no use.
+    /// The record does not fit to what is known, or says that catalogs cannot be followed any more.
+    /// The catalog is then useless.
     pub fn follow(&mut self, record: &Record<'_>) -> Result<Followed> {
         self.follow_decoded(record, None)
     }
 
-    /// The same, handed what the record says if the caller has found that out already.
+    /// Like [`Catalog::follow`], for a caller that has decoded the record already.
     ///
     /// # Errors
     /// As [`Catalog::follow`].
@@ -121,12 +123,13 @@ impl Catalog {
         Err(Error::broken(lsn, format!("the catalogs are followed record by record, and {wanted} is next")))
     }
 
-    /// Whether what a transaction writes is not in the rows that the look read.
+    /// Whether the changes of a transaction count, because they are not in the rows that the look
+    /// read.
     fn counts(&self, database: Oid, top: Xid) -> bool {
         !self.is_before(database, top)
     }
 
-    /// Images and new pages, and that a page was changed at all.
+    /// Takes images and new pages, and notes that a page was changed.
     fn take_pages(&mut self, record: &Record<'_>, parts: &Parts<'_>) -> Result<()> {
         let lsn = record.lsn();
         for block in parts.blocks().filter(|block| block.fork == Fork::Main) {
@@ -143,7 +146,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// A record about rows of a file that is followed.
+    /// Takes a record about rows of a followed file.
     fn heap(&mut self, record: &Record<'_>, locator: RelFileLocator) -> Result<Followed> {
         let decoded = decode(record)?;
         let lsn = record.lsn();
@@ -162,7 +165,7 @@ impl Catalog {
             }
             What::Delete(delete) => self.delete(&at, delete.place)?,
             What::InPlace(in_place) => {
-                // Bytes only: none of the columns that are kept of a row is ever overwritten.
+                // This overwrites bytes only, and never a column that is kept of a row.
                 if let Some(data) = in_place.data {
                     self.overwrite(&at, in_place.place, data)?;
                 }
@@ -179,7 +182,7 @@ impl Catalog {
         let kind = file.kind;
         match tuple {
             NewTuple::Whole(tuple) => file.pages.set(tid, lsn, &tuple),
-            // The image was taken.
+            // The image was taken already.
             NewTuple::InImage(_) => {}
             NewTuple::Spliced(spliced) => {
                 let old = old.map(self::tid).and_then(|old| file.pages.get(old));
@@ -220,7 +223,7 @@ impl Catalog {
         let found = file.table.as_mut().is_some_and(|table| table.delete(tid, at.stamp));
         match found {
             true => self.log(at, tid, true),
-            // Nobody reads them by SQL: only new ones are known.
+            // SQL cannot read these rows, so only new ones are known.
             false if kind == Kind::FilterChunk => {}
             false => {
                 let what = format!("the row of {} that it deletes is not known", kind.name());
@@ -247,7 +250,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// A record about something else than rows.
+    /// Takes a record that is not about rows.
     fn server_record(&mut self, record: &Record<'_>, decoded: &Decoded<'_>) -> Result<Followed> {
         let lsn = record.lsn();
         let mut followed = Followed::default();
@@ -298,8 +301,8 @@ impl Catalog {
                     file.pages.truncate(truncated.blocks);
                 }
             }
-            // A database that was moved before the look is where the look found it, and the files that are removed behind
-            // such a move are those that it has left.
+            // If a database was moved before the look, the look found it in its new place. The
+            // files that are removed after such a move are the old ones.
             What::DatabaseCreated(_) | What::DatabaseDropped(_) if lsn < self.looked => {}
             What::DatabaseCreated(created) if created.copy_of.is_some() => {
                 self.check_moved(lsn, created.database)?
@@ -312,7 +315,7 @@ impl Catalog {
 
     fn check_wal_level(&self, lsn: Lsn, level: Option<decode::WalLevel>) -> Result<()> {
         match level {
-            // Before the look it may have been raised: nothing that counts was written then.
+            // Before the look, the level may have been raised. No change from then counts.
             Some(level) if level < decode::WalLevel::Logical && lsn >= self.looked => {
                 Err(Error::new(ErrorKind::WalLevel { lsn }))
             }
@@ -320,7 +323,8 @@ impl Catalog {
         }
     }
 
-    /// Files of a database that is there already are copied only when it moves to another tablespace.
+    /// A database that exists already has its files copied only when it moves to another
+    /// tablespace.
     fn check_moved(&self, lsn: Lsn, database: Oid) -> Result<()> {
         match self.spaces.get(&database) {
             Some(space) => Err(Error::new(ErrorKind::Moved { lsn, database: space.name.clone() })),
@@ -344,11 +348,12 @@ impl Catalog {
             self.transactions.assign(sub, top);
         }
         let resolved = self.resolve_unknown(top)?;
-        // Most have left nothing that waits for their end.
+        // Most transactions have left nothing that waits for their end.
         let Some(open) = self.transactions.take(top) else { return Ok(Followed::default()) };
         let mut collected = Collected::default();
         let committed: FxHashSet<Xid> = ended.subxacts.iter().collect();
-        // Those that are not listed have aborted. They come first: what they deleted is there.
+        // Subtransactions that are not listed have aborted. They come first, because the rows that
+        // they deleted still exist.
         for &xid in open.subs.iter().filter(|sub| !committed.contains(sub)) {
             self.take_back(xid);
         }
@@ -367,7 +372,7 @@ impl Catalog {
 
     fn abort_record(&mut self, ended: &Ended<'_>) -> Option<Xid> {
         let gone: Vec<Xid> = ended.subxacts.iter().chain([ended.xid]).collect();
-        // A subtransaction that wrote nothing itself may be known by those below it only.
+        // If a subtransaction wrote nothing itself, only its own subtransactions may be known.
         let top = gone.iter().map(|xid| self.transactions.top(*xid)).find(|top| !gone.contains(top));
         match top {
             None => self.abort(ended.xid),
@@ -382,7 +387,7 @@ impl Catalog {
         Some(top.unwrap_or(ended.xid))
     }
 
-    /// A top-level transaction aborted.
+    /// Handles the abort of a top-level transaction.
     fn abort(&mut self, top: Xid) {
         let Some(open) = self.transactions.take(top) else { return };
         for xid in open.subs.into_iter().chain([top]) {
@@ -400,22 +405,22 @@ impl Catalog {
         }
     }
 
-    /// Ends what a crash left open.
+    /// Ends the transactions that a crash left open.
     fn end_lost(&mut self, oldest: Option<Xid>) {
         for top in self.transactions.ended_before(oldest) {
             self.abort(top);
         }
     }
 
-    /// A change of a (sub)transaction that ended.
+    /// Settles a change of a (sub)transaction that has ended.
     fn settle(&mut self, entry: Entry, xid: Xid, committed: bool, collected: &mut Collected) {
-        // Gone are files that a rewrite replaced.
+        // Files that a rewrite replaced are gone.
         let Some(file) = self.files.get_mut(&entry.locator) else { return };
         let Some(table) = &mut file.table else { return };
         let is_it = |stamp: Option<Stamp>| stamp.is_some_and(|stamp| stamp.xid == xid);
         let Some(version) = table.get_mut(entry.tid) else { return };
         match (entry.deletes, committed) {
-            // What the same transaction deleted again nobody else has ever seen.
+            // No other transaction has ever seen a row that its own transaction deleted again.
             (false, true) if is_it(version.inserter) && !version.is_only_its_makers() => {
                 version.inserter = None;
                 collected.add(file.database, &version.row, false);
@@ -428,13 +433,14 @@ impl Catalog {
                 }
             }
             (false, false) if is_it(version.inserter) => drop(table.remove(entry.tid)),
-            // Another row has the place by now.
+            // Another row is in that place by now.
             _ => {}
         }
     }
 
-    /// A change to files of which [`crate::View::files`] says that nobody has them. If they are still nobody's when
-    /// its transaction commits, following stops there; if it aborts, nothing happened.
+    /// Keeps a change to files that no relation has, according to [`crate::View::files`]. If no
+    /// relation has them when the transaction commits, following stops there. If the transaction
+    /// aborts, nothing happened.
     pub fn keep_unknown(&mut self, record: &Record<'_>, locator: RelFileLocator) {
         let (lsn, xid) = (record.lsn(), record.xid());
         let top = self.transactions.top(xid);
@@ -454,14 +460,15 @@ impl Catalog {
         Ok(resolved)
     }
 
-    /// Whether this transaction changed catalogs and has not ended: answers for it are its own.
+    /// Whether this transaction has changed catalogs and has not ended, so that it needs answers of
+    /// its own.
     #[must_use]
     #[inline]
     pub fn has_changes(&self, xid: Xid) -> bool {
         self.transactions.have_changes() && self.transactions.has_changes_of(self.transactions.top(xid))
     }
 
-    /// Whether the row makes the followed database have other files by default.
+    /// Checks whether the row moves a followed database to another default tablespace.
     pub(crate) fn check_database(&self, at: &At, row: &Row) -> Result<()> {
         let Row::Database(row) = row else { return Ok(()) };
         match self.spaces.get(&row.oid) {
@@ -473,7 +480,7 @@ impl Catalog {
     }
 }
 
-/// Which record it is, of whom, about which file.
+/// A record, its transaction, and the file that it is about.
 pub(crate) struct At {
     pub(crate) lsn: Lsn,
     pub(crate) stamp: Stamp,

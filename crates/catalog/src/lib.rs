@@ -1,16 +1,18 @@
-//! What relations, types and publications were at a place in the WAL, known without asking the server again.
+//! What relations, types and publications were at a place in the WAL, without asking the server
+//! again.
 //!
-//! [`Catalog::look`] reads the catalogs once, with an ordinary role's rights. [`Catalog::follow`] is then handed every
-//! record from [`Catalog::start`] on and keeps them as the server changes them. [`Catalog::view`] answers, for one
-//! transaction at the place that was reached: which relation has these files, what its columns, types and replica
-//! identity are, and whether and how publications publish it. A transaction sees its own changes; others see them once
-//! it has committed (rule W1).
+//! [`Catalog::look`] reads the catalogs once, with an ordinary role's rights. [`Catalog::follow`]
+//! is then handed every record from [`Catalog::start`] on, and changes its copy as the server
+//! changes the catalogs. [`Catalog::view`] answers for one transaction, at the place that was
+//! reached: which relation has these files, what its columns, types and replica identity are, and
+//! whether and how publications publish it. A transaction sees its own changes. Other transactions
+//! see them once it has committed (rule W1).
 //!
-//! Promises: an answer is that of the server's own decoding at this record, or there is an [`Error`]. Nothing is
-//! guessed: a record that does not fit to what is known, and files that no relation has, stop the following. Bytes that
-//! are damaged never panic.
+//! Promises: an answer is that of the server's own decoding at this record, or there is an
+//! [`Error`]. This crate does not guess: a record that does not fit to what is known stops the
+//! following, and so do files that no relation has. Damaged bytes never panic.
 //!
-//! Does not belong here: rows of tables, which transaction a change ends up in, and what becomes of it. README.md says
+//! Does not belong here: rows of tables, and which transaction a change ends up in. README.md says
 //! why following is right, and what a crash leaves.
 
 mod bootstrap;
@@ -50,9 +52,9 @@ use crate::rows::{Kind, Shape};
 use crate::table::{Stamp, Table};
 use crate::transactions::Transactions;
 
-/// What is said of the database of shared catalogs.
+/// Stands for the database of shared catalogs.
 pub(crate) const SHARED: Oid = Oid(0);
-/// `pg_default` and `pg_global`.
+/// `pg_global`.
 pub(crate) const GLOBAL_TABLESPACE: Oid = Oid(1664);
 
 /// The catalogs of some databases of a server, at a place in its WAL.
@@ -65,40 +67,41 @@ pub struct Catalog {
     pub(crate) looked: Lsn,
     /// The last record that was followed; invalid before the first.
     pub(crate) last: Lsn,
-    /// By database; the shared catalogs are in one of their own.
+    /// By database. The shared catalogs have a space of their own.
     pub(crate) spaces: FxHashMap<Oid, Space>,
     pub(crate) files: FxHashMap<RelFileLocator, File>,
     pub(crate) shapes: FxHashMap<Kind, Shape>,
     pub(crate) transactions: Transactions,
 }
 
-/// Which server it is.
+/// The server that the catalogs are of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Server {
-    /// Of the cluster, the same on its standbys.
+    /// The cluster's id, the same on its standbys.
     pub system_id: u64,
-    /// 15 of 15.18.
+    /// 15 for 15.18.
     pub major: u32,
-    /// The timeline that the look was on.
+    /// The timeline at the time of the look.
     pub timeline: u32,
 }
 
-/// A database, or what all share.
+/// A database, or what all databases share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) name: String,
-    /// Where its files are that name no other tablespace.
+    /// The tablespace of files that name no other.
     pub(crate) tablespace: Oid,
     pub(crate) collation_is_c: bool,
     /// What the look has seen; `None` when no transaction is left that it may have seen.
     pub(crate) snapshot: Option<PgSnapshot>,
-    /// Catalogs whose files are not in `pg_class`, but in the relation map.
+    /// Catalogs whose files are not in `pg_class` but in the relation map.
     pub(crate) map: FxHashMap<Oid, u32>,
-    /// The files of the catalogs that are followed, as all but those see them that rewrite one.
+    /// The files of the followed catalogs. A transaction that rewrites a catalog has another file
+    /// for it.
     pub(crate) current: FxHashMap<Kind, RelFileLocator>,
 }
 
-/// A file of a catalog that is followed, or that is about to become one.
+/// A file of a followed catalog, or one that is about to become that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct File {
     pub(crate) database: Oid,
@@ -106,19 +109,19 @@ pub(crate) struct File {
     pub(crate) pages: Pages,
     /// `None` while a rewrite fills it.
     pub(crate) table: Option<Table>,
-    /// Who made it, while that is nobody else's business.
+    /// The transaction that made it, while no other transaction uses it.
     pub(crate) owner: Option<Stamp>,
 }
 
 impl Catalog {
-    /// Where following has to begin: WAL from here on is needed.
+    /// Where following has to begin. WAL from here on is needed.
     #[must_use]
     pub fn start(&self) -> Lsn {
         self.start
     }
 
-    /// Where WAL ended when the look began. Nothing before it is new; answers hold from where this was followed to, for
-    /// transactions that the look has not seen ([`Catalog::is_before`]).
+    /// Where WAL ended when the look began. No record before it is new. Answers hold from where
+    /// this was followed to, for transactions that the look has not seen ([`Catalog::is_before`]).
     #[must_use]
     pub fn looked(&self) -> Lsn {
         self.looked
@@ -130,13 +133,13 @@ impl Catalog {
         self.last
     }
 
-    /// Which server this is of.
+    /// The server that these catalogs are of.
     #[must_use]
     pub fn server(&self) -> Server {
         self.server
     }
 
-    /// The databases that are followed, with their names, in the order of their OIDs.
+    /// The followed databases with their names, in the order of their OIDs.
     #[must_use]
     pub fn databases(&self) -> Vec<(Oid, &str)> {
         let followed = self.spaces.iter().filter(|(oid, _)| **oid != SHARED);
@@ -145,29 +148,30 @@ impl Catalog {
         databases
     }
 
-    /// Whether the look saw this transaction (or the one that it is part of): it was over before, and what it wrote in
-    /// this database belongs to no change after the look.
+    /// Whether the look saw this transaction (or the one that it is part of). It ended before, and
+    /// what it wrote in this database belongs to no change after the look.
     #[must_use]
     pub fn is_before(&self, database: Oid, xid: Xid) -> bool {
         let snapshot = self.spaces.get(&database).and_then(|space| space.snapshot.as_ref());
         snapshot.is_some_and(|snapshot| snapshot.sees(self.transactions.top(xid)))
     }
 
-    /// Whether nothing more can come of transactions that the look saw.
+    /// Whether all transactions that the look saw are over.
     #[must_use]
     pub fn is_past_look(&self) -> bool {
         self.spaces.values().all(|space| space.snapshot.is_none())
     }
 
-    /// What `xid` (or the transaction that it is part of) sees of a database at the last record that was followed;
-    /// [`Xid::INVALID`] sees what has committed. `None` for a database that is not followed.
+    /// What `xid` (or the transaction that it is part of) sees of a database at the last record
+    /// that was followed. [`Xid::INVALID`] sees what has committed. `None` for a database that is
+    /// not followed.
     #[must_use]
     pub fn view(&self, database: Oid, xid: Xid) -> Option<View<'_>> {
         let space = self.spaces.get(&database).filter(|_| database != SHARED)?;
         Some(View::new(self, database, space, self.transactions.top(xid)))
     }
 
-    /// The name of a replication origin, as it is at the last record that was followed.
+    /// The name of a replication origin at the last record that was followed.
     #[must_use]
     pub fn origin_name(&self, origin: u16) -> Option<&str> {
         let table = self.table(SHARED, Kind::Origin, Xid::INVALID)?;

@@ -1,9 +1,11 @@
-//! What rows have in a column that was added after they were written (`attmissingval`).
+//! The value that old rows have in a column that was added after they were written
+//! (`attmissingval`).
 //!
-//! WAL has it as it is stored. The look at the catalogs has no access to that: SQL gives what the output and the send
-//! function make of it. The latter is turned back into the stored form for types where that is plain, so that rows of
-//! both kinds are handled alike; where it is not (arrays, jsonb, ranges, composites and the like), whoever renders the
-//! row takes what the server has rendered.
+//! WAL has the value as it is stored. The look at the catalogs cannot read that: SQL gives the
+//! results of the output and the send function. For simple types, the latter is turned back into
+//! the stored form, so that rows of both kinds are handled alike. For others (arrays, jsonb,
+//! ranges, composites and the like), the code that renders the row takes what the server has
+//! rendered.
 
 use base::Oid;
 use types::TypeKind;
@@ -13,14 +15,15 @@ use crate::error::{Error, Result};
 use crate::rows::{Attribute, Is, Type};
 use crate::view::View;
 
-/// A missing value. At least one of the forms is there: stored, or both of the rendered ones.
+/// A missing value. It has at least one form: the stored one, or both rendered ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// As a row would have it.
+    /// As a row would store it.
     pub stored: Option<Box<[u8]>>,
-    /// As the server's output function gave it when the catalogs were looked at, with the settings that `types` names.
+    /// The result of the server's output function at the look, with the settings that `types`
+    /// names.
     pub text: Option<String>,
-    /// As its send function gave it then.
+    /// The result of its send function at the look.
     pub binary: Option<Vec<u8>>,
 }
 
@@ -45,7 +48,7 @@ impl View<'_> {
         }
     }
 
-    /// The stored form of what a send function gave.
+    /// The stored form of a send function's result.
     fn stored(&self, oid: Oid, sent: &[u8]) -> Option<Box<[u8]>> {
         if oid < Oid::FIRST_NORMAL {
             return builtin(oid, sent);
@@ -63,8 +66,9 @@ impl View<'_> {
     }
 }
 
-/// The one element of what `array_send` gives: dimensions, whether there are NULLs, type, then per dimension length and
-/// lower bound, then per element length and bytes.
+/// The only element in a result of `array_send`. That has dimensions, whether there are NULLs, and
+/// the type, then length and lower bound for each dimension, then length and bytes for each
+/// element.
 fn element_sent(array: &[u8]) -> Option<&[u8]> {
     const ELEMENT_AT: usize = 20;
     let number = |at: usize| Some(u32::from_be_bytes(array.get(at..at + 4)?.try_into().ok()?));
@@ -75,7 +79,7 @@ fn element_sent(array: &[u8]) -> Option<&[u8]> {
     (element.len() == number(ELEMENT_AT)? as usize).then_some(element)
 }
 
-/// The one element of what `array_out` gives.
+/// The only element in a result of `array_out`.
 fn element_text(array: &str) -> Option<String> {
     let element = array.strip_prefix('{')?.strip_suffix('}')?;
     let Some(quoted) = element.strip_prefix('"') else { return Some(element.to_owned()) };
@@ -87,9 +91,9 @@ fn element_text(array: &str) -> Option<String> {
     Some(text)
 }
 
-/// How a built-in type's stored form comes out of the sent one.
+/// How to make a built-in type's stored form from the sent one.
 enum How {
-    /// Numbers of these lengths, turned round.
+    /// Numbers of these lengths, with their bytes reversed.
     Numbers(&'static [usize]),
     /// The same bytes, of fixed length.
     Same,
@@ -98,7 +102,7 @@ enum How {
     /// The same bytes, filled up with zeros.
     Name,
     Numeric,
-    /// A number of four bytes and the rest as it is, behind a header.
+    /// A number of four bytes and then the same bytes, behind a header.
     Bits,
 }
 
@@ -159,14 +163,14 @@ fn turned_round(sent: &[u8], lengths: &[usize]) -> Option<Vec<u8>> {
     rest.is_empty().then_some(stored)
 }
 
-/// A value of variable length, its total length before it.
+/// A value of variable length behind its header.
 fn with_header(payload: &[u8]) -> Box<[u8]> {
     let length = (payload.len() as u32 + 4) << 2;
     [&length.to_le_bytes()[..], payload].concat().into()
 }
 
-/// Sent: count of digits, weight, sign, display scale, digits. Stored in the long form: sign and scale in one, weight,
-/// digits; what is no number is its sign alone.
+/// Sent: count of digits, weight, sign, display scale, digits. Stored in the long form: sign and
+/// scale in one, weight, digits. NaN and infinities are the sign alone.
 fn numeric(sent: &[u8]) -> Option<Vec<u8>> {
     const SPECIAL: u16 = 0xC000;
     const SCALE: u16 = 0x3FFF;

@@ -1,15 +1,16 @@
 //! The bytes of catalog pages, as far as records have shown them.
 //!
-//! A record about a catalog row is not whole: an update leaves out what the new row shares with the old one, and behind
-//! a checkpoint the row is in the image of its page only. So the rows of each page that was changed are kept.
+//! A record about a catalog row is not complete. An update leaves out what the new row shares with
+//! the old one. Behind a checkpoint, the row may only be in the image of its page. So the rows of
+//! each changed page are kept.
 //!
-//! The invariant that makes this enough: reading began where a checkpoint began (its redo position), and with
-//! `full_page_writes` the first change of a page after that has the image of the page, or makes it anew. So a row that a
-//! record refers to has been seen. The same holds for each later checkpoint, which is why pages that were last changed
-//! before one began can be forgotten.
+//! Why this is enough: reading began at a checkpoint's redo position. With `full_page_writes`, the
+//! first change of a page after that has the image of the page, or makes it anew. So a row that a
+//! record refers to has been seen. The same holds for each later checkpoint. So pages that were
+//! last changed before a checkpoint began can be forgotten.
 //!
-//! What only tidies a page (pruning, vacuum, freezing, locks) moves no row to another line pointer and changes no byte of
-//! a row's values, so that only its images are taken.
+//! Records that only tidy a page (pruning, vacuum, freezing, locks) move no row to another line
+//! pointer, and change no byte of a row's values. So only their images are taken.
 
 use base::{Lsn, Xid};
 use decode::{RawTuple, page_item, page_tuple};
@@ -33,10 +34,10 @@ pub(crate) struct Pages(FxHashMap<u32, Page>);
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Page {
-    /// The last record that changed it.
+    /// The last record that changed the page.
     touched: Lsn,
     image: Option<Vec<u8>>,
-    /// Rows that came after the image.
+    /// Rows that were written after the image.
     rows: FxHashMap<u16, Raw>,
 }
 
@@ -52,7 +53,7 @@ struct Raw {
 
 field_struct!(Raw { infomask2, infomask, hoff, bytes });
 
-/// A row of a page that was copied whole, with the transactions that its page names.
+/// A row of a page that was copied whole, with the transactions in its header.
 pub(crate) struct Copied<'a> {
     pub(crate) tid: Tid,
     pub(crate) xmin: Xid,
@@ -68,12 +69,12 @@ fn as_page(image: &[u8]) -> Option<&[u8; PAGE_SIZE]> {
 const OFFSETS: std::ops::RangeInclusive<u16> = 1..=((PAGE_SIZE - 24) / 4) as u16;
 
 impl Pages {
-    /// The page is empty.
+    /// Makes the page empty.
     pub(crate) fn renew(&mut self, block: u32, lsn: Lsn) {
         self.0.insert(block, Page { touched: lsn, ..Page::default() });
     }
 
-    /// The page is what the image shows.
+    /// Makes the page what the image shows.
     pub(crate) fn take_image(
         &mut self,
         block: u32,
@@ -87,7 +88,7 @@ impl Pages {
         Ok(())
     }
 
-    /// There is a row.
+    /// Adds a row.
     pub(crate) fn set(&mut self, tid: Tid, lsn: Lsn, tuple: &RawTuple<'_>) {
         let RawTuple { infomask2, infomask, hoff, bytes } = *tuple;
         let page = self.0.entry(tid.block).or_default();
@@ -95,7 +96,7 @@ impl Pages {
         page.rows.insert(tid.offset, Raw { infomask2, infomask, hoff, bytes: bytes.to_vec() });
     }
 
-    /// The page was changed in a way that its rows do not show.
+    /// Notes a change of the page that does not show in its rows.
     pub(crate) fn touch(&mut self, block: u32, lsn: Lsn) {
         if let Some(page) = self.0.get_mut(&block) {
             page.touched = lsn;
@@ -123,12 +124,13 @@ impl Pages {
         })
     }
 
-    /// Every change from here on has the page's image before it.
+    /// Forgets pages that were last changed before `redo`: every change from there on begins with
+    /// the page's image.
     pub(crate) fn forget_before(&mut self, redo: Lsn) {
         self.0.retain(|_, page| page.touched >= redo);
     }
 
-    /// Only so many blocks are left.
+    /// Cuts the file to this many blocks.
     pub(crate) fn truncate(&mut self, blocks: u32) {
         self.0.retain(|block, _| *block < blocks);
     }

@@ -1,8 +1,9 @@
 //! Whether and how a relation is published: `get_rel_sync_entry` of pgoutput, without its cache.
 //!
-//! Each publication publishes a relation by itself, by its schema, by an ancestor that it is a partition of, or because
-//! it is of all tables. With `publish_via_partition_root` it does so as that ancestor. Of several, those count that
-//! publish as the ancestor farthest up; the actions of all of them count.
+//! A publication publishes a relation by itself, by its schema, by an ancestor that it is a
+//! partition of, or because it is for all tables. With `publish_via_partition_root`, it publishes
+//! the relation as that ancestor. Of several publications, those with the topmost ancestor decide
+//! about columns and filters. The actions of all of them count.
 
 use base::Oid;
 use wal::Actions;
@@ -17,22 +18,22 @@ use crate::view::View;
 pub struct Published {
     /// The relation that its changes are sent as: itself, or a partitioned table above it.
     pub as_relation: Oid,
-    /// What of it is published.
+    /// The actions that are published.
     pub actions: Actions,
-    /// The numbers of the columns that are sent, of `as_relation`, in their order.
+    /// The numbers of the published columns of `as_relation`, in their order.
     pub columns: Vec<i16>,
-    /// Which rows.
+    /// The filters that decide which rows are published.
     pub filters: Filters,
 }
 
-/// Row filters, by action: a row is published if one of them keeps it. `None`: every row is.
+/// Row filters by action. A row is published if one of them keeps it. `None` keeps every row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filters {
-    /// Of insertions; each a `pg_node_tree`.
+    /// For inserts; each is a `pg_node_tree`.
     pub insert: Option<Vec<String>>,
-    /// Of updates.
+    /// For updates.
     pub update: Option<Vec<String>>,
-    /// Of deletions.
+    /// For deletes.
     pub delete: Option<Vec<String>>,
 }
 
@@ -52,7 +53,7 @@ impl Publication {
     }
 }
 
-/// One publication's way to publish a relation.
+/// How one publication publishes a relation.
 struct Way {
     level: usize,
     relation: Oid,
@@ -72,10 +73,12 @@ impl<'a> View<'a> {
         names
     }
 
-    /// How a relation is published by those of these publications that there are; `None` if by none of them.
+    /// How a relation is published by those of these publications that exist. `None` if none of
+    /// them publishes it.
     ///
     /// # Errors
-    /// Where pgoutput has one: the publications name different columns. And when a filter cannot be read.
+    /// The publications name different columns, where pgoutput has an error too. Or a filter cannot
+    /// be read.
     pub fn published(&self, publications: &[&str], relation: Oid) -> Result<Option<Published>> {
         let Some(class) = self.class(relation) else { return Ok(None) };
         if relation < Oid::FIRST_NORMAL
@@ -109,9 +112,9 @@ impl<'a> View<'a> {
         let mut ancestors = Vec::new();
         let mut next = class.is_partition.then_some(class.oid);
         while let Some(child) = next {
-            // One that is being detached concurrently has no ancestors any more.
+            // A partition that is being detached concurrently has no ancestors any more.
             let parent = self.find::<Inherits>(0, child).find(|row| !row.is_detached).map(|row| row.parent);
-            // A cycle would be a broken catalog's.
+            // Only a broken catalog could have a cycle.
             let parent = parent.filter(|parent| !ancestors.contains(parent));
             ancestors.extend(parent);
             next = parent.filter(|parent| self.class(*parent).is_some_and(|row| row.is_partition));
@@ -151,7 +154,7 @@ impl<'a> View<'a> {
         Some(if publication.via_root { above.unwrap_or(itself) } else { itself })
     }
 
-    /// The row that says what of a table a publication publishes, if it does not publish all of it.
+    /// The row that restricts what a publication publishes of a table, if there is one.
     fn restriction(&self, publication: &Publication, target: &Class) -> Option<&'a PublicationTable> {
         if publication.all_tables || self.names_schema(publication, target) {
             return None;

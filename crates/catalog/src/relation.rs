@@ -8,7 +8,7 @@ use crate::rows::{Attribute, Class, Index, Is};
 use crate::typing::unknown_align;
 use crate::view::View;
 
-/// A relation, as far as decoding its rows asks for it.
+/// A relation, with everything that decoding its rows needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relation {
     /// `oid`.
@@ -23,18 +23,18 @@ pub struct Relation {
     pub persistence: u8,
     /// `relispartition`.
     pub is_partition: bool,
-    /// `relreplident`, with the index that it comes down to.
+    /// `relreplident`, with the index that it stands for.
     pub identity: Identity,
     /// `reltoastrelid`; 0 for none.
     pub toast: Oid,
-    /// All of them, dropped ones too: the column of number n is at n - 1.
+    /// All columns, also dropped ones. Column n is at n - 1.
     pub columns: Vec<Column>,
 }
 
-/// What of the row before is logged.
+/// The replica identity: which part of the old row is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// Nothing: asked for so, or there is no such index.
+    /// Nothing, by choice or because there is no such index.
     Nothing {
         /// The letter in `relreplident`.
         letter: u8,
@@ -72,22 +72,22 @@ pub struct Column {
     pub typmod: i32,
     /// `attnotnull`.
     pub not_null: bool,
-    /// It is one of the columns of the replica identity's index.
+    /// Whether it is one of the columns of the replica identity's index.
     pub in_identity: bool,
-    /// Type, length, alignment, whether it was dropped or is generated, and its missing value where that is known as
-    /// it is stored.
+    /// Type, length and alignment, whether it was dropped or is generated, and its missing value if
+    /// the stored form is known.
     pub stored: types::Attribute,
-    /// What rows have that are older than the column.
+    /// The value in rows that are older than the column.
     pub missing: Option<Missing>,
 }
 
 const PARTITIONED: u8 = b'p';
 
 impl<'a> View<'a> {
-    /// A relation; `None` if there is none, for this transaction.
+    /// A relation; `None` if this transaction sees none.
     ///
     /// # Errors
-    /// When rows of catalogs contradict one another.
+    /// Rows of catalogs contradict one another.
     pub fn relation(&self, oid: Oid) -> Result<Option<Relation>> {
         let Some(row) = self.class(oid) else { return Ok(None) };
         let unfit =
@@ -136,14 +136,14 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The index that the replica identity is, by the rules of `RelationGetIndexList`.
+    /// The index that is the replica identity, by the rules of `RelationGetIndexList`.
     fn identity_index(&self, class: &Class) -> Option<&'a Index> {
         let named = |row: &&Index| match class.identity {
             b'd' => row.is_primary,
             b'i' => row.is_identity && row.is_valid,
             _ => false,
         };
-        // From 17 on a partitioned table's key counts before all of its partitions have it.
+        // From 17 on, a partitioned table's key counts even before all of its partitions have it.
         let may_be_invalid = class.kind == PARTITIONED && self.major() >= 17;
         let is_sound = |row: &&Index| {
             row.is_live
@@ -157,7 +157,7 @@ impl<'a> View<'a> {
 }
 
 impl Index {
-    /// The columns of its key, without those that it only includes.
+    /// The columns of its key, without included ones.
     fn keys(&self) -> &[i16] {
         let count = usize::try_from(self.key_columns).unwrap_or(0);
         self.columns.0.get(..count).unwrap_or(&self.columns.0)

@@ -1,4 +1,5 @@
-//! Catalogs that get other files: VACUUM FULL and CLUSTER of a catalog, also inside a transaction that goes on.
+//! Catalogs that get other files: VACUUM FULL and CLUSTER of a catalog, also inside a transaction
+//! that goes on.
 //!
 //! ```text
 //!  pg_class row with relrewrite    pages, as images      first row written        commit (pg_class), or
@@ -10,13 +11,16 @@
 //!                          abort: the file is forgotten
 //! ```
 //!
-//! Logically nothing changes: the same rows get other places. But a row's place is how records name it, so that the
-//! rows of the new file are read from its pages. They say who inserted and deleted each row; that is believed as far as
-//! it is settled, and is a stamp where one of the transactions that we know to be open has done it. The copy may be older
-//! than what we know by the time we read it: who aborted in between is remembered as long as a rewrite is under way.
+//! Logically nothing changes: the same rows get other places. But records name a row by its place.
+//! So the rows of the new file are read from its pages. A copied row names the transactions that
+//! inserted and deleted it. Hint bits that settle the matter are believed. If one of the
+//! transactions that we know to be open inserted or deletes the row, that becomes a stamp. The copy
+//! may be older than our knowledge at the time we read it. So while a rewrite is under way, aborted
+//! transactions are remembered.
 //!
-//! No other transaction writes the catalog from the copy to the end of the transaction: it is locked. But others have
-//! written it before and are still open, so that their end is noted in both files.
+//! The catalog is locked, so no other transaction writes it from the copy to the end of the
+//! transaction. But other transactions may have written it before and still be open. So their end
+//! is noted in both files.
 
 use base::{Lsn, Oid, RelFileLocator};
 use decode::MapEntry;
@@ -46,12 +50,12 @@ fn is_only_locked(infomask: u16) -> bool {
         || infomask & (XMAX_IS_MULTI | XMAX_EXCLUSIVE | XMAX_SHARED) == XMAX_EXCLUSIVE
 }
 
-/// Who inserted and who deletes a row.
+/// The transactions that inserted and that deletes a row, while they are open.
 type Stamps = (Option<Stamp>, Option<Stamp>);
 
 impl Space {
-    /// The files that a row of `pg_class` names, whose number is `number`. A shared catalog's successor is no shared
-    /// relation, but its files are where those are.
+    /// The files of a row of `pg_class` whose file number is `number`. A shared catalog's successor
+    /// is not a shared relation, but its files are where shared ones are.
     fn locator(&self, database: Oid, row: &Class, number: u32) -> RelFileLocator {
         let (tablespace, database) = match row.tablespace {
             GLOBAL_TABLESPACE => (GLOBAL_TABLESPACE, SHARED),
@@ -63,7 +67,8 @@ impl Space {
 }
 
 impl Catalog {
-    /// A transaction writes into a file: if it is one that it has filled, the file is its own from here on.
+    /// Notes that a transaction writes into a file. If it has filled the file itself, the file is
+    /// its own from here on.
     pub(crate) fn enter(&mut self, at: &At) -> Result<()> {
         let file = &self.files[&at.locator];
         if file.table.is_some() {
@@ -80,7 +85,7 @@ impl Catalog {
         self.transactions.open(at.stamp.top).own_files.push(file);
     }
 
-    /// What a new row says about the files of catalogs.
+    /// Takes what a new row says about the files of catalogs.
     pub(crate) fn rewritten(&mut self, at: &At, row: &Row) -> Result<()> {
         self.check_database(at, row)?;
         let Row::Class(row) = row else { return Ok(()) };
@@ -92,10 +97,10 @@ impl Catalog {
             self.spaces.get(&database)?.current.contains_key(&kind).then_some((database, kind))
         };
         if let Some((owner, kind)) = of(row.rewrite) {
-            // A mapped catalog's successor is mapped too, and its files are numbered as it is.
+            // A mapped catalog's successor is mapped too, and its file has the number of its OID.
             let number = if row.file == 0 { row.oid.0 } else { row.file };
             let locator = space.locator(database, row, number);
-            // TOAST is not copied as pages, but written row by row.
+            // TOAST is not copied as pages but written row by row.
             let table = (kind == Kind::FilterChunk).then(|| Table::new(kind));
             let file = File { database: owner, kind, pages: Pages::default(), table, owner: Some(at.stamp) };
             self.files.entry(locator).or_insert(file);
@@ -109,7 +114,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// The map of a database's mapped catalogs. It holds at once, whatever becomes of the transaction.
+    /// Takes the map of a database's mapped catalogs. It holds at once, even if the transaction
+    /// aborts.
     pub(crate) fn map_relations(
         &mut self,
         lsn: Lsn,
@@ -135,7 +141,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The files of a transaction that committed are everybody's.
+    /// Makes the files of a committed transaction the current ones for all.
     pub(crate) fn swap_files(&mut self, lsn: Lsn, own: &[OwnFile]) -> Result<()> {
         for file in own {
             self.load(lsn, file.locator)?;
@@ -153,7 +159,7 @@ impl Catalog {
         }
     }
 
-    /// Forgets files that nobody reads: those that were replaced, and those whose makers are `gone`.
+    /// Forgets files that no transaction reads: replaced files, and files whose makers are `gone`.
     pub(crate) fn sweep_files(&mut self, gone: impl Fn(Stamp) -> bool) {
         let is_swept = |file: &File| file.owner.is_none_or(&gone);
         let is_current =
@@ -198,7 +204,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Who inserted and who deletes a copied row; `None` when it is none for anybody.
+    /// The transactions that inserted and that deletes a copied row. `None` if no transaction sees
+    /// the row.
     fn stamps(&self, copied: &Copied<'_>) -> Result<Option<Stamps>, &'static str> {
         let infomask = copied.tuple.infomask;
         let open = |xid| {

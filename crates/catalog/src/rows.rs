@@ -1,7 +1,8 @@
-//! The catalogs that are followed, and of their rows what decoding needs.
+//! The catalogs that are followed, and the parts of their rows that decoding needs.
 //!
-//! A catalog's columns are found by name in its own `pg_attribute` rows: majors differ in places and in number, and no
-//! table of ours says how. A column that a major has not got is NULL.
+//! A catalog's columns are found by name in its own `pg_attribute` rows. Majors differ in the
+//! places and the number of columns, and no table here says how. A column that a major does not
+//! have is NULL.
 
 use base::Oid;
 use types::{Attribute as Column, Value};
@@ -14,7 +15,7 @@ macro_rules! catalogs {
     ($($(#[$doc:meta])* $row:ident = $name:literal, $oid:literal, $place:ident, since $since:literal {
         $($field:ident: $form:ty = $column:literal $(since $column_since:literal)?),* $(,)?
     })*) => {
-        /// A catalog that is followed.
+        /// A followed catalog.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub(crate) enum Kind { $($(#[$doc])* $row),* }
 
@@ -59,7 +60,7 @@ macro_rules! catalogs {
                 match self { $(Kind::$row => $since),* }
             }
 
-            /// What SQL selects, a column each.
+            /// The expressions that SQL selects, one for each column.
             pub(crate) fn select(self, major: u32) -> Vec<String> {
                 match self {
                     $(Kind::$row => vec![$({
@@ -75,7 +76,7 @@ macro_rules! catalogs {
                 match self { $(Kind::$row => &[$($column),*]),* }
             }
 
-            /// A row as SQL gave it.
+            /// A row from the results of SQL.
             pub(crate) fn row_of_sql(self, mut texts: impl Iterator<Item = Option<String>>) -> Option<Row> {
                 match self {
                     $(Kind::$row => Some(Row::$row($row {
@@ -105,12 +106,12 @@ macro_rules! catalogs {
     };
 }
 
-/// Whose files a catalog has.
+/// Who has and who may read the files of a catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Each database has its own.
     Database,
-    /// As `Database`, and no ordinary role may read it.
+    /// As `Database`, and ordinary roles may not read it.
     Hidden,
     /// All databases share it.
     Shared,
@@ -231,7 +232,7 @@ catalogs! {
         publication: Oid = "pnpubid",
         namespace: Oid = "pnnspid",
     }
-    /// What of `pg_publication_rel` is out of line: long filters.
+    /// The parts of `pg_publication_rel` that are out of line: long filters.
     FilterChunk = "pg_toast_6106", 6228, Hidden, since 15 {
         value: Oid = "chunk_id",
         sequence: i32 = "chunk_seq",
@@ -250,7 +251,7 @@ catalogs! {
     }
 }
 
-/// By how many keys rows are found.
+/// The number of keys by which rows are found.
 pub(crate) const KEYS: usize = 3;
 
 impl Kind {
@@ -258,7 +259,7 @@ impl Kind {
         Kind::ALL.iter().copied().find(|kind| kind.oid() == oid)
     }
 
-    /// The catalogs of a server, of those with such a place.
+    /// The catalogs of a server that are in one of these places.
     pub(crate) fn of_place(major: u32, places: &'static [Place]) -> impl Iterator<Item = Kind> {
         let is_there = move |kind: &Kind| kind.since() <= major && places.contains(&kind.place());
         Kind::ALL.iter().copied().filter(is_there)
@@ -266,7 +267,7 @@ impl Kind {
 }
 
 impl Row {
-    /// What it is found by; 0 is nothing.
+    /// The keys by which the row is found. 0 means none.
     pub(crate) fn keys(&self) -> [u32; KEYS] {
         match self {
             Row::Class(row) => [row.oid.0, row.file, row.toast.0],
@@ -292,15 +293,15 @@ impl Row {
 pub(crate) struct Shape {
     kind: Kind,
     columns: Vec<Column>,
-    /// Where each of the columns that are read is; `None` where this major has it not.
+    /// The place of each column that is read; `None` if this major does not have it.
     picked: Vec<Option<usize>>,
 }
 
 impl Shape {
-    /// From the catalog's own columns in the order of their numbers.
+    /// Makes a shape from the catalog's own columns in the order of their numbers.
     pub(crate) fn new(kind: Kind, attributes: &[&Attribute]) -> Option<Shape> {
         let columns = attributes.iter().map(|attribute| attribute.column()).collect::<Option<_>>()?;
-        // A cast belongs to SQL only.
+        // Only SQL needs the cast.
         let name = |column: &'static str| column.split("::").next().unwrap_or(column);
         let place =
             |column: &&'static str| attributes.iter().position(|attribute| attribute.name == name(column));
@@ -308,7 +309,7 @@ impl Shape {
         Some(Shape { kind, columns, picked })
     }
 
-    /// The row that a tuple holds; `None` when it cannot be one of this catalog.
+    /// The row in a tuple; `None` if it cannot be a row of this catalog.
     pub(crate) fn row(&self, tuple: &decode::RawTuple<'_>) -> Option<Row> {
         let tuple = types::Tuple::new(tuple.infomask2, tuple.infomask, tuple.hoff, tuple.bytes).ok()?;
         let mut values = Vec::new();
@@ -319,7 +320,7 @@ impl Shape {
 }
 
 impl Attribute {
-    /// As who takes tuples apart needs it, but for its missing value.
+    /// The column for taking tuples apart, without its missing value.
     pub(crate) fn column(&self) -> Option<Column> {
         use types::{Align, Generated};
         Some(Column {

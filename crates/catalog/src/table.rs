@@ -1,4 +1,4 @@
-//! The rows of one file of a catalog, with who inserted and who deleted them.
+//! The rows of one file of a catalog, with the open transactions that inserted and delete them.
 //!
 //! ```text
 //!            insert                commit of the inserter
@@ -10,11 +10,12 @@
 //!                                 commit of the deleter
 //! ```
 //!
-//! Who looks is a transaction, and sees what is there and what it inserted itself, without what it deleted itself. Old
-//! versions are not kept: a record is judged when it is read, so nobody ever looks back.
+//! The viewer is a transaction. It sees rows that are there and rows that it inserted itself,
+//! without rows that it deleted itself. Old versions are not kept: a record is judged when it is
+//! read, so an earlier state is never needed.
 //!
-//! At one place there is one row. The server gives a place away again only when the row that was there is dead; if we
-//! did not know that it was (a crash writes no abort), the new row says so.
+//! A place has one row. The server gives a place away again only when its row is dead. If we did
+//! not know that it was (a crash writes no abort), the new row shows it.
 
 use base::Xid;
 use rustc_hash::FxHashMap;
@@ -27,7 +28,7 @@ use crate::rows::{Is, KEYS, Kind, Row};
 /// A transaction that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// It, or a subtransaction of it.
+    /// The transaction itself, or a subtransaction of it.
     pub(crate) xid: Xid,
     pub(crate) top: Xid,
 }
@@ -37,13 +38,13 @@ field_struct!(Stamp { xid, top });
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) row: Row,
-    /// `None` when it committed.
+    /// `None` when it has committed.
     pub(crate) inserter: Option<Stamp>,
     pub(crate) deleter: Option<Stamp>,
 }
 
 impl Version {
-    /// Whether a transaction that has not ended inserted it and deleted it again.
+    /// Whether one open transaction inserted the row and deleted it again.
     pub(crate) fn is_only_its_makers(&self) -> bool {
         let top = |stamp: Stamp| stamp.top;
         self.inserter.is_some() && self.inserter.map(top) == self.deleter.map(top)
@@ -67,7 +68,7 @@ impl Table {
         Table { kind, versions: FxHashMap::default(), keys: Default::default() }
     }
 
-    /// There is a new row. What was at its place is dead.
+    /// Adds a new row. The row that was in its place is dead.
     pub(crate) fn insert(&mut self, tid: Tid, row: Row, inserter: Option<Stamp>) {
         self.remove(tid);
         for (keys, key) in self.keys.iter_mut().zip(row.keys()) {
@@ -78,7 +79,7 @@ impl Table {
         self.versions.insert(tid, Version { row, inserter, deleter: None });
     }
 
-    /// Somebody deletes the row; false if there is none.
+    /// Notes that a transaction deletes the row. False if there is none.
     pub(crate) fn delete(&mut self, tid: Tid, deleter: Stamp) -> bool {
         let version = self.versions.get_mut(&tid);
         version.map(|version| version.deleter = Some(deleter)).is_some()
@@ -114,7 +115,7 @@ impl Table {
         versions.filter_map(|(tid, version)| Some((*tid, R::of(&version.row)?)))
     }
 
-    /// As [`Table::all`], whatever they are.
+    /// Like [`Table::all`], for rows of any kind.
     pub(crate) fn rows(&self, viewer: Xid) -> impl Iterator<Item = (Tid, &Row)> {
         let versions = self.versions.iter().filter(move |(_, version)| version.is_visible(viewer));
         versions.map(|(tid, version)| (*tid, &version.row))

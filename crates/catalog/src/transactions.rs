@@ -1,11 +1,12 @@
-//! Transactions that have not ended, as far as they matter here: what they changed in catalogs, which subtransactions
-//! are theirs, which catalogs they rewrote, and which files they wrote that nobody knows.
+//! Transactions that have not ended, as far as catalogs need them: what they changed in catalogs,
+//! their subtransactions, the catalogs that they rewrote, and the unknown files that they wrote.
 //!
-//! A transaction that changes rows of tables only and has no subtransactions is not here at all.
+//! A transaction is not here at all if it changes only rows of tables and has no subtransactions.
 //!
-//! How one ends: by its commit or abort record; a subtransaction by its own abort record or with its top-level
-//! transaction; after a crash, by a shutdown checkpoint (which ends recovery) or a list of running transactions that are
-//! all younger. Prepared transactions survive a crash.
+//! A transaction ends with its commit or abort record. A subtransaction ends with its own abort
+//! record or with its top-level transaction. After a crash, a shutdown checkpoint (which ends
+//! recovery) ends transactions, or a list of running transactions that are all younger. Prepared
+//! transactions survive a crash.
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -14,7 +15,7 @@ use crate::field::field_struct;
 use crate::pages::Tid;
 use crate::rows::Kind;
 
-/// A change to a catalog that waits for its transaction.
+/// A change of a catalog that waits for the end of its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) locator: RelFileLocator,
@@ -24,7 +25,7 @@ pub(crate) struct Entry {
 
 field_struct!(Entry { locator, tid, deletes });
 
-/// A catalog that a transaction reads from another file than all others.
+/// A catalog that a transaction reads from another file than all others do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OwnFile {
     pub(crate) database: Oid,
@@ -35,7 +36,7 @@ pub(crate) struct OwnFile {
 
 field_struct!(OwnFile { database, kind, locator, xid });
 
-/// A change to files that no relation is known to have.
+/// A change to files that no known relation has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unknown {
     pub(crate) locator: RelFileLocator,
@@ -48,7 +49,8 @@ field_struct!(Unknown { locator, lsn, xid });
 /// A top-level transaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Open {
-    /// In the order in which they were assigned. Some may have aborted by themselves: those have left nothing.
+    /// In the order in which they were assigned. Some may have aborted by themselves, and have left
+    /// nothing.
     pub(crate) subs: Vec<Xid>,
     pub(crate) own_files: Vec<OwnFile>,
     pub(crate) unknown: Vec<Unknown>,
@@ -63,7 +65,8 @@ pub(crate) struct Transactions {
     tops: FxHashMap<Xid, Xid>,
     open: FxHashMap<Xid, Open>,
     logs: FxHashMap<Xid, Vec<Entry>>,
-    /// What aborted while a rewrite is under way: its copies may say that it is running.
+    /// Transactions that aborted while a rewrite is under way. Its copies may still take them for
+    /// running.
     aborted: FxHashSet<Xid>,
 }
 
@@ -72,7 +75,7 @@ impl Transactions {
         self.tops.get(&xid).copied().unwrap_or(xid)
     }
 
-    /// `sub` is a part of `top`.
+    /// Notes that `sub` is a part of `top`.
     pub(crate) fn assign(&mut self, sub: Xid, top: Xid) {
         if sub != top && sub.is_valid() && top.is_valid() && self.tops.insert(sub, top) != Some(top) {
             self.open.entry(top).or_default().subs.push(sub);
@@ -87,37 +90,37 @@ impl Transactions {
         self.open.get(&top)
     }
 
-    /// A change waits for `xid`, which is part of `top`.
+    /// Notes a change that waits for `xid`, which is part of `top`.
     pub(crate) fn log(&mut self, xid: Xid, top: Xid, entry: Entry) {
         self.open(top);
         self.logs.entry(xid).or_default().push(entry);
     }
 
-    /// Whether changes of this very (sub)transaction wait for its end.
+    /// Whether changes of exactly this (sub)transaction wait for its end.
     pub(crate) fn has_changes(&self, xid: Xid) -> bool {
         self.logs.contains_key(&xid)
     }
 
-    /// Whether changes of anybody wait for an end. Most of the time there are none.
+    /// Whether any changes wait for an end. Most of the time there are none.
     #[inline]
     pub(crate) fn have_changes(&self) -> bool {
         !self.logs.is_empty()
     }
 
-    /// Whether anything of this top-level transaction waits for its end.
+    /// Whether any change of this top-level transaction waits for its end.
     pub(crate) fn has_changes_of(&self, top: Xid) -> bool {
         if self.has_changes(top) {
             return true;
         }
         let subs = self.open.get(&top).map_or(&[][..], |open| &open.subs);
-        // It is asked for each row, also of a transaction with very many savepoints.
+        // This is called for each row, also for a transaction with very many savepoints.
         if self.logs.len() < subs.len() {
             return self.logs.keys().any(|xid| self.top(*xid) == top);
         }
         subs.iter().any(|sub| self.has_changes(*sub))
     }
 
-    /// Whether the same waits for the same transactions, in whatever else they are known.
+    /// Whether the same changes wait for the same transactions, whatever else is known of these.
     pub(crate) fn have_the_same_changes(&self, other: &Transactions) -> bool {
         let own_files = |of: &Transactions| {
             let own = of.open.iter().filter(|(_, open)| !open.own_files.is_empty());
@@ -137,7 +140,7 @@ impl Transactions {
         self.logs.remove(&xid).unwrap_or_default()
     }
 
-    /// A top-level transaction has ended, and all its subtransactions with it. `None` if nothing waited for that.
+    /// Ends a top-level transaction and all its subtransactions. `None` if nothing waited for that.
     pub(crate) fn take(&mut self, top: Xid) -> Option<Open> {
         let open = self.open.remove(&top)?;
         for sub in &open.subs {
@@ -146,11 +149,12 @@ impl Transactions {
         Some(open)
     }
 
-    /// A subtransaction aborted by itself.
+    /// Notes that a subtransaction aborted by itself.
     pub(crate) fn drop_sub(&mut self, sub: Xid) {
         let Some(top) = self.tops.remove(&sub) else { return };
         if let Some(open) = self.open.get_mut(&top) {
-            // A session takes back what it did last: looking through all would be quadratic with many savepoints.
+            // A session takes back its last savepoints first. Looking through all of them would be
+            // quadratic with many savepoints.
             while open.subs.last().is_some_and(|last| self.tops.get(last) != Some(&top)) {
                 open.subs.pop();
             }
@@ -159,8 +163,8 @@ impl Transactions {
         }
     }
 
-    /// Top-level transactions that are over, as all that run are `oldest` or younger; `None` when nothing runs but what
-    /// is prepared.
+    /// The top-level transactions that have ended, because all running ones are `oldest` or
+    /// younger. With `None`, only prepared transactions are running.
     pub(crate) fn ended_before(&self, oldest: Option<Xid>) -> Vec<Xid> {
         let is_over = |xid: Xid, open: &Open| match oldest {
             Some(oldest) => xid.precedes(oldest),
@@ -211,7 +215,7 @@ mod tests {
         for sub in (1_002..200_000).step_by(3) {
             let nested = [sub, sub + 1, sub + 2].map(Xid);
             nested.into_iter().for_each(|sub| transactions.assign(sub, top));
-            // Those below come first in the record, then the one that is taken back.
+            // The record has the nested subtransactions first, then the one that is taken back.
             for sub in [nested[1], nested[2], nested[0]] {
                 transactions.drop_sub(sub);
             }

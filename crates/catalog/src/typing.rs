@@ -1,4 +1,4 @@
-//! Types as `types` wants them described.
+//! Descriptions of types for `types`.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,11 @@ const ARRAY_SUBSCRIPT: Oid = Oid(6179);
 const ARRAY_OUT: Oid = Oid(751);
 
 impl View<'_> {
-    /// These types and whatever they are made of. What is not in the catalogs is left out: a dropped column's type.
+    /// These types and all types that they are made of. A type that is not in the catalogs, such as
+    /// a dropped column's, is left out.
     ///
     /// # Errors
-    /// When a row of `pg_type` is none.
+    /// A row of `pg_type` is invalid.
     pub fn types(&self, oids: impl IntoIterator<Item = Oid>) -> Result<HashMap<Oid, TypeInfo>> {
         let mut wanted: Vec<Oid> = oids.into_iter().collect();
         let mut types = HashMap::new();

@@ -1,14 +1,14 @@
-//! What one transaction sees of one database, at the record that was followed last.
+//! What one transaction sees of one database, at the last record that was followed.
 
 use base::{Oid, RelFileLocator, Xid};
 
 use crate::rows::{self, Class, Is};
 use crate::{Catalog, GLOBAL_TABLESPACE, SHARED, Space};
 
-/// What has some files.
+/// The owner of some files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Files {
-    /// A table, partition or materialized view. Whether it is published is another question.
+    /// A table, partition or materialized view, published or not.
     Table(Oid),
     /// The TOAST table of a table (0 if that is not known).
     Toast {
@@ -17,15 +17,16 @@ pub enum Files {
         /// Its table.
         of: Oid,
     },
-    /// An index or a sequence: no rows that anybody is sent.
+    /// An index or a sequence, which has no rows to send.
     NoTable(Oid),
-    /// A catalog, or another table that the server made for itself, and what belongs to one: never published.
+    /// A catalog, another table that the server made for itself, or a part of one. Never published.
     Catalog(Oid),
-    /// New files of a table (or of its TOAST table) that is being rewritten: nothing in them is a change.
+    /// New files of a table that is being rewritten, or of its TOAST table. Their rows are no
+    /// changes.
     Rewrite(Oid),
-    /// Of a database that is not followed.
+    /// Files of a database that is not followed.
     Elsewhere,
-    /// Of this database, and nobody has them: [`Catalog::keep_unknown`].
+    /// Files of this database that no relation has; see [`Catalog::keep_unknown`].
     Unknown,
 }
 
@@ -38,7 +39,7 @@ pub struct View<'a> {
     viewer: Xid,
 }
 
-/// Kinds of relations, as `relkind` has them.
+/// Kinds of relations, as in `relkind`.
 mod kind {
     pub(super) const INDEXES_AND_SEQUENCES: [u8; 3] = [b'i', b'I', b'S'];
     pub(super) const TOAST: u8 = b't';
@@ -52,13 +53,13 @@ impl<'a> View<'a> {
         View { catalog, database, space, viewer }
     }
 
-    /// Which database.
+    /// The database that is viewed.
     #[must_use]
     pub fn database(&self) -> Oid {
         self.database
     }
 
-    /// Whether the database orders text as C does, unless another collation is named.
+    /// Whether the database orders text by bytes, unless a collation is named.
     #[must_use]
     pub fn default_collation_is_c(&self) -> bool {
         self.space.collation_is_c
@@ -96,7 +97,7 @@ impl<'a> View<'a> {
         self.find::<rows::Namespace>(0, oid).next().map(|row| row.name.as_str())
     }
 
-    /// What has these files.
+    /// The owner of these files.
     #[must_use]
     pub fn files(&self, locator: RelFileLocator) -> Files {
         match locator.database {
@@ -113,7 +114,7 @@ impl<'a> View<'a> {
         }
         let tablespace =
             if locator.tablespace == self.space.tablespace { Oid(0) } else { locator.tablespace };
-        // Numbers of temporary relations are their own: they may be those of others.
+        // Temporary relations have numbers of their own, which may also be those of others.
         let is_it = |row: &&Class| row.tablespace == tablespace && row.persistence != TEMPORARY;
         match self.find::<Class>(1, Oid(locator.relfilenumber)).find(is_it) {
             Some(row) => self.what_is(row),
@@ -126,7 +127,7 @@ impl<'a> View<'a> {
         let mapped = mapped.and_then(|map| map.iter().find(|(_, number)| **number == locator.relfilenumber));
         match mapped.filter(|_| locator.tablespace == GLOBAL_TABLESPACE) {
             Some((oid, _)) => Files::Catalog(*oid),
-            // Whatever it is, no table of a user's is shared.
+            // No user's table is shared, so this is part of the server's own.
             None => Files::Catalog(Oid(0)),
         }
     }
@@ -148,7 +149,8 @@ impl<'a> View<'a> {
         Files::Table(row.oid)
     }
 
-    /// A mapped catalog's successor, whose row names no files: they are numbered as it is.
+    /// A mapped catalog's successor. Its row names no files, and its files have the number of its
+    /// OID.
     fn new_catalog(&self, locator: RelFileLocator) -> Files {
         let row = self.class(Oid(locator.relfilenumber));
         match row.filter(|row| row.file == 0 && row.rewrite != Oid(0)) {
@@ -165,17 +167,18 @@ impl<'a> View<'a> {
         oids
     }
 
-    /// Tables and materialized views with the number of their files, whichever tablespace these are in.
+    /// Tables and materialized views with the numbers of their files, in any tablespace.
     pub fn table_files(&self) -> impl Iterator<Item = (Oid, u32)> + use<'a> {
         let has_rows = |row: &&Class| kind::WITH_ROWS.contains(&row.kind) && row.persistence != TEMPORARY;
         self.all::<Class>().filter(has_rows).map(|row| (row.oid, row.file))
     }
 
-    /// Schema and name of a type, as pgoutput sends them: a domain's are those of what it is over.
+    /// Schema and name of a type, as pgoutput sends them. For a domain, these are those of its base
+    /// type.
     #[must_use]
     pub fn type_name(&self, oid: Oid) -> Option<(&'a str, &'a str)> {
         let mut row = self.find::<rows::Type>(0, oid).next()?;
-        // Domains over domains end somewhere: each was made after the one below it.
+        // Chains of domains have an end: each domain was made after the one below it.
         for _ in 0..DOMAINS_DEEP_MAX {
             if row.kind != b'd' {
                 break;

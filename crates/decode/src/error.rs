@@ -5,7 +5,7 @@ use std::fmt;
 use base::Lsn;
 use wal::Record;
 
-/// A record that is of no known kind, or is not as its kind has to be.
+/// A record of an unknown kind, or one that does not have the form of its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     lsn: Lsn,
@@ -14,7 +14,7 @@ pub struct Error {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
-    /// The reader's error says where and why.
+    /// The reader's error has the place and the reason.
     Wal(wal::Error),
     Unknown {
         rmgr: String,
@@ -48,7 +48,7 @@ impl Error {
         self.lsn
     }
 
-    /// A kind of record that is not known.
+    /// Whether the kind of record is unknown.
     #[must_use]
     pub fn is_unknown_kind(&self) -> bool {
         matches!(self.kind, Kind::Unknown { .. })

@@ -1,4 +1,5 @@
-//! Records of Heap and Heap2 that change rows (`access/heapam_xlog.h`). README.md has their layouts.
+//! Records of Heap and Heap2 that change rows (`access/heapam_xlog.h`). README.md has their
+//! layouts.
 
 use base::{Oid, RelFileLocator, Xid};
 use wal::{Block, Fields, Fork, Image};
@@ -36,7 +37,7 @@ mod update_flag {
     pub(super) const SUFFIX_FROM_OLD: u8 = 0x40;
 }
 
-/// Where a row is.
+/// The place of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The relation's files.
@@ -52,26 +53,27 @@ pub struct Place {
 pub enum NewTuple<'a> {
     /// It is in the record.
     Whole(RawTuple<'a>),
-    /// It shares its start or end with the row before. Of catalogs only: tables that can be published are logged whole.
+    /// It shares its start or end with the old row. Only in catalogs: tables that can be published
+    /// are logged whole.
     Spliced(Spliced<'a>),
-    /// It is in the image of its page, at its place. Of catalogs only.
+    /// It is in the image of its page, at its place. Only in catalogs.
     InImage(Image<'a>),
 }
 
-/// A row without what it shares with the one before.
+/// A row without the bytes that it shares with the old one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spliced<'a> {
-    /// So many bytes are those that the old data starts with.
+    /// How many bytes it shares with the start of the old data.
     prefix: u16,
-    /// So many, those that it ends with.
+    /// How many bytes it shares with the end of the old data.
     suffix: u16,
-    /// Its own header and bitmap, and the data between.
+    /// The new row's header and bitmap, and the data between.
     tuple: RawTuple<'a>,
 }
 
 impl Spliced<'_> {
-    /// The bytes behind the new row's fixed header, made with the row before. `None` when that is too short: it is
-    /// another row.
+    /// The bytes behind the new row's fixed header, completed from the old row. `None` if that is
+    /// too short, and so is another row.
     #[must_use]
     pub fn bytes(&self, old: &RawTuple<'_>) -> Option<Vec<u8>> {
         let (prefix, suffix) = (usize::from(self.prefix), usize::from(self.suffix));
@@ -84,7 +86,7 @@ impl Spliced<'_> {
         Some([before, &old[..prefix], data, &old[old.len() - suffix..]].concat())
     }
 
-    /// The new row, over what [`Spliced::bytes`] gave.
+    /// The new row, with the bytes from [`Spliced::bytes`].
     #[must_use]
     pub fn tuple<'b>(&self, bytes: &'b [u8]) -> RawTuple<'b> {
         let RawTuple { infomask2, infomask, hoff, .. } = self.tuple;
@@ -92,10 +94,11 @@ impl Spliced<'_> {
     }
 }
 
-/// The row before an UPDATE or DELETE, as far as its replica identity asks for it.
+/// The row before an UPDATE or DELETE, as far as its replica identity requires it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OldTuple<'a> {
-    /// Only the identity's columns are there, the others are NULL. Otherwise it is the whole row.
+    /// Whether only the identity's columns are there and the others are NULL. Otherwise it is the
+    /// whole row.
     pub key_only: bool,
     /// The row.
     pub tuple: RawTuple<'a>,
@@ -104,15 +107,16 @@ pub struct OldTuple<'a> {
 /// A new row.
 #[derive(Debug, Clone, Copy)]
 pub struct Insert<'a> {
-    /// Where it is.
+    /// Its place.
     pub place: Place,
-    /// The flags as they stand in the record.
+    /// The record's flags.
     pub flags: u8,
-    /// It counts only when a [`Confirm`] of the same transaction follows.
+    /// It counts only if a [`Confirm`] of the same transaction follows.
     pub is_speculative: bool,
-    /// It was logged for decoding. A row without this is a catalog's, or was only moved by a rewrite.
+    /// Whether it was logged for decoding. Otherwise, it is a catalog's row, or was only moved by a
+    /// rewrite.
     pub is_logical: bool,
-    /// It is a chunk of a large value.
+    /// Whether it is a chunk of a large value.
     pub is_toast: bool,
     /// The row.
     pub tuple: NewTuple<'a>,
@@ -125,18 +129,19 @@ pub struct MultiInsert<'a> {
     pub locator: RelFileLocator,
     /// The page.
     pub block: u32,
-    /// The flags as they stand in the record.
+    /// The record's flags.
     pub flags: u8,
     /// See [`Insert::is_logical`].
     pub is_logical: bool,
     /// See [`Insert::is_toast`].
     pub is_toast: bool,
-    /// The command's last record of this kind: the chunks of large values that came before are used up.
+    /// Whether this is the command's last record of this kind. The chunks of large values before it
+    /// are then used up.
     pub is_last: bool,
     count: u16,
-    /// `None` when the page is new: then they are 1 and so on.
+    /// `None` if the page is new. The offsets are then 1, 2, and so on.
     offsets: Option<&'a [u8]>,
-    /// `None` when the page's image has the rows.
+    /// `None` if the page's image has the rows.
     tuples: Option<&'a [u8]>,
     image: Option<Image<'a>>,
 }
@@ -153,34 +158,35 @@ pub struct Rows<'a> {
 /// A changed row.
 #[derive(Debug, Clone, Copy)]
 pub struct Update<'a> {
-    /// Where the row was.
+    /// The row's old place.
     pub old_place: Place,
-    /// Where it is now.
+    /// Its new place.
     pub place: Place,
-    /// The flags as they stand in the record.
+    /// The record's flags.
     pub flags: u8,
-    /// The new row is on the same page and no index has an entry for it.
+    /// The new row is on the same page, and no index has an entry for it.
     pub is_hot: bool,
     /// See [`Insert::is_logical`].
     pub is_logical: bool,
-    /// The row before, if the replica identity is not known from the new one.
+    /// The old row, if the new one does not show the replica identity.
     pub old: Option<OldTuple<'a>>,
-    /// The row.
+    /// The new row.
     pub tuple: NewTuple<'a>,
 }
 
 /// A deleted row.
 #[derive(Debug, Clone, Copy)]
 pub struct Delete<'a> {
-    /// Where it was.
+    /// Its place.
     pub place: Place,
-    /// The flags as they stand in the record.
+    /// The record's flags.
     pub flags: u8,
-    /// A speculative insertion of the same transaction is taken back; nothing is deleted.
+    /// Whether this takes back a speculative insertion of the same transaction, and deletes
+    /// nothing.
     pub is_super: bool,
-    /// An UPDATE moved it to another partition; an insertion there is another record.
+    /// Whether an UPDATE moved the row to another partition. The insertion there is another record.
     pub is_partition_move: bool,
-    /// The row, as far as its replica identity asks for it.
+    /// The row, as far as its replica identity requires it.
     pub old: Option<OldTuple<'a>>,
 }
 
@@ -189,44 +195,44 @@ pub struct Delete<'a> {
 pub struct Truncate<'a> {
     /// Their database.
     pub database: Oid,
-    /// CASCADE was said.
+    /// The statement said CASCADE.
     pub cascade: bool,
-    /// RESTART IDENTITY was said.
+    /// The statement said RESTART IDENTITY.
     pub restart_identity: bool,
-    /// Which.
+    /// The tables.
     pub relations: Items<'a, Oid>,
 }
 
-/// A speculative insertion became one.
+/// Confirms a speculative insertion.
 #[derive(Debug, Clone, Copy)]
 pub struct Confirm {
-    /// Where the row is.
+    /// The row's place.
     pub place: Place,
 }
 
-/// A catalog row was overwritten with one of the same length.
+/// A catalog row that was overwritten with one of the same length.
 #[derive(Debug, Clone, Copy)]
 pub struct InPlace<'a> {
-    /// Where it is.
+    /// Its place.
     pub place: Place,
-    /// Its data, without header and bitmap; `None` when the page's image has it.
+    /// Its data, without header and bitmap; `None` if the page's image has it.
     pub data: Option<&'a [u8]>,
     /// The page's image, if there is one.
     pub image: Option<Image<'a>>,
-    /// What caches have to forget (18 and later).
+    /// What caches must forget (18 and later).
     pub invalidations: Items<'a, Invalidation>,
 }
 
-/// The command ids of a catalog row, which its page does not keep for long.
+/// The command ids of a catalog row, which the page does not keep for long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewCid {
     /// The top-level transaction.
     pub top: Xid,
-    /// The command that inserted it, `u32::MAX` for none; and the one that deleted it.
+    /// The command that inserted the row, `u32::MAX` for none.
     pub cmin: u32,
-    /// See `cmin`.
+    /// The command that deleted the row, `u32::MAX` for none.
     pub cmax: u32,
-    /// Where the row is.
+    /// The row's place.
     pub place: Place,
 }
 
@@ -250,7 +256,7 @@ fn image_to_apply<'a>(block: &Block<'a>) -> Option<Image<'a>> {
     block.image.filter(|image| image.apply)
 }
 
-/// The new row of `block`: its data, or else its image.
+/// The new row of `block`: its data, or otherwise its image.
 fn new_tuple<'a>(block: &Block<'a>, is_logical: bool) -> Read<NewTuple<'a>> {
     if !block.data.is_empty() {
         return RawTuple::read(Fields::new(block.data)).map(NewTuple::Whole);
@@ -258,7 +264,7 @@ fn new_tuple<'a>(block: &Block<'a>, is_logical: bool) -> Read<NewTuple<'a>> {
     absent(block, is_logical)
 }
 
-/// A row whose bytes are not in the record: then its page is.
+/// A row whose bytes are not in the record. The page's image must be.
 fn absent<'a>(block: &Block<'a>, is_logical: bool) -> Read<NewTuple<'a>> {
     if is_logical {
         return Err("it says that it has the new row, and has none");
@@ -289,7 +295,7 @@ fn end(fields: &Fields<'_>) -> Read<()> {
 pub(crate) fn multi_insert<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let flags = main.u8().ok_or(CUT_SHORT)?;
-    // Of padding.
+    // Padding.
     main.u8().ok_or(CUT_SHORT)?;
     let count = main.u16().ok_or(CUT_SHORT)?;
     let offsets = if input.record.info() & INIT_PAGE != 0 {
@@ -315,7 +321,7 @@ pub(crate) fn multi_insert<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
         tuples: (!block.data.is_empty()).then_some(block.data),
         image: image_to_apply(&block),
     };
-    // Walked once here, so that `Rows` can rely on it.
+    // All rows are read once here, so that `Rows` can rely on them.
     let mut rows = insert.rows();
     for _ in 0..count {
         rows.read()?;
@@ -325,13 +331,13 @@ pub(crate) fn multi_insert<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
 }
 
 impl<'a> MultiInsert<'a> {
-    /// How many rows.
+    /// The number of rows.
     #[must_use]
     pub fn count(&self) -> u16 {
         self.count
     }
 
-    /// Where each row is, and the row.
+    /// Each row with its place.
     #[must_use]
     pub fn rows(&self) -> Rows<'a> {
         let tuples = self.tuples.unwrap_or(&[]);
@@ -361,7 +367,7 @@ impl<'a> Rows<'a> {
         Ok((place, tuple))
     }
 
-    /// `xl_multi_insert_tuple`, at an even place, and so many bytes behind it.
+    /// `xl_multi_insert_tuple`, at an even position, and the bytes of its length.
     fn tuple(&mut self) -> Read<RawTuple<'a>> {
         if (self.all - self.tuples.rest().len()) % 2 == 1 {
             self.tuples.u8().ok_or(CUT_SHORT)?;
@@ -381,7 +387,7 @@ impl<'a> Iterator for Rows<'a> {
     }
 }
 
-/// The old row at the end of an update's or deletion's main data, if the flags say that there is one.
+/// The old row at the end of an update's or deletion's main data, if the flags announce one.
 fn old_tuple<'a>(main: Fields<'a>, whole: bool, key: bool) -> Read<Option<OldTuple<'a>>> {
     match (whole, key) {
         (false, false) => end(&main).map(|()| None),
@@ -392,7 +398,7 @@ fn old_tuple<'a>(main: Fields<'a>, whole: bool, key: bool) -> Read<Option<OldTup
 
 pub(crate) fn delete<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
-    // The transaction that deleted it, or a multixact of it: the record's is the one that counts.
+    // The transaction that deleted it, or a multixact with it. The record's own transaction counts.
     main.xid().ok_or(CUT_SHORT)?;
     let offset = main.u16().ok_or(CUT_SHORT)?;
     let (_infobits, flags) = (main.u8().ok_or(CUT_SHORT)?, main.u8().ok_or(CUT_SHORT)?);
@@ -448,7 +454,7 @@ fn read_update<'a>(input: &Input<'_, 'a>, is_hot: bool) -> Read<What<'a>> {
     }))
 }
 
-/// The new row of an update, maybe spliced: lengths of prefix and suffix, header, bitmap, data.
+/// The new row of an update, perhaps spliced: lengths of prefix and suffix, header, bitmap, data.
 fn updated_tuple<'a>(block: &Block<'a>, flags: u8) -> Read<NewTuple<'a>> {
     let is_logical = flags & update_flag::CONTAINS_NEW_TUPLE != 0;
     if flags & (update_flag::PREFIX_FROM_OLD | update_flag::SUFFIX_FROM_OLD) == 0 {
@@ -477,7 +483,7 @@ pub(crate) fn truncate<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     if flags > 3 {
         return Err("it has unknown flags");
     }
-    // Of padding.
+    // Padding.
     main.take(3).ok_or(CUT_SHORT)?;
     let relations = Items::take(&mut main, count as usize)?;
     end(&main)?;
@@ -495,11 +501,11 @@ pub(crate) fn confirm<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
 pub(crate) fn in_place<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let offset = main.u16().ok_or(CUT_SHORT)?;
-    // Told by the length: whether there is more depends on the minor version too.
+    // Only the length shows whether there is more, because that also depends on the minor version.
     let invalidations = if main.is_empty() {
         Items::none()
     } else {
-        // Padding, database, tablespace, whether the relation cache's file goes, padding.
+        // Padding, database, tablespace, whether the relation cache's file is removed, padding.
         main.take(14).ok_or(CUT_SHORT)?;
         Items::counted(&mut main)?
     };
@@ -517,7 +523,7 @@ pub(crate) fn new_cid<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let mut read = || {
         let (top, cmin, cmax) = (main.xid()?, main.u32()?, main.u32()?);
-        // The combined command id: an index into the memory of a session that is not ours.
+        // The combined command id: an index into the memory of a session of the server.
         main.u32()?;
         let locator = main.locator()?;
         let (high, low) = (u32::from(main.u16()?), u32::from(main.u16()?));

@@ -1,17 +1,17 @@
-//! What a reader of a kind of record is handed, and how it says that the record is broken.
+//! The input of the readers of kinds, and how they report a broken record.
 
 use wal::{Parts, Record};
 
 use crate::layout::Facts;
 
-/// What the readers of the kinds are handed.
+/// The input of a reader of a kind.
 pub(crate) struct Input<'p, 'a> {
     pub(crate) record: Record<'a>,
     pub(crate) parts: &'p Parts<'a>,
     pub(crate) facts: &'static Facts,
 }
 
-/// A record is not as its kind has to be.
+/// The result of reading. The error says why the record does not have the form of its kind.
 pub(crate) type Read<T> = Result<T, &'static str>;
 
 pub(crate) const CUT_SHORT: &str = "it is cut short";

@@ -8,12 +8,12 @@ use wal::Fields;
 
 use crate::input::{CUT_SHORT, Read};
 
-/// What a list can have.
+/// An item of a list.
 pub trait Item: Sized {
     /// Its length in WAL.
     const SIZE: usize;
 
-    /// Takes one; `bytes` has [`Item::SIZE`].
+    /// Reads an item from `bytes`, which have [`Item::SIZE`].
     fn read(bytes: Fields<'_>) -> Option<Self>;
 }
 
@@ -24,13 +24,13 @@ pub struct Items<'a, T> {
 }
 
 impl<'a, T: Item> Items<'a, T> {
-    /// Takes `count` of them.
+    /// Takes `count` items.
     pub(crate) fn take(fields: &mut Fields<'a>, count: usize) -> Read<Items<'a, T>> {
         let length = count.checked_mul(T::SIZE).ok_or(CUT_SHORT)?;
         Ok(Items { bytes: fields.take(length).ok_or(CUT_SHORT)?, of: PhantomData })
     }
 
-    /// Takes a count with a sign, as most lists have it, and as many items.
+    /// Takes a signed count, as most lists have it, and as many items.
     pub(crate) fn counted(fields: &mut Fields<'a>) -> Read<Items<'a, T>> {
         let count = fields.i32().ok_or(CUT_SHORT)?;
         Items::take(fields, usize::try_from(count).map_err(|_| "a count is negative")?)
@@ -40,19 +40,19 @@ impl<'a, T: Item> Items<'a, T> {
         Items { bytes: &[], of: PhantomData }
     }
 
-    /// How many.
+    /// The number of items.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.bytes.len() / T::SIZE
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// From the first to the last.
+    /// The items from the first to the last.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         self.bytes.chunks_exact(T::SIZE).filter_map(|bytes| T::read(Fields::new(bytes)))
     }
@@ -113,10 +113,12 @@ impl Item for MapEntry {
     }
 }
 
-/// What a server throws out of its caches (`storage/sinval.h`): says which catalog rows changed.
+/// What a server throws out of its caches (`storage/sinval.h`). It shows which catalog rows
+/// changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Invalidation {
-    /// Rows of one of the system caches. Their numbers differ between majors: good for nothing but noticing.
+    /// Rows of one of the system caches. The numbers of caches differ between majors, so this only
+    /// shows that something changed.
     CatCache {
         /// The cache's number.
         cache: i8,
@@ -151,14 +153,14 @@ pub enum Invalidation {
         /// The catalog.
         relation: Oid,
     },
-    /// What pgoutput keeps about a relation (18 and later).
+    /// pgoutput's entry for a relation (18 and later).
     RelationSync {
         /// The database.
         database: Oid,
         /// The relation; 0 for all of them.
         relation: Oid,
     },
-    /// A kind that is not known: whoever relies on a cache drops all of it.
+    /// An unknown kind. Code that relies on a cache must drop all of it.
     Unknown(i8),
 }
 
@@ -168,7 +170,7 @@ impl Item for Invalidation {
     fn read(mut bytes: Fields<'_>) -> Option<Invalidation> {
         let id = i8::from_le_bytes([bytes.u8()?]);
         if id == -3 {
-            // The number of the process that owns temporary files; never logged as one.
+            // The number of the process that owns temporary files. It is never logged.
             bytes.take(3)?;
             return Some(Invalidation::Files(bytes.locator()?));
         }

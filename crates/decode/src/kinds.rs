@@ -1,10 +1,10 @@
-//! Every kind of record by name: read here, or ignored, and why.
+//! Every kind of record by name: read here, or ignored for a reason.
 //!
-//! What is not in a table is an error: a version that is not known, or a record that is broken in a way that its
-//! checksum does not show. Names are those of `pg_waldump`.
+//! A kind that is in no table is an error: the version is unknown, or the record is broken in a way
+//! that its checksum does not show. Names are those of `pg_waldump`.
 //!
-//! "Ignored" is said of what a record tells about rows. If it has page images, they show pages all the same, and
-//! whoever keeps pages or rows of catalogs takes them from there.
+//! "Ignored" refers to what a record says about rows. Its page images still show pages, and code
+//! that keeps pages or rows of catalogs takes them from there.
 
 use wal::{Record, Rmgr};
 
@@ -23,7 +23,7 @@ pub(crate) struct Kind {
     /// `xl_info` under the mask of its resource manager.
     op: u8,
     pub(crate) name: &'static str,
-    /// The majors that have it.
+    /// The first and the last major that have it.
     since: u32,
     until: u32,
     pub(crate) meaning: Meaning,
@@ -104,7 +104,7 @@ static TABLESPACE: [Kind; 2] =
 static MULTI_XACT: [Kind; 4] = [
     ignored(0x00, "ZERO_OFF_PAGE", because::LOCK),
     ignored(0x10, "ZERO_MEM_PAGE", because::LOCK),
-    // A multixact may hold an updater, whose own records say what it did.
+    // A multixact may contain an updater. Its own records say what it did.
     ignored(0x20, "CREATE_ID", because::LOCK),
     ignored(0x30, "TRUNCATE_ID", because::LOCK),
 ];
@@ -157,15 +157,16 @@ static ORIGIN: [Kind; 2] =
 
 static MESSAGE: [Kind; 1] = [handled(0x00, "MESSAGE", server::message)];
 
-/// Ignored whatever their operations are.
+/// Ignored for all operations.
 static INDEX: Kind = ignored(0, "index", because::INDEX);
 static EXTENSION: Kind = ignored(0, "extension", because::EXTENSION);
 
-/// The bits of `xl_info` that are the resource manager's; those of some have a flag among them.
+/// The bits of `xl_info` that belong to the resource manager. For some, one of these bits is a
+/// flag.
 const OP: u8 = 0xf0;
 const OP_BESIDE_FLAG: u8 = 0x70;
 
-/// The kinds of a resource manager, and which bits of `xl_info` tell them apart.
+/// The kinds of a resource manager, and the bits of `xl_info` that distinguish them.
 fn of(rmgr: Rmgr) -> (&'static [Kind], u8) {
     match rmgr {
         Rmgr::Heap => (&HEAP, OP_BESIDE_FLAG),
@@ -190,7 +191,7 @@ fn of(rmgr: Rmgr) -> (&'static [Kind], u8) {
     }
 }
 
-/// The kind of `record`; `None` when it is not known.
+/// The kind of `record`; `None` if it is unknown.
 pub(crate) fn find(record: &Record<'_>) -> Option<&'static Kind> {
     let (kinds, mask) = of(record.rmgr());
     let (op, major) = (record.info() & mask, record.layout().major());

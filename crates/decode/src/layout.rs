@@ -1,17 +1,18 @@
-//! What differs between majors in the records that are handled, as a table.
+//! The differences between majors in the records that are read, as a table.
 
 use wal::Layout;
 
-/// Of one major.
+/// The facts of one major.
 #[derive(Debug)]
 pub(crate) struct Facts {
     major: u32,
-    /// Length of an entry about dropped statistics in the end of a transaction; 0 where there is none.
+    /// The length of an entry about dropped statistics in the record of a transaction's end; 0 if
+    /// there are none.
     pub(crate) dropped_stats_item: usize,
-    /// Entries that a relation map has room for, and its length with checksum and padding.
+    /// How many entries fit in a relation map, and its length with checksum and padding.
     pub(crate) map_entries: usize,
     pub(crate) map_length: usize,
-    /// Whether a checkpoint says the `wal_level`.
+    /// Whether a checkpoint has the `wal_level`.
     pub(crate) checkpoint_has_wal_level: bool,
 }
 
@@ -53,7 +54,7 @@ static FACTS: [Facts; 5] = [
     },
 ];
 
-/// What holds for the major that wrote a record.
+/// The facts of the major that wrote a record.
 pub(crate) fn facts(layout: &Layout) -> &'static Facts {
     FACTS.iter().find(|facts| facts.major == layout.major()).expect("`wal` and `decode` know the same majors")
 }

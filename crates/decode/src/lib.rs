@@ -1,20 +1,20 @@
-//! WAL records to row changes, as raw tuples, and to what else decides what they mean. No I/O, no
-//! copies, no state.
+//! WAL records to row changes, as raw tuples, and to everything else that decides what these mean.
+//! No I/O, no copies, no state.
 //!
-//! Handed one [`wal::Record`], [`decode`] gives back what it says: a change to rows of a relation's
-//! files, the end of a transaction, something about catalogs and files, or that the kind of record
-//! has no meaning for decoding. Each kind is in a table with its name (`kinds`): handled, or
-//! ignored for a reason. A kind that is not there, or a record that is not as its kind has to be,
-//! is an error with the LSN.
+//! [`decode`] is handed one [`wal::Record`] and returns what it says. That may be a change of rows
+//! in a relation's files, the end of a transaction, or something about catalogs and files. Or the
+//! kind of record has no meaning for decoding. Each kind is in a table with its name (`kinds`):
+//! read, or ignored for a reason. A kind that is not there is an error with the LSN, and so is a
+//! record that does not have the form of its kind.
 //!
-//! Values stay as they are on disk: a [`RawTuple`] is the tuple without its fixed header, checked
-//! only as far as its null bitmap. What differs between majors is a table too (`layout`).
+//! Values keep their stored form: a [`RawTuple`] is the tuple without its fixed header, checked
+//! only up to its null bitmap. The differences between majors are a table too (`layout`).
 //!
-//! Circle: heap, kinds, lib, server, xact: [`What`] lists what the readers of the kinds give, and
-//! each of them gives a [`What`].
+//! Circle: heap, kinds, lib, server, xact: [`What`] lists the results of the readers of kinds, and
+//! each of them returns a [`What`].
 //!
-//! Not here: which relation the files hold and what its columns are (`catalog`), which transaction
-//! a change belongs to in the end, what a value means, and whether anybody wants it
+//! Does not belong here: which relation has the files and what its columns are (`catalog`), which
+//! transaction a change belongs to in the end, what a value means, and whether it is wanted
 //! (`wal::LocatorFilterCache`).
 
 mod error;
@@ -48,15 +48,15 @@ use crate::input::Input;
 /// What a record says.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoded<'a> {
-    /// Its kind, as `pg_waldump` names it.
+    /// The name of its kind in `pg_waldump`.
     pub name: &'static str,
-    /// The (sub)transaction that wrote it; invalid when it needed none.
+    /// The (sub)transaction that wrote it; invalid if it needed none.
     pub xid: Xid,
-    /// The top-level transaction of `xid`, where this is the first record of a subtransaction.
+    /// The top-level transaction of `xid`, if this is the first record of a subtransaction.
     pub top_level_xid: Option<Xid>,
-    /// The replication origin that the session that wrote it was replaying.
+    /// The replication origin that the record's session was replaying.
     pub origin: Option<u16>,
-    /// The rest.
+    /// The rest of what it says.
     pub what: What<'a>,
 }
 
@@ -73,9 +73,10 @@ pub enum What<'a> {
     Delete(Delete<'a>),
     /// TRUNCATE, in the order of the transaction's changes.
     Truncate(Truncate<'a>),
-    /// A speculative insertion became one.
+    /// A speculative insertion was confirmed.
     Confirm(Confirm),
-    /// A catalog row was overwritten: at once for everybody, whatever becomes of the transaction.
+    /// A catalog row was overwritten. It holds at once for all transactions, even if its own
+    /// aborts.
     InPlace(InPlace<'a>),
     /// The command ids of a catalog row that the next record changes.
     NewCid(NewCid),
@@ -85,39 +86,39 @@ pub enum What<'a> {
     Abort(Ended<'a>),
     /// A transaction was prepared.
     Prepare(Prepared<'a>),
-    /// These are subtransactions of a top-level transaction.
+    /// Some transactions are subtransactions of a top-level transaction.
     Assignment {
         /// The top-level transaction.
         top: Xid,
-        /// Its subtransactions, some of them.
+        /// Some of its subtransactions.
         subxacts: Items<'a, Xid>,
     },
     /// What a command of the transaction changed in the catalogs.
     Invalidations(Items<'a, Invalidation>),
-    /// A transaction without an id changed this in the catalogs.
+    /// What a transaction without an id changed in the catalogs.
     CommittedInvalidations {
         /// The database it was in.
         database: Oid,
         /// What it changed.
         invalidations: Items<'a, Invalidation>,
     },
-    /// Transactions that are running; those not named that are older have ended.
+    /// The running transactions. All older ones that are not listed have ended.
     RunningXacts(RunningXacts<'a>),
     /// `pg_logical_emit_message`.
     Message(Message<'a>),
     /// Mapped catalogs have these files from here on.
     RelationMap(RelationMap<'a>),
-    /// Files for a relation.
+    /// Files were made for a relation.
     FileCreated(FileCreated),
     /// Files got shorter.
     FileTruncated(FileTruncated),
-    /// A database is made.
+    /// A database was made.
     DatabaseCreated(DatabaseCreated),
-    /// A database is gone.
+    /// A database was dropped.
     DatabaseDropped(DatabaseDropped<'a>),
     /// A checkpoint.
     Checkpoint(Checkpoint),
-    /// The server was started with another `wal_level`, among others.
+    /// The server was started with another `wal_level`, among other settings.
     WalLevel(WalLevel),
     /// `full_page_writes` was switched.
     FullPageWrites(bool),
@@ -125,12 +126,12 @@ pub enum What<'a> {
     EndOfRecovery {
         /// The timeline from here on.
         timeline: u32,
-        /// The one before.
+        /// The previous timeline.
         previous: u32,
     },
-    /// Whole pages; they are in the record's blocks.
+    /// Whole pages, which are in the record's blocks.
     PageImages,
-    /// Nothing that decoding needs, for this reason. Its page images are images all the same.
+    /// Nothing that decoding needs, for this reason. The record's page images still count.
     Ignored(&'static str),
 }
 
@@ -143,10 +144,10 @@ pub enum WalLevel {
     Logical,
 }
 
-/// What `record` says.
+/// Decodes `record`.
 ///
 /// # Errors
-/// An unknown kind of record, or one that is not as its kind has to be.
+/// A record of an unknown kind, or one that does not have the form of its kind.
 pub fn decode<'a>(record: &Record<'a>) -> Result<Decoded<'a>, Error> {
     let parts = record.parts().map_err(Error::wal)?;
     let kind = kinds::find(record).ok_or_else(|| Error::unknown(record))?;

@@ -1,4 +1,5 @@
-//! Records about the server as a whole: running transactions, files, databases, checkpoints, messages.
+//! Records about the server as a whole: running transactions, files, databases, checkpoints,
+//! messages.
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
 use wal::Fields;
@@ -7,19 +8,19 @@ use crate::input::{CUT_SHORT, Input, LEFT_OVER, Read};
 use crate::items::{Items, MapEntry};
 use crate::{WalLevel, What};
 
-/// Transactions that were running when the record was made, or a little earlier: one that is listed may have its
-/// commit record before this one.
+/// Transactions that were running when the record was made, or a little earlier. The commit record
+/// of a listed transaction may be before this record.
 #[derive(Debug, Clone, Copy)]
 pub struct RunningXacts<'a> {
-    /// Not all subtransactions are listed.
+    /// Whether some subtransactions are missing from the list.
     pub overflowed: bool,
-    /// The next id that will be given out.
+    /// The next id that will be assigned.
     pub next: Xid,
-    /// Everything before it has ended.
+    /// All transactions before this one have ended.
     pub oldest: Xid,
-    /// The newest that has ended.
+    /// The newest transaction that has ended.
     pub latest_completed: Xid,
-    /// Top-level transactions, prepared ones among them.
+    /// Top-level transactions, including prepared ones.
     pub xacts: Items<'a, Xid>,
     /// Subtransactions.
     pub subxacts: Items<'a, Xid>,
@@ -30,20 +31,21 @@ pub struct RunningXacts<'a> {
 pub struct Message<'a> {
     /// The database it was written in.
     pub database: Oid,
-    /// It counts only if its transaction commits.
+    /// Whether it counts only if its transaction commits.
     pub transactional: bool,
-    /// Whom it is for, without the final NUL.
+    /// The prefix, which says which program it is for, without the final NUL.
     pub prefix: &'a [u8],
-    /// What it says.
+    /// Its content.
     pub content: &'a [u8],
 }
 
-/// Which files mapped catalogs have: the whole map. It holds at once, whatever becomes of the transaction.
+/// The files of all mapped catalogs: the whole map. It holds at once, even if the transaction
+/// aborts.
 #[derive(Debug, Clone, Copy)]
 pub struct RelationMap<'a> {
     /// The database, 0 for the map of shared catalogs.
     pub database: Oid,
-    /// All of them.
+    /// All entries.
     pub entries: Items<'a, MapEntry>,
 }
 
@@ -56,53 +58,54 @@ pub struct FileCreated {
     pub fork: u32,
 }
 
-/// Files were cut.
+/// Files that were cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileTruncated {
     /// The files.
     pub locator: RelFileLocator,
-    /// How many blocks are left.
+    /// The number of blocks that are left.
     pub blocks: u32,
 }
 
-/// A database was made, as a copy of another one's files or, from 15 on, by records of its pages that follow.
+/// A database that was made: as a copy of another one's files or, from 15 on, by the records of its
+/// pages that follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatabaseCreated {
     /// The database.
     pub database: Oid,
     /// Its tablespace.
     pub tablespace: Oid,
-    /// What it is a copy of; `None` when its pages are logged.
+    /// The database that it is a copy of; `None` if its pages are logged.
     pub copy_of: Option<Oid>,
 }
 
-/// A database is gone.
+/// A database that was dropped.
 #[derive(Debug, Clone, Copy)]
 pub struct DatabaseDropped<'a> {
     /// The database.
     pub database: Oid,
-    /// Where it had files.
+    /// The tablespaces with its files.
     pub tablespaces: Items<'a, Oid>,
 }
 
-/// A checkpoint: what it says of the moment it began.
+/// A checkpoint, as of the moment it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Where recovery would begin.
     pub redo: Lsn,
     /// The timeline.
     pub timeline: u32,
-    /// The one before, if the checkpoint begins one; else the same.
+    /// The previous timeline, if the checkpoint begins one; otherwise the same.
     pub previous_timeline: u32,
-    /// Every page's first change after `redo` has its image.
+    /// Whether the first change of every page after `redo` has the page's image.
     pub full_page_writes: bool,
-    /// How much is logged, from 17 on.
+    /// The `wal_level`, from 17 on.
     pub wal_level: Option<WalLevel>,
     /// The next transaction id, with its epoch in the high half.
     pub next_xid: u64,
-    /// The oldest transaction that was running; invalid at a shutdown.
+    /// The oldest running transaction; invalid at a shutdown.
     pub oldest_active_xid: Xid,
-    /// The server was shutting down: nothing was running.
+    /// Whether the server was shutting down, so that no transaction was running.
     pub shutdown: bool,
 }
 
@@ -126,7 +129,7 @@ pub(crate) fn running_xacts<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
 pub(crate) fn committed_invalidations<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let database = main.oid().ok_or(CUT_SHORT)?;
-    // Tablespace, whether the relation cache's file goes, padding.
+    // Tablespace, whether the relation cache's file is removed, padding.
     main.take(8).ok_or(CUT_SHORT)?;
     let invalidations = Items::counted(&mut main)?;
     end(&main, What::CommittedInvalidations { database, invalidations })
@@ -174,7 +177,7 @@ pub(crate) fn file_truncated<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
     let blocks = main.u32().ok_or(CUT_SHORT)?;
     let locator = main.locator().ok_or(CUT_SHORT)?;
-    // Which forks: the main one is among them whenever it is a table's.
+    // The forks. For a table, the main fork is always among them.
     main.u32().ok_or(CUT_SHORT)?;
     end(&main, What::FileTruncated(FileTruncated { locator, blocks }))
 }
@@ -225,10 +228,10 @@ fn checkpoint<'a>(input: &Input<'_, 'a>, shutdown: bool) -> Read<What<'a>> {
         main.take(3)?;
         let level = main.u32()?;
         let next_xid = main.u64()?;
-        // Ids of objects and multixacts, the oldest of each, times: not needed.
+        // Ids of objects and multixacts, the oldest of each, and times are not needed.
         main.take(48)?;
         let oldest_active_xid = main.xid()?;
-        // Of padding.
+        // Padding.
         main.take(4)?;
         Some((redo, timeline, previous_timeline, full_page_writes, level, next_xid, oldest_active_xid))
     };
@@ -272,7 +275,7 @@ pub(crate) fn full_page_writes<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
 
 pub(crate) fn end_of_recovery<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let mut main = Fields::new(input.parts.main());
-    // When. From 17 on the `wal_level` follows, which a parameter change says too.
+    // The time. From 17 on, the `wal_level` follows, which a parameter change reports too.
     main.take(8).ok_or(CUT_SHORT)?;
     let (timeline, previous) = (main.u32().ok_or(CUT_SHORT)?, main.u32().ok_or(CUT_SHORT)?);
     Ok(What::EndOfRecovery { timeline, previous })

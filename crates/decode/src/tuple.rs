@@ -1,18 +1,19 @@
-//! Rows as they are on disk.
+//! Rows in their stored form.
 
 use base::Xid;
 use wal::{Fields, PAGE_SIZE};
 
 use crate::input::{CUT_SHORT, Read};
 
-/// `SizeofHeapTupleHeader`: what a tuple has before its null bitmap, of which WAL keeps five bytes.
+/// `SizeofHeapTupleHeader`: the part of a tuple before its null bitmap. WAL keeps five bytes of it.
 const FIXED_HEADER: usize = 23;
 const HAS_NULL: u16 = 0x0001;
 const ATTRIBUTES: u16 = 0x07ff;
 
-/// A row without what the page adds to it (transaction and command ids, its place).
+/// A row without what the page adds to it: transaction and command ids, and its place.
 ///
-/// Checked: the null bitmap and the start of the data are inside. The values are not looked at.
+/// The null bitmap and the start of the data are checked to be inside. The values are not looked
+/// at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawTuple<'a> {
     /// `t_infomask2`: the number of attributes, and flags.
@@ -26,7 +27,7 @@ pub struct RawTuple<'a> {
 }
 
 impl<'a> RawTuple<'a> {
-    /// Of a header as WAL has it (`xl_heap_header`) and all that follows.
+    /// Reads a header in the form of WAL (`xl_heap_header`), and takes all that follows.
     pub(crate) fn read(mut fields: Fields<'a>) -> Read<RawTuple<'a>> {
         let (infomask2, infomask, hoff) = header(&mut fields)?;
         RawTuple { infomask2, infomask, hoff, bytes: fields.rest() }.checked()
@@ -42,13 +43,15 @@ impl<'a> RawTuple<'a> {
         Ok(self)
     }
 
-    /// How many attributes it has; later ones of the relation were added after it was written.
+    /// The number of attributes that it has. Later ones of the relation were added after it was
+    /// written.
     #[must_use]
     pub fn attributes(&self) -> usize {
         usize::from(self.infomask2 & ATTRIBUTES)
     }
 
-    /// A set bit for each attribute that is not NULL, lowest bit first; `None` when none is.
+    /// A set bit for each attribute that is not NULL, lowest bit first; `None` if no attribute is
+    /// NULL.
     #[must_use]
     pub fn null_bitmap(&self) -> Option<&'a [u8]> {
         (self.infomask & HAS_NULL != 0).then(|| &self.bytes[..self.attributes().div_ceil(8)])
@@ -75,19 +78,19 @@ pub(crate) fn before_data(hoff: u8) -> Read<usize> {
 const LINE_POINTERS: usize = 24;
 const STATE_NORMAL: u32 = 1;
 
-/// A row as a heap page has it.
+/// A row of a heap page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageItem<'a> {
     /// The transaction that inserted it.
     pub xmin: Xid,
-    /// The transaction that deleted or locked it, or a multixact, as `t_infomask` says.
+    /// The transaction that deleted or locked it, or a multixact; `t_infomask` says which.
     pub xmax: Xid,
     /// The row.
     pub tuple: RawTuple<'a>,
 }
 
-/// The row at line pointer `offset` (from 1) of a heap page, as restored from an image. `None` when there is no row,
-/// or the page is none.
+/// The row at line pointer `offset` (from 1) of a heap page that was restored from an image. `None`
+/// if there is no row, or this is no heap page.
 #[must_use]
 pub fn page_item(page: &[u8; PAGE_SIZE], offset: u16) -> Option<PageItem<'_>> {
     let lower = usize::from(u16::from_le_bytes([page[12], page[13]]));
@@ -110,7 +113,7 @@ pub fn page_item(page: &[u8; PAGE_SIZE], offset: u16) -> Option<PageItem<'_>> {
     Some(PageItem { xmin, xmax, tuple })
 }
 
-/// As [`page_item`], without the transactions.
+/// Like [`page_item`], without the transactions.
 #[must_use]
 pub fn page_tuple(page: &[u8; PAGE_SIZE], offset: u16) -> Option<RawTuple<'_>> {
     page_item(page, offset).map(|item| item.tuple)

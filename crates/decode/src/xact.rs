@@ -21,62 +21,62 @@ mod has {
     /// Only with [`TWO_PHASE`].
     pub(super) const GID: u32 = 1 << 7;
     pub(super) const DROPPED_STATS: u32 = 1 << 8;
-    /// Bits without data: exclusive locks for a standby, feedback asked for, the relation cache's file goes, commit
-    /// was forced to disk.
+    /// Bits without data: exclusive locks for a standby, a request for feedback, removal of the
+    /// relation cache's file, a commit that was forced to disk.
     pub(super) const NO_DATA: u32 = 1 << 6 | 1 << 29 | 1 << 30 | 1 << 31;
 }
 
-/// Where a change was before it was replayed here.
+/// The origin of a transaction that was replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OriginProgress {
-    /// The commit there.
+    /// Its commit there.
     pub lsn: Lsn,
-    /// When it was.
+    /// The time of that commit.
     pub time: PgTimestamp,
 }
 
 /// A transaction that committed or aborted.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended<'a> {
-    /// Which: of a prepared one it stands in the record, as its session was another. May be a subtransaction, which
-    /// aborts by a record of its own.
+    /// The transaction. For a prepared one, it is in the record's data, because another session
+    /// ended it. It may be a subtransaction, which aborts with a record of its own.
     pub xid: Xid,
-    /// When.
+    /// The time.
     pub time: PgTimestamp,
-    /// Its database, where the record says it.
+    /// Its database, if the record has it.
     pub database: Option<Oid>,
     /// Subtransactions that end with it.
     pub subxacts: Items<'a, Xid>,
-    /// Files that are gone.
+    /// Files that were removed.
     pub files: Items<'a, RelFileLocator>,
     /// What it changed in the catalogs. Aborts have none.
     pub invalidations: Items<'a, Invalidation>,
-    /// It was prepared.
+    /// Whether it was prepared.
     pub is_prepared: bool,
-    /// By which name, without the final NUL.
+    /// The name it was prepared under, without the final NUL.
     pub gid: Option<&'a [u8]>,
-    /// Where it comes from, if it was replayed.
+    /// Its origin, if it was replayed.
     pub origin: Option<OriginProgress>,
 }
 
 /// A transaction that was prepared.
 #[derive(Debug, Clone, Copy)]
 pub struct Prepared<'a> {
-    /// Which.
+    /// The transaction.
     pub xid: Xid,
     /// Its database.
     pub database: Oid,
-    /// When.
+    /// The time.
     pub time: PgTimestamp,
-    /// By which name, without the final NUL.
+    /// Its name, without the final NUL.
     pub gid: &'a [u8],
     /// Its subtransactions.
     pub subxacts: Items<'a, Xid>,
-    /// Files that go if it commits.
+    /// Files that are removed if it commits.
     pub files: Items<'a, RelFileLocator>,
     /// What it changes in the catalogs if it commits.
     pub invalidations: Items<'a, Invalidation>,
-    /// Where it comes from, if it was replayed.
+    /// Its origin, if it was replayed.
     pub origin: Option<OriginProgress>,
 }
 
@@ -152,7 +152,7 @@ fn origin(fields: &mut Fields<'_>) -> Read<OriginProgress> {
     Ok(OriginProgress { lsn, time: PgTimestamp(fields.i64().ok_or(CUT_SHORT)?) })
 }
 
-/// A counted list of items that nobody needs.
+/// Skips a counted list of items.
 fn skip_counted(fields: &mut Fields<'_>, item: usize) -> Read<()> {
     let count = usize::try_from(fields.i32().ok_or(CUT_SHORT)?).map_err(|_| "a count is negative")?;
     fields.take(count.checked_mul(item).ok_or(CUT_SHORT)?).map(drop).ok_or(CUT_SHORT)
@@ -173,7 +173,7 @@ pub(crate) fn prepare<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
         let counts = [main.u32()?, main.u32()?, main.u32()?];
         let stats = if has_stats { [main.u32()?, main.u32()?] } else { [0; 2] };
         let invalidations = main.u32()?;
-        // Whether the relation cache's file goes, and padding.
+        // Whether the relation cache's file is removed, and padding.
         main.u16()?;
         let gid_length = main.u16()?;
         let origin = OriginProgress { lsn: main.lsn()?, time: PgTimestamp(main.i64()?) };
@@ -184,7 +184,7 @@ pub(crate) fn prepare<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     if magic != TWO_PHASE_MAGIC {
         return Err("it does not begin as a prepared transaction does");
     }
-    // The length is that of the file, which has a checksum at its end.
+    // The length is that of the state file, which has a checksum at its end.
     if (length as usize) < input.parts.main().len() {
         return Err(LEFT_OVER);
     }
@@ -199,8 +199,9 @@ pub(crate) fn prepare<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
         padded(&mut main, length)?;
     }
     let invalidations = padded_items(&mut main, invalidations as usize)?;
-    // What is left are records of lock manager, statistics and the like: no meaning outside the server.
-    // There is one if either is said: nobody has to say where a transaction was.
+    // The rest are records of the lock manager, statistics and the like, which have no meaning
+    // outside the server. The transaction has an origin if either field is set, because a session
+    // need not give a position.
     let origin = (origin.lsn.is_valid() || origin.time.0 != 0).then_some(origin);
     Ok(What::Prepare(Prepared { xid, database, time, gid, subxacts, files, invalidations, origin }))
 }

@@ -4,10 +4,10 @@ use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 use crate::value::{Kind, Value};
 
-/// What a cast does; which types it is between stands beside it in the list of functions.
+/// A cast. The list of functions has the types that it is between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cast {
-    /// Both types are represented alike here.
+    /// Both types have the same form here.
     Nothing,
     IntToInt,
     IntToFloat,
@@ -19,7 +19,7 @@ pub(crate) enum Cast {
     NumericToFloat,
     DateToTimestamp,
     TimestampToDate,
-    /// The same four bytes, with another idea of their first bit.
+    /// The same four bytes, with another meaning of their first bit.
     IntToOid,
     OidToInt,
     IntToBool,
@@ -29,11 +29,11 @@ pub(crate) enum Cast {
 
 /// Microseconds of a day.
 const DAY: i64 = 86_400_000_000;
-/// The first timestamp that is none any more, 294277-01-01 (`END_TIMESTAMP`).
+/// The first timestamp beyond the valid ones, 294277-01-01 (`END_TIMESTAMP`).
 const TIMESTAMP_END: i128 = 9_223_371_331_200_000_000;
 
 impl Cast {
-    /// `value` as a value of `to`.
+    /// Turns `value` into a value of `to`.
     pub(crate) fn apply<'a>(self, value: Value<'a>, to: Kind) -> Result<Value<'a>> {
         match (self, value) {
             (Cast::Nothing, value) => Ok(value),
@@ -45,7 +45,7 @@ impl Cast {
             (Cast::FloatToInt, Value::Float4(value)) => rounded(value.into(), to),
             (Cast::FloatToInt, Value::Float8(value)) => rounded(value, to),
             (Cast::IntToNumeric, Value::Int(value)) => Ok(Value::Numeric(Decimal::from_integer(value))),
-            // FLT_DIG and DBL_DIG.
+            // The numbers of digits are FLT_DIG and DBL_DIG.
             (Cast::FloatToNumeric, Value::Float4(value)) => {
                 Ok(Value::Numeric(Decimal::from_float(value.into(), 6)))
             }
@@ -75,10 +75,10 @@ fn in_range<'a>(value: i64, to: Kind) -> Result<Value<'a>> {
     if fits { Ok(Value::Int(value)) } else { Err(Error::out_of_range("integer")) }
 }
 
-/// Halves go to the even number.
+/// Rounds halves to the even number.
 fn rounded<'a>(value: f64, to: Kind) -> Result<Value<'a>> {
     let whole = value.round_ties_even();
-    // 2^63 is the first float that is out of range; NaN is in no range.
+    // 2^63 is the first float that is out of range. NaN is in no range.
     if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&whole) {
         in_range(whole as i64, to)
     } else {

@@ -1,7 +1,7 @@
-//! From a stored tree to an expression that can be evaluated, or to the part of it that cannot.
+//! Compiles a stored tree to an expression that can be evaluated, or names the part that cannot.
 //!
-//! Types are checked on the way: a function that is listed gets arguments of the types it is listed with, so that
-//! evaluating never meets a value it does not expect.
+//! Types are checked on the way: a listed function gets arguments of its listed types, so
+//! evaluation never meets an unexpected value.
 
 use std::borrow::Cow;
 
@@ -15,19 +15,19 @@ use crate::names;
 use crate::node::{Item, Node};
 use crate::value::Kind;
 
-/// `C_COLLATION_OID` and that of POSIX, which is the same.
+/// `C_COLLATION_OID` and the OID of POSIX, which is the same collation.
 const C_COLLATIONS: [u32; 2] = [950, 951];
-/// `DEFAULT_COLLATION_OID`: the database's.
+/// `DEFAULT_COLLATION_OID`: the database's collation.
 const DEFAULT_COLLATION: u32 = 100;
 
-/// What a filter's meaning depends on besides itself.
+/// The properties of a database that a filter's meaning depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Surroundings {
     /// Whether the database's own collation is C or POSIX.
     pub default_collation_is_c: bool,
 }
 
-/// A row filter, ready to be asked.
+/// A row filter, ready to judge rows.
 #[derive(Debug, Clone)]
 pub struct Filter {
     root: Expression,
@@ -35,10 +35,10 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// From `prqual`; `text` is the same as `pg_get_expr` writes it, for messages.
+    /// Compiles `prqual`. `text` is the same filter from `pg_get_expr`, for messages.
     ///
     /// # Errors
-    /// When there is anything in it that is not evaluated here.
+    /// When a part of it cannot be evaluated here.
     pub fn compile(prqual: &str, text: &str, surroundings: Surroundings) -> Result<Filter, Refused> {
         let refused = |reason: String| Refused { text: text.to_owned(), reason };
         let tree =
@@ -53,16 +53,17 @@ impl Filter {
         Ok(Filter { root, columns: compiler.columns })
     }
 
-    /// The numbers (`attnum`) of the columns it looks at.
+    /// The numbers (`attnum`) of the columns that it reads.
     #[must_use]
     pub fn columns(&self) -> &[i16] {
         &self.columns
     }
 
-    /// Whether a row is published. `payload` gives a column's payload by its number, `None` for NULL.
+    /// Whether a row is published. `payload` returns a column's payload by its number, `None` for
+    /// NULL.
     ///
     /// # Errors
-    /// When a payload is damaged or cannot be had, or when a cast fails.
+    /// When a payload is damaged or not available, or when a cast fails.
     pub fn keeps<'a>(
         &'a self,
         payload: &dyn Fn(i16) -> Result<Option<Cow<'a, [u8]>>, types::Error>,
@@ -78,7 +79,7 @@ struct Compiler {
 
 type Compiled<T = (Expression, Kind)> = std::result::Result<T, String>;
 
-/// A field that every tree of its kind has.
+/// Returns a field that every node of its kind has.
 fn have<T>(field: Option<T>, node: &Node) -> Compiled<T> {
     field.ok_or_else(|| format!("its {} is not stored as it was expected", node.name))
 }
@@ -90,7 +91,7 @@ fn kind_of(oid: u32) -> Compiled<Kind> {
     })
 }
 
-/// What a filter calls that is no cast.
+/// Names a called function that is not a cast.
 fn calls(function: u32) -> String {
     match names::function(function) {
         Some(name) => format!("it calls {name}()"),
@@ -98,7 +99,7 @@ fn calls(function: u32) -> String {
     }
 }
 
-/// A node as people write it.
+/// Names a node in words.
 fn part(node: &str) -> String {
     let written = match node {
         "VAR" => "a column",
@@ -128,7 +129,7 @@ impl Compiler {
             "VAR" => self.column(node),
             "CONST" => constant(node),
             "RELABELTYPE" => self.relabel(node),
-            // What it says stands in the comparison, too.
+            // The comparison has the collation, too.
             "COLLATEEXPR" => self.expression(have(node.node("arg"), node)?),
             "FUNCEXPR" => self.function(node),
             "OPEXPR" => {
@@ -157,13 +158,13 @@ impl Compiler {
         Ok((Expression::Column(number, kind), kind))
     }
 
-    /// A cast that changes nothing but what the bytes are taken for.
+    /// A cast that only gives the same bytes another type.
     fn relabel(&mut self, node: &Node) -> Compiled {
         let (argument, from) = self.expression(have(node.node("arg"), node)?)?;
         let to = kind_of(have(node.number("resulttype"), node)?)?;
         let cast = match (from, to) {
             _ if from == to => return Ok((argument, to)),
-            // Blanks at the end mean nothing in a bpchar, so that it must not be read as text.
+            // Blanks at the end of a bpchar have no meaning, so it must not be read as text.
             (Kind::Text, Kind::Bpchar) => Cast::TextToBpchar,
             (Kind::Int4, Kind::Oid) => Cast::IntToOid,
             (Kind::Oid, Kind::Int4) => Cast::OidToInt,
@@ -215,7 +216,7 @@ impl Compiler {
         if left.is_collated() && operator.orders() && !is_c {
             return Err("it orders text under a collation that is not C".to_owned());
         }
-        // Collations under which different bytes may be equal are always somebody's own.
+        // Only users' collations may treat different bytes as equal.
         if Oid(collation).is_user_defined() {
             return Err("it compares text under a collation of the database's own".to_owned());
         }
@@ -235,7 +236,7 @@ impl Compiler {
         Ok((Expression::AnyOf { operator, left: Box::new(left), elements, any }, Kind::Bool))
     }
 
-    /// The elements of an array that is written out, each by itself or as one constant.
+    /// The elements of an array in the filter, each by itself or all in one constant.
     fn elements(&mut self, node: &Node, kind: Kind) -> Compiled<Vec<Expression>> {
         match node.name.as_str() {
             "ARRAYEXPR" if node.is_true("multidims") == Some(false) => {
@@ -249,7 +250,7 @@ impl Compiler {
                 }
                 Ok(elements)
             }
-            // An array of text as one of varchar is the same array.
+            // An array of text is the same as an array of varchar.
             "RELABELTYPE" => self.elements(have(node.node("arg"), node)?, kind),
             "CONST" => constant_elements(node, kind),
             other => Err(format!("it looks for a value in {}", part(other))),
@@ -273,7 +274,7 @@ impl Compiler {
         Ok((expression, Kind::Bool))
     }
 
-    /// The argument may be a column of any type, if nothing but its being NULL counts.
+    /// If only being NULL counts, the argument may be a column of any type.
     fn null_test(&mut self, node: &Node) -> Compiled {
         if node.is_true("argisrow") != Some(false) {
             return Err("it asks whether a row is null".to_owned());
@@ -282,7 +283,7 @@ impl Compiler {
         let argument = match argument.number::<i16>("varattno") {
             Some(number) if argument.name == "VAR" && number > 0 => {
                 self.columns.push(number);
-                // Text is what can be made of any payload.
+                // Any payload can be read as text.
                 Expression::Column(number, Kind::Text)
             }
             _ => self.expression(argument)?.0,
@@ -312,7 +313,7 @@ impl Compiler {
     }
 }
 
-/// The bytes of a constant as a column of its type would have them; `None` is NULL.
+/// The bytes of a constant, in the form of a column of its type; `None` is NULL.
 fn constant_payload(node: &Node) -> Compiled<Option<Box<[u8]>>> {
     if have(node.is_true("constisnull"), node)? {
         return Ok(None);

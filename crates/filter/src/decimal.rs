@@ -1,4 +1,4 @@
-//! numeric values, as far as filters compare and convert them.
+//! numeric values, with what filters need: comparison and conversion.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use types::NumericParts;
 
 use crate::error::{Error, Result};
 
-/// A numeric; specials in the order in which they sort.
+/// A numeric. The special values are in the order in which they sort.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decimal {
     NegativeInfinity,
@@ -46,7 +46,7 @@ impl Decimal {
         Decimal::Finite(Finite::new(value < 0, weight, digits))
     }
 
-    /// What the server makes of a float: as many digits as its type surely has.
+    /// The server's conversion of a float: with as many digits as its type is sure to have.
     pub(crate) fn from_float(value: f64, digits: usize) -> Self {
         if value.is_nan() {
             return Decimal::NaN;
@@ -59,7 +59,7 @@ impl Decimal {
             text.split_once('e').expect("a finite number has an exponent in this format");
         let exponent: i32 = exponent.parse().expect("an exponent is a small number");
         let mut letters: Vec<u8> = mantissa.bytes().filter(u8::is_ascii_digit).collect();
-        // The first digit's place within its group of four.
+        // The position of the first digit within its group of four.
         let place = exponent.rem_euclid(4) as usize;
         letters.splice(0..0, std::iter::repeat_n(b'0', 3 - place));
         while !letters.len().is_multiple_of(4) {
@@ -71,7 +71,7 @@ impl Decimal {
         Decimal::Finite(Finite::new(value < 0.0, exponent.div_euclid(4), groups.collect()))
     }
 
-    /// The nearest integer, halves away from zero, if it is one of 64 bits.
+    /// The nearest integer, with halves away from zero, if it fits in 64 bits.
     pub(crate) fn to_integer(&self) -> Result<i64> {
         const RANGE: Error = Error::out_of_range("integer");
         let Decimal::Finite(finite) = self else { return Err(RANGE) };
@@ -89,7 +89,7 @@ impl Decimal {
         i64::try_from(if finite.negative { -whole } else { whole }).map_err(|_| RANGE)
     }
 
-    /// In decimal, as a float's input reads it.
+    /// As decimal text that a float's input can read.
     pub(crate) fn to_text(&self) -> String {
         match self {
             Decimal::NaN => "NaN".to_owned(),

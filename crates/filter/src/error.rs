@@ -1,4 +1,4 @@
-//! Filters that are refused, and rows that cannot be judged.
+//! Refused filters, and rows that cannot be judged.
 
 use std::fmt;
 
@@ -63,7 +63,7 @@ impl std::error::Error for Error {
 pub struct Refused {
     /// The filter as SQL.
     pub text: String,
-    /// What of it is not understood.
+    /// The part that cannot be evaluated.
     pub reason: String,
 }
 

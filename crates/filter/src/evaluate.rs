@@ -1,5 +1,5 @@
-//! Evaluates a compiled filter, with three-valued logic and in the server's order: what an AND or OR need not look at is
-//! not looked at, so that a cast behind it cannot fail.
+//! Evaluates a compiled filter, with three-valued logic and in the server's order. An AND or OR
+//! stops where the server stops, so a cast behind that cannot fail.
 
 use std::borrow::Cow;
 
@@ -43,7 +43,7 @@ pub(crate) enum Expression {
 pub(crate) type Columns<'c, 'a> = dyn Fn(i16) -> Result<Option<Cow<'a, [u8]>>, types::Error> + 'c;
 
 impl Expression {
-    /// Its value; `None` is NULL.
+    /// The expression's value; `None` is NULL.
     fn value<'a>(&'a self, columns: &Columns<'_, 'a>) -> Result<Option<Value<'a>>> {
         match self {
             Expression::Column(number, kind) => {
@@ -59,7 +59,7 @@ impl Expression {
         }
     }
 
-    /// Its value as a boolean; `None` is NULL.
+    /// The expression's value as a boolean; `None` is NULL.
     pub(crate) fn truth<'a>(&'a self, columns: &Columns<'_, 'a>) -> Result<Option<bool>> {
         match self {
             Expression::Column(..) | Expression::Constant(..) | Expression::Cast(..) => {
@@ -96,7 +96,8 @@ impl Expression {
     }
 }
 
-/// AND (`neutral` is true) or OR of `arguments`: the first that is not neutral decides, else NULL if there was one.
+/// AND (`neutral` is true) or OR of `arguments`. The first argument that is not neutral decides.
+/// Otherwise the result is NULL if there was a NULL.
 fn all<'a>(arguments: &'a [Expression], neutral: bool, columns: &Columns<'_, 'a>) -> Result<Option<bool>> {
     let mut result = Some(neutral);
     for argument in arguments {
@@ -117,7 +118,7 @@ fn any_of<'a>(
     columns: &Columns<'_, 'a>,
 ) -> Result<Option<bool>> {
     let left = left.value(columns)?;
-    // Elements are evaluated whether they are compared or not, as the array is built first.
+    // The array is built first, so all elements are evaluated, even if they are not compared.
     let elements: Vec<_> = elements.iter().map(|element| element.value(columns)).collect::<Result<_>>()?;
     if elements.is_empty() {
         return Ok(Some(!any));

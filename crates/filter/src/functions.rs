@@ -1,14 +1,15 @@
-//! The functions behind operators and casts, by their OIDs in `pg_proc.dat`, which are the same on every server.
+//! The functions behind operators and casts, by their OIDs in `pg_proc.dat`, which are the same on
+//! every server.
 //!
-//! A publication's filter holds immutable built-in functions only; what of these is not listed here is refused. What
-//! depends on a time zone is not immutable and never met.
+//! A publication's filter contains only immutable built-in functions. Those that are not listed
+//! here are refused. A function that depends on a time zone is not immutable, so it never occurs.
 
 use std::cmp::Ordering;
 
 use crate::cast::Cast;
 use crate::value::Kind;
 
-/// How two values have to compare.
+/// The relation between two values that a comparison tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operator {
     Equal,
@@ -29,7 +30,7 @@ impl Operator {
         Operator::GreaterOrEqual,
     ];
 
-    /// Whether it asks for an order, not for equality alone.
+    /// Whether it needs an order, and not only equality.
     pub(crate) fn orders(self) -> bool {
         !matches!(self, Operator::Equal | Operator::NotEqual)
     }
@@ -75,14 +76,14 @@ const COMPARISONS: [(Kind, Kind, [u32; 6]); 25] = [
     (Kind::Timestamp, Kind::Date, [2366, 2369, 2364, 2365, 2367, 2368]),
 ];
 
-/// The same for types that are not numbers, dates or text.
+/// The same for the other types.
 const MORE_COMPARISONS: [(Kind, Kind, [u32; 6]); 3] = [
     (Kind::Uuid, Kind::Uuid, [2956, 2959, 2954, 2955, 2958, 2957]),
     (Kind::Name, Kind::Name, [62, 659, 655, 656, 657, 658]),
     (Kind::Oid, Kind::Oid, [184, 185, 716, 717, 1638, 1639]),
 ];
 
-/// Types of left and right, and the operator, of a comparison.
+/// The types of left and right and the operator of a comparison.
 pub(crate) fn comparison(function: u32) -> Option<(Kind, Kind, Operator)> {
     COMPARISONS.iter().chain(&MORE_COMPARISONS).find_map(|&(left, right, functions)| {
         let at = functions.iter().position(|&other| other == function)?;
@@ -90,7 +91,7 @@ pub(crate) fn comparison(function: u32) -> Option<(Kind, Kind, Operator)> {
     })
 }
 
-/// Function, argument and result of every cast.
+/// The function, argument and result of every cast.
 const CASTS: [(u32, Kind, Kind, Cast); 39] = [
     (313, Kind::Int2, Kind::Int4, Cast::Nothing),
     (754, Kind::Int2, Kind::Int8, Cast::Nothing),
@@ -133,7 +134,7 @@ const CASTS: [(u32, Kind, Kind, Cast); 39] = [
     (408, Kind::Name, Kind::Bpchar, Cast::TextToBpchar),
 ];
 
-/// Argument and result of a cast, and what it does.
+/// The argument and result of a cast, and what it does.
 pub(crate) fn cast(function: u32) -> Option<(Kind, Kind, Cast)> {
     CASTS.iter().find(|&&(other, ..)| other == function).map(|&(_, from, to, cast)| (from, to, cast))
 }

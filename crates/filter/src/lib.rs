@@ -1,16 +1,19 @@
-//! Row filters of publications, evaluated as the server would.
+//! Row filters of publications, evaluated as the server does.
 //!
-//! Handed is `pg_publication_rel.prqual`, the expression as the server stores it, and for each row the payloads of the
-//! columns that the filter names. What comes out is whether the row is published: TRUE is, FALSE and NULL are not.
+//! This crate is handed `pg_publication_rel.prqual`, the expression as the server stores it. For
+//! each row, it is handed the payloads of the columns that the filter names. It returns whether the
+//! row is published: it is for TRUE, and not for FALSE and NULL.
 //!
-//! The stored tree is read rather than the SQL that `pg_get_expr` makes of it, because the tree says which function an
-//! operator is and which type each value has; SQL would have to be resolved again, against the catalogs, to know that.
+//! It reads the stored tree and not the SQL that `pg_get_expr` makes of it. The tree says which
+//! function an operator is and which type each value has. To find that out from SQL, the code would
+//! need the catalogs.
 //!
-//! Promises: a filter is compiled whole or refused with its text and the part that stands in the way; the values it is
-//! given are read as their types say, and bytes that are damaged are an error. A cast that fails in the server fails here.
+//! Promises: a filter is compiled as a whole, or refused with its text and the part at fault.
+//! Values are read according to their types, and damaged bytes are an error. A cast that fails in
+//! the server fails here.
 //!
-//! Does not belong here: which filters of which publications count for a change, and what becomes of an UPDATE of which
-//! one side is published.
+//! Does not belong here: which filters of which publications count for a change, and what happens
+//! with an UPDATE if only one of its two rows is published.
 
 mod cast;
 mod compile;

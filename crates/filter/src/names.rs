@@ -1,11 +1,12 @@
-//! Names of the server's own operators, functions and types, for messages: a stored tree has their OIDs alone, and a
-//! person wrote names.
+//! Names of the server's own operators, functions and types, for messages: a stored tree has only
+//! OIDs, but a person wrote names.
 //!
-//! OIDs below 10,000 are the same on every server, and a filter can hold nothing of a user's own. The lists are those of
-//! version 18, which has all that earlier ones have. What casts, operators, indexes and aggregates are made of is left
-//! out of the functions, because nobody writes it in a filter.
+//! OIDs below 10,000 are the same on every server, and a filter cannot contain users' objects. The
+//! lists are those of version 18, which has everything that earlier versions have. Functions that
+//! implement casts, operators, indexes and aggregates are left out, because filters do not call
+//! them by name.
 
-/// An operator as it is written.
+/// An operator's name.
 pub(crate) fn operator(oid: u32) -> Option<&'static str> {
     find(OPERATORS, oid)
 }

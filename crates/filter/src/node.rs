@@ -1,5 +1,6 @@
-//! Reads expression trees as `nodeToString` writes them: `{NAME :field value ...}`, lists in parentheses, `<>` for
-//! nothing, and the bytes of constants as `length [ byte byte ... ]`, each byte a signed number.
+//! Reads expression trees in the form of `nodeToString`: `{NAME :field value ...}`, lists in
+//! parentheses, and `<>` for nothing. The bytes of constants are `length [ byte byte ... ]`, each
+//! byte a signed number.
 //!
 //! Fields are found by their names, because majors add some and move others.
 
@@ -21,11 +22,11 @@ pub(crate) struct Node {
     fields: Vec<(String, Item)>,
 }
 
-/// Levels of nodes and lists that are followed.
+/// How deep nodes and lists may be nested.
 const DEPTH_MAX: usize = 500;
 
 impl Node {
-    /// The tree that `text` is; `None` if it is none.
+    /// Parses a tree; `None` if `text` is not one.
     pub(crate) fn parse(text: &str) -> Option<Node> {
         let mut tokens = Tokens { rest: text, depth: 0 };
         match tokens.item()? {
@@ -85,7 +86,8 @@ struct Tokens<'a> {
 }
 
 impl<'a> Tokens<'a> {
-    /// A bracket, or what stands up to the next space or bracket. A backslash keeps what follows it.
+    /// A bracket, or the text up to the next space or bracket. A backslash quotes the character
+    /// behind it.
     fn next(&mut self) -> Option<&'a str> {
         self.rest = self.rest.trim_start_matches([' ', '\n', '\t']);
         let first = self.rest.chars().next()?;
@@ -148,7 +150,8 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The bytes up to the closing bracket. A constant that is passed by value takes eight, whatever its length.
+    /// The bytes up to the closing bracket. A constant that is passed by value takes eight,
+    /// whatever its length.
     fn bytes(&mut self, length: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! Values of the types that filters may be about, how they are stored and how they compare.
+//! Values of the types that filters may contain: their stored form, and how they compare.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,7 +9,7 @@ use base::Oid;
 use crate::decimal::Decimal;
 use crate::error::{Error, Result};
 
-/// A type that a filter may be about.
+/// A type that a filter may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Bool,
@@ -83,7 +83,7 @@ impl Kind {
         })
     }
 
-    /// Whether order depends on a collation.
+    /// Whether its order depends on a collation.
     pub(crate) fn is_collated(self) -> bool {
         matches!(self, Kind::Text | Kind::Bpchar | Kind::Name)
     }
@@ -101,11 +101,12 @@ pub(crate) enum Value<'a> {
     Text(Cow<'a, [u8]>),
     /// Days from 2000-01-01, or an infinity.
     Date(i32),
-    /// Microseconds of a time, or from 2000-01-01; an infinity is the first or last number.
+    /// Microseconds of a time, or since 2000-01-01. An infinity is the first or the last number.
     Micros(i64),
     /// Microseconds, and seconds west of UTC.
     TimeTz(i64, i32),
-    /// Microseconds, a month being 30 days of 24 hours: what the server compares intervals by.
+    /// Microseconds, with months of 30 days and days of 24 hours, by which the server compares
+    /// intervals.
     Interval(i128),
     Uuid([u8; 16]),
 }
@@ -114,7 +115,7 @@ pub(crate) enum Value<'a> {
 const DAY: i64 = 86_400_000_000;
 
 impl<'a> Value<'a> {
-    /// A value of `kind` from its payload.
+    /// Reads a value of `kind` from its payload.
     pub(crate) fn read(kind: Kind, payload: Cow<'a, [u8]>) -> Result<Self> {
         fn fixed<const N: usize>(payload: &[u8]) -> Result<[u8; N]> {
             payload.try_into().map_err(|_| Error::damaged())
@@ -144,7 +145,8 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// How the server's comparison functions order two values; dates and timestamps, floats of both widths may meet.
+    /// Orders two values as the server's comparison functions do. Dates and timestamps may be
+    /// compared with each other, and floats of both widths.
     pub(crate) fn compare(&self, other: &Self) -> Result<Ordering> {
         use Value::{Bool, Date, Float4, Float8, Int, Interval, Micros, Numeric, Text, TimeTz, Uuid};
         Ok(match (self, other) {
@@ -176,7 +178,7 @@ fn floats(left: f64, right: f64) -> Ordering {
     left.partial_cmp(&right).unwrap_or_else(|| left.is_nan().cmp(&right.is_nan()))
 }
 
-/// A date as a timestamp. One beyond the last timestamp is still before infinity.
+/// A date as a timestamp. A date beyond the last timestamp is still before infinity.
 fn midnight(date: i32) -> i128 {
     match date {
         i32::MAX => i64::MAX.into(),
@@ -193,7 +195,7 @@ fn span(stored: [u8; 16]) -> i128 {
     i128::from(i64::from_le_bytes(*time)) + days * i128::from(DAY)
 }
 
-/// A bpchar without the blanks at its end, which mean nothing in comparisons.
+/// A bpchar without the blanks at its end, which do not count in comparisons.
 fn without_blanks(payload: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     let length = payload.len() - payload.iter().rev().take_while(|&&byte| byte == b' ').count();
     cut(payload, length)

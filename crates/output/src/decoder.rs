@@ -6,7 +6,7 @@
 //!                              '------> Tables -----' dropped unread                '- Tables: which table, as of now
 //! ```
 //!
-//! What is done with a record is the group's ([`Group`]), here of one member.
+//! [`Group`] has the steps for each record. Here, a group has one member.
 
 use base::{Lsn, Oid, Xid};
 use catalog::Catalog;
@@ -14,81 +14,32 @@ use txn::Spool;
 use wal::{Reader, Records, Start};
 
 use crate::error::{Error, Kind, Refused, Result};
-use crate::group::{Group, Member};
+use crate::group::{Group, Member, Place};
 use crate::options::Options;
-
-/// One message: a row of `pg_logical_slot_get_binary_changes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Output<'a> {
-    /// `lsn`.
-    pub lsn: Lsn,
-    /// `xid`.
-    pub xid: Xid,
-    /// `data`.
-    pub data: &'a [u8],
-}
+use crate::writer::{Counters, Output};
 
 /// See the crate.
 pub struct Decoder {
     reader: Reader,
-    /// Of one member.
+    /// Has one member.
     pub(crate) group: Group,
     failed: bool,
 }
 
-/// The catalogs at a place in the WAL, and what was met on the way there.
-#[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
-    /// As they are at the last record that was read.
-    pub catalog: &'a Catalog,
-    /// Where the last record ended. What committed before it has come out, once nothing more does: it is what may be
-    /// confirmed, and [`Options::start`] after a restart.
-    pub decoded: Lsn,
-    /// The newest transaction that a record was of, subtransactions among them; invalid before the first.
-    pub newest: Xid,
-    /// What the server last said of transactions that are running: it does so at each checkpoint, and every fifteen
-    /// seconds in which something was written.
-    pub running: Option<Running>,
-    /// The last record behind which everybody saw other rows or files of catalogs than before it; invalid before the first.
-    pub changed: Lsn,
-}
-
-/// What the server last said of transactions that are running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Running {
-    /// Where it said so.
-    pub lsn: Lsn,
-    /// All that are older than this one have ended, and how they did was read.
-    pub oldest: Xid,
-}
-
-/// What comes out of some bytes of WAL. Dropped before its end, the bytes that were not needed yet are handed over
-/// again: [`Decoder::position`] says from where.
+/// The messages from some bytes of WAL. If it is dropped before its end, [`Decoder::position`] says
+/// from where bytes must be handed over again.
 pub struct Outputs<'d, 'b> {
     records: Records<'d, 'b>,
     group: &'d mut Group,
     failed: &'d mut bool,
 }
 
-/// How much was decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Of transactions that were spilled and streamed.
-    pub reorder: txn::reorder::Counters,
-    /// Transactions that came out: their commit, or that they were prepared.
-    pub transactions: u64,
-    /// Rows that came out.
-    pub rows: u64,
-    /// Transactions of the database that committed and were left out because the look at the catalogs saw them.
-    pub seen_by_look: u64,
-}
-
 impl Decoder {
-    /// A decoder that has seen no WAL. It begins where `catalog` does; transactions that the look at it saw
-    /// ([`Catalog::is_before`]) do not come out.
+    /// Makes a decoder that has seen no WAL. It begins where `catalog` does. Transactions that the
+    /// look at the catalogs saw ([`Catalog::is_before`]) do not come out.
     ///
     /// # Errors
-    /// When options contradict one another, or the server's major has them not.
+    /// The options contradict one another, or the server's major does not have them.
     pub fn new(catalog: Catalog, options: Options, spool: Box<dyn Spool>) -> Result<Decoder, Error> {
         let server = catalog.server();
         options.check(server.major)?;
@@ -100,7 +51,7 @@ impl Decoder {
         Ok(Decoder { reader, group, failed: false })
     }
 
-    /// What goes on alone where it was a part of a pass.
+    /// Makes a decoder of a group that was a part of a pass.
     pub(crate) fn of(group: Group) -> Result<Decoder> {
         let reader = reader_of(&group.catalog, &group.members[0].options)?;
         Ok(Decoder { reader, group, failed: false })
@@ -110,13 +61,15 @@ impl Decoder {
         (self.reader, self.group)
     }
 
-    /// Where the next bytes must begin: at first at the page of [`Catalog::start`], then where the bytes before ended.
+    /// Where the next bytes must begin: at first at the page of [`Catalog::start`], later where the
+    /// last bytes ended.
     #[must_use]
     pub fn position(&self) -> Lsn {
         self.reader.position()
     }
 
-    /// Takes bytes of WAL, any number of them, from [`Decoder::position`] on. Poll the result until it has nothing more.
+    /// Takes bytes of WAL, any number of them, from [`Decoder::position`] on. Poll the result until
+    /// it has nothing more.
     ///
     /// # Errors
     /// There was an error before.
@@ -128,17 +81,18 @@ impl Decoder {
         Ok(Outputs { records, group: &mut self.group, failed: &mut self.failed })
     }
 
-    /// Where WAL ended, if it did: nothing but zeros came from there on, or pages of an earlier use of the segment. The
-    /// caller must know whether it may end there.
+    /// The end of WAL, if the bytes showed it: from there on came only zeros, or pages of an
+    /// earlier use of the segment. The caller must know whether WAL may end there.
     #[must_use]
     pub fn end_of_wal(&self) -> Option<Lsn> {
         self.reader.zeros_from()
     }
 
-    /// There are no more bytes: where the next record would start. What is open then does not come out.
+    /// Notes that there are no more bytes, and returns where the next record would start.
+    /// Transactions that are open then do not come out.
     ///
     /// # Errors
-    /// They ended in the middle of a record, or there was an error before.
+    /// The bytes ended in the middle of a record, or there was an error before.
     pub fn finish(&self) -> Result<Lsn, Error> {
         if self.failed {
             return Err(Error::new(Kind::Over));
@@ -146,49 +100,49 @@ impl Decoder {
         Ok(self.reader.finish()?)
     }
 
-    /// Where the last record ended that was read; see [`Place::decoded`].
+    /// Where the last record that was read ended; see [`Place::decoded`].
     #[must_use]
     pub fn decoded(&self) -> Lsn {
         self.group.end
     }
 
-    /// The catalogs, and how far they were read.
+    /// The catalogs, and how far WAL was read.
     #[must_use]
     pub fn place(&self) -> Place<'_> {
         self.group.place()
     }
 
-    /// Where reading has to begin again, with the catalogs as they were there, once what came out up to
-    /// [`Decoder::decoded`] is confirmed.
+    /// Where reading must begin again once the output up to [`Decoder::decoded`] is confirmed. The
+    /// catalogs must then be as of that place.
     #[must_use]
     pub fn restart_lsn(&self) -> Lsn {
         self.member().buffer.restart_lsn(self.decoded())
     }
 
-    /// How many transactions are open and have left something that may come out.
+    /// The number of open transactions that have left something that may come out.
     #[must_use]
     pub fn open_count(&self) -> usize {
         self.member().buffer.open_count()
     }
 
-    /// How much was decoded so far.
+    /// Counts of what was decoded so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.member().counters()
     }
 
-    /// What was dropped unread because nobody wants it, by relation.
+    /// Records that were dropped unread because no member wants them, by relation.
     #[must_use]
     pub fn dropped(&self) -> Vec<(Oid, wal::Dropped)> {
         let dropped = self.group.cache.dropped().into_iter();
         dropped.map(|((_, relation), dropped)| (relation, dropped)).collect()
     }
 
-    /// Tables that were left out because they cannot come out, those that are gone by now included, and those that could
-    /// not as the catalogs are now.
+    /// Tables that were left out because they cannot come out, even if they are gone by now. Also
+    /// tables that could not come out with the present catalogs.
     ///
     /// # Errors
-    /// When the catalogs contradict themselves.
+    /// The catalogs contradict themselves.
     pub fn refused(&mut self) -> Result<Vec<Refused>, Error> {
         let Group { catalog, members, .. } = &mut self.group;
         members[0].tables.refused(catalog)
@@ -199,7 +153,8 @@ impl Decoder {
     }
 }
 
-/// Reading goes on behind the last record that the catalogs followed, or begins where they do.
+/// Makes a reader that goes on behind the last record that the catalogs followed, or begins where
+/// they do.
 fn reader_of(catalog: &Catalog, options: &Options) -> Result<Reader> {
     let followed = catalog.last();
     let start = Start {
@@ -215,7 +170,7 @@ impl Outputs<'_, '_> {
     /// The next message; `None` when more bytes are needed.
     ///
     /// # Errors
-    /// Whatever is wrong, with its LSN. Nothing comes out any more.
+    /// Any error, with its LSN. Nothing comes out afterwards.
     #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
     pub fn next(&mut self) -> Result<Option<Output<'_>>, Error> {
         if *self.failed {

@@ -1,14 +1,14 @@
-//! What stops decoding.
+//! Why decoding stops.
 //!
-//! One opaque error, of which every stage has a kind. What a value or a filter is wrong about is named with its table;
-//! values are never shown.
+//! One opaque error with a kind for every stage. If a value or a filter is at fault, the error
+//! names its table. It never shows values.
 
 use std::fmt;
 
 use base::Lsn;
 use catalog::Lost;
 
-/// Why nothing more comes out.
+/// Why decoding stops.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
         lsn: Lsn,
         refused: Refused,
     },
-    /// What publications say, where pgoutput has an error too.
+    /// The publications do not say what is published. pgoutput reports an error here too.
     Publication {
         lsn: Lsn,
         what: String,
@@ -58,7 +58,7 @@ impl Error {
         Error::new(Kind::Options(what.into()))
     }
 
-    /// Where in the WAL it is, if it is there.
+    /// The place in the WAL, if the error has one.
     #[must_use]
     pub fn lsn(&self) -> Option<Lsn> {
         match &*self.0 {
@@ -73,7 +73,7 @@ impl Error {
         }
     }
 
-    /// The table that cannot be rendered or filtered, if it is that.
+    /// The table that cannot be rendered or filtered, if that is the error.
     #[must_use]
     pub fn refused(&self) -> Option<&Refused> {
         match &*self.0 {
@@ -82,20 +82,21 @@ impl Error {
         }
     }
 
-    /// The publications at a place in the WAL do not say what is published: one is not there, or they contradict one
-    /// another.
+    /// The publications at a place in the WAL do not say what is published: one does not exist, or
+    /// they contradict one another.
     #[must_use]
     pub fn is_publication(&self) -> bool {
         matches!(&*self.0, Kind::Publication { .. })
     }
 
-    /// A server or a database is not fit for being decoded, as the message says.
+    /// A server or a database cannot be decoded; the message says why.
     #[must_use]
     pub fn is_unfit(&self) -> bool {
         matches!(&*self.0, Kind::Catalog(error) if error.is_unfit())
     }
 
-    /// The catalogs cannot be followed any further, and only a new look at them leads on.
+    /// The catalogs cannot be followed any further. Decoding can go on only from a new look at
+    /// them.
     #[must_use]
     pub fn lost(&self) -> Option<Lost> {
         match &*self.0 {
@@ -104,7 +105,8 @@ impl Error {
         }
     }
 
-    /// Another look at the catalogs may succeed by itself, or the spool's disk may have room again.
+    /// Another try may succeed: with a new look at the catalogs, or when the spool's disk has room
+    /// again.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match &*self.0 {
@@ -176,13 +178,14 @@ pub struct Refused {
     pub schema: String,
     /// Its name.
     pub table: String,
-    /// Schema and name of the table that its changes are sent as: itself, or a partitioned table above it.
+    /// Schema and name of the table that its changes are sent as: itself, or a partitioned table
+    /// above it.
     pub published_as: Box<(String, String)>,
-    /// The column that stands in the way, if it is one.
+    /// The column that cannot be rendered, if that is the reason.
     pub column: Option<String>,
-    /// It is the row filter, which only the server can show as SQL.
+    /// The reason is the row filter, which only the server can show as SQL.
     pub is_filter: bool,
-    /// What is wrong with it.
+    /// Why the table cannot be decoded.
     pub reason: String,
 }
 

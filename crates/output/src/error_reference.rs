@@ -34,7 +34,7 @@ base::error_reference! {
         "Restore the segment that has this LSN from the archive, and name it with `--wal`; `pg_waldump` should read it, too.",
         &[DAMAGED],
     ),
-    // Its words are its own; it comes about as the next one does.
+    // Its text is that of `decode`. It comes about like the next error.
     Kind::Decode(_) => nothing_of_its_own(),
     Kind::Catalog(_) => decoding(
         "The catalogs cannot be followed",
@@ -101,7 +101,7 @@ base::error_reference! {
         "Alter the publication's filter, and begin behind this LSN with `--from`.",
         &[],
     ),
-    // Said after another error.
+    // Only reported after another error.
     Kind::Over => nothing_of_its_own(),
 }
 
@@ -115,7 +115,7 @@ fn decoding(
     entry(Doing::Decoding, title, error, cause, remedy, held_by)
 }
 
-/// A page with a number of no version.
+/// Makes the error for a page with the number of an unknown version.
 fn wal() -> Error {
     let mut page = [0; 8192];
     page[..2].copy_from_slice(&0xD0FF_u16.to_le_bytes());

@@ -1,16 +1,22 @@
-//! What is decoded of one database, for any number of subscriptions.
+//! Decodes one database for any number of subscriptions, its members.
 //!
 //! | once for all members | once for each member |
 //! | --- | --- |
-//! | the catalogs, followed | which of the answers is whose: [`Tables`] |
+//! | following the catalogs | which answers belong to which transaction: [`Tables`] |
 //! | the filter's cache, of the union of what they want | the reorder buffer, its memory and its spool |
-//! | a record, taken apart | messages |
+//! | decoding a record | messages |
 //!
-//! For each record, in this order: the catalogs follow it; what they say has changed makes answers void; the filter drops
-//! it or not; the reorder buffers take it; all that comes out is written and handed out before the next record is read.
-//! A transaction that has changed catalogs sees what others do not: its records pass by the filter, which all share.
+//! For each record, in this order:
 //!
-//! A member that fails has nothing to say any more, and the others go on without it.
+//! 1. The catalogs follow it, and answers that depend on their changes become void.
+//! 2. The filter may drop it.
+//! 3. The reorder buffers take it.
+//! 4. All output is written and handed out before the next record is read.
+//!
+//! A transaction that has changed catalogs sees other catalogs than the rest. So its records bypass
+//! the filter, which is shared.
+//!
+//! A member that fails says nothing more, and the others go on without it.
 
 use std::mem;
 use std::sync::Arc;
@@ -23,58 +29,88 @@ use txn::Spool;
 use txn::reorder::{Boundary, Event, ReorderBuffer};
 use wal::{Interest, LocatorFilterCache, Record, Rmgr, Verdict};
 
-use crate::decoder::{Counters, Output, Place, Running};
 use crate::error::{Error, Kind, Result};
 use crate::options::Options;
-use crate::pass::MemberId;
 use crate::table::Wanted;
 use crate::tables::{Asked, Tables};
-use crate::writer::Writer;
+use crate::writer::{Counters, Output, Writer};
+
+/// The catalogs at a place in the WAL, and what was met on the way there.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The catalogs as of the last record that was read.
+    pub catalog: &'a Catalog,
+    /// Where the last record ended. Once no more output comes, everything that committed before it
+    /// has come out. It may then be confirmed, and is [`Options::start`] after a restart.
+    pub decoded: Lsn,
+    /// The newest transaction or subtransaction with a record; invalid before the first.
+    pub newest: Xid,
+    /// The server's last report of running transactions. The server reports at each checkpoint, and
+    /// every fifteen seconds in which something was written.
+    pub running: Option<Running>,
+    /// The last record that changed rows or files of catalogs for all transactions; invalid before
+    /// the first.
+    pub changed: Lsn,
+}
+
+/// A server's report of running transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Running {
+    /// Where the record of the report is.
+    pub lsn: Lsn,
+    /// All older transactions have ended, and the records of their ends were read.
+    pub oldest: Xid,
+}
 
 /// See the module.
 pub(crate) struct Group {
     pub(crate) database: Oid,
     pub(crate) catalog: Catalog,
-    /// Records up to here were followed before, and what they changed came out or will not.
+    /// Records up to here were followed before; their changes came out or never will.
     followed: Lsn,
     /// Where the last record ended.
     pub(crate) end: Lsn,
     pub(crate) cache: LocatorFilterCache,
-    /// Of the first member; what comes out is the same.
+    /// The option of the first member. The output is the same either way.
     has_filter: bool,
-    /// The newest transaction that a record was of.
+    /// The newest transaction with a record.
     newest: Xid,
     running: Option<Running>,
-    /// Where something that everybody sees of the catalogs was last changed.
+    /// The last record that changed the catalogs for all transactions.
     changed: Lsn,
     pub(crate) members: Vec<Member>,
 }
 
-/// One subscription's share.
+/// A member of a [`Pass`](crate::Pass).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct MemberId(pub(crate) u64);
+
+/// The part of a group that belongs to one subscription.
 pub(crate) struct Member {
     pub(crate) id: MemberId,
     pub(crate) options: Arc<Options>,
     pub(crate) tables: Tables,
     pub(crate) buffer: ReorderBuffer<Wanted>,
     pub(crate) writer: Writer,
-    /// Of each transaction that runs: with two phases only, where it is said.
+    /// By running transaction. `None` without two-phase commit, because only that needs it.
     first: Option<FxHashMap<Xid, First>>,
     seen_by_look: u64,
-    /// What went wrong with the last record; nothing more is taken.
+    /// What went wrong with the last record. The member then takes no more records.
     failed: Option<Error>,
 }
 
 /// What the server knows of a transaction.
 #[derive(Debug, Clone, Copy)]
 struct First {
-    /// Its first record, whatever that is about.
+    /// Its first record of any kind.
     lsn: Lsn,
-    /// One of its records had the server make a snapshot; without one it has nothing to say that it was prepared.
+    /// One of its records made the server take a snapshot. Without a snapshot, the server does not
+    /// say that the transaction was prepared.
     has_snapshot: bool,
 }
 
 impl Group {
-    /// A group of one, which has read up to `end`.
+    /// Makes a group of one member, which has read up to `end`.
     pub(crate) fn new(catalog: Catalog, end: Lsn, member: Member) -> Group {
         let database = member.options.database;
         Group {
@@ -91,12 +127,12 @@ impl Group {
         }
     }
 
-    /// The same, which may be handed the last record again.
+    /// The same group, which may be handed the last record again.
     pub(crate) fn going_on(self) -> Group {
         Group { followed: self.catalog.last(), ..self }
     }
 
-    /// The catalogs, and how far they were read.
+    /// The catalogs, and how far WAL was read.
     pub(crate) fn place(&self) -> Place<'_> {
         Place {
             catalog: &self.catalog,
@@ -117,13 +153,13 @@ impl Group {
         self.members.extend(other.members);
     }
 
-    /// What only that member wanted, others need not look at.
+    /// Removes a member. The others then need not look at what only that member wanted.
     pub(crate) fn leave(&mut self, member: usize) -> Member {
         self.cache.forget_all();
         self.members.remove(member)
     }
 
-    /// A group of that member alone, which goes on here.
+    /// Makes a group of that member alone, which goes on here.
     pub(crate) fn split(&mut self, member: usize) -> Group {
         let member = self.leave(member);
         Group {
@@ -134,8 +170,11 @@ impl Group {
         }
     }
 
+    /// Takes a record.
+    ///
     /// # Errors
-    /// What concerns all: the record or the catalogs. What concerns a member it says itself.
+    /// Errors that concern all members: of the record or the catalogs. A member reports its own
+    /// errors itself.
     pub(crate) fn take(&mut self, record: &Record<'_>) -> Result<()> {
         self.end = record.end();
         if record.lsn() <= self.followed {
@@ -147,7 +186,7 @@ impl Group {
         };
         let followed = self.catalog.follow_decoded(record, decoded.as_ref())?;
         self.forget(&followed);
-        // Files of catalogs that are not in pg_class change at once.
+        // The files of catalogs that pg_class does not have change at once.
         if followed.rows || followed.changes.is_some() || record.rmgr() == Rmgr::RelMap {
             self.changed = record.lsn();
         }
@@ -191,7 +230,8 @@ impl Group {
         }
     }
 
-    /// A record that says nothing that comes out; but it may be the one that says whose a subtransaction is.
+    /// Notes a record without output. It may still be the record that says which transaction a
+    /// subtransaction belongs to.
     fn assign(&mut self, record: &Record<'_>, top: Option<Xid>) {
         let Some(top) = top else { return };
         for member in &mut self.members {
@@ -216,7 +256,7 @@ impl Group {
                     member.attempt(|member| Ok(member.buffer.passed_over(lsn, xid, top)?));
                 }
             }
-            // A catalog's: it was followed.
+            // A record of a catalog, which was followed already.
             Verdict::Wanted(relation) if !relation.is_user_defined() => self.assign(record, top),
             Verdict::Wanted(_) | Verdict::Unknown(_) => self.pass(record, &decode(record)?),
             Verdict::Other if is_truncate(record) => self.pass(record, &decode(record)?),
@@ -225,7 +265,7 @@ impl Group {
         Ok(())
     }
 
-    /// Who wants a record; unknown are files only that nobody has.
+    /// Whether any member wants a record. Unknown are only files that no relation has.
     #[inline]
     fn judge(&mut self, record: &Record<'_>, locator: Option<RelFileLocator>) -> Verdict {
         match self.cache.judge_of(record, locator) {
@@ -237,7 +277,8 @@ impl Group {
         }
     }
 
-    /// Has the filter know what everybody sees in these files, and tells the relation; `None` if nobody has them.
+    /// Tells the filter what these files are to all transactions, and returns their relation;
+    /// `None` if no relation has them.
     fn learn(&mut self, locator: RelFileLocator) -> Option<Oid> {
         let mut union = None;
         for member in &mut self.members {
@@ -254,22 +295,24 @@ impl Group {
         Some(relation)
     }
 
-    /// Whether these files are known to be of a relation that the server came with. They are nobody else's, whatever a
-    /// transaction has changed: so many catalogs are written with each table that it makes that they are worth a question.
+    /// Whether these files are known to belong to a relation that the server came with. They belong
+    /// to no other relation then, whatever a transaction has changed. A transaction writes many
+    /// rows of catalogs for each table that it makes, so this question is worth its cost.
     fn is_unfollowed_catalog(&mut self, locator: Option<RelFileLocator>) -> bool {
         let Some(locator) = locator.filter(|of| of.database == self.database || of.database == Oid(0)) else {
             return false;
         };
         let relation = match self.cache.get(locator) {
             Some((relation, _)) => Some(relation),
-            // As the server was made. One that was rewritten is known once somebody else has written to it.
+            // A file from initdb. A catalog that was rewritten is known once another transaction
+            // has written to it.
             None if locator.relfilenumber < Oid::FIRST_NORMAL.0 => self.learn(locator),
             None => None,
         };
         relation.is_some_and(|relation| !relation.is_user_defined())
     }
 
-    /// What does not belong to its transaction comes out whatever the look has seen.
+    /// A message outside of its transaction comes out, whatever the look has seen.
     fn logical_message(&mut self, record: &Record<'_>, is_seen: bool) -> Result<()> {
         let decoded = decode(record)?;
         match &decoded.what {
@@ -281,7 +324,7 @@ impl Group {
     }
 
     fn transaction(&mut self, record: &Record<'_>, decoded: &Decoded<'_>) {
-        // Who ends a prepared transaction is another one, or none.
+        // The record of COMMIT PREPARED has the xid of another transaction, or none.
         let database = self.database;
         let (xid, committed) = match &decoded.what {
             What::Commit(ended) => (ended.xid, ended.database.is_none_or(|of| of == database)),
@@ -289,8 +332,8 @@ impl Group {
             What::Prepare(prepared) => (prepared.xid, false),
             _ => (decoded.xid, false),
         };
-        // A subtransaction that has aborted is not known to the catalogs any more, nor whose it was: the buffer knows, and
-        // has nothing of those that the look has seen.
+        // The catalogs no longer know a subtransaction that has aborted, nor which transaction it
+        // belonged to. The buffer does, and has nothing of transactions that the look has seen.
         let has_aborted = matches!(decoded.what, What::Abort(_));
         let is_seen = xid.is_valid() && !has_aborted && self.catalog.is_before(database, xid);
         for member in &mut self.members {
@@ -334,10 +377,11 @@ impl Member {
         }
     }
 
-    /// Goes to the next message of what has gone in, if there is one; [`Member::output`] is it.
+    /// Goes to the next message of the records so far, if there is one. [`Member::output`] returns
+    /// it.
     ///
     /// # Errors
-    /// What is wrong with it, and it was before. Nothing comes out any more.
+    /// The member's error; [`Kind::Over`] if it failed before. Nothing comes out afterwards.
     pub(crate) fn advance(&mut self, catalog: &Catalog) -> Result<bool> {
         if let Some(failed) = &mut self.failed {
             return Err(mem::replace(failed, Error::new(Kind::Over)));
@@ -364,7 +408,7 @@ impl Member {
         }
     }
 
-    /// Where [`Member::advance`] went.
+    /// The message that [`Member::advance`] went to.
     pub(crate) fn output(&self) -> Option<Output<'_>> {
         self.writer.output()
     }
@@ -373,14 +417,15 @@ impl Member {
         Counters { reorder: self.buffer.counters(), seen_by_look: self.seen_by_look, ..self.writer.counters }
     }
 
-    /// Nothing is done any more once it has failed.
+    /// Does nothing once the member has failed.
     fn attempt(&mut self, what: impl FnOnce(&mut Member) -> Result<()>) {
         if self.failed.is_none() {
             self.failed = what(self).err();
         }
     }
 
-    /// The server's `first_lsn` is a transaction's first record, ours its first that was kept.
+    /// The server's `first_lsn` is a transaction's first record. The buffer's is the first record
+    /// that it kept.
     fn note_first(&mut self, record: &Record<'_>, top: Option<Xid>) {
         if let Some(first) = &mut self.first {
             let new = First { lsn: record.lsn(), has_snapshot: false };
@@ -390,8 +435,10 @@ impl Member {
         }
     }
 
-    /// One that has changed nothing is unknown to the server: it says neither that it is prepared nor how it ends. Of one
-    /// that was prepared before the start this may be the first record that is read, and it came out before.
+    /// Whether this PREPARE is the transaction's first record. The server does not know such a
+    /// transaction, which has changed nothing: it reports neither its PREPARE nor its end. For a
+    /// transaction that was prepared before the start, this may be the first record that is read;
+    /// it came out before.
     fn is_its_first(&self, xid: Xid, record: &Record<'_>, decoded: &Decoded<'_>) -> bool {
         let first = self.first.as_ref().and_then(|first| first.get(&xid));
         first.is_some_and(|first| first.lsn == record.lsn())
@@ -415,12 +462,12 @@ impl Member {
     }
 }
 
-/// Whether `xid` is valid and newer than `other`, or that is not valid.
+/// Whether `xid` is valid, and newer than `other` if that is valid.
 fn newer(xid: Xid, other: Xid) -> bool {
     xid.is_valid() && (!other.is_valid() || other.precedes(xid))
 }
 
-/// What all of them want. They say the same of a catalog.
+/// The union of what all members want. They agree about a catalog.
 fn unite(all: Option<(Oid, Interest)>, one: Interest) -> Interest {
     match (all, one) {
         (Some((_, Interest::Rows(all))), Interest::Rows(one)) => Interest::Rows(all | one),
@@ -438,8 +485,8 @@ mod op {
     pub(super) const MULTI_INSERT: u8 = 0x50;
 }
 
-/// Whether the server makes a snapshot for a record's transaction (`SnapBuildProcessChange`): for changes of rows and for
-/// messages, not for locks.
+/// Whether the server takes a snapshot for a record's transaction (`SnapBuildProcessChange`). It
+/// does for changes of rows and for messages, not for locks.
 fn makes_snapshot(record: &Record<'_>) -> bool {
     match record.rmgr() {
         Rmgr::Heap => record.info() & op::MASK != op::LOCK,
@@ -449,7 +496,7 @@ fn makes_snapshot(record: &Record<'_>) -> bool {
     }
 }
 
-/// It names relations and no files.
+/// Whether this is the record of a TRUNCATE, which names relations and no files.
 fn is_truncate(record: &Record<'_>) -> bool {
     record.rmgr() == Rmgr::Heap && record.info() & op::MASK == op::TRUNCATE
 }

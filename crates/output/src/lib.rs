@@ -9,14 +9,16 @@
 //! decoder.finish()?;
 //! ```
 //!
-//! What comes out is what `pg_logical_slot_get_binary_changes` of a slot of pgoutput returns: the same messages, in the
-//! same order, with the same LSNs and transactions. README.md says in what it may differ, and why the rest is the same.
+//! The output is what `pg_logical_slot_get_binary_changes` returns for a slot of pgoutput: the same
+//! messages, in the same order, with the same LSNs and transactions. README.md lists the
+//! differences, and says why the rest is the same.
 //!
-//! Promises: nothing that is published is left out in silence; what cannot be rendered, filtered or resolved is an error
-//! that names it, and after an error nothing comes out any more. Memory is bounded by what the reorder buffer and the
-//! catalogs promise, and the largest message.
+//! Promises: no published change is left out silently. A change that cannot be rendered, filtered
+//! or resolved is an error that names it, and after an error nothing comes out. Memory is bounded
+//! by what the reorder buffer and the catalogs promise, plus the largest message.
 //!
-//! Does not belong here: where the bytes come from, where messages go, and what is stored for a restart.
+//! Does not belong here: where the bytes come from, where messages go, and what is stored for a
+//! restart.
 
 mod decoder;
 mod error;
@@ -31,9 +33,11 @@ mod tables;
 mod writer;
 
 pub use catalog::Lost;
-pub use decoder::{Counters, Decoder, Output, Outputs, Place, Running};
+pub use decoder::{Decoder, Outputs};
 pub use error::{Error, Refused};
 pub use error_reference::error_reference;
+pub use group::{MemberId, Place, Running};
 pub use options::{OnRefused, Options, OriginFilter, Publications, Streaming, TakesPart};
-pub use pass::{MemberId, Pass, Refusal, Step, Steps};
+pub use pass::{Pass, Refusal, Step, Steps};
 pub use survey::{PublishedTable, Survey, published};
+pub use writer::{Counters, Output};

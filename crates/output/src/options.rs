@@ -1,4 +1,4 @@
-//! What is decoded, and how it is written.
+//! Options: what is decoded, and in which form it comes out.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,95 +8,99 @@ use types::Settings;
 
 use crate::error::{Error, Result};
 
-/// What is decoded, and how it is written: pgoutput's options, and what a slot knows.
+/// What is decoded, and in which form it comes out: pgoutput's options, and what a slot knows.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Whose tables.
+    /// The database whose tables are decoded.
     pub database: Oid,
-    /// Which tables, and what of them.
+    /// The publications to decode.
     pub publications: Publications,
-    /// The protocol's version, 1 to 4; [`Options::streaming`] needs 2 (parallel: 4), [`Options::two_phase_at`] 3.
+    /// The protocol's version, 1 to 4. [`Options::streaming`] needs 2 (parallel: 4),
+    /// [`Options::two_phase_at`] needs 3.
     pub proto_version: u32,
-    /// Values in the form of their types' send functions.
+    /// Values come out in the form of their types' send functions.
     pub binary: bool,
-    /// What becomes of transactions that are larger than the memory.
+    /// What happens with transactions that are larger than the memory limit.
     pub streaming: Streaming,
-    /// Prepared transactions come out when they are prepared, from this position on (the slot's `two_phase_at`).
+    /// From this position on, prepared transactions come out when they are prepared (the slot's
+    /// `two_phase_at`).
     pub two_phase_at: Option<Lsn>,
     /// Messages of `pg_logical_emit_message` come out.
     pub messages: bool,
-    /// Which changes, by where they were made.
+    /// Which changes come out, by their origins.
     pub origin: OriginFilter,
     /// `logical_decoding_work_mem`, in bytes.
     pub work_mem_bytes: usize,
-    /// Nothing comes out that committed (was prepared) before this position; a slot's `confirmed_flush_lsn`.
+    /// No transaction comes out that committed (or was prepared) before this position; a slot's
+    /// `confirmed_flush_lsn`.
     pub start: Lsn,
     /// `wal_segment_size`, in bytes.
     pub segment_size: u64,
-    /// The session that values are rendered for.
+    /// The settings of the session for which values are rendered.
     pub settings: Settings,
-    /// What becomes of tables that cannot be rendered or filtered.
+    /// What happens with tables that cannot be rendered or filtered.
     pub refused: OnRefused,
-    /// Records that nobody wants are dropped before they are taken apart. What comes out is the same without; it is there to
-    /// measure what the filter costs where everything is wanted.
+    /// Drops records that no member wants before they are decoded. The output is the same without
+    /// it. It exists to measure what the filter costs when every change is wanted.
     pub early_filter: bool,
-    /// A change while one of the publications is not there is an error on every major. Servers from 18 on only warn, and
-    /// leave out what the publication might have published.
+    /// If one of the publications does not exist, a change is an error on every major. Servers from
+    /// 18 on only warn, and leave out what the publication might have published.
     pub all_publications: bool,
 }
 
-/// Which tables.
+/// Which tables are decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Publications {
-    /// Every table that could be published, as if a publication were of all tables.
+    /// Every table that can be published, as by a publication for all tables.
     EveryTable,
-    /// Those that publications of these names publish, as they are at each change.
+    /// The tables of the publications with these names, as the publications are at each change.
     Named(Vec<String>),
 }
 
-/// `streaming`.
+/// pgoutput's option `streaming`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Streaming {
-    /// They are spilled.
+    /// Large transactions are spilled.
     Off,
-    /// They come out in blocks while they are open.
+    /// Large transactions come out in blocks while they are open.
     On,
-    /// As `On`, and aborts say when and where.
+    /// As `On`, and aborts say when and where they happened.
     Parallel,
 }
 
-/// `origin`. pgoutput has the option from version 16 on; here every version has it.
+/// pgoutput's option `origin`, which it has from version 16 on. Here every version has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OriginFilter {
     /// All changes.
     Any,
-    /// Those that no origin is named for.
+    /// Changes without an origin.
     None,
 }
 
-/// What becomes of a published table that has a type that cannot be rendered, or a row filter that cannot be evaluated.
+/// What happens with a published table that has a type that cannot be rendered, or a row filter
+/// that cannot be evaluated.
 #[derive(Debug, Clone)]
 pub enum OnRefused {
-    /// Its first change that would come out is an error.
+    /// The first change of the table that would come out is an error.
     Stop,
-    /// Its changes are left out, and [`crate::Decoder::refused`] names it.
+    /// Its changes are left out, and [`crate::Decoder::refused`] names the table.
     LeaveOut,
-    /// An error for tables that take part at that moment; changes of the others are left out.
+    /// An error for tables that take part at that moment. Changes of other tables are left out.
     LeaveOutOthers(TakesPart),
 }
 
-/// The tables whose changes are needed, by schema and name as they are published. Clones are the same set, which may
-/// change while it is decoded.
+/// The tables whose changes are needed, by schema and name as they are published. Clones are the
+/// same set, which may change during decoding.
 #[derive(Debug, Clone, Default)]
 pub struct TakesPart(Arc<RwLock<HashSet<(String, String)>>>);
 
 impl TakesPart {
-    /// From now on changes of this table must come out.
+    /// Adds a table: from now on its changes must come out.
     pub fn insert(&self, table: (String, String)) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(table);
     }
 
-    /// Changes of this table are nobody's any more.
+    /// Removes a table: its changes are not needed any more.
     pub fn remove(&self, table: &(String, String)) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(table);
     }
@@ -113,7 +117,8 @@ impl FromIterator<(String, String)> for TakesPart {
 }
 
 impl Options {
-    /// Transactions that commit from `start` on, whole, as text, in protocol version 1.
+    /// Options for transactions that commit from `start` on: not streamed, as text, in protocol
+    /// version 1.
     #[must_use]
     pub fn new(database: Oid, publications: Publications, start: Lsn, settings: Settings) -> Options {
         Options {
@@ -135,7 +140,7 @@ impl Options {
         }
     }
 
-    /// Whether pgoutput of that major would take them.
+    /// Checks whether pgoutput of that major would accept these options.
     pub(crate) fn check(&self, major: u32) -> Result<()> {
         let version = self.proto_version;
         let max = self.settings.version.pgoutput_protocol_max();

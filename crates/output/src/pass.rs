@@ -6,12 +6,13 @@
 //!                            '
 //! Decoder (has read up to p) --join--> Pass at p          Pass at q --split--> Decoder (has read up to q)
 //! ```
-//! WAL is read and checked once, and each record followed, filtered and taken apart once for each database (see
-//! [`crate::group`]).
+//! WAL is read and checked once. Each record is followed, filtered and decoded once for each
+//! database (see [`crate::group`]).
 //!
-//! A member comes as a [`Decoder`] and may go as one, at any record: both have read the same WAL up to there, so nothing
-//! is read twice and nothing is left out. It is taken over only if the catalogs that it has followed are those that the
-//! pass has followed; then one of them is enough.
+//! A member comes as a [`Decoder`] and may leave as one, at any record. Decoder and pass have read
+//! the same WAL up to there, so nothing is read twice and nothing is left out. The pass takes a
+//! decoder over only if both have followed the same catalogs. Then one copy of the catalogs is
+//! enough.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -19,13 +20,10 @@ use std::mem;
 use base::{Lsn, with_causes};
 use wal::{Reader, Record, Records};
 
-use crate::decoder::{Decoder, Output, Place};
+use crate::decoder::Decoder;
 use crate::error::{Error, Kind, Result};
-use crate::group::{Group, Member};
-
-/// A member of a [`Pass`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct MemberId(u64);
+use crate::group::{Group, Member, MemberId, Place};
+use crate::writer::Output;
 
 /// See the module.
 pub struct Pass {
@@ -33,17 +31,17 @@ pub struct Pass {
     inner: Inner,
 }
 
-/// All but the reader.
+/// All of a pass except the reader.
 struct Inner {
     groups: Vec<Group>,
     /// The last record, and where it ended.
     last: Lsn,
     end: Lsn,
-    /// They wait for their place.
+    /// Groups that wait until the pass reaches their place.
     joining: Vec<(MemberId, Group)>,
-    /// What is to be said before anything else.
+    /// News to report before any output.
     said: VecDeque<Said>,
-    /// The member that spoke last.
+    /// The group and the member that had the last output.
     at: (usize, usize),
     next_id: u64,
     failed: bool,
@@ -59,34 +57,37 @@ enum Said {
 /// Why a decoder cannot join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// The pass was ahead of it, or transactions are under way of which only one of both has seen everything.
+    /// The pass was ahead of the decoder. Or transactions are open, and only one of the two has
+    /// seen all of their changes.
     Later,
-    /// Both have followed the catalogs to the same place, and differ: one of them is wrong.
+    /// Both have followed the catalogs to the same place, but the catalogs differ: one of them is
+    /// wrong.
     Differs(String),
 }
 
-/// What happens.
+/// What happens next in a pass.
 pub enum Step<'a> {
-    /// Something comes out for a member.
+    /// Output for a member.
     Output(MemberId, Output<'a>),
-    /// From here on this one is a member.
+    /// The decoder is a member from here on.
     Joined(MemberId),
-    /// This one is none, and goes on as it was.
+    /// The decoder did not become a member, and can go on as it was.
     Refused(MemberId, Box<Decoder>, Refusal),
-    /// This one is none any more.
+    /// The member has failed, and is not a member any more.
     Failed(MemberId, Error),
-    /// Nor is this one, by the error of another that shares its catalogs, as text. It may begin again by itself.
+    /// The member was lost to the error of another one that shares its catalogs; the text is that
+    /// error. It may start again by itself.
     Lost(MemberId, String),
 }
 
-/// What comes out of some bytes of WAL.
+/// The steps for some bytes of WAL.
 pub struct Steps<'p, 'b> {
     records: Records<'p, 'b>,
     inner: &'p mut Inner,
 }
 
 impl Pass {
-    /// A pass that begins with this member.
+    /// Makes a pass with this member.
     #[must_use]
     pub fn new(decoder: Decoder) -> (Pass, MemberId) {
         let (reader, mut group) = decoder.into_parts();
@@ -111,27 +112,27 @@ impl Pass {
         self.reader.position()
     }
 
-    /// Where the last record ended that was read.
+    /// Where the last record that was read ended.
     #[must_use]
     pub fn decoded(&self) -> Lsn {
         self.inner.end
     }
 
-    /// Whether nobody is left, nor waits to join.
+    /// Whether there are no members, and no decoders that wait to join.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inner.groups.is_empty() && self.inner.joining.is_empty() && self.inner.said.is_empty()
     }
 
-    /// A member's catalogs, and how far they were read.
+    /// A member's catalogs, and how far WAL was read.
     #[must_use]
     pub fn place(&self, id: MemberId) -> Option<Place<'_>> {
         let (group, _) = self.inner.find(id)?;
         Some(self.inner.groups[group].place())
     }
 
-    /// Takes `decoder` over once the pass has read as far; [`Step`] says when, or why not. Nothing of what it was handed may
-    /// be waiting to come out.
+    /// Takes `decoder` over once the pass has read as far. A [`Step`] reports this, or the reason
+    /// against it. No output of the decoder may be waiting.
     pub fn join(&mut self, decoder: Decoder) -> MemberId {
         let (_, mut group) = decoder.into_parts();
         let id = MemberId(self.inner.next_id);
@@ -141,11 +142,12 @@ impl Pass {
         id
     }
 
-    /// Lets a member go on alone, from where the pass is, or from where it is if it has not joined yet; what was to come out
-    /// for it comes out of that. `None`: it is neither.
+    /// Lets a member go on alone. It goes on from where the pass is, or from where it is itself if
+    /// it has not joined yet. Its waiting output comes out of the returned decoder. `None` if it is
+    /// neither a member nor waits to join.
     ///
     /// # Errors
-    /// When WAL cannot be read from there.
+    /// WAL cannot be read from there.
     pub fn split(&mut self, id: MemberId) -> Result<Option<Decoder>, Error> {
         self.inner.split(id)
     }
@@ -155,10 +157,11 @@ impl Pass {
         self.inner.leave(id);
     }
 
-    /// Takes bytes of WAL, any number of them, from [`Pass::position`] on. Poll the result until it has nothing more.
+    /// Takes bytes of WAL, any number of them, from [`Pass::position`] on. Poll the result until it
+    /// has nothing more.
     ///
     /// # Errors
-    /// There was an error before that concerns all.
+    /// There was an error before that concerns all members.
     pub fn push<'p, 'b>(&'p mut self, bytes: &'b [u8]) -> Result<Steps<'p, 'b>, Error> {
         if self.inner.failed {
             return Err(Error::new(Kind::Over));
@@ -172,7 +175,7 @@ impl Steps<'_, '_> {
     /// What happens next; `None` when more bytes are needed.
     ///
     /// # Errors
-    /// Whatever is wrong for all, with its LSN. Nothing comes out any more.
+    /// An error that concerns all members, with its LSN. Nothing comes out afterwards.
     #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
     pub fn next(&mut self) -> Result<Option<Step<'_>>, Error> {
         if self.inner.failed {
@@ -227,7 +230,7 @@ enum Advanced {
 }
 
 impl Inner {
-    /// What is wrong about one database's catalogs concerns its members only.
+    /// An error about one database's catalogs concerns only the members of that database.
     fn take(&mut self, record: &Record<'_>) {
         let said = &mut self.said;
         self.groups.retain_mut(|group| {
@@ -248,7 +251,7 @@ impl Inner {
         self.groups.get(self.at.0)?.members.get(self.at.1)
     }
 
-    /// Goes to what comes next without another record.
+    /// Goes to what comes next without reading another record.
     fn advance(&mut self) -> Result<Advanced> {
         while let Some(group) = self.groups.get_mut(self.at.0) {
             let Some(member) = group.members.get_mut(self.at.1) else {
@@ -279,7 +282,7 @@ impl Inner {
         }
     }
 
-    /// Nothing waits to come out: whose place this is joins.
+    /// Lets the groups join whose place this is. No output is waiting.
     fn settle(&mut self) {
         for (id, group) in mem::take(&mut self.joining) {
             if group.end > self.end {
@@ -342,7 +345,7 @@ impl Inner {
         }
     }
 
-    /// Who comes next stays who comes next.
+    /// Keeps the next member the same after one was removed.
     fn removed(&mut self, group: usize, member: usize) {
         if group == self.at.0 && member < self.at.1 {
             self.at.1 -= 1;

@@ -1,4 +1,4 @@
-//! A row's way into a message: taken apart, filtered, rendered.
+//! Makes a row part of a message: takes it apart, filters it and renders it.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use types::{Settings, Tuple, Value, Varlena};
 use crate::error::{Error, Kind, Result};
 use crate::table::Table;
 
-/// Room for the values of a row, kept from one to the next.
+/// Memory for the values of a row, kept from one row to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Room(Vec<Value<'static>>);
 
@@ -21,7 +21,7 @@ impl Room {
         std::mem::take(&mut self.0)
     }
 
-    /// The memory of a vector of borrowed values, without them.
+    /// Takes back the memory of a row's values, without the values.
     pub(crate) fn give(&mut self, side: Side<'_>) {
         let mut values = side.values;
         values.clear();
@@ -32,11 +32,11 @@ impl Room {
 /// One side of a change: the old row or the new one.
 pub(crate) struct Side<'a> {
     values: Vec<Value<'a>>,
-    /// How many columns the row itself has; later ones have missing values.
+    /// The number of columns that the row itself has. Later columns have missing values.
     stored: usize,
 }
 
-/// What a row belongs to.
+/// The change that a row belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct Of<'a> {
     pub(crate) lsn: Lsn,
@@ -59,14 +59,16 @@ impl<'a> Of<'a> {
         Ok(Side { values, stored: tuple.attributes() })
     }
 
-    /// A large value that the change did not bring along: what it is nobody knows.
+    /// Whether this is a large value that the change did not bring along, so that it is unknown
+    /// here.
     fn is_unchanged(&self, value: &Value<'_>) -> Result<bool> {
         let Value::Varlena(Varlena::External(pointer)) = value else { return Ok(false) };
         let found = self.chunks.value(pointer).map_err(|cause| self.broken(None, cause))?;
         Ok(found.is_none())
     }
 
-    /// Large values that did not change are in the old row, if they are part of the replica identity.
+    /// Takes large values that did not change from the old row, if they are part of the replica
+    /// identity.
     pub(crate) fn complete(&self, new: &Side<'a>, old: &Side<'a>) -> Result<Side<'a>> {
         let mut values = new.values.clone();
         for (value, old) in values.iter_mut().zip(&old.values) {
@@ -83,8 +85,8 @@ impl<'a> Of<'a> {
                 Some(value) => value.payload().map(Some),
                 None => external.payload().map(Some),
             },
-            // Filters compare such types only whose missing values are known as they are stored: of the others it
-            // counts whether there is one.
+            // Filters compare a missing value only if its stored form is known. For all others, it
+            // only counts whether there is one.
             Value::Null if place >= side.stored => {
                 let rendered = self.table.rendered.iter().find(|(at, _)| *at == place);
                 Ok(rendered.map(|_| Cow::Borrowed(&b""[..])))
@@ -98,7 +100,7 @@ impl<'a> Of<'a> {
         let places = &self.table.filters.places;
         let payload = |number: i16| {
             let place = usize::try_from(number - 1).ok().and_then(|at| places.get(at).copied().flatten());
-            // A column that was dropped is NULL.
+            // A dropped column is NULL.
             place.map_or(Ok(None), |place| self.payload(side, place))
         };
         for filter in filters {
@@ -112,7 +114,7 @@ impl<'a> Of<'a> {
         Ok(false)
     }
 
-    /// Appends the columns that are sent.
+    /// Appends the published columns.
     pub(crate) fn write(
         &self,
         side: &Side<'a>,

@@ -1,25 +1,28 @@
-//! What was written between two places of the WAL, where nobody knows the catalogs in between.
+//! Finds the tables that were written between two places of the WAL, where the catalogs in between
+//! are not known.
 //!
 //! ```text
 //!   kept catalogs        applied       following ended      new look
 //!        |------------------|----------------|-----------------|--> to
 //!        |  read again: which files did transactions write?    |
 //! ```
-//! Decoding ends where catalogs cannot be followed any further, and goes on from a new look at them. Transactions that the
-//! look saw do not come out behind it. What they wrote is on the target if they had committed before the place that is
-//! applied; of all others the tables are named, to be copied again.
+//! Decoding ends where catalogs cannot be followed any further, and goes on from a new look at
+//! them. Transactions that the look saw do not come out after it. What they wrote is on the target
+//! if they had committed before the position up to which changes are applied. The tables of all
+//! others are named, to be copied again.
 //!
 //! | what happened to a table | how it is noticed |
 //! | --- | --- |
 //! | rows were written | their records name its files, which both catalogs know, or the new look alone |
 //! | it was truncated, rewritten or made again | its files are not those of the kept catalogs |
-//! | its partitions came or went | the partition was not there before, or is named as the others |
+//! | its partitions came or went | the partition was not there before, or is named like the others |
 //!
-//! Too many tables may be named, never too few: reading begins where the catalogs were kept, before the first record of each
-//! transaction that was open when following ended. Transactions that are open at the end are not seen by the look either,
-//! which waits for all that ran before it, and come out whole.
+//! This may name too many tables, but never too few. Reading begins where the catalogs were kept,
+//! before the first record of each transaction that was open when following ended. The look does
+//! not see transactions that are open at the end either. It waits for all that ran before it, so
+//! these transactions come out whole.
 //!
-//! No record's contents are looked at, so that it does not matter how much was logged.
+//! The contents of records do not matter, so it does not matter how much was logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,14 +43,15 @@ use crate::tables::Tables;
 pub struct PublishedTable {
     /// Schema and name.
     pub name: (String, String),
-    /// Why its changes, or a partition's, cannot come out.
+    /// Why its changes, or those of a partition, cannot come out.
     pub refused: Option<crate::Refused>,
 }
 
-/// What is published of a database as its catalogs are; partitions that are sent as a table above them are part of that one.
+/// The published tables of a database, according to its catalogs. A partition that is sent as a
+/// table above it counts as part of that table.
 ///
 /// # Errors
-/// When the catalogs contradict themselves.
+/// The catalogs contradict themselves.
 pub fn published(catalog: &Catalog, options: &Options) -> Result<Vec<PublishedTable>, Error> {
     let mut all: BTreeMap<(String, String), Option<crate::Refused>> = BTreeMap::new();
     for table in described(catalog, options)? {
@@ -66,23 +70,23 @@ fn described(catalog: &Catalog, options: &Options) -> Result<Vec<Arc<Table>>> {
 pub struct Survey {
     reader: Reader,
     database: Oid,
-    /// What committed before is on the target.
+    /// Everything that committed before this is on the target.
     applied: Lsn,
-    /// Read up to here.
+    /// Where reading ends.
     to: Lsn,
-    /// The numbers of files that (sub)transactions have written which have not ended.
+    /// The numbers of files that open transactions and subtransactions have written.
     open: FxHashMap<Xid, FxHashSet<u32>>,
-    /// Those of transactions that committed and may not be on the target.
+    /// The numbers of files written by transactions that committed and may not be on the target.
     written: FxHashSet<u32>,
     is_over: bool,
 }
 
 impl Survey {
-    /// Begins where `kept` was followed to. What committed before `applied` is on the target; `to` is a place behind the new
-    /// look behind which a record will come.
+    /// Makes a survey that begins where `kept` was followed to. What committed before `applied` is
+    /// on the target. `to` is a place behind the new look, and a record will come behind it.
     ///
     /// # Errors
-    /// When WAL cannot be read in segments of that size.
+    /// WAL cannot be read in segments of that size.
     pub fn new(
         kept: &Catalog,
         segment_size: u64,
@@ -113,7 +117,7 @@ impl Survey {
         self.reader.position()
     }
 
-    /// Takes bytes of WAL; true once everything up to the end was read.
+    /// Takes bytes of WAL. Returns true once everything up to the end was read.
     ///
     /// # Errors
     /// WAL is damaged.
@@ -139,11 +143,12 @@ impl Survey {
         Ok(*is_over)
     }
 
-    /// The published tables, as `now` has them, of which something may be neither on the target nor come out behind the look
-    /// `now`: by schema and name. `kept` is what it was begun with.
+    /// The published tables of `now`, by schema and name, that may have a change that is neither on
+    /// the target nor comes out after the look `now`. `kept` must be the same as in
+    /// [`Survey::new`].
     ///
     /// # Errors
-    /// When the catalogs contradict themselves.
+    /// The catalogs contradict themselves.
     pub fn affected(
         &self,
         kept: &Catalog,
@@ -157,7 +162,7 @@ impl Survey {
         let (before, after) = (files(kept), files(now));
         let is_affected = |table: &&Arc<Table>| match after.get(&table.oid) {
             Some(file) => before.get(&table.oid) != Some(file) || self.written.contains(file),
-            // It is partitioned and has no rows.
+            // The table is partitioned and has no rows of its own.
             None => false,
         };
         let tables = described(now, options)?;
@@ -165,7 +170,7 @@ impl Survey {
     }
 }
 
-/// A transaction, or a part of one, has ended: whether what it wrote counts is known.
+/// Notes the end of a transaction: it is now known whether its writes count.
 fn ended(
     record: &Record<'_>,
     applied: Lsn,
@@ -184,7 +189,8 @@ fn ended(
     Ok(())
 }
 
-/// Kinds of record of `Heap`, `xl_info & XLOG_HEAP_OPMASK`, that leave rows as they are, and the one of `Heap2` that does not.
+/// Kinds of record: the one of `Heap` (`xl_info & XLOG_HEAP_OPMASK`) that changes no rows, and the
+/// one of `Heap2` that does.
 mod op {
     pub(super) const MASK: u8 = 0x70;
     pub(super) const LOCK: u8 = 0x60;

@@ -1,8 +1,10 @@
-//! A relation as its changes are written: what `RelationSyncEntry` is in pgoutput, made once for a place in the WAL.
+//! A relation in the form that its changes are written in. It is pgoutput's `RelationSyncEntry`,
+//! made once for a place in the WAL.
 //!
-//! Everything that is said of a relation by catalogs and publications is resolved here: which columns are sent and how
-//! each is rendered, which filters are asked, as which relation a partition is sent, and the messages that announce it.
-//! What cannot be rendered or filtered is found here, too; it is an error only if a row would come out.
+//! This module resolves everything that catalogs and publications say of a relation. That is which
+//! columns are sent and how each is rendered, which filters apply, as which relation a partition is
+//! sent, and the messages that announce it. It also finds what cannot be rendered or filtered,
+//! which is an error only if a row would come out.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -18,12 +20,13 @@ use wal::Actions;
 use crate::error::{Refused, Result};
 use crate::options::{Options, Publications};
 
-/// `FirstGenbkiObjectId`: types below have the same OID on every server, so that none is announced.
+/// `FirstGenbkiObjectId`: types with lower OIDs have the same OID on every server, so they are not
+/// announced.
 const FIRST_ANNOUNCED: Oid = Oid(10_000);
-/// The first major that only warns of a publication that is not there.
+/// The first major that only warns if a publication does not exist.
 const WARNS_SINCE: u32 = 18;
 
-/// A relation at a place in the WAL. It compares by its number.
+/// A relation at a place in the WAL. Compares by its number.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted(pub(crate) Arc<Table>);
 
@@ -44,30 +47,30 @@ impl Hash for Wanted {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// Different for each description that was made.
+    /// Different for each description.
     pub(crate) number: u64,
     pub(crate) oid: Oid,
-    /// What its changes are sent as: itself, or a partitioned table above it.
+    /// The relation that its changes are sent as: itself, or a partitioned table above it.
     pub(crate) target: Oid,
     pub(crate) schema: String,
     pub(crate) name: String,
-    /// The same of the target.
+    /// Schema and name of the target.
     pub(crate) published_as: (String, String),
     pub(crate) actions: Actions,
-    /// TRUNCATE of it is sent.
+    /// Whether its TRUNCATE is sent.
     pub(crate) truncates: bool,
-    /// An old row is said to be the whole one.
+    /// Whether an old row is sent as the whole row.
     pub(crate) whole_old: bool,
-    /// How its rows lie.
+    /// The columns of its stored rows.
     pub(crate) attributes: Vec<Attribute>,
-    /// Missing values that are known in their rendered form only, by their place in a row.
+    /// Missing values that are known only in rendered form, by their place in a row.
     pub(crate) rendered: Vec<(usize, Missing)>,
-    /// What is sent, in its order.
+    /// The columns that are sent, in their order.
     pub(crate) columns: Vec<Sent>,
     pub(crate) filters: RowFilters,
     /// Messages for the types and relations, without a transaction.
     pub(crate) announcements: Vec<Vec<u8>>,
-    /// Why no row of it can be sent.
+    /// Why none of its rows can be sent.
     pub(crate) failure: Option<Failure>,
 }
 
@@ -80,21 +83,21 @@ pub(crate) struct Sent {
     pub(crate) codec: Codec,
 }
 
-/// By action; a row is sent if one of them keeps it. `None`: every row is.
+/// The filters by action. A row is sent if one of them keeps it. `None` keeps every row.
 #[derive(Debug, Default)]
 pub(crate) struct RowFilters {
     pub(crate) insert: Option<Vec<Filter>>,
     pub(crate) update: Option<Vec<Filter>>,
     pub(crate) delete: Option<Vec<Filter>>,
-    /// Where a column of the target (by its number, from 1) is in a row.
+    /// The place of each of the target's columns in a row, by the column's number, from 1.
     pub(crate) places: Vec<Option<usize>>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Here; the server could.
+    /// This program cannot send rows of the table; the server could.
     Refused(Refused),
-    /// The server could not either.
+    /// The server could not send rows of the table either.
     Publication(String),
 }
 
@@ -111,7 +114,7 @@ impl Table {
     }
 }
 
-/// How a relation is published, or why that cannot be said.
+/// How a relation is published, or why that is not defined.
 enum How {
     Not,
     So(Published),
@@ -142,7 +145,7 @@ fn is_publishable(relation: &Relation) -> bool {
     relation.oid.is_user_defined() && matches!(relation.kind, b'r' | b'p') && relation.persistence == b'p'
 }
 
-/// As a publication of all tables publishes it.
+/// How a publication of all tables publishes the relation.
 fn every_table(relation: &Relation) -> How {
     if !is_publishable(relation) || relation.kind == b'p' {
         return How::Not;
@@ -163,7 +166,7 @@ fn is_ordinary(column: &Column) -> bool {
 /// Describes the relation `oid`; `None` if it is not published.
 ///
 /// # Errors
-/// When the catalogs contradict themselves.
+/// The catalogs contradict themselves.
 pub(crate) fn describe(view: &View<'_>, options: &Options, oid: Oid, number: u64) -> Result<Option<Table>> {
     let Some(own) = view.relation(oid)? else { return Ok(None) };
     let mut published = match how(view, options, &own) {
@@ -175,7 +178,7 @@ pub(crate) fn describe(view: &View<'_>, options: &Options, oid: Oid, number: u64
     let target = above.as_ref().unwrap_or(&own);
     let has_rows = published.actions.any_of(Actions::INSERT | Actions::UPDATE | Actions::DELETE);
     if !has_rows {
-        // Lists of columns are looked at with rows only.
+        // Column lists only matter for rows.
         published.columns = target.columns.iter().filter(|c| is_ordinary(c)).map(|c| c.number).collect();
     }
     let mut announcements = Vec::new();
@@ -227,13 +230,14 @@ fn empty(own: &Relation, number: u64) -> Table {
     }
 }
 
-/// The server has an error for the first change of it, whatever kind it is.
+/// The server reports an error for the first change of the table, of any kind.
 fn contradictory(own: &Relation, number: u64, what: String) -> Table {
     Table { failure: Some(Failure::Publication(what)), ..empty(own, number) }
 }
 
-/// Which columns the message of a relation itself has. Where its rows are sent as those of a table above it, the server
-/// takes the numbers of that table's columns for its own, if there is a list of them.
+/// Which columns the message of a relation itself has. If its rows are sent as rows of a table
+/// above it and there is a column list, the server takes the numbers of that table's columns for
+/// the relation's own.
 fn sent_of_own<'p>(
     published: &'p Published,
     target: &Relation,
@@ -254,7 +258,7 @@ fn sent_of_own<'p>(
     }
 }
 
-/// The messages for the types of the columns that are sent, and for the relation.
+/// Makes the messages for the types of the published columns, and for the relation.
 fn announce(
     view: &View<'_>,
     relation: &Relation,
@@ -286,7 +290,7 @@ fn announce(
     announcements.push(message);
 }
 
-/// What rows are written with.
+/// What is needed to describe rows.
 struct Parts<'a> {
     view: &'a View<'a>,
     options: &'a Options,
@@ -320,7 +324,7 @@ impl Parts<'_> {
         Ok((columns, self.filters()?))
     }
 
-    /// Where a column of the target is in a row: they are found by their names.
+    /// The place of a column of the target in a row. Columns are found by their names.
     fn place(&self, column: &Column) -> Option<usize> {
         if self.own.oid == self.target.oid {
             return usize::try_from(column.number - 1).ok();

@@ -1,9 +1,10 @@
-//! Which files are which table, as transactions see them, kept until the catalogs change.
+//! Which files belong to which table, as transactions see them. Answers are kept until the catalogs
+//! change.
 //!
-//! Answers are of two kinds. The shared ones hold for every transaction that has not changed catalogs itself; a
-//! transaction that has gets answers of its own, as long as it is open. Whatever [`Catalog::follow`] says has changed
-//! makes answers void before the next record is looked at (rule W2); the filter's cache, which is in front of
-//! this, is kept in step here.
+//! Shared answers hold for every transaction that has not changed catalogs itself. A transaction
+//! that has gets answers of its own, as long as it is open. Every change that [`Catalog::follow`]
+//! reports makes answers void before the next record is looked at (rule W2). This module also keeps
+//! the filter's cache, which comes before it, in step.
 
 use std::sync::Arc;
 
@@ -17,15 +18,15 @@ use crate::error::{Error, Refused, Result};
 use crate::options::{OnRefused, Options};
 use crate::table::{Table, Wanted, describe};
 
-/// Answers for those that see the same.
+/// Answers for transactions that see the same catalogs.
 #[derive(Debug, Default)]
 struct Answers {
-    /// By relation; `None`: it is not published.
+    /// By relation. `None` if it is not published.
     tables: FxHashMap<Oid, Option<Wanted>>,
     files: FxHashMap<RelFileLocator, Answer>,
-    /// The files for which an answer depends on a relation.
+    /// By relation, the files whose answers depend on it.
     of: FxHashMap<Oid, Vec<RelFileLocator>>,
-    /// Tables that were asked about and left out.
+    /// Tables that are left out, among those that were looked up.
     left_out: Vec<Refused>,
 }
 
@@ -42,15 +43,15 @@ struct Answer {
 pub(crate) struct Tables {
     options: Arc<Options>,
     shared: Answers,
-    /// By top-level transaction.
+    /// Answers for transactions that have changed catalogs, by top-level transaction.
     own: FxHashMap<Xid, Answers>,
-    /// The shared answer that was given last: rows of a table come one after the other.
+    /// The last shared answer: rows of a table come one after the other.
     last: Option<(RelFileLocator, Target<Wanted>)>,
-    /// Of the next description.
+    /// The number of the next description.
     number: u64,
-    /// Tables that were left out, whatever became of them since.
+    /// Tables that were left out, whatever happened to them since.
     left_out: Vec<Refused>,
-    /// The same of transactions that are open, by the top-level one: it counts if they commit.
+    /// The same for open transactions, by top-level transaction. It counts if they commit.
     open_left_out: FxHashMap<Xid, Vec<Refused>>,
 }
 
@@ -67,21 +68,21 @@ impl Tables {
         }
     }
 
-    /// A transaction's own answers are void.
+    /// Makes a transaction's own answers void.
     pub(crate) fn forget_own(&mut self, top: Xid) {
         if let Some(own) = self.own.remove(&top).filter(|own| !own.left_out.is_empty()) {
             self.open_left_out.entry(top).or_default().extend(own.left_out);
         }
     }
 
-    /// A transaction is over, and its own answers with it.
+    /// Notes the end of a transaction, which ends its own answers.
     pub(crate) fn ended(&mut self, top: Xid, committed: bool) {
         self.forget_own(top);
         let left_out = self.open_left_out.remove(&top).filter(|_| committed);
         note(&mut self.left_out, left_out.into_iter().flatten());
     }
 
-    /// Answers that everybody got are void.
+    /// Makes shared answers void that depend on `changes`.
     pub(crate) fn forget(&mut self, changes: &Changes, cache: &mut LocatorFilterCache) {
         let database = self.options.database;
         self.last = None;
@@ -103,22 +104,22 @@ impl Tables {
         }
     }
 
-    /// What these files are to everybody, for the filter's cache: the relation, and what is wanted of it. `None` when
-    /// nobody has them.
+    /// What these files are to all transactions, for the filter's cache: the relation, and which of
+    /// its changes are wanted. `None` if no relation has them.
     pub(crate) fn interest(
         &mut self,
         catalog: &Catalog,
         locator: RelFileLocator,
     ) -> Result<Option<(Oid, Interest)>> {
         let Some(view) = catalog.view(self.options.database, Xid::INVALID) else {
-            // The database was dropped: whatever comes was written before.
+            // The database was dropped. All records of it were written before.
             return Ok(Some((Oid(0), Interest::Rows(Actions::NONE))));
         };
         let answer = self.shared.files(&view, &self.options, &mut self.number, locator)?;
         Ok(answer.map(|answer| (answer.relation, answer.interest)))
     }
 
-    /// Tables that were left out, and those that would be as the catalogs are now.
+    /// Tables that were left out, and those that would be left out with the present catalogs.
     pub(crate) fn refused(&mut self, catalog: &Catalog) -> Result<Vec<Refused>> {
         let now = self.all(catalog)?;
         note(&mut self.left_out, std::mem::take(&mut self.shared.left_out));
@@ -127,7 +128,7 @@ impl Tables {
         Ok(refused)
     }
 
-    /// Every published table, as everybody sees it.
+    /// Every published table, as all transactions see it.
     pub(crate) fn all(&mut self, catalog: &Catalog) -> Result<Vec<Arc<Table>>> {
         let Some(view) = catalog.view(self.options.database, Xid::INVALID) else { return Ok(Vec::new()) };
         let mut all = Vec::new();
@@ -139,7 +140,7 @@ impl Tables {
     }
 }
 
-/// Adds what is not there yet.
+/// Adds entries that are not there yet.
 fn note(all: &mut Vec<Refused>, more: impl IntoIterator<Item = Refused>) {
     for refused in more {
         if !all.contains(&refused) {
@@ -168,7 +169,7 @@ impl Answers {
         Ok(table)
     }
 
-    /// `None`: nobody has them, for now.
+    /// `None` if no relation has the files at present.
     fn files(
         &mut self,
         view: &View<'_>,
@@ -210,8 +211,8 @@ fn unwanted(relation: Oid) -> Answer {
     Answer { target: Target::Unwanted, relation, interest: Interest::Rows(Actions::NONE) }
 }
 
-/// Whether its rows are left out, for good, because they cannot be written. Who takes part may be another one when they would
-/// come out: then it is decided there.
+/// Whether the table's rows are always left out because they cannot be written. If that depends on
+/// which tables take part, it may change before the rows come out, and is decided then.
 fn is_left_out(table: &Table, options: &Options) -> bool {
     matches!(options.refused, OnRefused::LeaveOut) && table.refused().is_some()
 }
@@ -237,16 +238,16 @@ fn toast_answer(table: Option<Wanted>, options: &Options, relation: Oid) -> Answ
     }
 }
 
-/// What the reorder buffer asks.
+/// Answers the questions of the reorder buffer.
 pub(crate) struct Asked<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) tables: &'a mut Tables,
-    /// What went wrong: an answer cannot say it.
+    /// An error while answering, because an answer cannot report it.
     pub(crate) error: Option<Error>,
 }
 
 impl Asked<'_> {
-    /// Whose answers a transaction gets.
+    /// Asks the answers that hold for a transaction.
     fn ask<T>(
         &mut self,
         xid: Xid,
@@ -255,7 +256,7 @@ impl Asked<'_> {
         let Tables { options, shared, own, number, .. } = &mut *self.tables;
         let is_own = self.catalog.has_changes(xid);
         let answers = if is_own { own.entry(xid).or_default() } else { shared };
-        // Who has changed nothing sees what everybody sees.
+        // A transaction that has changed no catalogs sees what all others see.
         let viewer = if is_own { xid } else { Xid::INVALID };
         let view = self.catalog.view(options.database, viewer)?;
         match with(answers, &view, options, number) {

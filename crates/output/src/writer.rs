@@ -1,7 +1,8 @@
-//! What the reorder buffer gives, to messages, as pgoutput's callbacks do it.
+//! Turns the reorder buffer's events into messages, as pgoutput's callbacks do.
 //!
-//! One event becomes any number of messages: none for a row that a filter drops, several for the first row of a table.
-//! They are put into one buffer, which is handed out piece by piece before the next event is taken.
+//! One event becomes any number of messages: none for a row that a filter drops, several for the
+//! first row of a table. They go into one buffer, which is handed out message by message before the
+//! next event is taken.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,27 +16,52 @@ use rustc_hash::FxHashMap;
 use txn::reorder::{Action, Boundary, Event, Finished, Message, Origin, Prepared, Row, Truncate};
 use wal::Actions;
 
-use crate::decoder::{Counters, Output};
 use crate::error::{Error, Kind, Result};
 use crate::options::{OnRefused, Options, Streaming};
 use crate::row::{Of, Room, Side};
 use crate::table::{Failure, Table, Wanted};
 
-/// Since then a transaction begins with its first message, and one without messages is not sent.
+/// From this major on, BEGIN is sent with a transaction's first message, and a transaction without
+/// messages is not sent.
 const DELAYS_BEGIN_SINCE: u32 = 15;
 
-/// Messages in the making.
+/// One message: a row of `pg_logical_slot_get_binary_changes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Output<'a> {
+    /// `lsn`.
+    pub lsn: Lsn,
+    /// `xid`.
+    pub xid: Xid,
+    /// `data`.
+    pub data: &'a [u8],
+}
+
+/// Counts of what was decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Counts of transactions that were spilled or streamed.
+    pub reorder: txn::reorder::Counters,
+    /// Transactions that came out with their commit or their PREPARE.
+    pub transactions: u64,
+    /// Rows that came out.
+    pub rows: u64,
+    /// Committed transactions of the database that were left out because the look at the catalogs
+    /// saw them.
+    pub seen_by_look: u64,
+}
+
+/// Messages that are being written.
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
-    /// Where each ends, with its LSN and transaction.
+    /// The end of each message, with its LSN and transaction.
     ends: Vec<(usize, Lsn, Xid)>,
-    /// How many were handed out.
+    /// The number of messages handed out.
     out: usize,
 }
 
 impl Batch {
-    /// The message that was written last is complete.
+    /// Marks the message that was written last as complete.
     fn end(&mut self, lsn: Lsn, xid: Xid) {
         self.ends.push((self.bytes.len(), lsn, xid));
     }
@@ -46,12 +72,12 @@ impl Batch {
     }
 }
 
-/// The transaction, or the block of one, that is coming out.
+/// The transaction that is coming out, or a block of it.
 #[derive(Debug, Clone, Copy)]
 struct Current {
     top: Xid,
     in_stream: bool,
-    /// Its BEGIN, as long as that was not sent.
+    /// Its BEGIN, until that is sent.
     begin: Option<Finished>,
 }
 
@@ -61,11 +87,12 @@ pub(crate) struct Writer {
     options: Arc<Options>,
     batch: Batch,
     current: Option<Current>,
-    /// The description of each relation that the receiver has.
+    /// By relation, the number of the description that the receiver has.
     announced: FxHashMap<Oid, u64>,
-    /// What was looked up last: in the stream of which transaction, and the description.
+    /// The last announcement that was looked up: the streamed transaction, if any, and the
+    /// description's number.
     last_announced: (Option<Xid>, u64),
-    /// The same of open transactions, which the receiver may never see.
+    /// The same as `announced` for open transactions, which the receiver may never see.
     in_streams: FxHashMap<(Xid, Oid), u64>,
     rooms: [Room; 2],
     relations: Vec<Oid>,
@@ -102,14 +129,15 @@ impl Writer {
         false
     }
 
-    /// Where [`Writer::advance`] went.
+    /// The message that [`Writer::advance`] went to.
     pub(crate) fn output(&self) -> Option<Output<'_>> {
         let number = self.batch.out.checked_sub(1)?;
         let (_, lsn, xid) = *self.batch.ends.get(number)?;
         Some(Output { lsn, xid, data: &self.batch.bytes[self.batch.range(number)] })
     }
 
-    /// Writes what `event` says; `first_lsn` is the server's of a transaction.
+    /// Writes the messages for `event`. `first_lsn` returns the server's LSN of a transaction's
+    /// first record.
     pub(crate) fn event(
         &mut self,
         event: &Event<'_, Wanted>,
@@ -195,13 +223,13 @@ impl Writer {
                 let place = (self.options.streaming == Streaming::Parallel).then_some((*end_lsn, *time));
                 encode::stream_abort(&mut self.batch.bytes, *xid, *subxid, place);
                 self.batch.end(*end_lsn, *subxid);
-                // What was announced may have been announced by what is void.
+                // The aborted part may have announced relations.
                 self.end_stream(*xid, false);
             }
         }
     }
 
-    /// What was announced in a stream was announced to all if it committed.
+    /// Ends the announcements of a stream. If the transaction committed, they hold for all.
     fn end_stream(&mut self, top: Xid, committed: bool) {
         for ((_, relation), number) in self.in_streams.extract_if(|(xid, _), _| *xid == top) {
             if committed {
@@ -211,7 +239,7 @@ impl Writer {
         self.last_announced = (None, 0);
     }
 
-    /// Says the origin of a transaction, if it has one whose name is known.
+    /// Writes a transaction's origin, if it has one with a known name.
     fn origin(&mut self, origin: Option<Origin>, (lsn, xid): (Lsn, Xid), catalog: &Catalog) {
         let Some(origin) = origin else { return };
         let Some(name) = catalog.origin_name(origin.id) else { return };
@@ -219,7 +247,7 @@ impl Writer {
         self.batch.end(lsn, xid);
     }
 
-    /// Says that the transaction begins, before its first message, which is at `lsn`.
+    /// Writes the BEGIN of a transaction before its first message, which is at `lsn`.
     fn begin(&mut self, lsn: Lsn, catalog: &Catalog) {
         let Some(begin) = self.current.as_mut().and_then(|current| current.begin.take()) else { return };
         encode::begin(&mut self.batch.bytes, begin.final_lsn, begin.commit_time, begin.xid);
@@ -231,12 +259,12 @@ impl Writer {
         self.current.map_or(Xid::INVALID, |current| current.top)
     }
 
-    /// The transaction that a message names, which it does in a stream.
+    /// The transaction that a message names. Messages name one only in a stream.
     fn named(&self, xid: Xid) -> Option<Xid> {
         self.current.filter(|current| current.in_stream).map(|_| xid)
     }
 
-    /// Tells the receiver what a table looks like, unless it knows.
+    /// Describes a table to the receiver, unless the receiver has this description.
     fn announce(&mut self, table: &Table, lsn: Lsn, xid: Xid) {
         let (top, named) = (self.top(), self.named(xid));
         let last = (named.map(|_| top), table.number);
@@ -261,7 +289,8 @@ impl Writer {
         }
     }
 
-    /// An error if rows of the table cannot come out; false if they are left out for that.
+    /// Whether rows of the table can come out. False if they are left out; an error if they may not
+    /// be.
     fn can_come_out(&self, table: &Table, lsn: Lsn) -> Result<bool> {
         match &table.failure {
             None => Ok(true),
@@ -283,7 +312,7 @@ impl Writer {
         let (action, filters) = match &row.action {
             Action::Insert(_) => (Actions::INSERT, &table.filters.insert),
             Action::Update { .. } => (Actions::UPDATE, &table.filters.update),
-            // Without a replica identity there is nothing to say.
+            // Without a replica identity, there is nothing to send.
             Action::Delete(None) => return Ok(()),
             Action::Delete(Some(_)) => (Actions::DELETE, &table.filters.delete),
         };
@@ -314,7 +343,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The rows of a change, and as what it is sent; `None` if its filters drop it.
+    /// The rows of a change, and the kind of change that is sent; `None` if its filters drop it.
     fn taken_apart<'a>(
         &mut self,
         of: &Of<'a>,
@@ -367,7 +396,7 @@ impl Writer {
         let (lsn, transactional) = (message.lsn, message.transactional);
         let (xid, named) = if transactional {
             self.begin(lsn, catalog);
-            // Not the subtransaction that wrote it, as with rows.
+            // Unlike a row, a message does not name the subtransaction that wrote it.
             (self.top(), self.named(self.top()))
         } else {
             (message.xid, None)
@@ -378,15 +407,15 @@ impl Writer {
     }
 }
 
-/// A change to a row, as it is sent.
+/// A change of a row in the form that is sent.
 struct Change<'a> {
     letter: u8,
     old: Option<Side<'a>>,
     new: Option<Side<'a>>,
 }
 
-/// What filters leave of a change: an update that moves a row into what is published is an insertion, one that moves it
-/// out is a deletion.
+/// What filters leave of a change. An update that moves a row into the published rows becomes an
+/// insert; one that moves it out becomes a delete.
 fn filtered<'a>(of: &Of<'a>, filters: &'a [Filter], change: Change<'a>) -> Result<Option<Change<'a>>> {
     let (old, new) = match (&change.old, &change.new) {
         (Some(old), Some(new)) => (old, new),
@@ -405,7 +434,7 @@ fn filtered<'a>(of: &Of<'a>, filters: &'a [Filter], change: Change<'a>) -> Resul
     })
 }
 
-/// A buffer that a wide row has made larger is given back.
+/// Memory that the buffer keeps. What a wide row needed beyond this is given back.
 const ROOM_KEPT_BYTES: usize = 1 << 20;
 
 fn info(finished: &Finished) -> CommitInfo {

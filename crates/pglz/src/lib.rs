@@ -1,23 +1,23 @@
-//! PostgreSQL's own compression (`common/pg_lzcompress.c`), unpacked.
+//! Unpacks PostgreSQL's own compression (`common/pg_lzcompress.c`).
 //!
-//! The stream is groups of eight items behind a control byte, lowest bit first.
-//! A clear bit is a literal byte. A set bit is a copy from what was written:
+//! The stream consists of groups of eight items behind a control byte, lowest bit first. A clear
+//! bit stands for a literal byte. A set bit stands for a copy of earlier output:
 //!
 //! | byte | bits | what |
 //! | --- | --- | --- |
-//! | 0 | 0..4 | length less 3; 15 says that a third byte is added |
+//! | 0 | 0..4 | length less 3; 15 means that a third byte is added |
 //! | 0 | 4..8 | bits 8..12 of the distance |
 //! | 1 | 0..8 | bits 0..8 of the distance, which is at least 1 |
 //! | 2 | 0..8 | added to the length, if the low bits of byte 0 are 15 |
 //!
-//! A copy may reach into what it writes itself: that is how runs are made.
+//! A copy may reach into its own output, which makes runs.
 //!
-//! No crate unpacks this format, which is the server's alone. Its users are values that the server
-//! compressed in a row (`types`) and page images in the WAL (`wal`).
+//! No crate unpacks this format, which only the server has. It is used for values that the server
+//! compressed in a row (`types`) and for page images in the WAL (`wal`).
 
 use std::fmt;
 
-/// The stream is not one of pglz, or not of so many bytes.
+/// The stream is not one of pglz, or has another size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
@@ -29,18 +29,18 @@ impl fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-/// Shortest copy, and the length whose code says that a byte follows.
+/// The shortest copy, and the length whose code announces another byte.
 const COPY_MIN: usize = 3;
 const COPY_EXTENDED: usize = 18;
 
-/// The most one byte can become: 273 bytes from a copy of three, its control
-/// bit left out of account.
+/// The most bytes that one byte can become: 273 bytes from a copy of three, without its control
+/// bit.
 const EXPANSION_MAX: usize = 91;
 
 /// Unpacks all of `compressed`, which must fill `raw` exactly.
 ///
 /// # Errors
-/// When it does not, or when it is no stream of pglz.
+/// When it does not, or when it is not a stream of pglz.
 pub fn decompress(compressed: &[u8], raw: &mut [u8]) -> Result<(), Corrupt> {
     let mut source = compressed.iter().copied();
     let mut written = 0;
@@ -62,8 +62,8 @@ pub fn decompress(compressed: &[u8], raw: &mut [u8]) -> Result<(), Corrupt> {
     if source.len() == 0 { Ok(()) } else { Err(Corrupt) }
 }
 
-/// The same into memory of its own. A size that so few bytes cannot stand for
-/// is not believed.
+/// Like [`decompress`], into memory of its own. A size that is impossible for so few bytes is an
+/// error.
 ///
 /// # Errors
 /// As [`decompress`].
@@ -75,7 +75,7 @@ pub fn decompress_to_vec(compressed: &[u8], raw_size: usize) -> Result<Vec<u8>, 
     decompress(compressed, &mut raw).map(|()| raw)
 }
 
-/// One copy item; where writing goes on.
+/// Unpacks one copy item. Returns where writing goes on.
 fn copy(source: &mut impl Iterator<Item = u8>, raw: &mut [u8], written: usize) -> Result<usize, Corrupt> {
     let mut byte = || source.next().map(usize::from).ok_or(Corrupt);
     let (first, second) = (byte()?, byte()?);
@@ -87,7 +87,7 @@ fn copy(source: &mut impl Iterator<Item = u8>, raw: &mut [u8], written: usize) -
     if distance == 0 || distance > written {
         return Err(Corrupt);
     }
-    // The server cuts the last copy where the output ends, and so do we.
+    // Like the server, this cuts the last copy at the end of the output.
     let end = (written + length).min(raw.len());
     if distance >= end - written {
         raw.copy_within(written - distance..end - distance, written);
@@ -111,11 +111,11 @@ mod tests {
     #[test]
     fn literals_copies_and_runs() {
         assert_eq!(unpacked(&[0, b'a', b'b', b'c'], 3).unwrap(), b"abc");
-        // Three literals, then three bytes from three back.
+        // Three literals, then a copy of three bytes with distance three.
         assert_eq!(unpacked(&[0b1000, b'a', b'b', b'c', 0, 3], 6).unwrap(), b"abcabc");
-        // A run: one literal, then 18 + 2 bytes from one back.
+        // A run: one literal, then a copy of 18 + 2 bytes with distance one.
         assert_eq!(unpacked(&[0b10, b'x', 0x0f, 1, 2], 21).unwrap(), [b'x'; 21]);
-        // Distances of more than a byte.
+        // Distances that need more than a byte.
         let far: Vec<u8> = (0..40).flat_map(|n: u8| [vec![0], vec![n; 8]].concat()).collect();
         let far = [far, vec![0b1, 0x10, 0x2c]].concat();
         assert_eq!(unpacked(&far, 323).unwrap()[320..], [2, 2, 2]);

@@ -1,14 +1,13 @@
 //! The envelope of every backend message: a tag, a length, a body.
 //!
-//! Handed: bytes as a socket delivered them, in chunks of any size.
-//! Promises: whole messages in order, never a part of one; bodies share the
-//! buffer's memory, nothing is copied. A length is checked before it is
-//! believed. Errors and notices of the server (`ErrorResponse`,
-//! `NoticeResponse`) are taken apart here because every stage reads them.
-//! What the other bodies mean belongs elsewhere.
+//! This module is handed bytes from a socket, in chunks of any size. It promises whole messages in
+//! order, never a part of one. Bodies share the buffer's memory and are not copied. A length is
+//! checked before it is believed. Errors and notices of the server (`ErrorResponse`,
+//! `NoticeResponse`) are parsed here, because every stage reads them. The meaning of other bodies
+//! belongs elsewhere.
 //!
-//! Source: "Frontend/Backend Protocol", chapters "Message Formats" and
-//! "Error and Notice Message Fields".
+//! Source: "Frontend/Backend Protocol", chapters "Message Formats" and "Error and Notice Message
+//! Fields".
 
 use std::fmt;
 
@@ -21,18 +20,17 @@ pub const ERROR_RESPONSE: u8 = b'E';
 /// Tag of `NoticeResponse`.
 pub const NOTICE_RESPONSE: u8 = b'N';
 
-/// Tag and length, which every message begins with.
+/// The size of tag and length, which begin every message.
 pub const HEADER_SIZE: usize = 5;
 
-/// A longer message is a sign of a stream out of step. One row of COPY or one
-/// change is at most 1 GiB on the server (`MaxAllocSize` in
-/// `utils/memutils.h`), and its buffers are allocated with the same limit.
+/// A longer message shows that the stream is out of step. One row of COPY or one change has at most
+/// 1 GiB on the server (`MaxAllocSize` in `utils/memutils.h`), and its buffers have the same limit.
 pub const LENGTH_MAX: usize = 1 << 30;
 
 /// One message of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What kind of message this is, as the protocol writes it: `b'd'`.
+    /// The kind of message, as a byte of the protocol such as `b'd'`.
     pub tag: u8,
     /// Everything behind the length.
     pub body: Bytes,
@@ -66,10 +64,10 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Bytes of the first message with its header, once the header is there.
+/// The size of the first message with its header, once the header is there.
 ///
 /// # Errors
-/// The length is shorter than itself or above [`LENGTH_MAX`].
+/// The length is shorter than its own field or above [`LENGTH_MAX`].
 pub fn first_size(buf: &[u8]) -> Result<Option<usize>, Error> {
     let Some((&[tag, a, b, c, d], _)) = buf.split_first_chunk::<HEADER_SIZE>() else { return Ok(None) };
     let length = u32::from_be_bytes([a, b, c, d]);
@@ -80,7 +78,7 @@ pub fn first_size(buf: &[u8]) -> Result<Option<usize>, Error> {
     Ok(Some(length as usize + 1))
 }
 
-/// Takes the first message off `buf`, or `None` while it is not whole.
+/// Takes the first message from `buf`; `None` while it is not whole.
 ///
 /// # Errors
 /// As [`first_size`]; the buffer is then unusable.
@@ -96,9 +94,9 @@ pub fn next(buf: &mut BytesMut) -> Result<Option<Frame>, Error> {
     }
 }
 
-/// How many bytes at the start of `buf` are whole messages with tag `tag`,
-/// and how many messages that is. Stops at the first other tag and at the
-/// first message that is not whole. Only headers are looked at.
+/// The number of bytes at the start of `buf` that are whole messages with tag `tag`, and the number
+/// of these messages. Stops at the first other tag, and at the first message that is not whole.
+/// Only looks at headers.
 ///
 /// # Errors
 /// As [`first_size`].
@@ -117,8 +115,8 @@ pub fn run_of(tag: u8, buf: &[u8]) -> Result<(usize, u64), Error> {
     Ok((size, messages))
 }
 
-/// The header of a `CopyData` with a body of `size` bytes; `None` if that is
-/// longer than a message may be.
+/// The header of a `CopyData` with a body of `size` bytes; `None` if that is too long for a
+/// message.
 #[must_use]
 pub fn copy_data_header(size: usize) -> Option<[u8; HEADER_SIZE]> {
     let length = u32::try_from(size.checked_add(4)?).ok().filter(|&length| length as usize <= LENGTH_MAX)?;
@@ -126,8 +124,7 @@ pub fn copy_data_header(size: usize) -> Option<[u8; HEADER_SIZE]> {
     Some([COPY_DATA, a, b, c, d])
 }
 
-/// An error or a notice as the server sent it. Fields that were not sent are
-/// empty or `None`.
+/// An error or a notice from the server. Fields that were not sent are empty or `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerError {
     /// `ERROR`, `FATAL`, `PANIC`, or a notice's level; never translated.
@@ -138,7 +135,7 @@ pub struct ServerError {
     pub message: String,
     /// Detail. May quote values of the row.
     pub detail: Option<String>,
-    /// What to do about it, where the server knows.
+    /// What to do about it, if the server knows.
     pub hint: Option<String>,
     /// Position of the error in the query text, counted in characters from 1.
     pub position: Option<u32>,
@@ -159,15 +156,15 @@ pub struct ServerError {
 }
 
 impl ServerError {
-    /// An error with nothing but what every error has.
+    /// An error with only the fields that every error has.
     #[must_use]
     pub fn new(severity: &str, code: &str, message: &str) -> ServerError {
         let [severity, code, message] = [severity, code, message].map(str::to_owned);
         ServerError { severity, code, message, ..ServerError::default() }
     }
 
-    /// Reads the body of an `ErrorResponse` or a `NoticeResponse`. Unknown
-    /// fields are passed over, as the protocol asks.
+    /// Reads the body of an `ErrorResponse` or a `NoticeResponse`. Unknown fields are skipped, as
+    /// the protocol requires.
     ///
     /// # Errors
     /// A field has no end, or the list has none.
@@ -181,8 +178,7 @@ impl ServerError {
                 return Ok(error);
             }
             let end = after.iter().position(|&b| b == 0).ok_or(Error { kind: Kind::Fields })?;
-            // The server's messages may come in any encoding before the
-            // session has one.
+            // Before the session has an encoding, the server's messages may have any.
             let text = String::from_utf8_lossy(&after[..end]).into_owned();
             rest = &after[end + 1..];
             match field {
@@ -214,15 +210,15 @@ impl ServerError {
         matches!(self.severity.as_str(), "FATAL" | "PANIC")
     }
 
-    /// Whether the detail may quote values of a row: data exceptions and
-    /// integrity violations, classes 22 and 23.
+    /// Whether the detail may quote values of a row. It may for data exceptions and integrity
+    /// violations, classes 22 and 23.
     fn detail_may_quote_rows(&self) -> bool {
         self.code.starts_with("22") || self.code.starts_with("23")
     }
 }
 
-/// Message, SQLSTATE, detail and hint on one line. A detail that may quote
-/// values of a row is left out: ask for the field.
+/// Message, SQLSTATE, detail and hint on one line, without a detail that may quote values of a row.
+/// The field has that.
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} (SQLSTATE {})", self.severity, self.message, self.code)?;

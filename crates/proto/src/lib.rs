@@ -1,8 +1,8 @@
-//! Protocol v3 frames, replication commands and pgoutput v1 to v4; bytes in and out, no I/O.
+//! Protocol v3 frames, replication commands and pgoutput v1 to v4. Bytes in and out, no I/O.
 //!
-//! Everything here is handed bytes and gives back values, or the other way
-//! round. A length is checked before it is believed; an unknown message is an
-//! error, never skipped. Sockets, retries and meaning belong to later stages.
+//! All functions here turn bytes into values, or values into bytes. A length is checked before it
+//! is believed. An unknown message is an error and never skipped. Sockets, retries and the meaning
+//! of messages belong to later stages.
 
 pub mod frame;
 pub mod pgoutput;

@@ -1,34 +1,33 @@
-//! The messages inside CopyData of a replication connection, and the commands
-//! that start one.
+//! The messages inside CopyData of a replication connection, and the commands that start one.
 //!
-//! Handed the body of a CopyData frame; gives back what the walsender said.
-//! The other way round it renders the standby status update. Source: the
-//! chapter "Streaming Replication Protocol" of PostgreSQL's documentation.
+//! This module is handed the body of a CopyData frame and returns the walsender's message. In the
+//! other direction, it writes the standby status update. Source: the chapter "Streaming Replication
+//! Protocol" of PostgreSQL's documentation.
 
 use std::fmt;
 
 use base::{Lsn, PgTimestamp, PgVersion, quote_ident, quote_literal};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// What a walsender sends inside CopyData.
+/// A message of a walsender inside CopyData.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WalsenderMessage {
     /// `w`: WAL bytes, or one message of the output plugin.
     XLogData {
-        /// Where `data` starts; zero for output that has no position.
+        /// Where `data` starts; zero for output without a position.
         start: Lsn,
-        /// The server's WAL end as it knows it.
+        /// The end of WAL, as far as the server knows.
         wal_end: Lsn,
         /// The plugin's message or the WAL bytes.
         data: Bytes,
     },
-    /// `k`: nothing to send, or a question whether we are alive.
+    /// `k`: the server has nothing to send, or asks whether this side is alive.
     Keepalive {
-        /// Everything up to here has been sent.
+        /// The server has sent everything up to here.
         wal_end: Lsn,
         /// When the server sent it.
         sent_at: PgTimestamp,
-        /// Whether an answer is wanted at once.
+        /// Whether the server wants an answer at once.
         reply_requested: bool,
     },
 }
@@ -60,7 +59,7 @@ impl WalsenderMessage {
     /// Reads the body of one CopyData frame. `data` shares its memory.
     ///
     /// # Errors
-    /// An unknown kind or a body too short for its kind.
+    /// An unknown kind, or a body that is too short for its kind.
     pub fn decode(mut body: Bytes) -> Result<Self, MalformedMessage> {
         let malformed = MalformedMessage { kind: body.first().copied(), length: body.len() };
         match malformed.kind {
@@ -82,16 +81,16 @@ impl WalsenderMessage {
     }
 }
 
-/// `r`: what we have received, flushed and applied.
+/// `r`: the positions that this side has received, flushed and applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyStatus {
     /// Received up to here.
     pub written: Lsn,
-    /// Durable up to here: the slot's `confirmed_flush_lsn` follows it.
+    /// Durable up to here. The slot's `confirmed_flush_lsn` follows this.
     pub flushed: Lsn,
     /// Visible up to here.
     pub applied: Lsn,
-    /// When this was said.
+    /// The time of this message.
     pub at: PgTimestamp,
     /// Whether the server should answer at once.
     pub reply_requested: bool,
@@ -112,22 +111,21 @@ impl StandbyStatus {
     }
 }
 
-/// What pgoutput is asked for.
+/// The options for pgoutput.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PgoutputOptions {
     /// Publications by name.
     pub publications: Vec<String>,
-    /// Values in the types' binary form where they have one.
+    /// Whether values come in the types' binary form, if they have one.
     pub binary: bool,
-    /// Send large transactions before they commit.
+    /// Whether large transactions are sent before they commit.
     pub streaming: bool,
-    /// Only changes that have no origin themselves (16 and later).
+    /// Whether only changes without an origin are sent (16 and later).
     pub origin_none: bool,
 }
 
 impl PgoutputOptions {
-    /// The command that starts streaming from `slot` at `start`, in the
-    /// dialect of a server of `version`.
+    /// The command that starts streaming from `slot` at `start`, for a server of `version`.
     #[must_use]
     pub fn start_replication(&self, slot: &str, start: Lsn, version: PgVersion) -> String {
         let protocol = version.pgoutput_protocol_max();
@@ -140,7 +138,7 @@ impl PgoutputOptions {
             options.push("binary 'true'".to_owned());
         }
         if self.streaming && protocol >= 2 {
-            // Not 'parallel': an abort's LSN is of no use to us.
+            // Not 'parallel', because the LSN of an abort is not needed.
             options.push("streaming 'on'".to_owned());
         }
         if version.major() >= 16 {
@@ -150,8 +148,8 @@ impl PgoutputOptions {
     }
 }
 
-/// The command that starts streaming WAL as it stands from `slot` at `start`,
-/// which must be on `timeline`.
+/// The command that starts streaming WAL as it is from `slot` at `start`, which must be on
+/// `timeline`.
 #[must_use]
 pub fn start_physical(slot: Option<&str>, start: Lsn, timeline: u32) -> String {
     let slot = slot.map(|slot| format!("SLOT {} ", quote_ident(slot))).unwrap_or_default();

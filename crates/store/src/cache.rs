@@ -1,13 +1,14 @@
 //! Pages in memory: a bounded map from page id to the page's current content.
 //!
-//! What is found here is the newest state of a page, always: the writer changes pages in place, under the
-//! lock of the page's shard, and a page that is not on disk yet in its current form is never evicted. Readers
-//! take a reference and let the lock go; if the writer changes that page meanwhile, it changes a copy. A lock
-//! is held for the lookup or the change of one page, never while the disk works, so neither side waits for
-//! the other's reads.
+//! The cache always has a page's newest state. The writer changes pages in place, under the lock of
+//! the page's shard. A page whose current form is not on disk yet is never evicted. Readers take a
+//! reference and release the lock; if the writer then changes that page, it changes a copy. A lock
+//! is held for the lookup or the change of one page and never while the disk works, so neither side
+//! waits for the other's reads.
 //!
-//! Eviction is a clock that counts uses: what is used again stays, what was read once leaves first. When
-//! everything is dirty the cache grows beyond its size; the writer bounds that by starting a checkpoint in time.
+//! Eviction is a clock that counts uses: a page that is used again stays, a page that was read once
+//! leaves first. When every page is dirty, the cache grows beyond its size; the writer bounds that
+//! by starting a checkpoint in time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,21 +16,22 @@ use rustc_hash::FxHashMap;
 
 use crate::page::Page;
 
-/// Readers on other shards do not meet; more would only split the clock's view of what is cold.
+/// Enough that readers rarely meet on one shard. More shards would only give each clock fewer pages
+/// to judge what is cold by.
 const SHARDS: usize = 16;
 
-/// A page that is used often stays for so many rounds of the hand without a use; one that was used once leaves at the
-/// next.
+/// A page that is used often stays for this many rounds of the hand without a use. A page that was
+/// used once leaves in the next round.
 const USES_MAX: u8 = 3;
 
 /// How a page in memory relates to its place on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The same.
+    /// Equal to the disk's.
     Clean,
     /// Newer than the disk.
     Dirty,
-    /// The running checkpoint writes it; it is not on disk before that ends.
+    /// The running checkpoint writes it; it is not on disk before the checkpoint ends.
     Writing,
 }
 
@@ -38,7 +40,7 @@ struct Frame {
     id: u32,
     page: Arc<Page>,
     state: State,
-    /// How often it was used since the hand last passed, at most [`USES_MAX`].
+    /// Uses since the hand last passed, at most [`USES_MAX`].
     uses: u8,
 }
 
@@ -67,9 +69,9 @@ impl Shard {
         self.frames.push(frame);
     }
 
-    /// Makes room for one; false if every page must stay.
+    /// Makes room for one page. False if every page must stay.
     fn evict(&mut self) -> bool {
-        // So often around: each pass takes a use away.
+        // As many rounds as a page may have uses, and one more: each round takes one use away.
         for _ in 0..(usize::from(USES_MAX) + 1) * self.frames.len() {
             self.hand = if self.hand + 1 < self.frames.len() { self.hand + 1 } else { 0 };
             let frame = &mut self.frames[self.hand];
@@ -105,8 +107,8 @@ impl Cache {
     }
 
     fn shard(&self, id: u32) -> MutexGuard<'_, Shard> {
-        // A panic while a page was changed is a bug that poisons the writer; readers see whole pages all the
-        // same.
+        // A panic while a page is changed is a bug, and poisons the writer. Readers still see whole
+        // pages.
         self.shards[id as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -117,10 +119,11 @@ impl Cache {
         Some(frame.page.clone())
     }
 
-    /// Adds a page as read from the disk, if `is_current` still holds; the page that is now here.
+    /// Adds a page as it was read from the disk, if `is_current` still holds. Returns the page that
+    /// the cache has now.
     ///
-    /// `is_current` is asked under the lock that the writer needs for a change: between a read and this call
-    /// the page may have been changed, written back and evicted.
+    /// `is_current` is called under the lock that the writer needs for a change. Between the read
+    /// and this call, the page may have been changed, written back and evicted.
     pub(crate) fn add_clean(
         &self,
         id: u32,
@@ -138,8 +141,8 @@ impl Cache {
         Some(page)
     }
 
-    /// Changes a page in place; `None` if it is not here. Beside the result: whether the page was not dirty
-    /// before.
+    /// Changes a page in place; `None` if it is not in the cache. Also returns whether the page was
+    /// clean or being written before.
     pub(crate) fn change<R>(&self, id: u32, change: impl FnOnce(&mut Page) -> R) -> Option<(R, bool)> {
         let mut shard = self.shard(id);
         let frame = shard.frame(id)?;
@@ -150,7 +153,8 @@ impl Cache {
         Some((result, newly))
     }
 
-    /// Puts a page here, dirty, whatever was under its id; whether it was not dirty before.
+    /// Puts a dirty page in place of whatever had its id. Returns whether no dirty page was there
+    /// before.
     pub(crate) fn put_dirty(&self, page: Page) -> bool {
         let id = page.id();
         let mut shard = self.shard(id);
@@ -171,7 +175,7 @@ impl Cache {
         }
     }
 
-    /// A dirty page for the checkpoint to write; `None` if it is gone.
+    /// Returns a dirty page for the checkpoint to write; `None` if it is gone.
     pub(crate) fn begin_write(&self, id: u32) -> Option<Arc<Page>> {
         let mut shard = self.shard(id);
         let frame = shard.frame(id).filter(|frame| frame.state == State::Dirty)?;
@@ -188,12 +192,12 @@ impl Cache {
         while shard.frames.len() > self.frames_max && shard.evict() {}
     }
 
-    /// Pages it holds.
+    /// The number of pages that fit.
     pub(crate) fn pages_max(&self) -> usize {
         SHARDS * self.frames_max
     }
 
-    /// Pages in memory now.
+    /// The number of pages in memory now.
     pub(crate) fn pages(&self) -> usize {
         let count = |shard: &Mutex<Shard>| shard.lock().unwrap_or_else(PoisonError::into_inner).frames.len();
         self.shards.iter().map(count).sum()

@@ -1,32 +1,31 @@
-//! A walk over everything: every page of every tree in memory's view, and every page on disk.
+//! Checks the whole store: every page of every tree as the writer sees it, and every page on disk.
 
 use base::Lsn;
 
 use crate::error::Result;
 use crate::page::{Fence, NEVER, Page};
-use crate::pager::{Entry, overflow_parts};
+use crate::pager::{Entry, TreeRef, overflow_parts};
 use crate::store::{Checkpoints, Store};
-use crate::tree::TreeRef;
 
-/// What [`Store::check`] found in order.
+/// What [`Store::check`] counted in a store without damage.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Pages in the trees.
     pub pages: u64,
     /// Versions in all leaves.
     pub versions: u64,
-    /// Pages on disk that have their checksums.
+    /// Pages on disk whose checksums are right.
     pub pages_on_disk: u64,
     /// The newest version.
     pub newest: Lsn,
 }
 
 impl Store {
-    /// Checks every page: its checksum on disk, order, fences, levels, values on overflow pages, that each is
-    /// used once, and that none is lost.
+    /// Checks the checksum of every page on disk, the order of cells, fences, levels and values on
+    /// overflow pages. Also checks that each page is used once and that none is lost.
     ///
     /// # Errors
-    /// The first damage, with its page and tree; the disk's.
+    /// The first damage, with its page and tree, or an error of the disk.
     pub fn check(&mut self) -> Result<Checked> {
         self.ready()?;
         self.finish_checkpoint()?;
@@ -44,7 +43,8 @@ impl Store {
         Ok(checked)
     }
 
-    /// Checks a page and all below it. `expected` is its level and range as the parent has them.
+    /// Checks a page and all pages below it. `expected` is its level and range as its parent has
+    /// them.
     fn check_node(
         &self,
         tree: TreeRef,
@@ -107,7 +107,8 @@ impl Store {
                 }
             }
         }
-        // Lower only costs an attempt; higher would hide garbage for good.
+        // An LSN that is too low only costs an attempt. One that is too high would hide garbage
+        // forever.
         if page.removable_from() > earliest {
             let why = "it holds removable versions and does not say so";
             return Err(self.shared.pager.damaged(page.id(), tree.id, why));
@@ -132,14 +133,15 @@ impl Store {
         Ok(())
     }
 
-    /// Reads every page that is on disk past the cache.
+    /// Reads every page on disk, past the cache.
     fn check_disk(&self, owners: &[Option<u8>], checked: &mut Checked) -> Result<()> {
         let Checkpoints::Idle(checkpointer) = &self.checkpoints else {
             unreachable!("it was waited for, and failure poisons");
         };
         for (id, &entry) in (0_u32..).zip(checkpointer.table()) {
             let Some(owner) = owners.get(id as usize).copied().flatten() else { continue };
-            // Only what the disk still has to say: a page freed and used again since is not there yet.
+            // Only if the entry is still in force: a page that was freed and used again since then
+            // is not on disk yet.
             if entry.is_some() && self.shared.pager.entry(id) == entry && entry != Entry::NONE {
                 let page = self.shared.pager.read(id, owner, entry)?;
                 if page.tree() != owner {

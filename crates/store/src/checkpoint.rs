@@ -1,19 +1,21 @@
-//! A checkpoint: changed pages to free places, then the table that finds them, then one write that makes it
-//! all true.
+//! A checkpoint writes changed pages to free blocks, then the table that finds them, then a head
+//! that puts both in force.
 //!
-//! Nothing that the head in force leads to is overwritten. Pages go to blocks that it does not use; when
-//! they, the table and the directories are durable, the next head is written; when that is durable, the
-//! blocks of replaced pages become free. A crash at any instant leaves the old state or the new one, whole.
+//! Nothing that the head in force leads to is overwritten. Pages go to blocks that it does not use.
+//! When they, the table and the directories are durable, the next head is written. When that is
+//! durable, the blocks of replaced pages become free. A crash at any instant leaves the old state
+//! or the new one, whole.
 //!
-//! That takes a free block for every page written. So where many changed, a checkpoint does this in
-//! **stages**, and each writes into the blocks that the one before gave back. Between two stages the pages
-//! are a mixture of now and of the checkpoint before; the README says why the log makes it whole again. Here
-//! it means: what must be as of one instant together is in the first stage, and the log is needed from where
-//! the checkpoint before needs it, until the last stage's head.
+//! This takes a free block for every page that is written. So a checkpoint of many pages works in
+//! **stages**, and each stage writes into the blocks that the one before gave back. Between two
+//! stages, the pages are a mixture of this checkpoint's instant and of the previous checkpoint. The
+//! README says why the log makes the mixture whole again. The mixture demands two things here.
+//! Pages that must be as of one instant together are in one stage. Until the head of the last stage
+//! is durable, the log is kept from where the previous checkpoint needs it.
 //!
-//! [`Checkpointer`] owns what this needs (which blocks are free, the table as it is on disk) and nothing
-//! else, so that it can do its work on a thread of its own while the writer goes on: it is handed the pages
-//! as references that the writer no longer changes, and hands back where they lie now.
+//! [`Checkpointer`] owns what this needs and nothing else: which blocks are free, and the table as
+//! it is on disk. So it can work on a thread of its own while the writer goes on. It is handed the
+//! pages as references that the writer no longer changes, and hands back their new places.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,11 +29,11 @@ use crate::pager::{Entry, offset};
 const KIND_TABLE: u8 = 3;
 const KIND_DIRECTORY: u8 = 4;
 const ENTRIES_START: usize = 16;
-/// Entries of a table page or a directory.
+/// Entries that fit on a table page or a directory.
 pub(crate) const ENTRIES: usize = (PAGE_BYTES - ENTRIES_START) / 8;
 
-/// Neighbouring blocks are written together up to this size: beyond it a write costs by the byte, not by the
-/// call.
+/// Neighbouring blocks are written together up to this size. Beyond it, the bytes cost time and not
+/// the calls.
 const RUN_BYTES_MAX: usize = 256 * 1024;
 
 /// Which blocks of the data file are in use.
@@ -44,7 +46,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// False if it was in use already.
+    /// Returns false if the block was in use already.
     fn take(&mut self, block: u32) -> bool {
         let (word, bit) = (block as usize / 64, 1 << (block % 64));
         if self.words.len() <= word {
@@ -56,7 +58,7 @@ impl Blocks {
         was_free
     }
 
-    /// The lowest free block, so that the end of the file can become free.
+    /// Takes the lowest free block, so that the end of the file can become free.
     fn allocate(&mut self) -> u32 {
         while self.words.get(self.first_free).is_some_and(|word| *word == u64::MAX) {
             self.first_free += 1;
@@ -81,11 +83,11 @@ impl Blocks {
     }
 }
 
-/// What the writer hands over.
+/// The work that the writer hands over.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Changed pages, all as of one instant. Each part may also still be as of the checkpoint before, as a whole; see
-    /// [`Changed`](crate::pages::Changed).
+    /// Changed pages, all as of one instant. As a whole, each part may also stay as of the previous
+    /// checkpoint; see [`Changed`](crate::pages::Changed).
     pub(crate) parts: Vec<Vec<Arc<Page>>>,
     /// Pages between two heads, as far as the parts allow.
     pub(crate) stage_pages: usize,
@@ -106,20 +108,20 @@ pub(crate) struct Job {
     pub(crate) rewrite_table: bool,
 }
 
-/// What it gets back.
+/// The result that the writer gets back.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
-    /// Where the pages lie now.
+    /// Where the pages are now.
     pub(crate) entries: Vec<(u32, Entry)>,
     pub(crate) seq: u64,
     /// Blocks written, heads included.
     pub(crate) blocks_written: u64,
-    /// Blocks of the file in use, and in all.
+    /// Blocks of the file: those in use, and all.
     pub(crate) blocks_used: u32,
     pub(crate) blocks_end: u32,
 }
 
-/// What a head between two stages repeats of the last one that stood for a whole checkpoint.
+/// What a head between two stages repeats of the last head of a whole checkpoint.
 #[derive(Debug, Default)]
 struct Last {
     open_writes: bool,
@@ -134,8 +136,8 @@ impl Last {
         Last { open_writes: meta.open_writes, log_block, commit_no, trees }
     }
 
-    /// The head of a stage that others follow: all that was logged since is applied again to what it leads
-    /// to, and so counted again.
+    /// Completes the head of a stage that is not the last one. Opening applies all that was logged
+    /// since the last whole checkpoint to the pages of this head, and so counts it again.
     fn keep(&self, meta: &mut Meta) {
         (meta.log_block, meta.commit_no) = (self.log_block, self.commit_no);
         meta.open_writes |= self.open_writes;
@@ -178,13 +180,13 @@ impl Checkpointer {
         }
     }
 
-    /// Reads directories and table of `meta`.
+    /// Reads the directories and the table that `meta` leads to.
     pub(crate) fn load(disk: Arc<dyn Disk>, meta: &Meta) -> Result<Checkpointer> {
         let mut loaded = Checkpointer::new(disk, meta.store_id);
         loaded.seq = meta.seq;
         loaded.last = Last::of(meta);
         loaded.directories = meta.directories.clone();
-        // A crash may have left it longer.
+        // A crash may have left the file longer.
         let size_bytes = loaded.disk.size_bytes().map_err(Error::io("find the size of the data file"))?;
         loaded.file_blocks =
             u32::try_from(size_bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX).max(meta.blocks);
@@ -250,7 +252,8 @@ impl Checkpointer {
     /// Writes `job` and makes it the store's state.
     ///
     /// # Errors
-    /// The disk's. What is on disk is then the state before or after some stage; nothing more may be written.
+    /// The disk's. The disk then has the state before or after one of the stages. Nothing more may
+    /// be written.
     pub(crate) fn write(&mut self, mut job: Job) -> Result<Done> {
         let mut parts = std::mem::take(&mut job.parts).into_iter().peekable();
         let mut done = Done::default();
@@ -288,7 +291,7 @@ impl Checkpointer {
             done.entries.push((page.id(), entry));
             writes.insert(entry.block, Image::Page(page));
         }
-        // With the first stage; whatever led to them is in it.
+        // Freed ids belong to the first stage, which has the pages that led to them.
         for id in std::mem::take(&mut job.freed) {
             if (id as usize) < self.table.len() {
                 self.set(id, Entry::NONE, &mut replaced, &mut dirty);
@@ -332,7 +335,7 @@ impl Checkpointer {
             .map_err(Error::io("write the head of the data file"))?;
         replaced.into_iter().for_each(|block| self.blocks.free(block));
         if let Some(end) = truncate {
-            // Only now: the head before this one still led behind the new end.
+            // Only now: the head before this one still led to blocks behind the new end.
             self.disk.set_size(offset(end)).map_err(Error::io("cut the data file"))?;
             self.file_blocks = end;
         }
@@ -406,7 +409,7 @@ impl Checkpointer {
     }
 }
 
-/// What is written to a block.
+/// The content of a block.
 enum Image {
     Page(Arc<Page>),
     Table(Box<[u8; PAGE_BYTES]>),

@@ -1,7 +1,8 @@
-//! Making the file as small as its content: removes, packs, moves to the front, cuts.
+//! Makes the file as small as its content: removes old versions, packs leaves, moves pages to the
+//! front, cuts the file.
 //!
-//! Every step is an ordinary change of pages followed by an ordinary checkpoint, so a crash leaves a store
-//! that is whole and partly compacted, and readers go on meanwhile.
+//! Every step is an ordinary change of pages followed by an ordinary checkpoint. So a crash leaves
+//! a whole store, compacted in part, and readers go on meanwhile.
 
 use std::sync::Arc;
 
@@ -10,17 +11,18 @@ use crate::page::{Fence, Page};
 use crate::store::{Checkpoints, Store, Tidying};
 
 impl Store {
-    /// Removes what nobody needs, fills leaves, moves pages to the front of the file and cuts off the rest.
+    /// Removes versions that no reader can need, fills leaves, moves pages to the front of the file
+    /// and cuts off the rest.
     ///
     /// # Errors
     /// Disk and damage.
     pub fn compact(&mut self) -> Result<()> {
-        // A change in the middle could split, and so merge, what is being packed.
+        // A change in the middle could split, and so merge, the pages that are being packed.
         self.apply_pending()?;
         self.sweep_all()?;
         for id in 0..self.trees.len() {
-            // Inner pages first, so that more leaves share a parent; then once more, because those have fewer
-            // children now.
+            // Inner pages first, so that more leaves share a parent. Then inner pages once more,
+            // because they now have fewer children.
             let levels = self.root(id)?.level();
             for level in (2..=levels).chain(1..=levels) {
                 self.pack_level(id, level)?;
@@ -56,14 +58,14 @@ impl Store {
         self.poison_on_error(result)
     }
 
-    /// Rewrites what lies behind the blocks that would be enough, until nothing does.
+    /// Moves the pages that are behind the end of a file without gaps, until none is.
     fn move_to_front(&mut self) -> Result<()> {
-        // What is freed while one runs must be known until it ends.
+        // Pages that are freed while a checkpoint runs must be known until it ends.
         self.finish_checkpoint()?;
         self.pages.trim();
         let mut behind_before = usize::MAX;
         loop {
-            // The first gives replaced blocks back, the second may use them.
+            // The first checkpoint gives replaced blocks back, the second may use them.
             self.tidy(Tidying { truncate: true, rewrite_table: true })?;
             self.tidy(Tidying { truncate: true, rewrite_table: false })?;
             let Checkpoints::Idle(checkpointer) = &self.checkpoints else {
@@ -75,7 +77,8 @@ impl Store {
                 .filter(|(_, entry)| entry.block >= enough)
                 .map(|(id, _)| id)
                 .collect();
-            // As many blocks below are free as pages lie behind, so each round moves all that it may.
+            // There are as many free blocks below as there are pages behind, so each round moves
+            // all pages that it may.
             if behind.is_empty() || behind.len() >= behind_before {
                 return self.tidy(Tidying { truncate: true, rewrite_table: false });
             }

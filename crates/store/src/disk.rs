@@ -1,9 +1,8 @@
-//! The one door to the disk: a file of bytes that can be read, written,
-//! sized and synced.
+//! The only access to the disk: a file of bytes that can be read, written, sized and synced.
 //!
-//! The store opens two of them, one for pages and one for the log. A fault
-//! is an ordinary implementation of [`Disk`]. What an implementation must
-//! keep is written in the README under "What we assume of the medium".
+//! The store opens two of them, one for pages and one for the log. Tests inject faults with
+//! implementations of [`Disk`]. The README says what an implementation must guarantee, under "What
+//! we assume of the medium".
 
 use std::fmt;
 use std::fs::{File, TryLockError};
@@ -24,8 +23,8 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// The disk's; `UnexpectedEof` where the file is shorter.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Says that these bytes are going to be read, so that a disk which can reads them meanwhile. Does not wait,
-    /// changes nothing, and may do nothing.
+    /// Announces a read of these bytes, so that a disk that can do so reads them meanwhile. It does
+    /// not wait, changes nothing, and may do nothing.
     fn prefetch(&self, offset: u64, length: usize) {
         let _ = (offset, length);
     }
@@ -36,7 +35,8 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// The disk's.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// [`Disk::write_at`] inside of the file, durable when it returns. What was written before need not be.
+    /// Like [`Disk::write_at`] inside of the file, but durable when it returns. What was written
+    /// before need not be durable.
     ///
     /// # Errors
     /// As [`Disk::sync`].
@@ -60,8 +60,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Returns once everything written before is durable.
     ///
     /// # Errors
-    /// The disk's. What was written before is then in doubt, whatever a
-    /// later call returns.
+    /// The disk's. Everything written before is then in doubt, whatever a later call returns.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -69,15 +68,15 @@ pub trait Disk: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct FileDisk {
     file: File,
-    /// The same file past the kernel's cache, each write durable when it returns; `None` where the file system has
-    /// no such thing.
+    /// The same file opened past the kernel's cache, so that each write is durable when it returns.
+    /// `None` if the file system cannot do that.
     direct: Option<File>,
     direct_fails: AtomicBool,
 }
 
-/// What direct writes are aligned to, in memory and in the file.
+/// The alignment of direct writes, in memory and in the file.
 const DIRECT_ALIGN: usize = 4096;
-/// Longer writes gain nothing past the kernel's cache.
+/// Longer writes gain nothing from going past the kernel's cache.
 const DIRECT_BYTES_MAX: usize = 64 << 10;
 
 impl FileDisk {
@@ -99,21 +98,22 @@ impl FileDisk {
             Err(TryLockError::Error(error)) => return Err(named(error)),
         }
         if is_new {
-            // A file whose name is not durable is gone after a crash, whatever was synced in it.
+            // A file whose name is not durable is lost in a crash, even if its content was synced.
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             File::open(parent.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all()).map_err(named)?;
         }
-        // Pages are read one by one, at random: reading ahead would read several times what is asked.
-        // Only advice: a file system that knows none still reads correctly.
+        // Pages are read one by one, at random. Reading ahead would read several times the bytes
+        // that are wanted. This is only advice: a file system that ignores it still reads
+        // correctly.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         let flags = (OFlags::DIRECT | OFlags::DSYNC).bits().cast_signed();
-        // By the descriptor: the name may lead to another file by now.
+        // Through the descriptor, because the name may lead to another file by now.
         let same = format!("/proc/self/fd/{}", file.as_raw_fd());
         let direct = File::options().write(true).custom_flags(flags).open(same).ok();
         Ok(FileDisk { file, direct, direct_fails: AtomicBool::new(false) })
     }
 
-    /// The file past the kernel's cache, for such a write.
+    /// The file opened past the kernel's cache, if it takes such a write.
     fn direct(&self, offset: u64, length: usize) -> Option<&File> {
         let fits = offset.is_multiple_of(DIRECT_ALIGN as u64)
             && length.is_multiple_of(DIRECT_ALIGN)
@@ -145,7 +145,8 @@ impl Disk for FileDisk {
             let aligned = &mut buffer[start..start + bytes.len()];
             aligned.copy_from_slice(bytes);
             match direct.write_all_at(aligned, offset) {
-                // It wants another alignment, or has it at opening only: nothing was written.
+                // The file system wants another alignment, or allows the flags at opening only.
+                // Nothing was written.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.direct_fails.store(true, Ordering::Relaxed);
                 }

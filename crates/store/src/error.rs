@@ -1,15 +1,14 @@
-//! Why the store refused or could not do something.
+//! Why the store refused to do something or could not do it.
 //!
-//! One opaque error. What a caller may want to tell apart has a predicate;
-//! everything else is for a person to read: what was attempted, on which
-//! page of which tree, and what to do.
+//! One opaque error. A caller can tell some causes apart by predicates. The text is for people:
+//! what was attempted, on which page of which tree, and what to do.
 
 use std::fmt;
 use std::io;
 
 use base::Lsn;
 
-/// The store could not do what it was asked, or refuses to.
+/// The store could not do what the caller wanted, or refused to.
 #[derive(Debug)]
 pub struct Error(Box<Kind>);
 
@@ -17,17 +16,17 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug)]
 enum Kind {
-    /// The disk, while doing what the text says ("cannot ...").
+    /// The disk failed. `attempt` completes "cannot ...".
     Io { attempt: &'static str, cause: io::Error },
     /// What was read is not what was written.
     Damaged { place: Place, why: String },
-    /// The size limit is reached.
+    /// The store has reached its size limit.
     Full { pages_max: u32 },
-    /// An earlier write or sync failed; what is on disk is known only after opening again.
+    /// An earlier write or sync failed. Only opening the store again tells what is on disk.
     Poisoned,
-    /// Asked for a state older than what is kept.
+    /// The caller wanted a state older than what is kept.
     BelowHorizon { as_of: Lsn, horizon: Lsn },
-    /// Asked for a state that is not committed.
+    /// The caller wanted a state that is not committed.
     NotCommitted { as_of: Lsn, committed: Lsn },
     /// The call itself is wrong; the text says how.
     Misuse(String),
@@ -62,7 +61,7 @@ impl Error {
         Error(Box::new(kind))
     }
 
-    /// For `map_err`: `attempt` completes "cannot ...".
+    /// Makes an error of the disk, for `map_err`. `attempt` completes "cannot ...".
     pub(crate) fn io(attempt: &'static str) -> impl Fn(io::Error) -> Error + Copy {
         move |cause| Error::new(Kind::Io { attempt, cause })
     }
@@ -91,8 +90,8 @@ impl Error {
         Error::new(Kind::Misuse(message.into()))
     }
 
-    /// The size limit is reached and nothing was changed: raise the horizon,
-    /// commit, [`sweep_all`](crate::Store::sweep_all), and try again.
+    /// The store has reached its size limit and nothing was changed. Raise the horizon, commit,
+    /// call [`sweep_all`](crate::Store::sweep_all), and try again.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(*self.0, Kind::Full { .. })
@@ -116,7 +115,7 @@ impl Error {
         matches!(*self.0, Kind::Io { .. })
     }
 
-    /// The state asked for is older than the horizon.
+    /// The wanted state is older than the horizon.
     #[must_use]
     pub fn is_below_horizon(&self) -> bool {
         matches!(*self.0, Kind::BelowHorizon { .. })

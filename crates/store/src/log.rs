@@ -1,15 +1,17 @@
-//! The log: what was written since the last checkpoint, commit by commit.
+//! The log: the changes since the last checkpoint, commit by commit.
 //!
-//! A ring of blocks behind one head block. A commit is its records in one run of blocks, written together and
-//! synced once. It starts on a block of its own, so a torn write never touches an earlier commit. Each block
-//! carries the store, its number in the endless sequence of blocks, the commit it belongs to and the
-//! checkpoint it follows, so that any block found anywhere in the ring can be placed.
+//! It is a ring of blocks behind one head block. A commit is one run of blocks with its records,
+//! written together and synced once. It starts in a block of its own, so a torn write never touches
+//! an earlier commit. Each block names the store, its number in the endless sequence of blocks, its
+//! commit, and the checkpoint that it follows. So any block found anywhere in the ring can be
+//! placed.
 //!
-//! The file is only as long as it had to be: before it grows, a commit goes **back to the beginning** of the ring if
-//! enough of that was given back and checkpoints are cheap. The numbers between are skipped.
+//! The file is only as long as it had to be. Before it would grow, a commit goes **back to the
+//! beginning** of the ring, if a checkpoint gave enough of that back and checkpoints are cheap. The
+//! block numbers between are skipped.
 //!
-//! At opening blocks are followed from where the checkpoint says. What ends the sequence is judged
-//! by all other blocks of the ring:
+//! Opening follows blocks from the position in the head of the data file. It judges the end of the
+//! sequence by all other blocks of the ring:
 //!
 //! | what is found behind the last whole commit `n` | means |
 //! | --- | --- |
@@ -26,24 +28,24 @@ use crate::page::PAGE_BYTES;
 
 const MAGIC: &[u8; 8] = b"pgslslog";
 const HEAD_BYTES: usize = 40;
-/// Bytes of records in a block.
+/// Bytes of records that fit in a block.
 const PAYLOAD_BYTES: usize = PAGE_BYTES - HEAD_BYTES;
 const LAST_OF_COMMIT: u16 = 1;
 const FIRST_OF_COMMIT: u16 = 2;
-/// The file grows by an eighth of the ring, zeros, and at most by this: a sync that does not change its size is much
-/// cheaper.
+/// The file grows with zeros by an eighth of the ring, and at most by this: a sync that does not
+/// change the file's size is much cheaper.
 const GROWTH_BLOCKS_MAX: u32 = 32;
-/// So much of the ring holds what a checkpoint should take over if that writes no more than [`CHEAP_PAGES`] pages for
-/// each of these blocks: waiting longer would not make it cheaper, and the log is as long as what one takes over and
-/// what comes meanwhile.
+/// From one in this many blocks of the ring on, a checkpoint takes over what the log holds, if it
+/// writes no more than [`CHEAP_PAGES`] pages for each of these blocks. Waiting longer would not
+/// make it cheaper. The log is as long as what one checkpoint takes over and what comes meanwhile.
 const CHEAP_SHARE: u64 = 4;
 const CHEAP_PAGES: u64 = 4;
-/// At the start of a commit's bytes: its LSN and the horizon that holds from then on.
+/// The start of a commit's bytes: its LSN, and the horizon that holds from then on.
 const COMMIT_HEAD_BYTES: usize = 16;
-/// Before a record's key: what it is, its tree, two lengths, the LSN.
+/// The bytes before a record's key: whether it is a deletion, its tree, two lengths, the LSN.
 const RECORD_HEAD_BYTES: usize = 16;
 
-/// One change as the log has it.
+/// One change in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record<'a> {
     pub(crate) tree: u8,
@@ -53,19 +55,19 @@ pub(crate) struct Record<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// One commit as read back.
+/// One commit, read back.
 #[derive(Debug)]
 pub(crate) struct Commit {
     pub(crate) lsn: u64,
     pub(crate) horizon: u64,
-    /// Its first block.
+    /// The number of its first block.
     pub(crate) block: u64,
     pub(crate) commit_no: u64,
     records: Vec<u8>,
 }
 
 impl Commit {
-    /// Its changes in order; `None` where the bytes are no record.
+    /// Its changes in order; `None` in place of bytes that are no record.
     pub(crate) fn records(&self) -> impl Iterator<Item = Option<Record<'_>>> {
         let mut rest = self.records.as_slice();
         std::iter::from_fn(move || {
@@ -97,7 +99,7 @@ fn parse_record(bytes: &[u8]) -> Option<(Record<'_>, &[u8])> {
 pub(crate) struct Opened {
     pub(crate) log: Log,
     pub(crate) commits: Vec<Commit>,
-    /// Parts of a commit lie behind them: a checkpoint must come before the next commit.
+    /// Parts of a commit stand behind `commits`: a checkpoint must come before the next commit.
     pub(crate) is_torn: bool,
 }
 
@@ -114,13 +116,13 @@ pub(crate) struct Log {
     next: u64,
     /// The oldest block that opening would need.
     needed_from: u64,
-    /// The numbers that were skipped last: these are no block's.
+    /// The block numbers that were skipped last; no block has them.
     skipped: Range<u64>,
-    /// A checkpoint took something over since opening: its head says that the format is today's, and only that has
-    /// skipped numbers.
+    /// A checkpoint has taken something over since opening. So the head has today's format, the
+    /// only one with skipped numbers.
     is_released: bool,
     commit_no: u64,
-    /// Records of the open batch behind room for a commit's head.
+    /// The records of the open batch, behind room for a commit's head.
     batch: Vec<u8>,
     is_batch_cut: bool,
     frame: Vec<u8>,
@@ -165,7 +167,7 @@ impl Log {
         }
     }
 
-    /// Reads the log from `block` and `commit_no` on, as a checkpoint with number `seq` left it.
+    /// Opens the log that `meta` leads to, and reads its commits.
     ///
     /// # Errors
     /// The disk's, and damage.
@@ -187,7 +189,7 @@ impl Log {
         let (next, mut commit_no) = ring.end;
         let is_torn = ring.has_torn_commit();
         if is_torn {
-            // Its blocks carry this number, and a later commit must not be completed by them.
+            // Blocks of the torn commit have this number and must not complete a later commit.
             commit_no += 1;
         }
         let mut log = Log::at(disk, meta.store_id, meta.log_blocks, size.max(1), next, commit_no);
@@ -209,12 +211,13 @@ impl Log {
         self.batch.extend_from_slice(value);
     }
 
-    /// Bytes of the open batch.
+    /// The number of bytes in the open batch.
     pub(crate) fn batch_bytes(&self) -> usize {
         self.batch.len() - COMMIT_HEAD_BYTES
     }
 
-    /// Whether the open batch takes so much of the ring that a checkpoint should hold a part of it.
+    /// Whether the open batch takes so much of the ring that a checkpoint should take over a part
+    /// of it.
     pub(crate) fn is_batch_long(&self) -> bool {
         self.batch_bytes() > self.blocks as usize * PAGE_BYTES / 4
     }
@@ -225,29 +228,30 @@ impl Log {
         self.is_batch_cut = true;
     }
 
-    /// Whether a part of the open batch is forgotten. Then all of it must be before its commit: the log has a
-    /// batch's records whole or not at all, see the README on stages.
+    /// Whether a part of the open batch was forgotten. Then all of it must be forgotten before its
+    /// commit: the log has a batch's records whole or not at all, see the README on stages.
     pub(crate) fn is_batch_cut(&self) -> bool {
         self.is_batch_cut
     }
 
-    /// Whether the open batch can be written without overwriting what opening would need.
+    /// Whether the open batch can be written without overwriting blocks that opening would need.
     pub(crate) fn has_room(&self) -> bool {
         let wanted = self.batch.len().div_ceil(PAYLOAD_BYTES) as u64;
         self.next - self.needed_from + wanted <= u64::from(self.blocks)
     }
 
-    /// Blocks that opening would read.
+    /// The number of blocks that opening would read.
     pub(crate) fn used(&self) -> u64 {
         let skipped = self.skipped.end.saturating_sub(self.skipped.start.max(self.needed_from));
         self.next - self.needed_from - skipped
     }
 
-    /// Whether a checkpoint should take over what is here, where it has `pages` pages to write.
+    /// Whether a checkpoint that has `pages` pages to write should take over the log.
     pub(crate) fn is_checkpoint_due(&self, pages: usize) -> bool {
         let (used, blocks) = (self.used(), u64::from(self.blocks));
-        // A third of the log is left for what comes while it runs: more than the longest batch, a quarter. At a half a
-        // fifth more pages were written, and updates were no faster. What was skipped is not there to be used, either.
+        // A third of the log is left for what comes while the checkpoint runs. That is more than
+        // the longest batch, a quarter. With a half, a fifth more pages were written and updates
+        // were no faster. Skipped blocks cannot be used either.
         used >= blocks * 2 / 3
             || self.next - self.needed_from >= blocks - blocks / CHEAP_SHARE
             || (used >= blocks / CHEAP_SHARE && is_cheap(pages, used))
@@ -258,14 +262,14 @@ impl Log {
         (self.next, self.commit_no)
     }
 
-    /// A checkpoint holds everything before `block`.
+    /// Gives back the blocks before `block`: a checkpoint holds their changes.
     pub(crate) fn release(&mut self, block: u64) {
         self.is_released = true;
-        // What was skipped holds nothing.
+        // Skipped numbers have no block.
         self.needed_from = if self.skipped.contains(&block) { self.skipped.end } else { block };
     }
 
-    /// Gives the ring another size; it must be empty.
+    /// Changes the size of the ring, which must be empty.
     pub(crate) fn resize(&mut self, blocks: u32) {
         assert_eq!(
             self.next, self.needed_from,
@@ -286,10 +290,11 @@ impl Log {
         self.blocks_written
     }
 
-    /// Makes the open batch durable, where a checkpoint would have `pages` pages to write. There must be room.
+    /// Makes the open batch durable. A checkpoint now would have `pages` pages to write. There must
+    /// be room.
     ///
     /// # Errors
-    /// The disk's. Whether the commit is durable is then not known.
+    /// The disk's. Whether the commit is durable is then unknown.
     pub(crate) fn commit(&mut self, lsn: u64, horizon: u64, seq: u64, pages: usize) -> Result<()> {
         assert!(self.has_room(), "the caller looks for room first");
         self.go_back(pages);
@@ -325,9 +330,10 @@ impl Log {
         Ok(())
     }
 
-    /// Skips to the beginning of the ring, if else the file would grow and there is room for what may come: until a
-    /// cheap checkpoint is due, and as much while it runs. All that opening needs must lie in this round, so that what
-    /// is before it is free. Where checkpoints are not cheap, all of the ring will be wanted soon.
+    /// Skips to the beginning of the ring, if the file would grow otherwise and there is room
+    /// there. The room must hold what comes before the next cheap checkpoint, and as much again
+    /// while that runs. All blocks that opening needs must be of this round, so that the blocks
+    /// before them are free. If checkpoints are not cheap, all of the ring will be needed soon.
     fn go_back(&mut self, pages: usize) {
         let blocks = u64::from(self.blocks);
         let wanted = self.batch.len().div_ceil(PAYLOAD_BYTES) as u64;
@@ -343,7 +349,7 @@ impl Log {
         }
     }
 
-    /// Writes the frame, in two parts where the ring ends, and makes it durable.
+    /// Writes the frame and makes it durable. At the ring's end, it is written in two parts.
     fn write_frame(&mut self) -> std::io::Result<()> {
         let file_blocks = self.file_blocks;
         let first = (self.next % u64::from(self.blocks)) as u32;
@@ -357,8 +363,8 @@ impl Log {
             if end > self.file_blocks {
                 let step = (self.blocks / 8).clamp(1, GROWTH_BLOCKS_MAX);
                 let grown = end.next_multiple_of(step).min(self.blocks + 1);
-                // One by one: the kernel keeps what is written together as one unit and would write it all
-                // for each commit.
+                // Block by block: the kernel keeps bytes that were written together as one unit,
+                // and would write the unit for each commit.
                 for block in self.file_blocks..grown {
                     self.disk.write_at(u64::from(block) * PAGE_BYTES as u64, &[0; PAGE_BYTES])?;
                 }
@@ -374,30 +380,31 @@ impl Log {
     }
 }
 
-/// Whether a checkpoint of `pages` pages writes little for `logged` blocks of the log.
+/// Whether a checkpoint of `pages` pages writes little in comparison with `logged` blocks of the
+/// log.
 fn is_cheap(pages: usize, logged: u64) -> bool {
     pages as u64 <= CHEAP_PAGES * logged
 }
 
-/// The first number of the round after that of block `number`.
+/// The first number of the round after the round of block `number`.
 fn round_after(number: u64, blocks: u64) -> u64 {
     (number / blocks + 1) * blocks
 }
 
-/// A block of the ring that is whole and this store's.
+/// A block of the ring that is whole and belongs to this store.
 struct Block {
     number: u64,
     commit_no: u64,
     seq: u64,
-    /// Says so since format 3.
+    /// Only blocks since format 3 have this mark.
     is_first: bool,
     is_last: bool,
     payload: Vec<u8>,
 }
 
-/// All that opening looks at.
+/// All blocks that opening looks at.
 struct Ring {
-    /// By place; `None` where nothing whole lies.
+    /// By place; `None` in a place without a whole block.
     places: Vec<Option<Block>>,
     /// The block and commit behind the last whole one.
     end: (u64, u64),
@@ -412,7 +419,7 @@ impl Ring {
             read.map_err(Error::io("read the log"))?;
             let mut block = parse_block(&bytes, meta.store_id);
             if let Some(block) = block.as_mut().filter(|block| block.number < meta.log_block) {
-                // Of an earlier time round: only its numbers are looked at.
+                // Of an earlier round: only its numbers matter.
                 block.payload = Vec::new();
             }
             places.push(block);
@@ -428,9 +435,10 @@ impl Ring {
         (block.number == number && block.commit_no == commit_no).then_some(block)
     }
 
-    /// The number of a commit's first block, where the one before ended at `number`: that, or at the beginning of the
-    /// ring. What is there must say that it is the first: a commit across the ring's end has a block there, too, which
-    /// may be all that a crash left of it.
+    /// The number of a commit's first block, if the commit before it ended at `number`: the same
+    /// number, or the one at the beginning of the ring. A block there must say that it is a
+    /// commit's first. A commit that goes across the ring's end also has a block there, which may
+    /// be all that a crash left of it.
     fn start(&self, number: u64, commit_no: u64, meta: &crate::meta::Meta) -> Option<u64> {
         if self.block(number, commit_no, meta).is_some() {
             return Some(number);
@@ -457,12 +465,12 @@ impl Ring {
         }
     }
 
-    /// Whether parts of a commit lie behind the end.
+    /// Whether parts of a commit stand behind the end.
     fn has_torn_commit(&self) -> bool {
         self.places.iter().flatten().any(|block| block.number >= self.end.0)
     }
 
-    /// The whole commits, after a look at everything else in the ring.
+    /// The whole commits, after a check of all other blocks in the ring.
     fn commits(&self, meta: &crate::meta::Meta) -> Result<Vec<Commit>> {
         let (end, commit_no) = self.end;
         for block in self.places.iter().flatten() {

@@ -1,8 +1,9 @@
-//! The head of the data file: what the last checkpoint, or its last stage, says is the store.
+//! The head of the data file: what the last checkpoint, or its last stage, puts in force.
 //!
-//! Two slots, blocks 0 and 1. A head goes to the one that the head before is not in, once everything it leads
-//! to is durable: so one slot is whole at any instant, and the higher number wins. From the head everything is
-//! reached with checksums: directories, page table, pages.
+//! There are two slots, blocks 0 and 1. When everything that a new head leads to is durable, it
+//! goes to the slot that the previous head is not in. So one slot is whole at any instant, and the
+//! higher number wins. The head leads to everything else with checksums: directories, page table,
+//! pages.
 
 use std::fmt;
 
@@ -11,30 +12,33 @@ use crate::error::{Error, Place, Result};
 use crate::page::PAGE_BYTES;
 use crate::pager::{Entry, offset};
 
-/// Version of the format that is written; FORMAT.md describes it and those before, which are read, too.
+/// Version of the format that is written. FORMAT.md describes it and the earlier formats, which can
+/// be read.
 pub(crate) const FORMAT: u32 = 3;
-/// The oldest that is read.
+/// The oldest format that can be read.
 const FORMAT_OLDEST: u32 = 1;
 const MAGIC: &[u8; 8] = b"pgslstor";
 /// Blocks of the two slots.
 pub(crate) const SLOTS: u32 = 2;
 
-/// Trees in a store: what leaves room for directories in the head.
+/// The most trees in a store. This number leaves room for directories in the head.
 pub const TREES_MAX: usize = 32;
-/// Bytes of a tree's name.
+/// The most bytes in a tree's name.
 pub const TREE_NAME_BYTES_MAX: usize = 34;
 
 const TREES: usize = 88;
 const TREE_BYTES: usize = 56;
 const DIRECTORIES: usize = TREES + TREES_MAX * TREE_BYTES;
 const CRC: usize = PAGE_BYTES - 4;
-/// Directories in the head. Each leads to 510 table pages of 510 entries: about 270 GB of pages.
+/// The most directories in the head. Each leads to 510 table pages of 510 entries: about 270 GB of
+/// pages.
 pub(crate) const DIRECTORIES_MAX: usize = (CRC - DIRECTORIES) / 8;
 
 /// What a tree keeps; rule S1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Of each key the newest version at or below the horizon and everything above stay readable.
+    /// The newest version of each key at or below the horizon stays readable, and so does every
+    /// version above.
     History,
     /// Everything below the horizon is forgotten.
     Window,
@@ -55,9 +59,10 @@ pub(crate) struct TreeInfo {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) root: u32,
-    /// Versions that some horizon will make removable, about: what a crash took back stays counted.
+    /// Versions that some horizon will make removable. The number is not exact: it still counts
+    /// versions that a crash took back.
     pub(crate) debt: u64,
-    /// All versions, as closely.
+    /// All versions, just as inexact.
     pub(crate) versions: u64,
 }
 
@@ -69,9 +74,11 @@ pub(crate) struct Meta {
     pub(crate) seq: u64,
     pub(crate) committed: u64,
     pub(crate) horizon: u64,
-    /// The pages may hold versions after `committed`: unless the log commits them, they are taken back.
+    /// The pages may hold versions after `committed`. Unless the log has their commit, opening
+    /// takes them back.
     pub(crate) open_writes: bool,
-    /// The log is to be applied from here on. Between two stages of a checkpoint that is before `committed`.
+    /// Opening applies the log from this block on. Between two stages of a checkpoint, the block is
+    /// before `committed`.
     pub(crate) log_block: u64,
     pub(crate) commit_no: u64,
     /// Blocks the ring of the log has room for.
@@ -122,7 +129,7 @@ impl Meta {
         bytes
     }
 
-    /// The head in `bytes`; `None` if they are not one (any more).
+    /// The head in `bytes`; `None` if they are no head.
     ///
     /// # Errors
     /// A whole head, but of another format.

@@ -1,7 +1,8 @@
-//! What neighbours under one parent do with each other: merge, share their room, fill up from the left.
+//! Operations on neighbours under one parent: merge, share room, fill up from the left.
 //!
-//! `tree` decides when. The order in which pages change is hazard 1 there: whoever takes a range has it before
-//! the parent says so, whoever gives it up has it until the parent has said so.
+//! `tree` decides when. Pages change in the order of its hazard 1. The page that takes a range has
+//! it before the parent leads there. The page that gives it up has it until the parent no longer
+//! leads there.
 
 use std::sync::Arc;
 
@@ -9,34 +10,40 @@ use crate::error::Result;
 use crate::page::{
     Builder, Cell, CellFlags, Fence, NEWEST, NodeHead, Page, ROOM_BYTES, common_prefix, order,
 };
+use crate::pager::TreeRef;
 use crate::pages::Pages;
-use crate::tree::{MERGE_BELOW_BYTES, ROOM_MIN_BYTES, TreeRef, Wanted, Written, without_old};
+use crate::room::{MERGE_BELOW_BYTES, ROOM_MIN_BYTES, Wanted, Written, without_old};
 
-/// How full a leaf at the end of the tree is left when keys come in order: PostgreSQL's default fillfactor.
-/// The tenth that is free takes the first new versions, until old ones have become removable.
+/// How full a leaf at the end of the tree is left when keys come in order. It is PostgreSQL's
+/// default fillfactor: the free tenth takes the first new versions, until old versions have become
+/// removable.
 const FILL_AT_END_PERCENT: usize = 90;
 
-/// The same from half of the cache on: the versions that a lagging horizon pins are spread over many leaves, few in
-/// each, and what is not left free is memory for others.
+/// The same for a tree larger than half of the cache. A lagging horizon pins versions in many
+/// leaves but few in each, and filling the leaves more leaves memory for others.
 const FILL_AT_END_LARGE_PERCENT: usize = 94;
 
-/// A last leaf that is full is not cut before the one before it is filled, if that wants so much: else every page
-/// would be filled up for the sake of a cell.
+/// When the last leaf is full, the leaf before it is filled first if it has at least this much to
+/// fill. Less would mean filling up every page for the sake of one cell.
 const FILL_MIN_BYTES: usize = ROOM_BYTES / 16;
 
-/// So far away a leaf whose neighbours are full looks for room, on either side. Under churn leaves differ by chance, and
-/// what a page more would bring is there a few leaves on: see "Leaves that stay full" in the README.
+/// The distance, on either side, within which a leaf with full neighbours looks for room. Under
+/// churn, leaves differ by chance, and a few leaves away there is as much room as another page
+/// would bring. See "Leaves that stay full" in the README.
 const FAR_MAX: usize = 6;
 
-/// Room that each leaf must have when cells were moved further than to a neighbour: that is work, and wants to last.
+/// Room that each leaf must have after cells were moved further than to a neighbour: that is work,
+/// and should last.
 const FAR_ROOM_MIN_BYTES: usize = ROOM_BYTES / 12;
 
-/// What a merge in passing may fill: three quarters, so that the next insert does not split again.
+/// How full a merge may make a page: three quarters, so that the next insert does not split it
+/// again.
 pub(crate) const MERGE_FILL_BYTES: usize = ROOM_BYTES * 3 / 4;
 
 impl Pages {
-    /// Makes room in the leaf that `steps` lead to by dividing its cells and its emptier neighbour's evenly, or if these
-    /// are full, too, and the leaf is not crowded, by moving some further; whether there is enough now. No page is allocated.
+    /// Makes room in the leaf that `steps` lead to, and returns whether there is enough. It divides
+    /// the leaf's cells and those of its emptier neighbour evenly. If the neighbours are full too
+    /// and the leaf is not crowded, it moves cells further. No page is allocated.
     pub(crate) fn share(
         &mut self,
         tree: TreeRef,
@@ -81,8 +88,8 @@ impl Pages {
         }
     }
 
-    /// The room in the emptier neighbour of child `index`, after bottom-up deletion in both, and the child to the left
-    /// of the border between them; `None` if it is an only child.
+    /// The room in the emptier neighbour of child `index` after bottom-up deletion in both
+    /// neighbours, and the child left of the border to that neighbour. `None` for an only child.
     fn emptier_neighbour(
         &mut self,
         tree: TreeRef,
@@ -104,9 +111,11 @@ impl Pages {
         Ok(emptier)
     }
 
-    /// Divides evenly what the children of `parent` between `index` and another one hold, where that makes most room.
+    /// Divides evenly what the children of `parent` from `index` to another one hold, where that
+    /// makes most room.
     ///
-    /// Border after border is moved, from the far end on: each step is one between two neighbours, whole in itself.
+    /// It moves one border after the other, beginning at the far end. Each move is between two
+    /// neighbours and complete in itself.
     fn share_with_far(
         &mut self,
         tree: TreeRef,
@@ -127,7 +136,7 @@ impl Pages {
             let (left_page, right_page) = self.pair(tree, &parent, left)?;
             let nodes = [&*left_page, &*right_page];
             let cells = cells_of(&nodes);
-            // Without the fences, which stay about as long.
+            // Without the fences, whose length hardly changes.
             let done = |page: &Page| {
                 let in_cells: usize = page.cells().map(|cell| cell.footprint_bytes()).sum();
                 (ROOM_BYTES - mean).saturating_sub(page.used_bytes() - in_cells)
@@ -148,8 +157,9 @@ impl Pages {
         Ok(true)
     }
 
-    /// Which child of `parent` is to be the far end, and the room that each leaf has then. Only of leaves in memory, a
-    /// read would cost more than a page; and not beyond one that sweeping is about to merge away.
+    /// Decides which child of `parent` is the far end, and how much room each leaf has then.
+    /// Considers only leaves in memory, because a read would cost more than a page. Stops before a
+    /// leaf that sweeping is about to merge away.
     fn far_with_room(
         &mut self,
         tree: TreeRef,
@@ -160,7 +170,7 @@ impl Pages {
     ) -> Result<Option<(usize, usize)>> {
         let here = self.fetch_node(parent.child(index), tree.id)?;
         let entry_bytes = here.footprint_bytes(wanted.key.len(), wanted.lsn, wanted.payload_len);
-        // Borders are where cells end: half of one may be missing.
+        // A border lies between two cells, so half a cell's room may be missing.
         let least = FAR_ROOM_MIN_BYTES.max(entry_bytes * 3 / 2);
         let mut best = None;
         for is_right in [false, true] {
@@ -189,8 +199,9 @@ impl Pages {
         Ok(best)
     }
 
-    /// Puts `pages`, which hold what two neighbours hold, in the place of these, the child `left` of `parent`
-    /// and the next one; false if the parent has no room for the new fence, or the old one is void.
+    /// Replaces two neighbours, the child `left` of `parent` and the next one, by `pages`, which
+    /// hold the same cells. Returns false if the parent has no room for the new fence, or the old
+    /// fence is void.
     fn replace(
         &mut self,
         tree: TreeRef,
@@ -199,7 +210,8 @@ impl Pages {
         nodes: [&Page; 2],
         pages: [Page; 2],
     ) -> Result<bool> {
-        // A crash took back the version that this fence was made from. Rare, and left as it is.
+        // A crash took back the version that this fence was made from. This is rare, and stays as
+        // it is.
         if nodes[1].is_fence_void() {
             return Ok(false);
         }
@@ -224,8 +236,8 @@ impl Pages {
         Ok(true)
     }
 
-    /// Moves the child right of `left` into it, if both fill at most `fill_bytes` or one is empty; whether
-    /// they did.
+    /// Moves the cells of the child right of `left` into it, if both fill at most `fill_bytes` or
+    /// one is empty. Returns whether they were moved.
     pub(crate) fn merge(
         &mut self,
         tree: TreeRef,
@@ -266,20 +278,20 @@ impl Pages {
         Ok((left_page, right_page))
     }
 
-    /// Bytes that a leaf at the end of a tree is filled to.
+    /// The bytes to which a leaf at the end of a tree is filled.
     fn fill_at_end_bytes(&self) -> usize {
         let is_large = self.in_use() as usize > self.pager.cache.pages_max() / 2;
         ROOM_BYTES * if is_large { FILL_AT_END_LARGE_PERCENT } else { FILL_AT_END_PERCENT } / 100
     }
 
-    /// Keys come in order: the left part stays nearly full.
+    /// Cuts a page for keys that come in order: the left part stays nearly full.
     pub(crate) fn cut_at_end(&self, node: &Page) -> Option<[Page; 2]> {
         cut_at(node, self.fill_at_end_bytes())
     }
 
-    /// Fills the children of one parent from the left as far as new leaves at the end are filled.
+    /// Fills the children of one parent from the left, as full as new leaves at the end of a tree.
     ///
-    /// `from` is the child to fill next; afterwards the one to go on with, `None` at the end.
+    /// `from` is the child to fill next. Returns the child to go on with, `None` at the end.
     pub(crate) fn pack(&mut self, tree: TreeRef, parent_id: u32, from: usize) -> Result<Option<usize>> {
         let parent = self.fetch_node(parent_id, tree.id)?;
         if from + 1 >= parent.count() {
@@ -293,11 +305,11 @@ impl Pages {
         Ok(Some(from + 1))
     }
 
-    /// Makes room in the last leaf of a tree, child `last` of `parent`, by filling up the one before it; whether that
-    /// made enough to be worth it.
+    /// Makes room in the last leaf of a tree, child `last` of `parent`, by filling up the leaf
+    /// before it. Returns whether that made enough room to be worth it.
     ///
-    /// The last leaf has no high fence and so no prefix: cut off when it is full of whole keys, what was cut off has
-    /// shorter cells and room left.
+    /// The last leaf has no high fence and so no prefix. If a leaf full of whole keys is cut, the
+    /// cells of the left part become shorter and leave room there.
     pub(crate) fn fill_before_last(&mut self, tree: TreeRef, parent: &Page, last: usize) -> Result<bool> {
         let Some(before) = last.checked_sub(1) else { return Ok(false) };
         let page = self.fetch_node(parent.child(before), tree.id)?;
@@ -308,13 +320,15 @@ impl Pages {
         self.fill(tree, parent, before, fill_bytes)
     }
 
-    /// Moves cells from the right one of two neighbours to the left one until that is full; whether any were.
+    /// Moves cells from the right one of two neighbours to the left one until that is full. Returns
+    /// whether any were moved.
     fn fill(&mut self, tree: TreeRef, parent: &Page, left: usize, fill_bytes: usize) -> Result<bool> {
         let (left_page, right_page) = self.pair(tree, parent, left)?;
         let mut bytes = left_page.used_bytes();
         let (prefix, longer) = (left_page.prefix(), right_page.prefix().len());
         let moves = |index: &usize| {
-            // What does not begin alike would make all cells of the left one longer.
+            // A key that does not begin with the left page's prefix would make all cells there
+            // longer.
             let is_alike = right_page.key(*index).starts_with(prefix);
             bytes += right_page.cell(*index).footprint_bytes();
             bytes -= if is_alike { prefix.len().saturating_sub(longer) } else { 0 };
@@ -337,11 +351,12 @@ fn cells_of<'a>(nodes: &[&'a Page]) -> Vec<(&'a [u8], Cell<'a>)> {
     nodes.iter().flat_map(|node| node.cells().map(|cell| (node.prefix(), cell))).collect()
 }
 
-/// Two pages, both with the first one's id, that hold what the neighbours `nodes` hold, `cells`, cut before cell `at`;
-/// `None` if one does not fit.
+/// Makes two pages, both with the id of the first of `nodes`, that hold `cells`, the cells of
+/// `nodes`, cut before cell `at`. `None` if a part does not fit on a page.
 ///
-/// A fence between two cells of a key is made from the left one, so it speaks of a successor that stands
-/// there; if that is not committed yet, opening after a crash marks the fence as it does after a split.
+/// A fence between two cells of a key is made from the left one, so it names a successor that
+/// stands there. If that successor is not committed yet, opening after a crash marks the fence as
+/// void, as it does after a split.
 fn divide(nodes: &[&Page], cells: &[(&[u8], Cell<'_>)], at: usize) -> Option<[Page; 2]> {
     let (first, last) = (nodes.first()?, nodes.last()?);
     let fence = fence(&cells[at - 1], &cells[at], first.is_leaf());
@@ -358,8 +373,8 @@ fn divide(nodes: &[&Page], cells: &[(&[u8], Cell<'_>)], at: usize) -> Option<[Pa
 
 /// The fence between two cells.
 ///
-/// Between two keys of a leaf it is as short as tells them apart: inner pages hold more children, leaves share
-/// more.
+/// Between two keys of a leaf, it is just long enough to tell them apart. So inner pages hold more
+/// children, and the keys of a leaf share more.
 fn fence(left: &(&[u8], Cell<'_>), right: &(&[u8], Cell<'_>), is_leaf: bool) -> Fence {
     let key = [right.0, right.1.suffix].concat();
     if !is_leaf {
@@ -381,25 +396,28 @@ fn is_one_key(left: &(&[u8], Cell<'_>), right: &(&[u8], Cell<'_>)) -> bool {
     }
 }
 
-/// A page cut so that the left part is filled to `fill_bytes`, as nearly as can be.
+/// Cuts a page so that the left part is filled to `fill_bytes`, as nearly as possible.
 ///
-/// The last page of a tree has no high fence and so no prefix; the left part has one, and its cells are shorter.
+/// The last page of a tree has no high fence and so no prefix. The left part has one, so its cells
+/// are shorter.
 fn cut_at(node: &Page, fill_bytes: usize) -> Option<[Page; 2]> {
     let cells = cells_of(&[node]);
     let mut cuts = (1..node.count()).rev().filter_map(|at| divide(&[node], &cells, at));
     cuts.find(|[left, _]| left.used_bytes() <= fill_bytes)
 }
 
-/// What neighbours hold, or one page, cut as evenly as can be; see [`cut_near`].
+/// Cuts the cells of neighbours, or of one page, as evenly as possible; see [`cut_near`].
 pub(crate) fn halves(nodes: &[&Page]) -> Option<[Page; 2]> {
     let cells = cells_of(nodes);
     let total: usize = cells.iter().map(|(_, cell)| cell.footprint_bytes()).sum();
-    // Versions of a key that stay together are judged together; worth a tenth of a page.
+    // Versions of a key are best judged together. Keeping them on one page is worth a tenth of a
+    // page.
     cut_near(nodes, &cells, total / 2, ROOM_BYTES / 10)
 }
 
-/// What neighbours hold, `cells`, or one page, cut so that cells of about `left_bytes` stay on the left, or where a key
-/// begins if one does within `near` bytes of that; `None` if one part does not fit or there is nothing to cut.
+/// Cuts `cells`, the cells of neighbours or of one page, so that about `left_bytes` stay on the
+/// left. It prefers a cut between two keys that lies within `near` bytes of that. `None` if one
+/// part does not fit or there is nothing to cut.
 fn cut_near(
     nodes: &[&Page],
     cells: &[(&[u8], Cell<'_>)],

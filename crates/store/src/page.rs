@@ -1,42 +1,45 @@
 //! One page: a header, two fences, and cells in order.
 //!
-//! A page of a tree holds every cell between its **fences**: from `low`, inclusive, to `high`, exclusive
-//! (none: to the end of the tree). A fence is a key and an LSN, because versions of one key may fill several
-//! leaves. All keys between two fences share the fences' common prefix; it is stored once, cells hold the
-//! rest. Order: keys as bytes, and **newest first** within a key, so the version as of an LSN is the first
-//! cell not before (key, LSN).
+//! A page of a tree holds every cell between its **fences**: from `low`, inclusive, to `high`,
+//! exclusive. A page without `high` reaches to the end of the tree. A fence is a key and an LSN,
+//! because versions of one key may fill several leaves. All keys between two fences begin with the
+//! fences' common prefix. The page stores it once, and cells hold the rest. Cells are ordered by
+//! the bytes of their keys, and **newest first** within a key. So the version as of an LSN is the
+//! first cell not before (key, LSN).
 //!
-//! In a leaf a cell is a version; in an inner page its payload is the id of the child whose low fence it is.
-//! FORMAT.md has the bytes. Nothing here does I/O or knows what may be removed, but a leaf keeps the earliest
-//! LSN at which something in it may become removable, so that asking costs one comparison.
+//! In a leaf, a cell is a version. In an inner page, a cell is the low fence of a child, and its
+//! payload is the child's id. FORMAT.md has the bytes. This module does no I/O and does not know
+//! which versions may be removed. But a leaf keeps the earliest LSN at which one of its versions
+//! may become removable, so that the question costs one comparison.
 
 mod format1;
 
 use std::cmp::Ordering;
 
-/// The unit of reading and writing: the usual file system block and sector, so that a page is one read.
+/// The unit of reading and writing. It is the usual block of a file system and sector of a disk, so
+/// that a page is one read.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Longest key. With [`CELL_BYTES_MAX`]: however a full page is split, each half must hold one new fence,
-/// half the old content and one cell more. A fence (key and bookkeeping) and a cell then take at most half of
-/// the page's room: 768 + 1,200 <= (4,096 - 48) / 2.
+/// Longest key. Together with [`CELL_BYTES_MAX`]: however a full page is split, each half must hold
+/// one new fence, half the old content and one cell more. A fence (key and bookkeeping) and a cell
+/// then take at most half of the page's room: 768 + 1,200 <= (4,096 - 48) / 2.
 pub const KEY_BYTES_MAX: usize = 768;
 
 /// Longest cell; a longer value moves to overflow pages.
 pub(crate) const CELL_BYTES_MAX: usize = 1200;
 
-/// Longest value: what an overflow cell beside the longest key can list, (1,200 - 12 - 768 - 4) / 4 = 104
+/// Longest value. An overflow cell beside the longest key can list (1,200 - 12 - 768 - 4) / 4 = 104
 /// pages of 4,064 bytes, rounded down.
 pub const VALUE_BYTES_MAX: usize = 400_000;
 
-/// Before a cell's suffix, at most: two lengths of two bytes and the LSN. A small LSN takes fewer bytes, a short
-/// suffix's length only one.
+/// The most bytes before a cell's suffix: two lengths of two bytes and the LSN. A small LSN takes
+/// fewer bytes, and a short suffix's length takes only one.
 pub(crate) const CELL_HEAD_BYTES: usize = 12;
-/// No cell is shorter: two lengths and a byte of the LSN.
+/// The least bytes of a cell: two lengths and a byte of the LSN.
 const CELL_BYTES_MIN: usize = 4;
 const SLOT_BYTES: usize = 2;
 const BODY: usize = 48;
-/// What a page has for fences, slots and cells.
+/// The bytes of a page for fences, slots and cells.
 pub(crate) const ROOM_BYTES: usize = PAGE_BYTES - BODY;
 
 const KIND: usize = 0;
@@ -54,7 +57,7 @@ const LOW_LSN: usize = 24;
 const HIGH_LSN: usize = 32;
 const REMOVABLE: usize = 40;
 
-/// Where an overflow page's bytes begin; their count stands in `COUNT`.
+/// Where an overflow page's bytes begin. `COUNT` has their number.
 const OVERFLOW_BODY: usize = 32;
 /// Bytes of a value on one overflow page.
 pub(crate) const OVERFLOW_BYTES: usize = PAGE_BYTES - OVERFLOW_BODY;
@@ -65,25 +68,26 @@ const KIND_OVERFLOW: u8 = 2;
 const HAS_HIGH: u8 = 1;
 const FENCE_VOID: u8 = 2;
 const WINDOW: u8 = 4;
-/// The cells are as format 2 has them.
+/// The cells have the form of format 2.
 const FORMAT_2: u8 = 8;
 
 /// In a cell's first word: the version is a deletion.
 const CELL_DELETE: u16 = 1 << 15;
 /// In a cell's first word: the payload lists overflow pages.
 const CELL_OVERFLOW: u16 = 1 << 14;
-/// Where the count of the LSN's bytes, less one, stands in a cell's first word.
+/// The position of the LSN's length in bytes, less one, in a cell's first word.
 const CELL_LSN_SHIFT: u32 = 11;
-/// The payload's length in a cell's first word.
+/// The position of the payload's length in a cell's first word.
 const CELL_PAYLOAD: u16 = (1 << CELL_LSN_SHIFT) - 1;
 const _: () = assert!(CELL_BYTES_MAX <= CELL_PAYLOAD as usize);
-/// A suffix so long has its length in two bytes: this and the high byte, then the low byte.
+/// The length of a suffix of this length or more takes two bytes: this value plus the high byte,
+/// then the low byte.
 const SUFFIX_LONG: usize = 252;
 const _: () = assert!(KEY_BYTES_MAX >> 8 < 256 - SUFFIX_LONG);
 
 /// The LSN of a fence that lies before every version of its key.
 pub(crate) const NEWEST: u64 = u64::MAX;
-/// Nothing in the leaf becomes removable by the horizon alone.
+/// No version in the leaf becomes removable by the horizon alone.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// A bound between pages.
@@ -94,7 +98,7 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    /// Before everything.
+    /// The fence before all keys.
     pub(crate) fn start() -> Fence {
         Fence { key: Vec::new(), lsn: NEWEST }
     }
@@ -112,7 +116,7 @@ pub(crate) struct CellFlags {
     pub(crate) overflow: bool,
 }
 
-/// A cell as it lies in its page; the key without the page's prefix.
+/// A cell as its page stores it; the key is without the page's prefix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cell<'a> {
     pub(crate) suffix: &'a [u8],
@@ -128,8 +132,8 @@ impl Cell<'_> {
     }
 }
 
-/// Bytes of an LSN in a cell. It is stored with one added, so that that of most fences, the last one there is, is
-/// short.
+/// The bytes of an LSN in a cell. The stored number is the LSN plus one, so that the LSN of most
+/// fences, the highest possible one, becomes short.
 fn lsn_bytes(lsn: u64) -> usize {
     let bits = u64::BITS - lsn.wrapping_add(1).leading_zeros();
     (bits.div_ceil(8) as usize).max(1)
@@ -151,15 +155,16 @@ struct Layout {
     end: usize,
 }
 
-/// What a page of a tree is, apart from its content.
+/// The properties of a tree's page, apart from its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeHead {
     pub(crate) id: u32,
     pub(crate) tree: u8,
     pub(crate) level: u8,
-    /// Of a window tree: a version becomes removable by its own LSN.
+    /// The tree is a window tree: a version becomes removable by its own LSN.
     pub(crate) window: bool,
-    /// The successor that the low fence speaks of was taken back; nothing may be concluded from it.
+    /// A crash took back the successor that the low fence names; nothing may be concluded from the
+    /// fence.
     pub(crate) fence_void: bool,
 }
 
@@ -176,7 +181,8 @@ impl std::fmt::Debug for Page {
 }
 
 impl Page {
-    /// Takes bytes from the disk as they are; [`Page::validate_node`] or [`Page::overflow`] judge them.
+    /// Takes bytes from the disk as they are; [`Page::validate_node`] or [`Page::overflow`] judge
+    /// them.
     pub(crate) fn from_bytes(bytes: [u8; PAGE_BYTES]) -> Page {
         Page { bytes }
     }
@@ -265,7 +271,7 @@ impl Page {
         }
     }
 
-    /// The same content under another id: a root that becomes a child, or the other way round.
+    /// The same content under another id, for a root that becomes a child or the other way round.
     pub(crate) fn with_id(&self, id: u32) -> Page {
         let mut page = self.clone();
         page.set_u32(ID, id);
@@ -301,7 +307,8 @@ impl Page {
             && self.high().is_none_or(|high| order((key, lsn), high).is_lt())
     }
 
-    /// The earliest LSN at which something in this leaf may become removable; [`NEVER`] if nothing will.
+    /// The earliest LSN at which a version in this leaf may become removable; [`NEVER`] if none
+    /// will.
     pub(crate) fn removable_from(&self) -> u64 {
         self.u64(REMOVABLE)
     }
@@ -311,7 +318,7 @@ impl Page {
         self.set_u64(REMOVABLE, lsn);
     }
 
-    /// What every key in this page begins with.
+    /// The common beginning of all keys in this page.
     pub(crate) fn prefix(&self) -> &[u8] {
         &self.bytes[BODY..BODY + self.u16(PREFIX)]
     }
@@ -324,7 +331,8 @@ impl Page {
         self.u16(self.slots_start() + SLOT_BYTES * index)
     }
 
-    /// The parts of the cell that begins at `start`, at least [`CELL_BYTES_MIN`] before the end of the page.
+    /// The parts of the cell that begins at `start`, at least [`CELL_BYTES_MIN`] before the end of
+    /// the page.
     #[inline]
     fn layout(&self, start: usize) -> Layout {
         let word = u16::from_le_bytes([self.bytes[start], self.bytes[start + 1]]);
@@ -380,14 +388,15 @@ impl Page {
         self.u16(self.cell_start(index)) & usize::from(CELL_DELETE) != 0
     }
 
-    /// The cell at (key, LSN), or where it would stand. The key must lie between the fences.
+    /// The index of the cell at (key, LSN), or the place where it would stand. The key must lie
+    /// between the fences.
     pub(crate) fn search(&self, key: &[u8], lsn: u64) -> Result<usize, usize> {
         let suffix = &key[self.u16(PREFIX)..];
         let (mut from, mut to) = (0, self.count());
         while from < to {
             let middle = usize::midpoint(from, to);
             let layout = self.layout(self.cell_start(middle));
-            // As `order` has it; the LSN is looked at only where keys are the same.
+            // The same order as `order`. The LSN matters only between equal keys.
             let here = self.bytes[layout.suffix..layout.payload].cmp(suffix);
             match here.then_with(|| lsn.cmp(&self.lsn_of(layout))) {
                 Ordering::Less => from = middle + 1,
@@ -408,7 +417,8 @@ impl Page {
         index < self.count() && self.suffix_and_lsn(index).0 == &key[self.u16(PREFIX)..]
     }
 
-    /// Whether versions of `key` may stand in the next leaf: the fence to it lies within the key.
+    /// Whether versions of `key` may stand in the next leaf, because the fence to it lies within
+    /// the key.
     pub(crate) fn goes_on_right(&self, key: &[u8]) -> bool {
         self.high().is_some_and(|(high, lsn)| high == key && lsn != NEWEST)
     }
@@ -418,7 +428,8 @@ impl Page {
         self.suffix_and_lsn(a).0 == self.suffix_and_lsn(b).0
     }
 
-    /// Where an inner page leads for (key, LSN): the index of the last child whose low fence is not after it.
+    /// The child of an inner page that leads to (key, LSN): the last child whose low fence is not
+    /// after it.
     pub(crate) fn child_index(&self, key: &[u8], lsn: u64) -> usize {
         match self.search(key, lsn) {
             Ok(index) => index,
@@ -435,12 +446,12 @@ impl Page {
         self.slots_start() + SLOT_BYTES * self.count()
     }
 
-    /// Bytes for more cells, once the page is put together anew.
+    /// The bytes for more cells, once the page is rebuilt.
     pub(crate) fn free_bytes(&self) -> usize {
         self.u16(HEAP) - self.slots_end() + self.u16(DEAD)
     }
 
-    /// Bytes of fences, slots and cells.
+    /// The bytes of fences, slots and cells.
     pub(crate) fn used_bytes(&self) -> usize {
         ROOM_BYTES - self.free_bytes()
     }
@@ -450,7 +461,7 @@ impl Page {
         self.footprint_bytes(key_len, lsn, payload_len) <= self.free_bytes()
     }
 
-    /// Bytes a cell with this key would take here.
+    /// The bytes that a cell with this key would take on this page.
     pub(crate) fn footprint_bytes(&self, key_len: usize, lsn: u64, payload_len: usize) -> usize {
         SLOT_BYTES + cell_bytes(key_len - self.u16(PREFIX), lsn, payload_len)
     }
@@ -500,7 +511,8 @@ impl Page {
         }
     }
 
-    /// Lowers `removable_from` by what the cell at `index` brings: its own removal, or that of its elder.
+    /// Lowers `removable_from` for the cell at `index`: by its own removal, or by that of its
+    /// elder.
     fn note_removable(&mut self, index: usize) {
         let (suffix, lsn) = self.suffix_and_lsn(index);
         if self.is_window() {
@@ -522,11 +534,11 @@ impl Page {
         }
     }
 
-    /// The LSN of the version that the first cell's key (given without prefix) has at the end of the leaf
-    /// before this one.
+    /// The LSN of the newer version of the first cell's key at the end of the previous leaf, if
+    /// there is one. `suffix` is the key without the prefix.
     ///
-    /// A fence within a key was made from the version left of it; see the README on keys that fill several
-    /// leaves.
+    /// A fence within a key was made from the version left of it. See the README on keys that fill
+    /// several leaves.
     pub(crate) fn fence_successor(&self, suffix: &[u8]) -> Option<u64> {
         let (key, lsn) = self.low();
         let says = lsn != NEWEST && !self.is_fence_void() && &key[self.u16(PREFIX)..] == suffix;
@@ -549,8 +561,9 @@ impl Page {
         self.without(|_| false)
     }
 
-    /// The cells but those that are `gone`, without gaps. The fences stay, and so a cell's bytes: bottom-up
-    /// deletion does this often enough that a [`Builder`] would show.
+    /// The same cells except those that are `gone`, without gaps. The fences stay, and so does each
+    /// cell's form. Bottom-up deletion does this so often that the cost of a [`Builder`] would
+    /// show.
     pub(crate) fn without(&self, gone: impl Fn(usize) -> bool) -> Page {
         let mut page = Page { bytes: [0; PAGE_BYTES] };
         let mut slot = self.slots_start();
@@ -568,7 +581,7 @@ impl Page {
             (slot, count) = (slot + SLOT_BYTES, count + 1);
             page.set_u16(COUNT, count);
             if page.is_leaf() {
-                // Of a pair of versions the elder notes the younger's LSN.
+                // Of two versions of a key, the elder notes the younger's LSN.
                 page.note_removable(count - 1);
             }
         }
@@ -576,7 +589,8 @@ impl Page {
         page
     }
 
-    /// Why this is not a well-formed page of a tree, if it is not. After this nothing here can panic.
+    /// Says why this is not a well-formed page of a tree, if it is not. After this check, no
+    /// function of this module panics.
     pub(crate) fn validate_node(&self) -> Result<(), &'static str> {
         if !self.is_node() {
             return Err("it is not a page of a tree");
@@ -619,7 +633,7 @@ impl Page {
         Ok(())
     }
 
-    /// Why the cells are not in order or not between the fences, if they are not.
+    /// Says why the cells are not in order or not between the fences, if so.
     pub(crate) fn validate_order(&self) -> Result<(), &'static str> {
         for index in 0..self.count() {
             if index > 0 && order(self.suffix_and_lsn(index - 1), self.suffix_and_lsn(index)).is_ge() {
@@ -636,7 +650,7 @@ impl Page {
     }
 }
 
-/// Puts a page together from cells in order.
+/// Builds a page from cells in order.
 pub(crate) struct Builder {
     page: Page,
     /// End of the slots written so far.
@@ -672,11 +686,11 @@ impl Builder {
         Builder { page, slots_end, heap: PAGE_BYTES, count: 0 }
     }
 
-    /// Adds `cell` of a page with `prefix`; false if it does not fit.
+    /// Adds `cell` of a page with `prefix`. Returns false if it does not fit.
     #[must_use]
     pub(crate) fn push(&mut self, prefix: &[u8], cell: Cell<'_>) -> bool {
         let skipped = self.page.u16(PREFIX);
-        // Our prefix may be longer or shorter than the one the cell comes from.
+        // The new page's prefix may be longer or shorter than that of the cell's page.
         let (head, tail) = if skipped <= prefix.len() {
             (&prefix[skipped..], cell.suffix)
         } else {
@@ -693,7 +707,7 @@ impl Builder {
         self.count += 1;
         self.page.set_u16(COUNT, self.count);
         if self.page.is_leaf() {
-            // Of a pair of versions the elder notes the younger's LSN.
+            // Of two versions of a key, the elder notes the younger's LSN.
             self.page.note_removable(self.count - 1);
         }
         true
@@ -705,7 +719,7 @@ impl Builder {
     }
 }
 
-/// Bytes that two keys share from the start.
+/// The number of bytes that two keys share from the start.
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -1,11 +1,12 @@
-//! Pages by id, for the writer and every reader: the cache, and behind it the page table and the disk.
+//! Pages by id, for the writer and every reader: the cache, and behind it the page table and the
+//! disk.
 //!
-//! A page keeps its id while its place on disk changes with each checkpoint; the **page table** has the place
-//! and the checksum of what was written there. So a parent never changes because a child was written, and a
-//! write that was lost shows, because what lies there has another checksum.
+//! A page keeps its id while its place on disk changes with each checkpoint. The **page table** has
+//! the place and the checksum of what was written there. So a parent never changes because a child
+//! was written. A lost write shows, because the block has another checksum.
 //!
-//! A reader may follow an id that the writer has freed meanwhile. It then finds nothing, or a page with other
-//! fences, and starts over from the root; it never takes a page for what it is not.
+//! A reader may follow an id that the writer has freed meanwhile. It then finds no page, or a page
+//! with other fences, and starts over from the root. It never takes one page for another.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,10 +15,17 @@ use crate::cache::Cache;
 use crate::disk::Disk;
 use crate::error::{Error, Place, Result};
 use crate::page::{PAGE_BYTES, Page};
-use crate::tree::TreeRef;
 
-/// Where a page lies and what its bytes must hash to. Block 0 is the head of the file, so it stands for
-/// "nowhere".
+/// A tree, as the functions on pages need it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TreeRef {
+    pub(crate) id: u8,
+    pub(crate) root: u32,
+    pub(crate) window: bool,
+}
+
+/// Where a page is on disk, and the checksum of its bytes. Block 0 is the head of the file, so it
+/// stands for "nowhere".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Entry {
     pub(crate) block: u32,
@@ -42,14 +50,14 @@ pub(crate) struct Pager {
     disk: Arc<dyn Disk>,
     pub(crate) cache: Cache,
     table: RwLock<Vec<Entry>>,
-    /// Names of the trees, for what is reported as damaged.
+    /// Names of the trees, for messages about damage.
     names: RwLock<Vec<String>>,
     pages_read: AtomicU64,
-    /// Odd while the writer moves ranges between pages, and another number after.
+    /// Odd while the writer moves ranges between pages. It is another number afterwards.
     moves: Arc<AtomicU64>,
 }
 
-/// The writer moves ranges between pages as long as this lives.
+/// The writer moves ranges between pages as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Moving(Arc<AtomicU64>);
 
@@ -71,13 +79,14 @@ impl Pager {
         }
     }
 
-    /// Tells readers that ranges move, until the answer is dropped.
+    /// Tells readers that ranges move, until the returned value is dropped.
     pub(crate) fn moving(&self) -> Moving {
         self.moves.fetch_add(1, Ordering::SeqCst);
         Moving(self.moves.clone())
     }
 
-    /// Where ranges are: the same even number twice means that none has moved between.
+    /// A number for the present ranges: if it is even and the same twice, no range has moved
+    /// between the two calls.
     pub(crate) fn moves(&self) -> u64 {
         self.moves.load(Ordering::SeqCst)
     }
@@ -102,7 +111,7 @@ impl Pager {
         table.get(id as usize).copied().unwrap_or(Entry::NONE)
     }
 
-    /// Entries of the table: as many pages as there were at once, or more.
+    /// Entries of the table: the largest number of pages that were in use at once, or more.
     fn ids(&self) -> usize {
         self.table.read().unwrap_or_else(PoisonError::into_inner).len()
     }
@@ -118,8 +127,9 @@ impl Pager {
         }
     }
 
-    /// The page with this id, from memory or disk; `None` if there is none (any more). It may be of another
-    /// tree than the one that led to it, where that was a while ago: who asks must look.
+    /// The page with this id, from memory or disk; `None` if there is none, or none any more. If
+    /// `id` was read some time ago, it may be a page of another tree by now, so the caller must
+    /// check.
     pub(crate) fn fetch(&self, id: u32, tree: u8) -> Result<Option<Arc<Page>>> {
         loop {
             if let Some(page) = self.cache.get(id) {
@@ -127,13 +137,15 @@ impl Pager {
             }
             let entry = self.entry(id);
             if !entry.is_some() {
-                // A new page is in the cache before anything leads to it; look again, it may just have come.
+                // A new page is in the cache before anything leads to it. It may have come just
+                // now, so look again.
                 return Ok(self.cache.get(id));
             }
             let page = match self.read(id, tree, entry) {
                 Ok(page) => Arc::new(page),
-                // The place may have been given to another page while we read it: by a stage of the running
-                // checkpoint, then the cache has the page until the table has its new place; or before.
+                // The block may have been given to another page during the read. If a stage of the
+                // running checkpoint did that, the cache has the page until the table has its new
+                // place. If an earlier checkpoint did, the entry has changed.
                 Err(_) if self.cache.get(id).is_some() || self.entry(id) != entry => continue,
                 Err(error) => return Err(error),
             };
@@ -143,12 +155,13 @@ impl Pager {
         }
     }
 
-    /// The first page on the way to (key, LSN) that is not in memory, if there is one: the leaf, as a rule.
+    /// The first page on the way to (key, LSN) that is not in memory, if there is one. It is
+    /// usually the leaf.
     pub(crate) fn missing(&self, tree: TreeRef, key: &[u8], lsn: u64) -> Option<u32> {
         let (mut id, mut level_max) = (tree.root, u8::MAX);
         loop {
             let Some(page) = self.cache.get(id) else { return Some(id) };
-            // What a reader follows may have become another page meanwhile.
+            // The id that a reader follows may belong to another page by now.
             let is_on_the_way = page.is_node()
                 && page.tree() == tree.id
                 && page.level() <= level_max
@@ -161,10 +174,11 @@ impl Pager {
         }
     }
 
-    /// Has the first page read that a look-up of (key, LSN) would wait for; does not wait itself.
+    /// Starts reading the first page that a look-up of (key, LSN) would wait for, without waiting
+    /// itself.
     pub(crate) fn prefetch(&self, tree: TreeRef, key: &[u8], lsn: u64) {
         if self.ids() <= self.cache.pages_max() {
-            // All that there is fits in memory, and soon is there.
+            // All pages fit in memory and will soon be there.
             return;
         }
         let entry = self.missing(tree, key, lsn).map_or(Entry::NONE, |id| self.entry(id));
@@ -173,7 +187,7 @@ impl Pager {
         }
     }
 
-    /// Reads a page past the cache and checks all that can be checked of it alone.
+    /// Reads a page past the cache, and checks everything that can be checked in the page alone.
     pub(crate) fn read(&self, id: u32, tree: u8, entry: Entry) -> Result<Page> {
         let mut bytes = [0; PAGE_BYTES];
         self.pages_read.fetch_add(1, Ordering::Relaxed);
@@ -199,7 +213,7 @@ impl Pager {
         Ok(page)
     }
 
-    /// The whole value that lies on these overflow pages.
+    /// The whole value from the overflow pages that `payload` lists.
     pub(crate) fn value(&self, tree: u8, payload: &[u8]) -> Result<Vec<u8>> {
         let (length, ids) = overflow_parts(payload);
         let mut value = Vec::with_capacity(length.min(crate::page::VALUE_BYTES_MAX));
@@ -217,7 +231,7 @@ impl Pager {
     }
 }
 
-/// An overflow cell's payload: the value's length and the ids of its pages.
+/// The content of an overflow cell's payload: the value's length and the ids of its pages.
 pub(crate) fn overflow_parts(payload: &[u8]) -> (usize, impl Iterator<Item = u32>) {
     let mut words =
         payload.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")));

@@ -1,13 +1,13 @@
-//! The writer's side of the pages: it alone changes, allocates and frees them.
+//! The writer's side of the pages: only the writer changes, allocates and frees them.
 //!
-//! Beside the pager that it shares with readers it keeps which ids are free, and which pages differ from the
-//! last checkpoint. What it does to a page is seen by readers at once; the order in which it changes several
-//! is what keeps every page reachable (see `tree`).
+//! Beside the pager that it shares with readers, the writer keeps which ids are free and which
+//! pages differ from the last checkpoint. Readers see a change of a page at once. The order in
+//! which the writer changes several pages keeps every page reachable (see `tree`).
 //!
-//! Pages that took part in one change are **bound** until a checkpoint has written them: on disk they must be as
-//! of one instant. Every change binds its page to all that are bound so, except where the caller says that it
-//! concerns few pages, or one leaf **alone**: cells without overflow pages came or went, and its fences say what
-//! they said before.
+//! Pages that took part in one change are **bound** until a checkpoint has written them: on disk,
+//! they must be as of one instant. Every change binds its page to all other bound pages, with two
+//! exceptions. The caller may say that the change concerns few pages. Or the change concerns one
+//! leaf **alone**: cells without overflow pages came or went, and what its fences say stays true.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,42 +20,45 @@ use crate::error::{Error, Result};
 use crate::page::Page;
 use crate::pager::{Entry, Pager};
 
-/// No tree's number: a page that is only moved is not looked at.
+/// No tree has this number: a page that is only moved is not looked at.
 const NAMELESS: u8 = u8::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Pages {
     pub(crate) pager: Arc<Pager>,
-    /// Free since the last checkpoint began or longer. Lowest first, so that the end of the page table can become empty.
+    /// Free since the last checkpoint began, or longer. The lowest id comes first, so that the end
+    /// of the page table can become empty.
     free: BinaryHeap<Reverse<u32>>,
-    /// Freed later and not in use again: not used before the next checkpoint, if that can be.
+    /// Freed since then and not in use again. They are not used before the next checkpoint, if that
+    /// can be avoided.
     free_next: Vec<u32>,
-    /// Ids in use or free; all below.
+    /// All ids below this are in use or free.
     len: u32,
     in_use: u32,
     pages_max: u32,
-    /// Ids that became dirty since the last checkpoint began; some may be freed again.
+    /// Ids that became dirty since the last checkpoint began. Some may be free again.
     dirty: Vec<u32>,
     bonds: Bonds,
-    /// Ids freed since the last checkpoint began; some may be in use again.
+    /// Ids freed since the last checkpoint began. Some may be in use again.
     freed: Vec<u32>,
 }
 
 /// Which changed pages changed together, since the last checkpoint began.
 #[derive(Debug, Default)]
 struct Bonds {
-    /// Each bound page and one that it is bound to, on the way to one that stands for all of them.
+    /// For each bound page another page that it is bound to. Following them leads to one page that
+    /// stands for all of them.
     to: FxHashMap<u32, u32>,
 }
 
-/// No page's id: stands for all pages that are bound to more than is known.
+/// Not the id of any page. Stands for all pages that are bound to an unknown set of pages.
 const MANY: u32 = u32::MAX;
 
 impl Bonds {
-    /// The one that stands for `id` and all it is bound to.
+    /// The page that stands for `id` and all pages that it is bound to.
     fn root(&mut self, mut id: u32) -> u32 {
         while let Some(next) = self.to.get(&id).copied() {
-            // Every second one skips one: ways stay short.
+            // Every second page on the way skips one, which keeps the ways short.
             let Some(after) = self.to.get(&next).copied() else { return next };
             self.to.insert(id, after);
             id = after;
@@ -72,13 +75,13 @@ impl Bonds {
     }
 }
 
-/// What differs from the last checkpoint.
+/// The difference from the last checkpoint.
 #[derive(Debug)]
 pub(crate) struct Changed {
-    /// Changed pages by what is bound: of each part a head leads to all or to none. The first part belongs together
-    /// with what is freed.
+    /// Changed pages, divided by what is bound: a head leads to all pages of a part or to none. The
+    /// first part belongs together with the freed ids.
     pub(crate) parts: Vec<Vec<Arc<Page>>>,
-    /// Ids that are free and were not.
+    /// Ids that are free now and were not at the last checkpoint.
     pub(crate) freed: Vec<u32>,
     /// Length of the page table.
     pub(crate) len: u32,
@@ -104,24 +107,24 @@ impl Pages {
         self.pages_max = pages_max;
     }
 
-    /// Pages that differ from the last checkpoint, about.
+    /// The number of pages that differ from the last checkpoint. It is not exact.
     pub(crate) fn dirty(&self) -> usize {
         self.dirty.len()
     }
 
-    /// Refuses now what would not fit later.
+    /// Refuses a change that would not fit, before anything has changed.
     pub(crate) fn ensure_room(&self, pages: u32) -> Result<()> {
         let fits = self.in_use.checked_add(pages).is_some_and(|wanted| wanted <= self.pages_max);
         if fits { Ok(()) } else { Err(Error::full(self.pages_max)) }
     }
 
-    /// A page that must exist.
+    /// Returns a page that must exist.
     pub(crate) fn fetch(&self, id: u32, tree: u8) -> Result<Arc<Page>> {
         let page = self.pager.fetch(id, tree)?;
         page.ok_or_else(|| self.pager.damaged(id, tree, "it is referred to and not in use"))
     }
 
-    /// A page of a tree that must exist.
+    /// Returns a page of a tree that must exist.
     pub(crate) fn fetch_node(&self, id: u32, tree: u8) -> Result<Arc<Page>> {
         let page = self.fetch(id, tree)?;
         if !page.is_node() || page.tree() != tree {
@@ -135,7 +138,7 @@ impl Pages {
         self.change_with(MANY, id, tree, change)
     }
 
-    /// Changes a page in place that is bound to the page `with`.
+    /// Changes a page in place, and binds it to the page `with`.
     pub(crate) fn change_with<R>(
         &mut self,
         with: u32,
@@ -147,14 +150,14 @@ impl Pages {
         self.change_alone(id, tree, change)
     }
 
-    /// Changes a leaf in place, and nothing else with it.
+    /// Changes a leaf in place that is bound to no other page by this.
     pub(crate) fn change_alone<R>(
         &mut self,
         id: u32,
         tree: u8,
         change: impl FnOnce(&mut Page) -> R,
     ) -> Result<R> {
-        // It may have been evicted since it was looked at.
+        // The page may have been evicted since the caller looked at it.
         let mut change = Some(change);
         loop {
             let changed = self.pager.cache.change(id, |page| {
@@ -169,18 +172,18 @@ impl Pages {
         }
     }
 
-    /// Puts a page under its id, new or in place of what was there.
+    /// Puts a page under its id, new or in place of an older page.
     pub(crate) fn put(&mut self, page: Page) {
         self.put_with(MANY, page);
     }
 
-    /// Puts a page in place of what it was, which is bound to the page `with`.
+    /// Puts a page in place of its older form, and binds it to the page `with`.
     pub(crate) fn put_with(&mut self, with: u32, page: Page) {
         self.bonds.bind(page.id(), with);
         self.put_alone(page);
     }
 
-    /// Puts a leaf in place of what it was, and changes nothing else with it.
+    /// Puts a leaf in place of its older form. This binds it to no other page.
     pub(crate) fn put_alone(&mut self, page: Page) {
         let id = page.id();
         if self.pager.cache.put_dirty(page) {
@@ -188,7 +191,7 @@ impl Pages {
         }
     }
 
-    /// Marks a page of whatever tree to be written anew.
+    /// Makes the next checkpoint write a page of any tree again.
     pub(crate) fn touch(&mut self, id: u32) -> Result<()> {
         self.bonds.bind(id, MANY);
         loop {
@@ -200,26 +203,28 @@ impl Pages {
         }
     }
 
-    /// An id for a new page. [`Pages::ensure_room`] was asked.
+    /// Returns an id for a new page. The caller has called [`Pages::ensure_room`].
     pub(crate) fn allocate(&mut self) -> u32 {
         self.in_use += 1;
         if let Some(Reverse(id)) = self.free.pop() {
             return id;
         }
-        // No longer table than the size limit reckons with.
+        // The table must not grow longer than the size limit allows for.
         let again = if self.len < self.pages_max { None } else { self.free_next.pop() };
         let Some(id) = again else {
             self.len += 1;
             return self.len - 1;
         };
-        // The last checkpoint has it as what it was: that is gone with what led to it, in the first part of the next.
+        // On disk, this id is still the old page. The first part of the next checkpoint removes it
+        // together with the pages that led to it.
         self.bonds.bind(id, MANY);
         id
     }
 
     /// Gives an id back. Nothing leads to it any more, except for what readers remember.
     pub(crate) fn free(&mut self, id: u32) {
-        // What was bound to it is bound to what took its place, which nobody says here.
+        // Pages that were bound to this one are bound to the pages that took its place, which this
+        // function does not know.
         self.bonds.bind(id, MANY);
         // The table first: a reader that misses the cache must not find the old page on disk.
         self.pager.set_entries([(id, Entry::NONE)]);
@@ -229,8 +234,8 @@ impl Pages {
         self.in_use -= 1;
     }
 
-    /// What a checkpoint has to write; pages in the order of their ids, so that a stage's share the table's
-    /// pages.
+    /// The changes that a checkpoint has to write. Pages are in the order of their ids, so that the
+    /// pages of a stage share pages of the table.
     pub(crate) fn begin_checkpoint(&mut self) -> Changed {
         let mut ids = std::mem::take(&mut self.dirty);
         ids.sort_unstable();
@@ -255,15 +260,16 @@ impl Pages {
 
     /// The checkpoint is durable.
     pub(crate) fn end_checkpoint(&mut self, done: &Done) {
-        // What was freed meanwhile stays nowhere, used again or not: then the cache has it.
+        // Ids that were freed meanwhile stay without a place. If they are in use again, the cache
+        // has the pages.
         let freed: FxHashSet<u32> = self.freed.iter().copied().collect();
         let stay = done.entries.iter().filter(|(id, _)| !freed.contains(id));
         self.pager.set_entries(stay.copied());
         done.entries.iter().for_each(|(id, _)| self.pager.cache.end_write(*id));
     }
 
-    /// Forgets free ids at the end of the table. A checkpoint must come before anything is allocated: what was freed since
-    /// the last one is taken for free here.
+    /// Forgets free ids at the end of the table. A checkpoint must follow before any page is
+    /// allocated, because ids that were freed since the last checkpoint count as free here.
     pub(crate) fn trim(&mut self) {
         let free = std::mem::take(&mut self.free).into_iter().map(|Reverse(id)| id);
         let mut free: Vec<u32> = free.chain(self.free_next.drain(..)).collect();

@@ -1,8 +1,9 @@
 //! Versions that do not wait for their leaf.
 //!
-//! Where a tree is larger than memory, most of what a change costs is the read of its leaf, and nobody needs the
-//! leaf before the next checkpoint. So a version whose leaf is not in memory is kept here and read from here, the
-//! disk is told that the leaf is going to be read, and the caller goes on meanwhile.
+//! If a tree is larger than memory, most of the cost of a change is the read of its leaf, and the
+//! leaf is not needed before the next checkpoint. So a version whose leaf is not in memory is kept
+//! here and read from here. The disk is told that the leaf is going to be read, and the caller goes
+//! on meanwhile.
 //!
 //! ```text
 //!   put --> leaf in memory? --yes--> into it
@@ -11,11 +12,18 @@
 //!                      ^--- readers look here first   all pending of the eldest's leaf into that
 //! ```
 //!
-//! Invariants: a pending version is newer than every version of its key in the tree, so that it answers alone, and
-//! elders go into their leaf first, so that what is judged removable there does not depend on what is pending; it is
-//! taken away after it is in its leaf, and readers look here before they look there; a checkpoint begins with none;
-//! there are at most [`PENDING_MAX`], and pages for all of them ([`PAGES_PER_VERSION`]) are kept free under a size
-//! limit.
+//! Invariants:
+//!
+//! - A pending version is newer than every version of its key in the tree, so it answers alone.
+//! - Elders go into their leaf first. So what may be removed there does not depend on pending
+//!   versions.
+//! - A version is removed from here after it has gone into its leaf, and readers look here before
+//!   they look there.
+//! - No version is pending when a checkpoint begins.
+//! - There are at most [`PENDING_MAX`] versions. Under a size limit, pages for all of them
+//!   ([`PAGES_PER_VERSION`]) are kept free.
+
+mod writer;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -23,21 +31,21 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use crate::error::Result;
-use crate::page::{Fence, NEWEST, Page};
-use crate::store::Store;
-use crate::tree::{Change, TreeRef, fits_cell};
+use crate::page::{Fence, Page};
+use crate::tree::Change;
 
-/// At most so many: enough for the eldest's leaf to have been read when its turn comes, whatever else is being read,
-/// and a checkpoint waits for few of them.
+/// The most pending versions. The eldest's leaf has then been read when its turn comes, even if
+/// other pages are being read, and a checkpoint waits for few versions.
 pub(crate) const PENDING_MAX: usize = 64;
 
-/// Pages that a version changes when it goes into its leaf, at the most but for splits further up: the leaf, the new one,
-/// their parent, six leaves on either side that are cleaned, and twice four that are swept, the end of the key's history and
-/// others, each with a neighbour and a parent if it is merged.
+/// The most pages that a version changes when it goes into its leaf, apart from splits further up.
+/// These are the leaf, a new one and their parent; six leaves on either side that are cleaned; and
+/// twice four leaves that are swept, at the end of the key's history and elsewhere. Each of the
+/// latter comes with a neighbour and a parent if it is merged.
 pub(crate) const PAGES_CHANGED: usize = 3 + 2 * 6 + 2 * 4 * 3;
 
-/// Pages that one version may add to a tree: one per level, and trees of the longest keys have some twenty.
+/// Pages that one version may add to a tree: one per level. Trees of the longest keys have some
+/// twenty levels.
 pub(crate) const PAGES_PER_VERSION: u32 = 24;
 
 /// A version without its key.
@@ -47,15 +55,15 @@ pub(crate) struct Versioned {
     pub(crate) value: Vec<u8>,
 }
 
-/// Tree, key, LSN from the newest on: the order of a leaf.
+/// Tree, key, LSN from the newest on: the order within a leaf.
 type Place = (u8, Vec<u8>, Reverse<u64>);
 
 #[derive(Debug, Default)]
 struct Versions {
-    /// With the number in `by_age`.
+    /// Each version with its number in `by_age`.
     by_place: BTreeMap<Place, (u64, Versioned)>,
     by_age: BTreeMap<u64, Place>,
-    /// The next number.
+    /// The next number for `by_age`.
     next: u64,
 }
 
@@ -67,7 +75,7 @@ impl Versions {
     }
 }
 
-/// All of them, of all trees.
+/// All pending versions of all trees.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     count: AtomicUsize,
@@ -75,7 +83,8 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// How many. Who reads none here finds in the tree what was here before.
+    /// The number of pending versions. If it is 0, the tree has every version that was pending
+    /// before.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
@@ -103,7 +112,7 @@ impl Pending {
         });
     }
 
-    /// It is in its leaf now.
+    /// Removes a version that is in its leaf now.
     pub(crate) fn remove(&self, tree: u8, key: &[u8], lsn: u64) {
         self.change(|versions| versions.remove(&(tree, key.to_vec(), Reverse(lsn))));
     }
@@ -120,7 +129,7 @@ impl Pending {
         Some((lsn.0, version.clone()))
     }
 
-    /// What belongs into `leaf`, in its order, from `from` on.
+    /// The versions that belong into `leaf`, in its order, from `from` on.
     pub(crate) fn of_leaf(&self, tree: u8, leaf: &Page, from: &Fence) -> Vec<(Vec<u8>, u64, Versioned)> {
         if self.count() == 0 {
             return Vec::new();
@@ -135,79 +144,8 @@ impl Pending {
             .collect()
     }
 
-    /// The one that waits longest.
+    /// The version that has waited longest.
     fn eldest(&self) -> Option<(u8, Vec<u8>, u64)> {
         self.read().by_age.values().next().map(|(tree, key, lsn)| (*tree, key.clone(), lsn.0))
-    }
-}
-
-/// What the writer does about them.
-impl Store {
-    /// Whether a change may go into its leaf later, because that is not in memory, the change is newer than all that
-    /// is there, and there will be room for it.
-    pub(crate) fn may_wait(&self, tree: TreeRef, change: Change<'_>) -> bool {
-        let Change { key, lsn, value, .. } = change;
-        let is_larger_than_memory = self.pages.in_use() as usize > self.options.cache_pages();
-        is_larger_than_memory
-            && lsn >= self.written_max
-            && fits_cell(key, value)
-            && self.has_room_for_pending(PAGES_PER_VERSION)
-            && self.pages.pager.missing(tree, key, lsn).is_some()
-    }
-
-    /// Whether there is room for what is pending and `pages` more.
-    pub(crate) fn has_room_for_pending(&self, pages: u32) -> bool {
-        let versions = u32::try_from(self.shared.pending.count()).unwrap_or(u32::MAX);
-        self.pages.ensure_room(versions.saturating_mul(PAGES_PER_VERSION).saturating_add(pages)).is_ok()
-    }
-
-    /// Keeps a change, and has its leaf read.
-    pub(crate) fn keep_pending(&mut self, tree: TreeRef, change: Change<'_>) {
-        self.shared.pending.add(tree.id, change);
-        self.stats.pending += 1;
-        self.pages.pager.prefetch(tree, change.key, change.lsn);
-    }
-
-    /// Puts pending versions into their leaves, the eldest first, until there are at most `pending_max`.
-    pub(crate) fn apply_eldest(&mut self, pending_max: usize) -> Result<()> {
-        while self.shared.pending.count() > pending_max
-            && let Some((tree, key, lsn)) = self.shared.pending.eldest()
-        {
-            let tree = self.trees[usize::from(tree)].reference(usize::from(tree));
-            self.apply_pending_of_leaf(tree, &key, lsn)?;
-        }
-        Ok(())
-    }
-
-    /// Puts everything that is pending into its leaf.
-    pub(crate) fn apply_pending(&mut self) -> Result<()> {
-        self.apply_eldest(0)
-    }
-
-    /// Puts what is pending into the leaf that (key, LSN) belongs to.
-    pub(crate) fn apply_pending_of_leaf(&mut self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<()> {
-        if self.shared.pending.count() == 0 {
-            return Ok(());
-        }
-        let result = self.pages.descend(tree, key, lsn, &mut Vec::new());
-        let leaf = self.poison_on_error(result)?;
-        // A key that goes on in the next leaf may have elders pending there, above a fence that a crash made void.
-        if let Some((key, at)) = leaf.high().filter(|(_, at)| *at != NEWEST)
-            && let Some((lsn, _)) = self.shared.pending.get(tree.id, key, at)
-        {
-            self.apply_pending_of_leaf(tree, key, lsn)?;
-        }
-        // Elders first: a deletion goes when nothing older of its key is there, and what came later would be back.
-        for (key, lsn, version) in
-            self.shared.pending.of_leaf(tree.id, &leaf, &leaf.low_fence()).into_iter().rev()
-        {
-            let change = Change { key: &key, lsn, delete: version.delete, value: &version.value };
-            let result = self.apply_and_sweep(tree, change);
-            // There was room for it when it was accepted.
-            self.is_poisoned |= result.is_err();
-            result?;
-            self.shared.pending.remove(tree.id, &key, lsn);
-        }
-        Ok(())
     }
 }

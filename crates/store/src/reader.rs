@@ -1,8 +1,10 @@
-//! Reading: snapshots that anybody may take at any time and that hold up nobody.
+//! Reading: snapshots that any thread may take at any time, and that hold up neither writer nor
+//! readers.
 //!
-//! A snapshot is an LSN, the horizon that held when it was taken, and an entry in the registry, so that the
-//! writer removes nothing it sees. Structure is read as it comes, see the hazards in `tree`: a page whose
-//! fences do not hold what is looked for sends the reader back to the root.
+//! A snapshot is an LSN, the horizon at the time it was taken, and an entry in the registry, so
+//! that the writer removes no version that it sees. Readers walk the tree while it changes (see the
+//! hazards in `tree`): a page whose fences do not hold the wanted key sends the reader back to the
+//! root.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -14,31 +16,30 @@ use base::Lsn;
 
 use crate::error::{Error, Result};
 use crate::page::{Cell, Fence, NEWEST, Page, order};
-use crate::pager::Pager;
+use crate::pager::{Pager, TreeRef};
 use crate::pending::{Pending, Versioned};
 use crate::removal::{View, hidden};
-use crate::tree::TreeRef;
 
-/// Walks that a reader starts over at once; after that it sleeps between two, because the writer was
-/// interrupted in the middle.
+/// The number of times that a reader starts over at once. After that, it sleeps before each walk,
+/// because the writer was interrupted in the middle of a change.
 const RESTARTS_AT_ONCE: u32 = 100;
 
-/// A tree of a store, by [`Store::tree`](crate::Store::tree).
+/// A tree of a store, returned by [`Store::tree`](crate::Store::tree).
 #[derive(Debug, Clone, Copy)]
 pub struct Tree(pub(crate) TreeRef);
 
 /// A version as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
-    /// When.
+    /// The LSN it was written at.
     pub lsn: Lsn,
     /// Whether it is a deletion.
     pub is_delete: bool,
-    /// What; a deletion has a value too.
+    /// Its value. A deletion has one too.
     pub value: Vec<u8>,
 }
 
-/// What is committed and who reads.
+/// What is committed, and which snapshots exist.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     pub(crate) committed: u64,
@@ -47,7 +48,7 @@ pub(crate) struct Registry {
     readers: BTreeMap<(u64, u64), usize>,
 }
 
-/// What readers and the writer share.
+/// The part of a store that readers and the writer share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) pager: Arc<Pager>,
@@ -65,7 +66,7 @@ impl Shared {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the writer may remove by.
+    /// The horizon and readers that decide which versions the writer may remove.
     pub(crate) fn view(&self) -> View {
         let registry = self.registry();
         View { horizon: registry.horizon, readers: registry.readers.keys().copied().collect() }
@@ -107,7 +108,7 @@ impl Shared {
         unreachable!("it returns before it has counted that far");
     }
 
-    /// One walk from the root: the leaf, or the page where the way was lost and why.
+    /// One walk from the root. Returns the leaf, or the page where the way was lost and why.
     #[allow(clippy::type_complexity)]
     fn walk(&self, tree: TreeRef, key: &[u8], lsn: u64) -> Result<Result<Arc<Page>, (u32, &'static str)>> {
         let mut id = tree.root;
@@ -133,7 +134,7 @@ impl Shared {
 
     /// The newest version of `key` at or below `as_of`, unless the floor hides it.
     pub(crate) fn get(&self, tree: TreeRef, key: &[u8], as_of: u64, floor: u64) -> Result<Option<Version>> {
-        // No version has the last LSN, which fences use.
+        // Fences use the highest LSN, so no version has it.
         let as_of = as_of.min(NEWEST - 1);
         if let Some((lsn, version)) = self.pending.get(tree.id, key, as_of) {
             return Ok(visible(tree, lsn, version, floor));
@@ -145,7 +146,7 @@ impl Shared {
             if leaf.is_of(index, key) {
                 return self.version(tree, leaf.cell(index), floor);
             }
-            // Older versions may begin the next leaf, if that is where this one's range ends.
+            // If the leaf's range ends within the key, older versions may begin the next leaf.
             match leaf.high() {
                 Some((high, lsn)) if index == leaf.count() && high == key && lsn != NEWEST => at = lsn,
                 _ => return Ok(None),
@@ -172,12 +173,12 @@ fn visible(tree: TreeRef, lsn: u64, version: Versioned, floor: u64) -> Option<Ve
     (!is_hidden).then(|| Version { lsn: Lsn::new(lsn), is_delete: delete, value })
 }
 
-/// Takes snapshots; cheap to clone and to hand to other threads.
+/// Takes snapshots. Cheap to clone and to hand to other threads.
 #[derive(Debug, Clone)]
 pub struct Reader(pub(crate) Arc<Shared>);
 
 impl Reader {
-    /// The state as of the last commit.
+    /// Takes a snapshot as of the last commit.
     ///
     /// # Errors
     /// None today; the horizon is never above the last commit.
@@ -185,29 +186,29 @@ impl Reader {
         self.0.snapshot(None)
     }
 
-    /// The state as of `lsn`, which is not below the horizon and not above the last commit.
+    /// Takes a snapshot as of `lsn`, which is not below the horizon and not above the last commit.
     ///
     /// # Errors
-    /// `lsn` is outside of that.
+    /// `lsn` is outside of that range.
     pub fn snapshot_at(&self, lsn: Lsn) -> Result<Snapshot> {
         self.0.snapshot(Some(lsn))
     }
 
-    /// Every change up to here is durable.
+    /// The last commit: every change up to here is durable.
     #[must_use]
     pub fn committed(&self) -> Lsn {
         Lsn::new(self.0.registry().committed)
     }
 
-    /// Below this the store may have forgotten.
+    /// The horizon: the store may have forgotten versions below it.
     #[must_use]
     pub fn horizon(&self) -> Lsn {
         Lsn::new(self.0.registry().horizon)
     }
 }
 
-/// The store as of one LSN, unchanged as long as this lives. It keeps the versions that it sees from being
-/// removed.
+/// The store as of one LSN, unchanged as long as this value lives. It keeps the versions that it
+/// sees from being removed.
 #[derive(Debug)]
 pub struct Snapshot {
     shared: Arc<Shared>,
@@ -216,14 +217,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What it shows.
+    /// The LSN as of which it shows the store.
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         Lsn::new(self.lsn)
     }
 
-    /// The newest version of `key`; a deletion too, unless it is at or below the horizon (history) or the
-    /// horizon has passed it (window).
+    /// The newest version of `key`. It may be a deletion. In a history tree, a deletion at or below
+    /// the horizon is not returned; in a window tree, no version below the horizon is.
     ///
     /// # Errors
     /// Disk and damage.
@@ -231,12 +232,12 @@ impl Snapshot {
         self.shared.get(tree.0, key, self.lsn, self.floor)
     }
 
-    /// Says that `key` is going to be looked up; see [`Store::prefetch`](crate::Store::prefetch).
+    /// Announces a look-up of `key`; see [`Store::prefetch`](crate::Store::prefetch).
     pub fn prefetch(&self, tree: Tree, key: &[u8]) {
         self.shared.pager.prefetch(tree.0, key, self.lsn);
     }
 
-    /// What [`Snapshot::get`] answers for every key of `range`, in the order of the keys.
+    /// The result of [`Snapshot::get`] for every key of `range`, in the order of the keys.
     pub fn scan<'a>(&'a self, tree: Tree, range: impl RangeBounds<[u8]>) -> Scan<'a> {
         Scan::new(&self.shared, tree.0, range, self.lsn, self.floor)
     }
@@ -254,12 +255,12 @@ impl Drop for Snapshot {
     }
 }
 
-/// A leaf as a scan goes through it.
+/// A leaf that a scan goes through.
 #[derive(Debug)]
 struct Leaf {
     page: Arc<Page>,
     index: usize,
-    /// What is to go into it.
+    /// Pending versions that belong into it.
     pending: Peekable<std::vec::IntoIter<(Vec<u8>, u64, Versioned)>>,
 }
 
@@ -270,11 +271,11 @@ pub struct Scan<'a> {
     tree: TreeRef,
     as_of: u64,
     floor: u64,
-    /// From where on the next leaf is looked at; `None` at the end.
+    /// Where the next leaf begins; `None` at the end.
     next: Option<Fence>,
     leaf: Option<Leaf>,
     end: Bound<Vec<u8>>,
-    /// The key that was judged last: its older versions are passed over.
+    /// The last key that the scan has decided about. It passes over the key's older versions.
     judged: Option<Vec<u8>>,
 }
 
@@ -304,8 +305,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The leaf at `from`, and what is to go into it: that is looked at before the leaf, because it may go there
-    /// meanwhile.
+    /// The leaf at `from`, with the pending versions that belong into it. The pending versions are
+    /// read before the leaf, because they may go into it meanwhile.
     fn leaf(&self, from: &Fence) -> Result<Leaf> {
         let is_any_pending = self.shared.pending.count() > 0;
         let mut page = self.shared.leaf(self.tree, &from.key, from.lsn)?;

@@ -1,13 +1,15 @@
-//! Opening: the last checkpoint, then the log, then what was never committed is taken back.
+//! Opening a store: takes the last checkpoint, takes back changes that were never committed,
+//! applies the log.
 //!
-//! A checkpoint may hold changes of a batch that was open when it was written. If the log has that batch's
-//! commit, its records are applied once more, which changes nothing; if not, every leaf is looked at once and
-//! versions above the last commit are taken out. Nothing else can be lost by this: until a batch is durable
-//! no older version was removed because of it (rule S3).
+//! A checkpoint may hold changes of a batch that was open when it was written. If the log has that
+//! batch's commit, its records are applied once more, which changes nothing. If not, opening looks
+//! at every leaf once and removes versions above the last commit. This loses nothing else: until a
+//! batch is durable, no older version is removed because of it (rule S3).
 //!
-//! A head between two stages of a checkpoint leads to leaves as of the checkpoint before and as of its own
-//! instant, and the log goes back to the former. So commits may come here that the head covers already: what
-//! is committed, and the horizon, never go back for them. See the README.
+//! A head between two stages of a checkpoint leads to some leaves as of the previous checkpoint and
+//! to others as of its own instant. The log then begins at the previous checkpoint. So opening may
+//! meet commits that the head already covers. The last commit and the horizon never go back for
+//! them. See the README.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -26,10 +28,21 @@ use crate::reader::Shared;
 use crate::store::{Checkpoints, Options, Stats, Store, Tidying, TreeState};
 use crate::tree::Change;
 
-/// Opens the store on two disks; makes one if both are empty.
-pub(crate) fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
-    // A program that was killed may have left what only the kernel's cache has. It is read here like the rest, so it must be
-    // durable before anything relies on it.
+/// Opening on disks instead of files.
+impl Store {
+    /// Opens the store on two disks, as [`Store::open`] does on two files.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_on(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
+        open(data, log, options)
+    }
+}
+
+/// Opens the store on two disks. Makes one if both are empty.
+fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
+    // A program that was killed may have left writes that only the kernel's cache has. They are
+    // read here like all others, so they must be durable before anything relies on them.
     data.sync().map_err(Error::io("sync the data file"))?;
     log.sync().map_err(Error::io("sync the log"))?;
     let Some(meta) = Meta::read(&*data)? else {
@@ -41,7 +54,8 @@ pub(crate) fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) ->
     let Opened { log, commits, is_torn } = Log::open(log, &meta)?;
     let checkpointer = Checkpointer::load(data.clone(), &meta)?;
     let mut store = assemble(data, log, checkpointer, &meta, options);
-    // What was committed fitted then, and must be accepted now although leaves may be filled otherwise.
+    // Committed changes fitted when they were written. They must be accepted now, although leaves
+    // may be filled differently.
     store.pages.set_pages_max(u32::MAX);
     let is_changed = !commits.is_empty() || meta.open_writes || is_torn;
     if meta.open_writes && commits.last().is_none_or(|last| last.lsn <= meta.committed) {
@@ -61,7 +75,8 @@ pub(crate) fn open(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) ->
     Ok(store)
 }
 
-/// Whether a crash could have left these while a store was made, or nothing was ever here.
+/// Whether these are disks of a store that a crash interrupted while it was made, or disks that
+/// were never used.
 fn is_unborn(data: &dyn Disk, log: &dyn Disk) -> Result<bool> {
     let data_bytes = data.size_bytes().map_err(Error::io("find the size of the data file"))?;
     let log_bytes = log.size_bytes().map_err(Error::io("find the size of the log"))?;
@@ -69,11 +84,11 @@ fn is_unborn(data: &dyn Disk, log: &dyn Disk) -> Result<bool> {
 }
 
 fn create(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
-    // Only has to tell this store's log from another's.
+    // The id only has to tell this store's log from another's.
     let store_id = RandomState::new().hash_one(std::process::id());
     // The log first: a head of the data file without a log would be damage.
     let log = Log::create(log, store_id, options.log_blocks())?;
-    // Heads are written inside of the file.
+    // Heads are written inside of the file's size.
     let slots = u64::from(SLOTS) * PAGE_BYTES as u64;
     data.set_size(slots).and_then(|()| data.sync()).map_err(Error::io("make the data file"))?;
     let mut checkpointer = Checkpointer::new(data.clone(), store_id);
@@ -93,7 +108,7 @@ fn create(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<S
         truncate: false,
         rewrite_table: false,
     };
-    // Twice: both slots are whole from the start.
+    // Twice, so that both slots are whole from the start.
     checkpointer.write(empty())?;
     checkpointer.write(empty())?;
     let meta = Meta::read(&*data)?.ok_or_else(|| Error::damaged(Place::Meta, "it cannot be read back"))?;
@@ -137,7 +152,7 @@ fn take_back(store: &mut Store, meta: &Meta) -> Result<()> {
         while let Some(at) = place {
             place = store.pages.take_back(tree, &at, store.committed)?;
             if store.pages.dirty() >= store.dirty_max() {
-                // A crash from here on starts over, and has the whole log to apply.
+                // After a crash from here on, opening starts over and has the whole log to apply.
                 let position = (meta.log_block, meta.commit_no);
                 store.begin_checkpoint_at(position, true, Tidying::default())?;
                 store.finish_checkpoint()?;
@@ -164,11 +179,11 @@ fn replay_all(store: &mut Store, commits: &[Commit], meta: &Meta) -> Result<()> 
     Ok(())
 }
 
-/// Applies a commit of the log; the one before it was at `before`.
+/// Applies a commit of the log. The commit before it was at `before`.
 fn replay(store: &mut Store, commit: &Commit, before: u64) -> Result<()> {
     let oldest = commit.records().flatten().map(|record| record.lsn).min().unwrap_or(NEWEST);
-    // What is removed while it is applied must be older than all of it: a deletion that the horizon covers
-    // would go before the elder that it hides has come.
+    // Versions that are removed during this must be older than all of the commit's. Otherwise a
+    // deletion at or below the horizon would be removed before the elder that it hides has come.
     store.shared.registry().horizon = store.horizon.min(oldest.saturating_sub(1));
     let damaged = |why: &str| Error::damaged(Place::Log { block: commit.block }, why);
     for record in commit.records() {
@@ -188,7 +203,7 @@ fn replay(store: &mut Store, commit: &Commit, before: u64) -> Result<()> {
         let change = Change { key: record.key, lsn: record.lsn, delete: record.delete, value: record.value };
         store.apply(reference, change)?;
         if store.pages.dirty() >= store.dirty_max() {
-            // A crash from here on reads this commit again.
+            // After a crash from here on, opening reads this commit again.
             store.begin_checkpoint_at((commit.block, commit.commit_no), true, Tidying::default())?;
             store.finish_checkpoint()?;
         }

@@ -1,7 +1,9 @@
-//! Which versions nobody can need any more. Pure judgement: a leaf and who reads, in; cells that may go, out.
+//! Decides which versions no reader can need any more. It is handed a leaf and the readers, and
+//! returns the cells that may be removed.
 //!
-//! Let `H` be the horizon in force, never above the last durable commit. A reader sees the state as of its
-//! LSN `S`; `F` is the horizon that held when it began. With `w` the next newer version of the key after `v`:
+//! Let `H` be the horizon in force, which is never above the last durable commit. A reader sees the
+//! state as of its LSN `S`, and `F` is the horizon at the time it began. `w` is the next newer
+//! version of the key after `v`:
 //!
 //! | tree | version | goes when | and no reader with |
 //! | --- | --- | --- | --- |
@@ -10,17 +12,17 @@
 //! | window | any `v` | `v < H` | `F <= v <= S` |
 //!
 //! `w <= H` implies that `w` is durable: a crash cannot take `w` back after `v` is gone (rule S3).
-//! [`hidden`] is the other side: what a reader no longer sees whether or not it is still there, so that an
-//! answer never depends on when a leaf was last full.
+//! [`hidden`] is the other side: it says which versions a reader no longer sees, whether or not
+//! they are still there. So an answer never depends on when a leaf was last full.
 
 use crate::page::Page;
 
-/// What a reader at `floor` does not see of a version, although it may still be there.
+/// Whether a reader at `floor` does not see a version, although it may still be there.
 pub(crate) fn hidden(window: bool, floor: u64, lsn: u64, delete: bool) -> bool {
     if window { lsn < floor } else { delete && lsn <= floor }
 }
 
-/// The horizon in force and who reads.
+/// The horizon in force, and the readers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct View {
     pub(crate) horizon: u64,
@@ -42,8 +44,8 @@ impl View {
     }
 }
 
-/// Marks the cells of `leaf` that may go, looking at whole keys from the one at `first` on, around the end of
-/// the leaf, until `examined_max` cells were looked at.
+/// Marks the cells of `leaf` that may be removed. It looks at whole keys, beginning with the key at
+/// `first` and going on at the leaf's beginning, until it has examined `examined_max` cells.
 pub(crate) fn removable(leaf: &Page, view: &View, first: usize, examined_max: usize) -> Vec<bool> {
     let count = leaf.count();
     let mut marks = vec![false; count];
@@ -80,7 +82,7 @@ fn judge_key(leaf: &Page, view: &View, start: usize, end: usize, marks: &mut [bo
         newer = Some(lsn);
     }
     if end == leaf.count() && leaf.goes_on_right(&leaf.key(end - 1)) {
-        // An older version in the next leaf would come back to life without the deletion.
+        // Without the deletion, an older version in the next leaf would become visible again.
         return;
     }
     for index in (start..end).rev() {
@@ -116,7 +118,7 @@ mod tests {
         builder.finish()
     }
 
-    /// The LSNs that go.
+    /// The LSNs that are removed.
     fn gone(leaf: &Page, horizon: u64, readers: &[(u64, u64)]) -> Vec<u64> {
         let view = View { horizon, readers: readers.to_vec() };
         let marks = removable(leaf, &view, 0, usize::MAX);

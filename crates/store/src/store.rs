@@ -1,11 +1,11 @@
-//! The store as its one writer holds it: changes, commits, checkpoints.
+//! The store as its only writer sees it: changes, commits, checkpoints.
 //!
-//! A change goes into its leaf at once, in memory, and as a record into the open batch. [`Store::commit`]
-//! writes the batch to the log and syncs it: that is the only wait a commit has. When enough pages differ
-//! from the disk, or the log holds enough for what that costs, a checkpoint writes them beside the running
-//! work and gives the log's space back.
+//! A change goes into its leaf in memory at once, and as a record into the open batch.
+//! [`Store::commit`] writes the batch to the log and syncs it; a commit waits for nothing else. A
+//! checkpoint is due when enough pages differ from the disk, or the log is long in comparison with
+//! the pages to write. It writes the pages while work goes on, and gives the log's space back.
 //!
-//! A leaf that is not in memory is not waited for, either: see [`crate::pending`].
+//! A change does not wait for a leaf that is not in memory either: see [`crate::pending`].
 //!
 //! ```text
 //!   put, delete --> leaf in the cache ----------- checkpoint --> data file (copy on write, then the head)
@@ -20,44 +20,51 @@ use std::sync::mpsc::{self, TryRecvError};
 use base::Lsn;
 
 use crate::checkpoint::{Checkpointer, Done, Job};
-use crate::disk::{Disk, FileDisk};
+use crate::disk::FileDisk;
 use crate::error::{Error, Result};
 use crate::log::{Log, Record};
 use crate::meta::{Kind, TREE_NAME_BYTES_MAX, TREES_MAX, TreeInfo};
 use crate::page::{Fence, KEY_BYTES_MAX, NEWEST, PAGE_BYTES, VALUE_BYTES_MAX};
+use crate::pager::TreeRef;
 use crate::pages::{Changed, Pages};
 use crate::pending::{PAGES_CHANGED, PAGES_PER_VERSION, PENDING_MAX};
 use crate::reader::{Reader, Scan, Shared, Tree, Version};
-use crate::tree::{BottomUp, Change, Swept, TreeRef, Written};
+use crate::room::{BottomUp, Written};
+use crate::tree::{Change, Swept};
 
-/// Leaves that one split lets be swept: of what the tree gains by splits a multiple is looked at, so garbage
-/// that no full leaf meets stays a fraction of the tree. Four is the least that keeps a queue's garbage under
-/// a quarter of it.
+/// The number of leaves swept for each split. A tree grows by splits only, and the sweep looks at a
+/// multiple of that. So garbage that no full leaf meets stays a fraction of the tree. Four is the
+/// least that keeps a queue's garbage under a quarter of it.
 const SWEEP_LEAVES: u64 = 4;
 
-/// Sweeping starts when one version in so many is, or will be, removable. Under churn leaves clean themselves
-/// and hold less.
+/// Sweeping starts when one in this many versions is, or will be, removable. Under churn, leaves
+/// clean themselves and hold less.
 const SWEEP_SHARE: u64 = 16;
 
-/// A pass over a tree that removed less than one version per so many leaves was not worth its reads: the next
-/// one waits until the horizon has reached what was newest then, or the garbage has doubled.
+/// A pass over a tree that removed less than one version for this many leaves was not worth its
+/// reads. The next pass waits until the horizon has reached the newest LSN of that time, or the
+/// garbage has doubled.
 const SWEEP_WORTH_LEAVES: u64 = 4;
 
-/// How a store is opened.
+/// The options for opening a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Memory for pages. Up to as much again is needed while a checkpoint holds pages that change meanwhile.
+    /// Memory for pages. A checkpoint needs up to as much again, because it holds pages that change
+    /// meanwhile.
     pub cache_bytes: usize,
-    /// The log is never larger. More: fewer checkpoints, a longer start after a crash.
+    /// The size that the log never exceeds. A larger log means fewer checkpoints and a longer start
+    /// after a crash.
     pub log_bytes: usize,
-    /// The data file never grows beyond this; what does not fit is refused ([`Error::is_full`]).
+    /// The size that the data file never exceeds. A change that does not fit is refused
+    /// ([`Error::is_full`]).
     pub size_bytes_max: Option<u64>,
-    /// Pages that a checkpoint writes before it gives the blocks they replace back and uses them for the next
-    /// ones; 0 for a thirty-second of the pages in use, 128 to 512. Smaller: a smaller data file, more syncs.
+    /// Pages that a checkpoint writes before it gives back the blocks that they replace, and uses
+    /// these for the next pages. 0 stands for a thirty-second of the pages in use, at least 128 and
+    /// at most 512. A smaller number makes the data file smaller and causes more syncs.
     pub checkpoint_pages: usize,
     /// What bottom-up deletion may look at.
     pub bottom_up: BottomUp,
-    /// Checkpoints run on a thread of their own.
+    /// Whether checkpoints run on a thread of their own.
     pub background: bool,
 }
 
@@ -88,32 +95,34 @@ impl Options {
         Some(u32::try_from(blocks).unwrap_or(u32::MAX))
     }
 
-    /// Changed pages before a checkpoint must start, where `pages` are in use. A quarter of the cache,
-    /// because another may be in the checkpoint that is being written, and half is for what is only read;
-    /// half of it where everything fits. At most a sixteenth of a limited file, because they need blocks
-    /// beside the ones they replace.
+    /// The number of changed pages from which on a checkpoint must start, with `pages` in use. It
+    /// is a quarter of the cache: as many again may be in the checkpoint that is being written, and
+    /// half of the cache is for pages that are only read. It is half of the cache if all pages fit
+    /// there. It is at most a sixteenth of a limited file, because changed pages need blocks beside
+    /// those that they replace.
     pub(crate) fn dirty_max(&self, pages: u32) -> usize {
         let share = self.blocks_max().map_or(usize::MAX, |blocks| blocks as usize / 16);
         let fits = pages as usize <= self.cache_pages() / 2;
         (self.cache_pages() / if fits { 2 } else { 4 }).min(share).max(16)
     }
 
-    /// Versions that may wait for their leaf: what they change is still to come when a checkpoint is due, and under a size
-    /// limit there is room for it.
+    /// The most versions that may wait for their leaf. When a checkpoint is due, the pages that
+    /// they change are still to be changed. Under a size limit, there is room for that.
     pub(crate) fn pending_max(&self) -> usize {
         let share = if self.size_bytes_max.is_some() { 8 } else { 4 };
         (self.dirty_max(u32::MAX) / share).min(PENDING_MAX)
     }
 
-    /// Pages of a stage of a checkpoint, where `pages` are in use: the file has so many more blocks than pages. Below 128
-    /// two syncs cost more than the writes between them, above 512 nothing is gained.
+    /// The number of pages in a stage of a checkpoint, with `pages` in use. The file has as many
+    /// more blocks than pages. Below 128, two syncs cost more than the writes between them; above
+    /// 512 there is no gain.
     fn stage_pages(&self, pages: u32) -> usize {
         if self.checkpoint_pages > 0 { self.checkpoint_pages } else { (pages as usize / 32).clamp(128, 512) }
     }
 
-    /// Pages that may be in use so that the file keeps its limit: a checkpoint writes changed pages, what is
-    /// pending, once more as many as one write may add, and the page table (two entries' worth of an eight-byte
-    /// entry per page) beside the old ones.
+    /// The most pages in use for which the file keeps its limit. Beside the old pages, a checkpoint
+    /// writes changed pages, pages that pending versions change, twice the pages that one write may
+    /// add, and the page table. The table has eight bytes per page, counted twice.
     pub(crate) fn pages_max(&self) -> u32 {
         let Some(blocks) = self.blocks_max() else { return u32::MAX };
         let pending = if blocks as usize > self.cache_pages() { self.pending_max() } else { 0 };
@@ -123,7 +132,7 @@ impl Options {
     }
 }
 
-/// What the store did since it was opened, and what it holds.
+/// What the store did since it was opened, and what it holds now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Pages in use.
@@ -140,36 +149,37 @@ pub struct Stats {
     pub pages_written: u64,
     /// Blocks written to the log.
     pub log_blocks_written: u64,
-    /// Checkpoints that ended.
+    /// Checkpoints that have ended.
     pub checkpoints: u64,
     /// Versions that did not wait for their leaf to be read.
     pub pending: u64,
-    /// Leaves that bottom-up deletion looked at.
+    /// Leaves in which bottom-up deletion looked for removable versions.
     pub attempts: u64,
     /// Versions removed.
     pub removed: u64,
     /// Pages split.
     pub splits: u64,
-    /// Leaves that were full and shared their cells with a neighbour in place of a split.
+    /// Full leaves that shared their cells with a neighbour instead of being split.
     pub shares: u64,
-    /// Leaves looked at by sweeping.
+    /// Leaves that were swept.
     pub swept: u64,
-    /// Versions in all trees, about.
+    /// Versions in all trees. The number is not exact.
     pub versions: u64,
 }
 
-/// A tree and where its sweep stands.
+/// A tree, and the state of its sweep.
 #[derive(Debug)]
 pub(crate) struct TreeState {
     pub(crate) info: TreeInfo,
     sweep_at: Fence,
-    /// The leaf where a sweep found something last and where more will become removable, or the first behind it: where
-    /// keys are deleted in order, the next one. At first the beginning.
+    /// The leaf where a sweep last found something, if more will become removable there; otherwise
+    /// the leaf behind it, which is next where keys are deleted in order. The tree's beginning at
+    /// first.
     found_at: Fence,
     /// Leaves looked at and versions removed in this pass over the tree.
     pass_leaves: u64,
     pass_removed: u64,
-    /// No sweep before the horizon or the debt is here.
+    /// No sweep before the horizon or the number of removable versions reaches this.
     rest: Option<(u64, u64)>,
 }
 
@@ -179,17 +189,17 @@ impl TreeState {
         TreeState { info, sweep_at, found_at, pass_leaves: 0, pass_removed: 0, rest: None }
     }
 
-    /// Whether enough is, or will be, removable.
+    /// Whether enough versions are, or will be, removable.
     fn wants_sweep(&self) -> bool {
         self.info.debt.saturating_mul(SWEEP_SHARE) >= self.info.versions
     }
 
-    /// Whether the last pass says that another one is useless for now.
+    /// Whether another pass would be useless for now, judging by the last one.
     fn rests(&self, horizon: u64) -> bool {
         self.rest.is_some_and(|(until, debt)| horizon < until && self.info.debt < debt)
     }
 
-    /// A pass over the tree has ended, `newest` is the last LSN so far.
+    /// Notes the end of a pass over the tree. `newest` is the last LSN so far.
     fn end_pass(&mut self, newest: u64) {
         let was_worth_it = self.pass_removed * SWEEP_WORTH_LEAVES >= self.pass_leaves;
         self.rest = (!was_worth_it).then(|| (newest, 2 * self.info.debt));
@@ -207,12 +217,12 @@ impl TreeState {
     }
 }
 
-/// Where the data file's writer is.
+/// What the writer of the data file does at present.
 #[derive(Debug)]
 pub(crate) enum Checkpoints {
     Idle(Box<Checkpointer>),
     Running(Running),
-    /// One failed.
+    /// A checkpoint has failed.
     Lost,
 }
 
@@ -223,23 +233,23 @@ pub(crate) struct Running {
     began: Began,
 }
 
-/// Where the log stood when a checkpoint began.
+/// The position of the log when a checkpoint began.
 #[derive(Debug, Clone, Copy)]
 struct Began {
     log_block: u64,
     commit_no: u64,
-    /// Of the open batch so much is in the pages.
+    /// The bytes of the open batch whose changes the pages have.
     batch_bytes: usize,
 }
 
-/// What a checkpoint does beside writing what changed.
+/// What a checkpoint does in addition to writing changes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tidying {
     pub(crate) truncate: bool,
     pub(crate) rewrite_table: bool,
 }
 
-/// A store, open for its one writer. Readers get a [`Reader`].
+/// An open store, for its only writer. Readers use a [`Reader`].
 #[derive(Debug)]
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
@@ -251,7 +261,7 @@ pub struct Store {
     pub(crate) seq: u64,
     pub(crate) committed: u64,
     pub(crate) horizon: u64,
-    /// Asked for; in force from the next commit on.
+    /// The wanted horizon, in force from the next commit on.
     pub(crate) horizon_next: u64,
     /// The newest version of the open batch; 0 if it is empty.
     pub(crate) written_max: u64,
@@ -261,21 +271,22 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in the file `path`, with its log in `path` + `.log`; makes it if it is missing. It is
-    /// then exactly as of its last commit.
+    /// Opens the store in the file `path`, with its log in `path` + `.log`. Makes it if it is
+    /// missing. The store is then exactly as of its last commit.
     ///
     /// # Errors
-    /// The disk's, another process holds it, and damage.
+    /// The disk's, damage, or another process has the store open.
     pub fn open(path: &Path, options: Options) -> Result<Store> {
         let data = FileDisk::open(path).map_err(Error::io("open the data file"))?;
         let log = FileDisk::open(&log_path(path)).map_err(Error::io("open the log"))?;
         Store::open_on(Arc::new(data), Arc::new(log), options)
     }
 
-    /// The tree called `name`, made if it is missing: durably, at once.
+    /// Returns the tree called `name`. Makes it if it is missing, durably and at once.
     ///
-    /// # Errors It is there with another kind; it is missing and the batch is not empty, the name is too
-    /// long, or there are too many trees already. The disk's.
+    /// # Errors
+    /// The tree exists with another kind. Or it is missing and the batch is not empty, the name is
+    /// too long, or there are too many trees already. The disk's.
     pub fn tree(&mut self, name: &str, kind: Kind) -> Result<Tree> {
         if let Some(id) = self.trees.iter().position(|tree| tree.info.name == name) {
             let there = self.trees[id].info.kind;
@@ -309,15 +320,18 @@ impl Store {
         self.shared.pager.name_trees(names);
     }
 
-    /// Writes the version of `key` at `lsn`, which is after the last commit. The same key and LSN replaces.
+    /// Writes the version of `key` at `lsn`, which is after the last commit. It replaces a version
+    /// of the same key and LSN.
     ///
-    /// # Errors Full (nothing has changed then), a key or value that is too long, an LSN that is committed;
-    /// disk and damage.
+    /// # Errors
+    /// The size limit is reached, and then nothing has changed. The key or the value is too long,
+    /// or the LSN is committed already. Disk and damage.
     pub fn put(&mut self, tree: Tree, key: &[u8], lsn: Lsn, value: &[u8]) -> Result<()> {
         self.write(tree, Change { key, lsn: lsn.as_u64(), delete: false, value })
     }
 
-    /// Writes the deletion of `key` at `lsn`, with a value of its own. Otherwise as [`Store::put`].
+    /// Writes the deletion of `key` at `lsn`, with a value of its own. Otherwise like
+    /// [`Store::put`].
     ///
     /// # Errors
     /// As [`Store::put`].
@@ -359,7 +373,7 @@ impl Store {
         Ok(())
     }
 
-    /// Puts a change into its leaf, and sweeps for the splits that it brought.
+    /// Puts a change into its leaf, and sweeps for the splits that it caused.
     pub(crate) fn apply_and_sweep(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
         let written = self.apply(tree, change)?;
         if written.splits > 0 {
@@ -371,8 +385,8 @@ impl Store {
         Ok(())
     }
 
-    /// Sweeps the end of a key's history if that fills leaves of its own: no version comes to them any more, and where
-    /// the horizon cuts the history everything to the right may go.
+    /// Sweeps the end of a key's history if the history fills leaves of its own. Such leaves get no
+    /// more versions, and everything to the right of the horizon in the history may be removed.
     fn sweep_history(&mut self, tree: TreeRef, key: &[u8], splits: u64) -> Result<()> {
         if self.options.bottom_up == BottomUp::Off {
             return Ok(());
@@ -386,7 +400,7 @@ impl Store {
         Ok(())
     }
 
-    /// Puts a change into its leaf and counts what that brought.
+    /// Puts a change into its leaf, and counts what that did.
     pub(crate) fn apply(&mut self, tree: TreeRef, change: Change<'_>) -> Result<Written> {
         let shared = &self.shared;
         let result = self.pages.write(tree, change, self.options.bottom_up, || shared.view());
@@ -399,16 +413,17 @@ impl Store {
         Ok(written)
     }
 
-    /// From the next commit on, what is below `lsn` may be forgotten; never more than that commit covers. It
-    /// does not go back.
+    /// Sets the horizon: from the next commit on, versions below `lsn` may be forgotten, but never
+    /// more than that commit covers. The horizon does not go back.
     pub fn set_horizon(&mut self, lsn: Lsn) {
         self.horizon_next = self.horizon_next.max(lsn.as_u64());
     }
 
     /// Makes every change up to `lsn` durable, and the horizon.
     ///
-    /// # Errors `lsn` is before a change that was written or before the last commit. The disk's: what is
-    /// durable is then known only after opening again.
+    /// # Errors
+    /// `lsn` is before a written change or before the last commit. The disk's, and then only
+    /// opening the store again tells what is durable.
     pub fn commit(&mut self, lsn: Lsn) -> Result<()> {
         self.ready()?;
         let lsn = lsn.as_u64();
@@ -440,11 +455,11 @@ impl Store {
         self.checkpoint_if_due()
     }
 
-    /// The version of `key` as of `as_of`, what is not committed yet included. See
+    /// The version of `key` as of `as_of`, including changes that are not committed yet. See
     /// [`Snapshot::get`](crate::Snapshot::get).
     ///
     /// # Errors
-    /// `as_of` is below the horizon; disk and damage.
+    /// `as_of` is below the horizon. Disk and damage.
     pub fn get(&self, tree: Tree, key: &[u8], as_of: Lsn) -> Result<Option<Version>> {
         if as_of.as_u64() < self.horizon {
             return Err(Error::below_horizon(as_of, Lsn::new(self.horizon)));
@@ -460,8 +475,9 @@ impl Store {
         self.shared.get(tree.0, key, NEWEST, self.horizon)
     }
 
-    /// Says that `key` is going to be looked up, so that its leaf is read meanwhile if it is not in memory. Who
-    /// knows several keys says so of all but the first and then asks for all: their reads take the time of one.
+    /// Announces a look-up of `key`, so that its leaf is read meanwhile if it is not in memory. A
+    /// caller that wants several keys announces all but the first and then looks all of them up:
+    /// their reads take the time of one.
     pub fn prefetch(&self, tree: Tree, key: &[u8]) {
         self.shared.pager.prefetch(tree.0, key, NEWEST);
     }
@@ -469,7 +485,7 @@ impl Store {
     /// Every key of `range` with its version as of `as_of`, in order.
     ///
     /// # Errors
-    /// `as_of` is below the horizon. What goes wrong later comes as an item.
+    /// `as_of` is below the horizon. Later errors come as items.
     pub fn scan(&self, tree: Tree, range: impl RangeBounds<[u8]>, as_of: Lsn) -> Result<Scan<'_>> {
         if as_of.as_u64() < self.horizon {
             return Err(Error::below_horizon(as_of, Lsn::new(self.horizon)));
@@ -477,13 +493,13 @@ impl Store {
         Ok(Scan::new(&self.shared, tree.0, range, as_of.as_u64(), self.horizon))
     }
 
-    /// For other threads.
+    /// Makes a reader for other threads.
     #[must_use]
     pub fn reader(&self) -> Reader {
         Reader(self.shared.clone())
     }
 
-    /// Every change up to here is durable.
+    /// The last commit: every change up to here is durable.
     #[must_use]
     pub fn committed(&self) -> Lsn {
         Lsn::new(self.committed)
@@ -510,8 +526,8 @@ impl Store {
         }
     }
 
-    /// Removes everything that nobody needs any more from every tree, leaf by leaf: for a caller who met the
-    /// size limit.
+    /// Removes every version that no reader can need from every tree, leaf by leaf. It is for a
+    /// caller that met the size limit.
     ///
     /// # Errors
     /// Disk and damage.
@@ -526,11 +542,12 @@ impl Store {
         Ok(())
     }
 
-    /// Rule S2: what the tree grew by, pays for a look at leaves that may never be full again.
+    /// Rule S2: the growth of a tree pays for sweeping leaves that may never be full again.
     fn sweep_some(&mut self, tree: TreeRef, splits: u64) -> Result<()> {
         let id = usize::from(tree.id);
         let leaves = splits.saturating_mul(SWEEP_LEAVES);
-        // Where there was something before, as long as there is; then round and round.
+        // First the place where the last sweep found something, as long as it finds more. Then the
+        // leaves of the tree in turn, again and again.
         let mut finds = true;
         for _ in 0..leaves {
             let state = &self.trees[id];
@@ -550,7 +567,7 @@ impl Store {
         Ok(())
     }
 
-    /// Sweeps the next leaf; whether there are leaves behind it.
+    /// Sweeps the next leaf. Returns whether there are leaves behind it.
     fn sweep_step(&mut self, id: usize) -> Result<bool> {
         let place = self.trees[id].sweep_at.clone();
         let Swept { removed, next, .. } = self.sweep_at(id, &place)?;
@@ -588,7 +605,7 @@ impl Store {
         Ok(swept)
     }
 
-    /// Writes everything that changed to the data file; the log is then empty.
+    /// Writes all changes to the data file. The log is empty afterwards.
     ///
     /// # Errors
     /// The disk's.
@@ -599,7 +616,7 @@ impl Store {
         self.finish_checkpoint()
     }
 
-    /// Writes a last checkpoint, so that opening has nothing to do, and lets go of the files.
+    /// Writes a last checkpoint, so that opening has nothing to do, and closes the files.
     ///
     /// # Errors
     /// The disk's.
@@ -611,7 +628,8 @@ impl Store {
         if self.is_poisoned { Err(Error::poisoned()) } else { Ok(()) }
     }
 
-    /// After an error in the middle of a change nothing more is written: memory or disk may be half of it.
+    /// After an error in the middle of a change, the store writes nothing more: memory or disk may
+    /// have only a part of the change.
     pub(crate) fn poison_on_error<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             self.is_poisoned |= !error.is_full();
@@ -623,8 +641,8 @@ impl Store {
         self.options.dirty_max(self.pages.in_use())
     }
 
-    /// Keeps memory bounded before a change: starts a checkpoint when there are too many changed pages or the
-    /// open batch is too long.
+    /// Keeps memory bounded before a change: starts a checkpoint when there are too many changed
+    /// pages or the open batch is too long.
     pub(crate) fn relieve(&mut self) -> Result<()> {
         let is_batch_long = self.log.is_batch_long();
         if self.pages.dirty() < self.dirty_max() && !is_batch_long {
@@ -637,7 +655,7 @@ impl Store {
 
     fn checkpoint_if_due(&mut self) -> Result<()> {
         self.poll_checkpoint()?;
-        // A little before it must, so that it starts at a commit.
+        // A little earlier than necessary, so that the checkpoint starts at a commit.
         let dirty = self.pages.dirty();
         let is_due = dirty >= self.dirty_max() / 8 * 7 || self.log.is_checkpoint_due(dirty);
         if is_due && matches!(self.checkpoints, Checkpoints::Idle(_)) {
@@ -646,12 +664,13 @@ impl Store {
         Ok(())
     }
 
-    /// Starts a checkpoint; none may be running.
+    /// Starts a checkpoint. None may be running.
     pub(crate) fn begin_checkpoint(&mut self, tidying: Tidying) -> Result<()> {
         self.begin_checkpoint_at(self.log.position(), self.written_max != 0, tidying)
     }
 
-    /// The same, for a log that is to be read from `position` on.
+    /// Starts a checkpoint after which opening reads the log from `position` on. None may be
+    /// running.
     pub(crate) fn begin_checkpoint_at(
         &mut self,
         (log_block, commit_no): (u64, u64),
@@ -688,7 +707,8 @@ impl Store {
         let (sender, done) = mpsc::channel();
         let write = move || {
             let result = checkpointer.write(job);
-            // Nobody waits any more if the store was dropped; the disk has it all the same.
+            // If the store was dropped, no thread waits for the result; the disk has the checkpoint
+            // anyway.
             let _ = sender.send((checkpointer, result));
         };
         let spawned = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(write);
@@ -698,7 +718,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes what a running checkpoint has finished, if it has.
+    /// Takes the result of a running checkpoint, if it has ended.
     fn poll_checkpoint(&mut self) -> Result<()> {
         match &self.checkpoints {
             Checkpoints::Running(running) => match running.done.try_recv() {
@@ -732,15 +752,15 @@ impl Store {
         }
     }
 
-    /// The checkpoint is durable, or has failed.
+    /// Takes over the result of a checkpoint, which is durable or has failed.
     fn install(&mut self, checkpointer: Box<Checkpointer>, result: Result<Done>, began: Began) -> Result<()> {
-        // After a failure the free blocks are not known any more: it stays lost.
+        // After a failure, it is not known which blocks are free, so the checkpointer stays lost.
         self.checkpoints = Checkpoints::Lost;
         let done = self.poison_on_error(result)?;
         self.checkpoints = Checkpoints::Idle(checkpointer);
         self.pages.end_checkpoint(&done);
         self.log.release(began.log_block);
-        // A batch that is not long goes to the log whole.
+        // A batch that is not long goes to the log as a whole.
         let is_cut = self.log.is_batch_long() || self.log.is_batch_cut();
         if began.commit_no == self.log.position().1 && is_cut {
             self.log.forget(began.batch_bytes);
@@ -755,25 +775,15 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // The files stay locked while a checkpoint writes; whoever opens them next must not meet it.
+        // The files stay locked while a checkpoint writes, and the next opening must not find them
+        // locked.
         let _ = self.finish_checkpoint();
     }
 }
 
-/// Where the log of the store in `path` lies.
+/// The path of the log of the store in `path`.
 fn log_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".log");
     PathBuf::from(name)
-}
-
-/// Disks instead of files.
-impl Store {
-    /// Opens the store on two disks, as [`Store::open`] does on two files.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
-    pub fn open_on(data: Arc<dyn Disk>, log: Arc<dyn Disk>, options: Options) -> Result<Store> {
-        crate::recovery::open(data, log, options)
-    }
 }

@@ -1,25 +1,29 @@
 //! The B-tree as the writer changes it: insert, make room, split, merge.
 //!
-//! Readers walk the tree at the same time and wait for nobody. What keeps them right:
+//! Readers walk the tree at the same time and wait for no other thread. Three rules keep their
+//! answers right:
 //!
-//! 1. A page tells the range it holds by its fences. A reader that arrives at a page whose range does not
-//!    hold what it looks for, or at no page at all, starts over from the root. *Split:* the new right page is
-//!    there first, then the left one gives up half of its range, then the parent learns of it; between the
-//!    last two a reader of the right half starts over. *Merge:* the left page takes the range first, then the
-//!    parent forgets the right one, then that is freed. *Share* (the fence between two neighbours moves,
-//!    left or right): whoever takes a range has it first, then the parent learns of it, then the other gives
-//!    it up. Until then both have it, with the same cells, and either serves; a reader that saw the parent
-//!    before the change and arrives after the end starts over. Another order would show no reader a wrong
-//!    page, only make more of them start over, as long as the writer is in the middle. The writer counts all
-//!    such moves: where a reader loses its way and nothing moved meanwhile, that is damage.
-//! 2. A tree's root keeps its id. *Grow:* its content moves to a new child first. *Shrink:* the other way
-//!    round.
-//! 3. An image of a leaf that was current at any time after the reader began is good enough: later writes
-//!    are above the reader's LSN, and what is removed is nothing a registered reader sees (see `removal`).
+//! 1. A page's fences give the range that it holds. A reader that arrives at a page with another
+//!    range than the wanted one, or at no page at all, starts over from the root. *Split:* the new
+//!    right page is there first. Then the left page gives up half of its range, then the parent
+//!    leads to the new page. Between the last two, a reader of the right half starts over. *Merge:*
+//!    the left page takes the range first. Then the parent no longer leads to the right page, then
+//!    the right page is freed. *Share* (the fence between two neighbours moves, left or right): the
+//!    page that takes a range has it first. Then the parent leads there, then the other page gives
+//!    the range up. Until then, both pages have it, with the same cells, and either serves. A
+//!    reader that saw the parent before the change and arrives after the end starts over. With
+//!    another order, no reader would see a wrong page, but more readers would start over while the
+//!    writer is in the middle. The writer counts all such moves. If a reader loses its way and
+//!    nothing has moved meanwhile, a page is damaged.
+//! 2. A tree's root keeps its id. *Grow:* its content moves to a new child first. *Shrink:* the
+//!    other way round.
+//! 3. Any image of a leaf that was current after the reader began is good enough. Later writes are
+//!    above the reader's LSN, and no version that a registered reader sees is removed (see
+//!    `removal`).
 //!
-//! Turned down: latch coupling (a reader that waits for the disk would hold up the writer) and right links as
-//! Lehman and Yao have them (a page that a merge emptied would have to stay until every reader is gone;
-//! starting over is as rare and simpler).
+//! Rejected: latch coupling, where a reader that waits for the disk would hold up the writer. Also
+//! rejected: the right links of Lehman and Yao, where a page that a merge emptied would have to
+//! stay until every reader is gone. Starting over is as rare and simpler.
 
 use std::sync::Arc;
 
@@ -27,80 +31,21 @@ use crate::error::Result;
 use crate::neighbours::{MERGE_FILL_BYTES, halves};
 use crate::page::{
     Builder, CELL_BYTES_MAX, CELL_HEAD_BYTES, Cell, CellFlags, Fence, NEVER, NEWEST, NodeHead,
-    OVERFLOW_BYTES, Page, ROOM_BYTES,
+    OVERFLOW_BYTES, Page,
 };
-use crate::pager::overflow_parts;
+use crate::pager::{TreeRef, overflow_parts};
 use crate::pages::Pages;
-use crate::removal::{View, removable};
+use crate::removal::View;
+use crate::room::{
+    BottomUp, MERGE_BELOW_BYTES, ROOM_MIN_BYTES, ROOM_MIN_NEW_KEY_BYTES, Wanted, Written, without_old,
+};
 
-/// Room that must be there after bottom-up deletion for the leaf not to be split when a new version of a known
-/// key comes, if the entry itself does not take more: a twenty-fourth of the page, as nbtree asks after its
-/// pass. It is the room that counts, not what was freed: a leaf that has little beyond one version per key
-/// can free only that little, and must not split over it. Neighbours that share must both have it, too: with
-/// less they would share again at the next entry, with more (a sixteenth) leaves end up less full.
-pub(crate) const ROOM_MIN_BYTES: usize = ROOM_BYTES / 24;
-
-/// The same when a new key comes: the leaf holds more keys than before, so a split is due anyway, and putting
-/// it off must win more.
-const ROOM_MIN_NEW_KEY_BYTES: usize = ROOM_BYTES / 16;
-
-/// A leaf of which so great a part are versions of one key will have more of them soon: it shares with a neighbour or is
-/// split, and looks no further.
+/// If one in this many of a leaf's versions belongs to one key, the leaf will soon get more of
+/// them. Then it shares with a neighbour or is split, and does not look further away.
 const CROWD_SHARE: usize = 4;
 
-/// Under this a leaf or an inner page looks for a neighbour to merge with.
-pub(crate) const MERGE_BELOW_BYTES: usize = ROOM_BYTES / 4;
-
-/// What bottom-up deletion may look at when a leaf is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BottomUp {
-    /// The whole leaf: versions, horizon and fences stand in it, so no other page is visited.
-    #[default]
-    Full,
-    /// Half the entries of the leaf, from the incoming key on: the message's restricted variant.
-    Restricted,
-    /// Never: a full leaf splits.
-    Off,
-}
-
-impl BottomUp {
-    /// Cells of `leaf` to be looked at in one attempt.
-    pub(crate) fn examined_max(self, leaf: &Page) -> usize {
-        match self {
-            BottomUp::Full => usize::MAX,
-            BottomUp::Restricted => leaf.count().div_ceil(2),
-            BottomUp::Off => 0,
-        }
-    }
-}
-
-/// A tree as its functions need it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TreeRef {
-    pub(crate) id: u8,
-    pub(crate) root: u32,
-    pub(crate) window: bool,
-}
-
-/// The way to a leaf: each inner page and which child was taken.
+/// The way to a leaf: each inner page, and the index of the child that was taken.
 type Steps = Vec<(u32, usize)>;
-
-/// What a version written brings.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Written {
-    /// Versions that some horizon will make removable: this one, or its elder.
-    pub(crate) debt: u64,
-    /// Versions removed to make room.
-    pub(crate) removed: u64,
-    /// Attempts at bottom-up deletion.
-    pub(crate) attempts: u64,
-    /// Pages that were split.
-    pub(crate) splits: u64,
-    /// A leaf was split behind which older versions of the key stand in leaves of their own.
-    pub(crate) has_history: bool,
-    /// Neighbouring leaves that shared their room.
-    pub(crate) shares: u64,
-}
 
 /// A version to be written.
 #[derive(Debug, Clone, Copy)]
@@ -111,51 +56,23 @@ pub(crate) struct Change<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// A cell that room is looked for, and how.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) lsn: u64,
-    pub(crate) payload_len: usize,
-    pub(crate) bottom_up: BottomUp,
-    pub(crate) view: &'a View,
-}
-
 /// What one step of a sweep did.
 #[derive(Debug)]
 pub(crate) struct Swept {
     pub(crate) removed: u64,
-    /// Whether the leaf still holds what some horizon will make removable.
+    /// Whether the leaf still holds versions that some horizon will make removable.
     pub(crate) more_to_come: bool,
     /// Where the next step goes; `None` at the end of the tree.
     pub(crate) next: Option<Fence>,
 }
 
-/// `leaf` without what nobody needs; `None` if that is nothing.
-///
-/// One comparison tells whether there can be anything: the leaf knows from which LSN on.
-pub(crate) fn without_old(
-    leaf: &Page,
-    first: usize,
-    examined_max: usize,
-    view: &View,
-    written: &mut Written,
-) -> Option<Page> {
-    if leaf.removable_from() > view.horizon {
-        return None;
-    }
-    written.attempts += 1;
-    let marks = removable(leaf, view, first, examined_max);
-    marks.contains(&true).then(|| leaf.without(|index| marks[index]))
-}
-
-/// Whether a value stands beside its key, and on no page of its own.
+/// Whether a value fits beside its key, so that it needs no pages of its own.
 pub(crate) fn fits_cell(key: &[u8], value: &[u8]) -> bool {
     CELL_HEAD_BYTES + key.len() + value.len() <= CELL_BYTES_MAX
 }
 
 impl Pages {
-    /// An empty tree; its root.
+    /// Makes an empty tree and returns its root.
     pub(crate) fn create_tree(&mut self, id: u8, window: bool) -> Result<u32> {
         self.ensure_room(1)?;
         let root = self.allocate();
@@ -164,7 +81,7 @@ impl Pages {
         Ok(root)
     }
 
-    /// The leaf for (key, LSN); `steps` becomes the way there.
+    /// The leaf for (key, LSN). `steps` becomes the way there.
     pub(crate) fn descend(
         &self,
         tree: TreeRef,
@@ -186,11 +103,10 @@ impl Pages {
         Ok(page)
     }
 
-    /// Writes a version, over one of the same key and LSN if there is one. `view` is asked for when a leaf is
-    /// full.
+    /// Writes a version, replacing one of the same key and LSN. Calls `view` when a leaf is full.
     ///
     /// # Errors
-    /// The size limit: nothing has changed then. Disk and damage.
+    /// The size limit, and then nothing has changed. Disk and damage.
     pub(crate) fn write(
         &mut self,
         tree: TreeRef,
@@ -212,7 +128,7 @@ impl Pages {
         written
     }
 
-    /// Moves a value to pages of its own; the cell's payload.
+    /// Moves a value to pages of its own, and returns the cell's payload.
     fn write_overflow(&mut self, tree: u8, value: &[u8]) -> Result<Vec<u8>> {
         let pages = u32::try_from(value.len().div_ceil(OVERFLOW_BYTES)).expect("a value's length is limited");
         self.ensure_room(pages)?;
@@ -225,7 +141,7 @@ impl Pages {
         Ok(payload)
     }
 
-    /// The ids stand in the cell, so no page is visited to free them.
+    /// The cell has the ids, so no page is visited to free them.
     fn free_overflow(&mut self, payload: &[u8]) {
         overflow_parts(payload).1.for_each(|id| self.free(id));
     }
@@ -250,8 +166,8 @@ impl Pages {
             let index = match leaf.search(key, lsn) {
                 Err(index) => index,
                 Ok(index) => {
-                    // What follows may split every page on the way, and the old version must not be lost over
-                    // it.
+                    // The insertion may split every page on the way, and a failure must not lose
+                    // the old version.
                     self.ensure_room(steps.len() as u32 + 2)?;
                     self.take_out(&leaf, index)?;
                     leaf = self.fetch_node(id, tree.id)?;
@@ -280,8 +196,8 @@ impl Pages {
                 if has_room && leaf.covers(key, lsn) {
                     continue;
                 }
-                // What was found is gone, but not enough of it: split now, rather than try again at the next
-                // entry.
+                // The removable versions are gone and made too little room. Split now, instead of
+                // trying again at the next entry.
                 if !has_room {
                     written.has_history |= leaf.goes_on_right(key);
                     self.split(tree, &steps, &leaf, Some(index.min(leaf.count())), &mut written)?;
@@ -294,7 +210,8 @@ impl Pages {
         }
     }
 
-    /// Makes room in a full leaf other than by a split in half: whether there is enough now.
+    /// Makes room in a full leaf by other means than a split in half. Returns whether there is
+    /// enough now.
     fn make_room(
         &mut self,
         tree: TreeRef,
@@ -313,8 +230,8 @@ impl Pages {
         if freed > 0 && leaf.free_bytes() + freed >= bytes {
             return Ok(true);
         }
-        // New keys come to stay, at the end of the tree or everywhere: shares would only put the split off, and
-        // made a load in random order twice as slow.
+        // New keys stay, at the end of the tree or everywhere. Sharing would only put the split
+        // off, and made a load in random order twice as slow.
         if !is_version {
             return Ok(false);
         }
@@ -322,7 +239,7 @@ impl Pages {
         self.share(tree, steps, wanted, is_crowded, written)
     }
 
-    /// Takes a cell out and frees what its value lies on.
+    /// Removes a cell, and frees the pages of its value.
     fn take_out(&mut self, leaf: &Page, index: usize) -> Result<()> {
         let cell = leaf.cell(index);
         if cell.flags.overflow {
@@ -332,7 +249,8 @@ impl Pages {
         self.change_alone(leaf.id(), leaf.tree(), |page| page.remove(index))
     }
 
-    /// Bottom-up deletion on one leaf: removes what nobody needs; how many bytes that freed.
+    /// Bottom-up deletion on one leaf: removes versions that no reader can need. Returns the number
+    /// of bytes that this freed.
     pub(crate) fn remove_old(
         &mut self,
         leaf: &Page,
@@ -345,7 +263,8 @@ impl Pages {
         page.map_or(0, |page| self.put_without_old(leaf, page, written))
     }
 
-    /// Puts `page` in the place of `leaf`, of whose cells it has some; how many bytes that freed.
+    /// Replaces `leaf` by `page`, which has some of its cells. Returns the number of bytes that
+    /// this freed.
     pub(crate) fn put_without_old(&mut self, leaf: &Page, page: Page, written: &mut Written) -> usize {
         written.removed += (leaf.count() - page.count()) as u64;
         let freed = page.free_bytes() - leaf.free_bytes();
@@ -359,7 +278,7 @@ impl Pages {
         freed
     }
 
-    /// Overflow payloads in `before` that are not in `after`, which has a part of the same cells.
+    /// Overflow payloads in `before` that are not in `after`, which has some of the same cells.
     fn overflow_of_removed(&self, before: &Page, after: &Page) -> Vec<Vec<u8>> {
         let mut kept = after.cells().filter(|cell| cell.flags.overflow).peekable();
         let mut gone = Vec::new();
@@ -371,8 +290,8 @@ impl Pages {
         gone
     }
 
-    /// Makes two pages of one, or first makes what this needs: a root that is an inner page, a parent with
-    /// room. The caller descends anew.
+    /// Divides one page into two, or first makes what this needs: an inner page as the root, or
+    /// room in the parent. The caller descends again.
     fn split(
         &mut self,
         tree: TreeRef,
@@ -411,7 +330,7 @@ impl Pages {
         Ok(())
     }
 
-    /// The root's content moves to a child of its own.
+    /// Moves the root's content to a new child.
     fn grow_root(&mut self, tree: TreeRef, root: &Page) {
         let _moving = self.pager.moving();
         let child = self.allocate();
@@ -425,7 +344,8 @@ impl Pages {
         self.put(builder.finish());
     }
 
-    /// Sweeps the leaf at `place`: removes what nobody needs and merges what is nearly empty.
+    /// Sweeps the leaf at `place`: removes versions that no reader can need, and merges the leaf if
+    /// it is nearly empty.
     pub(crate) fn sweep(&mut self, tree: TreeRef, place: &Fence, view: &View) -> Result<Swept> {
         let mut steps = Steps::new();
         let leaf = self.descend(tree, &place.key, place.lsn, &mut steps)?;
@@ -439,15 +359,15 @@ impl Pages {
         Ok(Swept { removed: written.removed, more_to_come, next })
     }
 
-    /// Merges the page that `steps` lead to with a neighbour, then its parent if that became small, up to the
-    /// root.
+    /// Merges the page that `steps` lead to with a neighbour. Then does the same with its parent if
+    /// that became small, up to the root.
     fn merge_upwards(&mut self, tree: TreeRef, steps: &[(u32, usize)]) -> Result<()> {
         for &(parent_id, index) in steps.iter().rev() {
             let parent = self.fetch_node(parent_id, tree.id)?;
-            // An only child has nobody to merge with before its parent has.
+            // An only child has no neighbour to merge with before its parent is merged.
             let mut merged = parent.count() == 1;
-            // To the right first: where keys are deleted in order that is next. What is there may not fit beside longer
-            // cells, which fences further apart make.
+            // The right neighbour first: it is the next one where keys are deleted in order. Its
+            // cells may not fit beside longer cells, which fences further apart cause.
             for left in [Some(index), index.checked_sub(1)].into_iter().flatten() {
                 if !merged && left + 1 < parent.count() {
                     merged = self.merge(tree, &parent, left, MERGE_FILL_BYTES)?;
@@ -460,7 +380,7 @@ impl Pages {
         self.shrink_root(tree)
     }
 
-    /// A root with a single child takes its place.
+    /// While the root has a single child, the child's content replaces the root's.
     pub(crate) fn shrink_root(&mut self, tree: TreeRef) -> Result<()> {
         loop {
             let root = self.fetch_node(tree.root, tree.id)?;
@@ -474,7 +394,8 @@ impl Pages {
         }
     }
 
-    /// Takes back what is newer than `committed` in the leaf at `place`; where the next leaf begins.
+    /// Takes back versions newer than `committed` in the leaf at `place`. Returns where the next
+    /// leaf begins.
     pub(crate) fn take_back(
         &mut self,
         tree: TreeRef,
@@ -483,7 +404,8 @@ impl Pages {
     ) -> Result<Option<Fence>> {
         let leaf = self.descend(tree, &place.key, place.lsn, &mut Steps::new())?;
         let low = leaf.low_fence();
-        // The fence was made from a version that is taken back now: it says nothing any more.
+        // The version that the fence was made from is taken back now, so the fence names no
+        // successor any more.
         let void = low.lsn != NEWEST && low.lsn + 1 > committed;
         if void || leaf.cells().any(|cell| cell.lsn > committed) {
             let head = NodeHead { fence_void: void || leaf.is_fence_void(), ..leaf.head() };

@@ -1,4 +1,5 @@
-//! Damage of every kind to the files: what the store says of it, and that it never answers from it.
+//! Damage of every kind to the files: what the store reports, and that it never answers from
+//! damaged bytes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -61,7 +62,7 @@ fn log_path(path: &Path) -> PathBuf {
     path.with_file_name("versions.log")
 }
 
-/// Puts back `data` and `log`, lets `harm` at them, and looks.
+/// Restores `data` and `log`, lets `harm` change them, and reads the store.
 fn harmed(
     path: &Path,
     files: &(Vec<u8>, Vec<u8>),
@@ -109,7 +110,8 @@ fn a_flipped_bit_in_the_log_is_found_except_in_the_last_commit() {
     let dir = tempfile::tempdir().unwrap();
     let (path, before) = make(dir.path());
     let files = files(&path);
-    // The log's head, then the commits in order; the last one cannot be told from one that a crash tore.
+    // The log's head, then the commits in order. A damaged last commit looks like one that a crash
+    // tore.
     let written =
         |block: &usize| files.1[block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES].iter().any(|byte| *byte != 0);
     let blocks: Vec<usize> = (0..files.1.len() / BLOCK_BYTES).filter(written).collect();
@@ -162,7 +164,7 @@ fn a_lost_write_is_found_because_references_carry_checksums() {
         if old.0[range.clone()] == new.0[range.clone()] {
             continue;
         }
-        // Each block is whole and was right once.
+        // Each block is whole, and was right at an earlier time.
         match harmed(&path, &new, |data, _| data[range.clone()].copy_from_slice(&old.0[range.clone()])) {
             Ok(after) => assert_eq!(after, before, "block {block}"),
             Err(error) => {
@@ -172,13 +174,13 @@ fn a_lost_write_is_found_because_references_carry_checksums() {
         }
     }
     assert!(found > 10, "{found}");
-    // A whole data file from yesterday beside the log of today.
+    // A whole old data file beside the new log.
     let error = harmed(&path, &new, |data, _| data.clone_from(&old.0)).unwrap_err();
     assert!(error.is_damaged(), "{error}");
 }
 
-/// A crash may leave the tail of a commit without its head. The next commit takes the same blocks, and a
-/// crash may leave its head without its tail: together they would look whole.
+/// A crash may leave the tail of a commit without its head. The next commit takes the same blocks,
+/// and a crash may leave its head without its tail. Together they would look whole.
 #[test]
 fn a_torn_commit_is_never_completed_by_blocks_of_another() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,7 +201,7 @@ fn a_torn_commit_is_never_completed_by_blocks_of_another() {
     drop(store);
     let block = |log: &[u8], index: usize| log[index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES].to_vec();
     let first = files(&path).1;
-    // The head of the first commit is lost. The data file had no part in it.
+    // The head of the first commit is lost. The data file has nothing of it.
     fs::write(&path, &files_before.0).unwrap();
     let mut torn = first.clone();
     torn[BLOCK_BYTES..2 * BLOCK_BYTES].fill(0);
@@ -210,7 +212,7 @@ fn a_torn_commit_is_never_completed_by_blocks_of_another() {
     drop(store);
     let mut torn = files(&path).1;
     assert_ne!(block(&torn, 1), block(&first, 1));
-    // Of the second only the head reached the disk.
+    // Only the head of the second commit reached the disk.
     torn[2 * BLOCK_BYTES..5 * BLOCK_BYTES].copy_from_slice(&first[2 * BLOCK_BYTES..5 * BLOCK_BYTES]);
     fs::write(log_path(&path), torn).unwrap();
     let store = Store::open(&path, options()).unwrap();
@@ -256,7 +258,8 @@ fn after_a_sync_that_failed_nothing_is_written_until_the_store_is_opened_again()
     fails.store(true, Ordering::Relaxed);
     let error = store.commit(Lsn::new(2)).unwrap_err();
     assert!(error.is_io(), "{error}");
-    // The next sync would succeed: the kernel reports a failure once. What was lost stays lost.
+    // The next sync would succeed, because the kernel reports a failure once. What was lost stays
+    // lost.
     fails.store(false, Ordering::Relaxed);
     assert!(store.commit(Lsn::new(2)).unwrap_err().is_poisoned());
     assert!(store.put(tree, b"a", Lsn::new(3), b"").unwrap_err().is_poisoned());
@@ -268,12 +271,12 @@ fn after_a_sync_that_failed_nothing_is_written_until_the_store_is_opened_again()
     store.check().unwrap();
 }
 
-/// A commit across the end of the log's ring has a block at its beginning, as one has that went back there. If a crash left
-/// only that of it, it is no commit.
+/// A commit across the end of the log's ring has a block at the ring's beginning, like a commit
+/// that went back there. If a crash left only that block, there is no commit.
 #[test]
 fn a_torn_commit_across_the_end_of_the_log_is_not_taken_for_one_that_went_back() {
     let options = || Options { log_bytes: 1 << 16, ..options() };
-    // Eleven blocks; in the second case what lies in the last one could be a commit without a change.
+    // Eleven blocks. In the second case, the last block could pass for a commit without a change.
     for value_bytes in [44_000, 10 * (BLOCK_BYTES - 40) - 16 - 3] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("versions");
@@ -284,7 +287,7 @@ fn a_torn_commit_across_the_end_of_the_log_is_not_taken_for_one_that_went_back()
             store.commit(Lsn::new(lsn)).unwrap();
         }
         store.close().unwrap();
-        // As it is when the commit is written: the checkpoint that comes after it is not there yet.
+        // The data file at the time of the commit: the checkpoint that follows is not there yet.
         let data = fs::read(&path).unwrap();
         let mut store = Store::open(&path, options()).unwrap();
         let tree = store.tree("history", Kind::History).unwrap();
@@ -298,7 +301,7 @@ fn a_torn_commit_across_the_end_of_the_log_is_not_taken_for_one_that_went_back()
             u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
         };
         assert_eq!((number(&bytes, 7), number(&bytes, 1)), (6, 16), "it goes over the end");
-        // Of what was written before the end nothing arrived, what is at the beginning did.
+        // None of the blocks before the ring's end arrived, the one at the beginning did.
         bytes[7 * BLOCK_BYTES..].fill(0);
         fs::write(log_path(&path), &bytes).unwrap();
         fs::write(&path, &data).unwrap();

@@ -1,4 +1,4 @@
-//! A store that the first program of a format wrote must open for as long as that format is read.
+//! A store that the first program of a format wrote must open as long as that format can be read.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,15 +9,16 @@ use store::{Kind, Options, Store};
 
 const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/format");
 
-/// Versions of a commit when the file was written: so that the last one is where it is.
+/// The versions in a commit at the time the file was written. They put the last commit in its
+/// place.
 const COMMITTED: u64 = 25;
 
 fn options() -> Options {
     Options { cache_bytes: 1 << 20, log_bytes: 1 << 16, background: false, ..Options::default() }
 }
 
-/// What the file holds: versions in pages, a long value, a deletion, and a commit that is only in the log; from format 3
-/// on at the beginning of its ring.
+/// Writes what the file holds: versions in pages, a long value, a deletion, and a commit that is
+/// only in the log. From format 3 on, that commit is at the beginning of the log's ring.
 fn write(path: &Path) {
     let mut store = Store::open(path, options()).unwrap();
     let history = store.tree("history", Kind::History).unwrap();
@@ -39,7 +40,7 @@ fn write(path: &Path) {
     store.commit(Lsn::new(304)).unwrap();
 }
 
-/// What `write` wrote, in the file `name`, is there.
+/// Checks that the file `name` has everything that `write` wrote.
 fn read(name: &str) -> Store {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(name);
@@ -66,7 +67,7 @@ fn read(name: &str) -> Store {
 #[test]
 fn the_first_format_is_read() {
     let mut store = read("format-1");
-    // Pages that are changed are written as they are today, beside others.
+    // Changed pages are written in today's form, beside pages in the old form.
     let history = store.tree("history", Kind::History).unwrap();
     for (lsn, number) in (305..).zip([0, 50, 99]) {
         store.put(history, format!("key/{number:03}").as_bytes(), Lsn::new(lsn), b"later").unwrap();
@@ -85,7 +86,8 @@ fn the_second_format_is_read() {
     read("format-2");
 }
 
-/// Whether the numbers of the blocks in a log have a gap: a commit went back to the beginning of the ring.
+/// Whether the block numbers in a log have a gap, which means that a commit went back to the
+/// beginning of the ring.
 fn has_gap(path: &Path) -> bool {
     let bytes = std::fs::read(path).unwrap();
     let number = |block: &[u8]| u64::from_le_bytes(block[16..24].try_into().unwrap());

@@ -1,9 +1,12 @@
-//! How fast changes become transactions, on one core: without WAL before and without an encoder behind.
+//! Measures how fast changes become transactions, on one core, without reading WAL before and
+//! without an encoder behind.
 //!
-//! `cargo run --release -p txn --example reorder -- [REPEATS]` hands rows of 60 bytes over and looks at every one that
-//! comes out; seconds are those of the processor, as other programs run too. Rows come in transactions of one row by eight sessions, in one transaction that fits into memory, in one that is
-//! spilled, in one that is streamed, and in one of savepoints. "Bytes a change" is what is copied when a change comes
-//! in, and then not again, unless it is spilled: then it is written once and read once.
+//! `cargo run --release -p txn --example reorder -- [REPEATS]` hands over rows of 60 bytes and
+//! looks at every row that comes out. Seconds are those of the processor, because other programs
+//! run too. Rows come in transactions of one row by eight sessions, in one transaction that fits
+//! into memory, in one that is spilled, in one that is streamed, and in one with savepoints. "Bytes
+//! a change" is what is copied when a change comes in. It is not copied again, unless it is
+//! spilled: then it is written once and read once.
 
 use std::error::Error;
 use std::path::Path;
@@ -30,7 +33,7 @@ impl Resolve<u32> for Known {
     }
 }
 
-/// What is looked at, so that nothing is left out.
+/// Counts of what came out, so that the compiler leaves nothing out.
 #[derive(Default)]
 struct Came {
     rows: u64,
@@ -79,7 +82,7 @@ impl Load {
     }
 }
 
-/// Transactions of one row, of eight sessions in turn.
+/// Transactions of one row, by eight sessions in turn.
 fn small(load: &mut Load) -> Result<(), txn::reorder::Error> {
     for first in (100..100 + ROWS).step_by(8) {
         (first..first + 8).try_for_each(|xid| load.insert(Xid(xid)))?;
@@ -93,7 +96,7 @@ fn bulk(load: &mut Load) -> Result<(), txn::reorder::Error> {
     load.commit(Xid(100))
 }
 
-/// One transaction in which each row is in a savepoint that is rolled back, and there is another behind it.
+/// One transaction with each row in a savepoint that is rolled back, and a row behind each.
 fn savepoints(load: &mut Load) -> Result<(), txn::reorder::Error> {
     for sub in 0..ROWS / 2 {
         let xid = Xid(101 + sub);
@@ -127,7 +130,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("one transaction, spilled", bulk, usual.clone()),
         ("one transaction, streamed", bulk, Options { streaming: true, ..usual.clone() }),
         ("every second row in a savepoint that is rolled back", savepoints, usual.clone()),
-        // Last: the most memory that was ever used is told at the end of each.
+        // The last one, because each reports the most memory that was ever used.
         ("one transaction, in memory", bulk, Options { work_mem_bytes: usize::MAX, ..usual }),
     ];
     for (name, work, options) in cases {
@@ -154,7 +157,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What this process has used.
+/// The processor time that this process has used.
 fn processor_seconds() -> Result<f64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/self/schedstat")?;
     let nanoseconds: u64 = text.split_whitespace().next().ok_or("no number")?.parse()?;

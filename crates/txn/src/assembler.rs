@@ -21,233 +21,28 @@
 //! Memory: one write buffer and one read buffer of [`BLOCK`] bytes, plus eight bytes for each
 //! aborted subtransaction of an open transaction.
 
+mod error;
 pub(crate) mod error_reference;
+mod event;
 mod rows;
 mod streamed;
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use base::Xid;
 use base::crash_phases::{self, Inside, Phase};
-use base::{Lsn, Oid, PgTimestamp, Xid};
 use bytes::{Bytes, BytesMut};
-use proto::pgoutput::{self, CommitInfo, DecodeError, Message, OldTuple, Relation, Tuple};
+use proto::pgoutput::{self, CommitInfo, Message, Relation};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::spool::Spool;
+pub use error::AssemblyError;
+use error::{Kind, name};
+pub use event::{Begin, Change, Event, Op, TruncateChange};
 use rows::Rows;
-use streamed::Messages;
 pub use streamed::Streamed;
-
-/// Bytes that are written to or read from the spool at once. It is large enough that system calls
-/// cost little beside the copying, and small against the memory limit.
-const BLOCK: usize = 256 * 1024;
-
-/// The start of a transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Begin {
-    /// Its id on the source.
-    pub xid: Xid,
-    /// The LSN of its commit record, by which it is skipped or joined.
-    pub final_lsn: Lsn,
-    /// The time of its commit.
-    pub commit_time: PgTimestamp,
-}
-
-/// A row that changed.
-#[derive(Debug, Clone)]
-pub struct Change {
-    /// The relation as the source described it before this change.
-    pub relation: Arc<Relation>,
-    /// What happened to the row.
-    pub op: Op,
-}
-
-/// What happened to a row.
-#[derive(Debug, Clone)]
-pub enum Op {
-    /// A new row.
-    Insert(Tuple),
-    /// A changed row.
-    Update {
-        /// The old identity, or the old row under FULL; absent if the identity is unchanged.
-        old: Option<OldTuple>,
-        /// The new row.
-        new: Tuple,
-    },
-    /// A deleted row.
-    Delete(OldTuple),
-}
-
-impl Op {
-    /// A copy in memory of its own; see [`Tuple::detached`].
-    #[must_use]
-    pub fn detached(&self) -> Op {
-        let old = |old: &OldTuple| OldTuple { key_only: old.key_only, tuple: old.tuple.detached() };
-        match self {
-            Op::Insert(new) => Op::Insert(new.detached()),
-            Op::Update { old: before, new } => {
-                Op::Update { old: before.as_ref().map(old), new: new.detached() }
-            }
-            Op::Delete(before) => Op::Delete(old(before)),
-        }
-    }
-
-    /// Bytes of the row data, for limits.
-    #[must_use]
-    pub fn byte_len(&self) -> usize {
-        match self {
-            Op::Insert(new) => new.byte_len(),
-            Op::Update { old, new } => new.byte_len() + old.as_ref().map_or(0, |old| old.tuple.byte_len()),
-            Op::Delete(old) => old.tuple.byte_len(),
-        }
-    }
-}
-
-/// Tables truncated by one statement.
-#[derive(Debug, Clone)]
-pub struct TruncateChange {
-    /// The tables.
-    pub relations: Vec<Arc<Relation>>,
-    /// The statement said RESTART IDENTITY.
-    pub restart_identity: bool,
-}
-
-/// Part of a whole transaction.
-#[derive(Debug, Clone)]
-pub enum Event {
-    /// The transaction begins.
-    Begin(Begin),
-    /// A row changed.
-    Change(Change),
-    /// Tables were truncated.
-    Truncate(TruncateChange),
-    /// The transaction is complete.
-    Commit(CommitInfo),
-}
-
-/// The stream was not what pgoutput sends, or the spool failed.
-#[derive(Debug)]
-pub struct AssemblyError(Kind, Option<Begin>);
-
-#[derive(Debug)]
-enum Kind {
-    Decode(DecodeError),
-    OutOfPlace {
-        message: &'static str,
-        state: &'static str,
-    },
-    UnknownRelation(Oid),
-    /// A row has more or fewer values than its relation has columns.
-    Columns {
-        relation: String,
-        values: usize,
-        columns: usize,
-    },
-    /// A value came in binary form, which was not requested.
-    Binary {
-        relation: String,
-    },
-    /// BEGIN named another commit than the one that came.
-    Commit {
-        announced: Lsn,
-        came: Lsn,
-    },
-    TwoPhase(u8),
-    Spool {
-        xid: Xid,
-        error: io::Error,
-    },
-}
-
-const STREAM: &str = "the source's stream cannot be read";
-
-/// A single occurrence points to the network or a proxy; nothing of the transaction was applied.
-const REMEDY: &str = "it is read again from the last commit; if this repeats, look at what stands between, and for a \
-                      pgsluice that knows this server";
-
-impl AssemblyError {
-    /// Whether the disk failed, and not the stream; another try later may succeed.
-    #[must_use]
-    pub fn is_disk(&self) -> bool {
-        matches!(self.0, Kind::Spool { .. })
-    }
-}
-
-impl fmt::Display for AssemblyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_stream = !matches!(self.0, Kind::TwoPhase(_) | Kind::Spool { .. });
-        if is_stream {
-            write!(f, "{STREAM}: ")?;
-        }
-        self.0.fmt(f)?;
-        if let Some(begin) = &self.1 {
-            write!(f, ", in transaction {} that finished at {}", begin.xid, begin.final_lsn)?;
-        }
-        write!(f, "; {}", self.0.remedy())
-    }
-}
-
-impl Kind {
-    fn remedy(&self) -> &'static str {
-        match self {
-            Kind::TwoPhase(_) => "drop the slot and start again: pgsluice drop",
-            Kind::Spool { .. } => "make room there or give another --state-dir; it is received again",
-            _ => REMEDY,
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Kind::Decode(error) => error.fmt(f),
-            Kind::OutOfPlace { message, state } => write!(f, "{message} came {state}"),
-            Kind::UnknownRelation(id) => {
-                write!(f, "a change came for relation {id}, which the source has not described")
-            }
-            Kind::Columns { relation, values, columns } => write!(
-                f,
-                "a row with {values} values came for relation \"{relation}\", which has {columns} columns"
-            ),
-            Kind::Binary { relation } => {
-                write!(f, "a binary value that was not asked for came for relation \"{relation}\"")
-            }
-            Kind::Commit { announced, came } => {
-                write!(f, "a commit at {came} came where {announced} was announced")
-            }
-            Kind::TwoPhase(kind) => write!(
-                f,
-                "two-phase message '{}' came from a slot that pgsluice creates without two_phase",
-                char::from(*kind).escape_default()
-            ),
-            Kind::Spool { xid, error } => write!(f, "spooling open transaction {xid}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for AssemblyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.0 {
-            Kind::Decode(error) => Some(error),
-            Kind::Spool { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl From<DecodeError> for AssemblyError {
-    fn from(error: DecodeError) -> Self {
-        Kind::Decode(error).into()
-    }
-}
-
-impl From<Kind> for AssemblyError {
-    fn from(kind: Kind) -> Self {
-        AssemblyError(kind, None)
-    }
-}
+use streamed::{BLOCK, Messages};
 
 enum State {
     Outside,
@@ -615,26 +410,6 @@ impl Replay {
 /// Whether a message is a change of rows: an INSERT, UPDATE, DELETE or TRUNCATE.
 fn is_change(data: &[u8]) -> bool {
     matches!(data.first(), Some(b'I' | b'U' | b'D' | b'T'))
-}
-
-fn name(message: &Message) -> &'static str {
-    match message {
-        Message::Begin { .. } => "begin",
-        Message::Commit(_) => "commit",
-        Message::Origin { .. } => "origin",
-        Message::Relation(_) => "relation",
-        Message::Type { .. } => "type",
-        Message::Insert { .. } => "insert",
-        Message::Update { .. } => "update",
-        Message::Delete { .. } => "delete",
-        Message::Truncate { .. } => "truncate",
-        Message::Logical { .. } => "logical message",
-        Message::StreamStart { .. } => "stream start",
-        Message::StreamStop => "stream stop",
-        Message::StreamCommit { .. } => "stream commit",
-        Message::StreamAbort { .. } => "stream abort",
-        Message::TwoPhase { .. } => "two-phase message",
-    }
 }
 
 #[cfg(test)]

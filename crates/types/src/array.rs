@@ -1,4 +1,5 @@
-//! Arrays: dimensions, lower bounds, a bitmap where there are NULLs, and the elements one behind the other.
+//! Arrays: dimensions, lower bounds, a bitmap if there are NULLs, and the elements one after the
+//! other.
 //!
 //! ```text
 //! payload  0  number of dimensions (i32)
@@ -15,7 +16,7 @@ use base::Oid;
 
 use crate::codec::Codec;
 use crate::error::{Error, Result};
-use crate::number::signed;
+use crate::number::{signed, unsigned};
 use crate::reader::Reader;
 use crate::settings::Settings;
 use crate::text::is_space;
@@ -29,7 +30,7 @@ const DIMENSIONS_MAX: usize = 6;
 
 /// An array whose header has been read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Array<'a> {
+struct Array<'a> {
     element: Oid,
     dimensions: usize,
     /// Lengths, then lower bounds.
@@ -41,7 +42,7 @@ pub(crate) struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    pub(crate) fn read(payload: &'a [u8]) -> Result<Self> {
+    fn read(payload: &'a [u8]) -> Result<Self> {
         let mut reader = Reader::new(payload, "array");
         let dimensions =
             usize::try_from(reader.i32()?).ok().filter(|&count| count <= DIMENSIONS_MAX).ok_or(DAMAGED)?;
@@ -57,7 +58,7 @@ impl<'a> Array<'a> {
                 usize::try_from(data_offset).ok().and_then(|at| at.checked_sub(HEADER)).ok_or(DAMAGED)?
             }
         };
-        // An element takes at least a byte, unless there is a bit for it.
+        // An element without a bit takes at least a byte.
         if array.nulls.is_none() && array.count > payload.len() {
             return Err(DAMAGED);
         }
@@ -86,13 +87,13 @@ impl<'a> Array<'a> {
         self.bound(self.dimensions + dimension)
     }
 
-    /// How many elements there are, NULLs among them.
-    pub(crate) fn count(&self) -> usize {
+    /// The number of elements, including NULLs.
+    fn count(&self) -> usize {
         self.count
     }
 
     /// The elements' bytes.
-    pub(crate) fn data(&self) -> &'a [u8] {
+    fn data(&self) -> &'a [u8] {
         self.payload.get(self.data_at..).unwrap_or_default()
     }
 
@@ -108,8 +109,13 @@ impl<'a> Array<'a> {
     }
 }
 
-/// The stored bytes of the only element.
-pub(crate) fn single_element(payload: &[u8], len: i16, align: Align) -> Result<&[u8]> {
+/// Takes the value for [`Attribute::missing`](crate::Attribute::missing) from
+/// `pg_attribute.attmissingval`. That is the payload of an array of one element; the result is the
+/// element's stored bytes.
+///
+/// # Errors
+/// When it is not an array of one element.
+pub fn missing_value(payload: &[u8], len: i16, align: Align) -> Result<Box<[u8]>> {
     let array = Array::read(payload)?;
     if array.count != 1 {
         return Err(DAMAGED);
@@ -117,14 +123,14 @@ pub(crate) fn single_element(payload: &[u8], len: i16, align: Align) -> Result<&
     let start = align.up(array.data_at + HEADER) - HEADER;
     let mut at = start;
     take(payload, &mut at, HEADER, len, align)?;
-    Ok(&payload[start..at])
+    Ok(payload[start..at].into())
 }
 
-/// The type of an array's elements, and the payload of each; `None` is NULL.
+/// The type of an array's elements, and the payload of each element; `None` is NULL.
 pub type Elements<'a> = (Oid, Vec<Option<Cow<'a, [u8]>>>);
 
-/// The type of an array's elements, and their payloads in the order in which they are stored; `layout` gives length
-/// and alignment of that type. `None` where it does not.
+/// The type of an array's elements, and their payloads in the order in which they are stored.
+/// `layout` returns length and alignment of that type. `None` if `layout` returns none.
 ///
 /// # Errors
 /// When the array is damaged.
@@ -152,7 +158,8 @@ pub(crate) fn text(
         return Ok(());
     }
     lower_bounds(&array, out);
-    // Braces open where an element is the first of its row, in as many dimensions as it is.
+    // An element that is the first of its row has an open brace before it for each dimension in
+    // which that is so.
     let mut rows = Vec::with_capacity(array.dimensions);
     let mut size = 1;
     for dimension in (0..array.dimensions).rev() {
@@ -193,7 +200,8 @@ fn lower_bounds(array: &Array<'_>, out: &mut Vec<u8>) {
     out.push(b'=');
 }
 
-/// Puts what `out` has from `start` on into quotes, where `array_in` would not read it as it is.
+/// Puts the text in `out` from `start` on into quotes, if `array_in` would not read it back as it
+/// is.
 fn quote(out: &mut Vec<u8>, start: usize, delimiter: u8) {
     let text = &out[start..];
     let special =
@@ -212,7 +220,23 @@ fn quote(out: &mut Vec<u8>, start: usize, delimiter: u8) {
     out.push(b'"');
 }
 
-/// `array_send`, which is the send function of vectors, too.
+/// `int2vectorout` and `oidvectorout`: numbers with spaces between them.
+pub(crate) fn vector_text(payload: &[u8], width: usize, out: &mut Vec<u8>) -> Result<()> {
+    let array = Array::read(payload)?;
+    for (index, number) in array.data().chunks_exact(width).take(array.count()).enumerate() {
+        if index > 0 {
+            out.push(b' ');
+        }
+        match *number {
+            [low, high] => signed(i16::from_le_bytes([low, high]).into(), out),
+            [a, b, c, d] => unsigned(u32::from_le_bytes([a, b, c, d]).into(), out),
+            _ => return Err(Error::damaged("vector of numbers")),
+        }
+    }
+    Ok(())
+}
+
+/// `array_send`, which is also the send function of vectors.
 pub(crate) fn binary(payload: &[u8], element: &Codec, settings: &Settings, out: &mut Vec<u8>) -> Result<()> {
     let array = Array::read(payload)?;
     out.extend_from_slice(&(array.dimensions as i32).to_be_bytes());

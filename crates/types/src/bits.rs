@@ -1,4 +1,4 @@
-//! bit and varbit: a count of bits, then bytes that hold them, highest bit first.
+//! bit and varbit: a number of bits, then bytes that hold them, highest bit first.
 
 use crate::error::{Error, Result};
 use crate::reader::Reader;

@@ -121,14 +121,14 @@ const REFUSED: [(&[u32], &str); 4] = [
     (&[3361, 3402, 5017, 4600, 4601], "only catalogs and indexes hold them"),
 ];
 
-/// Why the values of a base type cannot be rendered here, whoever publishes them.
+/// Why the values of a base type cannot be rendered here.
 #[must_use]
 pub fn refused_base(oid: Oid) -> Option<&'static str> {
     Builtin::find(oid).err()
 }
 
 impl Builtin {
-    /// How the base type with that OID is rendered.
+    /// How to render the base type with that OID.
     pub(crate) fn find(oid: Oid) -> Result<Self, &'static str> {
         if let Ok(at) = ALL.binary_search_by_key(&oid.0, |&(oid, _)| oid) {
             return Ok(ALL[at].1);

@@ -1,22 +1,16 @@
-//! Composite values: tuples inside of a value. Where a row's tuple has its transactions, they have a length, a type
-//! modifier and the OID of their type.
+//! Composite values: tuples inside of a value. In place of a row's transaction ids, they have a
+//! length, a type modifier and the OID of their type.
 
-use crate::codec::Codec;
+use crate::codec::{Codec, Composite};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
 use crate::text::is_space;
 use crate::tuple::{Attribute, Tuple, Value};
 use crate::varlena::HEADER;
 
-/// Where the null bitmap lies in a payload: the header of 23 bytes begins with the varlena's length.
+/// The position of the null bitmap in a payload: the header of 23 bytes begins with the varlena's
+/// length.
 const BITMAP: usize = 23 - HEADER;
-
-/// A composite type: its columns, with a codec for each that was not dropped.
-#[derive(Debug, Clone)]
-pub(crate) struct Composite {
-    pub(crate) attributes: Vec<Attribute>,
-    pub(crate) codecs: Vec<Option<Codec>>,
-}
 
 impl Composite {
     fn deform<'a>(&'a self, payload: &'a [u8]) -> Result<Vec<Value<'a>>> {
@@ -34,7 +28,7 @@ impl Composite {
         Ok(values)
     }
 
-    /// Values and codecs of what was not dropped.
+    /// Values and codecs of the columns that were not dropped.
     fn columns<'a>(
         &'a self,
         values: &'a [Value<'a>],
@@ -74,8 +68,9 @@ impl Composite {
     }
 }
 
-/// Puts what `out` has from `start` on into quotes if it is empty or holds one of `special`, a quote, a backslash or a
-/// space. Shared by composites and ranges, which double quotes and backslashes alike.
+/// Puts the text in `out` from `start` on into quotes if it is empty or contains one of `special`,
+/// a quote, a backslash or a space. Shared by composites and ranges, which double quotes and
+/// backslashes alike.
 pub(crate) fn quote(out: &mut Vec<u8>, start: usize, special: &[u8]) {
     let text = &out[start..];
     let needed = |byte: u8| matches!(byte, b'"' | b'\\') || special.contains(&byte) || is_space(byte);

@@ -1,8 +1,9 @@
 //! Dates, times and intervals in `DateStyle` ISO and `IntervalStyle` postgres.
 //!
-//! Days count from 2000-01-01, microseconds from its midnight, in the Gregorian calendar for all time. The year before
-//! 1 is 1 BC. The greatest and the least number of a date or timestamp are the infinities; an interval has them from 17
-//! on, with all its fields so.
+//! Days are counted from 2000-01-01, microseconds from its midnight, always in the Gregorian
+//! calendar. The year before 1 is 1 BC. The greatest and the least number of a date or timestamp
+//! are the infinities. Intervals have infinities from 17 on, with all fields at the greatest or
+//! least number.
 
 use base::PgVersion;
 
@@ -13,19 +14,19 @@ use crate::zone::TimeZone;
 
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
-/// Days from 0000-03-01 to 2000-01-01: from where [`civil`] counts.
+/// Days from 0000-03-01, where [`civil`] begins to count, to 2000-01-01.
 const EPOCH_FROM_MARCH: i64 = 730_425;
 /// Seconds from the Unix epoch to PostgreSQL's.
 const EPOCH_UNIX: i64 = 10_957 * 86_400;
 
-/// Year, month and day of a day. Years are counted from March, so that a leap day is the last of its year, and in
-/// cycles of 400 years, which all have 146097 days.
+/// Year, month and day of a day. Years are counted from March, so that a leap day is the last of
+/// its year. They are counted in cycles of 400 years, which all have 146097 days.
 fn civil(day: i64) -> (i64, u64, u64) {
     let day = day + EPOCH_FROM_MARCH;
     let (cycle, of_cycle) = (day.div_euclid(146_097), day.rem_euclid(146_097));
     let year_of_cycle = (of_cycle - of_cycle / 1_460 + of_cycle / 36_524 - of_cycle / 146_096) / 365;
     let of_year = of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
-    // Months of 30 and 31 days alternate in groups of five, which have 153.
+    // Months of 30 and 31 days alternate in groups of five, which have 153 days.
     let from_march = (5 * of_year + 2) / 153;
     let day = of_year - (153 * from_march + 2) / 5 + 1;
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
@@ -33,7 +34,7 @@ fn civil(day: i64) -> (i64, u64, u64) {
     (year, month as u64, day as u64)
 }
 
-/// `2000-01-01`, and whether the year is BC.
+/// Appends `2000-01-01`. Returns whether the year is BC.
 fn ymd(day: i64, out: &mut Vec<u8>) -> bool {
     let (year, month, day) = civil(day);
     let bc = year <= 0;
@@ -45,7 +46,7 @@ fn ymd(day: i64, out: &mut Vec<u8>) -> bool {
     bc
 }
 
-/// `04:05:06.789` of microseconds.
+/// Appends microseconds as `04:05:06.789`.
 fn hms(time: u64, out: &mut Vec<u8>) {
     let seconds = time / SECOND.unsigned_abs();
     padded(seconds / 3600, 2, out);
@@ -65,7 +66,7 @@ fn hms(time: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// `+05:30` of seconds east of UTC; minutes and seconds where there are any.
+/// Appends seconds east of UTC as `+05:30`, with minutes and seconds only if they are not zero.
 fn offset(east: i32, out: &mut Vec<u8>) {
     out.push(if east >= 0 { b'+' } else { b'-' });
     let seconds = u64::from(east.unsigned_abs());
@@ -106,7 +107,7 @@ pub(crate) fn timestamp(payload: &[u8], zone: Option<&TimeZone>, out: &mut Vec<u
         return Ok(());
     }
     let east = zone.map(|zone| zone.offset_at(stored.div_euclid(SECOND) + EPOCH_UNIX));
-    // A wrong result is better than a panic: no valid timestamp is so near to the infinities.
+    // A wrong result is better than a panic: no valid timestamp is that close to the infinities.
     let local = stored.saturating_add(i64::from(east.unwrap_or(0)) * SECOND);
     let bc = ymd(local.div_euclid(DAY), out);
     out.push(b' ');
@@ -139,7 +140,7 @@ pub(crate) fn timetz(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// `timetz_send`, `interval_send`: numbers of the widths `widths`.
+/// `timetz_send`, `interval_send`: numbers of these widths.
 pub(crate) fn fields_binary(payload: &[u8], widths: &[usize], out: &mut Vec<u8>) -> Result<()> {
     let mut reader = Reader::new(payload, "time");
     for &width in widths {
@@ -166,7 +167,7 @@ pub(crate) fn interval(payload: &[u8], version: PgVersion, out: &mut Vec<u8>) ->
         }
     }
     let start = out.len();
-    // A positive field behind a negative one has a sign, too.
+    // A positive field after a negative one gets a sign, too.
     let mut negative = false;
     for (value, unit) in [(months / 12, "year"), (months % 12, "mon"), (days, "day")] {
         if value == 0 {

@@ -1,5 +1,6 @@
-//! What has to be known of a type to render its values: the part of `pg_type`, `pg_enum`, `pg_range` and of a composite
-//! type's columns that outputs depend on. Filled in by whoever reads the catalogs.
+//! Descriptions of types, as rendering needs them: the parts of `pg_type`, `pg_enum`, `pg_range`
+//! and of a composite type's columns that the output depends on. The code that reads catalogs fills
+//! them in.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -13,22 +14,22 @@ use crate::tuple::{Align, Attribute};
 pub struct TypeInfo {
     /// `oid`.
     pub oid: Oid,
-    /// `typname`, or more, for messages.
+    /// `typname`, or a longer name, for messages.
     pub name: String,
     /// `typlen`.
     pub len: i16,
     /// `typalign`.
     pub align: Align,
-    /// `typdelim`: between the elements of an array of this type.
+    /// `typdelim`: the delimiter between the elements of an array of this type.
     pub delimiter: u8,
-    /// What it is made of.
+    /// The kind of type, with its parts.
     pub kind: TypeKind,
 }
 
-/// `typtype`, with what belongs to it.
+/// `typtype`, with the parts of the type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TypeKind {
-    /// A base type. The built-in ones are known by their OIDs; no other can be rendered.
+    /// A base type. Built-in ones are known by their OIDs; no others can be rendered.
     Base,
     /// An array: a base type of variable length whose `typsubscript` is `array_subscript_handler`.
     Array {
@@ -40,14 +41,14 @@ pub enum TypeKind {
         /// `oid` and `enumlabel` of its rows in `pg_enum`.
         labels: Vec<(Oid, String)>,
     },
-    /// A domain, stored as what it is over.
+    /// A domain, stored like its base type.
     Domain {
         /// `typbasetype`.
         base: Oid,
     },
     /// A composite type, or the row type of a table.
     Composite {
-        /// The columns of `typrelid`, dropped ones among them.
+        /// The columns of `typrelid`, including dropped ones.
         attributes: Vec<Attribute>,
     },
     /// A range.

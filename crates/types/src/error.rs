@@ -1,13 +1,13 @@
-//! What can go wrong with a value, and with the description of a type.
+//! Errors of values, and of the descriptions of types.
 //!
-//! [`Error`] is about bytes: they are damaged, or they are somewhere else. [`Unsupported`] is about a type and is known
-//! before any value is read. Neither shows a value.
+//! [`Error`] is about bytes: they are damaged, or they are stored elsewhere. [`Unsupported`] is
+//! about a type, and is known before any value is read. Neither shows a value.
 
 use std::fmt;
 
 use base::Oid;
 
-/// Bytes that cannot be a value of their type, or that are not here.
+/// Bytes that cannot be a value of their type, or that are stored elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Error {
     kind: Kind,
@@ -20,11 +20,11 @@ enum Kind {
     NoLabel(Oid),
 }
 
-/// The result of whatever reads stored bytes.
+/// The result of functions that read stored bytes.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// `what` is the part that does not hold.
+    /// `what` is the part that is damaged.
     pub(crate) const fn damaged(what: &'static str) -> Self {
         Error { kind: Kind::Damaged(what) }
     }
@@ -34,7 +34,7 @@ impl Error {
         Error { kind: Kind::External }
     }
 
-    /// An enum's value that its description does not know.
+    /// An enum's value without a label in the type's description.
     pub(crate) const fn no_label(value: Oid) -> Self {
         Error { kind: Kind::NoLabel(value) }
     }
@@ -61,7 +61,7 @@ impl std::error::Error for Error {}
 /// A type whose values cannot be rendered here, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsupported {
-    /// The type that stands in the way: of the column itself, or of a part of it.
+    /// The type that cannot be rendered: of the column itself, or of a part of it.
     pub name: String,
     /// Why, as the end of a sentence.
     pub reason: &'static str,

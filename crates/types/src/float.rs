@@ -1,24 +1,25 @@
-//! Floating point numbers as `extra_float_digits` above 0 writes them: the shortest digits that are read back as the same
-//! number, whichever way a reader rounds.
+//! Floating point numbers as the server writes them with `extra_float_digits` above 0: the shortest
+//! digits that are read back as the same number, however a reader rounds.
 //!
-//! That is Ryū's answer with two differences to what Rust's formatting gives: PostgreSQL does not accept a decimal that
-//! lies exactly half-way between two floats, although reading it would give the even one of them (1e+23 is such a
-//! decimal); and of two decimals that are as near, it takes the one whose last digit is even. So the shortest decimal is
-//! taken from the standard library, looked at whether it is half-way, and if it is, the next longer ones are tried.
+//! That is Ryū's answer, with two differences from Rust's formatting. PostgreSQL rejects a decimal
+//! that lies exactly half-way between two floats, although reading it would give the even one of
+//! them (1e+23 is such a decimal). And of two decimals that are equally near, it takes the one with
+//! an even last digit. So this module takes the shortest decimal from the standard library and
+//! checks whether it is half-way. If so, it tries the next longer ones.
 
 use std::fmt::Write as _;
 
-/// What [`shortest`] needs to know of a format.
+/// The properties of a format that [`shortest`] needs.
 trait Float: Copy + PartialEq + std::fmt::LowerExp + std::str::FromStr {
-    /// Digits that always suffice.
+    /// A number of digits that always suffices.
     const DIGITS_MAX: usize;
-    /// From this decimal exponent on a number is written with an exponent.
+    /// From this decimal exponent on, a number is written with an exponent.
     const FIXED_END: i32;
-    /// Without its sign.
+    /// The number without its sign.
     fn magnitude(self) -> Self;
 
-    /// Mantissa and exponent: the absolute value is `mantissa * 2^exponent`. And whether the float below is nearer
-    /// than the one above.
+    /// Mantissa and exponent: the absolute value is `mantissa * 2^exponent`. Also whether the float
+    /// below is nearer than the one above.
     fn parts(self) -> (u64, i32, bool);
 }
 
@@ -56,14 +57,14 @@ impl Float for f32 {
     }
 }
 
-/// Decimal digits and the exponent of the first of them.
+/// Decimal digits, and the exponent of the first digit.
 struct Decimal {
     digits: String,
     exponent: i32,
 }
 
 impl Decimal {
-    /// From `d.ddde-7`, without trailing zeros.
+    /// Parses `d.ddde-7`, without trailing zeros.
     fn parse(text: &str) -> Self {
         let (mantissa, exponent) =
             text.split_once('e').expect("a finite number has an exponent in this format");
@@ -88,7 +89,7 @@ impl Decimal {
         same(self.integer(), self.tens(), odd, power)
     }
 
-    /// The digits as a number.
+    /// The digits as one number.
     fn integer(&self) -> u128 {
         self.digits.parse().expect("at most 17 digits")
     }
@@ -98,7 +99,8 @@ impl Decimal {
         self.exponent + 1 - self.digits.len() as i32
     }
 
-    /// The decimal just as near to `value` whose last digit is even, if there is one and this digit is odd.
+    /// The decimal that is equally near to `value` and has an even last digit, if there is one and
+    /// the last digit of `self` is odd.
     fn even_twin<F: Float>(&self, value: F) -> Option<Decimal> {
         let (mantissa, exponent, _) = value.parts();
         let zeros = mantissa.trailing_zeros();
@@ -115,15 +117,16 @@ impl Decimal {
         };
         let text = format!("{twin}e{tens}");
         let twin = Decimal { exponent: self.exponent, ..Decimal::parse(&text) };
-        // Where the float below is nearer than the one above, the lower twin may be that one's.
+        // If the float below is nearer than the one above, the lower twin may belong to that float.
         (text.parse().is_ok_and(|read: F| read == value.magnitude()) && !twin.is_half_way(value))
             .then_some(twin)
     }
 }
 
-/// Whether `integer * 10^tens` is `odd * 2^power`. Powers of two and of five are compared apart.
+/// Whether `integer * 10^tens` is `odd * 2^power`. Powers of two and of five are compared
+/// separately.
 fn same(integer: u128, tens: i32, odd: u128, power: i32) -> bool {
-    // A power of five beyond this has more bits than a mantissa, and a power in a denominator more digits.
+    // A higher power of five has more bits than a mantissa, and as a denominator more digits.
     const FIVES_MAX: u32 = 27;
     let twos = integer.trailing_zeros() as i32;
     if twos + tens != power || tens.unsigned_abs() > FIVES_MAX {
@@ -134,7 +137,7 @@ fn same(integer: u128, tens: i32, odd: u128, power: i32) -> bool {
     if tens >= 0 { integer.checked_mul(fives) == Some(odd) } else { odd.checked_mul(fives) == Some(integer) }
 }
 
-/// The digits of a finite number that is not zero, its sign aside.
+/// The digits of a finite number that is not zero, without its sign.
 fn shortest<F: Float>(value: F) -> Decimal {
     let mut text = String::with_capacity(32);
     write!(text, "{value:e}").expect("a string takes everything");
@@ -202,7 +205,7 @@ fn finite<F: Float>(value: F, negative: bool, zero: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// `1.5e-07`: at least two digits of exponent.
+/// Appends `1.5e-07`, with at least two digits of exponent.
 fn scientific(digits: &[u8], exponent: i32, out: &mut Vec<u8>) {
     out.push(digits[0]);
     if digits.len() > 1 {
@@ -266,7 +269,7 @@ mod tests {
         assert_eq!(text8(1e23), "9.999999999999999e+22");
         assert_eq!(format!("{:e}", 1e23), "1e23");
         assert_eq!(text8(9_007_199_254_740_992.0), "9.007199254740992e+15");
-        // As near from both sides: the even one, unless it is the neighbour's.
+        // Two equally near decimals: the even one, unless it belongs to the neighbour.
         assert_eq!(text4(0.000_244_140_63), "0.00024414062");
         assert_eq!(text8(2_f64.powi(-24)), "5.960464477539063e-08");
     }

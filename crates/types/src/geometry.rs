@@ -1,10 +1,10 @@
-//! Points and what is made of them. All numbers are float8.
+//! Points, and types made of points. All numbers are float8.
 
 use crate::error::{Error, Result};
 use crate::float::float8;
 use crate::reader::Reader;
 
-/// What encloses a list of points (`path_delim`).
+/// The brackets around a list of points (`path_delim`).
 #[derive(Clone, Copy)]
 enum Enclosed {
     /// A box: nothing.
@@ -81,7 +81,7 @@ pub(crate) fn circle_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Whether it is closed, and its points.
+/// Whether the path is closed, and its points.
 fn path(payload: &[u8]) -> Result<(bool, usize, Reader<'_>)> {
     let mut reader = Reader::new(payload, "path");
     let count = reader.count(16)?;
@@ -91,7 +91,7 @@ fn path(payload: &[u8]) -> Result<(bool, usize, Reader<'_>)> {
     Ok((closed, count, reader))
 }
 
-/// Its points; the box around them is left out.
+/// The polygon's points, without the box around them.
 fn polygon(payload: &[u8]) -> Result<(usize, Reader<'_>)> {
     let mut reader = Reader::new(payload, "polygon");
     let count = reader.count(16)?;
@@ -116,7 +116,7 @@ pub(crate) fn polygon_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     points(&mut reader, count, Enclosed::Closed, out)
 }
 
-/// The send functions of types that are nothing but float8.
+/// The send functions of types that consist of float8 only.
 pub(crate) fn floats_binary(payload: &[u8], count: usize, out: &mut Vec<u8>) -> Result<()> {
     let mut reader = Reader::new(payload, "geometric value");
     (0..count).try_for_each(|_| {

@@ -1,11 +1,12 @@
 //! jsonb: a tree of containers.
 //!
-//! A container is a header (28 bits count; scalar, object or array above), one entry of four bytes for each element
-//! (for an object all keys, then all values), and their data. An entry's low 28 bits are a length or, where the top bit
-//! says so, the offset of its end; three bits tell the kind. Numbers and containers begin at a multiple of four, with
-//! the padding counted as theirs.
+//! A container is a header (28 bits count; scalar, object or array above), one entry of four bytes
+//! for each element (for an object all keys, then all values), and their data. An entry's low 28
+//! bits are a length, or the offset of its end if the top bit is set. Three bits give the kind.
+//! Numbers and containers begin at a multiple of four, and the padding counts as theirs.
 //!
-//! The tree is walked with a stack of our own: the server allows more levels than a thread's stack would.
+//! The tree is walked with an explicit stack, because the server allows more levels than a thread's
+//! stack does.
 
 use crate::error::{Error, Result};
 use crate::numeric;
@@ -30,7 +31,7 @@ struct Frame<'a> {
     count: usize,
     entries: &'a [[u8; 4]],
     data: &'a [u8],
-    /// The next key of an object, or element of an array.
+    /// The next key of an object, or the next element of an array.
     next: usize,
     /// Where the next key or element begins.
     at: usize,
@@ -78,7 +79,7 @@ impl<'a> Frame<'a> {
         if end < start || end > self.data.len() { Err(DAMAGED) } else { Ok(end) }
     }
 
-    /// Kind and data of an entry, which begins at `at`; `at` moves to its end.
+    /// Kind and data of an entry that begins at `at`. Moves `at` to its end.
     fn entry(&self, index: usize, at: &mut usize) -> Result<(u32, &'a [u8])> {
         let kind = u32::from_le_bytes(self.entries[index]) & KIND;
         let end = self.end(index, *at)?;
@@ -96,7 +97,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The next value, after writing what stands before it.
+    /// The next value. Writes what stands before it.
     fn next(&mut self, out: &mut Vec<u8>) -> Result<Option<(u32, &'a [u8])>> {
         if self.next == self.count {
             return Ok(None);
@@ -120,7 +121,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// `jsonb_out`; `jsonb_send` puts the version 1 before it.
+/// `jsonb_out`. `jsonb_send` puts the version 1 before it.
 pub(crate) fn text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     let root = Frame::open(payload)?;
     out.extend_from_slice(root.brackets().0);

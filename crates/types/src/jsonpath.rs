@@ -1,7 +1,9 @@
-//! jsonpath: items that point to their operands and to the item that follows, each relative to the item itself.
+//! jsonpath: items that point to their operands and to the item that follows, each relative to the
+//! item itself.
 //!
-//! The form is the server's alone, and no crate reads it. Operands and followers are written behind the item that names them. Whatever points elsewhere is damaged, and no
-//! path visits more items than fit into its bytes, so that no damage leads round in a circle.
+//! Only the server has this form, and no crate reads it. Operands and followers are written behind
+//! the item that names them. A pointer to anywhere else is damage. No path visits more items than
+//! fit into its bytes, so no damage makes it run in a circle.
 
 use base::PgVersion;
 
@@ -20,12 +22,12 @@ const VERSION: u32 = 1;
 const LAX: u32 = 0x8000_0000;
 /// An unbounded end of `**`.
 const UNBOUNDED: u32 = u32::MAX;
-/// An item takes at least a byte for its kind, padded, and four for its follower.
+/// The least bytes of an item: one for its kind, padded, and four for its follower.
 const ITEM_SIZE_MIN: usize = 8;
-/// Levels of operands that are followed: our stack is smaller than the server's.
+/// How deep operands are followed: our stack is smaller than the server's.
 const DEPTH_MAX: usize = 1_000;
 
-/// Kinds of items (`JsonPathItemType`), as they are stored.
+/// Kinds of items (`JsonPathItemType`) in their stored form.
 mod kind {
     pub(super) const NULL: u8 = 0;
     pub(super) const STRING: u8 = 1;
@@ -58,7 +60,7 @@ mod kind {
     pub(super) const TIME: u8 = 50;
 }
 
-/// Operators between two operands, from [`kind::AND`] on.
+/// Operators between two operands, in the order of kinds from [`kind::AND`] on.
 const BINARY: [&str; 15] = ["&&", "||", "", "", "==", "!=", "<", ">", "<=", ">=", "+", "-", "*", "/", "%"];
 
 /// Methods without an argument.
@@ -103,7 +105,7 @@ fn priority(kind: u8) -> u8 {
     }
 }
 
-/// `jsonpath_out`; `jsonpath_send` puts the version 1 before it.
+/// `jsonpath_out`. `jsonpath_send` puts the version 1 before it.
 pub(crate) fn text(payload: &[u8], version: PgVersion, out: &mut Vec<u8>) -> Result<()> {
     let mut reader = Reader::new(payload, "jsonpath");
     let header = reader.u32()?;
@@ -127,7 +129,7 @@ struct Path<'a, 'o> {
     out: &'o mut Vec<u8>,
 }
 
-/// An item of which kind and follower have been read.
+/// An item after its kind and follower were read.
 struct Item<'a> {
     kind: u8,
     start: usize,
@@ -137,11 +139,11 @@ struct Item<'a> {
 }
 
 impl Item<'_> {
-    /// Where `offset` points to; `None` is nothing.
+    /// The target of `offset`; `None` for an offset of zero.
     fn target(&self, offset: u32) -> Result<Option<usize>> {
         match offset {
             0 => Ok(None),
-            // Negative ones would lead back.
+            // A negative offset would lead backwards.
             offset => {
                 usize::try_from(offset as i32).map(|offset| Some(self.start + offset)).map_err(|_| DAMAGED)
             }
@@ -170,7 +172,7 @@ impl<'a> Path<'a, '_> {
         self.out.extend_from_slice(text.as_bytes());
     }
 
-    /// An item and all that follow it.
+    /// Writes an item and all that follow it.
     fn chain(&mut self, start: usize, in_key: bool, brackets: bool) -> Result<()> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
@@ -188,7 +190,7 @@ impl<'a> Path<'a, '_> {
         Ok(())
     }
 
-    /// An operand of `parent`, in brackets if it does not bind more tightly.
+    /// Writes an operand of `parent`, in brackets if it does not bind more tightly.
     fn operand_of(&mut self, parent: u8, start: usize) -> Result<()> {
         let &own = self.data.get(start).ok_or(DAMAGED)?;
         self.chain(start, false, priority(own) <= priority(parent))
@@ -245,7 +247,8 @@ impl<'a> Path<'a, '_> {
         Ok(())
     }
 
-    /// A number that something follows is set apart, lest its dot be taken for a decimal point; 14 did not do so yet.
+    /// A number is put in parentheses if something follows it, because its dot could be taken for a
+    /// decimal point. 14 does not do so yet.
     fn number(&mut self, item: &Item<'a>) -> Result<()> {
         let apart = item.next != 0 && self.numbers_apart;
         self.put(if apart { "(" } else { "" });

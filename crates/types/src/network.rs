@@ -1,4 +1,4 @@
-//! inet and cidr: family, prefix length, address. macaddr and macaddr8 are nothing but bytes.
+//! inet and cidr: family, prefix length, address. macaddr and macaddr8 are plain bytes.
 
 use std::net::Ipv4Addr;
 
@@ -21,7 +21,7 @@ enum Address {
 fn read(payload: &[u8]) -> Result<(Address, u8)> {
     let (&[family, bits], address) = payload.split_first_chunk().ok_or(DAMAGED)?;
     let address = match family {
-        // A stored address may be longer than its family's.
+        // A stored address may be longer than those of its family.
         IPV4 if bits <= 32 => Address::V4(*address.first_chunk().ok_or(DAMAGED)?),
         IPV6 if bits <= 128 => Address::V6(*address.first_chunk().ok_or(DAMAGED)?),
         _ => return Err(DAMAGED),
@@ -29,7 +29,8 @@ fn read(payload: &[u8]) -> Result<(Address, u8)> {
     Ok((address, bits))
 }
 
-/// `inet_out`, `cidr_out`: a cidr always shows its prefix length, an inet if it is not that of a host.
+/// `inet_out`, `cidr_out`. A cidr always shows its prefix length, an inet only if it is not that of
+/// a host.
 pub(crate) fn text(payload: &[u8], is_cidr: bool, out: &mut Vec<u8>) -> Result<()> {
     let (address, bits) = read(payload)?;
     let host = match address {
@@ -49,7 +50,8 @@ pub(crate) fn text(payload: &[u8], is_cidr: bool, out: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// The longest run of zero words, the first of several, is `::`. Addresses that hold one of IPv4 end with it.
+/// Writes the longest run of zero words, or the first of several, as `::`. An address that contains
+/// one of IPv4 ends with that.
 fn ipv6(octets: &[u8; 16], out: &mut Vec<u8>) {
     let words: Vec<u16> = octets.chunks_exact(2).map(|word| u16::from_be_bytes([word[0], word[1]])).collect();
     let (start, length) = longest_zeros(&words);
@@ -78,7 +80,8 @@ fn ipv6(octets: &[u8; 16], out: &mut Vec<u8>) {
     }
 }
 
-/// Start and length of the run that is written as `::`: at least two words, or none.
+/// Start and length of the run that is written as `::`. It has at least two words, or there is
+/// none.
 fn longest_zeros(words: &[u16]) -> (usize, usize) {
     let (mut best, mut start) = ((0, 0), 0);
     for (index, &word) in words.iter().enumerate() {

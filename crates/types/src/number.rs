@@ -37,7 +37,7 @@ pub(crate) fn padded(value: u64, width: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// `cash_out` where `lc_monetary` is C: `-$1,234.56`.
+/// `cash_out` with `lc_monetary` C: `-$1,234.56`.
 pub(crate) fn money(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     let value = i64::from_le_bytes(fixed(payload, "money")?);
     if value < 0 {

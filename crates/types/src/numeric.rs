@@ -1,4 +1,5 @@
-//! numeric: digits in base 10000 behind a header of two bytes, or of four for large scales and weights.
+//! numeric: digits in base 10000 behind a header of two bytes, or of four for large scales and
+//! weights.
 //!
 //! ```text
 //! top bits  header
@@ -6,8 +7,8 @@
 //! 00, 01    long: sign 0x4000, display scale (14 bits), then the weight in a word of its own
 //! 11        0xc000 NaN, 0xd000 Infinity, 0xf000 -Infinity
 //! ```
-//! This is the form on disk, which no crate reads; those that read the wire's form hold fewer digits than a numeric may
-//! have. The value is the sum of `digit[i] * 10000^(weight - i)`.
+//! This is the form on disk, which no crate reads. Crates for the wire's form hold fewer digits
+//! than a numeric may have. The value is the sum of `digit[i] * 10000^(weight - i)`.
 
 use crate::error::{Error, Result};
 
@@ -43,7 +44,7 @@ impl<'a> Numeric<'a> {
                 Numeric { sign, dscale: header >> 7 & 0x3f, weight, digits: rest }
             }
             0b11 if ![NAN, INFINITY, NEGATIVE_INFINITY].contains(&header) => return Err(DAMAGED),
-            // The server takes the scale of these from where a short header has it.
+            // For these, the server reads the scale from the bits of a short header.
             0b11 => Numeric { sign: header, dscale: header >> 7 & 0x3f, weight: 0, digits: &[] },
             sign => {
                 let (&weight, digits) = rest.split_first_chunk().ok_or(DAMAGED)?;
@@ -86,14 +87,14 @@ pub enum NumericParts {
     Finite {
         /// Whether it is below zero.
         negative: bool,
-        /// Of the first digit.
+        /// The weight of the first digit.
         weight: i16,
         /// In base 10000.
         digits: Vec<u16>,
     },
 }
 
-/// What a numeric's payload says.
+/// Reads a numeric's payload.
 ///
 /// # Errors
 /// When it is damaged.
@@ -149,7 +150,7 @@ fn finite(numeric: &Numeric<'_>, out: &mut Vec<u8>) {
     out.truncate(end);
 }
 
-/// A digit in base 10000 as four in base 10.
+/// Writes a digit in base 10000 as four digits in base 10.
 fn four(digit: u16, out: &mut Vec<u8>) {
     let letter = |value: u16| b'0' + (value % 10) as u8;
     out.extend_from_slice(&[letter(digit / 1000), letter(digit / 100), letter(digit / 10), letter(digit)]);

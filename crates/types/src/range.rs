@@ -1,5 +1,6 @@
-//! Ranges: the range's OID, the bounds there are, and one byte of flags at the very end. Multiranges: the OID, a count,
-//! where the second and later ranges lie, a byte of flags for each, and the bounds of all.
+//! Ranges: the range's OID, the existing bounds, and one byte of flags at the very end.
+//! Multiranges: the OID, a count, the positions of the second and later ranges, a byte of flags for
+//! each, and the bounds of all.
 
 use crate::codec::Codec;
 use crate::composite::quote;
@@ -14,7 +15,8 @@ const LOWER_INCLUSIVE: u8 = 0x02;
 const UPPER_INCLUSIVE: u8 = 0x04;
 const LOWER_INFINITE: u8 = 0x08;
 const UPPER_INFINITE: u8 = 0x10;
-/// `RANGE_LB_NULL` and `RANGE_UB_NULL`: a bound that is not there either, and is never written.
+/// `RANGE_LB_NULL` and `RANGE_UB_NULL`: the bound does not exist either. The server never writes
+/// these flags.
 const NULL_BOUNDS: u8 = 0x60;
 
 /// One range, taken apart.
@@ -88,11 +90,12 @@ pub(crate) fn binary(payload: &[u8], subtype: &Codec, settings: &Settings, out: 
     Range::read(payload, subtype)?.binary(subtype, settings, out)
 }
 
-/// The ranges of a multirange. Bounds lie one behind the other, each aligned, and the items only repeat where.
+/// The ranges of a multirange. Bounds lie one after the other, each aligned. The stored positions
+/// only repeat where.
 fn ranges<'a>(payload: &'a [u8], subtype: &Codec) -> Result<Vec<Range<'a>>> {
     let mut reader = Reader::new(payload, "multirange");
     reader.u32()?;
-    // Each has a byte of flags at least.
+    // Each range has at least a byte of flags.
     let count = reader.count(1)?;
     if count == 0 {
         return Ok(Vec::new());
@@ -103,7 +106,7 @@ fn ranges<'a>(payload: &'a [u8], subtype: &Codec) -> Result<Vec<Range<'a>>> {
     flags
         .iter()
         .map(|&flags| {
-            // Each range begins as a range would: with its first bound aligned.
+            // Each range begins like a single one: with its first bound aligned.
             Range::bounds(flags, payload, &mut at, subtype)
         })
         .collect()

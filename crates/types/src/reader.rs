@@ -1,9 +1,9 @@
-//! Reads numbers and slices out of stored bytes, little-endian as the servers we support write them, and believes no
-//! length that the bytes do not have.
+//! Reads numbers and slices from stored bytes. Numbers are little-endian, as on the supported
+//! servers. No length is believed that the bytes do not have.
 
 use crate::error::{Error, Result};
 
-/// A place in stored bytes.
+/// A position in stored bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
@@ -26,7 +26,7 @@ impl<'a> Reader<'a> {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    /// Goes to `at`, which may lie behind the end: then nothing can be read.
+    /// Moves to `at`. If that is behind the end, nothing can be read there.
     pub(crate) fn seek(&mut self, at: usize) {
         self.at = at;
     }
@@ -71,7 +71,8 @@ impl<'a> Reader<'a> {
         self.array().map(f64::from_le_bytes)
     }
 
-    /// A count of things that take at least `size` bytes each and so must fit into what is left.
+    /// A number of items that take at least `size` bytes each, and so must fit into the remaining
+    /// bytes.
     pub(crate) fn count(&mut self, size: usize) -> Result<usize> {
         let count = usize::try_from(self.i32()?).map_err(|_| Error::damaged(self.what))?;
         if count.checked_mul(size).is_none_or(|bytes| bytes > self.rest().len()) {
@@ -81,7 +82,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The value of a fixed length that `bytes` must be.
+/// The value of a fixed length. `bytes` must have exactly that length.
 pub(crate) fn fixed<const N: usize>(bytes: &[u8], what: &'static str) -> Result<[u8; N]> {
     bytes.try_into().map_err(|_| Error::damaged(what))
 }

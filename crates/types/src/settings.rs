@@ -1,7 +1,7 @@
-//! What of a server and its session a value's text depends on.
+//! The settings of a server and its session that a value's text depends on.
 //!
-//! Everything else is as pgsluice's own replication connections ask for: `DateStyle` ISO, `IntervalStyle` postgres,
-//! `extra_float_digits` 3, `bytea_output` hex.
+//! All others are as pgsluice's own replication connections request them: `DateStyle` ISO,
+//! `IntervalStyle` postgres, `extra_float_digits` 3, `bytea_output` hex.
 
 use base::PgVersion;
 
@@ -10,7 +10,7 @@ use crate::zone::TimeZone;
 /// The settings of the session that is imitated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The server's version: a few outputs were changed in the course of time.
+    /// The server's version, because a few output functions have changed.
     pub version: PgVersion,
     /// `TimeZone`, in which a timestamptz is written.
     pub time_zone: TimeZone,
@@ -19,7 +19,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// UTC and the C locale, as that version writes it.
+    /// UTC and the C locale, for this version.
     #[must_use]
     pub fn new(version: PgVersion) -> Self {
         Settings { version, time_zone: TimeZone::Utc, lc_monetary_is_c: true }

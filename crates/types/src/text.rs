@@ -1,10 +1,10 @@
-//! Types that are bytes in another dress: bytea, "char", name, uuid, pg_lsn, snapshots, vectors of numbers; and the
+//! Types that are little more than bytes: bytea, "char", name, uuid, pg_lsn, snapshots. Also the
 //! escapes of JSON strings.
 
 use base::PgVersion;
 
 use crate::error::{Error, Result};
-use crate::number::{signed, unsigned};
+use crate::number::unsigned;
 use crate::reader::{Reader, fixed};
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
@@ -18,7 +18,7 @@ pub(crate) fn hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `charout`: one byte, none for zero. From 15 on a byte that is no ASCII is written in octal.
+/// `charout`: one byte, or none for zero. From 15 on, a byte that is not ASCII is written in octal.
 pub(crate) fn char(byte: u8, version: PgVersion, out: &mut Vec<u8>) {
     match byte {
         0 => {}
@@ -30,7 +30,7 @@ pub(crate) fn char(byte: u8, version: PgVersion, out: &mut Vec<u8>) {
     }
 }
 
-/// What stands before the first zero byte of a name.
+/// The part of a name before its first zero byte.
 pub(crate) fn name(payload: &[u8]) -> &[u8] {
     payload.split(|&byte| byte == 0).next().unwrap_or_default()
 }
@@ -56,14 +56,14 @@ pub(crate) fn lsn(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Block and line of a tid. Its block is two halves, the high one first.
+/// Block and line of a tid. The block is stored as two halves, the high one first.
 pub(crate) fn tid(payload: &[u8]) -> Result<(u32, u16)> {
     let mut reader = Reader::new(payload, "tid");
     let block = u32::from(reader.u16()?) << 16 | u32::from(reader.u16()?);
     Ok((block, reader.u16()?))
 }
 
-/// xmin, xmax and the xids between them of a snapshot.
+/// A snapshot: xmin, xmax, and the xids between them.
 pub(crate) struct Snapshot<'a> {
     pub(crate) xmin: u64,
     pub(crate) xmax: u64,
@@ -110,22 +110,6 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// `int2vectorout` and `oidvectorout`: numbers with spaces between them.
-pub(crate) fn vector(payload: &[u8], width: usize, out: &mut Vec<u8>) -> Result<()> {
-    let array = crate::array::Array::read(payload)?;
-    for (index, number) in array.data().chunks_exact(width).take(array.count()).enumerate() {
-        if index > 0 {
-            out.push(b' ');
-        }
-        match *number {
-            [low, high] => signed(i16::from_le_bytes([low, high]).into(), out),
-            [a, b, c, d] => unsigned(u32::from_le_bytes([a, b, c, d]).into(), out),
-            _ => return Err(Error::damaged("vector of numbers")),
-        }
-    }
-    Ok(())
-}
-
 /// `escape_json`: quotes, and escapes for what JSON does not allow between them.
 pub(crate) fn json_string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
@@ -147,7 +131,7 @@ pub(crate) fn json_string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// What C's `isspace` and the server's `array_isspace` agree on.
+/// The characters that both C's `isspace` and the server's `array_isspace` count as space.
 pub(crate) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }

@@ -1,8 +1,9 @@
-//! tsvector and tsquery, whose forms are the server's alone: no crate reads them.
+//! tsvector and tsquery. Only the server has these forms, and no crate reads them.
 //!
-//! A tsvector is a count, an entry of four bytes for each lexeme (bit 0: has positions; 11 bits length; 20 bits offset),
-//! and the lexemes; positions follow their lexeme at the next even offset. A tsquery is a count, items of 12 bytes in
-//! Polish notation (an operator, its right operand, its left operand), and the operands' texts, each ended by a zero.
+//! A tsvector is a count, an entry of four bytes for each lexeme (bit 0: has positions; 11 bits
+//! length; 20 bits offset), and the lexemes. Positions follow their lexeme at the next even offset.
+//! A tsquery is a count, items of 12 bytes in Polish notation (an operator, its right operand, its
+//! left operand), and the operands' texts, each ended by a zero.
 
 use crate::error::{Error, Result};
 use crate::number::unsigned;
@@ -43,7 +44,7 @@ fn lexemes(payload: &[u8]) -> Result<Vec<Lexeme<'_>>> {
     Ok(lexemes)
 }
 
-/// In quotes; quotes and backslashes are doubled.
+/// Appends `text` in quotes, with quotes and backslashes doubled.
 fn quoted(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'\'');
     for &byte in text {
@@ -116,7 +117,7 @@ impl Operator {
         }
     }
 
-    /// How tightly it binds.
+    /// How tightly the operator binds.
     fn priority(self) -> u8 {
         match self {
             Operator::Or => 1,
@@ -149,7 +150,7 @@ fn items(payload: &[u8]) -> Result<Vec<Item<'_>>> {
     stored.as_chunks().0.iter().map(item).collect()
 }
 
-/// A part of a query, written.
+/// The text of a part of a query.
 struct Written {
     text: Vec<u8>,
     /// The operator at its top, if it is more than a value.
@@ -157,8 +158,8 @@ struct Written {
 }
 
 impl Written {
-    /// Whether it needs parentheses as an operand of `parent`. Phrases do not associate: one on the right is always
-    /// set apart.
+    /// Whether it needs parentheses as an operand of `parent`. Phrases do not associate, so a
+    /// phrase on the right always does.
     fn is_apart(&self, parent: Operator, right: bool) -> bool {
         self.operator.is_some_and(|own| {
             own.priority() < parent.priority()
@@ -166,7 +167,8 @@ impl Written {
         })
     }
 
-    /// The beginning of what `parent` makes of it. Not copied if it can be helped: chains lean to the left.
+    /// The beginning of the text for `parent` with this as its left operand. Avoids copying where
+    /// possible, because chains lean to the left.
     fn into_left_of(self, parent: Operator) -> Vec<u8> {
         if self.is_apart(parent, false) {
             let mut whole = Vec::with_capacity(self.text.len() + 4);
@@ -177,7 +179,7 @@ impl Written {
         }
     }
 
-    /// Appends it as an operand of `parent`.
+    /// Appends the text as an operand of `parent`.
     fn put(self, parent: Operator, right: bool, out: &mut Vec<u8>) {
         let apart = self.is_apart(parent, right);
         if apart {
@@ -190,7 +192,8 @@ impl Written {
     }
 }
 
-/// `tsqueryout`. Items are read from the last to the first, so that operands are there before their operator.
+/// `tsqueryout`. Items are read from the last to the first, so that operands come before their
+/// operator.
 pub(crate) fn query_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     const DAMAGED: Error = Error::damaged("tsquery");
     let mut stack: Vec<Written> = Vec::new();

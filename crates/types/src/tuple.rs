@@ -1,11 +1,12 @@
 //! Takes a heap tuple apart.
 //!
-//! Handed are the tuple's bytes and what `pg_attribute` says about its columns (`attlen`, `attalign`, never what
-//! `pg_type` says: a dropped column's type may be gone); what comes back is one [`Value`] a column. A column that was
-//! added after the tuple was written has its missing value, or is NULL. Alignment counts from the start of the data,
-//! which the server keeps at a multiple of eight.
+//! It is handed the tuple's bytes and the properties of its columns from `pg_attribute` (`attlen`,
+//! `attalign`). It never uses those in `pg_type`, because a dropped column's type may be gone. It
+//! returns one [`Value`] for each column. A column that was added after the tuple was written has
+//! its missing value, or is NULL. Alignment counts from the start of the data, which the server
+//! keeps at a multiple of eight.
 //!
-//! Composite values are tuples as well and are read by the same code.
+//! Composite values are tuples as well, and are read by the same code.
 
 use std::borrow::Cow;
 
@@ -18,7 +19,7 @@ use crate::varlena::Varlena;
 const HAS_NULL: u16 = 0x0001;
 /// `HEAP_NATTS_MASK`.
 const NATTS_MASK: u16 = 0x07ff;
-/// Fixed part of a tuple's header (`SizeofHeapTupleHeader`), behind which the null bitmap lies.
+/// The fixed part of a tuple's header (`SizeofHeapTupleHeader`). The null bitmap follows it.
 const HEADER_SIZE: usize = 23;
 
 /// `typalign`, `attalign`.
@@ -35,7 +36,7 @@ pub enum Align {
 }
 
 impl Align {
-    /// From the letter in the catalog.
+    /// The alignment for the letter in the catalog.
     #[must_use]
     pub fn from_letter(letter: u8) -> Option<Self> {
         match letter {
@@ -47,7 +48,7 @@ impl Align {
         }
     }
 
-    /// The first position from `offset` on.
+    /// The first aligned position from `offset` on.
     pub(crate) fn up(self, offset: usize) -> usize {
         let mask = match self {
             Align::Char => return offset,
@@ -65,18 +66,18 @@ pub enum Generated {
     /// An ordinary column.
     #[default]
     No,
-    /// Computed when it is written, stored as any other column.
+    /// Computed when the row is written, and stored like any other column.
     Stored,
-    /// Computed when it is read: nothing is stored.
+    /// Computed when the row is read. Nothing is stored.
     Virtual,
 }
 
-/// What has to be known of a column to find its value.
+/// The properties of a column that are needed to find its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute {
     /// `atttypid`; 0 if it was dropped.
     pub type_oid: Oid,
-    /// `attlen`: a length, -1 for values with a header, -2 for those that end with a zero byte.
+    /// `attlen`: a length, -1 for values with a header, -2 for values that end with a zero byte.
     pub len: i16,
     /// `attalign`.
     pub align: Align,
@@ -84,14 +85,15 @@ pub struct Attribute {
     pub dropped: bool,
     /// `attgenerated`.
     pub generated: Generated,
-    /// What tuples have that were written before the column was added, as [`missing_value`] found it.
+    /// The value in tuples that were written before the column was added, from
+    /// [`missing_value`](crate::missing_value).
     pub missing: Option<Box<[u8]>>,
 }
 
 /// A column's value in its stored form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// No value; also of dropped columns and of virtual generated ones.
+    /// No value. Also stands for dropped columns and virtual generated ones.
     Null,
     /// Bytes of a type of fixed length, or of a `cstring` without its end.
     Fixed(&'a [u8]),
@@ -122,7 +124,7 @@ pub struct Tuple<'a> {
 }
 
 impl<'a> Tuple<'a> {
-    /// A tuple as WAL has it: `xl_heap_header` and what follows the fixed header of 23 bytes.
+    /// A tuple in the form of WAL: `xl_heap_header`, and what follows the fixed header of 23 bytes.
     ///
     /// # Errors
     /// When the data would begin outside of `bytes`, or the null bitmap does not fit before it.
@@ -138,7 +140,7 @@ impl<'a> Tuple<'a> {
         Ok(Tuple { natts, bitmap, data })
     }
 
-    /// A tuple as a heap page has it, with its whole header.
+    /// A tuple from a heap page, with its whole header.
     ///
     /// # Errors
     /// As [`Tuple::new`].
@@ -153,7 +155,7 @@ impl<'a> Tuple<'a> {
         self.bitmap.is_some_and(|bitmap| bitmap[index / 8] >> (index % 8) & 1 == 0)
     }
 
-    /// One value for each of `attributes`, in their order, into `values`.
+    /// Puts one value for each of `attributes`, in their order, into `values`.
     ///
     /// # Errors
     /// When a value does not fit into the tuple, or the tuple has more columns than are described.
@@ -181,7 +183,7 @@ impl<'a> Tuple<'a> {
 }
 
 impl Attribute {
-    /// Its value in a tuple that is older than the column.
+    /// The column's value in a tuple that is older than the column.
     fn missing_value(&self) -> Result<Value<'_>> {
         match &self.missing {
             Some(bytes) if !self.dropped && self.generated != Generated::Virtual => {
@@ -204,7 +206,7 @@ pub(crate) fn take<'a>(
     let aligned = |at: usize| align.up(at + before) - before;
     match len {
         -1 => {
-            // Padding is zero, and no header that may lie unaligned begins with zero.
+            // Padding is zero, and no header that may be unaligned begins with zero.
             if data.get(*at) == Some(&0) {
                 *at = aligned(*at);
             }
@@ -228,15 +230,6 @@ pub(crate) fn take<'a>(
     }
 }
 
-/// What `pg_attribute.attmissingval` holds, for [`Attribute::missing`]: the payload of an array of one element becomes
-/// that element's stored bytes.
-///
-/// # Errors
-/// When it is not an array of one element.
-pub fn missing_value(array: &[u8], len: i16, align: Align) -> Result<Box<[u8]>> {
-    crate::array::single_element(array, len, align).map(Into::into)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,7 +238,8 @@ mod tests {
         Attribute { type_oid: Oid(1), len, align, dropped: false, generated: Generated::No, missing: None }
     }
 
-    /// A row of one column, `repeat('written by a server ', 200)` compressed with LZ4, as a server of 15 stored it.
+    /// A row of one column, `repeat('written by a server ', 200)` compressed with LZ4, as a server
+    /// of 15 stored it.
     #[test]
     fn lz4_as_a_server_wrote_it() {
         let data = b"\xda\0\0\0\xa0\x0f\0\x40\xff\x05written by a server \x14\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x83\x50rver ";
@@ -255,7 +249,7 @@ mod tests {
         Tuple::new(1, 2, 24, &bytes).unwrap().deform(&attributes, &mut values).unwrap();
         let expected = "written by a server ".repeat(200);
         assert_eq!(values[0].payload().unwrap().unwrap().as_ref(), expected.as_bytes());
-        // Cut off, it is damaged.
+        // A value that is cut off is damaged.
         let Value::Varlena(Varlena::Compressed { raw_size, method, bytes }) = values[0] else {
             panic!("{values:?}")
         };
@@ -268,7 +262,8 @@ mod tests {
 
     #[test]
     fn headers_that_do_not_hold() {
-        // Data before the header's end, unaligned data, no room for the bitmap, more columns than there are.
+        // Data before the header's end, unaligned data, no room for the bitmap, more columns than
+        // there are.
         for (natts, infomask, hoff) in [(1, 0, 16), (1, 0, 25), (9, 1, 24), (1, 0, 48)] {
             assert!(Tuple::new(natts, infomask, hoff, &[0xff; 9]).is_err(), "{natts} {infomask} {hoff}");
         }

@@ -1,4 +1,4 @@
-//! Values of variable length: their header, and what they hold when it has been taken away.
+//! Values of variable length: their header, and the payload without it.
 //!
 //! ```text
 //! first byte   header                               what follows
@@ -8,8 +8,8 @@
 //! 00000001     1 byte, then a tag (18)              a TOAST pointer of 16 bytes
 //! ```
 //!
-//! Offsets inside a payload are counted by the server from the four-byte header, whatever header is stored: who aligns
-//! inside a payload adds [`HEADER`].
+//! The server counts offsets inside a payload from the four-byte header, even if a shorter header
+//! is stored. Code that aligns inside a payload therefore adds [`HEADER`].
 
 use std::borrow::Cow;
 
@@ -21,19 +21,19 @@ use crate::reader::Reader;
 /// Length of the plain header, from which the server counts alignment.
 pub(crate) const HEADER: usize = 4;
 
-/// `VARTAG_ONDISK`: the only kind of pointer that is ever written to disk.
+/// `VARTAG_ONDISK`: the only kind of pointer on disk.
 const TAG_ON_DISK: u8 = 18;
 
-/// Low bits of `va_tcinfo` and `va_extinfo`: a size. The two bits above are the method.
+/// The low bits of `va_tcinfo` and `va_extinfo` are a size. The two bits above are the method.
 const SIZE_MASK: u32 = 0x3fff_ffff;
 
-/// A byte of LZ4 becomes at most 255.
+/// The most bytes that one byte of LZ4 can become.
 const LZ4_EXPANSION_MAX: usize = 255;
 
 /// How a value was compressed (`ToastCompressionId`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// PostgreSQL's own.
+    /// PostgreSQL's own compression.
     Pglz,
     /// A block of LZ4 without a frame.
     Lz4,
@@ -49,7 +49,7 @@ impl Compression {
     }
 }
 
-/// Where a value is that is stored out of line (`varatt_external`).
+/// The place of a value that is stored out of line (`varatt_external`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToastPointer {
     /// Length of the value itself, without a header.
@@ -67,7 +67,7 @@ impl ToastPointer {
     /// Length of [`ToastPointer::to_bytes`].
     pub const SIZE: usize = 16;
 
-    /// As a row has it behind the tag, for whoever keeps it.
+    /// The bytes behind the tag in a row, for code that stores the pointer.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ToastPointer::SIZE] {
         let method = if self.compression == Some(Compression::Lz4) { 1 << 30 } else { 0 };
@@ -80,10 +80,10 @@ impl ToastPointer {
         bytes
     }
 
-    /// What [`ToastPointer::to_bytes`] made.
+    /// Reads the bytes that [`ToastPointer::to_bytes`] made.
     ///
     /// # Errors
-    /// When it cannot be one.
+    /// When they cannot be a pointer.
     pub fn from_bytes(bytes: &[u8]) -> Result<ToastPointer> {
         ToastPointer::read(bytes)
     }
@@ -103,10 +103,10 @@ impl ToastPointer {
         })
     }
 
-    /// The value whose chunks are `chunks`, one behind the other in the order of `chunk_seq`.
+    /// The value with these chunks, one after the other in the order of `chunk_seq`.
     ///
     /// # Errors
-    /// When they are not as long as the pointer says.
+    /// When they do not have the length that the pointer gives.
     pub fn assemble<'a>(&self, chunks: &'a [u8]) -> Result<Varlena<'a>> {
         if chunks.len() != self.stored_size as usize {
             return Err(Error::damaged("chunks of a TOAST value"));
@@ -127,7 +127,7 @@ impl ToastPointer {
     }
 }
 
-/// A value of variable length as it is stored.
+/// A value of variable length in its stored form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Varlena<'a> {
     /// The payload itself.
@@ -136,9 +136,9 @@ pub enum Varlena<'a> {
     Compressed {
         /// Length of the payload.
         raw_size: usize,
-        /// How.
+        /// How it was compressed.
         method: Compression,
-        /// What it became.
+        /// The compressed bytes.
         bytes: &'a [u8],
     },
     /// The payload is in a TOAST table.
@@ -168,7 +168,7 @@ impl<'a> Varlena<'a> {
         Ok((varlena, total))
     }
 
-    /// What follows the length of a compressed value, in a row as in chunks.
+    /// Reads what follows the length of a compressed value, in a row or in chunks.
     fn compressed(bytes: &'a [u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes, "compressed value");
         let info = reader.u32()?;
@@ -179,7 +179,7 @@ impl<'a> Varlena<'a> {
         })
     }
 
-    /// The payload, decompressed if need be.
+    /// The payload, decompressed if necessary.
     ///
     /// # Errors
     /// When compressed bytes are damaged, and for a value that is stored out of line.
@@ -199,10 +199,10 @@ impl<'a> Varlena<'a> {
     }
 }
 
-/// The payload of a value that `bytes` hold with its header, decompressed if need be.
+/// The payload of a value with its header, decompressed if necessary.
 ///
 /// # Errors
-/// When they are damaged, and for a value that is stored out of line.
+/// When the bytes are damaged, and for a value that is stored out of line.
 pub fn payload(bytes: &[u8]) -> Result<Cow<'_, [u8]>> {
     Varlena::read(bytes)?.0.payload()
 }

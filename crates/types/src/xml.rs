@@ -1,9 +1,10 @@
-//! xml is stored as it came; its declaration is written anew.
+//! xml is stored as it came. Output writes its declaration anew.
 //!
-//! The encoding that a declaration names is that of another place and is left out; a declaration that then says no more
-//! than the default is left out whole, together with one line feed behind it. A declaration that cannot be read stays.
+//! The encoding in a declaration is that of another place, and is left out. If the declaration then
+//! says no more than the default, all of it is left out, together with one line feed behind it. A
+//! declaration that cannot be read stays.
 
-/// `version` of a declaration that nobody needs to write.
+/// The `version` that a declaration need not give.
 const DEFAULT_VERSION: &[u8] = b"1.0";
 
 #[derive(Default)]
@@ -14,7 +15,7 @@ struct Declaration<'a> {
     end: usize,
 }
 
-/// `xml_out`; in UTF-8 `xml_send` writes the same.
+/// `xml_out`. In UTF-8, `xml_send` writes the same.
 pub(crate) fn render(stored: &[u8], out: &mut Vec<u8>) {
     let Some(declaration) = declaration(stored) else {
         out.extend_from_slice(stored);
@@ -38,7 +39,7 @@ pub(crate) fn render(stored: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-/// What `parse_xml_decl` reads; `None` where it fails. Without a declaration everything is unset.
+/// The result of `parse_xml_decl`; `None` if it fails. Without a declaration, everything is unset.
 fn declaration(text: &[u8]) -> Option<Declaration<'_>> {
     let Some(rest) = text.strip_prefix(b"<?xml") else { return Some(Declaration::default()) };
     if name_goes_on(rest) {
@@ -66,7 +67,7 @@ fn declaration(text: &[u8]) -> Option<Declaration<'_>> {
     text[..end].is_ascii().then_some(Declaration { version: Some(version), standalone, end })
 }
 
-/// Whether what follows `<?xml` belongs to a longer name, as in `<?xml-stylesheet`.
+/// Whether the text after `<?xml` continues a longer name, as in `<?xml-stylesheet`.
 fn name_goes_on(rest: &[u8]) -> bool {
     matches!(rest.first(), Some(b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b':' | 0x80..))
 }
@@ -76,7 +77,7 @@ fn skip(text: &[u8]) -> &[u8] {
     &text[blanks..]
 }
 
-/// At least one blank, and what is behind.
+/// Skips at least one blank. `None` if there is none.
 fn spaces(text: &[u8]) -> Option<&[u8]> {
     let rest = skip(text);
     (rest.len() < text.len()).then_some(rest)

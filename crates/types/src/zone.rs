@@ -1,14 +1,14 @@
 //! The zone in which a timestamptz is written.
 //!
-//! A zone is read from the file that the tz database has of it (TZif, RFC 9636): offsets with the
+//! A zone is read from its file in the tz database (TZif, RFC 9636). The file has offsets with the
 //! times at which they begin, and a rule of POSIX (`CET-1CEST,M3.5.0,M10.5.0/3`) for later times.
-//! Before the first of them, the first type of the file holds. After the last of them, the last of
-//! them holds until the rule changes clocks for the first time. The server reads the same files by
-//! the same rules; the caller sees to it that it reads files of the same year.
+//! Before the first time, the first type of the file holds. After the last time, the last offset
+//! holds until the rule changes clocks for the first time. The server reads the same files by the
+//! same rules. The caller makes sure that both read files of the same year.
 //!
 //! No crate does this as the server does. `tz-rs` 0.7 refuses America/Ojinaga as the server ships
-//! it, because rule and last transition disagree there, and has no offset after the last transition
-//! of a file without a rule. `jiff` knows years to 9999, the server to 294276.
+//! it, because rule and last transition disagree there. It also has no offset after the last
+//! transition of a file without a rule. `jiff` knows years to 9999, the server to 294276.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::error::{Error, Result};
 
 const DAMAGED: Error = Error::damaged("time zone file");
 
-/// Header of a file, and of its part with times of 64 bits.
+/// The size of a file's header, and of the header of its part with times of 64 bits.
 const HEADER_SIZE: usize = 44;
 
-/// `TimeZone` of the session.
+/// The session's `TimeZone`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TimeZone {
-    /// `UTC`, and every other name of it.
+    /// `UTC`, under any of its names.
     #[default]
     Utc,
-    /// Any other, from its file.
+    /// Any other zone, from its file.
     File(ZoneFile),
 }
 
@@ -37,26 +37,26 @@ pub struct ZoneFile(Arc<Table>);
 struct Table {
     /// Unix seconds, ascending, with the offset that begins there.
     transitions: Vec<(i64, i32)>,
-    /// Before the first of them.
+    /// The offset before the first transition.
     first: i32,
-    /// After the last of them.
+    /// The rule after the last transition.
     rule: Option<Rule>,
-    /// The rule's first switch after the last of them; until then the last of them holds, whatever
-    /// the rule says. They disagree where a zone takes over another zone's rule in the middle of a
-    /// summer.
+    /// The rule's first switch after the last transition. Until then, the last transition's offset
+    /// holds, whatever the rule says. The two disagree if a zone takes over another zone's rule in
+    /// the middle of a summer.
     rule_begins: i64,
 }
 
 impl TimeZone {
-    /// The zone that a file of the tz database describes.
+    /// Reads a zone from a file of the tz database.
     ///
     /// # Errors
-    /// When `bytes` are no such file of version 2 or later, or one that counts leap seconds.
+    /// When `bytes` are not such a file of version 2 or later, or the file counts leap seconds.
     pub fn from_tzif(bytes: &[u8]) -> Result<Self> {
         Table::read(bytes).map(|table| TimeZone::File(ZoneFile(Arc::new(table))))
     }
 
-    /// How many seconds east of UTC its clocks are at that time (Unix seconds).
+    /// How many seconds east of UTC the zone's clocks are at that time (Unix seconds).
     pub(crate) fn offset_at(&self, unix_seconds: i64) -> i32 {
         match self {
             TimeZone::Utc => 0,
@@ -65,7 +65,7 @@ impl TimeZone {
     }
 }
 
-/// What a header says of the part behind it.
+/// The counts in a header, for the part behind it.
 struct Counts {
     times: usize,
     types: usize,
@@ -94,7 +94,7 @@ impl Counts {
         if fits && header[4] >= b'2' { Ok(counts) } else { Err(DAMAGED) }
     }
 
-    /// Length of the part, with times of `width` bytes.
+    /// The length of the part, with times of `width` bytes.
     fn size(&self, width: usize) -> usize {
         self.times * (width + 1) + self.types * 6 + self.names + self.leaps * (width + 4) + self.indicators
     }
@@ -148,7 +148,7 @@ struct Rule {
     summer: Option<Summer>,
 }
 
-/// The other half of the year.
+/// The part of a rule for summer time.
 #[derive(Debug, PartialEq, Eq)]
 struct Summer {
     offset: i32,
@@ -156,7 +156,7 @@ struct Summer {
     ends: Switch,
 }
 
-/// When clocks are changed: on which day, at which second of local time.
+/// When clocks are changed: the day, and the second of local time.
 #[derive(Debug, PartialEq, Eq)]
 struct Switch {
     day: Day,
@@ -165,7 +165,7 @@ struct Switch {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Day {
-    /// `Jn`: the n-th day, 29 February not counted.
+    /// `Jn`: the n-th day, not counting 29 February.
     OfYear(i64),
     /// `n`: days after 1 January.
     After(i64),
@@ -195,7 +195,7 @@ impl Rule {
         if is_summer { summer.offset } else { self.standard }
     }
 
-    /// The first time after `time` at which clocks are changed; `None` if they never are.
+    /// The first change of clocks after `time`; `None` if there are none.
     fn switch_after(&self, time: i64) -> Option<i64> {
         let summer = self.summer.as_ref()?;
         let year = self.year_at(time);
@@ -218,7 +218,7 @@ impl Rule {
 }
 
 impl Switch {
-    /// In that year, in local seconds from 1970.
+    /// The time in that year, in local seconds from 1970.
     fn time(&self, year: i64) -> i64 {
         let first = days_before(year);
         let is_leap = days_before(year + 1) - first == 366;
@@ -236,7 +236,7 @@ impl Switch {
                 start + if day >= length(month) { day - 7 } else { day }
             }
         };
-        // A damaged file may name times at either end of what 64 bits hold.
+        // A damaged file may name times at either end of the range of 64 bits.
         day.saturating_mul(86_400).saturating_add(self.second)
     }
 }
@@ -247,14 +247,14 @@ fn days_before(year: i64) -> i64 {
     years * 365 + years.div_euclid(4) - years.div_euclid(100) + years.div_euclid(400) - 719_162
 }
 
-/// The year in which a day lies that is counted from 1970-01-01.
+/// The year of a day, which is counted from 1970-01-01.
 fn year_of(day: i64) -> i64 {
     let year = 1970 + (day * 400).div_euclid(146_097);
-    // The estimate is off by one at most.
+    // The estimate is wrong by at most one.
     [year + 1, year].into_iter().find(|&year| days_before(year) <= day).unwrap_or(year - 1)
 }
 
-/// What is left of a rule.
+/// The rest of a rule's text.
 struct Text<'a>(&'a [u8]);
 
 impl Text<'_> {
@@ -263,7 +263,7 @@ impl Text<'_> {
         Some(())
     }
 
-    /// Letters, or anything in `<...>`.
+    /// Skips letters, or anything in `<...>`.
     fn name(&mut self) -> Option<()> {
         let length = if self.0.starts_with(b"<") {
             self.0.iter().position(|&byte| byte == b'>')? + 1
@@ -282,7 +282,7 @@ impl Text<'_> {
         (number <= max).then_some(number)
     }
 
-    /// `hh[:mm[:ss]]` with a sign.
+    /// Reads `hh[:mm[:ss]]` with a sign.
     fn seconds(&mut self) -> Option<i64> {
         let negative = self.eat(b'-').is_some();
         if !negative {
@@ -354,8 +354,8 @@ mod tests {
         }
     }
 
-    /// A file whose last transition ends summer time on 2022-10-30, under a rule that has it until
-    /// November.
+    /// A file whose last transition ends summer time on 2022-10-30, under a rule that has summer
+    /// time until November.
     fn ojinaga() -> Vec<u8> {
         let header = |times: u32, types: u32| {
             let counts = [0, 0, 0, times, types, 4].map(u32::to_be_bytes).concat();

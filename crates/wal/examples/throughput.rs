@@ -1,8 +1,10 @@
-//! How fast WAL is read when nobody wants its rows: the segments of a directory, on one core.
+//! Measures how fast WAL is read when no rows of it are wanted: the segments of a directory, on one
+//! core.
 //!
-//! `cargo run --release -p wal --example throughput -- DIR [REPEATS]` reads the segments in the order of their names,
-//! from memory, so that it is the reader that is measured and not the disk. Every record's checksum is compared, every
-//! change to a row is judged by the filter, which is told of each table once, and dropped.
+//! `cargo run --release -p wal --example throughput -- DIR [REPEATS]` reads the segments in the
+//! order of their names. It reads them from memory, so that the reader is measured and not the
+//! disk. Every record's checksum is compared. The filter, which is told of each table once, judges
+//! and drops every change of a row.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -53,7 +55,7 @@ fn segments(dir: &str) -> Result<Vec<Vec<u8>>, Box<dyn Error>> {
     Ok(paths.iter().map(std::fs::read).collect::<Result<_, _>>()?)
 }
 
-/// Reads up to where WAL ends: with the last segment, or with zeros or pages of an earlier time.
+/// Reads up to the end of WAL: the end of the last segment, or zeros or pages of an earlier time.
 fn read(segments: &[Vec<u8>]) -> Result<Figures, Box<dyn Error>> {
     let first = segments.first().and_then(|segment| segment.get(8..16)).ok_or("there is no segment")?;
     let start = Lsn::new(u64::from_le_bytes(first.try_into()?));

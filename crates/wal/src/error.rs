@@ -1,13 +1,13 @@
-//! What is wrong with WAL, and where.
+//! Errors in WAL, with their places.
 //!
-//! One opaque error. Every one has an LSN: of the page or the record that is not
-//! what it should be, or where bytes were expected.
+//! One opaque error. Every error has an LSN: of the page or the record that is wrong, or of the
+//! place where bytes were expected.
 
 use std::fmt;
 
 use base::Lsn;
 
-/// WAL that cannot be read on.
+/// WAL that cannot be read any further.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     lsn: Lsn,
@@ -18,9 +18,9 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Bytes from elsewhere than where the reader is.
+    /// The bytes begin at another place than the reader has reached.
     Gap { pushed: Lsn },
-    /// A page of no version that is known.
+    /// A page of an unknown version.
     Magic(u16),
     /// The page that starts here.
     Page(String),
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Checksum { stored: u32, computed: u32 },
     /// The input ends in the middle of the record that starts here.
     Incomplete,
-    /// The reader was asked for what cannot be.
+    /// The caller asked the reader for something impossible.
     Misuse(String),
 }
 
@@ -47,19 +47,19 @@ impl Error {
         Error::new(lsn, Kind::Record(what.into()))
     }
 
-    /// Where: the start of the page or record, or where bytes were expected.
+    /// The place: the start of the page or record, or where bytes were expected.
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         self.lsn
     }
 
-    /// Bytes are missing before those that came: a lost segment, for example.
+    /// Bytes are missing before those that were pushed: a lost segment, for example.
     #[must_use]
     pub fn is_gap(&self) -> bool {
         matches!(self.kind, Kind::Gap { .. })
     }
 
-    /// The WAL was written by a major that is not known.
+    /// The WAL was written by an unknown major.
     #[must_use]
     pub fn is_unknown_version(&self) -> bool {
         matches!(self.kind, Kind::Magic(_))

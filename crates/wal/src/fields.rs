@@ -1,9 +1,9 @@
-//! Numbers as WAL has them: little-endian, unaligned, one after the other.
+//! Numbers in the form of WAL: little-endian, unaligned, one after the other.
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
 
-/// What is left of some bytes. Every method takes from the front, or is `None`
-/// and takes nothing when there is not enough.
+/// The rest of some bytes. Every method takes from the front. It returns `None` and takes nothing
+/// if there are not enough bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a>(&'a [u8]);
 
@@ -14,7 +14,7 @@ impl<'a> Fields<'a> {
         Fields(bytes)
     }
 
-    /// What was not taken yet.
+    /// The bytes that were not taken yet.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.0
@@ -26,7 +26,7 @@ impl<'a> Fields<'a> {
         self.0.is_empty()
     }
 
-    /// So many bytes.
+    /// Takes `length` bytes.
     pub fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;

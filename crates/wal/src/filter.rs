@@ -1,20 +1,24 @@
-//! Who wants a record: asked before a byte of its tuple is looked at, let alone copied.
+//! Decides whether a record is wanted, before a byte of its tuple is looked at, let alone copied.
 //!
-//! The cache maps the files that a record names to the relation and the actions that somebody wants of it: the
-//! founding message's `LocatorFilterCache`. One look-up settles a record; three maps (files to relation, relation to
-//! publications, publications to actions) and a catalog snapshot are asked only when an entry is missing.
+//! The cache maps the files that a record names to the relation and its wanted actions: the
+//! founding message's `LocatorFilterCache`. One look-up settles a record. Three maps (files to
+//! relation, relation to publications, publications to actions) and a catalog snapshot are needed
+//! only when an entry is missing.
 //!
-//! An entry holds for the point in WAL at which it was made (rule W1). Whoever follows the catalogs drops it before
-//! the first record for which it may be wrong, with [`LocatorFilterCache::forget`] and its relatives: ALTER
-//! PUBLICATION, rewrites, attach and detach, SET SCHEMA. What a transaction changed for itself only is not for this
-//! cache: it is shared by all transactions, so its caller asks the catalog instead while one of them has uncommitted
-//! changes to what decides.
+//! An entry holds for the point in WAL at which it was made (rule W1). The code that follows the
+//! catalogs drops it before the first record for which it may be wrong, with
+//! [`LocatorFilterCache::forget`] and its relatives. The reasons are ALTER PUBLICATION, rewrites,
+//! attach and detach, and SET SCHEMA. The cache is shared by all transactions, so it does not have
+//! what a transaction changed only for itself. While a transaction has uncommitted changes that
+//! decide, its caller asks the catalog instead.
 //!
-//! One cache serves one set of publications. A pass for several sets keeps one of the union, whose answer "nobody" is
-//! the one that saves work, and asks theirs for what is left.
+//! One cache serves one set of publications. A pass for several sets keeps one cache for their
+//! union. That cache saves work when no set wants a record; each set decides about the remaining
+//! records by itself.
 //!
-//! Dropping a record loses one thing: the first record of a subtransaction names its top-level transaction. So ask
-//! [`Record::top_level_xid`] of dropped ones too; it costs a look at one byte.
+//! Dropping a record loses one thing: the first record of a subtransaction names its top-level
+//! transaction. So call [`Record::top_level_xid`] for dropped records too; it costs a look at one
+//! byte.
 
 use std::ops::BitOr;
 
@@ -24,7 +28,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::record::Record;
 use crate::rmgr::Rmgr;
 
-/// What may be wanted of a relation.
+/// The actions on a relation that may be wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Actions(u8);
 
@@ -37,7 +41,8 @@ impl Actions {
     pub const UPDATE: Actions = Actions(2);
     /// Deleted rows.
     pub const DELETE: Actions = Actions(4);
-    /// TRUNCATE. Its record names relations and no files: kept with the entry for whoever resolves it.
+    /// TRUNCATE. Its record names relations and no files. The entry keeps it for the code that
+    /// resolves the relations.
     pub const TRUNCATE: Actions = Actions(8);
     /// Everything that a publication can publish.
     pub const ALL: Actions = Actions(15);
@@ -57,30 +62,31 @@ impl BitOr for Actions {
     }
 }
 
-/// Why a relation's records are looked at.
+/// Why a relation's records are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
-    /// For these actions on its rows. A TOAST relation is wanted as its table is: its inserts, when the table's inserts
-    /// or updates are.
+    /// For these actions on its rows. A TOAST relation is wanted with its table: its inserts are,
+    /// if the table's inserts or updates are.
     Rows(Actions),
-    /// A catalog that is followed: every record counts, in-place updates among them.
+    /// It is a followed catalog: every record counts, including in-place updates.
     Catalog,
 }
 
-/// What becomes of a record.
+/// What happens with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is no change to a row: not the filter's business.
+    /// It is no change of a row, so the filter does not decide.
     Other,
-    /// A change that somebody wants, to this relation.
+    /// A wanted change of this relation.
     Wanted(Oid),
-    /// A change that nobody wants. It was counted.
+    /// An unwanted change. It was counted.
     Dropped,
-    /// A change to files nobody told us about: ask the catalog, [`LocatorFilterCache::insert`] the answer, ask again.
+    /// A change of unknown files. Ask the catalog, [`LocatorFilterCache::insert`] the answer, and
+    /// judge again.
     Unknown(RelFileLocator),
 }
 
-/// How much was dropped.
+/// Counts of what was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dropped {
     /// Records.
@@ -105,11 +111,11 @@ impl Dropped {
 struct Entry {
     relation: Oid,
     interest: Interest,
-    /// Here, where the look-up leads anyway; moved to the relation's sum when the entry goes.
+    /// The look-up leads here anyway. When the entry goes, this is added to the relation's sum.
     dropped: Dropped,
 }
 
-/// An entry that somebody wanted something of.
+/// An entry with a wanted action.
 #[derive(Debug, Clone, Copy)]
 struct Recent {
     locator: RelFileLocator,
@@ -117,15 +123,15 @@ struct Recent {
     relation: Oid,
 }
 
-/// Files to what is wanted of the relation they hold.
+/// Maps files to the wanted actions of their relation.
 #[derive(Debug, Default)]
 pub struct LocatorFilterCache {
-    /// Databases whose relations may be wanted; every other one's are not.
+    /// The databases whose relations may be wanted.
     databases: FxHashSet<Oid>,
     entries: FxHashMap<RelFileLocator, Entry>,
-    /// The last entry that somebody wanted something of: rows of a table come one after the other.
+    /// The last entry with a wanted action: rows of a table come one after the other.
     recent: Option<Recent>,
-    /// By database and relation, of entries that are gone.
+    /// By database and relation, for entries that are gone.
     dropped: FxHashMap<(Oid, Oid), Dropped>,
     elsewhere: Dropped,
 }
@@ -143,16 +149,17 @@ mod op {
     pub(super) const MULTI_INSERT: u8 = 0x50;
 }
 
-/// Of which actions a record that changes a row is part; `None` when it changes none.
+/// The actions that a record belongs to; `None` if it changes no row.
 #[inline]
 fn actions(record: &Record<'_>) -> Option<Actions> {
     let actions = match (record.rmgr(), record.info() & op::MASK) {
         // A confirmed speculative insertion is an insertion.
         (Rmgr::Heap, op::INSERT | op::CONFIRM) | (Rmgr::Heap2, op::MULTI_INSERT) => Actions::INSERT,
         (Rmgr::Heap, op::UPDATE | op::HOT_UPDATE) => Actions::UPDATE,
-        // A speculative insertion that is taken back is a deletion in WAL: whoever sees the one sees the other.
+        // In WAL, a speculative insertion is taken back by a deletion. If inserts are wanted, both
+        // are.
         (Rmgr::Heap, op::DELETE) => Actions::DELETE | Actions::INSERT,
-        // Of catalogs only.
+        // Only catalogs have these.
         (Rmgr::Heap, op::INPLACE) => Actions::NONE,
         _ => return None,
     };
@@ -160,24 +167,25 @@ fn actions(record: &Record<'_>) -> Option<Actions> {
 }
 
 impl LocatorFilterCache {
-    /// A cache that looks at `databases` only, beside what all databases share.
+    /// Makes a cache for `databases` and for what all databases share.
     #[must_use]
     pub fn new(databases: impl IntoIterator<Item = Oid>) -> LocatorFilterCache {
         LocatorFilterCache { databases: databases.into_iter().collect(), ..LocatorFilterCache::default() }
     }
 
-    /// What becomes of `record`. Counts it, if it is dropped.
+    /// Decides about `record`. Counts it if it is dropped.
     #[must_use]
     pub fn judge(&mut self, record: &Record<'_>) -> Verdict {
         self.judge_of(record, record.first_locator())
     }
 
-    /// The same for who has looked at [`Record::first_locator`] before.
+    /// Like [`LocatorFilterCache::judge`], for a caller that has read [`Record::first_locator`]
+    /// already.
     #[must_use]
     #[inline]
     pub fn judge_of(&mut self, record: &Record<'_>, locator: Option<RelFileLocator>) -> Verdict {
         let Some(actions) = actions(record) else { return Verdict::Other };
-        // Without a locator it is broken, which whoever takes it apart will say.
+        // A record without a locator is broken. The code that parses it will report that.
         let Some(locator) = locator else { return Verdict::Other };
         match &self.recent {
             Some(recent) if recent.locator == locator && recent.wanted.any_of(actions) => {
@@ -191,7 +199,8 @@ impl LocatorFilterCache {
         match self.entries.get_mut(&locator) {
             Some(entry) => {
                 let wanted = match entry.interest {
-                    // Every record counts, also one of no action at all, which always comes here.
+                    // Every record counts, even one without an action. Such a record always comes
+                    // here.
                     Interest::Catalog => None,
                     Interest::Rows(wanted) => Some(wanted),
                 };
@@ -213,19 +222,20 @@ impl LocatorFilterCache {
         }
     }
 
-    /// From here on these files hold `relation`, of which this is wanted.
+    /// Notes that these files hold `relation`, with these wanted actions.
     pub fn insert(&mut self, locator: RelFileLocator, relation: Oid, interest: Interest) {
         self.forget(locator);
         self.entries.insert(locator, Entry { relation, interest, dropped: Dropped::default() });
     }
 
-    /// What is wanted of the relation in these files.
+    /// The relation in these files, and its wanted actions.
     #[must_use]
     pub fn get(&self, locator: RelFileLocator) -> Option<(Oid, Interest)> {
         self.entries.get(&locator).map(|entry| (entry.relation, entry.interest))
     }
 
-    /// These files may hold something else, or something else may be wanted of it.
+    /// Drops the entry of these files: they may hold another relation, or other actions may be
+    /// wanted.
     pub fn forget(&mut self, locator: RelFileLocator) {
         self.recent = None;
         if let Some(entry) = self.entries.remove(&locator) {
@@ -233,18 +243,19 @@ impl LocatorFilterCache {
         }
     }
 
-    /// Something about a relation of a database changed, or about a publication of it. Shared relations are in
-    /// database 0.
+    /// Drops the entries of a relation that changed, or whose publications changed. Shared
+    /// relations are in database 0.
     pub fn forget_relation(&mut self, database: Oid, relation: Oid) {
         self.forget_if(|locator, entry| locator.database == database && entry.relation == relation);
     }
 
-    /// Something changed that may concern every relation of a database: a publication of all tables, a schema's.
+    /// Drops the entries of a database after a change that may concern all of its relations: of a
+    /// publication for all tables, or for a schema.
     pub fn forget_database(&mut self, database: Oid) {
         self.forget_if(|locator, _| locator.database == database);
     }
 
-    /// Nothing holds any more.
+    /// Drops all entries.
     pub fn forget_all(&mut self) {
         self.forget_if(|_, _| true);
     }
@@ -263,7 +274,7 @@ impl LocatorFilterCache {
         }
     }
 
-    /// What was dropped of each relation, by database and relation, in their order.
+    /// What was dropped for each relation, in the order of databases and relations.
     #[must_use]
     pub fn dropped(&self) -> Vec<((Oid, Oid), Dropped)> {
         let mut sums = self.dropped.clone();
@@ -275,7 +286,7 @@ impl LocatorFilterCache {
         sums
     }
 
-    /// What was dropped because it is of a database that nobody looks at.
+    /// What was dropped because its database is not among the wanted ones.
     #[must_use]
     pub fn dropped_elsewhere(&self) -> Dropped {
         self.elsewhere

@@ -1,7 +1,7 @@
 //! Page images in records, and the pages they stand for.
 //!
-//! An image is a page without its hole, the unused bytes in the middle, which are zero. What remains may be
-//! compressed. Sizes were checked when the record was taken apart; the contents are checked here.
+//! An image is a page without its hole, the unused bytes in the middle, which are zero. The rest
+//! may be compressed. Parsing the record has checked the sizes; this module checks the contents.
 
 use std::fmt;
 
@@ -19,23 +19,23 @@ pub enum Compression {
     Zstd,
 }
 
-/// A page image as it stands in a record.
+/// A page image in a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Image<'a> {
-    /// The page without its hole, maybe compressed.
+    /// The page without its hole, perhaps compressed.
     pub bytes: &'a [u8],
     /// Where the hole starts.
     pub hole_offset: u16,
-    /// How many bytes it has.
+    /// The length of the hole.
     pub hole_length: u16,
     /// How `bytes` were compressed.
     pub compression: Compression,
-    /// It shows the page after the record's change and replaces it. Otherwise it is there for
-    /// `wal_consistency_checking` only.
+    /// Whether the image shows the page after the record's change and replaces it. Otherwise it is
+    /// only there for `wal_consistency_checking`.
     pub apply: bool,
 }
 
-/// An image that does not give a page.
+/// An image that cannot be turned into a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageError(Compression);
 
@@ -52,20 +52,21 @@ impl fmt::Display for ImageError {
 
 impl std::error::Error for ImageError {}
 
-/// More than a page needs (a frame may ask for a block's 128 kB), and little enough to be allocated for a header that
-/// lies.
+/// More than a page needs (a frame may ask for a block's 128 kB), and little enough to allocate it
+/// for a wrong header.
 const ZSTD_WINDOW_MAX: u64 = 1 << 20;
 
 impl Image<'_> {
     /// Writes the page that the image stands for.
     ///
     /// # Errors
-    /// When what is compressed is corrupt or gives another length; `page` then holds anything.
+    /// When the compressed bytes are corrupt or have another length; the content of `page` is then
+    /// undefined.
     pub fn restore(&self, page: &mut [u8; PAGE_SIZE]) -> Result<(), ImageError> {
         let wrong = ImageError(self.compression);
         let (start, hole) = (usize::from(self.hole_offset), usize::from(self.hole_length));
         let length = PAGE_SIZE.checked_sub(hole).filter(|length| start <= *length).ok_or(wrong)?;
-        // Unpacked at the front, then what is behind the hole moves to its place.
+        // The page is unpacked at the front. Then the part behind the hole moves to its place.
         let packed = &mut page[..length];
         match self.compression {
             Compression::None if self.bytes.len() == length => packed.copy_from_slice(self.bytes),

@@ -1,14 +1,13 @@
-//! What differs between majors, as a table; a page's magic number says which row holds.
+//! The differences between majors, as a table. A page's magic number selects the row.
 
-/// What is particular to the WAL of one major. There is one for each, and they
-/// are compared by identity of the major.
+/// The properties of one major's WAL. There is one value for each major.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     major: u32,
     /// `XLOG_PAGE_MAGIC`.
     magic: u16,
     pub(crate) image: ImageBits,
-    /// Extensions may bring resource managers of their own.
+    /// Whether extensions may have resource managers of their own.
     pub(crate) custom_rmgrs: bool,
 }
 
@@ -46,7 +45,7 @@ impl Layout {
         LAYOUTS.iter().find(|layout| layout.major == major)
     }
 
-    /// 15 of 15.18.
+    /// 15 for 15.18.
     #[must_use]
     pub fn major(&self) -> u32 {
         self.major

@@ -1,20 +1,19 @@
-//! WAL bytes to checked records; push bytes, poll records. No I/O.
+//! WAL bytes to checked records: push bytes, poll records. No I/O.
 //!
-//! [`Reader`] is handed the bytes of the WAL in order, in pieces of any size, and
-//! gives back one [`Record`] after the other: its page headers, its length, its
-//! place in the chain of records and its checksum are right, or there is an
-//! [`Error`] with the LSN. Nothing is ever passed over. A record that lies in
-//! one page of one piece is a view of that piece; only one that crosses a page
-//! or a piece is put together in the reader's own memory.
+//! [`Reader`] is handed the bytes of the WAL in order, in pieces of any size, and returns one
+//! [`Record`] after the other. A record's page headers, its length, its place in the chain of
+//! records and its checksum are right, or there is an [`Error`] with the LSN. Nothing is ever
+//! skipped. A record inside one page of one piece is a view of that piece. Only a record that
+//! crosses a page or a piece is put together in the reader's own memory.
 //!
-//! [`Record::parts`] takes a record apart (block references, page images, main
-//! data) without copying. [`LocatorFilterCache`] looks at a fixed offset instead
-//! and says whether anybody wants the record at all.
+//! [`Record::parts`] takes a record apart (block references, page images, main data) without
+//! copying. [`LocatorFilterCache`] looks at a fixed offset instead, and decides whether the record
+//! is wanted at all.
 //!
-//! Majors 14 to 18 differ in what `layout` has as a table; the magic number of a
-//! page says which one it is. README.md has the formats and their invariants.
+//! `layout` has the differences between majors 14 to 18 as a table; the magic number of a page
+//! selects the major. README.md has the formats and their invariants.
 //!
-//! Not here: where the bytes come from, and what a record means (`decode`).
+//! Does not belong here: where the bytes come from, and what a record means (`decode`).
 
 mod error;
 mod fields;

@@ -6,8 +6,8 @@ use crate::error::{Error, Kind, Result};
 use crate::fields::Fields;
 use crate::layout::Layout;
 
-/// Size of a page, of the WAL (`wal_block_size`) and of tables (`block_size`): no build with another one is known to
-/// be in use, and one that differs says so in its first page.
+/// The size of a page, of the WAL (`wal_block_size`) and of tables (`block_size`). No build with
+/// another size is known to be in use, and such a build says so in its first page.
 pub const PAGE_SIZE: usize = 8192;
 
 pub(crate) const PAGE: u64 = PAGE_SIZE as u64;
@@ -17,18 +17,20 @@ pub(crate) const LONG_HEADER: usize = 40;
 
 const CONTRECORD: u16 = 0x0001;
 const LONG: u16 = 0x0002;
-/// A hint for those who clean up: no meaning here.
+/// A hint for programs that clean up. It has no meaning here.
 const BKP_REMOVABLE: u16 = 0x0004;
 const OVERWRITE_CONTRECORD: u16 = 0x0008;
 
-/// What the first bytes of a page say about the record that was open before it.
+/// What a page's header says about the record that was open before the page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begins {
-    /// With a record.
+    /// The page begins with a record.
     Anew,
-    /// With the rest of one: so many bytes are left of it, those on this page included.
+    /// The page begins with the rest of a record. This many bytes are left of it, including those
+    /// on this page.
     WithRest(u32),
-    /// With a record; the rest of the one before was lost in a crash and will never come.
+    /// The page begins with a record. The rest of the record before was lost in a crash and will
+    /// never come.
     Overwriting,
 }
 
@@ -41,13 +43,13 @@ pub(crate) struct PageHeader {
     pub(crate) system_id: Option<u64>,
 }
 
-/// How long the header of the page at `lsn` is.
+/// The length of the header of the page at `lsn`.
 pub(crate) fn header_length(lsn: Lsn, segment_size: u64) -> usize {
     if lsn.as_u64().is_multiple_of(segment_size) { LONG_HEADER } else { SHORT_HEADER }
 }
 
-/// Whether these first bytes of a page are those of one of another place: what a recycled segment still holds behind
-/// the end of WAL. `None` when they are no page header at all.
+/// Whether these first bytes of a page belong to a page of another place, as a recycled segment
+/// still has them behind the end of WAL. `None` if they are no page header.
 pub(crate) fn is_of_elsewhere(bytes: &[u8], lsn: Lsn) -> Option<bool> {
     let mut fields = Fields::new(bytes);
     Layout::of_magic(fields.u16()?)?;
@@ -56,7 +58,7 @@ pub(crate) fn is_of_elsewhere(bytes: &[u8], lsn: Lsn) -> Option<bool> {
 }
 
 impl PageHeader {
-    /// Reads the header of the page at `lsn`; `bytes` has [`header_length`].
+    /// Reads the header of the page at `lsn`. `bytes` has [`header_length`] bytes.
     pub(crate) fn read(bytes: &[u8], lsn: Lsn, segment_size: u64) -> Result<PageHeader> {
         let mut fields = Fields::new(bytes);
         let cut_short = || Error::page(lsn, "its header is cut short");
@@ -91,7 +93,7 @@ impl PageHeader {
     }
 }
 
-/// The second half of a long header: the system identifier, once the sizes were compared.
+/// Reads the second half of a long header. Compares the sizes and returns the system identifier.
 fn long(fields: &mut Fields<'_>, lsn: Lsn, segment_size: u64) -> Result<u64> {
     let cut_short = || Error::page(lsn, "its header is cut short");
     fields.u32().ok_or_else(cut_short)?;

@@ -1,9 +1,9 @@
-//! What a record is made of: block references with their images and data, main data, origin,
-//! top-level transaction.
+//! The parts of a record: block references with their images and data, main data, origin, top-level
+//! transaction.
 //!
 //! Behind the record's header come the headers of the parts, each beginning with an id, then the
-//! parts themselves in the same order. README.md has the table. A record is walked once, in
-//! [`Parts::read`], and each length is compared with what is there; [`Blocks`] then relies on it.
+//! parts themselves in the same order. README.md has the table. [`Parts::read`] walks through a
+//! record once and compares each length with the bytes that are there. [`Blocks`] relies on that.
 
 use base::{RelFileLocator, Xid};
 
@@ -27,7 +27,7 @@ const WILL_INIT: u8 = 0x40;
 const SAME_REL: u8 = 0x80;
 const FORK: u8 = 0x0f;
 
-/// Which of a relation's files.
+/// One of a relation's forks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "they are PostgreSQL's names")]
 pub enum Fork {
@@ -37,22 +37,22 @@ pub enum Fork {
     Init,
 }
 
-/// A block that the record changed, or that it needs.
+/// A block that the record changed or needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block<'a> {
-    /// Its number in the record. They increase; some may be left out.
+    /// Its number in the record. Numbers increase, and some may be left out.
     pub id: u8,
     /// The relation's files.
     pub locator: RelFileLocator,
-    /// Which of them.
+    /// The fork.
     pub fork: Fork,
     /// The block's number in the fork.
     pub number: u32,
-    /// The page is made anew; what was on it before does not matter.
+    /// Whether the page is made anew, so that its old content does not matter.
     pub will_init: bool,
     /// The page, if it is in the record.
     pub image: Option<Image<'a>>,
-    /// What the record says of this block; empty where it says nothing, or where the image says it.
+    /// The record's data about this block. Empty if the record has none, or if the image has it.
     pub data: &'a [u8],
 }
 
@@ -60,7 +60,7 @@ pub struct Block<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
     layout: &'static Layout,
-    /// The headers of the block references, walked once.
+    /// The headers of the block references, which were checked once.
     headers: &'a [u8],
     /// Images and data of the blocks.
     payload: &'a [u8],
@@ -91,23 +91,23 @@ struct ImageHeader {
 const CUT_SHORT: &str = "its parts are cut short";
 
 impl<'a> Record<'a> {
-    /// The record taken apart.
+    /// Takes the record apart.
     ///
     /// # Errors
-    /// When its parts do not fill it exactly: the server would not have written it.
+    /// When its parts do not fill it exactly: no server writes such a record.
     pub fn parts(&self) -> Result<Parts<'a>> {
         Parts::read(self).map_err(|what| Error::record(self.lsn(), what))
     }
 
     /// The locator of the record's first block reference, read at one of three fixed offsets.
-    /// `None` when it has no reference to a block of a main fork first.
+    /// `None` if the record does not begin with a reference to a block of a main fork.
     #[must_use]
     pub fn first_locator(&self) -> Option<RelFileLocator> {
         first_locator(self.body(), self.layout())
     }
 
     /// The top-level transaction, which the first record of each subtransaction names (with
-    /// `wal_level = logical`). Records that nobody wants need it as well, because it is written only once.
+    /// `wal_level = logical`). It is written only once, so unwanted records need it as well.
     ///
     /// # Errors
     /// As [`Record::parts`].
@@ -128,8 +128,8 @@ impl<'a> Parts<'a> {
             Parts { layout, headers: &[], payload: &[], main: &[], origin: None, top_level_xid: None };
         let mut last: Option<(u8, RelFileLocator)> = None;
         let (mut announced, mut main_length) = (0, 0);
-        // As the server does it: headers go on while more bytes are left than the parts need that
-        // were announced.
+        // As in the server: headers go on as long as more bytes are left than the announced parts
+        // need.
         while fields.rest().len() > announced {
             match fields.rest()[0] {
                 0..=BLOCK_ID_MAX => {
@@ -185,13 +185,13 @@ impl<'a> Parts<'a> {
         self.blocks().find(|block| block.id == id)
     }
 
-    /// What the record says beside its blocks.
+    /// The record's data that belongs to no block.
     #[must_use]
     pub fn main(&self) -> &'a [u8] {
         self.main
     }
 
-    /// The replication origin of the session that wrote it, for the kinds of record that carry it.
+    /// The replication origin of the session that wrote it, for kinds of records that have it.
     #[must_use]
     pub fn origin(&self) -> Option<u16> {
         self.origin
@@ -238,7 +238,7 @@ impl<'a> Iterator for Blocks<'a> {
 }
 
 impl BlockHeader {
-    /// `last` is the block reference before, whose locator may be meant again.
+    /// `last` is the previous block reference. A reference may repeat its locator.
     fn read(
         fields: &mut Fields<'_>,
         layout: &Layout,
@@ -307,7 +307,7 @@ impl ImageHeader {
         if image.is_possible(has_hole) { Ok(image) } else { Err("the sizes of a page image contradict") }
     }
 
-    /// What the server checks too, and that the hole is a part of the page.
+    /// Checks what the server checks too, and that the hole is inside the page.
     fn is_possible(&self, has_hole: bool) -> bool {
         let hole = if has_hole {
             self.hole_offset > 0 && self.hole_length > 0 && self.length < PAGE_SIZE
@@ -322,8 +322,8 @@ impl ImageHeader {
     }
 }
 
-/// Where the locator of the first block reference is, if the record begins with one: behind id,
-/// flags and length, and what an image adds.
+/// The offset of the first block reference's locator, if the record begins with a reference. It is
+/// behind id, flags and length, and behind what an image adds.
 fn first_locator_at(body: &[u8], layout: &Layout) -> Option<usize> {
     let (&id, &flags) = (body.first()?, body.get(1)?);
     if id > BLOCK_ID_MAX || flags & (FORK | SAME_REL) != 0 {
@@ -341,10 +341,10 @@ pub(crate) fn first_locator(body: &[u8], layout: &Layout) -> Option<RelFileLocat
     Fields::new(body.get(first_locator_at(body, layout)?..)?).locator()
 }
 
-/// Whether main data follows the first block reference at once, so that there is neither an origin
-/// nor a top-level transaction. False when it is not that simple.
+/// Whether main data follows directly after the first block reference, so that there is neither an
+/// origin nor a top-level transaction. False if it is not that simple.
 pub(crate) fn has_nothing_but_a_block(body: &[u8], layout: &Layout) -> bool {
-    // Twelve bytes of locator and four of the block's number.
+    // Twelve bytes of locator, and four of the block's number.
     let behind = first_locator_at(body, layout).and_then(|at| body.get(at + 16));
     matches!(behind, Some(&(MAIN_SHORT | MAIN_LONG)))
 }

@@ -14,17 +14,17 @@
 //! ```
 //!
 //! Invariants:
-//! - `position` is the LSN of the next byte of input; it only grows, by every byte once.
-//! - Every record starts where the one before ended and names it in `xl_prev`; the first one is found by the rest's
-//!   length on the page.
-//! - Memory grows with the bytes that came, never with a length that was read: a wrong length is found at the next
-//!   page, which says itself how much is left.
-//! - After an error nothing more comes but that error; after [`Reader::zeros_from`] nothing more comes but an error, if
-//!   WAL goes on after all.
+//! - `position` is the LSN of the next byte of input. It only grows, by each byte once.
+//! - Every record starts where the one before ended and names that in `xl_prev`. The first record
+//!   is found by the length of the rest on the page.
+//! - Memory grows with the bytes that came, never with a length that was read. A wrong length is
+//!   found at the next page, which says itself how much is left.
+//! - After an error, only that error comes. After [`Reader::zeros_from`] nothing comes, or an error
+//!   if WAL goes on after all.
 //!
-//! Timelines: a page's timeline never decreases, and it increases only where a record says so that starts the new one
-//! (end of recovery, or a shutdown checkpoint). WAL of the old timeline from behind the switch is therefore an error:
-//! the first record after the switch is not the one that must come.
+//! Timelines: a page's timeline never decreases. It increases only where a record starts the new
+//! one (end of recovery, or a shutdown checkpoint). WAL of the old timeline from behind the switch
+//! is therefore an error: the first record after the switch is not the required one.
 
 mod accept;
 mod pages;
@@ -40,18 +40,19 @@ use crate::rmgr::Rmgr;
 /// Where to begin, and what is known of the cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Start {
-    /// The first record that is wanted is the first one that starts here or later.
+    /// The first record is the first one that starts here or later.
     pub lsn: Lsn,
     /// `wal_segment_size` in bytes.
     pub segment_size: u64,
-    /// The cluster; WAL of another one is an error. Taken from the first segment's start when it is not known.
+    /// The cluster. WAL of another cluster is an error. If unknown, it is taken from the start of
+    /// the first segment.
     pub system_id: Option<u64>,
-    /// The timeline of the page that `lsn` is on; taken from that page when it is not known.
+    /// The timeline of the page at `lsn`. If unknown, it is taken from that page.
     pub timeline: Option<u32>,
 }
 
 impl Start {
-    /// At `lsn`, in segments of the usual size, 16 MB.
+    /// Begins at `lsn`, in segments of the usual size, 16 MB.
     #[must_use]
     pub fn at(lsn: Lsn) -> Start {
         Start { lsn, segment_size: 16 << 20, system_id: None, timeline: None }
@@ -62,11 +63,12 @@ impl Start {
 enum State {
     /// Before the first page's header.
     Unsynced,
-    /// In a record that started before the first page: so many bytes are left.
+    /// In a record that started before the first page, with this many bytes left.
     Tail(u32),
-    /// Behind a record and before the padding that follows it.
+    /// Behind a record, before the padding that follows it.
     Between,
-    /// In the record that starts at `lsn`; `scratch` has what came of it. `length` is 0 until it is known.
+    /// In the record that starts at `lsn`. `scratch` has the bytes so far. `length` is 0 until it
+    /// is known.
     Inside { lsn: Lsn, length: u32, is_checked: bool },
     /// Behind a switch record: the rest of the segment has no meaning.
     Switched,
@@ -80,16 +82,17 @@ pub struct Reader {
     start: Lsn,
     segment_size: u64,
     system_id: Option<u64>,
-    /// The timeline of the last page, or as announced by a record since; 0 before the first page.
+    /// The timeline of the last page, or the one that a record announced since then; 0 before the
+    /// first page.
     timeline: u32,
-    /// The timeline before, while the record that starts the present one has not come.
+    /// The previous timeline, until the record comes that starts the present one.
     unannounced: Option<u32>,
     layout: Option<&'static Layout>,
     position: Lsn,
     state: State,
-    /// The record before; invalid before the first one.
+    /// The previous record; invalid before the first one.
     previous: Lsn,
-    /// The record whose rest was lost in a crash: the next one must say so.
+    /// The record whose rest was lost in a crash. The next record must name it.
     overwritten: Option<Lsn>,
     /// The header of the page that starts at `position - header_have`.
     header: [u8; LONG_HEADER],
@@ -98,28 +101,28 @@ pub struct Reader {
     error: Option<Error>,
 }
 
-/// A record that is whole: in the scratch, or at the front of the input.
+/// A whole record, in the scratch or at the front of the input.
 struct Found {
     lsn: Lsn,
     end: Lsn,
-    /// How many bytes of the input it was; 0 when it is in the scratch.
+    /// The number of its bytes in the input; 0 if it is in the scratch.
     in_input: usize,
 }
 
-/// A record that is right.
+/// A record that passed all checks.
 struct Accepted {
     lsn: Lsn,
     end: Lsn,
     rmgr: Rmgr,
 }
 
-/// A record that is wanted, and its bytes unless they are in the scratch.
+/// A record to hand out, with its bytes unless they are in the scratch.
 struct Wanted<'b> {
     accepted: Accepted,
     bytes: Option<&'b [u8]>,
 }
 
-/// Kept for the next record that crosses a page; a longer one is given back.
+/// Memory kept for the next record that crosses a page. What a longer record needed is given back.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
 
 const fn align8(lsn: Lsn) -> u64 {
@@ -131,10 +134,11 @@ fn plus(lsn: Lsn, bytes: usize) -> Lsn {
 }
 
 impl Reader {
-    /// A reader that has seen nothing yet. The bytes must begin at [`Reader::position`]: the page of `start.lsn`.
+    /// Makes a reader that has seen nothing yet. The bytes must begin at [`Reader::position`], the
+    /// page of `start.lsn`.
     ///
     /// # Errors
-    /// When the segment size is none.
+    /// When the segment size is not possible.
     pub fn new(start: Start) -> Result<Reader> {
         if !start.segment_size.is_power_of_two() || !(1 << 20..=1 << 30).contains(&start.segment_size) {
             let what = format!("{} bytes are no possible size of a segment", start.segment_size);
@@ -170,20 +174,21 @@ impl Reader {
         self.layout
     }
 
-    /// The timeline of what was read last; `None` before the first page.
+    /// The timeline of the last page or record; `None` before the first page.
     #[must_use]
     pub fn timeline(&self) -> Option<u32> {
         (self.timeline != 0).then_some(self.timeline)
     }
 
-    /// The cluster's system identifier, once the start of a segment was seen, or as it was given.
+    /// The cluster's system identifier: the given one, or the one from the first start of a
+    /// segment.
     #[must_use]
     pub fn system_id(&self) -> Option<u64> {
         self.system_id
     }
 
-    /// Where WAL ended, if it did: nothing but zeros came from there on, or pages of an earlier use of the segment. The
-    /// caller must know whether it may end there.
+    /// The end of WAL, if the bytes showed it: from there on came only zeros, or pages of an
+    /// earlier use of the segment. The caller must know whether WAL may end there.
     #[must_use]
     pub fn zeros_from(&self) -> Option<Lsn> {
         match self.state {
@@ -192,7 +197,7 @@ impl Reader {
         }
     }
 
-    /// There is no more input: where the next record would start.
+    /// Notes that there is no more input, and returns where the next record would start.
     ///
     /// # Errors
     /// When the input ended in the middle of a record, or there was an error before.
@@ -207,7 +212,7 @@ impl Reader {
             State::Tail(_) => Err(Error::new(self.position, Kind::Incomplete)),
             State::Ended { at, open: None } => Ok(at),
             State::Switched => Ok(self.segment_end()),
-            // Not behind a part of a page's header, which belongs to what comes next.
+            // Not behind a part of a page's header: that belongs to what comes next.
             State::Unsynced | State::Between => {
                 Ok(Lsn::new((self.position.as_u64() - self.header_have as u64).next_multiple_of(8)))
             }
@@ -228,7 +233,7 @@ impl Reader {
         }
     }
 
-    /// The next record in `input`, which begins at `position`; `None` when all of it was taken.
+    /// The next record in `input`, which begins at `position`; `None` when all input was taken.
     fn next(&mut self, input: &mut &[u8]) -> Result<Option<Found>> {
         while !input.is_empty() {
             if let State::Switched = self.state {
@@ -278,13 +283,13 @@ impl Reader {
         PAGE - self.position.as_u64() % PAGE
     }
 
-    /// Where the segment ends in which the last byte was.
+    /// The end of the segment with the last byte.
     fn segment_end(&self) -> Lsn {
-        // A switch record that fills its segment leaves nothing to skip.
+        // If a switch record fills its segment, there is nothing to skip.
         Lsn::new(self.position.as_u64().next_multiple_of(self.segment_size))
     }
 
-    /// Takes up to `length` bytes; how many.
+    /// Takes up to `length` bytes. Returns how many.
     fn skip(&mut self, input: &mut &[u8], length: u64) -> usize {
         let taken = usize::try_from(length).unwrap_or(usize::MAX).min(input.len());
         *input = &input[taken..];
@@ -292,7 +297,7 @@ impl Reader {
         taken
     }
 
-    /// The first bytes of a record: the whole of it, if it is there.
+    /// Takes the first bytes of a record, or the whole record if it is there.
     fn begin(&mut self, input: &mut &[u8]) -> Result<Option<Found>> {
         let lsn = self.position;
         let within = usize::try_from(self.page_left()).unwrap_or(PAGE_SIZE).min(input.len());
@@ -310,7 +315,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// Puts more of a record together.
+    /// Adds input to a record that is being put together.
     fn gather(
         &mut self,
         lsn: Lsn,
@@ -332,7 +337,7 @@ impl Reader {
         }
         if length == 0 {
             self.state = if record::total_length(&self.scratch) == 0 {
-                // The page's header is not what was zero.
+                // The page's header is not among the zeros.
                 self.header.fill(0);
                 State::Ended { at: lsn, open: None }
             } else {
@@ -351,7 +356,7 @@ impl Reader {
         Ok(Some(Found { lsn, end: self.end(), in_input: 0 }))
     }
 
-    /// Where the next record may start, behind the bytes that were taken.
+    /// Where the next record may start, after the bytes that were taken.
     fn end(&self) -> Lsn {
         Lsn::new(align8(self.position))
     }
@@ -364,7 +369,7 @@ impl Reader {
         Err(Error::record(lsn, format!("{length} bytes are no possible length")))
     }
 
-    /// Before the rest is waited for: whether it is the record that has to come here.
+    /// Checks whether this is the required record, before the reader waits for the rest.
     fn check_header(&self, lsn: Lsn, header: &[u8]) -> Result<()> {
         let previous = record::previous(header);
         let known = self.previous;
@@ -380,14 +385,14 @@ impl Reader {
         record::rmgr(header, lsn, self.known_layout(lsn)?).map(drop)
     }
 
-    /// The layout of the page before, which is there when a record is.
+    /// The layout of the previous page. It exists whenever there is a record.
     fn known_layout(&self, lsn: Lsn) -> Result<&'static Layout> {
         self.layout.ok_or_else(|| Error::record(lsn, "no page came before it"))
     }
 }
 
-/// The records of one piece of input. Dropped before its end, what was not polled is lost, and the next push is
-/// refused as a gap.
+/// The records in one piece of input. If this is dropped before its end, the remaining input is
+/// lost, and the next push is refused as a gap.
 #[derive(Debug)]
 pub struct Records<'r, 'b> {
     reader: &'r mut Reader,
@@ -395,10 +400,11 @@ pub struct Records<'r, 'b> {
 }
 
 impl<'b> Records<'_, 'b> {
-    /// The next record; `None` when more input is needed, or WAL has ended (see [`Reader::zeros_from`]).
+    /// The next record; `None` if more input is needed, or WAL has ended (see
+    /// [`Reader::zeros_from`]).
     ///
     /// # Errors
-    /// Whatever is wrong, with its LSN. The reader has then come to its end.
+    /// Any error, with its LSN. The reader returns nothing else afterwards.
     pub fn poll(&mut self) -> Result<Option<Record<'_>>> {
         if let Some(error) = &self.reader.error {
             return Err(error.clone());
@@ -417,14 +423,15 @@ impl<'b> Records<'_, 'b> {
         }
     }
 
-    /// The next record that is wanted.
+    /// The next record to hand out.
     fn find(&mut self) -> Result<Option<Wanted<'b>>> {
         loop {
             let before = self.input;
             let Some(found) = self.reader.next(&mut self.input)? else { return Ok(None) };
             let taken = before.len() - self.input.len();
             let bytes = (found.in_input > 0).then(|| &before[taken - found.in_input..taken]);
-            // Out of the reader while it is read, because accepting it changes the reader.
+            // Moved out of the reader while it is read, because accepting the record changes the
+            // reader.
             let scratch = std::mem::take(&mut self.reader.scratch);
             let accepted = self.reader.accept(&found, bytes.unwrap_or(&scratch));
             self.reader.scratch = scratch;

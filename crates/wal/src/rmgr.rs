@@ -1,8 +1,9 @@
-//! Resource managers: whose record it is. Same numbers in 14 to 18 (`access/rmgrlist.h`).
+//! Resource managers, to which records belong. Their numbers are the same in 14 to 18
+//! (`access/rmgrlist.h`).
 
 use std::fmt;
 
-/// A resource manager, whose name is that of `pg_waldump`.
+/// A resource manager, with its name in `pg_waldump`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "they are PostgreSQL's names")]
 pub enum Rmgr {
@@ -62,7 +63,7 @@ const BUILTIN: [(Rmgr, &str); 22] = [
 const CUSTOM_FIRST: u8 = 128;
 
 impl Rmgr {
-    /// By its number; `custom` says whether extensions may have some.
+    /// The resource manager with this number. `custom` says whether extensions may have some.
     pub(crate) fn of_id(id: u8, custom: bool) -> Option<Rmgr> {
         match BUILTIN.get(usize::from(id)) {
             Some((rmgr, _)) => Some(*rmgr),

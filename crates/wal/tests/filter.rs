@@ -1,4 +1,4 @@
-//! The early filter on recorded WAL: what it drops, what it says, and what that costs in memory.
+//! The early filter on recorded WAL: what it drops, what it counts, and how much memory it needs.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,7 +16,8 @@ use wal::{Actions, Dropped, Interest, LocatorFilterCache, Reader, Record, Rmgr, 
 
 const TABLE: Oid = Oid(20_000);
 
-/// Of rows, by the record's operation: insert, delete, update, hot update, confirm; multi-insert.
+/// Whether a record changes rows, by its operation: insert, delete, update, hot update, confirm;
+/// multi-insert.
 fn changes_a_row(record: &Record<'_>) -> bool {
     matches!(
         (record.rmgr(), record.info() & 0x70),
@@ -37,7 +38,7 @@ fn files(recording: &recorded::Recorded) -> BTreeMap<RelFileLocator, Dropped> {
     files
 }
 
-/// The database of most of them.
+/// The database of most files.
 fn database(files: &BTreeMap<RelFileLocator, Dropped>) -> Oid {
     files.keys().map(|locator| locator.database).max().unwrap()
 }
@@ -51,7 +52,8 @@ fn what_nobody_wants_is_dropped_and_counted_and_nothing_is_allocated() {
             cache.insert(*locator, Oid(number as u32), Interest::Rows(Actions::NONE));
         }
         let (mut other, mut dropped) = (0_u64, 0_u64);
-        // As it comes out of files: a record that crosses a page is put together, nothing else takes memory.
+        // In pieces, as from files. Only a record that crosses a page is put together and takes
+        // memory.
         let mut reader = Reader::new(Start::at(recording.start)).unwrap();
         let longest = recording.each(|record| record.bytes().len()).into_iter().max().unwrap();
         let held = weigh::most_held(|| {
@@ -82,7 +84,8 @@ fn an_action_that_is_wanted_passes_and_the_others_do_not() {
         for (interest, wanted) in [
             (Interest::Rows(Actions::INSERT), [true, false, true, false]),
             (Interest::Rows(Actions::UPDATE), [false, true, false, false]),
-            // A speculative insertion that is taken back looks like a deletion, so whoever wants insertions gets them.
+            // A speculative insertion that is taken back looks like a deletion, so it is wanted
+            // with inserts.
             (Interest::Rows(Actions::DELETE), [false, false, true, false]),
             (Interest::Rows(Actions::TRUNCATE), [false, false, false, false]),
             (Interest::Catalog, [true, true, true, true]),
@@ -155,7 +158,7 @@ fn files_are_unknown_until_told_and_after_they_are_forgotten() {
         cache.forget_all();
         assert!(verdicts(&mut cache).iter().all(|(locator, verdict)| *verdict == unknown(locator)));
 
-        // Files of another database are nobody's business, those of shared catalogs always are.
+        // Files of another database are never wanted, those of shared catalogs always are.
         let mut elsewhere = LocatorFilterCache::new([Oid(1)]);
         for (locator, verdict) in verdicts(&mut elsewhere) {
             let expected = if locator.database == Oid(0) { unknown(&locator) } else { Verdict::Dropped };

@@ -10,7 +10,8 @@ use wal::Record;
 
 use crate::stage::{DB, Stage, Talk};
 
-/// A record whose checksum is right whatever its bytes are: the length, the previous record and the resource manager stay.
+/// A damaged record with a correct checksum. The length, the previous record and the resource
+/// manager stay.
 fn sealed(record: &Record<'_>, at: usize, byte: u8) -> Vec<u8> {
     const HEADER: usize = 24;
     let mut bytes = record.bytes().to_vec();
@@ -41,7 +42,7 @@ fn damaged_records_about_catalogs() {
     let mut before = stage.catalog.clone();
     stage
         .each(|catalog, record, _| {
-            // What nothing is read of needs no look, and copying a catalog takes its time.
+            // Records that nothing is read from need no test, and copying a catalog takes time.
             let is_followed = record.first_locator().is_none_or(|locator| locator.relfilenumber < 30_000);
             if is_followed && next() % 3 == 0 {
                 let bytes = sealed(record, next(), 1 + (next() % 255) as u8);
@@ -91,7 +92,7 @@ fn damaged_files() {
             let read = Catalog::from_bytes(&damaged);
             prop_assert!(is_sealed || read.is_err());
             if let Ok(read) = read {
-                // Whatever it says now, it can be asked.
+                // Whatever it contains now, it can be asked.
                 for (database, _) in read.databases() {
                     let view = read.view(database, base::Xid::INVALID).unwrap();
                     for oid in view.relations() {

@@ -1,4 +1,4 @@
-//! Publications and types in every form, beside what the server says of them.
+//! Publications and types in every form, compared with what the server says of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,7 @@ const PUBLICATIONS: &[(u32, &str)] = &[
     (18, "CREATE PUBLICATION listed FOR TABLE stored (id, twice)"),
 ];
 
-/// Publication, table as it is published, columns, filter.
+/// Publication, published table, columns, filter.
 type Lines = BTreeSet<(String, String, Vec<String>, Option<String>)>;
 
 fn theirs(talk: &Talk<'_>, major: u32) -> Lines {
@@ -59,14 +59,14 @@ fn theirs(talk: &Talk<'_>, major: u32) -> Lines {
     let line = |row: Vec<Option<String>>| {
         let text = |at: usize| row[at].clone().unwrap_or_default();
         let mut columns = list(&text(2));
-        // Up to 17 the server lists generated columns, and pgoutput sends none of them.
+        // Up to 17, the server lists generated columns, but pgoutput sends none of them.
         columns.retain(|column| major >= 18 || column != "twice");
         (text(0), text(1), columns, row[3].clone())
     };
     rows.into_iter().map(line).collect()
 }
 
-/// The same from the view: each publication alone, for each relation.
+/// The same lines from the view: each publication alone, for each relation.
 fn ours(view: &View<'_>, major: u32, filters: &BTreeMap<String, String>) -> Lines {
     let mut lines = Lines::new();
     for name in view.publications() {
@@ -99,7 +99,7 @@ fn filters(talk: &Talk<'_>, major: u32) -> BTreeMap<String, String> {
     rows.into_iter().map(|row| (row[0].clone().unwrap(), row[1].clone().unwrap())).collect()
 }
 
-/// In `talk`'s transaction, which is `xid`'s.
+/// Compares within `talk`'s transaction, which is `xid`.
 fn compare(stage: &mut Stage, talk: &Talk<'_>, xid: Xid, where_: &str) -> usize {
     stage.catch_up();
     let major = stage.major();
@@ -114,7 +114,8 @@ fn compare(stage: &mut Stage, talk: &Talk<'_>, xid: Xid, where_: &str) -> usize 
     found.len()
 }
 
-/// Each form, before and after the look, inside its transaction and outside, and after changes to what it depends on.
+/// Each form, made before the look and after it, seen from inside its transaction and from outside,
+/// and after changes to what it depends on.
 #[test]
 fn publications_in_every_form() {
     for major in Major::under_test() {
@@ -153,7 +154,7 @@ fn publications_in_every_form() {
             compared += compare(&mut stage, &talk, Xid::INVALID, sql);
         }
         println!("{major}: {compared} published tables compared");
-        // 14 knows fewer forms.
+        // 14 has fewer forms.
         assert!(compared > if major < Major::V15 { 300 } else { 400 }, "{compared}");
         stage.check("publications");
     }
@@ -188,7 +189,7 @@ fn several_publications_of_one_table() {
         assert_eq!(counts(&both), [Some(2), Some(1), None]);
         assert_eq!(counts(&of(&["inserts", "every_insert", "updates"], "plain")), [None, Some(1), None]);
         assert!(view.published(&["inserts", "narrow"], oid("plain")).is_err(), "different columns");
-        // The one that publishes as the ancestor farthest up decides; the actions of both count.
+        // The publication with the topmost ancestor decides. The actions of both count.
         let leaf = of(&["leaf", "root"], "leaf1");
         assert_eq!((leaf.as_relation, counts(&leaf)), (oid("root"), [None; 3]));
         assert_eq!(leaf.actions, Actions::ALL);
@@ -242,7 +243,7 @@ const TYPES: &str = "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN dm AS
 const VALUES: &str = "SELECT 1, 'ok'::mood, 'new'::dd, ROW(1, 'new', '{sad,new}')::pair, '[1,2.5)'::span, \
     '{ok,new}'::mood[], ARRAY[ROW(2, 'ok', NULL)::pair], '{[1,3)}'::int4multirange, ROW(5, 'r')::of_rows";
 
-/// Types of user's making, made after the look and changed in a transaction, compile to what they are.
+/// Users' types, made after the look and changed in a transaction, compile correctly.
 #[test]
 fn types_of_every_kind() {
     for major in Major::under_test() {

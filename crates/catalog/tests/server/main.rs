@@ -1,4 +1,5 @@
-//! Catalogs of real servers, looked at and followed through their WAL, beside what the servers say themselves.
+//! Catalogs of real servers, looked at and followed through their WAL, compared with what the
+//! servers say.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -9,7 +9,7 @@ use testkit::Major;
 
 use crate::stage::{DB, Stage, Talk, builder};
 
-/// What the look needs: LOGIN, REPLICATION, and what everybody may read.
+/// The look needs LOGIN, REPLICATION, and what every role may read.
 #[test]
 fn a_role_with_replication_and_nothing_else_may_look() {
     for major in Major::under_test() {
@@ -60,7 +60,7 @@ fn several_databases_of_a_server() {
         for oid in &oids {
             let view = stage.catalog.view(*oid, Xid::INVALID).unwrap();
             let made = view.relations().into_iter().filter(|oid| oid.is_user_defined()).count();
-            // The table and its TOAST table with an index.
+            // The table, and its TOAST table with an index.
             assert_eq!(made, 3, "{oid}");
         }
         let elsewhere =
@@ -80,14 +80,14 @@ fn several_databases_of_a_server() {
     }
 }
 
-/// Who the server runs as.
+/// The user that the server runs as.
 fn owner(stage: &Stage) -> u32 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(stage.cluster.data_dir()).unwrap().uid()
 }
 
-/// Written to a file at any place, in the middle of transactions and of a rewrite, and read again, it goes on as if
-/// nothing had been.
+/// A catalog that is written to a file at any place and read again goes on as before, also in the
+/// middle of transactions and of a rewrite.
 #[test]
 fn a_catalog_that_went_through_a_file_goes_on() {
     for major in Major::under_test() {
@@ -100,11 +100,12 @@ fn a_catalog_that_went_through_a_file_goes_on() {
         );
         let xid = talk.xid();
         stage.catch_up();
-        // From another database, as pg_namespace is locked.
+        // In another database, because pg_namespace is locked.
         stage.cluster.sql("template1", "CHECKPOINT").unwrap();
         talk.sql("CREATE TABLE s.more (id int); RELEASE a; COMMIT");
         stage.sql("ALTER TABLE s.more ADD v text");
-        // Every so many records through bytes; the same bytes come out of what was read.
+        // Now and then, the catalog is turned into bytes and read back. Turning it into bytes again
+        // gives the same bytes.
         let (mut count, mut files) = (0, 0);
         let (mut other, mut own) = (stage.catalog.clone(), 0);
         stage

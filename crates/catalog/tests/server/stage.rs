@@ -1,4 +1,4 @@
-//! A server, sessions on it, and its catalogs as they are followed.
+//! A server, sessions on it, and its catalogs, which are followed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,12 +20,12 @@ pub(crate) struct Stage {
     pub(crate) database: Oid,
     reader: Reader,
     runtime: tokio::runtime::Runtime,
-    /// Records followed so far, and those of them whose files were asked for.
+    /// The number of followed records, and of those whose files were resolved.
     pub(crate) records: usize,
     pub(crate) resolved: usize,
 }
 
-/// A session that stays, so that it can be in a transaction.
+/// A session that stays open, so that it can be in a transaction.
 pub(crate) struct Talk<'a> {
     runtime: &'a tokio::runtime::Runtime,
     client: Client,
@@ -61,7 +61,7 @@ impl<'a> Talk<'a> {
         self.sql(sql)[0][0].clone().unwrap_or_default()
     }
 
-    /// The transaction's id, which it gets if it has none.
+    /// The transaction's id. The call assigns one if there is none.
     pub(crate) fn xid(&self) -> Xid {
         Xid(self.one("SELECT pg_current_xact_id()::xid").parse().unwrap())
     }
@@ -95,7 +95,7 @@ pub(crate) fn try_look(
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Stage {
-    /// A fresh server, `prepare` done on it, and a look.
+    /// Starts a server, runs `prepare` on it, and looks at its catalogs.
     pub(crate) fn start(major: Major, prepare: &[&str]) -> Stage {
         let cluster = builder(major).start().unwrap();
         for sql in prepare {
@@ -124,7 +124,7 @@ impl Stage {
         self.cluster.major().number()
     }
 
-    /// A statement of its own.
+    /// Runs a statement by itself.
     pub(crate) fn sql(&self, sql: &str) {
         self.cluster.sql(DB, sql).unwrap_or_else(|error| panic!("{error:#} in: {sql}"));
     }
@@ -133,12 +133,12 @@ impl Stage {
         Talk::connect(&self.runtime, &self.cluster.url(DB))
     }
 
-    /// Follows to where WAL ends now. All files that transactions change must be known to them.
+    /// Follows to the present end of WAL. Transactions must know all files that they change.
     pub(crate) fn catch_up(&mut self) {
         self.catch_up_and(|_, _| {});
     }
 
-    /// As `catch_up`, and `see` is called for each record.
+    /// Like `catch_up`, and calls `see` for each record.
     pub(crate) fn catch_up_and(&mut self, mut see: impl FnMut(&mut Catalog, &Record<'_>)) {
         let (database, mut resolved) = (self.database, 0);
         let follow = self.each(|catalog, record, _| {
@@ -156,7 +156,7 @@ impl Stage {
         self.resolved += resolved;
     }
 
-    /// As `catch_up`; `see` is called with the catalog behind each record.
+    /// Like `catch_up`, and calls `see` with the catalog behind each record.
     pub(crate) fn each(
         &mut self,
         mut see: impl FnMut(&mut Catalog, &Record<'_>, Followed),
@@ -176,7 +176,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The WAL from the catalog's start to `to`, record by record, for another catalog.
+    /// Hands another catalog the WAL from its start to `to`, record by record.
     pub(crate) fn again(&self, catalog: &mut Catalog, to: Lsn) -> Result<(), Error> {
         let mut reader = Reader::new(Start::at(catalog.start())).unwrap();
         let bytes = bytes(&self.cluster, reader.position(), to, 1);
@@ -187,10 +187,11 @@ impl Stage {
         Ok(())
     }
 
-    /// Where WAL ends now, on disk. Asked in another database: somebody may hold a lock on this one's catalogs.
+    /// Where WAL ends now, on disk. Uses another database, because a session may hold a lock on the
+    /// catalogs of this database.
     pub(crate) fn position(&self) -> Lsn {
         const ASIDE: &str = "template1";
-        // A commit that waits for nothing may not be written yet.
+        // The record of an asynchronous commit may not be written yet.
         let flush = "SELECT pg_logical_emit_message(true, 'test', 'flush')";
         self.cluster.sql(ASIDE, flush).unwrap();
         let mut lsn = None;
@@ -205,19 +206,19 @@ impl Stage {
         lsn.unwrap()
     }
 
-    /// What `xid` sees; [`Xid::INVALID`] is everybody.
+    /// What `xid` sees. [`Xid::INVALID`] sees what has committed.
     pub(crate) fn view(&self, xid: Xid) -> View<'_> {
         self.catalog.view(self.database, xid).unwrap()
     }
 
-    /// The relation of this name, as `xid` sees it.
+    /// The relation with this name, as `xid` sees it.
     pub(crate) fn relation(&self, xid: Xid, name: &str) -> Option<Relation> {
         let view = self.view(xid);
         let mut relations = view.relations().into_iter().map(|oid| view.relation(oid).unwrap().unwrap());
         relations.find(|relation| relation.name == name)
     }
 
-    /// A fresh look must see what was followed. Nothing may be going on.
+    /// Checks that a fresh look equals what was followed. No transaction may be open.
     pub(crate) fn check(&mut self, where_: &str) {
         let names: Vec<String> =
             self.catalog.databases().iter().map(|(_, name)| (*name).to_owned()).collect();
@@ -228,12 +229,13 @@ impl Stage {
         assert!(differences.is_empty(), "{}, {where_}: {differences:#?}", self.major());
     }
 
-    /// What a session sees of relations and columns must be what its transaction is said to see.
+    /// Checks that the view of a session's transaction has the relations and columns that the
+    /// session sees.
     pub(crate) fn check_view(&self, talk: &Talk<'_>, xid: Xid, where_: &str) {
         self.compare_view(&talk.sql(RELATIONS), xid, where_);
     }
 
-    /// As `check_view`, with what the session saw: the rows of `RELATIONS`.
+    /// Like `check_view`, with what the session saw: the rows of `RELATIONS`.
     pub(crate) fn compare_view(&self, rows: &Rows, xid: Xid, where_: &str) {
         let theirs: BTreeSet<String> = rows.iter().map(|row| row[0].clone().unwrap()).collect();
         let view = self.view(xid);
@@ -287,7 +289,7 @@ fn lines(relation: &Relation, lines: &mut BTreeSet<String>) {
     }
 }
 
-/// One line a relation and one a column, as `lines` makes them.
+/// One line for each relation and each column, in the form of `lines`.
 pub(crate) const RELATIONS: &str = "SELECT concat_ws(' ', c.oid, n.nspname || '.' || c.relname, c.relkind, c.relpersistence, \
         c.relispartition, c.relreplident) \
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \

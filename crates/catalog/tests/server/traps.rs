@@ -1,4 +1,4 @@
-//! What a plain follower of catalogs gets wrong, each alone.
+//! The situations that a simple follower of catalogs gets wrong, one by one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use types::{Codec, Settings, Tuple, Value};
 
 use crate::stage::{DB, Stage, Talk, builder, try_look};
 
-/// Catalogs of which a transaction may make new files, with an index of each.
+/// Catalogs that a transaction may give new files, each with one of its indexes.
 const REWRITTEN: [(&str, &str); 9] = [
     ("pg_class", "pg_class_oid_index"),
     ("pg_attribute", "pg_attribute_relid_attnum_index"),
@@ -25,7 +25,7 @@ const REWRITTEN: [(&str, &str); 9] = [
     ("pg_publication_rel", "pg_publication_rel_oid_index"),
 ];
 
-/// A little of everything that the catalogs in question hold.
+/// Something of everything that the catalogs in question hold.
 fn ddl(n: usize) -> String {
     format!(
         "CREATE SCHEMA s{n}; CREATE TYPE e{n} AS ENUM ('a', 'b'); \
@@ -43,7 +43,8 @@ fn locator(talk: &Talk<'_>, table: &str) -> RelFileLocator {
     RelFileLocator { tablespace: base::Oid(1663), database, relfilenumber }
 }
 
-/// A first sketch lost two rows here without a word: a transaction rewrites a catalog and then makes a table.
+/// A first sketch silently lost two rows here: a transaction rewrites a catalog and then makes a
+/// table.
 #[test]
 fn a_catalog_rewritten_inside_a_transaction_that_goes_on() {
     for major in Major::under_test() {
@@ -51,7 +52,8 @@ fn a_catalog_rewritten_inside_a_transaction_that_goes_on() {
         let (runtime, url) = (Stage::runtime(), stage.cluster.url(DB));
         let mut n = 0;
         for (catalog, index) in REWRITTEN {
-            // Both ends for a mapped catalog and for one whose files are in pg_class; one for the others, which are alike.
+            // Both endings for a mapped catalog and for one whose files are in pg_class. One ending
+            // for the others, which are like these.
             let ends = match catalog {
                 "pg_class" | "pg_namespace" => &["COMMIT", "ROLLBACK"][..],
                 _ => &["COMMIT"],
@@ -59,7 +61,8 @@ fn a_catalog_rewritten_inside_a_transaction_that_goes_on() {
             for &end in ends {
                 n += 4;
                 let (ours, other) = (Talk::connect(&runtime, &url), Talk::connect(&runtime, &url));
-                // Changes of another transaction that is open are copied along, and end afterwards.
+                // Changes of another open transaction are copied too, and that transaction ends
+                // afterwards.
                 other.sql(&format!("BEGIN; {}; SAVEPOINT a; {}; ROLLBACK TO a", ddl(n), ddl(n + 1)));
                 ours.sql(&format!("BEGIN; {}; CLUSTER {catalog} USING {index}; {}", ddl(n + 2), ddl(n + 3)));
                 let (xid, table) = (ours.xid(), locator(&ours, &format!("s{0}.t{0}", n + 3)));
@@ -69,7 +72,8 @@ fn a_catalog_rewritten_inside_a_transaction_that_goes_on() {
                 assert!(matches!(stage.view(xid).files(table), Files::Table(_)), "{where_}");
                 assert_eq!(stage.view(Xid::INVALID).files(table), Files::Unknown, "{where_}");
                 assert!(stage.relation(Xid::INVALID, &format!("t{}", n + 3)).is_none(), "{where_}");
-                // Whichever ends first, of the one that has written the old files and the one that made the new ones.
+                // Either transaction may end first: the one that has written the old files, or the
+                // one that made the new ones.
                 let swapped = n % 8 == 0;
                 if swapped {
                     other.sql("COMMIT");
@@ -91,11 +95,11 @@ fn a_catalog_rewritten_inside_a_transaction_that_goes_on() {
     }
 }
 
-/// Behind a checkpoint a changed page's image is all there is of a new row, plain or compressed.
+/// After a checkpoint, a changed page's image is the only source of a new row, plain or compressed.
 #[test]
 fn page_images_as_the_only_source_of_rows() {
     for major in Major::under_test() {
-        // 14 knows one method and does not name it.
+        // 14 has one method and does not name it.
         for compression in ["off", if major < Major::V15 { "on" } else { "pglz" }] {
             let cluster = builder(major).setting("wal_compression", compression).start().unwrap();
             cluster.sql(DB, "CREATE TABLE u (id int, v text); CREATE TYPE mood AS ENUM ('ok')").unwrap();
@@ -133,7 +137,7 @@ fn page_images_as_the_only_source_of_rows() {
     }
 }
 
-/// A crash leaves transactions without an end, and their rows on pages. What was prepared stays.
+/// A crash leaves transactions without an end, and their rows on pages. Prepared transactions stay.
 #[test]
 fn a_crash_ends_transactions_without_a_record() {
     for major in Major::under_test() {
@@ -147,12 +151,12 @@ fn a_crash_ends_transactions_without_a_record() {
         let clustering = Talk::connect(&runtime, &url);
         stage.sql("BEGIN; CREATE TABLE prepared (id int); SAVEPOINT a; CREATE TABLE sub (id int); PREPARE TRANSACTION 'p'");
         clustering.sql("BEGIN; CLUSTER pg_namespace USING pg_namespace_oid_index; CREATE SCHEMA lost_schema");
-        // Not through a commit of the database's own: pg_namespace is locked.
+        // No commit in this database comes before this, because pg_namespace is locked.
         stage.catch_up();
         assert!(stage.catalog.has_changes(xid) && stage.relation(xid, "lost_too").is_some());
         assert!(stage.relation(xid, "u").is_none() && stage.relation(Xid::INVALID, "u").is_some());
         stage.restart(StopMode::Immediate);
-        // Takes the places of what was lost.
+        // Takes the places of lost rows.
         for n in 0..20 {
             stage.sql(&format!("CREATE TABLE after{n} (id int)"));
         }
@@ -173,7 +177,7 @@ fn a_crash_ends_transactions_without_a_record() {
     }
 }
 
-/// Types with a default, each of which old rows have without having it stored.
+/// Types, each with a default that old rows have without storing it.
 const DEFAULTS: &[(&str, &str)] = &[
     ("int", "42"),
     ("bigint", "-42"),
@@ -209,7 +213,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("mood[]", "'{ok,sad}'"),
 ];
 
-/// By SQL before the look there is what the server made of them; by WAL after it, what is stored.
+/// SQL before the look gives what the server rendered. WAL after the look gives the stored form.
 #[test]
 fn missing_values_of_either_side_of_the_look() {
     for major in Major::under_test() {
@@ -250,7 +254,8 @@ fn missing_values_of_either_side_of_the_look() {
     }
 }
 
-/// How many were there in their stored form; all were compared with what the server says of the old row.
+/// Compares all missing values with the server's answer for the old row. Returns how many are known
+/// in their stored form.
 fn compare_missing(stage: &Stage, table: &str) -> usize {
     let relation = stage.relation(Xid::INVALID, table).unwrap();
     let types =
@@ -283,7 +288,8 @@ fn compare_missing(stage: &Stage, table: &str) -> usize {
     stored
 }
 
-/// Looks while others make and change tables, and rewrite catalogs; then each look is followed to the same end.
+/// Looks at the catalogs while other sessions make and change tables and rewrite catalogs. Then
+/// each look is followed to the same end.
 #[test]
 fn a_look_in_the_middle_of_ddl_and_of_a_catalogs_rewrite() {
     for major in Major::under_test() {
@@ -307,7 +313,8 @@ fn a_look_in_the_middle_of_ddl_and_of_a_catalogs_rewrite() {
                                 "CLUSTER {catalog} USING {index}; DROP TABLE r{n}; COMMIT"
                             ));
                             let _ = talk.try_sql("ROLLBACK");
-                            // Somebody who rewrote catalogs without end could not be waited for.
+                            // A look could not wait for a session that rewrites catalogs without a
+                            // pause.
                             talk.sql("SELECT pg_sleep(0.3)");
                             continue;
                         }
@@ -343,7 +350,7 @@ fn a_look_in_the_middle_of_ddl_and_of_a_catalogs_rewrite() {
     }
 }
 
-/// Who does not end is named, and the wait has a bound.
+/// The transaction that does not end is named, and the wait has a bound.
 #[test]
 fn a_look_waits_for_transactions_only_so_long() {
     for major in Major::under_test() {
@@ -359,7 +366,8 @@ fn a_look_waits_for_transactions_only_so_long() {
     }
 }
 
-/// Files that nobody has are kept until their transaction ends, and stop it there if it commits.
+/// Changes to files that no relation has are kept until their transaction ends. If it commits,
+/// following stops there.
 #[test]
 fn w1_unknown_files_stop_at_commit_and_only_there() {
     for major in Major::under_test() {
@@ -393,7 +401,8 @@ fn w1_unknown_files_stop_at_commit_and_only_there() {
     }
 }
 
-/// What answers given before become of it: each change is told, as of whom.
+/// What happens to earlier answers: each change is reported, with the transactions that it
+/// concerns.
 #[test]
 fn w2_changes_are_told_when_they_hold() {
     for major in Major::under_test().into_iter().filter(|major| *major >= Major::V15) {
@@ -431,7 +440,7 @@ fn w2_changes_are_told_when_they_hold() {
                 .unwrap();
             let here = stage.database;
             assert_eq!(databases.contains(&here), database, "{major}: {sql}: {databases:?}");
-            // A publication's table is told by its relation where its own row changes.
+            // Only when its own row changes is a publication's table reported by its relation.
             if !sql.contains("PUBLICATION") {
                 assert_eq!(relations.contains(&(here, oid)), relation, "{major}: {sql}: {relations:?}");
             }
@@ -452,7 +461,8 @@ fn what_makes_following_impossible_stops_it() {
             let (name, value) = line.split_once(" = ").unwrap();
             stage.sql(&format!("ALTER SYSTEM SET {name} = {value}"));
             stage.restart(StopMode::Fast);
-            // A server that starts with full_page_writes off says so with its next checkpoint only.
+            // A server that starts with full_page_writes off reports that only with its next
+            // checkpoint.
             stage.sql("CHECKPOINT");
             let error = stage.each(|_, _, _| {}).expect_err(line);
             assert!(error.is_unfit() && error.to_string().contains(text), "{major}: {error}");

@@ -1,5 +1,6 @@
-//! Random DDL of several sessions, from one seed: what is followed is compared with a fresh look when nothing goes on,
-//! and with what the sessions see in the midst of their transactions.
+//! Random DDL of several sessions, from one seed. The followed catalogs are compared with a fresh
+//! look when no transaction is open, and with what the sessions see in the middle of their
+//! transactions.
 
 use base::Xid;
 use rand::rngs::StdRng;
@@ -20,7 +21,7 @@ fn number(name: &str, default: u64) -> u64 {
     }
 }
 
-/// A statement; some fail, as what they are about is not there, or not in that state.
+/// A statement. Some fail, because their objects do not exist or are in another state.
 fn statement(rng: &mut StdRng, major: u32, serial: &mut usize) -> String {
     *serial += 1;
     let n = *serial;
@@ -90,7 +91,7 @@ fn statement(rng: &mut StdRng, major: u32, serial: &mut usize) -> String {
     }
 }
 
-/// Catalogs that a transaction may rewrite, with an index of each.
+/// Catalogs that a transaction may rewrite, each with one of its indexes.
 const CLUSTERED: [(&str, &str); 7] = [
     ("pg_class", "pg_class_oid_index"),
     ("pg_attribute", "pg_attribute_relid_attnum_index"),
@@ -101,7 +102,7 @@ const CLUSTERED: [(&str, &str); 7] = [
     ("pg_enum", "pg_enum_oid_index"),
 ];
 
-/// Outside of transactions.
+/// Statements outside of transactions.
 const UPKEEP: [&str; 12] = [
     "CHECKPOINT",
     "CHECKPOINT",
@@ -126,14 +127,15 @@ const PREPARE: &str = "CREATE SCHEMA s1; CREATE SCHEMA s2; CREATE TYPE mood AS E
 /// A session with the state of its transaction.
 struct Walker<'a> {
     talk: Talk<'a>,
-    /// Whether it is in one, and the savepoints in it.
+    /// Whether it is in a transaction, and the savepoints there.
     inside: bool,
     savepoints: usize,
 }
 
 impl Walker<'_> {
     fn new(talk: Talk<'_>) -> Walker<'_> {
-        // A lock that another session holds to the end of its transaction: the statement fails and the walk goes on.
+        // Another session may hold a lock until its transaction ends. Then the statement fails and
+        // the walk goes on.
         talk.sql(
             "SET lock_timeout = '40ms'; SET client_min_messages = 'error'; SET statement_timeout = '30s'",
         );
@@ -177,7 +179,7 @@ impl Walker<'_> {
         self.savepoints = 0;
     }
 
-    /// The id of its transaction, if it has one.
+    /// The id of its transaction, if that has one.
     fn xid(&self) -> Xid {
         let text = self.talk.one("SELECT pg_current_xact_id_if_assigned()::xid");
         text.parse().map_or(Xid::INVALID, Xid)
@@ -197,8 +199,8 @@ fn walk(major: Major, seed: u64, rounds: usize) {
         let where_ = format!("seed {seed}, round {round}");
         let runtime = Stage::runtime();
         let url = stage.cluster.url(DB);
-        // Connected before a walker locks a catalog: a session that begins waits for that without end. It waits at
-        // most so long for a lock that a walker holds.
+        // Connected before a walker locks a catalog, because a new session would wait for that lock
+        // without end. Its own statements wait for a walker's lock only this long.
         let upkeep = Talk::connect(&runtime, &url);
         upkeep.sql("SET lock_timeout = '40ms'");
         let mut walkers: Vec<_> = (0..SESSIONS).map(|_| Walker::new(Talk::connect(&runtime, &url))).collect();
@@ -237,13 +239,14 @@ fn crash(stage: &mut Stage, runtime: &tokio::runtime::Runtime, serial: &mut usiz
     lost.sql(&format!(
         "BEGIN; CREATE TABLE lost{serial} (id int); SAVEPOINT a; ALTER TABLE lost{serial} ADD v text"
     ));
-    // Its records reach the disk with the next commit.
+    // The records reach the disk with the next commit.
     stage.sql(&format!("CREATE TABLE kept{serial} (id int)"));
     stage.catch_up();
     stage.restart(StopMode::Immediate);
 }
 
-/// Each session must see what we say that it sees; how many could look, as none can while a catalog is locked.
+/// Checks that each session sees what we say that it sees. Returns how many sessions could look;
+/// none can while a catalog is locked.
 fn check_views(stage: &mut Stage, walkers: &[Walker<'_>], where_: &str) -> usize {
     stage.catch_up();
     let mut views = 0;
@@ -263,7 +266,7 @@ fn check_views(stage: &mut Stage, walkers: &[Walker<'_>], where_: &str) -> usize
     views
 }
 
-/// Seeded: `PGSLUICE_CATALOG_SEED`, `PGSLUICE_CATALOG_ROUNDS`.
+/// `PGSLUICE_CATALOG_SEED` and `PGSLUICE_CATALOG_ROUNDS` set seed and length.
 #[test]
 fn a_random_walk_of_ddl_is_followed() {
     let seed = number("PGSLUICE_CATALOG_SEED", rand::random::<u32>().into());

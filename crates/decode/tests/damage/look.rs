@@ -1,8 +1,8 @@
-//! Uses everything that a decoded record gives. Shared by the tests and the fuzz target.
+//! Uses everything in a decoded record. Shared by the tests and the fuzz target.
 
 use decode::{NewTuple, RawTuple, What};
 
-/// Touches everything, as whoever uses it would.
+/// Touches everything, like code that uses it.
 pub(crate) fn look(what: &What<'_>) {
     let tuple = |tuple: &RawTuple<'_>| {
         assert!(tuple.data().len() <= tuple.bytes.len());

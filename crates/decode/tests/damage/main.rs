@@ -1,4 +1,5 @@
-//! Recorded WAL of every major, decoded, and damaged where no checksum shows it: an error, or what the bytes say.
+//! Recorded WAL of every major, decoded as it is and with damage that no checksum shows: an error,
+//! or what the bytes say.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! Beside pg_walinspect: the kind of each record, and the numbers that its description has.
+//! Comparison with pg_walinspect: the kind of each record, and the numbers in its description.
 
 use std::collections::BTreeMap;
 
@@ -66,7 +66,8 @@ fn ours(decoded: &Decoded<'_>) -> Facts {
     facts
 }
 
-/// From the record's type and description, whose form differs between majors: words and numbers count.
+/// Parses the record's type and description. The description's form differs between majors, so only
+/// words and numbers count.
 fn theirs(kind: &str, description: &str) -> Facts {
     let kind = kind.strip_suffix("+INIT").unwrap_or(kind);
     let words: Vec<&str> =
@@ -110,7 +111,7 @@ fn theirs(kind: &str, description: &str) -> Facts {
     facts
 }
 
-/// Kinds that the work has to have made, or the comparison shows nothing.
+/// The work must have made these kinds, or the comparison shows nothing.
 const SEEN: [&str; 23] = [
     "INSERT",
     "MULTI_INSERT",
@@ -159,7 +160,7 @@ fn every_record_is_of_the_kind_that_the_server_says() {
             let decoded = decode(record).unwrap();
             *seen.entry(decoded.name.to_owned()).or_default() += 1;
             let ours = ours(&decoded);
-            // Up to 15 the last record is not given.
+            // Up to 15, the server does not return the last record.
             let Some((kind, description)) = theirs.get(&record.lsn()) else { return };
             if decoded.name != "index" {
                 assert_eq!(ours, self::theirs(kind, description), "{major}: {} {description}", record.lsn());

@@ -1,5 +1,6 @@
-//! WAL of live servers, decoded: what comes out is what the server itself says, in three ways: pg_walinspect about each
-//! record, test_decoding about the rows of transactions, and the pages about the bytes of rows.
+//! WAL of live servers, decoded. The result is compared with the server in three ways: with
+//! pg_walinspect for each record, with test_decoding for the rows of transactions, and with the
+//! pages for the bytes of rows.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

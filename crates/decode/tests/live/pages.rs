@@ -1,4 +1,4 @@
-//! The bytes of rows beside the pages that hold them.
+//! The bytes of rows, compared with the pages that hold them.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl Follower {
             if block.will_init {
                 self.rows.retain(|(number, _), _| *number != block.number);
             }
-            // Shows the page after the change: what the record says besides is in it already.
+            // The image shows the page after the change, so it already has what the record says.
             if let Some(image) = block.image.filter(|image| image.apply) {
                 let mut page = [0; PAGE_SIZE];
                 image.restore(&mut page).unwrap();
@@ -118,11 +118,13 @@ impl Follower {
     }
 }
 
-/// Bits that a page may change without a record: hints, and what deleting and locking sets.
+/// The bits that are compared. A page may change others without a record: hints, and bits that
+/// deleting and locking set.
 const INFOMASK: u16 = 0x0007;
 const ATTRIBUTES: u16 = 0x07ff;
 
-/// The server's own view of every row on the pages of `table`: place, attributes, flags, bitmap and data.
+/// The server's own view of every row on the pages of `table`: place, attributes, flags, bitmap and
+/// data.
 fn on_pages(cluster: &Cluster, table: &str) -> BTreeMap<(u32, u16), (u16, u16, u8, String)> {
     let sql = format!(
         "SELECT b, lp, t_infomask2::int & {ATTRIBUTES}, t_infomask::int & {INFOMASK}, t_hoff, encode(t_data, 'hex') \
@@ -143,7 +145,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Follows `table` through `work`; what came of it.
+/// Follows `table` through `work`. Returns the follower.
 fn follow(major: Major, prepare: &str, table: &str, work: &[&str], all: bool) -> Follower {
     let cluster = Cluster::builder(major).setting("autovacuum", "off").start().unwrap();
     cluster.sql("postgres", "CREATE EXTENSION pageinspect").unwrap();
@@ -182,7 +184,7 @@ fn follow(major: Major, prepare: &str, table: &str, work: &[&str], all: bool) ->
     let pages = on_pages(&stretch.cluster, table);
     let mut compared = 0;
     for (place, row) in &follower.rows {
-        // Gone meanwhile: pruned, for which decoding has no use.
+        // Pruned meanwhile. Decoding does not need such rows.
         let Some(page) = pages.get(place) else { continue };
         let tuple = row.tuple();
         let ours = (row.infomask2 & ATTRIBUTES, row.infomask & INFOMASK, row.hoff, hex(tuple.data()));
@@ -196,7 +198,8 @@ fn follow(major: Major, prepare: &str, table: &str, work: &[&str], all: bool) ->
     follower
 }
 
-/// Rows of a table that can be published: whole, by every way of writing them, with NULLs and without.
+/// Rows of a table that can be published are whole: for every way of writing them, with NULLs and
+/// without.
 #[test]
 fn a_row_of_a_table_is_in_wal_byte_by_byte() {
     for major in Major::under_test() {

@@ -1,5 +1,5 @@
-//! Beside test_decoding: the rows of each transaction, in its order. Transactions are put together in the plainest way,
-//! in memory: what is compared is what the records say, not how it is kept.
+//! Comparison with test_decoding: the rows of each transaction, in its order. Transactions are put
+//! together in the simplest way, in memory, because only the content of records is compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,7 +34,7 @@ const WORK: [&str; 13] = [
      INSERT INTO keyless VALUES (1), (2); SELECT pg_logical_emit_message(true, 'ours', 'inside')",
 ];
 
-/// `INSERT t 1`: what, of which table, and the first column where it is known.
+/// `INSERT t 1`: the action, the table, and the first column if it is known.
 type Line = String;
 
 fn first_column(data: &[u8]) -> i32 {
@@ -48,7 +48,7 @@ fn of_new(tuple: &NewTuple<'_>) -> i32 {
     }
 }
 
-/// Transactions as they end, from records as they come.
+/// Puts transactions together from records.
 #[derive(Default)]
 struct Transactions {
     names: BTreeMap<u32, String>,
@@ -117,7 +117,7 @@ impl Transactions {
         let mut lines = Vec::new();
         for part in subxacts {
             if let Some(part_lines) = self.open.remove(&part.0) {
-                // What wrote rows has said whose subtransaction it is.
+                // The subtransaction wrote rows, so a record has named its top-level transaction.
                 assert_eq!(self.tops.get(&part.0), Some(&xid.0));
                 lines.extend(part_lines);
             }
@@ -138,7 +138,8 @@ impl Transactions {
     }
 }
 
-/// `table public.t: UPDATE: old-key: id[integer]:2 new-tuple: id[integer]:20 v[text]:null`
+/// Parses lines such as
+/// `table public.t: UPDATE: old-key: id[integer]:2 new-tuple: id[integer]:20 v[text]:null`.
 fn theirs(cluster: &Cluster) -> Vec<(Xid, Vec<Line>)> {
     let rows = cluster
         .sql("postgres", "SELECT data FROM pg_logical_slot_get_changes('s', NULL, NULL, 'include-xids', '1')")

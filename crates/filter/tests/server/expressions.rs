@@ -1,4 +1,4 @@
-//! The filters that are tried: written ones for every form and type, refused ones, and ones put together by chance.
+//! The filters under test: written ones for every form and type, refused ones, and random ones.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -85,7 +85,7 @@ pub(crate) const WRITTEN: &[&str] = &[
     "NULL::bool",
 ];
 
-/// What is not evaluated, and a word of the reason.
+/// Filters that are refused, each with a word of the reason.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("a + 1 > 2", "operator"),
     ("a % 2 = 0", "operator"),
@@ -106,7 +106,7 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
 
 const OPERATORS: [&str; 6] = ["=", "<>", "<", "<=", ">", ">="];
 
-/// Expressions that compare with each other.
+/// Expressions that can be compared with each other.
 const COMPARABLE: &[&[&str]] = &[
     &["a", "b", "s", "3", "-2", "a::int8", "s::int4", "r::int4", "c::int8", "added"],
     &["c", "cn", "1.5", "a::numeric", "d::numeric", "r::numeric", "'NaN'::numeric", "-10000"],
@@ -131,7 +131,7 @@ const COMPARABLE: &[&[&str]] = &[
     &["bo", "true", "NULL::bool"],
 ];
 
-/// A filter that the server takes, with so many levels of AND, OR and NOT at most.
+/// A filter that the server accepts, with at most this many levels of AND, OR and NOT.
 pub(crate) fn random(rng: &mut StdRng, depth: usize) -> String {
     match rng.random_range(0..if depth == 0 { 3 } else { 8 }) {
         0..3 => comparison(rng),

@@ -1,5 +1,5 @@
-//! Row filters of real publications over rows from a server's pages, compared with the server's own answer for each row.
-//! What is asked by chance is printed with its seed.
+//! Row filters of real publications on rows from a server's pages, compared with the server's own
+//! answer for each row. Random filters are printed with their seed.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -21,15 +21,15 @@ use types::{Attribute, Tuple, Value};
 /// The clusters' locale is C.
 const C: Surroundings = Surroundings { default_collation_is_c: true };
 
-/// Filters put together by chance in one run; `PGSLUICE_FILTERS` asks for more.
+/// The number of random filters in one run; `PGSLUICE_FILTERS` sets it.
 const FILTERS: usize = 200;
 
-/// One column of each type that a filter may be about; `late` and `j` stay NULL.
+/// One column of each type that a filter may contain. `late` and `j` stay NULL.
 const TABLE: &str = "CREATE TABLE f (id int, gone text, a int, b int8, s int2, c numeric, cn numeric, d float8, r float4, e text, v varchar(10), ch char(5), \
         nm name, g date, h timestamp, i timestamptz, t time, tz timetz, iv interval, u uuid, bo bool, o oid, late int8, j jsonb); \
     ALTER TABLE f DROP gone";
 
-/// Rows with few different values, so that comparisons meet equal ones, and NULLs among them.
+/// Inserts rows with few different values, so that comparisons meet equal ones, and with NULLs.
 fn fill(oracle: &Oracle, rows: usize, seed: f64) {
     let odd = |values: &[&str]| {
         format!("(ARRAY['{}'])[1 + (random() * {})::int]", values.join("','"), values.len() - 1)
@@ -102,7 +102,7 @@ impl Rows {
         Rows { attributes: oracle.attributes("f").1, tuples: oracle.tuples("f") }
     }
 
-    /// What the filter says of each row.
+    /// The filter's result for each row.
     fn judge(&self, filter: &Filter) -> Vec<filter::Result<bool>> {
         let judge = |tuple: &Vec<u8>| {
             let mut values: Vec<Value<'_>> = Vec::new();
@@ -117,7 +117,7 @@ impl Rows {
     }
 }
 
-/// The filter as the server stored it, compiled.
+/// Compiles the filter as the server stored it.
 fn compile(oracle: &Oracle, expression: &str, surroundings: Surroundings) -> Result<Filter, Refused> {
     oracle.sql(&format!("CREATE PUBLICATION p FOR TABLE f WHERE ({expression})"));
     let rows = oracle.rows("SELECT prqual, pg_get_expr(prqual, prrelid) FROM pg_publication_rel");
@@ -126,7 +126,7 @@ fn compile(oracle: &Oracle, expression: &str, surroundings: Surroundings) -> Res
     Filter::compile(&prqual, &text, surroundings)
 }
 
-/// Compares with the server; how many rows are kept.
+/// Compares with the server. Returns how many rows are kept.
 fn compare(oracle: &Oracle, rows: &Rows, expression: &str) -> usize {
     let filter = compile(oracle, expression, C).unwrap_or_else(|refused| panic!("{expression}: {refused}"));
     let expected = oracle.rows(&format!("SELECT ({expression}) IS TRUE, f::text FROM f ORDER BY ctid"));
@@ -140,7 +140,7 @@ fn compare(oracle: &Oracle, rows: &Rows, expression: &str) -> usize {
     found.iter().filter(|keeps| matches!(keeps, Ok(true))).count()
 }
 
-/// Majors that have row filters.
+/// Runs the test on majors that have row filters.
 fn each(test: impl Fn(&Oracle)) {
     Oracle::each(|oracle| {
         if oracle.major() < 15 {
@@ -203,7 +203,7 @@ fn anything_else_is_refused_with_its_text() {
             assert!(refused.reason.contains(reason), "{expression}: {refused}");
             assert!(refused.to_string().contains(&refused.text), "{refused}");
         }
-        // Under another collation equality stays what it is, and order does not.
+        // Under another collation, equality is the same and order is not.
         let other = Surroundings { default_collation_is_c: false };
         assert!(
             compile(oracle, "e = 'a' AND v <> 'b' AND nm < 'c' AND e < ('b' COLLATE \"C\")", other).is_ok()
@@ -215,7 +215,7 @@ fn anything_else_is_refused_with_its_text() {
     });
 }
 
-/// What makes the server's decoding fail is an error here, too, and only for the rows that it is about.
+/// A row that makes the server's decoding fail is an error here, too; other rows are not.
 #[test]
 fn a_cast_that_fails_is_an_error() {
     each(|oracle| {

@@ -1,4 +1,5 @@
-//! The comparison must see what it is there for: outputs of a real server, changed in one place, are differences.
+//! The comparison must see what it is there for: a server's output that was changed in one place is
+//! a difference.
 
 use testkit::Major;
 
@@ -25,7 +26,7 @@ const WORK: [&str; 9] = [
     "COMMIT PREPARED 'g'",
 ];
 
-/// What the server sends, whole and in blocks.
+/// The server's output, whole and in blocks.
 fn outputs(major: Major) -> Vec<(&'static str, Vec<Sent>)> {
     let cluster = builder(major).start().unwrap();
     cluster.sql(DB, PREPARE).unwrap();
@@ -50,20 +51,20 @@ fn passes(ours: &[Sent], theirs: &[Sent]) -> bool {
             .is_ok_and(|compared| compare_sides(&mut our_side, &mut side, &compared.aside).is_ok())
 }
 
-/// Where Relation and Type messages are, which may come more often than once.
+/// Whether this is a Relation or Type message, which may be repeated.
 fn repeats(sent: &Sent) -> bool {
     matches!(sent.data[0], b'R' | b'Y')
 }
 
-/// False for the abort of a subtransaction of which nothing was streamed.
+/// False for the abort of a subtransaction without anything streamed.
 fn takes_back(theirs: &[Sent], at: usize) -> bool {
     let Ok((_, Message::StreamAbort { sub, .. })) = read(&theirs[at].data, false) else { return true };
     let is_of = |sent: &Sent| read(&sent.data, true).is_ok_and(|(of, _)| of == Some(sub));
     theirs[..at].iter().any(is_of)
 }
 
-/// Whether a table or type is announced in the words of an earlier message. Of another one it would be as good: nobody
-/// needs it.
+/// Whether a table or type is announced again in the words of an earlier message. A wrong
+/// announcement would do no harm then, because no change needs it.
 fn is_said_again(theirs: &[Sent], at: usize) -> bool {
     let data = &theirs[at].data;
     let same = |earlier: &Sent| earlier.data[0] == data[0] && earlier.data.ends_with(&data[5..]);
@@ -78,12 +79,12 @@ fn each_changed_bit_is_a_difference() {
             let mut ours = theirs.clone();
             let mut flipped = 0;
             for at in 0..ours.len() {
-                // An abort of something of which nothing came says nothing.
+                // An abort of a subtransaction without output says nothing.
                 if !takes_back(&theirs, at) || is_said_again(&theirs, at) {
                     continue;
                 }
                 for bit in 0..ours[at].data.len().min(120) * 8 {
-                    // In long rows not every bit of every byte, as the bytes are alike.
+                    // In long rows, not every bit of every byte: the bytes are alike.
                     if bit > 240 && bit % 7 != 0 {
                         continue;
                     }
@@ -113,7 +114,7 @@ fn each_message_that_is_lost_doubled_or_elsewhere_is_a_difference() {
             for at in (0..theirs.len()).filter(|at| !repeats(&theirs[*at])) {
                 let mut lost = theirs.clone();
                 lost.remove(at);
-                // A block that ends and goes on in the same place is a place where a transaction is cut.
+                // A block that ends and goes on in the same place is just a cut of the transaction.
                 let is_cut =
                     |at: usize| theirs.get(at).is_some_and(|sent| matches!(sent.data[0], b'S' | b'E'));
                 let counts = takes_back(&theirs, at);
@@ -141,7 +142,8 @@ fn each_message_that_is_lost_doubled_or_elsewhere_is_a_difference() {
     }
 }
 
-/// What may differ is no difference: a transaction whole or in blocks, and relations described again.
+/// What may differ is no difference: a transaction whole or in blocks, and repeated descriptions of
+/// relations.
 #[test]
 fn what_may_differ_is_no_difference() {
     for major in Major::under_test() {

@@ -1,4 +1,5 @@
-//! How often each trap occurred, counted in the WAL itself and in what came out, not in what the walk meant to do.
+//! Counts how often each trap occurred, in the WAL itself and in the output, not in the plan of the
+//! walk.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,7 +9,7 @@ use wal::{Reader, Start};
 
 use crate::message::{Message, Sent, Value, read};
 
-/// What a decoder of WAL that stands outside of the server gets wrong. Each must occur.
+/// The situations that a decoder of WAL outside of the server gets wrong. Each must occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Trap {
     CatalogRewrittenBeforeOwnDdl,
@@ -40,7 +41,7 @@ pub(crate) enum Trap {
     LeftPass,
 }
 
-/// Fewer, and a run of CI shows nothing about it.
+/// With fewer occurrences, a run of CI shows nothing about the trap.
 pub(crate) const OCCURRENCES_MIN: u64 = 20;
 
 const ALL: [Trap; 27] = [
@@ -86,14 +87,14 @@ impl Traps {
         other.0.iter().for_each(|(trap, count)| self.add(*trap, *count));
     }
 
-    /// One line each.
+    /// Prints one line for each trap.
     pub(crate) fn print(&self, whose: &str) {
         for trap in ALL {
             println!("{whose}: {:>8}  {trap:?}", self.0.get(&trap).copied().unwrap_or_default());
         }
     }
 
-    /// Those that occurred too rarely.
+    /// The traps that occurred too rarely.
     pub(crate) fn rare(&self) -> Vec<(Trap, u64)> {
         let count = |trap: Trap| self.0.get(&trap).copied().unwrap_or_default();
         ALL.into_iter()
@@ -107,12 +108,12 @@ impl Traps {
 pub(crate) struct Census {
     database: Oid,
     reader: Reader,
-    /// Transactions that have written in the database and have not ended; what was prepared is not among them.
+    /// Transactions that have written in the database and have not ended, without prepared ones.
     open: HashSet<Xid>,
     tops: HashMap<Xid, Xid>,
-    /// Where updates were, since they were asked for last.
+    /// Where updates were, since the last time they were taken.
     updates: HashSet<u64>,
-    /// Top-level transactions that ended here.
+    /// The top-level transactions that ended in this WAL.
     pub(crate) transactions: u64,
     pub(crate) traps: Traps,
 }
@@ -135,7 +136,7 @@ impl Census {
     }
 
     pub(crate) fn read(&mut self, bytes: &[u8]) {
-        // The reader is moved out, as its records borrow it while the rest of this changes.
+        // Moves the reader out, because its records borrow it while the rest of this value changes.
         let placeholder = Reader::new(Start::at(Lsn::new(0))).unwrap();
         let mut reader = std::mem::replace(&mut self.reader, placeholder);
         let mut records = reader.push(reader.position(), bytes).unwrap();
@@ -191,7 +192,7 @@ impl Census {
                 self.traps.add(Trap::LogicalMessage, 1);
             }
             What::Commit(ended) | What::Abort(ended) => self.end(ended.xid, ended.is_prepared),
-            // Recovery is over: what was open is gone, without a record.
+            // Recovery has ended. Transactions that were open are gone, without a record.
             What::EndOfRecovery { .. } => self.crashed(),
             What::Checkpoint(checkpoint) if !checkpoint.oldest_active_xid.is_valid() => self.crashed(),
             _ => {}
@@ -220,7 +221,8 @@ impl Census {
         }
     }
 
-    /// What messages show: of the server where it does not matter who is asked, and of ours.
+    /// Counts the traps that messages show. It uses the server's messages where either side's would
+    /// do.
     pub(crate) fn messages(&mut self, theirs: &[Sent], ours: &[Sent]) {
         self.each(theirs, |census, sent, message| {
             let rows = match message {

@@ -1,24 +1,29 @@
-//! Two outputs of the same WAL, message by message.
+//! Compares two outputs of the same WAL, message by message.
 //!
-//! What may differ, and nothing else:
-//! - how often Relation and Type messages come. Where both sides send one between the same two changes it must say the
-//!   same, and each change must stand behind a Relation that describes its relation as the other side's does;
+//! Only these things may differ:
+//! - how often Relation and Type messages come. If both sides send one between the same two
+//!   changes, both must say the same. Each change must come after a Relation that describes its
+//!   relation as the other side's does;
 //! - keepalives, which are no messages here;
-//! - where a streamed transaction is cut into blocks, up to not at all: blocks are put together until the transaction
-//!   ends, without what its subtransactions took back. So a block with nothing in it, and a streamed transaction of
-//!   which nothing is left or which aborts, say nothing. Logical messages name the transaction there and not the
-//!   subtransaction, so that one of a subtransaction that was taken back may be left;
-//! - which comes first of a logical message and the record behind it, in another subtransaction. The message's position is
-//!   the end of its record, which is where the other begins, and the server's merge of subtransactions knows no more;
-//! - what is left of a prepared transaction that was rolled back before the server was asked: it stops at the first look
-//!   at a catalog that tells it so. What it sends until then must be ours, in our order, but the DDL of such a transaction
-//!   may be invisible to it already. For the same reason 18 may say that a stream aborts that never began;
-//! - that 18 says of a prepared transaction which has changed nothing that it is prepared, without having begun it;
-//! - the origin of a streamed transaction, which the server may not name: it takes that of the first thing in its queue,
-//!   and an invalidation that stands there has none;
-//! - on 14, of which relation a row is, where the server contradicts itself ([`stale`]).
+//! - where a streamed transaction is cut into blocks, or whether it is. Blocks are put together
+//!   until the transaction ends, without what its subtransactions took back. So an empty block says
+//!   nothing, and neither does a streamed transaction that aborts or of which nothing is left. A
+//!   logical message in a stream names the transaction and not the subtransaction. So a message of
+//!   a subtransaction that was taken back may be left;
+//! - the order of a logical message and the record behind it, if that is of another subtransaction.
+//!   The message's position is the end of its record, where the other begins, and that is all the
+//!   server's merge of subtransactions knows;
+//! - what is left of a prepared transaction that was rolled back before the server decoded it. The
+//!   server stops at the first look at a catalog that shows the rollback. What it sends until then
+//!   must be ours, in our order, but the transaction's DDL may already be invisible to it. For the
+//!   same reason, 18 may report the abort of a stream that never began;
+//! - the PREPARE of a transaction that has changed nothing, which 18 sends without having begun the
+//!   transaction;
+//! - the origin of a streamed transaction, which the server may not name. It takes the origin of
+//!   the first entry in its queue, and an invalidation there has none;
+//! - on 14, the relation of a row, where the server contradicts itself ([`stale`]).
 //!
-//! All that remains is compared, with the LSN and the transaction id that each message is sent with.
+//! Everything else is compared, with the LSN and the transaction id that each message is sent with.
 
 pub(crate) mod stale;
 
@@ -28,16 +33,16 @@ use std::rc::Rc;
 use crate::message::{At, Message, Relation};
 use crate::told::{Change, Ended, Item, LeftOut, Said, Side, Told, Transaction};
 
-/// What was compared and found equal.
+/// Counts of what was compared and found equal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) transactions: u64,
     pub(crate) rows: u64,
     /// Truncations and logical messages.
     pub(crate) others: u64,
-    /// Transactions of which at least one side was streamed.
+    /// Transactions that at least one side streamed.
     pub(crate) streamed: u64,
-    /// Rows that are not equal: the server contradicts itself in them ([`stale`]).
+    /// Rows that are not equal, because the server contradicts itself in them ([`stale`]).
     pub(crate) stale: u64,
 }
 
@@ -55,19 +60,20 @@ impl std::ops::AddAssign for Tally {
 #[derive(Debug)]
 pub(crate) struct Compared {
     pub(crate) tally: Tally,
-    /// Relations that only one side may know: for a transaction that was rolled back, or as one side leaves them out.
+    /// Relations that only one side may know, because a transaction was rolled back or one side
+    /// leaves them out.
     pub(crate) aside: HashSet<u32>,
 }
 
 impl Compared {
-    /// Relations that were taken from one side may be described there.
+    /// Adds relations that were removed from one side. That side may still describe them.
     pub(crate) fn beside(mut self, left_out: &LeftOut) -> Compared {
         self.aside.extend(&left_out.relations);
         self
     }
 }
 
-/// A difference, told for people, and where in the WAL it is.
+/// A difference as text for people, and its place in the WAL.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) place: Option<At>,
@@ -86,7 +92,7 @@ impl From<Difference> for String {
     }
 }
 
-/// Where two items that should be one begin to differ: at a change, as far as there is one.
+/// Where two items that should be equal begin to differ: at a change, if there is one.
 fn place(ours: Option<&Item>, theirs: Option<&Item>) -> Option<At> {
     let begin = |item: &Item| match item {
         Item::Alone(lsn, ..) => *lsn,
@@ -146,13 +152,13 @@ fn rolled_back(item: &Item) -> Option<u32> {
     }
 }
 
-/// What we say is prepared, by its transaction.
+/// The transaction that we say is prepared.
 fn prepared(item: &Item) -> Option<u32> {
     let transaction = item.transaction().filter(|one| matches!(one.ended, Ended::Prepare(..)))?;
     Some(transaction.xid)
 }
 
-/// What the server says is prepared and has not begun, by its transaction.
+/// The transaction that the server says is prepared without having begun it.
 fn prepared_alone(item: &Item) -> Option<u32> {
     match item {
         Item::Alone(_, _, Message::Prepare { prepared, .. }) => Some(prepared.xid),
@@ -160,11 +166,12 @@ fn prepared_alone(item: &Item) -> Option<u32> {
     }
 }
 
-/// A prepared transaction that is known to be rolled back: each of the server's changes is one of ours, in our order.
+/// Compares a prepared transaction that is known to be rolled back. Each of the server's changes
+/// must be one of ours, in our order.
 fn beginning(ours: &Transaction, theirs: &Transaction, described: &mut Described) -> Result<Tally, String> {
     let mut rest = theirs.changes.iter().peekable();
     for our_change in &ours.changes {
-        // What a reader was told of relations outlives the rollback.
+        // What a reader was told of relations stays valid after the rollback.
         match rest.next_if(|change| self::change(our_change, change).is_ok()) {
             Some(change) => described.follow(our_change, change)?,
             None => {
@@ -184,7 +191,8 @@ fn beginning(ours: &Transaction, theirs: &Transaction, described: &mut Described
     Ok(Tally { transactions: 1, rows: theirs.changes.len() as u64, ..Tally::default() })
 }
 
-/// Whether both are of the same record, of a relation that is not the same to both.
+/// Whether both changes are of the same record, but of a relation that the sides describe
+/// differently.
 fn is_seen_otherwise(ours: &Change, theirs: &Change) -> bool {
     let place = |change: &Change| {
         (change.lsn, change.xid, std::mem::discriminant(&change.message), change.message.relations())
@@ -192,10 +200,10 @@ fn is_seen_otherwise(ours: &Change, theirs: &Change) -> bool {
     place(ours) == place(theirs) && ours.relations != theirs.relations
 }
 
-/// How relations are described to either side at a place.
+/// How relations are described to each side at a place.
 struct Described {
     known: [HashMap<u32, Rc<Relation>>; 2],
-    /// Relations that one side has described of which the other may never hear.
+    /// Relations that one side has described and the other may never hear of.
     aside: HashSet<u32>,
 }
 
@@ -208,7 +216,7 @@ impl Described {
         self.learn_of(1, theirs);
     }
 
-    /// What only one side says.
+    /// Learns what only one side says.
     fn learn_of(&mut self, side: usize, change: &Change) {
         for said in &change.said {
             if let Said::Relation(relation) = said {
@@ -218,7 +226,8 @@ impl Described {
         }
     }
 
-    /// Whoever describes a relation says what the other side knows of it.
+    /// Learns the descriptions of both sides. A new description on one side must be what the other
+    /// side knows.
     fn follow(&mut self, ours: &Change, theirs: &Change) -> Result<(), String> {
         let mut ids = Vec::new();
         for (known, change) in self.known.iter_mut().zip([ours, theirs]) {
@@ -239,8 +248,9 @@ impl Described {
     }
 }
 
-/// What is said of no place in particular: positions and times of aborts that both sides tell, and that no side describes
-/// a relation, but those `aside`, that the other knows nothing about. How many aborts were compared.
+/// Compares what belongs to no particular place: positions and times of aborts that both sides
+/// report. Also checks that no side describes a relation of which the other knows nothing, except
+/// those in `aside`. Returns how many aborts were compared.
 pub(crate) fn compare_sides(ours: &mut Side, theirs: &mut Side, aside: &HashSet<u32>) -> Result<u64, String> {
     let mut both = 0;
     for (key, theirs) in &theirs.aborts {
@@ -262,7 +272,7 @@ pub(crate) fn compare_sides(ours: &mut Side, theirs: &mut Side, aside: &HashSet<
     Ok(both)
 }
 
-/// Without streamed transactions of which nothing is left, not on the other side either.
+/// The items without streamed transactions of which nothing is left on either side.
 fn telling<'a>(items: &'a [Item], other: &[Item]) -> Vec<&'a Item> {
     let others: HashSet<u32> = other.iter().filter_map(Item::transaction).map(|other| other.xid).collect();
     let tells = |item: &&Item| {
@@ -270,7 +280,7 @@ fn telling<'a>(items: &'a [Item], other: &[Item]) -> Vec<&'a Item> {
         let is_commit = matches!(transaction.ended, Ended::Commit(_));
         let mut changes = transaction.changes.iter();
         let is_message = |change: &Change| matches!(change.message, Message::Logical { .. });
-        // Those of a subtransaction that was taken back may be left.
+        // Messages of a subtransaction that was taken back may be left.
         let left = transaction.is_cut && !others.contains(&transaction.xid) && changes.all(is_message);
         let is_nothing = transaction.changes.is_empty() || left;
         !(is_commit && transaction.is_streamed() && is_nothing)
@@ -323,7 +333,7 @@ fn transaction(ours: &Transaction, theirs: &Transaction, described: &mut Describ
     let begins = one_is_streamed || ours.begin == theirs.begin;
     let origins = match (&ours.origin, &theirs.origin) {
         (Some(_), None) if theirs.is_streamed() => true,
-        // In blocks the position is not known yet.
+        // While a transaction is streamed, the origin's position is not known yet.
         (Some((_, ours)), Some((_, theirs))) if one_is_streamed => ours == theirs,
         (ours, theirs) => ours == theirs,
     };
@@ -357,7 +367,8 @@ fn transaction(ours: &Transaction, theirs: &Transaction, described: &mut Describ
     Ok(Tally { transactions: 1, rows: rows - stale, others, streamed: u64::from(one_is_streamed), stale })
 }
 
-/// The changes of one side, without messages that a subtransaction may have left which was taken back.
+/// The changes of one side, without messages that may be left of a subtransaction that was taken
+/// back.
 fn counting<'a>(one: &'a Transaction, other: &Transaction) -> Vec<&'a Change> {
     let is_left = |change: &Change| {
         let is_message = matches!(change.message, Message::Logical { .. });
@@ -384,7 +395,7 @@ fn change(ours: &Change, theirs: &Change) -> Result<(), String> {
         let described = pair(&format!("{:?}", ours.relations), &format!("{:?}", theirs.relations));
         return Err(format!("{} is described otherwise{described}", row(theirs)));
     }
-    // The last that each said of something counts.
+    // Only the last announcement of each relation or type counts.
     let last = |change: &Change| -> HashMap<_, _> {
         change.said.iter().map(|said| (said.key(), said.clone())).collect()
     };

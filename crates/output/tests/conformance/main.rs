@@ -1,8 +1,10 @@
-//! Our output beside the server's, message by message: a random walk, hand-written themes, and canaries.
+//! Our output compared with the server's, message by message: a random walk, hand-written themes,
+//! and canaries.
 //!
-//! The environment: `PGSLUICE_CONFORMANCE_SEED` repeats a walk, `PGSLUICE_CONFORMANCE_MINUTES` makes it long, on each
-//! major that is under test; `PGSLUICE_CONFORMANCE_TOTALS` is the file that a long walk adds a line to, with what
-//! `PGSLUICE_CONFORMANCE_COMMIT` says. `cargo x conformance` sets them.
+//! Environment variables: `PGSLUICE_CONFORMANCE_SEED` repeats a walk.
+//! `PGSLUICE_CONFORMANCE_MINUTES` makes it long, on each major under test.
+//! `PGSLUICE_CONFORMANCE_TOTALS` is the file to which a long walk adds a line, with the commit in
+//! `PGSLUICE_CONFORMANCE_COMMIT`. `cargo x conformance` sets them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -28,9 +30,11 @@ use testkit::Major;
 
 use crate::walk::{Walked, walk};
 
-/// The share of the default suite: so many transactions over its majors, however many rounds that takes.
+/// The share of the default suite: this many transactions over its majors, however many rounds that
+/// takes.
 const TRANSACTIONS_MIN: u64 = 10_000;
-/// Both kinds of round come about as often as traps must occur, and no run is without end.
+/// In these numbers of rounds, both kinds of round come as often as traps must occur, and every run
+/// ends.
 const ROUNDS_MIN: usize = 22;
 const ROUNDS_MAX: usize = 200;
 const STEPS: usize = 70;
@@ -66,7 +70,7 @@ fn run(major: Major, seed: u64, minutes: Option<u64>, share: u64) -> (Walked, Op
     (walked, difference)
 }
 
-/// The walk. Without a seed it is another one each time.
+/// The walk. Without a seed, it is a different one each time.
 #[test]
 fn a_random_walk_is_decoded_as_the_server_does() {
     let seed = number("PGSLUICE_CONFORMANCE_SEED").unwrap_or_else(|| rand::random::<u32>().into());

@@ -1,10 +1,11 @@
-//! Messages of pgoutput, read apart from the product, so that a mistake there is not made here a second time.
+//! Messages of pgoutput, read by code of its own, so that a mistake in the product is not repeated
+//! here.
 //!
 //! Every byte of a message ends up in a field that is compared, or reading fails.
 
 use std::fmt;
 
-/// A row as both sides give it: `pg_logical_slot_peek_binary_changes` and the decoder.
+/// A row of `pg_logical_slot_peek_binary_changes` or of the decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) lsn: u64,
@@ -44,7 +45,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Long values by their beginning and length.
+/// Shows a long value as its beginning and its length.
 fn short(text: &str, length: usize) -> String {
     const SHOWN_MAX: usize = 80;
     if text.chars().count() <= SHOWN_MAX {
@@ -114,7 +115,7 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// The relations that it names without describing them.
+    /// The relations that the message names without describing them.
     pub(crate) fn relations(&self) -> Vec<u32> {
         match self {
             Message::Insert { relation, .. }
@@ -129,7 +130,7 @@ impl Message {
         matches!(self, Message::Insert { .. } | Message::Update { .. } | Message::Delete { .. })
     }
 
-    /// The old row, where there is one, and the new one.
+    /// The old row, if there is one, and the new one.
     pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut Row> {
         let (old, new) = match self {
             Message::Insert { new, .. } => (None, Some(new)),
@@ -141,7 +142,7 @@ impl Message {
     }
 }
 
-/// Reads one message; inside a block of a stream most name their (sub)transaction first.
+/// Reads one message. Inside a block of a stream, most messages name their (sub)transaction first.
 pub(crate) fn read(data: &[u8], in_stream: bool) -> Result<(Option<u32>, Message), String> {
     let mut bytes = Bytes(data);
     let message = message(&mut bytes, in_stream);
@@ -220,7 +221,7 @@ fn update(b: &mut Bytes<'_>) -> Option<Message> {
     Some(Message::Update { relation, old, new: b.row()? })
 }
 
-/// Big-endian fields; `None` where they end too early.
+/// Big-endian fields; `None` if the bytes end too early.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -291,7 +292,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// What was sent, a line each, for people.
+/// The messages for people, one per line.
 pub(crate) fn tell(sent: &[Sent]) -> String {
     let (mut in_stream, mut told) = (false, String::new());
     for Sent { lsn, xid, data } in sent {

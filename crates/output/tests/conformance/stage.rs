@@ -1,4 +1,4 @@
-//! A server with its slots, the same WAL decoded by it and by us, and both compared.
+//! A server with its slots. The server and we decode the same WAL, and the results are compared.
 
 use std::time::Duration;
 
@@ -20,17 +20,19 @@ use crate::told::{Item, Side, Told};
 pub(crate) const DB: &str = "postgres";
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// More, and the server is not what fails: so many, and one more for so many stretches of WAL. Seen: "invalid ordering of
-/// speculative insertion changes" while 18 streams; "could not map filenumber" of prepared transactions that were rolled
-/// back, in one of 60 to 250 stretches.
+/// How often a stock server may fail to decode: this often, and once more for each
+/// [`STRETCHES_FOR_REFUSAL`] stretches of WAL. Beyond that, the fault is not the server's. Two
+/// failures were seen. One is "invalid ordering of speculative insertion changes" while 18 streams.
+/// The other is "could not map filenumber" for prepared transactions that were rolled back, in one
+/// of 60 to 250 stretches.
 const REFUSALS_MAX: u32 = 3;
 const STRETCHES_FOR_REFUSAL: u32 = 30;
 
-/// A slot that knows nothing of two-phase, and one that does.
+/// A slot without two-phase commit, and one with it.
 pub(crate) const PLAIN: &str = "plain";
 pub(crate) const TWO_PHASE: &str = "two_phase";
 
-/// How a stretch of WAL is decoded: pgoutput's options, and how much memory each side has.
+/// How a stretch of WAL is decoded: pgoutput's options, and the memory of each side.
 #[derive(Clone, Debug)]
 pub(crate) struct Form {
     pub(crate) name: &'static str,
@@ -41,7 +43,7 @@ pub(crate) struct Form {
     pub(crate) publications: Vec<String>,
     pub(crate) messages: bool,
     pub(crate) origin_none: bool,
-    /// `logical_decoding_work_mem` of the server, which has 64 kB at least, and ours.
+    /// The server's `logical_decoding_work_mem`, at least 64 kB, and our memory limit.
     pub(crate) their_memory_kb: u32,
     pub(crate) our_memory: usize,
 }
@@ -70,7 +72,7 @@ impl Form {
         Form { messages: true, ..self }
     }
 
-    /// As little memory as the server may have, and so many bytes for us.
+    /// The least memory that the server may have, and this many bytes for us.
     pub(crate) fn memory(self, our_memory: usize) -> Form {
         Form { their_memory_kb: 64, our_memory, ..self }
     }
@@ -83,7 +85,7 @@ impl Form {
         Form { origin_none, ..self }
     }
 
-    /// As the server is asked.
+    /// The arguments for the server.
     fn arguments(&self, major: u32) -> String {
         let names: Vec<_> = self.publications.iter().map(|name| base::quote_ident(name)).collect();
         let mut arguments = vec![
@@ -105,26 +107,27 @@ impl Form {
     }
 }
 
-/// A decoder of ours that reads all WAL as it comes, and what a reader of its output knows.
+/// Our decoder, which reads all WAL as it comes, and the knowledge of a reader of its output.
 pub(crate) struct Ours {
     pub(crate) form: Form,
     /// `None` while it is part of a pass.
     pub(crate) decoder: Option<Decoder>,
     pub(crate) side: Side,
-    /// What came out since it was compared last.
+    /// The output since the last comparison.
     pub(crate) sent: Vec<Sent>,
-    /// What was compared last.
+    /// The output of the last comparison.
     pub(crate) kept: Vec<Sent>,
     _spool: tempfile::TempDir,
 }
 
 impl Ours {
-    /// From where `catalog` was looked at; what ended before `start` does not come out.
+    /// Makes a decoder that begins where `catalog` was looked at. Transactions that ended before
+    /// `start` do not come out.
     pub(crate) fn new(form: &Form, catalog: Catalog, start: Lsn, two_phase_at: Option<Lsn>) -> Ours {
         Ours::on_refused(form, catalog, start, two_phase_at, OnRefused::Stop)
     }
 
-    /// [`Ours::new`], where not every table can be rendered.
+    /// Like [`Ours::new`], for databases with tables that cannot be rendered.
     pub(crate) fn on_refused(
         form: &Form,
         catalog: Catalog,
@@ -157,12 +160,12 @@ impl Ours {
         }
     }
 
-    /// What reads alone.
+    /// The decoder, which is in no pass.
     pub(crate) fn alone(&self) -> &Decoder {
         self.decoder.as_ref().expect("it reads alone")
     }
 
-    /// Hands over all WAL that has come, in pieces of `piece` bytes.
+    /// Hands over all new WAL, in pieces of `piece` bytes.
     pub(crate) fn read(&mut self, cluster: &Cluster, to: Lsn, piece: usize) -> Result<(), String> {
         let from = self.alone().position();
         if from >= to {
@@ -185,7 +188,7 @@ impl Ours {
         Ok(())
     }
 
-    /// What came since this was asked last, put together.
+    /// The output since the last call, put together to items.
     pub(crate) fn items(&mut self) -> Result<Told, String> {
         self.kept = std::mem::take(&mut self.sent);
         self.side.read(&self.kept).map_err(|error| format!("what we send: {error}"))?;
@@ -194,7 +197,8 @@ impl Ours {
 }
 
 impl Ours {
-    /// What came since this was asked last beside what the server says of it; and how many aborts were compared.
+    /// Compares the output since the last call with the server's. Returns also how many aborts were
+    /// compared.
     fn compare(&mut self, theirs: &[Sent]) -> Result<(Tally, u64), String> {
         let ours = self.items()?;
         let mut side = Side::server();
@@ -204,7 +208,7 @@ impl Ours {
     }
 }
 
-/// A session that stays.
+/// A session that stays open.
 pub(crate) struct Talk {
     runtime: std::sync::Arc<tokio::runtime::Runtime>,
     pub(crate) client: Client,
@@ -226,24 +230,25 @@ impl Talk {
 
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
-    /// Where everything happens.
+    /// The database in which everything happens.
     db: &'static str,
     pub(crate) runtime: std::sync::Arc<tokio::runtime::Runtime>,
     pub(crate) database: Oid,
     /// Where both slots begin.
     pub(crate) start: Lsn,
-    /// How each slot is decoded.
+    /// Our decoders, one for each form.
     pub(crate) ours: Vec<Ours>,
-    /// Of the server, for the counts of traps and for canaries: by form, since they were compared last.
+    /// The server's output by form since the last comparison, for the counts of traps and for
+    /// canaries.
     pub(crate) theirs: Vec<Vec<Sent>>,
     pub(crate) aborts_compared: u64,
     pub(crate) moves: Moves,
     /// Stretches of WAL that were compared.
     stretches: u32,
-    /// Those that the server could not decode itself, so that there was nothing to compare with, or after which it did
-    /// not start.
+    /// Stretches that the server could not decode itself, so that there was nothing to compare
+    /// with, or after which it did not start.
     refusals: u32,
-    /// What both sides sent where they differed.
+    /// The output of both sides where they differed.
     pub(crate) differing: Option<[Vec<Sent>; 2]>,
 }
 
@@ -260,7 +265,7 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// What a look is called in `pg_stat_activity`.
+/// The name of a look in `pg_stat_activity`.
 pub(crate) const LOOK: &str = "look";
 
 /// A look at the catalogs at `url`.
@@ -274,12 +279,12 @@ pub(crate) fn look(url: &str) -> Result<Catalog, String> {
 }
 
 impl Stage {
-    /// On a server that is prepared: a look, the slots, and a decoder for each form.
+    /// Sets up a prepared server: a look, the slots, and a decoder for each form.
     pub(crate) fn new(cluster: Cluster, forms: &[Form]) -> Stage {
         Stage::in_database(cluster, DB, forms)
     }
 
-    /// [`Stage::new`] in a database of another name.
+    /// Like [`Stage::new`], in a database with another name.
     pub(crate) fn in_database(cluster: Cluster, db: &'static str, forms: &[Form]) -> Stage {
         cluster.sql(db, "CHECKPOINT").unwrap();
         let catalog = look(&cluster.url(db)).unwrap();
@@ -312,8 +317,8 @@ impl Stage {
         stage
     }
 
-    /// Forgets what was decoded, looks at the catalogs as they are, and decodes these forms from here on. Nothing may be
-    /// going on, and everything before must be confirmed.
+    /// Forgets what was decoded, looks at the catalogs again, and decodes these forms from here on.
+    /// No transaction may be open, and everything before must be confirmed.
     pub(crate) fn begin(&mut self, forms: &[Form]) -> Catalog {
         let start = self.position();
         let catalog = look(&self.cluster.url(self.db)).unwrap();
@@ -321,7 +326,7 @@ impl Stage {
         catalog
     }
 
-    /// Of `form`, from a look; `start` as in [`Ours::new`].
+    /// Makes a decoder of `form` from a look. `start` is as in [`Ours::new`].
     pub(crate) fn decoder(&self, form: &Form, catalog: Catalog, start: Lsn) -> Ours {
         Ours::new(form, catalog, start, (form.slot == TWO_PHASE).then_some(self.start))
     }
@@ -336,10 +341,11 @@ impl Stage {
         Talk { runtime: std::sync::Arc::clone(&self.runtime), client }
     }
 
-    /// Where WAL ends now, on disk. Asked in another database: somebody may hold a lock on this one's catalogs.
+    /// Where WAL ends now, on disk. Uses another database, because a session may hold a lock on the
+    /// catalogs of this database.
     pub(crate) fn position(&self) -> Lsn {
         const ASIDE: &str = "template1";
-        // A commit that waits for nothing may not be written yet.
+        // The record of an asynchronous commit may not be written yet.
         let flush = "SET synchronous_commit = on; SELECT pg_logical_emit_message(true, 'test', 'flush')";
         self.cluster.sql(ASIDE, flush).unwrap();
         let mut lsn = None;
@@ -354,18 +360,18 @@ impl Stage {
         lsn.unwrap()
     }
 
-    /// What the server makes of all that was not confirmed.
+    /// The server's output for everything that was not confirmed.
     pub(crate) fn peek(&self, form: &Form) -> Result<Vec<Sent>, String> {
         self.peek_in(&self.talk(), form, None)
     }
 
-    /// What the server makes of the transaction whose commit record is from `from` to `to`, whole and in a session that
-    /// has decoded nothing before it. Leaves the form's slot as it is.
+    /// The server's output for the transaction whose commit record is from `from` to `to`, not
+    /// streamed and in a session that has decoded nothing before. The form's slot stays as it is.
     pub(crate) fn peek_afresh(&self, form: &Form, from: Lsn, to: Lsn) -> Result<Vec<Sent>, String> {
         const AFRESH: &str = "afresh";
         let talk = self.talk();
         talk.try_sql(&format!("SELECT pg_copy_logical_replication_slot('{}', '{AFRESH}', true)", form.slot))?;
-        // Transactions that commit before it do not come out.
+        // Transactions that commit before the slot's position do not come out.
         let advanced = talk.try_sql(&format!("SELECT pg_replication_slot_advance('{AFRESH}', '{from}')"));
         let whole = Form { slot: AFRESH, streaming: Streaming::Off, ..form.clone() };
         let sent = advanced.and_then(|()| self.peek_in(&talk, &whole, Some(to)));
@@ -395,8 +401,8 @@ impl Stage {
         Ok(rows.iter().map(sent).collect())
     }
 
-    /// All forms of what came since the last time, to where WAL ends now: each alone, or, with a seed, in one pass. Nothing
-    /// may be going on but what was prepared.
+    /// Compares all forms from the last comparison to the present end of WAL: each alone, or, with
+    /// a seed, in one pass. Only prepared transactions may be open.
     pub(crate) fn compare(&mut self, piece: usize, together: Option<u64>) -> Result<(Lsn, Tally), String> {
         let to = self.position();
         let mut tally = Tally::default();
@@ -414,7 +420,8 @@ impl Stage {
             ours.read(&self.cluster, to, piece)?;
             let theirs = match theirs {
                 Ok(theirs) => theirs,
-                // Stock servers fail at times, where we do not: there is nothing to compare with.
+                // Stock servers sometimes fail where we do not. There is nothing to compare with
+                // then.
                 Err(refusal) if may_refuse => {
                     println!("{}: {refusal}", self.cluster.major());
                     refused = true;
@@ -447,8 +454,8 @@ impl Stage {
         self.refusals < REFUSALS_MAX + self.stretches / STRETCHES_FOR_REFUSAL
     }
 
-    /// A decoder that begins with a look in the midst of the stretch that was compared last gives what the server gave of
-    /// the transactions that the look did not see.
+    /// Checks a decoder that begins with a look in the middle of the last stretch. Its output must
+    /// be the server's, without the transactions that the look saw.
     pub(crate) fn compare_from(
         &self,
         form: &Form,
@@ -487,7 +494,8 @@ impl Stage {
         Ok(compared.tally)
     }
 
-    /// What was compared does not come again, not even after a crash.
+    /// Confirms everything that was compared, so that it does not come again, not even after a
+    /// crash.
     pub(crate) fn confirm(&self, to: Lsn) {
         let advance =
             format!("SELECT pg_replication_slot_advance(slot_name, '{to}') FROM pg_replication_slots");
@@ -495,7 +503,7 @@ impl Stage {
         self.cluster.sql(self.db, "CHECKPOINT").unwrap();
     }
 
-    /// An immediate stop, and recovery.
+    /// Stops the server immediately and lets it recover.
     pub(crate) fn crash(&mut self) {
         self.cluster.stop(StopMode::Immediate).unwrap();
         while let Err(error) = self.cluster.start_again() {
@@ -509,8 +517,8 @@ impl Stage {
     }
 }
 
-/// The file for which recovery failed at its end, where it makes unlogged relations empty from their init forks. Stock
-/// servers at times leave it behind themselves.
+/// The file for which recovery failed at its end, when it empties unlogged relations from their
+/// init forks. Stock servers sometimes leave such a file behind themselves.
 fn in_the_way(error: &str) -> Option<&str> {
     let (_, behind) = error.rsplit_once("FATAL:  could not create file \"")?;
     behind.split_once("\": File exists").map(|(file, _)| file)

@@ -1,24 +1,26 @@
-//! Statements of the walk, from random numbers alone: the same numbers make the same statements.
+//! The statements of the walk, made from random numbers alone: the same numbers make the same
+//! statements.
 //!
-//! Some fail, as what they are about is not there or not in that state; most of those are taken back alone (`conf.try`),
-//! which is a subtransaction, the others abort their transaction.
+//! Some statements fail, because their objects do not exist or are in another state. Most of those
+//! are undone alone (`conf.try`), as a subtransaction. The others abort their transaction.
 
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-/// What makes the next statement.
+/// Makes the next statement.
 pub(crate) struct Statements {
     pub(crate) rng: StdRng,
     pub(crate) major: u32,
-    /// No transaction is open or prepared. A publication changes only then: the server's pgoutput remembers what it found
-    /// out for a later transaction, and uses it for older changes of one that was open, in one form and not in another.
+    /// No transaction is open or prepared. A publication changes only then. The server's pgoutput
+    /// remembers what it found out for a later transaction, and uses it for older changes of one
+    /// that was open, in one form and not in another.
     pub(crate) alone: bool,
-    /// Names and values that must be new come from it.
+    /// Makes names and values unique.
     serial: u32,
 }
 
-/// Columns that come and go.
+/// Types of columns that are added and dropped.
 const KINDS: [&str; 18] = [
     "int",
     "bigint",
@@ -40,7 +42,7 @@ const KINDS: [&str; 18] = [
     "inet",
 ];
 
-/// A catalog that a transaction may rewrite, with an index of it.
+/// Catalogs that a transaction may rewrite, each with one of its indexes.
 pub(crate) const CLUSTERED: [(&str, &str); 9] = [
     ("pg_class", "pg_class_oid_index"),
     ("pg_attribute", "pg_attribute_relid_attnum_index"),
@@ -53,7 +55,7 @@ pub(crate) const CLUSTERED: [(&str, &str); 9] = [
     ("pg_publication_rel", "pg_publication_rel_oid_index"),
 ];
 
-/// Outside of transactions.
+/// Statements outside of transactions.
 const UPKEEP: [&str; 22] = [
     "CHECKPOINT",
     "CHECKPOINT",
@@ -84,7 +86,7 @@ impl Statements {
         Statements { rng, major, alone: false, serial: 0 }
     }
 
-    /// A number that was not there before.
+    /// A new number.
     pub(crate) fn serial(&mut self) -> u32 {
         self.serial += 1;
         self.serial
@@ -106,7 +108,8 @@ impl Statements {
         UPKEEP[self.below(UPKEEP.len() as u32) as usize]
     }
 
-    /// One of the tables that DDL is about. Each session mostly has its own, or they would wait for one another.
+    /// One of the tables for DDL. Each session mostly has its own tables, or sessions would wait
+    /// for one another.
     fn table(&mut self, session: u32) -> String {
         let schema = *self.pick(&["public", "s1", "s2"]);
         let own = self.chance(90);
@@ -114,16 +117,16 @@ impl Statements {
         format!("{schema}.t{number}")
     }
 
-    /// A statement that changes something; `session` says whose tables it is mostly about.
+    /// A statement that changes something, mostly the tables of `session`.
     pub(crate) fn statement(&mut self, session: u32) -> String {
         let sql = if self.chance(82) { self.rows(session) } else { self.definition(session) };
         if self.chance(85) { format!("SELECT conf.try($q${sql}$q$)") } else { sql }
     }
 
-    /// Rows, with nothing that needs a name to be there twice.
+    /// Changes of rows that need no name to exist twice.
     pub(crate) fn rows(&mut self, session: u32) -> String {
         let (k, n) = (self.below(40), self.serial());
-        // Rows of what all share belong to one session each.
+        // In shared tables, each session has rows of its own.
         let k_own = self.below(10) * 4 + session % 4;
         let table = self.table(session);
         match self.below(56) {
@@ -201,7 +204,7 @@ impl Statements {
         }
     }
 
-    /// An upsert that inserts and takes it back.
+    /// An upsert that inserts a row and takes it back.
     pub(crate) fn race(&mut self) -> String {
         let n = self.serial();
         format!(
@@ -210,7 +213,7 @@ impl Statements {
         )
     }
 
-    /// DDL, and what changes as much as that.
+    /// DDL, and other statements with as large an effect.
     pub(crate) fn definition(&mut self, session: u32) -> String {
         let (n, table) = (self.serial(), self.table(session));
         let (column, other) = (format!("c{}", self.below(5)), format!("c{}", self.below(5)));
@@ -317,7 +320,8 @@ impl Statements {
         }
     }
 
-    /// A transaction that goes on after it has rewritten a catalog, with DDL and rows before and behind.
+    /// A transaction that goes on after it has rewritten a catalog, with DDL and rows before and
+    /// after.
     pub(crate) fn rewrite(&mut self) -> String {
         let n = self.serial();
         let (catalog, index) = *self.pick(&CLUSTERED);
@@ -328,7 +332,8 @@ impl Statements {
         )
     }
 
-    /// More than a hundred subtransactions, nested ones, or more changes than fit into little memory.
+    /// More than a hundred subtransactions, nested ones, or more changes than fit into little
+    /// memory.
     pub(crate) fn many(&mut self, session: u32) -> String {
         let (n, table) = (self.serial(), self.table(session));
         match n % 4 {
@@ -338,7 +343,7 @@ impl Statements {
         }
     }
 
-    /// Rows that come a page at a time.
+    /// Rows that are inserted a page at a time.
     pub(crate) fn copy(&mut self, session: u32) -> String {
         let (n, table) = (self.serial(), self.table(session));
         let (first, count) = (2000 + n * 40, 2 + self.below(30));

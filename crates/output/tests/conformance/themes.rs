@@ -1,6 +1,7 @@
-//! Hand-written SQL by theme, in `themes/`: each on its own range, in every form.
+//! Hand-written SQL by theme, in `themes/`. Each theme has its own range of WAL and is compared in
+//! every form.
 //!
-//! A file is statements that end with `;` at the end of a line, with comments that direct:
+//! A file has statements that end with `;` at the end of a line, and comments with directives:
 //!
 //! ```text
 //! --! since 16             not on older majors
@@ -11,7 +12,7 @@
 //! --! crash                the server stops at once and recovers; all sessions are gone
 //! ```
 //!
-//! A theme has a schema of its name, in which its sessions are.
+//! A theme has a schema of its own name, which its sessions use.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -135,7 +136,8 @@ impl Play<'_> {
     }
 }
 
-/// Every size of piece and every limit of memory: the same messages, but for where blocks are cut.
+/// Decodes with every size of piece and every memory limit. The messages are the same, except for
+/// where blocks are cut.
 fn again(
     stage: &Stage,
     theme: &Theme,
@@ -222,7 +224,7 @@ fn play(major: Major) {
             count += again(&stage, &theme, form, &catalog, ours, bytewise);
         }
         stage.confirm(to);
-        // One of all tables would forbid things to the themes that follow.
+        // A publication of all tables would forbid some statements of the following themes.
         let drop = "SELECT format('DROP PUBLICATION %I', pubname) FROM pg_publication";
         for row in stage.cluster.sql(DB, drop).unwrap() {
             stage.cluster.sql(DB, row[0].as_ref().unwrap()).unwrap();

@@ -1,4 +1,5 @@
-//! A stretch of WAL that all forms read in one pass, which some leave and join again on the way.
+//! A stretch of WAL that all forms read in one pass. Some leave the pass and join it again on the
+//! way.
 
 use std::collections::HashMap;
 
@@ -12,17 +13,17 @@ use crate::message::Sent;
 use crate::server::bytes;
 use crate::stage::Ours;
 
-/// How often forms came into a pass of others and went on alone.
+/// How often forms joined a pass of others and left it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Moves {
     pub(crate) joined: u64,
     pub(crate) split: u64,
 }
 
-/// How often, about, somebody leaves or comes back on the way.
+/// About how often a form leaves or joins on the way.
 const MOVES: usize = 3;
 
-/// Reads up to `to`. Those that are not taken over read alone.
+/// Reads up to `to`. Forms that the pass refuses read alone.
 pub(crate) fn read(
     ours: &mut [Ours],
     cluster: &Cluster,
@@ -40,14 +41,14 @@ pub(crate) fn read(
         return Ok(moves);
     }
     let wal = bytes(cluster, from, to, 1);
-    // They begin with what it has read already, and say no more than it.
+    // They begin with what the pass has read already, and say no more than it.
     let (mut pass, id) = Pass::new(founder);
     let mut ids = HashMap::from([(id, first)]);
     for at in (0..ours.len()).filter(|at| *at != first) {
         let decoder = ours[at].decoder.take().expect("it is here between stretches");
         ids.insert(pass.join(decoder), at);
     }
-    // What was refused goes on alone, and does not try again.
+    // Forms that were refused go on alone and do not try again.
     let mut alone: Vec<usize> = Vec::new();
     for bytes in wal.chunks(piece) {
         push(&mut pass, bytes, ours, &mut ids, &mut moves)?;
@@ -66,7 +67,7 @@ pub(crate) fn read(
                 moves.split += 1;
             }
         } else if !alone.is_empty() {
-            // Some way ahead of the others, perhaps in the midst of a transaction.
+            // Somewhat ahead of the others, perhaps in the middle of a transaction.
             let at = alone.swap_remove(random.random_range(0..alone.len()));
             let ahead = pass.position().as_u64() + random.random_range(0..3 * piece as u64);
             ours[at].read(cluster, Lsn::new(ahead.min(to.as_u64())), piece)?;
@@ -74,7 +75,7 @@ pub(crate) fn read(
             ids.insert(pass.join(decoder), at);
         }
     }
-    // Who came last may have read up to here already.
+    // The last one to join may have read up to here already.
     push(&mut pass, &[], ours, &mut ids, &mut moves)?;
     for (id, at) in ids {
         let decoder = pass.split(id).map_err(|error| base::with_causes(&error))?;

@@ -1,15 +1,15 @@
-//! What one output tells: transactions put together from its messages, with what is known of
+//! The content of one output: transactions put together from its messages, with what is known of
 //! relations at each change.
 //!
 //! Blocks of a streamed transaction are put together until it ends, without what its
-//! subtransactions took back; so where a stream is cut makes no difference.
+//! subtransactions took back. So it makes no difference where a stream is cut.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::message::{At, End, Message, Prepared, Relation, Sent, read};
 
-/// A change with what is known of its relations at its place.
+/// A change, with what is known of its relations at its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) lsn: At,
@@ -18,7 +18,7 @@ pub(crate) struct Change {
     pub(crate) sub: Option<u32>,
     pub(crate) message: Message,
     pub(crate) relations: Vec<Rc<Relation>>,
-    /// What was said since the change before: relations and types by their ids.
+    /// Relations and types that were announced since the last change.
     pub(crate) said: Vec<Said>,
     /// The server contradicts itself here ([`crate::compare::stale`]).
     pub(crate) is_stale: bool,
@@ -49,7 +49,7 @@ pub(crate) enum Ended {
 #[derive(Debug, Clone)]
 pub(crate) struct Transaction {
     pub(crate) xid: u32,
-    /// Its first message with what it was sent with; a streamed one has none.
+    /// Its first message, with the LSN and xid it was sent with; `None` if it was streamed.
     pub(crate) begin: Option<(At, u32, Message)>,
     pub(crate) origin: Option<(At, String)>,
     pub(crate) changes: Vec<Change>,
@@ -68,8 +68,8 @@ impl Transaction {
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
     Transaction(Transaction),
-    /// What is in no transaction: messages that wait for none, and the ends of prepared
-    /// transactions.
+    /// A message outside of transactions: one that waits for no transaction, or the end of a
+    /// prepared transaction.
     Alone(At, u32, Message),
 }
 
@@ -82,29 +82,29 @@ impl Item {
     }
 }
 
-/// What a session that reads one of the outputs knows.
+/// The knowledge of a session that reads one of the outputs.
 #[derive(Default, Debug)]
 pub(crate) struct Side {
-    /// Some oddities are the server's alone.
+    /// Some oddities occur only on the server's side.
     is_server: bool,
     pub(crate) relations: HashMap<u32, Rc<Relation>>,
     types: HashMap<u32, (String, String)>,
-    /// Streamed transactions that go on, by their ids.
+    /// Open streamed transactions by their ids.
     streams: HashMap<u32, Stream>,
-    /// The block that goes on.
+    /// The open block.
     block: Option<u32>,
-    /// The transaction that goes on.
+    /// The open transaction.
     building: Option<Building>,
-    /// Streamed aborts with their position and time, as far as they are said.
+    /// Streamed aborts, with position and time if the message has them.
     pub(crate) aborts: BTreeMap<(u32, u32), Option<(At, i64)>>,
-    /// Relations that were described since the items were taken last.
+    /// Relations that were described since the items were last taken.
     pub(crate) said: HashSet<u32>,
     items: Vec<Item>,
-    /// The relations as they were described when the items were taken last.
+    /// The relations as they were described when the items were last taken.
     pub(crate) known: HashMap<u32, Rc<Relation>>,
 }
 
-/// What came in a stretch, and what was known of relations before it.
+/// The items of a stretch, and what was known of relations before it.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) items: Vec<Item>,
@@ -116,13 +116,13 @@ pub(crate) struct Told {
 pub(crate) struct LeftOut {
     pub(crate) rows: u64,
     pub(crate) relations: HashSet<u32>,
-    /// Transactions of which nothing else was there.
+    /// Transactions that had nothing else.
     pub(crate) emptied: HashSet<u32>,
 }
 
 impl Told {
-    /// Takes away the rows of relations that have a column of one of these types. A truncation has
-    /// no values, and stays.
+    /// Removes the rows of relations that have a column of one of these types. A truncation has no
+    /// values, and stays.
     pub(crate) fn leave_out(&mut self, types: &HashSet<u32>) -> LeftOut {
         let mut left_out = LeftOut::default();
         let is_of =
@@ -148,9 +148,10 @@ impl Told {
         left_out
     }
 
-    /// 14 begins a transaction with its first record, whatever comes out of it, and we as later
-    /// majors do, with the first change that comes out: one with nothing in it is left out, and
-    /// where the others begin is not compared.
+    /// Removes what depends on where 14 begins transactions. It begins a transaction with the first
+    /// record, even if nothing comes out. We begin it, like later majors, with the first change
+    /// that comes out. So empty transactions are removed, and the beginning of the others is not
+    /// compared.
     pub(crate) fn as_begun_by_14(&mut self) {
         self.items.retain_mut(|item| {
             let Item::Transaction(transaction) = item else { return true };
@@ -161,8 +162,8 @@ impl Told {
         });
     }
 
-    /// What the other side has left out is nothing here: a transaction without anything in it may
-    /// come out or not.
+    /// Removes empty transactions that became empty on the other side because their rows were left
+    /// out. They may come out or not.
     pub(crate) fn without_emptied(&mut self, theirs: &LeftOut) {
         self.items.retain(|item| {
             let of = item.transaction().filter(|one| one.changes.is_empty());
@@ -193,17 +194,17 @@ struct Building {
     origin: Option<(At, String)>,
     changes: Vec<Change>,
     said: Vec<Said>,
-    /// Types that were described for the relation that comes next.
+    /// Types that were described for the next relation.
     types: Vec<u32>,
-    /// The subtransaction that described something for the change that comes next.
+    /// The subtransaction that described something for the next change.
     sub: Option<u32>,
     is_cut: bool,
-    /// The server stops anywhere in it, and goes on with the next block, if it was rolled back
-    /// meanwhile.
+    /// If the transaction was rolled back meanwhile, the server stops anywhere in it and goes on
+    /// with the next block.
     may_stop: bool,
 }
 
-/// Types from here on are not the same on every server; pgoutput describes them
+/// Types with higher OIDs differ from server to server, so pgoutput describes them
 /// (`FirstGenbkiObjectId`).
 const DESCRIBED_TYPES: u32 = 10_000;
 
@@ -212,19 +213,19 @@ impl Side {
         Side { is_server: true, ..Side::default() }
     }
 
-    /// Reads on. Where what comes is not pgoutput, or not in an order that pgoutput has, says so.
+    /// Reads more messages. Fails if they are not pgoutput's, or not in an order that pgoutput has.
     pub(crate) fn read(&mut self, messages: &[Sent]) -> Result<(), String> {
         messages.iter().try_for_each(|sent| {
             self.one(sent).map_err(|error| format!("{error}, at {:?} of {}", At(sent.lsn), sent.xid))
         })
     }
 
-    /// What came since is compared with nothing.
+    /// Leaves what came since the last call out of the comparison.
     pub(crate) fn skip(&mut self) {
         self.said.clear();
     }
 
-    /// What came since this was asked last.
+    /// Returns what came since the last call.
     pub(crate) fn take(&mut self) -> Told {
         let known = std::mem::replace(&mut self.known, self.relations.clone());
         Told { known, items: std::mem::take(&mut self.items) }
@@ -289,7 +290,8 @@ impl Side {
             self.streams.remove(&top);
         } else {
             stream.is_cut = true;
-            // A session does one thing after the other: what came since is of those below it.
+            // A session does one thing after the other, so everything since then belongs to this
+            // subtransaction's own subtransactions.
             if let Some(first) = stream.steps.iter().position(|step| step.sub == Some(sub)) {
                 let behind = stream.steps.split_off(first);
                 let lsn = behind[0].lsn;
@@ -301,7 +303,7 @@ impl Side {
         Ok(())
     }
 
-    /// A streamed transaction is over: to the session it is one that happens now.
+    /// Ends a streamed transaction: for the session, it happens now.
     fn replay(&mut self, top: u32, ended: Ended, sent: (At, u32)) -> Result<(), String> {
         let stream = self.streams.remove(&top).ok_or_else(|| format!("{top} is no stream, and ends"))?;
         let Stream { origin, steps, is_cut } = stream;
@@ -347,7 +349,8 @@ impl Side {
 
     fn finish(&mut self, building: Building, xid: u32, ended: Ended, sent: (At, u32)) {
         let Building { begin, origin, mut changes, is_cut, .. } = building;
-        // A stable sort of what is sorted: only messages go before others of the same position.
+        // The changes are sorted, and the sort is stable: messages only move before other changes
+        // of the same position.
         for same in changes.chunk_by_mut(|one, next| one.lsn == next.lsn) {
             same.sort_by_key(|change| !matches!(change.message, Message::Logical { .. }));
         }

@@ -1,4 +1,4 @@
-//! What long walks add up to, in a file that is checked in: a line for each that really was.
+//! The totals of long walks, in a file that is checked in. Each line is a walk that took place.
 
 use std::io::Write as _;
 

@@ -1,9 +1,10 @@
 //! Sessions that change rows and tables at the same time, from one seed.
 //!
-//! One driver does one thing after the other, so a seed gives the same interleaving. A lock that another session holds
-//! fails at once, and the failure is part of the walk. Rounds alternate: in one, a decoder begins with a look in the
-//! midst of everything; the other ends with a crash of the server while transactions are open and prepared. Behind each
-//! round what the server decodes and what we decode is compared.
+//! One driver does one thing after the other, so a seed gives the same interleaving. A statement
+//! that needs a lock of another session fails at once, and the failure is part of the walk. Two
+//! kinds of rounds alternate. In one, a decoder begins with a look in the middle of the work. The
+//! other ends with a crash of the server while transactions are open and prepared. After each
+//! round, the server's output and ours are compared.
 
 use base::Lsn;
 use catalog::Catalog;
@@ -20,7 +21,7 @@ use crate::statements::Statements;
 
 const SESSIONS: u32 = 5;
 
-/// What the walk is decoded as.
+/// The forms in which the walk is decoded.
 fn forms(major: Major) -> Vec<Form> {
     let is_16 = major >= Major::V16;
     let two_phase = if is_16 { (4, Streaming::Parallel) } else { (3, Streaming::On) };
@@ -43,7 +44,7 @@ fn forms(major: Major) -> Vec<Form> {
 /// What was walked and compared.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Walked {
-    /// That ended on the server, of whatever kind.
+    /// Transactions of all kinds that ended on the server.
     pub(crate) transactions: u64,
     /// Over all forms.
     pub(crate) compared: Tally,
@@ -64,7 +65,7 @@ impl Walked {
     }
 }
 
-/// All that was said to the server, so that a difference can be looked at.
+/// Everything that was sent to the server, so that a difference can be investigated.
 #[derive(Default)]
 struct Log {
     lines: Vec<String>,
@@ -107,7 +108,8 @@ struct Walk {
 const SESSION: &str =
     "SET lock_timeout = '15ms'; SET client_min_messages = 'error'; SET statement_timeout = '60s'";
 
-/// As many rounds as `go_on` says, which is handed what was walked so far; or until there is a difference, which is told.
+/// Walks as many rounds as `go_on` says, which is handed what was walked so far. Ends at the first
+/// difference and reports it.
 pub(crate) fn walk(
     major: Major,
     seed: u64,
@@ -146,7 +148,7 @@ pub(crate) fn walk(
 }
 
 impl Walk {
-    /// A difference ends the run: seed, place, both messages, and what was done.
+    /// Reports a difference, which ends the run: seed, place, both messages, and what was done.
     fn tell(&self, major: Major, seed: u64, round: usize, difference: &str) -> String {
         let path = std::env::temp_dir().join(format!("pgsluice-conformance-{major}-{seed}.sql"));
         std::fs::write(&path, self.log.lines.join("\n")).unwrap();
@@ -185,7 +187,8 @@ impl Walk {
         }
         let catalog = looking.map(|looking| looking.join().expect("a look does not panic")).transpose()?;
         if crashes {
-            // Open transactions reach the disk, or there would be nothing to notice.
+            // Brings the records of open transactions to disk. Without that, there would be nothing
+            // to notice.
             self.stage.position();
             self.walkers.clear();
             self.upkeep = None;
@@ -236,7 +239,8 @@ impl Walk {
         self.stage.ours.iter().map(|ours| ours.alone().counters().reorder.spill_txns).sum()
     }
 
-    /// From a look on: each form that streams or spills with little memory and with much, in pieces of other sizes.
+    /// Compares decoders that begin with a look: each form that streams or spills, with little
+    /// memory and with much, in pieces of other sizes.
     fn compare_from(&mut self, catalog: &Catalog, to: Lsn) -> Result<Tally, String> {
         let mut tally = Tally::default();
         let forms: Vec<Form> = self.stage.ours.iter().map(|ours| ours.form.clone()).collect();
@@ -269,7 +273,7 @@ impl Walk {
         }
     }
 
-    /// Says something in a session; an error ends its transaction.
+    /// Sends a statement in a session. An error ends its transaction.
     fn say(&mut self, at: usize, sql: &str) -> bool {
         let walker = &mut self.walkers[at];
         let done = walker.talk.try_sql(sql);
@@ -287,7 +291,8 @@ impl Walk {
         self.say(at, &sql);
     }
 
-    /// Between transactions: some whole ones at once, or the first statement of one that stays open.
+    /// Between transactions: runs some whole ones at once, or the first statement of one that stays
+    /// open.
     fn outside(&mut self, at: usize) {
         let session = at as u32;
         match self.statements.below(100) {
@@ -317,7 +322,7 @@ impl Walk {
         }
     }
 
-    /// Whole transactions, for one round trip.
+    /// Some whole transactions for one round trip.
     fn batch(&mut self, session: u32) -> String {
         self.statements.alone = self.prepared.is_empty() && self.walkers.iter().all(|walker| !walker.is_open);
         let mut parts = Vec::new();
@@ -389,7 +394,7 @@ impl Walk {
     }
 
     fn prepare(&mut self, at: usize) {
-        // Each holds locks until somebody ends it.
+        // Each prepared transaction holds locks until a session ends it.
         if self.prepared.len() >= 4 {
             return self.resolve(0);
         }
@@ -435,7 +440,8 @@ impl Walk {
         }
     }
 
-    /// Something that a crash takes away in each session, and something prepared that it does not.
+    /// Opens a transaction in each session that a crash will take away, and prepares one that it
+    /// will not.
     fn open_all(&mut self) {
         for at in 0..self.walkers.len() {
             if !self.walkers[at].is_open {
@@ -479,9 +485,10 @@ impl Walk {
         self.say(at, "SELECT pg_replication_origin_session_reset()");
     }
 
-    /// Begins a look while transactions with DDL are open, and lets it meet a catalog's rewrite.
+    /// Begins a look while transactions with DDL are open, and lets it meet the rewrite of a
+    /// catalog.
     fn look(&mut self) -> Result<std::thread::JoinHandle<Result<Catalog, String>>, String> {
-        // What is prepared would be waited for.
+        // The look would wait for prepared transactions.
         self.resolve_all();
         for at in 0..self.walkers.len() {
             if self.walkers[at].is_open && !self.walkers[at].has_ddl {
@@ -507,7 +514,7 @@ impl Walk {
         if looking.is_finished() {
             return Ok(looking);
         }
-        // It knows the files, and has not read them.
+        // The look knows the files by now, and has not read them.
         let rewrite = "VACUUM FULL pg_namespace";
         let done = self.upkeep.as_ref().expect("connected").try_sql(rewrite);
         self.log.note(99, rewrite, &done);

@@ -1,5 +1,6 @@
-//! Messages of two sides, without what may differ: how often relations and types are announced, and where a streamed
-//! transaction is cut into blocks, or whether it is streamed at all.
+//! Messages of two sides, without what may differ. That is how often relations and types are
+//! announced, and where a streamed transaction is cut into blocks, or whether it is streamed at
+//! all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +10,15 @@ use proto::pgoutput;
 
 use crate::stage::Message;
 
-/// A message as it counts.
+/// A message in the form that is compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     lsn: Lsn,
     xid: Xid,
     data: Vec<u8>,
-    /// The subtransaction, where it was streamed.
+    /// The subtransaction, if it was streamed.
     sub: Option<u32>,
-    /// What the receiver knows of the relations that it names.
+    /// What the receiver knows of the relations that the message names.
     known: Vec<Vec<u8>>,
 }
 
@@ -43,7 +44,7 @@ fn relations(data: &[u8]) -> Vec<u32> {
     }
 }
 
-/// The columns' types of an announced relation.
+/// The types of an announced relation's columns.
 fn types(relation: &[u8]) -> Vec<u32> {
     match pgoutput::decode(Bytes::copy_from_slice(relation), false).unwrap().1 {
         pgoutput::Message::Relation(relation) => {
@@ -59,7 +60,8 @@ fn known_of(data: &[u8], of: &[&Known]) -> Vec<Vec<u8>> {
     for oid in relations(data) {
         let relation = find((b'R', oid)).unwrap_or_else(|| panic!("relation {oid} was not announced"));
         for oid in types(&relation) {
-            // Not by which name: the server does not notice when a type is renamed, and we do.
+            // The name does not matter: the server does not notice that a type was renamed, and we
+            // do.
             assert!(find((b'Y', oid)).is_some(), "type {oid} was not announced");
         }
         known.push(relation);
@@ -67,7 +69,7 @@ fn known_of(data: &[u8], of: &[&Known]) -> Vec<Vec<u8>> {
     known
 }
 
-/// The lines of messages; streamed transactions stand where they ended.
+/// The lines for messages. A streamed transaction stands where it ended.
 pub(crate) fn lines(messages: &[Message]) -> Vec<Line> {
     let (mut lines, mut known, mut open) = (Vec::new(), Known::new(), BTreeMap::<u32, Stream>::new());
     let mut block: Option<u32> = None;
@@ -114,7 +116,8 @@ pub(crate) fn lines(messages: &[Message]) -> Vec<Line> {
                 if kind == b'c' {
                     known.extend(stream.known);
                 }
-                // One that was streamed by chance, and of which nothing is published, says nothing.
+                // A transaction that was streamed by chance, with nothing published in it, counts
+                // as absent.
                 if rows || kind == b'p' {
                     lines.extend(stream.lines);
                     let end =
@@ -137,7 +140,7 @@ fn is_origin(line: &Line) -> bool {
     line.data[0] == b'O'
 }
 
-/// How types were announced.
+/// The announced names of types.
 pub(crate) fn type_names(messages: &[Message]) -> BTreeSet<Vec<u8>> {
     let mut names = BTreeSet::new();
     let mut in_stream = false;
@@ -150,7 +153,8 @@ pub(crate) fn type_names(messages: &[Message]) -> BTreeSet<Vec<u8>> {
     names
 }
 
-/// As if nothing had been streamed: what begins transactions goes, and what only streams have.
+/// The lines as if nothing had been streamed: without what begins transactions, and without what
+/// only streams have.
 pub(crate) fn unstreamed(lines: Vec<Line>) -> Vec<Line> {
     let keeps = |line: &Line| !matches!(line.data[0], b'B' | b'b' | b'O');
     lines.into_iter().filter(keeps).map(|line| Line { sub: None, ..line }).collect()
@@ -163,7 +167,7 @@ pub(crate) fn show(line: &Line) -> String {
     format!("{} {} {:?} {text}\n      {hex}\n      known: {:?}", line.lsn, line.xid, line.sub, line.known)
 }
 
-/// The same lines on both sides.
+/// Checks that both sides have the same lines.
 #[track_caller]
 pub(crate) fn assert_same(what: &str, ours: &[Line], theirs: &[Line]) {
     for at in 0..ours.len().max(theirs.len()) {

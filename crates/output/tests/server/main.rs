@@ -1,4 +1,5 @@
-//! What we decode from a server's WAL beside what its own pgoutput sends, message by message.
+//! Compares what we decode from a server's WAL with what its own pgoutput sends, message by
+//! message.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -7,7 +7,7 @@ use crate::compare::{assert_same, lines, type_names, unstreamed};
 use crate::stage::{DB, Message, Stage, decode};
 use crate::themes;
 
-/// How both sides are asked.
+/// The options of both sides.
 struct Way {
     name: &'static str,
     slot: usize,
@@ -183,7 +183,7 @@ fn messages_are_the_servers_own() {
     }
 }
 
-/// However the bytes come, and whatever is spilled, the same comes out.
+/// The same messages come out, however the bytes are cut and whatever is spilled.
 #[test]
 fn pieces_and_memory_change_nothing() {
     let major = *Major::under_test().last().unwrap();
@@ -205,7 +205,7 @@ fn pieces_and_memory_change_nothing() {
     let messages = decode(&mut decoder, &wal, usize::MAX).unwrap();
     assert!(messages == whole, "spilled");
     assert!(decoder.counters().reorder.spill_txns > 10);
-    // What a receiver was told before the restart it is told again.
+    // A receiver is told again what it was told before the restart.
     assert_same("with restarts", &lines(&stage.restarted(options(), &wal)), &lines(&whole));
     let unpublished: u32 = stage.cluster.one(DB, "SELECT 'unpublished'::regclass::oid").parse().unwrap();
     talk.sql("INSERT INTO unpublished SELECT n FROM generate_series(5001, 6000) n");
@@ -215,7 +215,7 @@ fn pieces_and_memory_change_nothing() {
     assert!(dropped.records >= 1000 && dropped.bytes > 50_000, "{dropped:?}");
 }
 
-/// A table that cannot be rendered is named; the others go on if that is wanted.
+/// A table that cannot be rendered is named. The others go on if the options say so.
 #[test]
 fn what_cannot_be_rendered_is_refused_by_name() {
     let major = *Major::under_test().last().unwrap();
@@ -249,7 +249,7 @@ fn what_cannot_be_rendered_is_refused_by_name() {
     let messages = stage.ours(options, &wal, usize::MAX);
     let kinds: String = messages.iter().map(|message| char::from(message.data[0])).collect();
     assert_eq!(kinds, "BRTCBRICBIC");
-    // Without publications every table is meant, and no filter is asked.
+    // Without publications, every table is decoded and no filter applies.
     let mut options = stage.options(0, &[]);
     options.publications = Publications::EveryTable;
     options.refused = OnRefused::LeaveOut;
@@ -257,7 +257,7 @@ fn what_cannot_be_rendered_is_refused_by_name() {
     assert_eq!(count(&messages, b'I'), 3);
 }
 
-/// Up to 17 the server stops where a publication is missing, and says which.
+/// Up to 17, the server stops if a publication is missing, and names it.
 #[test]
 fn a_publication_that_is_missing_stops_both_sides() {
     let Some(major) = Major::under_test().into_iter().find(|major| (Major::V15..=Major::V17).contains(major))
@@ -278,7 +278,7 @@ fn a_publication_that_is_missing_stops_both_sides() {
     let ours = decode(&mut decoder, &wal, usize::MAX).unwrap_err();
     assert!(ours.to_string().ends_with("publication \"late\" does not exist"), "{ours}");
     assert!(ours.lsn().is_some() && ours.refused().is_none());
-    // Begun behind the gap it goes on, as a slot does that is made then.
+    // A decoder that begins behind the gap goes on, like a slot that is made then.
     let mut options = stage.options(0, &["late"]);
     options.start = behind;
     assert_eq!(count(&stage.ours(options, &wal, usize::MAX), b'I'), 1);

@@ -1,4 +1,4 @@
-//! A server, work on it, its pgoutput, and ours.
+//! A server, work on it, its pgoutput's messages, and ours.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) const DB: &str = "postgres";
 const SEGMENT: u64 = 16 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One message, of the server's or of ours.
+/// One message, the server's or ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) lsn: Lsn,
@@ -23,7 +23,7 @@ pub(crate) struct Message {
     pub(crate) data: Vec<u8>,
 }
 
-/// A session that stays.
+/// A session that stays open.
 pub(crate) struct Talk<'a> {
     runtime: &'a tokio::runtime::Runtime,
     client: Client,
@@ -44,7 +44,7 @@ impl Talk<'_> {
         messages.iter().filter_map(row).collect()
     }
 
-    /// Each statement by itself.
+    /// Runs each statement by itself.
     pub(crate) fn all(&self, statements: &[&str]) {
         statements.iter().for_each(|statement| {
             self.sql(statement);
@@ -57,12 +57,12 @@ pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
     pub(crate) catalog: Catalog,
     pub(crate) database: Oid,
-    /// From here on both sides decode: where the slots begin.
+    /// Where the slots begin: both sides decode from here on.
     pub(crate) start: [Lsn; 2],
     runtime: tokio::runtime::Runtime,
 }
 
-/// A slot without two phases, and one with.
+/// A slot without two-phase commit, and one with it.
 pub(crate) const SLOTS: [&str; 2] = ["plain", "two"];
 
 impl Stage {
@@ -111,7 +111,7 @@ impl Stage {
         Talk { runtime: &self.runtime, client }
     }
 
-    /// Ours for the slot of that number.
+    /// Our options for the slot with this index.
     pub(crate) fn options(&self, slot: usize, publications: &[&str]) -> Options {
         let version = PgVersion::from_num(self.major() * 10_000);
         let names = publications.iter().map(|name| (*name).to_owned()).collect();
@@ -121,7 +121,7 @@ impl Stage {
         options
     }
 
-    /// What the server's pgoutput sends, under that `logical_decoding_work_mem`.
+    /// The messages of the server's pgoutput, under this `logical_decoding_work_mem`.
     pub(crate) fn theirs(&self, slot: usize, options: &str, work_mem: &str) -> Vec<Message> {
         let talk = self.talk();
         talk.sql(&format!("SET logical_decoding_work_mem = '{work_mem}'"));
@@ -169,7 +169,7 @@ impl Stage {
         (Decoder::new(self.catalog.clone(), options, Box::new(spool)).unwrap(), dir)
     }
 
-    /// What we make of WAL, handed over in pieces of that size.
+    /// Our messages for WAL that is handed over in pieces of this size.
     pub(crate) fn ours(&self, options: Options, wal: &[u8], piece: usize) -> Vec<Message> {
         let (mut decoder, _dir) = self.decoder(options);
         let messages = decode(&mut decoder, wal, piece).unwrap();
@@ -179,7 +179,8 @@ impl Stage {
 }
 
 impl Stage {
-    /// The same, begun again wherever nothing was open, with the catalogs as they were there.
+    /// The same, with a restart wherever no transaction was open, and the catalogs as they were
+    /// there.
     pub(crate) fn restarted(&self, mut options: Options, wal: &[u8]) -> Vec<Message> {
         let (mut messages, mut restarts, begin) =
             (Vec::new(), 0, self.catalog.start().as_u64() / 8192 * 8192);

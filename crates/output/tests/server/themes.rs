@@ -1,4 +1,4 @@
-//! What is done on the server, in statements each by itself.
+//! The work on the server. Each statement is run by itself.
 
 pub(crate) const PREPARE: &[&str] = &[
     "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN word AS varchar(20); CREATE TYPE pair AS (a int, b text); \
@@ -197,7 +197,7 @@ pub(crate) const TWO_PHASES: &[&str] = &[
     "INSERT INTO listed (id, b) VALUES (2, 'b')",
 ];
 
-/// For two sessions: a transaction that stays open while others commit, larger than the memory.
+/// For two sessions: a transaction larger than the memory stays open while others commit.
 pub(crate) const LARGE: &[(usize, &str)] = &[
     (0, "BEGIN; INSERT INTO t SELECT n, repeat('x', 300) FROM generate_series(10001, 11500) n"),
     (1, "INSERT INTO t (id, v) VALUES (20001, 'small')"),

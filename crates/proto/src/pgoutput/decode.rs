@@ -7,12 +7,11 @@ use super::{CommitInfo, DecodeError, Message, OldTuple, Relation, RelationColumn
 
 /// Reads one message.
 ///
-/// `in_stream` says that the message came between stream start and stream
-/// stop; the result's first half is then the (sub)transaction it names, for
-/// the kinds that carry one.
+/// `in_stream` says whether the message came between stream start and stream stop. If so, the first
+/// half of the result is the (sub)transaction that the message names, for kinds that name one.
 ///
 /// # Errors
-/// An unknown kind, a message cut short, or bytes left over.
+/// An unknown kind, a message that is cut short, or bytes left over.
 pub fn decode(data: Bytes, in_stream: bool) -> Result<(Option<Xid>, Message), DecodeError> {
     let (kind, length) = (data.first().copied(), data.len());
     let mut reader = Reader(data);

@@ -1,8 +1,8 @@
-//! Messages to bytes: what pgoutput writes, for who stands in its place.
+//! Messages to bytes, as pgoutput writes them, for code that takes its place.
 //!
-//! Every function appends one message, or a part of one, to bytes that the caller keeps. A transaction's id is given for
-//! messages between stream start and stream stop and for no others. A row is written in steps, so that values are
-//! rendered where they end up:
+//! Every function appends one message, or a part of one, to the caller's bytes. Messages between
+//! stream start and stream stop get a transaction id, others do not. A row is written in steps, so
+//! that values are rendered directly into the message:
 //!
 //! ```text
 //! insert:  row('I')                     marker(New) tuple value*
@@ -14,25 +14,25 @@ use base::{Lsn, Oid, PgTimestamp, Xid};
 
 use super::{CommitInfo, ReplicaIdentity};
 
-/// Which row follows.
+/// The kind of the row that follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
-    /// The new one.
+    /// The new row.
     New,
-    /// The old one, of which only the replica identity is there.
+    /// The old row, only with its replica identity.
     Key,
-    /// The old one, whole.
+    /// The whole old row.
     Old,
 }
 
-/// A transaction that was prepared, as messages name it.
+/// A prepared transaction, as messages name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prepared<'a> {
-    /// Where the record starts that prepared it.
+    /// Where its prepare record starts.
     pub prepare_lsn: Lsn,
-    /// Where that ends.
+    /// Where its prepare record ends.
     pub end_lsn: Lsn,
-    /// When that was.
+    /// When it was prepared.
     pub time: PgTimestamp,
     /// Its id.
     pub xid: Xid,
@@ -57,7 +57,7 @@ fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(0);
 }
 
-/// The kind, and the transaction in a stream.
+/// Appends the kind, and in a stream the transaction.
 fn head(out: &mut Vec<u8>, kind: u8, xid: Option<Xid>) {
     out.push(kind);
     if let Some(xid) = xid {
@@ -83,7 +83,7 @@ pub fn begin(out: &mut Vec<u8>, final_lsn: Lsn, commit_time: PgTimestamp, xid: X
 }
 
 fn commit_info(out: &mut Vec<u8>, commit: &CommitInfo) {
-    // Flags, of which there is none.
+    // Flags, of which there are none.
     out.push(0);
     lsn(out, commit.commit_lsn);
     lsn(out, commit.end_lsn);
@@ -96,14 +96,14 @@ pub fn commit(out: &mut Vec<u8>, commit: &CommitInfo) {
     commit_info(out, commit);
 }
 
-/// `O`; `origin_lsn` is the commit there.
+/// `O`. `origin_lsn` is the commit at the origin.
 pub fn origin(out: &mut Vec<u8>, origin_lsn: Lsn, name: &str) {
     out.push(b'O');
     lsn(out, origin_lsn);
     string(out, name.as_bytes());
 }
 
-/// `R`, with as many [`relation_column`]s behind it.
+/// `R`. As many [`relation_column`]s must follow.
 pub fn relation(
     out: &mut Vec<u8>,
     xid: Option<Xid>,
@@ -147,7 +147,7 @@ pub fn row(out: &mut Vec<u8>, kind: u8, xid: Option<Xid>, relation: Oid) {
     u32(out, relation.0);
 }
 
-/// Which row follows.
+/// The kind of the row that follows.
 pub fn marker(out: &mut Vec<u8>, marker: Marker) {
     out.push(match marker {
         Marker::New => b'N',
@@ -156,7 +156,7 @@ pub fn marker(out: &mut Vec<u8>, marker: Marker) {
     });
 }
 
-/// The start of a row of so many values.
+/// The start of a row with this many values.
 pub fn tuple(out: &mut Vec<u8>, columns: u16) {
     out.extend_from_slice(&columns.to_be_bytes());
 }
@@ -239,7 +239,7 @@ pub fn stream_commit(out: &mut Vec<u8>, xid: Xid, commit: &CommitInfo) {
     commit_info(out, commit);
 }
 
-/// `A`; where and when is said with `streaming = parallel` only.
+/// `A`. Position and time are sent only with `streaming = parallel`.
 pub fn stream_abort(out: &mut Vec<u8>, xid: Xid, subxid: Xid, at: Option<(Lsn, PgTimestamp)>) {
     out.push(b'A');
     u32(out, xid.0);
@@ -316,7 +316,7 @@ mod tests {
         commit_time: PgTimestamp(-5),
     };
 
-    /// Outside of a stream and, if it can be there, in one.
+    /// Reads the message back: outside of a stream and, if possible, inside of one.
     fn read_back(write: impl Fn(&mut Vec<u8>, Option<Xid>), expected: &Message) {
         for xid in [None, SUB] {
             let mut out = Vec::new();

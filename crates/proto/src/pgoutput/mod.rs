@@ -1,15 +1,14 @@
 //! The messages of the output plugin pgoutput, protocol versions 1 to 4.
 //!
-//! Handed the data of one XLogData message, gives back one [`Message`]; [`encode`]
-//! goes the other way. Tuples
-//! stay bytes: [`Tuple`] is checked once, here, so that walking its columns
-//! later cannot fail, and no value is copied. Inside a stream block (between
-//! stream start and stream stop) most messages carry the id of their
-//! (sub)transaction; the caller says where it is, because the bytes do not.
+//! [`decode()`] is handed the data of one XLogData message and returns one [`Message`]. [`encode`]
+//! goes the other way. Tuples stay bytes: [`Tuple`] is checked once, here, so that walking its
+//! columns later cannot fail, and no value is copied. Inside a stream block (between stream start
+//! and stream stop), most messages carry the id of their (sub)transaction. The caller says whether
+//! it is in a block, because the bytes do not.
 //!
-//! Not here: what a relation id means, which transaction a change belongs to,
-//! what to do with any of it. Source: the chapter "Logical Replication Message
-//! Formats" and `src/backend/replication/logical/proto.c`.
+//! Does not belong here: what a relation id means, which transaction a change belongs to, and what
+//! to do with a message. Source: the chapter "Logical Replication Message Formats" and
+//! `src/backend/replication/logical/proto.c`.
 
 mod decode;
 pub mod encode;
@@ -43,18 +42,18 @@ pub struct RelationColumn {
     pub identity: bool,
     /// The column's name.
     pub name: String,
-    /// The publisher's type id; only below 16384 does it mean the same here.
+    /// The publisher's type id. Only ids below 16384 mean the same here.
     pub type_oid: Oid,
     /// The type modifier, -1 for none.
     pub typmod: i32,
 }
 
-/// `R`: what a relation looks like from here on.
+/// `R`: the description of a relation from here on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relation {
     /// The publisher's id of the relation.
     pub id: Oid,
-    /// Schema; pgoutput sends `pg_catalog` as the empty name, undone here.
+    /// Its schema. pgoutput sends `pg_catalog` as the empty name; this is the real name.
     pub namespace: String,
     /// Name without schema.
     pub name: String,
@@ -67,8 +66,8 @@ pub struct Relation {
 /// The old row of an UPDATE or DELETE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldTuple {
-    /// True: only identity columns are given, the others are NULL. False: the
-    /// whole row (replica identity FULL).
+    /// Whether only identity columns are given and the others are NULL. Otherwise it is the whole
+    /// row (replica identity FULL).
     pub key_only: bool,
     /// The values.
     pub tuple: Tuple,
@@ -79,7 +78,7 @@ pub struct OldTuple {
 pub struct CommitInfo {
     /// Where the commit record starts: PostgreSQL's "finished at".
     pub commit_lsn: Lsn,
-    /// Where it ends: what may be confirmed once the transaction is durable.
+    /// Where the commit record ends. This may be confirmed once the transaction is durable.
     pub end_lsn: Lsn,
     /// When it committed on the publisher.
     pub commit_time: PgTimestamp,
@@ -90,8 +89,7 @@ pub struct CommitInfo {
 pub enum Message {
     /// `B`
     Begin {
-        /// The LSN of the commit record, known because decoding is done at
-        /// commit.
+        /// The LSN of the commit record. It is known because decoding happens at commit.
         final_lsn: Lsn,
         /// When it committed.
         commit_time: PgTimestamp,
@@ -100,7 +98,7 @@ pub enum Message {
     },
     /// `C`
     Commit(CommitInfo),
-    /// `O`: the transaction came from elsewhere.
+    /// `O`: the transaction was replayed from another server.
     Origin {
         /// Its commit there.
         lsn: Lsn,
@@ -129,43 +127,43 @@ pub enum Message {
     Update {
         /// The publisher's id of the relation.
         relation: Oid,
-        /// Given when the identity changed, or under FULL.
+        /// The old row, if the identity changed, or under FULL.
         old: Option<OldTuple>,
-        /// The new row; unchanged TOAST values are missing from it.
+        /// The new row, without unchanged TOAST values.
         new: Tuple,
     },
     /// `D`
     Delete {
         /// The publisher's id of the relation.
         relation: Oid,
-        /// The row that is gone.
+        /// The deleted row.
         old: OldTuple,
     },
     /// `T`
     Truncate {
         /// The publisher's ids of the relations.
         relations: Vec<Oid>,
-        /// CASCADE was said.
+        /// The statement said CASCADE.
         cascade: bool,
-        /// RESTART IDENTITY was said.
+        /// The statement said RESTART IDENTITY.
         restart_identity: bool,
     },
     /// `M`: `pg_logical_emit_message`.
     Logical {
-        /// Belongs to a transaction.
+        /// Whether it belongs to a transaction.
         transactional: bool,
         /// Its position.
         lsn: Lsn,
-        /// Who it is for.
+        /// Its addressee.
         prefix: String,
-        /// What it says.
+        /// Its content.
         content: Bytes,
     },
     /// `S`: changes of an open transaction follow until stream stop.
     StreamStart {
         /// The top-level transaction.
         xid: Xid,
-        /// Nothing of it was sent before.
+        /// Whether this is the first part of it that is sent.
         first_segment: bool,
     },
     /// `E`
@@ -174,18 +172,17 @@ pub enum Message {
     StreamCommit {
         /// The top-level transaction.
         xid: Xid,
-        /// Where and when.
+        /// Position and time of the commit.
         commit: CommitInfo,
     },
     /// `A`: a streamed transaction, or one of its subtransactions, aborted.
     StreamAbort {
         /// The top-level transaction.
         xid: Xid,
-        /// What aborted; equal to `xid` for all of it.
+        /// The aborted (sub)transaction; equal to `xid` for the whole transaction.
         subxid: Xid,
     },
-    /// `b`, `P`, `K`, `r`, `p`: two-phase messages. A slot made without
-    /// TWO_PHASE never sends them.
+    /// `b`, `P`, `K`, `r`, `p`: two-phase messages. A slot without TWO_PHASE never sends them.
     TwoPhase {
         /// The message's byte.
         kind: u8,
@@ -196,7 +193,7 @@ pub enum Message {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError {
     kind: Option<u8>,
-    /// How many bytes into the message.
+    /// The position of the error in the message.
     at: usize,
     reason: &'static str,
 }

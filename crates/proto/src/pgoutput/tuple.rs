@@ -1,9 +1,9 @@
-//! One row as pgoutput sends it.
+//! One row in pgoutput's form.
 //!
-//! Layout: a count of columns (u16), then per column one byte of kind and,
-//! for values, a length (u32) and the bytes. [`Tuple`] holds the part after
-//! the count. Invariant: the bytes were walked once by [`Tuple::split_from`]
-//! or written by [`TupleBuilder`], so [`Columns`] relies on them.
+//! Layout: a count of columns (u16), then for each column one byte of kind and, for values, a
+//! length (u32) and the bytes. [`Tuple`] holds the part after the count. Invariant:
+//! [`Tuple::split_from`] has walked the bytes once, or [`TupleBuilder`] has written them, so
+//! [`Columns`] relies on them.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -12,7 +12,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 pub enum Column<'a> {
     /// SQL NULL.
     Null,
-    /// A TOAST value that the UPDATE did not change and that was not sent.
+    /// A TOAST value that the UPDATE did not change and the publisher did not send.
     Unchanged,
     /// In text form, in the connection's client encoding.
     Text(&'a [u8]),
@@ -51,7 +51,7 @@ impl Tuple {
                     has_binary |= bytes[length] == b'b';
                     length += column;
                 }
-                // Left at the column that is wrong, so that it can be named.
+                // Leaves `bytes` at the wrong column, so that the error can name it.
                 Err(error) => {
                     bytes.advance(length);
                     return Err(error);
@@ -61,40 +61,40 @@ impl Tuple {
         Ok(Tuple { columns: bytes.split_to(length), count, has_unchanged, has_binary })
     }
 
-    /// Takes what [`Tuple::write`] wrote off the front of `bytes`.
+    /// Takes a tuple from the front of `bytes`, as [`Tuple::write`] wrote it.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// The text says what is wrong with the bytes.
     pub fn read(bytes: &mut Bytes) -> Result<Tuple, &'static str> {
         Tuple::split_from(bytes)
     }
 
-    /// Appends the tuple as it came over the wire.
+    /// Appends the tuple in its form on the wire.
     pub fn write(&self, out: &mut impl BufMut) {
         out.put_u16(self.count);
         out.put_slice(&self.columns);
     }
 
-    /// The same row in memory of its own: keeping it does not keep the
-    /// message it came in, nor the messages received with that one.
+    /// The same row in memory of its own. Keeping it does not keep the message that it came in, nor
+    /// the messages that were received with that one.
     #[must_use]
     pub fn detached(&self) -> Tuple {
         Tuple { columns: Bytes::copy_from_slice(&self.columns), ..*self }
     }
 
-    /// How many columns.
+    /// The number of columns.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.count)
     }
 
-    /// A table may have no columns at all.
+    /// Whether there are no columns, which is possible for a table.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The size in bytes as it came over the wire.
+    /// The size in bytes on the wire.
     #[must_use]
     pub fn byte_len(&self) -> usize {
         self.columns.len()
@@ -106,10 +106,10 @@ impl Tuple {
         Columns { rest: &self.columns }
     }
 
-    /// Walks columns in the tuples' encoding that were taken out of a tuple.
+    /// Walks columns that were taken from a tuple, in a tuple's encoding.
     ///
     /// # Panics
-    /// While walking, if `bytes` were not.
+    /// While walking, if `bytes` are something else.
     #[must_use]
     pub fn walk(bytes: &[u8]) -> Columns<'_> {
         Columns { rest: bytes }
@@ -128,7 +128,7 @@ impl Tuple {
     }
 }
 
-/// The length of the first column in `bytes`, kind and length included.
+/// The length of the first column in `bytes`, including kind and length.
 fn column_length(bytes: &[u8]) -> Result<usize, &'static str> {
     match bytes.first() {
         Some(b'n' | b'u') => Ok(1),
@@ -160,7 +160,7 @@ impl<'a> Iterator for Columns<'a> {
     }
 }
 
-/// Writes a tuple column by column: net effects, and the tests' messages.
+/// Writes a tuple column by column, for net effects and for tests.
 #[derive(Debug, Default)]
 pub struct TupleBuilder {
     columns: BytesMut,

@@ -1,7 +1,8 @@
-//! Recorded streams of every major, as they are and damaged: what is read is what the bytes say, or it is an error.
+//! Recorded streams of every major, as they are and damaged. Reading gives what the bytes say, or
+//! an error.
 //!
-//! `cargo x corpus` records them anew. A failure prints the recording and the seed of its case;
-//! `PGSLUICE_MUTATIONS` runs more of them than a smoke run has time for.
+//! `cargo x corpus` records them anew. A failure prints the recording and the seed of its case.
+//! `PGSLUICE_MUTATIONS` sets the number of cases; a smoke run has time for few.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,7 +15,8 @@ use std::collections::BTreeSet;
 
 use recorded::{cases, damage, random, recorded};
 
-/// What reading may hold at once: a relation's columns are larger than their descriptions.
+/// The memory that reading may hold at once: a relation's columns are larger than their
+/// descriptions.
 fn bound(bytes: usize) -> usize {
     bytes * 32 + (4 << 10)
 }
@@ -30,11 +32,12 @@ fn recordings_are_read_as_they_were_sent() {
             kinds.insert(char::from(message[0]));
         }
     }
-    // Everything that pgoutput has but ROLLBACK PREPARED of what was streamed, which needs no reading.
+    // All messages of pgoutput except ROLLBACK PREPARED of a streamed transaction, which needs no
+    // reading.
     assert_eq!(kinds.iter().collect::<String>(), "ABCDEIKMOPRSTUYbcpr");
 }
 
-/// Whatever byte of whatever message changes.
+/// Changes any byte of any message.
 #[test]
 fn a_changed_byte_is_an_error_or_another_value() {
     let (mut errors, mut values) = (0, 0);
@@ -53,7 +56,7 @@ fn a_changed_byte_is_an_error_or_another_value() {
             }
         }
     }
-    // Both happen, or the changes do not reach what they should.
+    // Both happen. Otherwise the changes do not reach the right places.
     assert!(errors > 10_000 && values > 10_000, "{errors} errors, {values} values");
 }
 
@@ -88,7 +91,7 @@ fn damaged_streams_are_taken_apart_to_the_damage() {
     }
 }
 
-/// A length that is larger than what is there is not believed.
+/// A length beyond the bytes that are there is not believed.
 #[test]
 fn a_length_beyond_the_input_allocates_nothing() {
     let messages: [&[u8]; 5] = [

@@ -1,7 +1,8 @@
-//! Messages back to bytes, written from the protocol's documentation and not from the reader.
+//! Turns messages back into bytes, by the protocol's documentation and not by the reader's code.
 //!
-//! What was read is what the bytes say if writing it gives the same bytes. Two kinds of message are read in part:
-//! then the part that was read has to be the same, and the rest as long as it must be.
+//! A message was read correctly if writing it gives the same bytes. Two kinds of message are read
+//! in part. For these, the part that was read must be the same, and the rest must have the right
+//! length.
 
 use base::Xid;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,7 +12,8 @@ use proto::replication::WalsenderMessage;
 
 use crate::recorded::kind;
 
-/// Reads `data` as one message: it is what the bytes say, or an error that names the message. The message.
+/// Reads `data` as one message. Checks that it is what the bytes say, or that the error names the
+/// message. Returns the message.
 pub(crate) fn message(data: &[u8], in_stream: bool) -> Option<Message> {
     match pgoutput::decode(Bytes::copy_from_slice(data), in_stream) {
         Ok((xid, message)) => {
@@ -49,7 +51,7 @@ fn is_said(data: &[u8], in_stream: bool, xid: Option<Xid>, message: &Message) ->
     match rest {
         Rest::Nothing => left.is_empty(),
         Rest::Anything => true,
-        // Only asked for with streaming = parallel.
+        // Only sent with streaming = parallel.
         Rest::LsnAndTime => left.is_empty() || left.len() == 16,
     }
 }
@@ -120,7 +122,7 @@ fn write(message: &Message, out: &mut BytesMut) -> Rest {
             out.put_u32(subxid.0);
             return Rest::LsnAndTime;
         }
-        // Refused by whoever meets it.
+        // The receiver refuses these.
         Message::TwoPhase { .. } => return Rest::Anything,
     }
     Rest::Nothing
@@ -183,7 +185,7 @@ fn tuple(tuple: &Tuple, out: &mut BytesMut) {
     }
 }
 
-/// What a tuple says of its columns as a whole is what they say one by one.
+/// Checks that a tuple's answers about all its columns agree with the columns themselves.
 fn columns(message: &Message) {
     let check = |tuple: &Tuple| {
         assert_eq!(tuple.columns().count(), tuple.len());
@@ -201,8 +203,8 @@ fn columns(message: &Message) {
     }
 }
 
-/// Takes `bytes` apart as a socket's: whole messages, none skipped, then an error or what is not whole yet.
-/// How many messages there were.
+/// Parses `bytes` as a socket's: whole messages without gaps, then an error or an incomplete
+/// message. Returns the number of messages.
 pub(crate) fn stream(bytes: &[u8]) -> usize {
     let mut buffer = BytesMut::from(bytes);
     let (mut at, mut messages, mut in_stream) = (0, 0, false);

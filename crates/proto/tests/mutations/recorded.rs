@@ -1,4 +1,5 @@
-//! The recorded streams, and seeded damage to them. Shared by the tests of `proto` and `txn` and by the fuzz targets.
+//! The recorded streams, and seeded damage to them. Shared by the tests of `proto` and `txn` and by
+//! the fuzz targets.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use proto::replication::WalsenderMessage;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// A replication session as it came from a socket.
+/// The bytes of a replication session from a socket.
 pub(crate) struct Recorded {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
@@ -37,7 +38,7 @@ impl Recorded {
         self.name.contains("two-phase")
     }
 
-    /// The messages of pgoutput, each with whether it stands in a stream block.
+    /// The messages of pgoutput, each with whether it is in a stream block.
     pub(crate) fn messages(&self) -> Vec<(Bytes, bool)> {
         let mut buffer = BytesMut::from(&self.bytes[..]);
         let mut messages = Vec::new();
@@ -56,12 +57,13 @@ impl Recorded {
     }
 }
 
-/// What a case was made from, printed when it fails.
+/// The random numbers for a case. Its seed is printed when the case fails.
 pub(crate) fn random(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// One to three edits: bytes changed, cut out, put in, doubled, or overwritten with a length that is wrong.
+/// Makes one to three edits: bytes changed, cut out, inserted, doubled, or overwritten with a wrong
+/// length.
 pub(crate) fn damage(bytes: &[u8], random: &mut StdRng) -> Vec<u8> {
     let mut damaged = bytes.to_vec();
     for _ in 0..random.random_range(1..=3) {
@@ -93,13 +95,13 @@ pub(crate) fn damage(bytes: &[u8], random: &mut StdRng) -> Vec<u8> {
     damaged
 }
 
-/// How many cases for each message or stream: `PGSLUICE_MUTATIONS`, else `usual`.
+/// The number of cases for each message or stream: `PGSLUICE_MUTATIONS`, or `usual`.
 pub(crate) fn cases(usual: u64) -> u64 {
     let text = std::env::var("PGSLUICE_MUTATIONS").unwrap_or_default();
     if text.is_empty() { usual } else { text.parse().expect("PGSLUICE_MUTATIONS is a number") }
 }
 
-/// The byte that a message begins with.
+/// The first byte of a message.
 pub(crate) fn kind(message: &Message) -> u8 {
     match message {
         Message::Begin { .. } => b'B',

@@ -1,4 +1,4 @@
-//! An allocator that remembers how much was allocated at once, thread by thread.
+//! An allocator that records how much each thread had allocated at once.
 #![allow(unsafe_code, reason = "an allocator is told so")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,8 +14,8 @@ thread_local! {
     static MOST: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came; counting allocates nothing, because the
-// counters are constants to begin with and have no destructor.
+// SAFETY: every call is passed on unchanged to the system's allocator. Counting allocates nothing,
+// because the counters start as constants and have no destructor.
 unsafe impl GlobalAlloc for Weighing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.get().saturating_add(layout.size());

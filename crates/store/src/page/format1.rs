@@ -1,8 +1,9 @@
-//! Pages as the first format had them.
+//! Pages of the first format.
 //!
-//! There a cell began with two bytes for the length of its suffix, two for that of its payload with the flags, and
-//! eight for the LSN. Nothing here is longer than it was there, so each such page has room for its cells as they are
-//! today: it is put together anew when it is read, and written so when it is changed.
+//! There, a cell began with two bytes for the length of its suffix, two for the length of its
+//! payload with the flags, and eight for the LSN. No part of a cell is longer today, so each such
+//! page has room for its cells in their present form. It is rebuilt when it is read, and written in
+//! the new form when it is changed.
 
 use super::{
     Builder, CELL_BYTES_MAX, CELL_DELETE, CELL_OVERFLOW, COUNT, Cell, CellFlags, FLAGS, FORMAT_2, HIGH_LEN,
@@ -13,10 +14,11 @@ const HEAD_BYTES: usize = 12;
 const PAYLOAD: u16 = CELL_OVERFLOW - 1;
 
 impl Page {
-    /// The page as format 2 has it; one that is so already stays. Judge it by [`Page::validate_node`] afterwards.
+    /// The page in format 2; a page that already has it stays as it is. Check the result with
+    /// [`Page::validate_node`].
     ///
     /// # Errors
-    /// Why it is not a page of format 1, either.
+    /// Why it is not a page of format 1 either.
     pub(crate) fn into_format_2(self) -> Result<Page, &'static str> {
         if !self.is_node() || self.bytes[FLAGS] & FORMAT_2 != 0 {
             return Ok(self);
@@ -63,7 +65,7 @@ mod tests {
     use super::super::{Fence, NEWEST, NodeHead, PAGE_BYTES};
     use super::*;
 
-    /// The page as the first format had it.
+    /// The page in the first format.
     fn as_format_1(page: &Page) -> Page {
         let mut old = page.clone();
         old.bytes[FLAGS] &= !FORMAT_2;
@@ -127,7 +129,7 @@ mod tests {
                 let near = [80, PAGE_BYTES][random.random_range(0..2)];
                 broken.bytes[random.random_range(0..near)] = random.random();
             }
-            // A cell's head, where lengths stand.
+            // A cell's head, which has the lengths.
             let start = page.cell_start(random.random_range(0..5));
             broken.bytes[start] ^= 1 << random.random_range(0..8);
             if let Ok(page) = broken.into_format_2()

@@ -7,8 +7,8 @@ use store::{Disk, FileDisk, Kind, Options, Store, VALUE_BYTES_MAX};
 
 use crate::{dated, key, load, open, options, scratch};
 
-/// Where few pages change for what is logged, the log is as long as what one checkpoint takes over and what comes
-/// meanwhile; and whenever the program ends, its commits are found.
+/// If few pages change for what is logged, the log is as long as what one checkpoint takes over and
+/// what comes meanwhile. And opening finds every commit, whenever the program ends.
 #[test]
 fn the_log_goes_back_to_its_beginning_before_it_grows() {
     const COMMITS: u64 = 600;
@@ -37,7 +37,7 @@ fn the_log_goes_back_to_its_beginning_before_it_grows() {
     store.check().unwrap();
 }
 
-/// A file that notes what is prefetched and read.
+/// A file that notes prefetches and reads.
 #[derive(Debug)]
 struct Noting(FileDisk, Mutex<Vec<(&'static str, u64)>>);
 
@@ -74,8 +74,9 @@ impl Disk for Noting {
     }
 }
 
-/// Of a leaf that is not in memory the page is prefetched that the look-up then reads, and no other; of one that is
-/// there nothing. A version whose leaf is not there has it prefetched, and that is read when it goes into it.
+/// For a leaf that is not in memory, exactly the page that the look-up then reads is prefetched.
+/// For a leaf in memory, none is. A version whose leaf is not in memory has it prefetched, and the
+/// leaf is read when the version goes into it.
 #[test]
 fn what_is_prefetched_is_what_is_read() {
     let dir = scratch();
@@ -106,7 +107,7 @@ fn what_is_prefetched_is_what_is_read() {
         assert_eq!(data.take(), [], "it is in memory");
     }
     assert!(prefetched > 40, "{prefetched}");
-    // This one's leaf was not asked for.
+    // The leaf of this key was not prefetched.
     store.put(tree, &key(150), Lsn::new(lsn), b"later").unwrap();
     let asked = data.take();
     assert_eq!((asked.len(), store.stats().pending), (1, 1), "{asked:?}");
@@ -117,7 +118,8 @@ fn what_is_prefetched_is_what_is_read() {
     assert_eq!(store.latest(tree, &key(150)).unwrap().unwrap().value, b"later");
 }
 
-/// Keys that come in order leave a tenth of their leaves free, and less in a tree that outgrows memory.
+/// Keys that come in order leave a tenth of their leaves free, and less in a tree that outgrows
+/// memory.
 #[test]
 fn keys_in_order_fill_their_leaves() {
     const KEYS: u64 = 40_000;
@@ -135,7 +137,8 @@ fn keys_in_order_fill_their_leaves() {
     assert!(pages[1] * 100 <= pages[0] * 97, "{pages:?}");
 }
 
-/// Of long keys that begin alike a leaf in the middle holds twice as many as the last one, which has them whole.
+/// A leaf in the middle holds twice as many long keys with a common beginning as the last leaf,
+/// which stores them whole.
 #[test]
 fn long_keys_in_order_fill_their_leaves_too() {
     const KEYS: u64 = 20_000;
@@ -147,7 +150,8 @@ fn long_keys_in_order_fill_their_leaves_too() {
     }
     store.commit(Lsn::new(KEYS)).unwrap();
     let pages = store.stats().pages;
-    // Slot, lengths, an LSN of two or three bytes, two or three digits of the key, the value; fences of a hundred bytes.
+    // Slot, lengths, an LSN of two or three bytes, two or three digits of the key, the value. The
+    // fences have a hundred bytes.
     let fill = (KEYS * (2 + 3 + 3 + 3 + 20)) as f64 / (pages * (4048 - 200)) as f64;
     assert!(fill > 0.8, "{pages} pages, {fill}");
     store.compact().unwrap();
@@ -179,7 +183,7 @@ fn a_size_limit_is_answered_and_kept() {
     store.check().unwrap();
     let versions = store.check().unwrap().versions;
     drop(store);
-    // After a crash at the limit it opens all the same, and nothing that was accepted is missing.
+    // After a crash at the limit, the store still opens, and nothing that was accepted is missing.
     let (mut store, tree) = open(dir.path(), limited);
     assert_eq!(store.check().unwrap().versions, versions);
     store.set_horizon(Lsn::new(lsn));

@@ -1,4 +1,4 @@
-//! What files and pages take under churn, and in queues.
+//! The sizes of files and the number of pages under churn, and in queues.
 
 use base::Lsn;
 use rand::rngs::StdRng;
@@ -32,7 +32,7 @@ fn leaves_stay_nearly_as_full_under_churn_as_they_were_loaded() {
     let (mut store, tree) = open(dir.path(), options());
     let lsn = load(&mut store, tree, 10_000);
     let loaded = store.stats().pages;
-    // More versions wait for the horizon than a leaf has room for beside its keys, on the average.
+    // On average, more versions wait for the horizon than a leaf has room for beside its keys.
     let lsn = churn(&mut store, tree, 10_000, 200_000, 1200, lsn);
     let churned = store.stats().pages;
     assert!(churned * 5 <= loaded * 6, "{churned} pages after churn, {loaded} loaded");
@@ -41,14 +41,15 @@ fn leaves_stay_nearly_as_full_under_churn_as_they_were_loaded() {
     store.check().unwrap();
 }
 
-/// The README's table.
+/// Measures the README's table.
 #[test]
 #[ignore = "a minute, to be built with optimisation; the one before is the same in small"]
 fn pages_of_two_hundred_thousand_keys_under_churn() {
     const KEYS: u64 = 200_000;
     let dir = scratch();
     let (mut store, tree) = open(dir.path(), Options { cache_bytes: 192 << 20, ..Options::default() });
-    // An odd factor is a permutation: neighbours by number are not neighbours in the tree.
+    // Multiplication by an odd number is a permutation: neighbours by number are not neighbours in
+    // the tree.
     let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
     let mut keys: Vec<_> = (0..KEYS).map(key).collect();
     keys.sort_unstable();
@@ -90,7 +91,7 @@ fn the_file_takes_little_more_than_its_pages_though_all_of_them_change() {
         store.checkpoint().unwrap();
         let stats = store.stats();
         assert!(stats.pages_written - written > 2 * stats.pages, "{stats:?}");
-        // With room for a second one of each page that changed it was nearly twice as much.
+        // With room for a second copy of each changed page, the file was nearly twice as large.
         let (file, pages) = (stats.file_bytes, stats.pages * 4096);
         assert!(file * 10 <= pages * 12, "round {round}: {file} bytes for {pages} of pages");
     }
@@ -120,12 +121,14 @@ fn s2_increasing_keys_deleted_in_order_keep_the_size() {
         }
     }
     store.check().unwrap();
-    // No leaf on the left is ever full again: without sweeping there were twenty times as many pages.
+    // No leaf on the left is ever full again. Without sweeping, there were twenty times as many
+    // pages.
     let (early, late) = sizes[10..].split_at(25);
     assert!(late.iter().max().unwrap() * 10 <= early.iter().max().unwrap() * 11, "{sizes:?}");
 }
 
-/// The left end of a long queue is swept as it becomes removable, not once in a pass over all of it.
+/// The left end of a long queue is swept as it becomes removable, not once in a pass over the whole
+/// queue.
 #[test]
 fn s2_a_long_queue_keeps_little_that_nobody_needs() {
     const WAITING: u64 = 20_000;
@@ -145,13 +148,14 @@ fn s2_a_long_queue_keeps_little_that_nobody_needs() {
         }
     }
     store.check().unwrap();
-    // What the horizon keeps is a thirtieth, in leaves that deletions split.
+    // The horizon keeps a thirtieth of the versions, in leaves that deletions split.
     assert!(most * 100 <= loaded * 108, "{most} pages, {loaded} loaded: {:?}", store.stats());
     let kept = WAITING + 2 * 700;
     assert!(store.stats().versions * 100 <= kept * 101, "{:?}", store.stats());
 }
 
-/// Where the horizon cuts the history of a key that fills leaves of its own, its end is given back as it grows.
+/// If a key's history fills leaves of its own, everything behind the horizon is given back as the
+/// history grows.
 #[test]
 fn s2_a_key_that_changes_all_the_time_leaves_no_history_behind() {
     const KEYS: u64 = 30_000;
@@ -160,7 +164,7 @@ fn s2_a_key_that_changes_all_the_time_leaves_no_history_behind() {
     let first = load(&mut store, tree, KEYS);
     let loaded = store.stats().pages;
     for lsn in first..first + 100_000 {
-        // Ten keys far from each other.
+        // Ten keys that are far from each other.
         store.put(tree, &key(lsn % 10 * (KEYS / 10)), Lsn::new(lsn), &[b'v'; 60]).unwrap();
         if lsn % 200 == 0 {
             store.set_horizon(Lsn::new(lsn.saturating_sub(2000)));
@@ -180,7 +184,7 @@ fn a_reader_that_pins_the_horizon_costs_growth_only_while_it_does() {
     let (mut store, tree) = open(dir.path(), options());
     let lsn = load(&mut store, tree, 3000);
     let lsn = churn(&mut store, tree, 3000, 6000, 300, lsn);
-    // The horizon stands still while two passes of churn go on.
+    // The horizon stands still during two rounds of churn.
     let lsn = churn(&mut store, tree, 3000, 6000, u64::MAX, lsn);
     let pinned = store.stats().pages;
     store.set_horizon(Lsn::new(lsn - 300));

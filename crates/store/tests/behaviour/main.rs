@@ -19,7 +19,8 @@ fn options() -> Options {
     Options { cache_bytes: 4 << 20, log_bytes: 1 << 20, ..Options::default() }
 }
 
-/// In memory where the system has such a place: nothing here asks whether the disk keeps what was synced.
+/// In memory if the system has a directory for that: no test here depends on whether the disk keeps
+/// what was synced.
 fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -34,7 +35,8 @@ fn key(number: u64) -> Vec<u8> {
     format!("relation/{number:012}").into_bytes()
 }
 
-/// Updates keys at random, 250 to a commit, the horizon `lag` behind; from `lsn` on, the next one back.
+/// Updates random keys from `lsn` on, 250 to a commit, with the horizon `lag` behind. Returns the
+/// next LSN.
 fn churn(store: &mut Store, tree: Tree, keys: u64, updates: u64, lag: u64, mut lsn: u64) -> u64 {
     let mut random = StdRng::seed_from_u64(lsn);
     for update in 1..=updates {
@@ -49,7 +51,7 @@ fn churn(store: &mut Store, tree: Tree, keys: u64, updates: u64, lag: u64, mut l
     lsn
 }
 
-/// One version of each key, in order.
+/// Writes one version of each key, in order.
 fn load(store: &mut Store, tree: Tree, keys: u64) -> u64 {
     for number in 0..keys {
         store.put(tree, &key(number), Lsn::new(number + 1), &[b'v'; 60]).unwrap();
@@ -58,7 +60,7 @@ fn load(store: &mut Store, tree: Tree, keys: u64) -> u64 {
     keys + 2
 }
 
-/// A version's value says when it was written, so that any answer can be judged by itself.
+/// The value of a version says when it was written, so that any answer can be judged by itself.
 fn dated(lsn: u64) -> Vec<u8> {
     format!("{lsn:080}").into_bytes()
 }

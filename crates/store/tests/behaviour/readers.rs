@@ -1,4 +1,4 @@
-//! What readers see, and keep from going, while the writer goes on.
+//! What readers see, and what they keep from being removed, while the writer goes on.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ fn readers_miss_no_key_while_neighbours_share() {
     let mut lsn = load(&mut store, tree, KEYS);
     let is_over = AtomicBool::new(false);
     let reader = store.reader();
-    // Readers look where the writer is.
+    // Readers look at the place where the writer works.
     let place = AtomicU64::new(0);
     let look = |seed: u64| {
         let mut random = StdRng::seed_from_u64(seed);
@@ -44,7 +44,8 @@ fn readers_miss_no_key_while_neighbours_share() {
                 move || look(seed)
             })
         });
-        // Bursts of versions go from place to place: wherever one is, leaves give to both sides.
+        // Bursts of versions move from place to place, and the leaves around a burst give room on
+        // both sides.
         let mut random = StdRng::seed_from_u64(3);
         for burst in 0..6000_u64 {
             let start = random.random_range(0..KEYS - 40);
@@ -74,21 +75,21 @@ fn s3_a_version_stays_until_its_successor_is_durable() {
     let dir = scratch();
     let (mut store, tree) = open(dir.path(), options());
     store.put(tree, b"key", Lsn::new(10), b"durable").unwrap();
-    // The horizon asked for lies above the commit; then successors fill leaf after leaf.
+    // The wanted horizon is above the commit. Then successors fill leaf after leaf.
     store.set_horizon(Lsn::new(1_000_000));
     store.commit(Lsn::new(10)).unwrap();
     for lsn in 11..2000 {
         store.put(tree, b"key", Lsn::new(lsn), &[b'x'; 100]).unwrap();
     }
-    // What is on disk now holds versions that were never committed.
+    // The disk now holds versions that were never committed.
     store.checkpoint().unwrap();
     drop(store);
     let (mut store, tree) = open(dir.path(), options());
     let version = store.latest(tree, b"key").unwrap().unwrap();
     assert_eq!((version.lsn, version.value.as_slice()), (Lsn::new(10), &b"durable"[..]));
     assert_eq!(store.check().unwrap().versions, 1, "what was not committed was taken back");
-    // The fences between those leaves spoke of successors that are gone. The leaf of the version becomes full
-    // under a horizon above them: it must stay.
+    // The fences between those leaves named successors that are gone. The leaf of the version
+    // becomes full under a horizon above them, and the version must stay.
     store.set_horizon(Lsn::new(2000));
     store.commit(Lsn::new(2000)).unwrap();
     for lsn in 2001..2300 {
@@ -110,7 +111,8 @@ fn a_reader_pins_only_what_it_sees() {
     let snapshot = store.reader().snapshot().unwrap();
     churn(&mut store, tree, 1000, 30_000, 100, lsn);
     store.sweep_all().unwrap();
-    // Per key the version the reader sees and the newest, and what the horizon has not reached.
+    // For each key, the version that the reader sees, the newest, and versions that the horizon has
+    // not reached.
     assert!(store.check().unwrap().versions <= 2200, "{:?}", store.stats());
     let seen = snapshot.scan(tree, ..).map(|item| item.unwrap().1.lsn.as_u64());
     assert_eq!(seen.collect::<Vec<_>>(), (1..=1000).collect::<Vec<_>>());
@@ -120,7 +122,8 @@ fn a_reader_pins_only_what_it_sees() {
 fn readers_see_whole_commits_while_the_writer_goes_on() {
     const ACCOUNTS: u64 = 400;
     let dir = scratch();
-    // A cache that holds a part, so that readers meet pages on their way to and from the disk.
+    // The cache holds a part of the pages, so that readers meet pages on their way to and from the
+    // disk.
     let small =
         Options { cache_bytes: 1 << 18, log_bytes: 1 << 18, checkpoint_pages: 4, ..Options::default() };
     let (mut store, tree) = open(dir.path(), small);
@@ -159,7 +162,7 @@ fn readers_see_whole_commits_while_the_writer_goes_on() {
                 let account = random.random_range(0..ACCOUNTS);
                 balances[account as usize] += amount;
                 let mut value = balances[account as usize].to_le_bytes().to_vec();
-                // Accounts grow and shrink, and some lie on pages of their own.
+                // Accounts grow and shrink, and some are on pages of their own.
                 value.resize(if account == 3 { 6000 } else { random.random_range(8..200) }, 0);
                 store.put(tree, &key(account), Lsn::new(lsn), &value).unwrap();
                 lsn += 1;

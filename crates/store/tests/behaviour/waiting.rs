@@ -1,4 +1,4 @@
-//! Versions that are written to their leaf later, and are read all the same.
+//! Versions that go into their leaf later, and can be read at once.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -11,13 +11,14 @@ use store::{Options, Store, Tree};
 
 use crate::{dated, key, load, open, options, scratch};
 
-/// What does not wait for its leaf is read all the same: by the writer at once, by readers in their snapshots.
+/// A version that does not wait for its leaf can be read: by the writer at once, and by readers in
+/// their snapshots.
 #[test]
 fn versions_that_do_not_wait_for_their_leaf_are_read_all_the_same() {
     const KEYS: u64 = 20_000;
     const SCANNED: u64 = 400;
     let dir = scratch();
-    // A leaf in six is in memory. Versions wait through several commits.
+    // One leaf in six is in memory. Versions stay pending through several commits.
     let (mut store, tree) = open(dir.path(), Options { cache_bytes: 1 << 19, ..options() });
     for number in 0..KEYS {
         store.put(tree, &key(number), Lsn::new(number + 1), &dated(number + 1)).unwrap();
@@ -72,7 +73,7 @@ fn versions_that_do_not_wait_for_their_leaf_are_read_all_the_same() {
     assert!(store.stats().pending > 30_000, "{:?}", store.stats());
 }
 
-/// A store whose leaves are on disk but for a few, and in which nothing happens by itself.
+/// A store with nearly all leaves on disk, in which nothing happens by itself.
 fn larger_than_memory(dir: &Path, keys: u64, options: Options) -> (Store, Tree, u64) {
     let (mut store, tree) = open(dir, Options { background: false, ..options });
     let lsn = load(&mut store, tree, keys);
@@ -83,14 +84,14 @@ fn larger_than_memory(dir: &Path, keys: u64, options: Options) -> (Store, Tree, 
     (store, tree, lsn)
 }
 
-/// What is pending fits when it goes into its leaf, although what came after it has filled the file.
+/// A pending version fits when it goes into its leaf, although later changes have filled the file.
 #[test]
 fn what_does_not_wait_for_its_leaf_fits_under_the_limit() {
     const KEYS: u64 = 100_000;
     let dir = scratch();
     let limited = Options { size_bytes_max: Some(24 << 20), ..options() };
     let (mut store, tree, mut lsn) = larger_than_memory(dir.path(), KEYS, limited);
-    // Each of six leaves has more to take in than it has room for.
+    // Each of six leaves gets more versions than it has room for.
     for number in 1..=60_u64 {
         lsn += 1;
         let between = [key(number / 10 * 1000), number.to_be_bytes().to_vec()].concat();
@@ -113,7 +114,8 @@ fn what_does_not_wait_for_its_leaf_fits_under_the_limit() {
     assert_eq!(store.scan(tree, small, Lsn::new(lsn)).unwrap().count() as u64, KEYS + 60);
 }
 
-/// Within a batch a version may be older than one that is in its leaf already: it does not hide that.
+/// Within a batch, a version may be older than one that is in its leaf already. It does not hide
+/// the newer one.
 #[test]
 fn an_older_version_of_a_batch_does_not_hide_a_newer_one() {
     let dir = scratch();

@@ -1,6 +1,7 @@
 //! A disk in memory that can fail and crash at any write, size change or sync.
 //!
-//! What was not synced when the power goes is applied in any order, by sectors, wholly, partly or not at all.
+//! When the power goes, writes that were not synced reach the disk in any order and by sectors:
+//! wholly, partly or not at all.
 
 use std::io;
 use std::ops::Range;
@@ -11,10 +12,10 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use store::Disk;
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes wholly or not at all.
 const SECTOR_BYTES: usize = 512;
 
-/// Counts down over both disks of a store; at zero the power goes.
+/// Counts down over both disks of a store. At zero, the power goes.
 #[derive(Debug, Default)]
 pub(crate) struct Fuse(Mutex<Option<u64>>);
 
@@ -27,7 +28,7 @@ impl Fuse {
         *self.0.lock().unwrap() = None;
     }
 
-    /// Whether the power is there for one more step.
+    /// Whether there is power for one more step.
     fn burns(&self) -> bool {
         match &mut *self.0.lock().unwrap() {
             None => true,
@@ -47,7 +48,7 @@ enum Step {
 }
 
 impl Step {
-    /// The parts of a step that do not lie in `range`.
+    /// The parts of a step outside of `range`.
     fn without(self, range: Range<usize>) -> Vec<Step> {
         let Step::Write(offset, bytes) = self else { return vec![self] };
         let end = offset + bytes.len();
@@ -72,11 +73,11 @@ impl Step {
 
 #[derive(Debug, Default)]
 struct Images {
-    /// What reads see.
+    /// The bytes that reads see.
     current: Vec<u8>,
-    /// What a crash cannot take.
+    /// The bytes that a crash cannot take.
     durable: Vec<u8>,
-    /// From `durable` to `current`.
+    /// The steps from `durable` to `current`.
     pending: Vec<Step>,
 }
 
@@ -84,7 +85,7 @@ struct Images {
 pub(crate) struct SimDisk {
     images: Mutex<Images>,
     fuse: Arc<Fuse>,
-    /// Says that it synced and did not: for the canary.
+    /// The disk reports syncs that it has not done, for the canary.
     lies: AtomicBool,
 }
 
@@ -97,7 +98,7 @@ impl SimDisk {
         self.lies.store(lies, Ordering::Relaxed);
     }
 
-    /// The power goes: what comes back is one of the states the disk may be in.
+    /// Turns the power off: the disk becomes one of the states that it may be in.
     pub(crate) fn crash(&self, random: &mut impl Rng) {
         let mut images = self.images.lock().unwrap();
         let mut pending = std::mem::take(&mut images.pending);
@@ -126,7 +127,7 @@ impl SimDisk {
     fn step(&self, step: Step) -> io::Result<()> {
         let burns = self.fuse.burns();
         let mut images = self.images.lock().unwrap();
-        // The step at which the power goes may still reach the disk, in part: `crash` decides.
+        // The step at which the power goes may still reach the disk in part. `crash` decides.
         step.apply(&mut images.current);
         images.pending.push(step);
         if burns { Ok(()) } else { Err(io::Error::other("the power is gone")) }
@@ -146,7 +147,8 @@ impl Disk for SimDisk {
         self.step(Step::Write(offset as usize, bytes.to_vec()))
     }
 
-    /// Only what is written here becomes durable, and what of the file's size it needs; what else is pending stays so.
+    /// Only these bytes become durable, and as much of the file's size as they need. All other
+    /// pending steps stay pending.
     fn write_durably(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.lies.load(Ordering::Relaxed) {
             self.write_at(offset, bytes)?;

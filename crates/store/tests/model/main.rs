@@ -1,8 +1,8 @@
-//! The store beside a model: an ordered map of versions, with snapshots, horizons, commits, and crashes at
-//! any write.
+//! The store beside a model: an ordered map of versions, with snapshots, horizons, commits, and
+//! crashes at any write.
 //!
-//! Each walk is one seed. A failure prints it; `STORE_SEED=n cargo test -p store --test model` replays that
-//! walk alone, `STORE_SECONDS=n` walks for longer than the default.
+//! Each walk is one seed. A failure prints it. `STORE_SEED=n cargo test -p store --test model`
+//! replays that walk alone, and `STORE_SECONDS=n` walks for longer than the default.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +40,8 @@ fn random_walks_answer_as_the_model_does() {
         let (mut operations, mut crashes) = (0, 0);
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            // A fixed beginning, so that every run walks at least this; then as far as the time goes.
+            // A fixed number of walks first, so that every run makes at least these. Then as many
+            // as the time allows.
             let is_over = only.map_or(seed >= WALKS_MIN && started.elapsed() > budget, |only| seed > only);
             if is_over {
                 return (operations, crashes);
@@ -63,7 +64,8 @@ fn random_walks_answer_as_the_model_does() {
     assert!(only.is_some() || crashes > 100, "the walks met crashes");
 }
 
-/// A disk that says it synced and did not loses commits; a check that does not see that sees nothing.
+/// A disk that reports syncs it has not done loses commits. If the checks did not see that, they
+/// would see nothing.
 #[test]
 fn canary_a_disk_that_lies_is_found_out() {
     let found = (0..200).find_map(|seed| walk(seed).run(5_000, true).err().map(|failure| (seed, failure)));

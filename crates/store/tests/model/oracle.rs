@@ -1,4 +1,5 @@
-//! What the store must answer, kept as simply as can be: an ordered map of versions per tree.
+//! The answers that the store must give, kept in the simplest way: an ordered map of versions for
+//! each tree.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use std::ops::Bound;
 use base::Lsn;
 use store::Kind;
 
-/// An LSN and whether it is a deletion, and the value.
+/// The LSN, whether it is a deletion, and the value.
 pub(crate) type Answer = (u64, bool, Vec<u8>);
 
 /// By key, newest first: whether it is a deletion, and the value.
@@ -81,7 +82,7 @@ impl Oracle {
         answers
     }
 
-    /// Forgets what the horizon allows; only while nobody holds a snapshot.
+    /// Forgets what the horizon allows. Only while there is no snapshot.
     pub(crate) fn forget(&mut self) {
         let horizon = self.horizon;
         for (kind, versions) in &mut self.trees {

@@ -1,4 +1,4 @@
-//! Opening from each head that a checkpoint writes on its way, beside the oracle.
+//! Opening from each head that a checkpoint writes on its way, compared with the oracle.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,26 +21,26 @@ type Image = [Vec<u8>; 2];
 #[derive(Debug, Default)]
 struct State {
     files: Image,
-    /// As of each sync of the data file.
+    /// One image for each sync of the data file.
     images: Vec<Image>,
-    /// Syncs of the data file that may still return; `None`: all.
+    /// How many more syncs of the data file may return; `None` for all.
     permits: Option<usize>,
-    /// Whether one waits for that.
+    /// Whether a sync waits for a permit.
     is_waiting: bool,
     read: HeldRead,
 }
 
-/// A read of the data file that is made to wait.
+/// A read of the data file that the test holds back.
 #[derive(Debug, Default, PartialEq)]
 enum HeldRead {
     #[default]
     None,
-    /// The next one will.
+    /// The next read will be held back.
     Next,
     Waits,
 }
 
-/// Both disks of a store in memory, which keeps what each sync of the data file made durable.
+/// Both disks of a store in memory. Keeps what each sync of the data file made durable.
 #[derive(Debug, Default)]
 struct Medium {
     state: Mutex<State>,
@@ -68,13 +68,13 @@ impl Medium {
         std::mem::take(&mut self.state.lock().unwrap().images)
     }
 
-    /// From here on `permits` syncs of the data file return.
+    /// Lets `permits` syncs of the data file return from here on.
     fn permit(&self, permits: Option<usize>) {
         self.state.lock().unwrap().permits = permits;
         self.changed.notify_all();
     }
 
-    /// Waits until a sync of the data file waits; whether one does.
+    /// Waits until a sync of the data file waits. Returns whether one does.
     fn wait_for_sync(&self) -> bool {
         let state = self.state.lock().unwrap();
         self.changed.wait_timeout_while(state, PATIENCE, |state| !state.is_waiting).unwrap().0.is_waiting
@@ -149,7 +149,7 @@ impl Disk for Half {
     }
 }
 
-/// What was written, and which horizon each commit brought.
+/// What was written, and the horizon of each commit.
 #[derive(Debug, Clone)]
 struct History {
     oracle: Oracle,
@@ -175,12 +175,12 @@ impl History {
         store.commit(lsn(at)).unwrap();
     }
 
-    /// A commit that may become durable.
+    /// Notes a commit that may become durable.
     fn expect(&mut self, at: u64, horizon: u64) {
         self.horizons.insert(at, horizon);
     }
 
-    /// Opens `image`; it must be exactly as of some commit not before `least`, and stay so.
+    /// Opens `image`. The store must be exactly as of a commit not before `least`, and stay so.
     fn look_at(&self, image: Image, options: &Options, least: u64) -> u64 {
         let options = Options { background: false, ..options.clone() };
         let (mut store, trees) = Medium::of(image).open(&options).unwrap();
@@ -226,8 +226,7 @@ fn options() -> Options {
     }
 }
 
-/// Whatever the checkpoints of a random walk have on disk after each of their syncs opens as of the last
-/// commit.
+/// After each sync of the checkpoints of a random walk, the disks open as of the last commit.
 #[test]
 fn every_head_of_a_checkpoint_opens_with_the_same_content() {
     let (mut looked, mut stages_max) = (0, 0);
@@ -248,7 +247,7 @@ fn every_head_of_a_checkpoint_opens_with_the_same_content() {
             let at = if random.random_bool(0.3) { random.random_range(committed + 1..=last) } else { last };
             let mut change = (random.random_range(0..2), random.random_range(0..keys).to_be_bytes(), at);
             if random.random_bool(0.2) && !batch.is_empty() {
-                // The same version again: it replaces what a checkpoint may have of it.
+                // The same version again. It replaces the one that a checkpoint may have.
                 change = batch[random.random_range(0..batch.len())];
             }
             batch.push(change);
@@ -269,7 +268,7 @@ fn every_head_of_a_checkpoint_opens_with_the_same_content() {
             stages_max = stages_max.max(images.len() / 2);
             if step > 1000 {
                 for image in images.into_iter().filter(|_| random.random_bool(0.15)) {
-                    // A checkpoint that made room for a commit was written before it.
+                    // A checkpoint that made room for a commit was written before that commit.
                     history.look_at(image, &options, 0);
                     looked += 1;
                 }
@@ -280,22 +279,22 @@ fn every_head_of_a_checkpoint_opens_with_the_same_content() {
     assert!(looked > 200 && stages_max > 20, "{looked} images, up to {stages_max} stages");
 }
 
-/// Keys that lie in leaves of their own.
+/// Keys that have leaves of their own.
 fn key(number: u64) -> Vec<u8> {
     [&number.to_be_bytes()[..], &[b'k'; 500]].concat()
 }
 
-/// As small as a cache gets: 16 changed pages begin a checkpoint.
+/// The smallest cache: 16 changed pages begin a checkpoint.
 fn smallest() -> Options {
     Options { cache_bytes: 1, log_bytes: 1 << 20, ..options() }
 }
 
-/// Keys of which a leaf holds some thirty.
+/// Keys so short that a leaf holds some thirty.
 fn short(number: u64) -> [u8; 8] {
     (1000 + number).to_be_bytes()
 }
 
-/// A store of some seventy leaves, each with room for a few changes, and without a free block.
+/// A store of some seventy leaves without a free block. Each leaf has room for a few changes.
 fn filled() -> (Image, History) {
     let medium = Medium::of(Image::default());
     let (mut store, trees) = medium.open(&smallest()).unwrap();
@@ -309,21 +308,23 @@ fn filled() -> (Image, History) {
     (medium.files(), history)
 }
 
-/// A checkpoint that began within a batch, which was committed, or not, between two of its heads.
+/// A checkpoint begins within a batch. Between two of its heads, the batch is committed, or it is
+/// not.
 #[test]
 fn a_batch_is_committed_or_not_while_a_checkpoint_is_between_two_heads() {
     let (before, history) = filled();
     let options = Options { background: true, ..smallest() };
-    // The first time all of it, to count its syncs.
+    // The first round runs to the end, to count the syncs.
     let mut syncs = None;
     for round in 0_usize.. {
         let permits = round.saturating_sub(1);
         let medium = Medium::of(before.clone());
         let (mut store, trees) = medium.open(&options).unwrap();
         let mut history = history.clone();
-        // A commit in the log alone, then a batch of which the checkpoint has a part.
+        // A commit that only the log has, then a batch that the checkpoint has in part.
         for number in 0..8 {
-            // In memory, so that a change makes a page dirty at once, and always as many.
+            // The leaf is in memory then, so that a change makes a page dirty at once, and always
+            // the same number of pages.
             store.latest(trees[0], &short(number * 60)).unwrap();
             history.write(&mut store, trees, (0, &short(number * 60), 2100 + number, false, b"in the log"));
         }
@@ -356,7 +357,7 @@ fn a_batch_is_committed_or_not_while_a_checkpoint_is_between_two_heads() {
     assert!(syncs.is_some_and(|syncs| syncs > 12), "{syncs:?} syncs");
 }
 
-/// Opening writes checkpoints too: while a batch is taken back, and the log is yet to be applied.
+/// Opening writes checkpoints too: while it takes back a batch, and has not applied the log yet.
 #[test]
 fn a_crash_while_a_batch_is_taken_back_loses_no_commit() {
     let (before, mut history) = filled();
@@ -371,7 +372,7 @@ fn a_crash_while_a_batch_is_taken_back_loses_no_commit() {
     }
     store.checkpoint().unwrap();
     let mut looked = 0;
-    // Some forty leaves are as of the batch and the others not yet as of the commit, or nearly so.
+    // About forty leaves are as of the batch, and the others are not yet as of the commit.
     for image in medium.take_images().into_iter().skip(30).step_by(6) {
         let crashed = Medium::of(image);
         drop(crashed.open(&smallest()).unwrap());
@@ -383,7 +384,8 @@ fn a_crash_while_a_batch_is_taken_back_loses_no_commit() {
     assert!(looked > 50, "{looked} images");
 }
 
-/// Between two stages the log must have every commit that the head has: if it ends before, that is damage.
+/// Between two stages, the log must have every commit that the head has. If the log ends before,
+/// that is damage.
 #[test]
 fn a_log_that_ends_before_what_the_head_covers_is_refused() {
     let (before, mut history) = filled();
@@ -407,13 +409,13 @@ fn a_log_that_ends_before_what_the_head_covers_is_refused() {
     assert!(refused.is_damaged() && refused.to_string().contains("the data file has commit"), "{refused}");
 }
 
-/// Between two heads blocks are given away that a reader may be about to read.
+/// Between two heads, blocks are given away that a reader may be about to read.
 #[test]
 fn a_reader_does_not_mind_that_a_stage_writes_where_it_reads() {
     let (before, mut history) = filled();
     let medium = Medium::of(before);
     let (mut store, trees) = medium.open(&Options { background: true, ..smallest() }).unwrap();
-    // Inner pages are in memory then, so the next read is of a leaf.
+    // Inner pages are in memory after this, so the next read is of a leaf.
     store.get(trees[0], &short(1999), lsn(2000)).unwrap();
     let snapshot = store.reader().snapshot().unwrap();
     medium.set_read(HeldRead::Next);
@@ -435,8 +437,8 @@ fn a_reader_does_not_mind_that_a_stage_writes_where_it_reads() {
     });
 }
 
-/// A batch too long for the log is partly in pages only. Its deletion there must not be missing when its
-/// elder comes from the log.
+/// Pages alone have a part of a batch that is too long for the log. A deletion in that part must
+/// not be missing when its elder comes from the log.
 #[test]
 fn a_deletion_forgotten_with_its_elder_does_not_let_the_elder_come_back() {
     let options = options();
@@ -449,7 +451,8 @@ fn a_deletion_forgotten_with_its_elder_does_not_let_the_elder_come_back() {
     history.commit(&mut store, 300, 0);
     store.checkpoint().unwrap();
     let mut at = 1000;
-    // The deletion first, then more than the log keeps of a batch, then its elder.
+    // The deletion first, then more changes than the log keeps of a batch, then the deletion's
+    // elder.
     for number in 0..200 {
         history.write(&mut store, trees, (0, &key(number), 2000 + number, true, b"deletion"));
     }
@@ -460,7 +463,7 @@ fn a_deletion_forgotten_with_its_elder_does_not_let_the_elder_come_back() {
     at = 3000;
     history.commit(&mut store, at, 300);
     medium.take_images();
-    // Both are forgotten, and the checkpoint that says so begins.
+    // Both are forgotten, and the checkpoint that records this begins.
     history.commit(&mut store, at + 1, at);
     store.sweep_all().unwrap();
     store.checkpoint().unwrap();
@@ -469,7 +472,8 @@ fn a_deletion_forgotten_with_its_elder_does_not_let_the_elder_come_back() {
     for image in images {
         history.look_at(image, &options, at);
     }
-    // The same by way of opening: all of the log is applied, both are forgotten, and that is written.
+    // The same through opening: all of the log is applied, both are forgotten, and a checkpoint
+    // records this.
     let log_only = Options { checkpoint_pages: 1, ..options };
     for number in 0..60 {
         history.write(&mut store, trees, (0, &key(number), at + 2000 + number, true, &[b'd'; 150]));
@@ -480,7 +484,7 @@ fn a_deletion_forgotten_with_its_elder_does_not_let_the_elder_come_back() {
     }
     history.commit(&mut store, at + 3000, at);
     history.commit(&mut store, at + 3001, at + 3000);
-    // Enough that their leaves are full, and little enough that no checkpoint comes of it.
+    // Enough to fill their leaves, and few enough that no checkpoint begins.
     for number in 0..15 {
         let filler = [&key(2 * number)[..], b"+"].concat();
         history.write(&mut store, trees, (0, &filler, at + 3100 + number, false, &[b'f'; 200]));
@@ -495,8 +499,8 @@ fn a_deletion_forgotten_with_its_elder_does_not_let_the_elder_come_back() {
     }
 }
 
-/// A head between two stages has a horizon above commits that are applied to what it leads to. A deletion among
-/// them is not forgotten before its elder, of the same batch, has come.
+/// A head between two stages has a horizon above commits that are applied to its pages. A deletion
+/// in such a commit is not forgotten before its elder, which is in the same batch, has come.
 #[test]
 fn a_deletion_waits_for_its_elder_though_the_horizon_is_above_it() {
     let options = Options { cache_bytes: 1 << 22, log_bytes: 1 << 20, checkpoint_pages: 1, ..options() };
@@ -506,13 +510,13 @@ fn a_deletion_waits_for_its_elder_though_the_horizon_is_above_it() {
     for number in 0..40 {
         history.write(&mut store, trees, (0, &key(number), number + 1, false, &[1; 50]));
     }
-    // In leaves that have room for one more, for stages after the first.
+    // In leaves with room for one more version, for stages after the first.
     for number in 0..500 {
         history.write(&mut store, trees, (0, &short(number), number + 100, false, &[1; 50]));
     }
     history.commit(&mut store, 700, 0);
     store.checkpoint().unwrap();
-    // Deletions, then what fills their leaves, then their elders.
+    // Deletions, then versions that fill their leaves, then the elders of the deletions.
     for number in 0..40 {
         history.write(&mut store, trees, (0, &key(number), 2000 + number, true, b"deletion"));
     }
@@ -525,7 +529,7 @@ fn a_deletion_waits_for_its_elder_though_the_horizon_is_above_it() {
     }
     history.commit(&mut store, 3000, 700);
     history.commit(&mut store, 3001, 3000);
-    // The second time merges what the first left nearly empty.
+    // The second call merges leaves that the first left nearly empty.
     store.sweep_all().unwrap();
     store.sweep_all().unwrap();
     for number in (0..500).step_by(60) {
@@ -541,14 +545,14 @@ fn a_deletion_waits_for_its_elder_though_the_horizon_is_above_it() {
     }
 }
 
-/// An inner page that takes its neighbour in a merge takes over what had changed below that.
+/// An inner page that merges with its neighbour is then bound to the changes below that neighbour.
 #[test]
 fn an_inner_page_that_takes_its_neighbour_is_bound_to_what_changed_below_that() {
     let options = Options { cache_bytes: 8 << 20, log_bytes: 8 << 20, checkpoint_pages: 1, ..options() };
     let medium = Medium::of(Image::default());
     let (mut store, trees) = medium.open(&options).unwrap();
     let mut history = History::new();
-    // Three inner pages below the root, then a second one that is less than half full.
+    // Three inner pages below the root. The second one then becomes less than half full.
     for number in 0..12_000 {
         history.write(&mut store, trees, (0, &short(number), number + 1, false, &[1; 100]));
     }
@@ -560,7 +564,8 @@ fn an_inner_page_that_takes_its_neighbour_is_bound_to_what_changed_below_that() 
     store.sweep_all().unwrap();
     store.checkpoint().unwrap();
     let before = store.stats();
-    // A leaf below the second one shares its room; then the first one becomes small, and takes the second.
+    // A leaf below the second inner page shares its room. Then the first inner page becomes small
+    // and takes the second.
     for number in 0.. {
         history.write(&mut store, trees, (0, &short(6000 + number), 30_001 + number, false, &[2; 100]));
         if store.stats().shares > before.shares {
@@ -582,8 +587,8 @@ fn an_inner_page_that_takes_its_neighbour_is_bound_to_what_changed_below_that() 
     }
 }
 
-/// A fence within a key that was made by versions that a crash took back may lie above what is written again: versions of one
-/// key wait for two leaves then, and the elder goes first.
+/// A crash may take back the versions that made a fence within a key. New versions of the key may
+/// then stand on both sides of that fence: they wait for two leaves, and the elder goes first.
 #[test]
 fn versions_on_both_sides_of_a_void_fence_go_into_their_leaves_in_order() {
     let (before, _) = filled();
@@ -603,14 +608,14 @@ fn versions_on_both_sides_of_a_void_fence_go_into_their_leaves_in_order() {
     drop(store);
     let (mut store, trees) = Medium::of(crashed).open(&smallest()).unwrap();
     assert_eq!(store.committed(), lsn(3000));
-    // Not in memory then.
+    // After this, the leaf is not in memory.
     for number in (0..900).chain(1100..3000).step_by(10) {
         store.latest(trees[0], &short(number)).unwrap();
     }
     store.put(trees[0], &hot, lsn(3050), b"elder").unwrap();
     store.put(trees[0], &hot, lsn(3250), b"younger").unwrap();
     assert_eq!(store.stats().pending, 2, "both wait");
-    // The younger one's leaf is in memory now, and is changed.
+    // The leaf of the younger version is in memory now, and is changed.
     let from_here = (Bound::Included(&hot[..]), Bound::Unbounded);
     assert!(store.scan(trees[0], from_here, lsn(3300)).unwrap().next().is_some());
     store.put(trees[0], &hot, lsn(3300), b"youngest").unwrap();

@@ -1,4 +1,4 @@
-//! A random walk over everything a store can be asked, beside the oracle, with crashes in between.
+//! A random walk over all operations of a store, compared with the oracle, with crashes in between.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::oracle::{Answer, Oracle, answer, lsn};
 type Failure = String;
 type Walked<T> = Result<T, Failure>;
 
-/// What a walk is made of; drawn from its seed.
+/// The parameters of a walk, drawn from its seed.
 #[derive(Debug, Clone)]
 struct Shape {
     keys: u32,
@@ -39,7 +39,7 @@ impl Shape {
     }
 }
 
-/// What every decision of a walk is drawn from: a seed's numbers, or a fuzzer's bytes.
+/// The source of every decision in a walk: random numbers from a seed, or a fuzzer's bytes.
 pub(crate) type Source = Box<dyn RngCore + Send>;
 
 /// Tree, key, LSN, whether it is a deletion, value.
@@ -54,19 +54,19 @@ pub(crate) struct Walk {
     log: Arc<SimDisk>,
     store: Option<Store>,
     trees: Vec<Tree>,
-    /// With the changes since the last commit.
+    /// Includes the changes since the last commit.
     now: Oracle,
     durable: Oracle,
     /// Changes since the last commit.
     batch: Vec<Change>,
     lsn: u64,
-    /// Each with the oracle's floor.
+    /// Each snapshot with the oracle's floor.
     snapshots: Vec<(Snapshot, u64)>,
     pub(crate) operations: u64,
     pub(crate) crashes: u64,
 }
 
-/// Items of a scan that are compared, where not all are.
+/// How many items of a scan are compared if not all are.
 const SCANNED_MAX: usize = 40;
 
 const NAMES: [(&str, Kind); 3] =
@@ -80,7 +80,7 @@ impl Walk {
             cache_bytes: [1 << 18, 1 << 20][random.random_range(0..2)],
             log_bytes: [1 << 16, 1 << 19][random.random_range(0..2)],
             size_bytes_max: None,
-            // Of some hundred pages at most: many stages, some, one.
+            // For at most some hundred pages: many stages, some, one.
             checkpoint_pages: [1, 4, 16, 0][random.random_range(0..4)],
             bottom_up: bottom_up[random.random_range(0..4)],
             background: false,
@@ -111,8 +111,8 @@ impl Walk {
         }
     }
 
-    /// Walks `operations` steps; a failure says what was expected. From the start on the disks lie, if they
-    /// shall.
+    /// Walks `operations` steps. A failure says what was expected. If `lies`, the disks report
+    /// syncs that they have not done, from the start on.
     pub(crate) fn run(&mut self, operations: u64, lies: bool) -> Walked<()> {
         self.reopen()?;
         self.data.lie(lies);
@@ -163,7 +163,7 @@ impl Walk {
         }
     }
 
-    /// What looks at everything, and so takes long.
+    /// Operations that look at everything and so take long.
     fn rarely(&mut self) -> Result<(), Stop> {
         match self.random.random_range(0..16) {
             0 | 1 => Ok(self.store().sweep_all()?),
@@ -174,7 +174,7 @@ impl Walk {
                 Ok(self.reopen()?)
             }
             5 => {
-                // Opening has nothing to do then, and the log goes on where it was.
+                // Opening then has nothing to do, and the log goes on where it was.
                 self.store().checkpoint()?;
                 self.snapshots.clear();
                 Ok(self.reopen()?)
@@ -187,7 +187,7 @@ impl Walk {
         let number = self.random.random_range(0..self.shape.keys);
         let prefix = self.shape.prefix_bytes;
         let mut key = vec![b'p'; prefix];
-        // The length follows from the number, so that a key is drawn again.
+        // The length follows from the number, so that the same key is drawn again.
         let length = number as usize * 7919 % (self.shape.key_bytes_max - 3).min(768 - prefix - 8) + 4;
         key.extend_from_slice(&number.wrapping_mul(2_654_435_761).to_be_bytes());
         key.resize(prefix + length, number as u8);
@@ -202,7 +202,7 @@ impl Walk {
     fn write(&mut self) -> Result<(), Stop> {
         let tree = self.random.random_range(0..NAMES.len());
         let (key, value) = (self.key(), self.value());
-        // Inside a batch any order will do, and the same LSN replaces.
+        // Within a batch, LSNs may come in any order, and the same LSN replaces.
         let is_within = self.random.random_bool(0.1) && self.lsn > self.now.committed;
         let at = if is_within {
             self.random.random_range(self.now.committed + 1..=self.lsn)
@@ -227,7 +227,8 @@ impl Walk {
         if self.random.random_bool(0.5) {
             let lag = self.shape.horizon_lag;
             let horizon = self.lsn.saturating_sub(self.random.random_range(0..=lag));
-            // Never below what was asked before: as the store, the oracle only goes forward.
+            // Never below an earlier horizon: like the store's, the oracle's horizon only goes
+            // forward.
             self.now.horizon = self.now.horizon.max(horizon);
             self.store().set_horizon(lsn(horizon));
         }
@@ -237,7 +238,7 @@ impl Walk {
     fn commit(&mut self) -> Result<(), Stop> {
         let at = self.lsn;
         let horizon = self.now.horizon;
-        // From here on the commit may be durable or not, whatever we are told.
+        // From here on, the commit may be durable or not, whatever the store reports.
         let mut after = Vec::new();
         std::mem::swap(&mut after, &mut self.batch);
         let result = self.store().commit(lsn(at));
@@ -341,7 +342,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Closes and opens; the batch is gone.
+    /// Closes the store and opens it. The batch is gone.
     fn reopen(&mut self) -> Walked<()> {
         self.store = None;
         self.batch.clear();
@@ -365,7 +366,7 @@ impl Walk {
                 Err(error) => return Err(format!("opening: {error}")),
             }
         }
-        // What a crash took back is not there any more.
+        // Changes that a crash took back are gone.
         self.now = self.durable.clone();
         self.lsn = self.lsn.max(self.durable.committed);
         Ok(())
@@ -379,7 +380,7 @@ impl Walk {
         self.log.crash(&mut self.random);
         self.fuse.disarm();
         if self.random.random_bool(0.2) {
-            // Once more, while it recovers.
+            // Crashes once more, during recovery.
             self.fuse.arm(self.random.random_range(1..30));
         }
     }
@@ -391,7 +392,7 @@ impl Walk {
         self.compare_all()
     }
 
-    /// The commit that was cut off is there wholly or not at all.
+    /// The interrupted commit is there wholly or not at all.
     fn power_cut_in_commit(&mut self, batch: Vec<Change>, at: u64, horizon: u64) -> Walked<()> {
         self.cut_power();
         let before = self.durable.clone();
@@ -438,7 +439,7 @@ impl Walk {
 }
 
 enum Stop {
-    /// The disk failed, as it was told to.
+    /// The disk failed because the test made it fail.
     Io,
     Failure(Failure),
 }

@@ -8,7 +8,8 @@ use base::{Lsn, Oid, Xid};
 use bytes::Bytes;
 use proto::pgoutput::{DecodeError, decode};
 
-use super::{AssemblyError, Begin, Kind};
+use super::error::{AssemblyError, Kind};
+use super::event::Begin;
 
 const ALTERED: HeldBy = ("pgsluice scenarios", "a_stream_that_is_altered_or_cut_is_read_again");
 const DAMAGED: HeldBy = ("proto mutations", "damaged_messages_are_errors_or_what_they_say");

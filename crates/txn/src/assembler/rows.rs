@@ -7,7 +7,8 @@ use base::Oid;
 use proto::pgoutput::{Message, Relation};
 use rustc_hash::FxHashMap;
 
-use super::{AssemblyError, Change, Event, Kind, Op, TruncateChange, name};
+use super::error::{AssemblyError, Kind, name};
+use super::event::{Change, Event, Op, TruncateChange};
 
 /// The relations that were described, and the form of values.
 #[derive(Debug)]

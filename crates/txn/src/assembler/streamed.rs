@@ -8,8 +8,13 @@ use base::Xid;
 use bytes::{Buf, Bytes, BytesMut};
 use proto::pgoutput;
 
+use super::error::{AssemblyError, Kind};
+use super::event::Event;
 use super::rows::Rows;
-use super::{AssemblyError, BLOCK, Event, Kind};
+
+/// Bytes that are written to or read from the spool at once. It is large enough that system calls
+/// cost little beside the copying, and small against the memory limit.
+pub(super) const BLOCK: usize = 256 * 1024;
 
 /// Messages of a spool file; the length stands before each.
 pub(super) struct Messages {

@@ -2,6 +2,8 @@
 
 use std::io::Read;
 
+use base::Lsn;
+
 use super::*;
 use crate::DirSpool;
 

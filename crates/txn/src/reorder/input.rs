@@ -60,7 +60,7 @@ pub enum Target<R> {
     Relation(R),
     /// The TOAST relation of a wanted relation.
     Toast,
-    /// A relation that nobody wants.
+    /// A relation whose changes are not wanted.
     Unwanted,
     /// Not known. The change is kept, and the question is asked again when the transaction ends.
     Unknown,

@@ -332,5 +332,5 @@ fn aborted(subs: &FxHashMap<Xid, Sub>, children: &[Xid]) -> FxHashSet<Xid> {
     children.iter().filter(is_aborted).copied().collect()
 }
 
-/// The time of an end by a crash, which nobody knows.
+/// The time of a transaction that a crash ended, which is unknown.
 const NO_TIME: PgTimestamp = PgTimestamp(0);

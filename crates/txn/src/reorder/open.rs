@@ -31,7 +31,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     }
 
     /// Notes that `sub` is a subtransaction of `top`. Called for the first record of each
-    /// subtransaction, even if nobody wants that record.
+    /// subtransaction, even if that record is not wanted.
     ///
     /// # Errors
     /// An earlier record named another top-level transaction.

@@ -351,7 +351,7 @@ impl<R> Default for Rare<R> {
 }
 
 impl<R: Clone + Eq + Hash> Names<R> {
-    /// Returns the number for `object`; `None` if nobody wants its rows.
+    /// Returns the number for `object`; `None` if its rows are not wanted.
     pub(crate) fn subject(&mut self, at: At, object: Unknown, target: Target<R>) -> Option<Subject> {
         match target {
             Target::Relation(relation) => Some(Subject::relation(self.place(relation))),
@@ -439,7 +439,7 @@ impl<R: Clone + Eq + Hash> Names<R> {
         Ok(())
     }
 
-    /// Returns the relation that an entry is about; `None` if nobody wants it.
+    /// Returns the relation that an entry is about; `None` if its rows are not wanted.
     pub(crate) fn relation(&self, subject: Subject) -> Option<&R> {
         let place = match subject.index() {
             Ok(place) => place,

@@ -1,4 +1,5 @@
-//! The assembler beside the model: the same messages, the same transactions, up to the same error.
+//! The assembler compared with the model: the same messages give the same transactions, up to the
+//! same error.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -35,7 +36,7 @@ impl Spool for Memory {
     }
 }
 
-/// What the assembler makes of `messages`, up to its first error.
+/// The assembler's output for `messages`, up to its first error.
 pub(crate) fn assembled(messages: &[Bytes], binary: bool) -> (Vec<Seen>, Option<AssemblyError>) {
     let mut assembler = Assembler::new(Box::<Memory>::default()).with_binary(binary);
     let mut seen = Vec::new();
@@ -69,7 +70,7 @@ fn in_words(event: Event) -> Seen {
     }
 }
 
-/// Assembler and model agree on `messages`; whether there was an error.
+/// Checks that assembler and model agree on `messages`. Returns whether there was an error.
 pub(crate) fn agree(messages: &[Bytes], binary: bool, case: &str) -> bool {
     let mut model = Model::new(binary);
     let wrong = messages.iter().try_for_each(|message| model.feed(message)).is_err();
@@ -83,7 +84,8 @@ pub(crate) fn agree(messages: &[Bytes], binary: bool, case: &str) -> bool {
     wrong
 }
 
-/// `Begin (Row | Truncate)* Commit`, never interleaved; only the last may lack its end.
+/// Checks the form `Begin (Row | Truncate)* Commit`, never interleaved. Only the last transaction
+/// may lack its end.
 fn whole_transactions(seen: &[Seen], case: &str) {
     let mut announced = None;
     for event in seen {

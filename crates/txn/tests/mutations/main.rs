@@ -1,8 +1,9 @@
-//! Recorded streams of every major through the assembler, as they are and damaged, beside a simple model.
+//! Recorded streams of every major through the assembler, as they are and damaged, compared with a
+//! simple model.
 //!
-//! Whatever is done to the messages, the assembler and the model see the same transactions, up to the same error.
-//! That a message is what its bytes say is shown beside its reader, in `proto`. A failure prints the recording and the
-//! seed of its case; `PGSLUICE_MUTATIONS` runs more of them.
+//! The assembler and the model see the same transactions, up to the same error, whatever is done to
+//! the messages. The tests in `proto` show that a message is what its bytes say. A failure prints
+//! the recording and the seed of its case. `PGSLUICE_MUTATIONS` sets the number of cases.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -84,7 +85,7 @@ fn a_damaged_message_is_an_error_or_what_its_bytes_say() {
     assert!(wrong > all / 4, "{wrong} of {all} are errors: the damage does not reach what it should");
 }
 
-/// A commit is announced before its changes come: another one is not taken for it.
+/// A commit is announced before its changes come, so another commit cannot be taken for it.
 #[test]
 fn a_changed_position_or_time_of_a_commit_is_noticed() {
     for (recording, messages) in streams() {

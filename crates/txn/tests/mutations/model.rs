@@ -1,4 +1,5 @@
-//! What the messages of a stream mean, the simple way: everything in memory, no spool, no state shared.
+//! The meaning of a stream's messages, in the simplest way: everything in memory, no spool, no
+//! shared state.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,17 +7,17 @@ use base::{Lsn, Oid, PgTimestamp, Xid};
 use bytes::Bytes;
 use proto::pgoutput::{self, CommitInfo, Message, Relation};
 
-/// What came out, in words that can be compared.
+/// What came out, in a form that can be compared.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Seen {
     Begin(Xid, Lsn, PgTimestamp),
-    /// The relation as it was, and the change.
+    /// The relation at that time, and the change.
     Row(Relation, String),
     Truncate(Vec<Relation>, bool),
     Commit(CommitInfo),
 }
 
-/// The stream went wrong here.
+/// The stream was wrong here.
 #[derive(Debug)]
 pub(crate) struct Wrong;
 
@@ -52,7 +53,7 @@ impl Model {
         }
     }
 
-    /// Takes the next message; what it completes is then in `seen`.
+    /// Takes the next message. `seen` then has what it completes.
     pub(crate) fn feed(&mut self, data: &Bytes) -> Result<(), Wrong> {
         if let Place::Block(xid) = self.place {
             if data.first() != Some(&b'E') {

@@ -1,4 +1,4 @@
-//! Promises by name, where a random world would need luck to meet them.
+//! Promises by name, for cases that a random world meets only by luck.
 
 use base::{Lsn, Oid, PgTimestamp, RelFileLocator, Xid};
 use decode::RawTuple;
@@ -149,7 +149,7 @@ fn an_insertion_that_is_never_confirmed_stops_loudly() {
     assert!(error.contains("was never confirmed"), "{error}");
 }
 
-/// The row's record is passed over by the filter: the chunks that came before it are nobody's, and take no room.
+/// The filter drops the row's record. The chunks before it then belong to no row, and take no room.
 #[test]
 fn chunks_of_a_row_that_nobody_wants_are_forgotten() {
     for (limit, left_at_most) in [(usize::MAX, 0), (0, 0)] {
@@ -212,7 +212,7 @@ fn savepoints_that_are_rolled_back_take_no_room() {
     assert_eq!(session.commit(TOP, &[]).unwrap().len(), 3);
 }
 
-/// What was streamed of a subtransaction is taken back by name; what was not is never mentioned.
+/// A subtransaction that was streamed is taken back by name. One that was not is never mentioned.
 #[test]
 fn a_streamed_subtransaction_is_aborted_by_name() {
     let mut session = Session::new(|options| {
@@ -259,7 +259,8 @@ fn restart_is_at_the_first_record_of_the_oldest_open_transaction() {
     assert_eq!(session.buffer.restart_lsn(Lsn::new(9_999)), Lsn::new(9_999));
 }
 
-/// The first record of a subtransaction says whose it is, also if nobody wants that record.
+/// The first record of a subtransaction names its top-level transaction, even if the record is not
+/// wanted.
 #[test]
 fn restart_covers_the_record_that_names_a_subtransaction() {
     let mut session = Session::new(|_| ());
@@ -283,7 +284,7 @@ fn what_was_streamed_of_a_transaction_that_does_not_count_is_taken_back() {
     assert_eq!(session.buffer.open_count(), 0);
 }
 
-/// What it is about may turn out to be nothing that anybody wants: no block is cut before that is known.
+/// The unknown object may turn out to be unwanted, so no block is cut before that is known.
 #[test]
 fn a_transaction_with_an_unknown_locator_is_not_streamed() {
     let mut session = Session::new(|options| {
@@ -297,7 +298,7 @@ fn a_transaction_with_an_unknown_locator_is_not_streamed() {
     assert_eq!(session.commit(TOP, &[]).unwrap(), lines);
 }
 
-/// One that ends in the middle of a row is passed over, however large it is.
+/// A transaction that ends in the middle of a row is not streamed, however large it is.
 #[test]
 fn the_largest_transaction_that_is_whole_is_streamed() {
     let mut session = Session::new(|options| {

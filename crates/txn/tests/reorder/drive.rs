@@ -1,4 +1,4 @@
-//! Hands a world to the buffer, record by record, and watches what comes out.
+//! Hands a world to the buffer, record by record, and watches the output.
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
 use decode::OldTuple;
@@ -44,7 +44,7 @@ impl Resolve<u32> for Later {
 
 pub(crate) struct Driven {
     pub(crate) seen: Vec<Seen>,
-    /// After each step: where to begin again, where the step ended, how much had come out.
+    /// After each step: the restart position, where the step ended, how much had come out.
     pub(crate) places: Vec<(Lsn, Lsn, usize)>,
     pub(crate) counters: Counters,
     pub(crate) open_count: usize,
@@ -52,7 +52,7 @@ pub(crate) struct Driven {
     pub(crate) files_left: usize,
 }
 
-/// Drives a world through a buffer whose spool is in memory; nothing goes wrong.
+/// Drives a world through a buffer with a spool in memory that never fails.
 pub(crate) fn drive(world: &World, options: Options) -> Driven {
     let files = Files::default();
     let (driven, end) = try_drive(world, options, Box::new(MemorySpool::new(files.clone())));
@@ -60,7 +60,7 @@ pub(crate) fn drive(world: &World, options: Options) -> Driven {
     Driven { files_left: files.count(), ..driven }
 }
 
-/// What came out before the end, and the end.
+/// What came out before the end, and how it ended.
 pub(crate) fn try_drive(
     world: &World,
     options: Options,
@@ -93,7 +93,8 @@ pub(crate) fn try_drive(
     (driven, end)
 }
 
-/// What may be in memory beside the limit: an insertion of each of five sessions that waits to be confirmed.
+/// The memory that may be used beside the limit: an insertion that waits for its confirmation, in
+/// each of five sessions.
 const HELD_BYTES: usize = 5 * 600;
 
 pub(crate) fn drain(buffer: &mut ReorderBuffer<u32>, watcher: &mut Watcher) -> Result<(), Error> {

@@ -1,4 +1,5 @@
-//! A spool that fails: an error that names the transaction, and never a transaction without one of its rows.
+//! A spool that fails: an error that names the transaction, and never a transaction without one of
+//! its rows.
 
 use std::panic::AssertUnwindSafe;
 
@@ -20,7 +21,7 @@ fn limited(work_mem_bytes: usize, streaming: bool) -> Options {
     Options { work_mem_bytes, streaming, ..options(&small()) }
 }
 
-/// Up to the error everything is as it must be.
+/// Checks that everything before the error is right.
 fn assert_beginning(watched: &[crate::seen::Seen], world: &World, of: &str) {
     let expected = &world.expected[..watched.len().min(world.expected.len())];
     crate::assert_same(watched, expected, of);
@@ -41,7 +42,7 @@ fn every_failing_call_of_the_spool_is_an_error() {
                     let of = format!("seed {seed}, {fault:?} at {at}, limit {limit}");
                     assert_beginning(&driven.seen, &world, &of);
                     let Err(error) = end else {
-                        // The call never came, or nobody read what was not written.
+                        // The call never came, or what was not written was never read.
                         crate::assert_same(&driven.seen, &world.expected, &of);
                         continue;
                     };
@@ -57,7 +58,7 @@ fn every_failing_call_of_the_spool_is_an_error() {
     assert!(failed.values().all(|count| *count > 20), "{failed:?}");
 }
 
-/// Damage to files between their writing and their reading.
+/// Damages files between writing and reading.
 #[test]
 fn every_damage_to_a_spool_file_is_noticed() {
     let mut noticed = 0;
@@ -97,7 +98,7 @@ fn every_damage_to_a_spool_file_is_noticed() {
     assert!(noticed > 100, "{noticed}");
 }
 
-/// A bit, the end, a part in the middle, or another file's contents.
+/// Damages a bit, the end or a part in the middle, or swaps in another file's contents.
 fn damage(
     files: &mut std::collections::HashMap<base::Xid, Vec<u8>>,
     random: &mut StdRng,
@@ -134,7 +135,7 @@ fn damage(
     Some((name, how))
 }
 
-/// A process that dies leaves its files; the next one removes them and reads the WAL again.
+/// A process that dies leaves its files. The next one removes them and reads the WAL again.
 #[test]
 fn a_crash_leaves_files_that_the_next_start_removes() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! The reorder buffer beside a model that keeps everything in memory, over worlds made from a seed: sessions with
-//! savepoints to a depth, aborts, crashes, prepared transactions, upserts and large values, interleaved at random.
+//! The reorder buffer compared with a model that keeps everything in memory. The worlds are made
+//! from a seed: sessions with nested savepoints, aborts, crashes, prepared transactions, upserts
+//! and large values, interleaved at random.
 //!
-//! Whatever the memory limit, and whether transactions are streamed or not, the same transactions come out. A failure
-//! prints its seed: `PGSLUICE_REORDER_SEED=n cargo test -p txn --test reorder` replays that world alone,
+//! The same transactions come out for every memory limit, streamed or not. A failure prints its
+//! seed. `PGSLUICE_REORDER_SEED=n cargo test -p txn --test reorder` replays that world alone, and
 //! `PGSLUICE_REORDER_WORLDS=n` makes more of them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
@@ -24,7 +25,7 @@ use seen::Seen;
 use spools::{Files, MemorySpool};
 use world::{Habits, Step, World};
 
-/// Nothing fits, next to nothing, some, all.
+/// Limits at which nothing fits, next to nothing, some, or all.
 const LIMITS: [usize; 5] = [0, 700, 5_000, 60_000, usize::MAX];
 const WORLDS: u64 = 60;
 
@@ -36,7 +37,7 @@ fn worlds() -> Vec<u64> {
     }
 }
 
-/// Runs `test` with the habits and the steps of each world; a panic names its seed.
+/// Runs `test` with the habits and the steps of each world. A panic names the seed.
 fn each_world(habits: impl Fn(&mut StdRng) -> Habits, test: impl Fn(&mut StdRng, &Habits, &World)) {
     for seed in worlds() {
         let run = || {
@@ -51,7 +52,7 @@ fn each_world(habits: impl Fn(&mut StdRng) -> Habits, test: impl Fn(&mut StdRng,
     }
 }
 
-/// The first difference, without all that is equal before it.
+/// Reports the first difference, without the equal part before it.
 fn assert_same(got: &[Seen], expected: &[Seen], of: &str) {
     for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
         assert_eq!(got, expected, "{of}: number {index}");
@@ -101,7 +102,8 @@ fn what_is_streamed_in_blocks_is_the_same() {
     assert!(blocks.get() > 1_000, "{} blocks", blocks.get());
 }
 
-/// Whatever was confirmed, reading begins again at the position that was named, and the rest comes as it came before.
+/// Whatever was confirmed, reading begins again at the restart position, and the rest comes out as
+/// before.
 #[test]
 fn from_the_restart_position_the_rest_comes_again() {
     let skipped = std::cell::Cell::new(0);
@@ -126,7 +128,7 @@ fn from_the_restart_position_the_rest_comes_again() {
     assert!(skipped.get() > 1_000, "only {} steps were not read again", skipped.get());
 }
 
-/// A canary: a buffer that loses a row, or keeps those of an aborted subtransaction, is found out.
+/// A canary: a buffer that loses a row, or keeps rows of an aborted subtransaction, is noticed.
 #[test]
 fn canary_a_lost_or_a_revived_row_is_found_out() {
     let (mut lost, mut revived) = (0, 0);
@@ -139,7 +141,7 @@ fn canary_a_lost_or_a_revived_row_is_found_out() {
     };
     for seed in 0..20 {
         let world = World::new(&mut StdRng::seed_from_u64(seed), &habits);
-        // Its last row that comes out.
+        // The last row that comes out.
         let rows = world.expected.iter().flat_map(Seen::items).filter(|item| item.lsn.is_valid());
         let last = rows.map(|item| item.lsn).max().unwrap();
         let is_row = |step: &Step| step.lsn() == last && !matches!(step, Step::Assign { .. });

@@ -1,7 +1,9 @@
-//! WAL of real servers of every major, record by record: what their work was, whatever the limit.
+//! WAL of real servers of every major, record by record. The output is what was done on the server,
+//! at any memory limit.
 //!
-//! What was done is in `xtask/src/corpus/wal.rs`; the catalogs are not here, so tables are told apart by how many
-//! columns their rows have, and their files keep the numbers of the relations that they were made for.
+//! `xtask/src/corpus/wal.rs` has the work. The catalogs are not here, so tables are recognized by
+//! the number of columns in their rows. Their files keep the numbers of the relations that they
+//! were made for.
 
 #[path = "../../../wal/tests/damage/recorded.rs"]
 #[allow(dead_code, reason = "the tests of `wal` use the rest")]
@@ -19,7 +21,7 @@ use wal::Record;
 
 use crate::spools::{Files, MemorySpool};
 
-/// What the tables are, by the number of their first files, which is that of the relation.
+/// The tables by the number of their first files, which is the number of the relation.
 #[derive(Clone, Default)]
 struct Tables {
     database: Oid,
@@ -90,7 +92,7 @@ fn text(tuple: &RawTuple<'_>, chunks: &Chunks, table: &str) -> String {
     values.iter().map(value).collect::<Vec<_>>().join(" ")
 }
 
-/// Long text by its length and its first byte.
+/// Long text, shortened to its length and its first byte.
 fn words(bytes: &[u8]) -> String {
     match bytes {
         [first, .., last] if bytes.len() > 100 => {
@@ -137,7 +139,7 @@ fn line(event: &Event<'_, &'static str>) -> Option<String> {
                 truncate.relations.iter().map(|name| **name).collect::<Vec<_>>().join(" ")
             )
         }
-        // Those that end and begin the recording.
+        // The messages that end and begin the recording.
         Event::Message(message) if message.prefix != b"ours" => return None,
         Event::Message(message) => {
             format!("message {} {}", message.transactional, words(message.content))
@@ -157,7 +159,7 @@ fn lines(recording: &Recorded, tables: &Tables, options: Options) -> Vec<String>
         }
     });
     assert_eq!((buffer.memory_bytes(), files.count()), (0, 0), "{}", recording.name);
-    // What has nothing but messages that are not ours.
+    // Removes transactions that have only other messages.
     let mut kept: Vec<String> = Vec::new();
     for line in lines {
         if line == "COMMIT" && kept.last().is_some_and(|last| last == "BEGIN") {
@@ -192,7 +194,7 @@ fn expected(two_phase: bool) -> Vec<String> {
         "BEGIN; message true i..e*18000; COMMIT",
         prepared,
         ended,
-        // Seconds from 2000 to 2020 are twenty years with five leap days.
+        // The seconds from 2000 to 2020 are twenty years with five leap days.
         &format!("BEGIN; INSERT whole 9 'from elsewhere'; COMMIT of 1 0/AB at {}", 7305_i64 * 86_400_000_000),
         "BEGIN; TRUNCATE t whole cascade true restart true; COMMIT",
     ];
@@ -241,8 +243,8 @@ fn messages_and_prepared_transactions_of_other_databases_do_not_count() {
     assert!(!lines(&recording, &tables, silent).iter().any(|line| line.starts_with("message")));
 }
 
-/// Records that are wrong under a right checksum: other transactions, other subtransactions, chunks of nothing, rows cut
-/// short. What comes of it is an error or other rows, and never a panic.
+/// Records that are wrong under a right checksum: other transactions, other subtransactions, chunks
+/// of nothing, rows cut short. The result is an error or other rows, and never a panic.
 #[test]
 fn damaged_records_are_errors_or_what_they_say() {
     let (mut errors, mut whole) = (0, 0);

@@ -1,4 +1,4 @@
-//! Rows as the tests have them: an id and some columns of text, in a tuple as the server makes it.
+//! The tests' rows: an id and some columns of text, in a tuple as the server makes it.
 
 use base::Oid;
 use decode::RawTuple;
@@ -7,10 +7,10 @@ use rand::rngs::StdRng;
 use txn::reorder::Chunks;
 use types::{Align, Attribute, Generated, Tuple, Value, Varlena};
 
-/// Bytes of a chunk: small, so that a value has several.
+/// The bytes of a chunk. It is small, so that a value has several chunks.
 const CHUNK: usize = 40;
 
-/// What a column has to turn out to be.
+/// The expected content of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Column {
     Text(Vec<u8>),
@@ -18,7 +18,7 @@ pub(crate) enum Column {
     Unchanged,
 }
 
-/// What is kept of a tuple: the header's fields that matter and the bytes behind.
+/// The parts of a tuple: the fields of the header that matter, and the bytes behind.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Made {
     pub(crate) columns: Vec<Column>,
@@ -53,10 +53,10 @@ pub(crate) fn make(random: &mut StdRng, next_value: &mut u32, may_have_chunks: b
             6 => (text.clone(), 0),
             7 => (compressed(&text, 0, pglz(&text)), 0),
             8 => (compressed(&text, 1, lz4_flex::block::compress(&text)), 1),
-            // Written by an earlier row, of which nothing is here.
+            // An earlier row has written it, and nothing of that is here.
             _ => (text.clone(), 0),
         };
-        // What did not get shorter is not stored compressed.
+        // A value that did not become shorter is stored uncompressed.
         let stored = if stored.len() < text.len() { stored } else { text.clone() };
         let info = stored.len() as u32 | if stored.len() < text.len() { method << 30 } else { 0 };
         made.bytes.extend_from_slice(&[1, 18]);
@@ -67,7 +67,7 @@ pub(crate) fn make(random: &mut StdRng, next_value: &mut u32, may_have_chunks: b
             made.columns.push(Column::Unchanged);
             continue;
         }
-        // A value of nothing has one chunk of nothing.
+        // An empty value has one empty chunk.
         let pieces = stored.chunks(CHUNK).map(<[u8]>::to_vec);
         let pieces = if stored.is_empty() { vec![Vec::new()] } else { pieces.collect() };
         made.chunks.extend(pieces.into_iter().enumerate().map(|(n, piece)| (value, n as u32, piece)));
@@ -76,12 +76,13 @@ pub(crate) fn make(random: &mut StdRng, next_value: &mut u32, may_have_chunks: b
     made
 }
 
-/// As stored: size and method, then the bytes.
+/// The stored form: size and method, then the bytes.
 fn compressed(text: &[u8], method: u32, bytes: Vec<u8>) -> Vec<u8> {
     [&(text.len() as u32 | method << 30).to_le_bytes()[..], &bytes].concat()
 }
 
-/// A stream of pglz: the longest run of a byte's repetitions is a copy of distance 1, all else is literal.
+/// A stream of pglz: the longest repetition of a byte becomes a copy with distance 1, everything
+/// else is literal.
 fn pglz(text: &[u8]) -> Vec<u8> {
     let mut items = Vec::new();
     let mut at = 0;

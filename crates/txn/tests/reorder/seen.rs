@@ -1,11 +1,11 @@
-//! What came out, in a form that can be compared: whole transactions, however they came.
+//! The output in a form that can be compared: whole transactions, however they came out.
 
 use base::{Lsn, PgTimestamp, Xid};
 use txn::reorder::{Action, Boundary, Event, Finished, Origin, Prepared, Row};
 
 use crate::row::{Column, columns};
 
-/// A transaction, or what was said alone.
+/// A transaction, or an event outside of one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Seen {
     Committed(Facts, Vec<Item>),
@@ -27,7 +27,7 @@ pub(crate) enum Seen {
     },
 }
 
-/// What a boundary says.
+/// The content of a boundary.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) xid: Xid,
@@ -64,12 +64,12 @@ impl Seen {
     }
 }
 
-/// Puts events together; panics where they are out of their order.
+/// Puts events together. Panics if they are out of order.
 #[derive(Default)]
 pub(crate) struct Watcher {
     pub(crate) seen: Vec<Seen>,
     inside: Option<(Boundary, Vec<Item>)>,
-    /// Transactions of which blocks came.
+    /// Transactions with blocks that have come out.
     streamed: Vec<(Xid, Vec<Item>)>,
 }
 
@@ -95,7 +95,7 @@ impl Watcher {
             }
             Event::Message(message) if message.transactional => {
                 let what = What::Message(message.lsn, message.prefix.to_vec(), message.content.to_vec());
-                // The record is where the message's own position is not told.
+                // The record, if the message's own position is not known.
                 self.item(Lsn::INVALID, message.xid, what);
             }
             Event::Message(message) => {
@@ -167,7 +167,7 @@ impl Watcher {
             }
             Boundary::StreamCommit(commit) => {
                 let items = self.take(commit.xid);
-                // Its subtransactions may all have been aborted after they were streamed.
+                // All its subtransactions may have been aborted after they were streamed.
                 if !items.is_empty() {
                     self.seen.push(Seen::Committed(finished(commit), items));
                 }

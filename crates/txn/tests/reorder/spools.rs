@@ -1,4 +1,4 @@
-//! Spools that keep their files in memory, and that fail.
+//! Spools that keep their files in memory, and spools that fail.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use base::Xid;
 use txn::Spool;
 
-/// Files that a test can look at, and change, while a buffer has them.
+/// Files that a test can read and change while a buffer has them.
 #[derive(Clone, Default)]
 pub(crate) struct Files(Arc<Mutex<HashMap<Xid, Vec<u8>>>>);
 
@@ -26,12 +26,12 @@ impl Files {
     }
 }
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The disk is full in the middle of an append.
     Full,
-    /// An append says that it wrote everything and did not.
+    /// An append reports that it wrote everything, and did not.
     Short,
     /// A file cannot be read.
     Unreadable,
@@ -43,7 +43,7 @@ pub(crate) enum Fault {
 
 pub(crate) struct MemorySpool {
     files: Files,
-    /// What goes wrong, and at which call of its kind.
+    /// The fault, and the number of the call of its kind that fails.
     fault: Option<(Fault, usize)>,
 }
 
@@ -56,7 +56,7 @@ impl MemorySpool {
         MemorySpool { files, fault: Some((fault, at)) }
     }
 
-    /// Whether it is this call that goes wrong.
+    /// Whether this call fails.
     fn fails(&mut self, kind: Fault) -> bool {
         match &mut self.fault {
             Some((fault, left)) if *fault == kind => {

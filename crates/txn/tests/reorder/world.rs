@@ -1,5 +1,5 @@
-//! What a server would have logged, and what it means: sessions at random, one record after the other, and the plain
-//! model, which keeps every change of every (sub)transaction in a map until its end.
+//! What a server would have logged, and what that means. Sessions write at random, one record after
+//! the other. The simple model keeps every change of every (sub)transaction in a map until its end.
 
 mod maker;
 
@@ -12,22 +12,23 @@ use crate::row::Made;
 use crate::seen::Seen;
 
 pub(crate) const START: u64 = 1 << 32;
-/// With two-phase decoding, transactions prepared before come out at their commit.
+/// With two-phase decoding, transactions that were prepared before this come out at their commit.
 pub(crate) const TWO_PHASE_AT: Lsn = Lsn::new(START + 8_000);
 
-/// What files, or relations, turn out to be at the end of the transaction of which nobody could say it at the record:
-/// the relation with so much added to its number, nothing that anybody wants, a TOAST relation, or still unknown.
+/// What an object that was unknown at its record turns out to be at the end of the transaction, by
+/// the number that is added to the relation's: the relation itself, an unwanted relation, a TOAST
+/// relation, or still unknown.
 pub(crate) const LATER: u32 = 1_000;
 pub(crate) const LATER_UNWANTED: u32 = 2_000;
 pub(crate) const LATER_TOAST: u32 = 3_000;
 pub(crate) const NEVER: u32 = 4_000;
 
-/// What a world is like.
+/// The properties of a world.
 #[derive(Debug, Clone)]
 pub(crate) struct Habits {
     pub(crate) sessions: usize,
     pub(crate) acts: usize,
-    /// Records do not always say whose a subtransaction is when it is new.
+    /// A new subtransaction's first record does not always name its top-level transaction.
     pub(crate) late: bool,
     pub(crate) two_phase: bool,
 }
@@ -38,7 +39,7 @@ impl Default for Habits {
     }
 }
 
-/// One thing that a record says.
+/// One statement of a record.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Assign { lsn: Lsn, top: Xid, sub: Xid },

@@ -1,4 +1,4 @@
-//! Reads what `types` has to be told from a server's catalogs.
+//! Reads the descriptions that `types` needs from a server's catalogs.
 
 use std::collections::HashMap;
 
@@ -51,7 +51,7 @@ const TYPES: &str = "SELECT t.oid, format_type(t.oid, NULL), typlen, typalign, \
 const COLUMNS_OF_TYPES: &str = "SELECT t.oid, atttypid, attlen, attalign, attisdropped, attgenerated FROM pg_type t \
     JOIN pg_attribute a ON a.attrelid = t.typrelid WHERE attnum > 0 AND typtype = 'c' ORDER BY t.oid, attnum";
 
-/// A column of which type, length, alignment, dropped and generated are given.
+/// A column from its type, length, alignment, dropped and generated.
 pub(crate) fn attribute(row: &[String]) -> Attribute {
     Attribute {
         type_oid: Oid(number(&row[0])),

@@ -1,4 +1,5 @@
-//! Real tuples with bytes turned, cut off and inserted: an error or another value, never a panic.
+//! Real tuples with bits flipped, bytes cut off and bytes inserted: an error or another value,
+//! never a panic.
 
 use base::Oid;
 use proptest::prelude::*;
@@ -7,7 +8,7 @@ use types::{Attribute, Codec, Settings, Tuple};
 
 use crate::oracle::Oracle;
 
-/// One of each kind of value, small enough that most damage hits something.
+/// One of each kind of value, small enough that most damage changes something.
 const TABLE: &str = "CREATE TYPE pair AS (a int, b text, c int[]); CREATE TYPE mood AS ENUM ('a', 'b'); \
     CREATE TABLE t (a text, b bytea, n numeric, j jsonb, p jsonpath, q tsquery, v tsvector, i inet, bits varbit, pa path, po polygon, \
         s pg_snapshot, ia int[], ta text[], pr pair, prs pair[], r numrange, m int4multirange, m2 nummultirange, mo mood, x xml, ov oidvector, \
@@ -26,7 +27,7 @@ struct Damaged {
 }
 
 impl Damaged {
-    /// Everything that can be read of a tuple, whatever it is.
+    /// Reads everything that can be read from a tuple.
     fn read(&self, item: &[u8]) -> usize {
         let Ok(tuple) = Tuple::from_page(item) else { return 0 };
         let mut values = Vec::new();
@@ -62,7 +63,7 @@ fn no_damage_panics() {
         let damaged = Damaged { attributes, codecs, settings };
         let whole = damaged.read(&tuple);
         assert_eq!(whole, damaged.codecs.len() * 2, "undamaged");
-        // Every byte, turned in each of its bits and to both ends; every length that is cut off.
+        // Every byte with each of its bits flipped and with all of them, and every shorter length.
         for at in 0..tuple.len() {
             let mut bytes = tuple.clone();
             for turn in (0..8).map(|bit| 1 << bit).chain([0xff]) {

@@ -3,7 +3,7 @@
 use crate::oracle::{Oracle, Totals};
 use crate::values::{BINARY, LATER, TEXT};
 
-/// More edges, where rendering has its own.
+/// More edges that matter to rendering.
 const MORE: &[(&str, &[&str])] = &[
     (
         "float8",
@@ -167,7 +167,7 @@ const MORE: &[(&str, &[&str])] = &[
     ("oidvector", &["4294967295"]),
 ];
 
-/// What came with a major.
+/// Edges that came with a major.
 const MORE_LATER: &[(u32, &str, &[&str])] = &[(
     17,
     "jsonpath",
@@ -189,7 +189,7 @@ const MORE_LATER: &[(u32, &str, &[&str])] = &[(
     ],
 )];
 
-/// Types whose values have a text that only the server can write.
+/// Types whose text only the server can write.
 pub(crate) fn is_refused(name: &str) -> bool {
     name.starts_with("reg") || name == "aclitem"
 }
@@ -201,7 +201,7 @@ fn literal(text: &str) -> String {
 fn fill(oracle: &Oracle, table: &str, name: &str, values: &[&str]) {
     let rows: Vec<String> = values.iter().map(|value| format!("({}::{name})", literal(value))).collect();
     if name.ends_with("vector") && !name.starts_with("ts") {
-        // To SQL these are arrays themselves.
+        // To SQL, these are arrays themselves.
         oracle.sql(&format!(
             "CREATE TABLE {table} (v {name}, a {name}[]); INSERT INTO {table} (v) VALUES {}; \
              INSERT INTO {table} (a) SELECT ('{{{{\"' || v::text || '\",NULL}}}}')::{name}[] FROM {table}",
@@ -254,7 +254,8 @@ fn values_at_the_edges() {
     });
 }
 
-/// A byte that is no letter. Before 15 its text is that byte, which is no text to a client: binary is compared alone.
+/// A byte that is no letter. Before 15, its text is that byte, which is no text to a client, so
+/// only binary is compared.
 #[test]
 fn bytes_of_char() {
     Oracle::each(|oracle| {

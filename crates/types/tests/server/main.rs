@@ -1,7 +1,8 @@
-//! Tuples taken from the pages of real servers, rendered, and compared with what the server itself says of the rows.
+//! Tuples from the pages of real servers, rendered and compared with what the server itself says of
+//! the rows.
 //!
-//! Text is compared with a query's result, binary with COPY's, both with the settings of a replication connection; see
-//! `oracle`. Every test prints how many values it compared.
+//! Text is compared with a query's result, binary with COPY's, both with the settings of a
+//! replication connection; see `oracle`. Every test prints how many values it compared.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

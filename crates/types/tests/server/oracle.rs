@@ -1,4 +1,4 @@
-//! A server, its rows as they lie in its pages, and its own rendering of them.
+//! A server, its rows as its pages store them, and its own rendering of them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,11 +15,11 @@ use crate::catalog;
 
 const DB: &str = "postgres";
 
-/// As pgsluice's replication connections have them, with the zone that it renders in.
+/// The settings of pgsluice's replication connections, with the zone that values are rendered in.
 const SESSION: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET extra_float_digits = 3; \
     SET timezone = 'UTC'; SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET synchronize_seqscans = off";
 
-/// What was compared.
+/// Counts of what was compared.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(crate) rows: usize,
@@ -70,7 +70,7 @@ impl Oracle {
         Oracle { cluster, settings: Settings::new(version), runtime, client }
     }
 
-    /// Each major under test.
+    /// Runs the test on each major under test.
     pub(crate) fn each(test: impl Fn(&mut Oracle)) {
         for major in Major::under_test() {
             test(&mut Oracle::start(major));
@@ -141,7 +141,7 @@ impl Oracle {
         pages.iter().flat_map(|row| page_tuples(&unhex(row[0].as_ref().unwrap()))).collect()
     }
 
-    /// The columns of `table`, with the missing values that `pg_attribute` has of them.
+    /// The columns of `table`, with their missing values from `pg_attribute`.
     pub(crate) fn attributes(&self, table: &str) -> (Vec<String>, Vec<Attribute>) {
         let rows = self.rows(&format!(
             "SELECT attname, atttypid, attlen, attalign, attisdropped, attgenerated FROM pg_attribute \
@@ -158,7 +158,7 @@ impl Oracle {
         (names, attributes)
     }
 
-    /// `attnum` and the payload of `attmissingval`, out of the pages of `pg_attribute`.
+    /// `attnum` and the payload of `attmissingval`, from the pages of `pg_attribute`.
     fn missing(&self, table: &str) -> Vec<(usize, Vec<u8>)> {
         if table == "pg_attribute" {
             return Vec::new();
@@ -198,13 +198,13 @@ impl Oracle {
         chunks.iter().map(chunk).collect()
     }
 
-    /// Renders every value of `table` in text and binary and compares with the server.
+    /// Renders every value of `table` as text and as binary, and compares both with the server.
     pub(crate) fn compare(&self, table: &str) -> Totals {
         let types = self.types();
         self.compare_with(table, &types)
     }
 
-    /// The same with types that have been read before.
+    /// The same, with types that were read before.
     pub(crate) fn compare_with(&self, table: &str, types: &HashMap<Oid, TypeInfo>) -> Totals {
         let (names, attributes) = self.attributes(table);
         let shown: Vec<usize> = (0..names.len())
@@ -247,7 +247,7 @@ impl Oracle {
     }
 }
 
-/// The payload of a value, put together from chunks if it lies in a TOAST table.
+/// The payload of a value, put together from chunks if it is in a TOAST table.
 fn payload(value: &Value<'_>, chunks: &HashMap<Oid, Vec<u8>>, totals: &mut Totals) -> Option<Vec<u8>> {
     match value {
         Value::Varlena(Varlena::External(pointer)) => {
@@ -275,7 +275,7 @@ fn page_tuples(page: &[u8]) -> Vec<Vec<u8>> {
     (1..=usize::from(lower).saturating_sub(24) / 4).filter_map(|line| page_item(page, line)).collect()
 }
 
-/// What line pointer `line` (from 1) points to, if it is in use.
+/// The item of line pointer `line` (from 1), if it is in use.
 fn page_item(page: &[u8], line: usize) -> Option<Vec<u8>> {
     let at = 20 + line * 4;
     let pointer = u32::from_le_bytes(page[at..at + 4].try_into().unwrap());

@@ -1,5 +1,5 @@
-//! Random values of every type, thousands of each: sent to the server in its binary format, which can say everything
-//! that a type can hold, and read from its pages.
+//! Random values of every type, thousands of each. They are sent to the server in its binary
+//! format, which can express everything that a type can hold, and read from its pages.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -7,7 +7,7 @@ use rand::{Rng, RngCore, SeedableRng};
 
 use crate::oracle::{Oracle, Totals};
 
-/// Values of each type in one run; `PGSLUICE_TYPES_VALUES` asks for more.
+/// The number of values of each type in one run; `PGSLUICE_TYPES_VALUES` sets it.
 const VALUES: usize = 2_000;
 
 /// Microseconds of a day.
@@ -15,7 +15,7 @@ const DAY: i64 = 86_400_000_000;
 
 type Generate = fn(&mut StdRng) -> Vec<u8>;
 
-/// Each type with what makes its binary form.
+/// Each type with a function that makes its binary form.
 const TYPES: &[(&str, Generate)] = &[
     ("bool", |rng| vec![rng.random_range(0..2)]),
     ("bytea", |rng| bytes(rng, 60)),
@@ -46,7 +46,7 @@ const TYPES: &[(&str, Generate)] = &[
     ("timestamp", |rng| timestamp(rng).to_be_bytes().into()),
     ("timestamptz", |rng| timestamp(rng).to_be_bytes().into()),
     ("interval", |rng| {
-        // 14 writes no interval of more hours than an int holds.
+        // 14 cannot write an interval with more hours than an int holds.
         let time =
             small(rng).clamp(-i64::from(i32::MAX) * 3_600_000_000, i64::from(i32::MAX) * 3_600_000_000);
         let (days, months) = (small(rng) as i32, small(rng) as i32);
@@ -108,7 +108,7 @@ fn small(rng: &mut StdRng) -> i64 {
 fn bytes_of(rng: &mut StdRng, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     rng.fill_bytes(&mut bytes);
-    // Zeros are what compression, padding and ends of strings are about.
+    // Zeros matter to compression, padding and ends of strings.
     bytes.iter_mut().for_each(|byte| *byte *= u8::from(rng.random_ratio(3, 4)));
     bytes
 }
@@ -118,7 +118,7 @@ fn bytes(rng: &mut StdRng, below: usize) -> Vec<u8> {
     bytes_of(rng, count)
 }
 
-/// Letters that some text output has to escape or quote, among others.
+/// Letters, also those that some text output has to escape or quote.
 fn text(rng: &mut StdRng, below: usize) -> String {
     const LETTERS: &[char] = &[
         'a', 'b', 'N', '"', '\\', '\'', '{', '}', '(', ')', '[', ']', ',', ';', ' ', '\t', '\n', '\r',
@@ -136,7 +136,7 @@ fn float4(rng: &mut StdRng) -> f32 {
     match rng.random_range(0..4) {
         0 => small(rng) as f32,
         1 => (rng.random_range(-100_000_i32..100_000) as f32) / 1000.0,
-        // Powers of two, where the float below is nearer.
+        // Powers of two: the float below them is nearer.
         2 => f32::from_bits((rng.random_range(0..512_u32)) << 23),
         _ => f32::from_bits(rng.random()),
     }
@@ -147,7 +147,7 @@ fn float8(rng: &mut StdRng) -> f64 {
         0 => small(rng) as f64,
         1 => (rng.random_range(-100_000_i32..100_000) as f64) / 1000.0,
         2 => f64::from_bits(rng.random_range(0..4096_u64) << 52),
-        // Decimals of few digits, some of which lie half-way between two floats.
+        // Decimals of few digits. Some lie half-way between two floats.
         3 => format!("{}e{}", rng.random_range(1..1_000_000), rng.random_range(-30..30)).parse().unwrap(),
         4 => 2_f64.powi(rng.random_range(50..80)) * f64::from(rng.random_range(1_u32..100_000)),
         _ => f64::from_bits(rng.random()),
@@ -227,7 +227,7 @@ fn json(rng: &mut StdRng, depth: usize) -> String {
         4 => format!("{}e{}", rng.random_range(-9..9), rng.random_range(-9..30)),
         5 => string(rng),
         6 | 7 => {
-            // More than 32 now and then: every 32nd entry has an offset instead of a length.
+            // Sometimes more than 32: every 32nd entry has an offset instead of a length.
             let count = if rng.random_ratio(1, 8) { 70 } else { rng.random_range(0..5) };
             let elements: Vec<String> = (0..count).map(|_| json(rng, depth - 1)).collect();
             format!("[{}]", elements.join(","))
@@ -241,7 +241,7 @@ fn json(rng: &mut StdRng, depth: usize) -> String {
     }
 }
 
-/// A path that the server takes: operators and accessors put together by chance.
+/// A path that the server accepts: a random combination of operators and accessors.
 fn jsonpath(rng: &mut StdRng) -> String {
     let mode = *["", "strict ", "lax "].choose(rng).unwrap();
     format!("{mode}{}", arithmetic(rng, 3))
@@ -305,7 +305,7 @@ fn lexeme(rng: &mut StdRng) -> Vec<u8> {
 
 fn tsvector(rng: &mut StdRng) -> Vec<u8> {
     let mut lexemes: Vec<Vec<u8>> = (0..rng.random_range(0..8)).map(|_| lexeme(rng)).collect();
-    // The server wants them in its order: the shorter first, where one is the beginning of the other.
+    // The server wants lexemes in its order: of two with the same beginning, the shorter first.
     lexemes.sort_unstable();
     lexemes.dedup();
     let mut binary = (lexemes.len() as i32).to_be_bytes().to_vec();
@@ -326,13 +326,13 @@ fn tsvector(rng: &mut StdRng) -> Vec<u8> {
 
 fn tsquery(rng: &mut StdRng) -> Vec<u8> {
     let mut items = Vec::new();
-    // An empty one is sent, but not received.
+    // The server sends an empty query, but does not receive one.
     query_item(rng, 5, &mut items);
     let count = items.len() as i32;
     count.to_be_bytes().into_iter().chain(items.concat()).collect()
 }
 
-/// An operator before its operands.
+/// An operator, before its operands.
 fn query_item(rng: &mut StdRng, depth: usize, items: &mut Vec<Vec<u8>>) {
     match rng.random_range(0..if depth == 0 { 1 } else { 5 }) {
         0 => items
@@ -369,7 +369,7 @@ fn random_values() {
         let types = oracle.types();
         let mut totals = Totals::default();
         for (number, (name, generate)) in TYPES.iter().enumerate() {
-            // Each type has its own, so that one can be tried again alone.
+            // Each type has its own seed, so that it can be repeated alone.
             let mut rng = StdRng::seed_from_u64(seed ^ number as u64);
             let rows: Vec<_> = (0..values)
                 .map(|row| {

@@ -1,11 +1,11 @@
-//! What is refused, and that it is refused by name when its description is compiled.
+//! Types that are refused, by name, when their description is compiled.
 
 use base::Oid;
 use types::{Codec, TypeInfo, TypeKind, Unsupported};
 
 use crate::oracle::Oracle;
 
-/// Base types of the server itself that are not rendered.
+/// Base types of the server itself that cannot be rendered.
 const REFUSED: &[&str] = &[
     "aclitem",
     "gtsvector",
@@ -27,7 +27,8 @@ const REFUSED: &[&str] = &[
     "regtype",
 ];
 
-/// Every built-in type a column can have is rendered or named above: what a new major adds fails here first.
+/// Every built-in type that a column can have is rendered or named above. A type that a new major
+/// adds fails here first.
 #[test]
 fn every_built_in_type_is_rendered_or_named() {
     Oracle::each(|oracle| {
@@ -53,7 +54,7 @@ fn refusal(types: &std::collections::HashMap<Oid, TypeInfo>, oracle: &Oracle, na
     refused
 }
 
-/// However deep an extension's base type lies, it is what is named.
+/// An extension's base type is named, however deep it is nested.
 #[test]
 fn an_extensions_type_is_found_where_it_is_compiled() {
     Oracle::each(|oracle| {
@@ -83,7 +84,7 @@ fn an_extensions_type_is_found_where_it_is_compiled() {
         let row = types.values().find(|info| info.name == "has_money").unwrap();
         assert_eq!(Codec::compile(row.oid, &types, &settings).unwrap_err().name, "money");
         assert!(Codec::compile(row.oid, &types, &oracle.settings).is_ok());
-        // And nothing is known of what is not described.
+        // A type without a description is refused.
         let unknown = Codec::compile(Oid(4_000_000), &types, &settings).unwrap_err();
         assert!(unknown.to_string().contains("4000000"), "{unknown}");
     });

@@ -1,10 +1,10 @@
-//! Tables that were altered, and types that somebody made.
+//! Altered tables, and users' types.
 
 use types::{Generated, Tuple, Value};
 
 use crate::oracle::Oracle;
 
-/// Columns that were dropped, and columns that were added after rows had been written.
+/// Dropped columns, and columns that were added after rows had been written.
 #[test]
 fn columns_that_came_and_went() {
     Oracle::each(|oracle| {
@@ -46,7 +46,7 @@ fn nothing_is_stored_of_a_virtual_column(oracle: &Oracle) {
     }
 }
 
-/// Enums, domains, composites and ranges, in each other.
+/// Enums, domains, composites and ranges, nested in each other.
 #[test]
 fn types_that_somebody_made() {
     Oracle::each(|oracle| {
@@ -85,7 +85,8 @@ fn types_that_somebody_made() {
     });
 }
 
-/// Catalogs are tables as well: all of them whose columns can be rendered, as initdb left them.
+/// Catalogs are tables as well. This compares all catalogs whose columns can be rendered, as initdb
+/// left them.
 #[test]
 fn catalogs() {
     Oracle::each(|oracle| {

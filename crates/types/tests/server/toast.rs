@@ -2,7 +2,8 @@
 
 use crate::oracle::{Oracle, Totals};
 
-/// Types of variable length with an expression that makes a long value of `i`, and one that can hardly be compressed.
+/// Types of variable length, each with two expressions in `i`: one makes a long value, the other
+/// one that can hardly be compressed.
 const LONG: &[(&str, &str, &str)] = &[
     (
         "text",

@@ -1,4 +1,4 @@
-//! A timestamptz in other zones than UTC: those whose clocks do the oddest things.
+//! A timestamptz in other zones than UTC: those with the strangest clocks.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -12,24 +12,24 @@ const ZONES: &[&str] = &[
     "America/New_York",
     // Half an hour of summer time.
     "Australia/Lord_Howe",
-    // Summer time in the other half of the year, and seconds in its first offset.
+    // Summer time in the southern half of the year, and seconds in its first offset.
     "America/Sao_Paulo",
     "Asia/Kolkata",
     // Standard time is the exception.
     "Europe/Dublin",
     "Africa/Casablanca",
-    // A day was left out.
+    // A day was skipped.
     "Pacific/Apia",
     "America/St_Johns",
     "Africa/Monrovia",
     "Asia/Gaza",
     "Antarctica/Troll",
     "Etc/GMT+12",
-    // Its rule would still have summer time when the last transition of its file ends it.
+    // When the last transition of its file ends summer time, its rule would still have it.
     "America/Ojinaga",
 ];
 
-/// The week of which the rule and the last transition of America/Ojinaga disagree, with a day on
+/// The week in which the rule and the last transition of America/Ojinaga disagree, and a day on
 /// both sides: 2022-10-29 to 2022-11-08, in seconds from 2000-01-01.
 const DISPUTED: std::ops::Range<i64> = 720_316_800..721_180_800;
 
@@ -39,7 +39,7 @@ fn other_zones() {
         let files = server_dir(oracle.cluster.major()).unwrap().join("share/postgresql/timezone");
         let mut rng = StdRng::seed_from_u64(2);
         oracle.sql("CREATE TABLE z (v timestamptz, r tstzrange, a timestamptz[])");
-        // Around every hour in which clocks may be changed, and anywhere.
+        // Around every hour in which clocks may be changed, and at any time.
         let mut seconds: Vec<i64> =
             (0..1_500).map(|_| rng.random_range(-1_300_000..900_000) * 3_600).collect();
         seconds.extend(DISPUTED.step_by(3_600));

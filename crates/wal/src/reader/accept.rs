@@ -1,4 +1,5 @@
-//! What a whole record does to a reader: the order of records, the end of a segment, timelines, what a crash cut off.
+//! How a whole record changes the reader: the chain of records, the end of a segment, timelines,
+//! records that a crash cut off.
 
 use base::Lsn;
 
@@ -9,7 +10,8 @@ use crate::record::Record;
 use crate::rmgr::Rmgr;
 
 impl Reader {
-    /// Checks a record that is whole, and does what it does to the reader; `None` if it is not wanted.
+    /// Checks a whole record, and changes the reader by it. `None` if the record is not to be
+    /// handed out.
     pub(super) fn accept(&mut self, found: &Found, bytes: &[u8]) -> Result<Option<Accepted>> {
         let lsn = found.lsn;
         let record = Record::read(bytes, lsn, found.end, self.known_layout(lsn)?)?;
@@ -30,7 +32,7 @@ impl Reader {
         Ok((lsn >= self.start).then_some(Accepted { lsn, end, rmgr: record.rmgr() }))
     }
 
-    /// Records that say how the WAL itself goes on.
+    /// Takes records that say how the WAL itself goes on.
     fn accept_xlog(&mut self, record: &Record<'_>) -> Result<()> {
         let lsn = record.lsn();
         let main = record.parts()?.main();
@@ -53,7 +55,7 @@ impl Reader {
                 let before = fields.u32().ok_or_else(cut_short)?;
                 self.announce(lsn, this, before)?;
             }
-            // Both may come before the announcement, when recovery ends.
+            // At the end of recovery, both may come before the announcement.
             xlog::OVERWRITE_CONTRECORD | xlog::FPW_CHANGE => {}
             _ if self.unannounced.is_some() => {
                 return Err(Error::record(lsn, format!("it should start timeline {}", self.timeline)));
@@ -63,7 +65,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A record says that it is of timeline `this`, and that `before` was the one before it.
+    /// A record says that it is of timeline `this`, and that `before` was the previous one.
     fn announce(&mut self, lsn: Lsn, this: u32, before: u32) -> Result<()> {
         let expected = match self.unannounced.take() {
             // The page said it first.

@@ -1,4 +1,5 @@
-//! What the headers of pages do to a reader: where records go on, where WAL ends, whose it is.
+//! How the headers of pages change the reader: where records go on, where WAL ends, and to which
+//! cluster and timeline it belongs.
 
 use base::Lsn;
 
@@ -7,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::page::{self, Begins, PAGE, PAGE_SIZE, PageHeader, SHORT_HEADER, header_length};
 
 impl Reader {
-    /// Takes bytes of a page's header, and acts on it when it is whole.
+    /// Takes bytes of a page's header, and acts on the header when it is whole.
     pub(super) fn page_header(&mut self, input: &mut &[u8]) -> Result<()> {
         let page = Lsn::new(self.position.as_u64() - self.header_have as u64);
         let length = header_length(page, self.segment_size);
@@ -24,7 +25,7 @@ impl Reader {
         if let State::Ended { at, .. } = self.state {
             return self.page_behind_the_end(page, at, bytes);
         }
-        // The first page must be one: an end has to follow something.
+        // The first page must be a real one: an end has to follow something.
         let may_end = self.state != State::Unsynced;
         if may_end
             && (bytes.iter().all(|&byte| byte == 0) || page::is_of_elsewhere(bytes, page) == Some(true))
@@ -41,8 +42,8 @@ impl Reader {
         self.enter(page, &header)
     }
 
-    /// A page after the end of WAL: empty, or what a recycled segment still has. A page of this very place would be
-    /// WAL that goes on.
+    /// Takes a page after the end of WAL. It must be empty, or one that a recycled segment still
+    /// has. A page of exactly this place would mean that WAL goes on.
     fn page_behind_the_end(&self, page: Lsn, end: Lsn, bytes: &[u8]) -> Result<()> {
         let is_empty = bytes.iter().all(|&byte| byte == 0);
         if is_empty || page::is_of_elsewhere(bytes, page) == Some(true) {
@@ -51,7 +52,8 @@ impl Reader {
         Err(Error::page(page, format!("WAL ended at {end} and goes on here")))
     }
 
-    /// The rest of a page in or behind which WAL ended: zeros, unless the page is a recycled one.
+    /// Takes the rest of a page in which WAL ended, or of a page behind that. It must be zeros,
+    /// unless the page is a recycled one.
     pub(super) fn rest_of_ended(&mut self, end: Lsn, input: &mut &[u8]) -> Result<()> {
         let in_page = usize::try_from(self.page_left()).unwrap_or(PAGE_SIZE).min(input.len());
         let page = Lsn::new(self.position.as_u64() / PAGE * PAGE);
@@ -65,7 +67,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Goes on with what the header of the page at `page` says.
+    /// Goes on by the header of the page at `page`.
     fn enter(&mut self, page: Lsn, header: &PageHeader) -> Result<()> {
         match self.layout {
             Some(layout) if layout != header.layout => {

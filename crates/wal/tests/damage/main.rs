@@ -1,7 +1,8 @@
-//! Recorded WAL of every major, as it is and damaged: what comes out is what was written, or an error with its LSN.
+//! Recorded WAL of every major, as it is and damaged. The records that come out are those that were
+//! written, or there is an error with its LSN.
 //!
-//! `cargo x corpus wal` records it anew. A failure prints the recording and the place or the seed of its case;
-//! `PGSLUICE_MUTATIONS` runs more of them than a smoke run has time for.
+//! `cargo x corpus wal` records it anew. A failure prints the recording, and the place or the seed
+//! of its case. `PGSLUICE_MUTATIONS` sets the number of cases; a smoke run has time for few.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -28,7 +29,7 @@ fn recordings_are_read_alike_in_pieces_of_any_size() {
     }
 }
 
-/// What the recordings have to have, or the other tests show nothing.
+/// The recordings must have these things, or the other tests show nothing.
 #[test]
 fn recordings_hold_what_is_hard() {
     let (mut majors, mut compressions) = (BTreeSet::new(), BTreeSet::new());
@@ -80,17 +81,20 @@ fn a_start_in_the_middle_gives_the_records_from_there_on() {
     }
 }
 
-/// Whether the byte at `at` is covered: by a record's checksum, as a page's header is by what the reader knows.
+/// Whether the byte at `at` is covered: by a record's checksum, or, in a page's header, by what the
+/// reader knows.
 fn is_covered(recording: &Recorded, records: &[Copied], at: usize) -> bool {
     let lsn = recording.start.as_u64() + at as u64;
     let in_page = at % PAGE;
     let long = (lsn - in_page as u64).is_multiple_of(16 << 20);
     if in_page < if long { 40 } else { 24 } {
-        // Timeline and system identifier are compared with what came before; behind 20 there is padding.
+        // Timeline and system identifier are compared with what came before. Bytes 20 to 23 are
+        // padding.
         return matches!(in_page, 0..=1 | 8..=19 | 32..=39);
     }
     let record = records.iter().rev().find(|record| record.lsn.as_u64() <= lsn);
-    // Bytes of headers of pages in between make a record longer on disk; padding behind it is at most seven bytes.
+    // The headers of pages in between make a record longer on disk. The padding behind it has at
+    // most seven bytes.
     record.is_some_and(|record| lsn + 8 <= record.end.as_u64())
 }
 
@@ -111,16 +115,16 @@ fn a_flipped_bit_is_reported_where_a_checksum_or_the_order_covers_it() {
             match end {
                 Err(error) => {
                     reported += 1;
-                    // What came before the damage came out right, and the error is not beyond it by more than a page
-                    // and the record that it was in.
+                    // All records before the damage came out right. The error is at most a page,
+                    // and the record that the damage is in, behind it.
                     assert!(whole.starts_with(&records), "{}", context());
                     assert!(
                         page_of(error.lsn()) <= page_of(recording.start) + (at / PAGE) as u64 + 1,
                         "{error}"
                     );
                 }
-                // A page that says that it is of an earlier time: then WAL ends before it, and whoever reads up to a
-                // position sees that it was not reached.
+                // The page claims to be of an earlier time, so WAL ends before it. A caller that
+                // reads up to a position sees that it was not reached.
                 Ok(end) if end < last => {
                     reported += 1;
                     assert!(whole.starts_with(&records), "{}", context());
@@ -144,7 +148,7 @@ fn wal_that_is_cut_short_gives_its_first_records_and_says_where_it_ends() {
         for length in (0..recording.bytes.len()).step_by(61) {
             let (records, end) = read(&recording.bytes[..length], recording.start, usize::MAX);
             let cut = recording.start.as_u64() + length as u64;
-            // A record is there once its own bytes are; what pads it may be missing.
+            // A record comes out once its own bytes are there. Its padding may be missing.
             let complete = whole.iter().take_while(|record| record.end.as_u64() < cut + 8).count();
             assert!(whole.starts_with(&records), "{} cut at {length}", recording.name);
             assert!(
@@ -181,13 +185,13 @@ fn zeros_behind_a_record_are_the_end_and_zeros_in_one_are_an_error() {
             let header = Lsn::new(record.end.as_u64() + 40);
             assert!(end >= record.end && end <= header, "{}: {end}", recording.name);
 
-            // The same with something behind the zeros.
+            // The same, with something behind the zeros.
             let last = bytes.len() - PAGE + 100;
             bytes[last] = 1;
             let (records, end) = read(&bytes, recording.start, 1000);
             assert!(end.is_err() && records == whole[..=number], "{} zeroed at {at}", recording.name);
 
-            // Zeros from the record's middle on.
+            // Zeros from the middle of the record on.
             let middle = (record.lsn.bytes_since(recording.start) as usize + 4).max(1);
             let mut bytes = recording.bytes.clone();
             bytes[middle..].fill(0);
@@ -197,7 +201,7 @@ fn zeros_behind_a_record_are_the_end_and_zeros_in_one_are_an_error() {
     }
 }
 
-/// A segment that is used again still has pages of an earlier time behind the end.
+/// A segment that is used again still has pages of an earlier time behind the end of WAL.
 #[test]
 fn pages_of_an_earlier_time_are_the_end() {
     for recording in recorded() {
@@ -214,7 +218,7 @@ fn pages_of_an_earlier_time_are_the_end() {
             // A record was open where the earlier pages begin.
             Err(error) => assert!(error.is_incomplete(), "{}: {error}", recording.name),
         }
-        // The very next page of this time behind them shows that WAL went on.
+        // The next page of the present time, behind them, shows that WAL went on.
         let bytes = [&bytes[..], &recording.bytes[2 * end_page..7 * PAGE]].concat();
         let (seen, end) = record_end(&bytes);
         assert!(seen == records && end.is_err_and(|error| !error.is_incomplete()), "{}", recording.name);
@@ -235,7 +239,7 @@ fn lost_doubled_and_swapped_pages_are_errors() {
                 let (records, end) = read(&pages.concat(), recording.start, usize::MAX);
                 assert!(end.is_err() && whole.starts_with(&records), "{}: page {at} {what}", recording.name);
             }
-            // A page again looks like the end; that it goes on behind shows that it is none.
+            // A repeated page looks like the end. The pages behind it show that it is not.
             let mut doubled = pages.clone();
             doubled.insert(at, pages[at - 1]);
             let (records, _) = read(&doubled.concat(), recording.start, usize::MAX);
@@ -314,11 +318,11 @@ fn a_gap_is_refused_and_so_is_what_was_not_polled() {
     assert!(reader.push(next, &recording.bytes[PAGE..]).unwrap_err().is_gap());
 }
 
-/// A length is believed when the bytes are there, and not before.
+/// A length is believed only when the bytes are there.
 #[test]
 fn a_length_beyond_the_input_allocates_nothing() {
     for recording in recorded() {
-        // Otherwise the next page says what is left of it, and that is less.
+        // Otherwise the next page says how much is left, which is less.
         let in_one_page = |record: &Copied| page_of(record.lsn) == page_of(before(record.end));
         let last = recording.records().into_iter().rfind(in_one_page).unwrap();
         let at = last.lsn.bytes_since(recording.start) as usize;
@@ -331,7 +335,7 @@ fn a_length_beyond_the_input_allocates_nothing() {
             while records.poll().unwrap().is_some() {}
         });
         assert!(reader.finish().unwrap_err().is_incomplete());
-        // What came of the longest record, doubled as vectors grow.
+        // The bytes so far of the longest record, doubled as vectors grow.
         assert!(held < 256 << 10, "{}: {held} bytes", recording.name);
         // Longer than any record, or shorter than its header.
         for length in [0x4000_0000_u32, u32::MAX, 23, 1] {
@@ -342,7 +346,7 @@ fn a_length_beyond_the_input_allocates_nothing() {
     }
 }
 
-/// What is in a record whose checksum is right, and which no server wrote.
+/// Records with a right checksum and contents that no server wrote.
 #[test]
 fn sealed_damage_is_an_error_or_what_it_says() {
     let (mut errors, mut values) = (0, 0);
@@ -368,7 +372,7 @@ fn sealed_damage_is_an_error_or_what_it_says() {
     assert!(errors > 10_000 && values > 10_000, "{errors} errors, {values} values");
 }
 
-/// Whether it can be taken apart; everything that is in it is looked at.
+/// Whether the record can be taken apart. Looks at everything in it.
 fn take_apart(bytes: &[u8], of: &Copied, layout: &'static Layout) -> bool {
     let Ok(record) = Record::read(bytes, of.lsn, of.end, layout) else { return false };
     let locator = record.first_locator();

@@ -8,10 +8,10 @@ use rand::{Rng, SeedableRng};
 use wal::{Error, Reader, Record, Start};
 
 pub(crate) const PAGE: usize = 8192;
-/// Where a page says its own position, and where its header's important part ends.
+/// Where a page has its own position, which ends the important part of its header.
 const ADDRESS: std::ops::Range<usize> = 8..16;
 
-/// A stretch of WAL as it was on disk.
+/// A stretch of WAL with its bytes on disk.
 pub(crate) struct Recorded {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) fn recorded() -> Vec<Recorded> {
     all
 }
 
-/// A record, out of its place.
+/// A copy of a record.
 #[derive(Debug, PartialEq, Clone)]
 pub(crate) struct Copied {
     pub(crate) lsn: Lsn,
@@ -43,14 +43,14 @@ pub(crate) struct Copied {
 }
 
 impl Recorded {
-    /// The records, which must all be right.
+    /// The records, all of which must be right.
     pub(crate) fn records(&self) -> Vec<Copied> {
         let (records, end) = read(&self.bytes, self.start, usize::MAX);
         end.unwrap_or_else(|error| panic!("{}: {error}", self.name));
         records
     }
 
-    /// What `see` makes of each record.
+    /// The results of `see` for each record.
     #[allow(dead_code, reason = "not every test needs more than the bytes")]
     pub(crate) fn each<T>(&self, mut see: impl FnMut(&Record<'_>) -> T) -> Vec<T> {
         let mut reader = Reader::new(Start::at(self.start)).expect("a start");
@@ -63,7 +63,8 @@ impl Recorded {
     }
 }
 
-/// The records of `bytes`, which begin at `start`, pushed in pieces; then where they ended, or what was wrong.
+/// The records of `bytes`, which begin at `start`, pushed in pieces. Also where they ended, or the
+/// error.
 pub(crate) fn read(bytes: &[u8], start: Lsn, piece: usize) -> (Vec<Copied>, Result<Lsn, Error>) {
     let mut reader = Reader::new(Start::at(start)).expect("a start");
     let mut copied = Vec::new();
@@ -87,23 +88,23 @@ pub(crate) fn read(bytes: &[u8], start: Lsn, piece: usize) -> (Vec<Copied>, Resu
     (copied, end)
 }
 
-/// What a case was made from, printed when it fails.
+/// The random numbers for a case. Its seed is printed when the case fails.
 pub(crate) fn random(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// How many cases: `PGSLUICE_MUTATIONS`, else `usual`.
+/// The number of cases: `PGSLUICE_MUTATIONS`, or `usual`.
 pub(crate) fn cases(usual: u64) -> u64 {
     let text = std::env::var("PGSLUICE_MUTATIONS").unwrap_or_default();
     if text.is_empty() { usual } else { text.parse().expect("PGSLUICE_MUTATIONS is a number") }
 }
 
-/// Length of a record's header, and where its checksum is.
+/// The length of a record's header, and the places of its length and checksum.
 pub(crate) const HEADER: usize = 24;
 const LENGTH: std::ops::Range<usize> = 0..4;
 const CRC: std::ops::Range<usize> = 20..24;
 
-/// Makes length and checksum those of the bytes, so that reading goes on to what is in them.
+/// Corrects length and checksum for the bytes, so that reading goes on to the contents.
 pub(crate) fn seal(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().max(HEADER), 0);
     let length = u32::try_from(bytes.len()).expect("a small record");
@@ -112,8 +113,8 @@ pub(crate) fn seal(bytes: &mut Vec<u8>) {
     bytes[CRC].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// One to three edits behind the header or of its info: bytes changed, cut out, put in, or overwritten with a number
-/// that is wrong. Then the record is sealed again.
+/// Makes one to three edits behind the header or in its info: bytes changed, cut out, inserted, or
+/// overwritten with a wrong number. Then seals the record again.
 pub(crate) fn damage(bytes: &[u8], random: &mut StdRng) -> Vec<u8> {
     let mut damaged = bytes.to_vec();
     if random.random_range(0..8) == 0 {

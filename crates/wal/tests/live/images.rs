@@ -1,4 +1,4 @@
-//! Page images against the pages themselves.
+//! Page images compared with the pages themselves.
 
 use base::Lsn;
 use testkit::{Cluster, Major};
@@ -55,7 +55,8 @@ fn an_image_is_the_page_in_every_compression_the_server_has() {
     }
 }
 
-/// How many images were compared, and how they were compressed; `None` if the server cannot compress so.
+/// How many images were compared, and how they were compressed. `None` if the server does not have
+/// this compression.
 fn compare(major: Major, setting: &str) -> Option<(usize, Compression)> {
     let setting = if major == Major::V14 { setting.replace("pglz", "on") } else { setting.to_owned() };
     let cluster = Cluster::builder(major).setting("autovacuum", "off").start().unwrap();
@@ -63,7 +64,7 @@ fn compare(major: Major, setting: &str) -> Option<(usize, Compression)> {
     if cluster.sql("postgres", &format!("SET wal_compression = '{setting}'")).is_err() {
         return None;
     }
-    // Frozen, so that nothing but the deletion changes the pages, hint bits least of all.
+    // Frozen, so that only the deletion changes the pages, and no hint bits do.
     cluster
         .sql(
             "postgres",
@@ -86,7 +87,7 @@ fn compare(major: Major, setting: &str) -> Option<(usize, Compression)> {
     let mut compared = 0;
     for image in images {
         let (page, lsn) = page(&stretch.cluster, image.number);
-        // Otherwise a later record changed it once more.
+        // Otherwise a later record has changed the page again.
         if lsn == image.end {
             // The image was taken before the page was given its LSN.
             assert!(page[8..] == image.page[8..], "{major}, {setting}: block {}", image.number);

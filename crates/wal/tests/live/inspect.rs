@@ -1,4 +1,4 @@
-//! Beside pg_walinspect.
+//! Comparison with pg_walinspect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use wal::{Fork, PAGE_SIZE, Record};
 
 use crate::server::Stretch;
 
-/// What both say of a record.
+/// What both sides say of a record.
 #[derive(Debug, PartialEq, Clone)]
 struct Facts {
     lsn: Lsn,
@@ -18,7 +18,7 @@ struct Facts {
     rmgr: String,
     length: usize,
     main_length: usize,
-    /// The bytes of all page images, as they stand in the record.
+    /// The bytes of all page images in the record.
     images: usize,
     blocks: Vec<BlockFacts>,
 }
@@ -87,7 +87,8 @@ fn theirs(stretch: &Stretch) -> Vec<Facts> {
     rows.iter().map(facts).collect()
 }
 
-/// `blkref #0: rel 1663/5/1249 fork main blk 3 (FPW); hole: offset: 108, length: 7744 blkref #1: ...`
+/// Parses `blkref #0: rel 1663/5/1249 fork main blk 3 (FPW); hole: offset: 108, length: 7744`,
+/// then `blkref #1: ...`.
 fn blocks(text: &str) -> Vec<BlockFacts> {
     let block = |text: &str| {
         let word = |before: &str| {
@@ -116,7 +117,7 @@ fn every_record_is_what_the_server_says_of_it() {
         let stretch = Stretch::of_work(Cluster::builder(major));
         let mut theirs = theirs(&stretch);
         let ours = stretch.read(usize::MAX, ours);
-        // Up to 15 the function stops before a record that ends where the range does.
+        // Up to 15, the function stops before a record that ends where the range does.
         theirs.truncate(ours.len());
         assert!(theirs.len() + 1 >= ours.len() && ours.len() > 3000, "{major}: {} records", ours.len());
         for (ours, theirs) in ours.iter().zip(&theirs) {
@@ -135,7 +136,8 @@ fn every_record_is_what_the_server_says_of_it() {
     }
 }
 
-/// From 16 on the server gives each block's data and page image: both must be ours, byte by byte.
+/// From 16 on, the server gives each block's data and page image. Both must equal ours, byte by
+/// byte.
 fn compare_blocks(stretch: &Stretch) {
     if stretch.cluster.major() < Major::V16 {
         return;
@@ -179,7 +181,7 @@ fn compare_blocks(stretch: &Stretch) {
     });
     assert!(theirs.is_empty(), "{major}: blocks that we do not have: {:?}", theirs.keys().next());
     assert!(images > 50, "{major}: {images} page images");
-    // The server hashes ours as it hashed its own.
+    // The server hashes our bytes as it hashed its own.
     for chunk in hashes.chunks(500) {
         let values = chunk.iter().map(|(bytes, _)| format!("('\\x{}'::bytea)", hex(bytes)));
         let sql = format!("SELECT md5(v) FROM (VALUES {}) AS ours (v)", values.collect::<Vec<_>>().join(","));

@@ -1,4 +1,4 @@
-//! A server, some work on it, and the WAL that came of it.
+//! A server, some work on it, and the WAL of that work.
 
 use base::Lsn;
 use testkit::{Builder, Cluster, Major};
@@ -7,7 +7,7 @@ use wal::{Reader, Record, Start};
 /// The segments of a fresh cluster.
 pub(crate) const SEGMENT: u64 = 16 << 20;
 
-/// One statement of each kind that writes something of its own, more or less; each line is a query.
+/// About one statement of each kind that writes records of its own. Each line is a query.
 const WORK: [&str; 14] = [
     "CREATE TABLE t (id serial PRIMARY KEY, v text, big text); ALTER TABLE t ALTER big SET STORAGE EXTERNAL",
     "CREATE INDEX ON t USING gin (to_tsvector('english', v)); CREATE INDEX ON t USING brin (id); \
@@ -50,7 +50,8 @@ impl Stretch {
         Stretch { cluster, from, to }
     }
 
-    /// Reads it in pieces of `piece` bytes, as the files have it; what `see` makes of each record.
+    /// Reads the stretch in pieces of `piece` bytes, as the files have it. Returns the results of
+    /// `see` for each record.
     pub(crate) fn read<T>(&self, piece: usize, mut see: impl FnMut(&Record<'_>) -> T) -> Vec<T> {
         let mut reader = Reader::new(Start::at(self.from)).unwrap();
         let bytes = bytes(&self.cluster, reader.position(), self.to, 1);
@@ -74,7 +75,7 @@ impl Stretch {
 
 /// Where WAL ends now, on disk.
 pub(crate) fn position(cluster: &Cluster) -> Lsn {
-    // A commit that waits for nothing may not be written yet.
+    // The record of an asynchronous commit may not be written yet.
     cluster.sql("postgres", "SELECT pg_logical_emit_message(true, 'test', 'flush')").unwrap();
     let query = "SELECT pg_current_wal_insert_lsn() = pg_current_wal_flush_lsn(), pg_current_wal_flush_lsn()";
     let quiet = || {

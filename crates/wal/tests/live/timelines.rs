@@ -42,14 +42,15 @@ fn has(seen: &Seen, kind: (Rmgr, u8), from: Lsn) -> Option<Lsn> {
     seen.iter().find(|(rmgr, info, lsn)| (*rmgr, *info) == kind && *lsn >= from).map(|(_, _, lsn)| *lsn)
 }
 
-/// A long record that nobody waits for goes to disk page by page as its buffers are needed; killed then, the server
-/// finds the start of a record without its end, and says so where the rest would have been.
+/// A long record without a commit goes to disk page by page, as its buffers are needed. If the
+/// server is killed then, it finds the start of a record without its end, and says so where the
+/// rest would have been.
 #[test]
 fn a_record_that_a_crash_cut_off_is_passed_over_because_the_wal_says_so() {
     for major in Major::under_test() {
         let mut cluster = Cluster::builder(major).setting("wal_buffers", "64kB").start().unwrap();
         let from = page_start(position(&cluster));
-        // Once is enough, unless something else flushed the record's end in that moment.
+        // One attempt is enough, unless something else flushed the record's end at that moment.
         let cut_off = (0..5).find_map(|_| {
             let before = position(&cluster);
             let emit = "SELECT pg_logical_emit_message(false, 'lost', repeat('x', 2000000))";
@@ -62,8 +63,8 @@ fn a_record_that_a_crash_cut_off_is_passed_over_because_the_wal_says_so() {
             has(&seen, OVERWRITE_CONTRECORD, before).map(|at| (at, to))
         });
         let (at, to) = cut_off.unwrap_or_else(|| panic!("{major}: no record was cut off"));
-        // The page after the one where the lost record starts is not the one that was expected: without the word of
-        // the record that names it, it is an error.
+        // The page after the one where the lost record starts is not the expected one. Without the
+        // record that names the lost one, it is an error.
         let mut wrong = bytes(&cluster, from, to, 1);
         let page = at.bytes_since(from) as usize / 8192 * 8192;
         wrong[page + 2] &= !0x08;
@@ -73,10 +74,11 @@ fn a_record_that_a_crash_cut_off_is_passed_over_because_the_wal_says_so() {
     }
 }
 
-/// An older copy of a server recovers WAL up to a position and starts a new timeline there, while the old one went on.
+/// An older copy of a server recovers WAL up to a position and starts a new timeline there, while
+/// the old server goes on.
 #[test]
 fn a_timeline_is_followed_where_a_record_starts_it_and_nowhere_else() {
-    // Recovery that ends by itself writes the one record, a promotion the other.
+    // Recovery that ends by itself writes one of the records, a promotion the other.
     let ways = [("promote", CHECKPOINT_SHUTDOWN), ("pause", END_OF_RECOVERY)];
     for (major, (action, first)) in
         Major::under_test().into_iter().flat_map(|major| ways.map(|way| (major, way)))
@@ -109,20 +111,23 @@ fn a_timeline_is_followed_where_a_record_starts_it_and_nowhere_else() {
             has(&seen, first, target).unwrap_or_else(|| panic!("{major}: no end of recovery ({action})"));
         assert!(switch >= target && switch < old_end, "{major}: {switch}");
 
-        // The old timeline's page with the switch on it, and its records behind; then the new one's pages.
+        // The old timeline's page with the switch on it, and its records behind. Then the new
+        // timeline's pages.
         let page = (switch.bytes_since(from) as usize / 8192 + 1) * 8192;
         let forked = [&old[..page], &new[page..]].concat();
-        // What is wrong depends on where its last record ends: the next page, or the record that should start there.
+        // The error depends on where the last record ends: it is in the next page, or in the record
+        // that should start there.
         let error = read(&forked, from).1.unwrap_err();
         assert!(error.lsn() >= switch && !error.is_incomplete(), "{major}: {error}");
-        // Back to the old one.
+        // Back to the old timeline.
         let back = [&new[..page + 8192], &old[page + 8192..]].concat();
         let words = read(&back, from).1.unwrap_err().to_string();
         assert!(words.contains("is of timeline 1, behind one of 2"), "{words}");
     }
 }
 
-/// Puts the older copy in the server's place, with the newer WAL, and starts it as a recovery up to `target`.
+/// Replaces the server by the older copy, with the newer WAL, and starts it as a recovery up to
+/// `target`.
 fn recover(cluster: &mut Cluster, copy: &Path, target: Lsn, action: &str) {
     let data = cluster.data_dir();
     run("rm", &["-r".as_ref(), copy.join("pg_wal").as_ref()]);

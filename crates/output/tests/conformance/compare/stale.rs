@@ -1,20 +1,23 @@
 //! Rows of partitions in which a server of 14 contradicts itself.
 //!
-//! pgoutput keeps an entry for each relation, with the relation that its rows are published as. With
-//! `publish_via_partition_root` that is the root of a partition, and ATTACH or DETACH PARTITION changes it. Both send
-//! an invalidation for the partition. From 15 on `rel_sync_cache_relation_cb` makes the whole entry invalid
-//! (`replicate_valid`). In 14 it only has the schema sent again (`schema_sent`). So a session of 14 that has sent a row
-//! of the partition before goes on with the old relation, until the next change of any publication. What 14 sends thus
-//! depends on where its session began, and streaming has no part in it.
+//! pgoutput keeps an entry for each relation, with the relation that its rows are published as.
+//! With `publish_via_partition_root`, that is the root of a partition, and ATTACH or DETACH
+//! PARTITION changes it. Both send an invalidation for the partition. From 15 on,
+//! `rel_sync_cache_relation_cb` makes the whole entry invalid (`replicate_valid`). In 14, it only
+//! has the schema sent again (`schema_sent`). So a session of 14 that has sent a row of the
+//! partition before goes on with the old relation, until any publication changes. What 14 sends
+//! thus depends on where its session began. Streaming has no part in it.
 //!
-//! Ours is right where the server says so itself. A second session, which begins with the very transaction and so has
-//! no old entry, is asked for it. A row is [`mark`]ed, and counted apart, only where that session sends exactly what we
-//! send: relation, values, position. Everything else stays as it is, and the comparison finds it.
+//! Ours is right where the server says so itself. The test asks a second session, which begins with
+//! the same transaction and so has no old entry. A row is [`mark`]ed, and counted separately, only
+//! if that session sends exactly what we send: relation, values, position. Every other row stays as
+//! it is, and the comparison finds it.
 //!
-//! One thing is added to what the second session sends. Where root and partition have the same columns, 14 reads the
-//! partition's row as one of the root. A column that the partition got after the row was written is null then, instead
-//! of its default. The session with the old entry reads the row as one of the partition, and knows the default: where
-//! the second session sends null, ours may be what the first one sends of the same column.
+//! One thing is added to what the second session sends. If root and partition have the same
+//! columns, 14 reads the partition's row as one of the root. A column that the partition got after
+//! the row was written is then null, instead of its default. The session with the old entry reads
+//! the row as one of the partition, and knows the default. So where the second session sends null,
+//! ours may be what the first session sends for the same column.
 
 use std::collections::HashMap;
 use std::mem::discriminant;
@@ -25,8 +28,9 @@ use super::change;
 use crate::message::{At, Value};
 use crate::told::{Change, Ended, Item, Told, Transaction};
 
-/// Marks the server's rows that are stale. `afresh` gives what a session sends that begins with the transaction whose
-/// commit record is between two positions, or nothing where the server refuses. No major but 14 is asked.
+/// Marks the server's stale rows. `afresh` returns what a new session sends for the transaction
+/// whose commit record is between two positions, or nothing if the server refuses. It is called on
+/// major 14 only.
 pub(crate) fn mark(
     major: Major,
     ours: &Told,
@@ -58,7 +62,7 @@ fn by_xid(told: &Told) -> HashMap<u32, &Transaction> {
     transactions.map(|transaction| (transaction.xid, transaction)).collect()
 }
 
-/// Whether both are a row of the same record, of two relations.
+/// Whether both changes are a row of the same record, but of two relations.
 fn is_of_another_relation((ours, theirs): (&Change, &Change)) -> bool {
     let record = |change: &Change| (change.lsn, change.xid, discriminant(&change.message));
     // Only blocks of a stream name the subtransaction.
@@ -69,7 +73,7 @@ fn is_of_another_relation((ours, theirs): (&Change, &Change)) -> bool {
         && ours.message.relations() != theirs.message.relations()
 }
 
-/// What was sent afresh, with the values of the partition where it has null.
+/// The change of the new session, with the partition's values in place of nulls.
 fn with_defaults(afresh: &Change, theirs: &Change) -> Change {
     let mut filled = afresh.clone();
     let ([root], [partition]) = (&afresh.relations[..], &theirs.relations[..]) else { return filled };
@@ -96,7 +100,8 @@ mod tests {
     const LEAF: u32 = 20_002;
     const XID: u32 = 7;
 
-    /// What a session sends of one transaction: rows of one column, each as of a relation. An empty value is null.
+    /// The messages of a session for one transaction: rows of one column, each of a relation. An
+    /// empty value is null.
     fn sent(rows: &[(u32, &str)]) -> Vec<Sent> {
         let (mut all, mut described) = (Vec::new(), Vec::new());
         let mut send = |lsn: u64, parts: &[&[u8]]| all.push(Sent { lsn, xid: XID, data: parts.concat() });
@@ -119,7 +124,7 @@ mod tests {
         all
     }
 
-    /// What the comparison comes to, and how often the server was asked for the transaction afresh.
+    /// The result of the comparison, and how often a new session was asked for.
     fn compared(major: Major, [ours, theirs, afresh]: [&[(u32, &str)]; 3]) -> (Result<Tally, String>, usize) {
         let side = |mut side: Side, rows| {
             side.read(&sent(rows)).unwrap();
@@ -146,7 +151,7 @@ mod tests {
     fn a_row_that_the_server_sends_afresh_as_we_do_is_counted_apart() {
         let stale = Tally { transactions: 1, rows: 1, stale: 1, ..Tally::default() };
         assert_eq!(compared(Major::V14, [OURS, THEIRS, OURS]), (Ok(stale), 1));
-        // Either way round: the partition was attached, or detached.
+        // In both directions: the partition was attached, or it was detached.
         assert_eq!(compared(Major::V14, [THEIRS, OURS, THEIRS]), (Ok(stale), 1));
     }
 

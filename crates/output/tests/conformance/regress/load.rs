@@ -12,31 +12,31 @@ use testkit::Cluster;
 
 use super::tap::{Statement, Tap};
 
-/// A file that takes longer hangs; the slowest takes some ten seconds.
+/// A file that takes longer than this hangs. The slowest takes some ten seconds.
 const HANGS: Duration = Duration::from_secs(1_800);
-/// Makes the tables that others use.
+/// The file that makes the tables for all others.
 const SETUP: &str = "test_setup";
 
 pub(super) struct Load {
     dir: PathBuf,
     files: Vec<String>,
     is_whole: bool,
-    /// Where files are written, by the server as well.
+    /// Where files are written, also by the server.
     scratch: TempDir,
 }
 
-/// What has come of a file.
+/// The result of running a file.
 pub(super) struct Ran {
     pub(super) file: String,
     text: String,
-    /// In their order, each with where WAL ended before it.
+    /// In their order, each with the end of WAL before it.
     pub(super) statements: Vec<Statement>,
     pub(super) failed: usize,
     pub(super) took: Duration,
 }
 
 impl Load {
-    /// All that the environment names.
+    /// Reads everything that the environment names.
     pub(super) fn read() -> Load {
         let dir = std::env::var_os("PGSLUICE_CONFORMANCE_REGRESS").map(PathBuf::from);
         let dir = dir.expect("PGSLUICE_CONFORMANCE_REGRESS names the directory of the SQL");
@@ -63,12 +63,13 @@ impl Load {
         &self.files
     }
 
-    /// Nothing was left out.
+    /// Whether nothing was left out.
     pub(super) fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// Behind the file that makes the tables: rows come from files that the server must be able to read.
+    /// Checks the file that makes the tables: their rows come from files that the server must be
+    /// able to read.
     pub(super) fn assert_set_up(&self, file: &str, cluster: &Cluster, db: &str) {
         if file == SETUP {
             let rows = cluster.one(db, "SELECT count(*) FROM tenk1");
@@ -76,7 +77,7 @@ impl Load {
         }
     }
 
-    /// One file, in a session of its own, behind the tap.
+    /// Runs one file in a session of its own, through the tap.
     pub(super) fn run(&self, file: &str, tap: &Tap, db: &str) -> Ran {
         let path = self.dir.join("sql").join(format!("{file}.sql"));
         let began = Instant::now();
@@ -90,7 +91,7 @@ impl Load {
         }
     }
 
-    /// What `psql` says of errors.
+    /// The errors that `psql` reports.
     fn psql(&self, path: &Path, file: &str, tap: &Tap, db: &str) -> String {
         let output = |kind: &str| self.scratch.path().join(format!("results/{file}.{kind}"));
         let mut psql = Command::new("psql");
@@ -104,12 +105,12 @@ impl Load {
             .env("PGTZ", "PST8PDT")
             .env("PGDATESTYLE", "Postgres, MDY")
             .env("PGOPTIONS", "-c intervalstyle=postgres_verbose")
-            // The tap reads what is said.
+            // The tap reads the messages.
             .env("PGSSLMODE", "disable")
             .env("PGGSSENCMODE", "disable")
             .env("PG_ABS_SRCDIR", &self.dir)
             .env("PG_ABS_BUILDDIR", self.scratch.path())
-            // There is no library of test functions: what needs one fails.
+            // There is no library of test functions. Statements that need one fail.
             .env("PG_LIBDIR", self.scratch.path())
             .env("PG_DLSUFFIX", ".so");
         psql.current_dir(self.scratch.path()).stdin(Stdio::null());
@@ -126,7 +127,7 @@ impl Load {
     }
 }
 
-/// `psql:FILE:LINE: ERROR:  ...`, or of the loss of a connection.
+/// A line `psql:FILE:LINE: ERROR:  ...`, or one about a lost connection.
 fn is_failure(line: &str) -> bool {
     line.starts_with("psql:") && [": ERROR:  ", ": FATAL:  "].iter().any(|word| line.contains(word))
 }
@@ -138,7 +139,8 @@ fn schedule_of(text: &str) -> Vec<String> {
 }
 
 impl Ran {
-    /// The statement that wrote a record, with its line if it stands in the file as it was sent.
+    /// The statement that wrote a record, with its line number if the file has the statement as it
+    /// was sent.
     pub(super) fn place(&self, lsn: Lsn) -> String {
         let number = self.statements.partition_point(|statement| statement.at <= lsn);
         let Some(statement) = number.checked_sub(1).map(|at| &self.statements[at]) else {
@@ -150,7 +152,7 @@ impl Ran {
         format!("{line}statement {number} (`{sql}`), LSN {lsn}")
     }
 
-    /// Each statement is looked for behind the one before it; those with variables are not found.
+    /// Looks for each statement behind the one before it. Statements with variables are not found.
     fn line_of(&self, at: usize) -> Option<usize> {
         let (mut from, mut found) = (0, None);
         for statement in &self.statements[..=at] {

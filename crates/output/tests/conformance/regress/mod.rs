@@ -1,14 +1,17 @@
-//! PostgreSQL's own regression SQL as a load: what came of each file is decoded by the server and by us, and compared.
+//! PostgreSQL's own regression SQL as a load: the server and we decode the result of each file, and
+//! the outputs are compared.
 //!
-//! The SQL is not kept in this repository. `cargo x conformance --regress` fetches it and says where it is:
-//! `PGSLUICE_CONFORMANCE_REGRESS` names `src/test/regress` of a source tree, `PGSLUICE_CONFORMANCE_SQL` what that is of,
-//! and `PGSLUICE_CONFORMANCE_ONLY` the files to run, separated by commas; all of the schedule unless said.
+//! The SQL is not kept in this repository. `cargo x conformance --regress` fetches it and sets
+//! these variables. `PGSLUICE_CONFORMANCE_REGRESS` names `src/test/regress` of a source tree, and
+//! `PGSLUICE_CONFORMANCE_SQL` the version of that. `PGSLUICE_CONFORMANCE_ONLY` names the files to
+//! run, separated by commas; without it, the whole schedule runs.
 //!
-//! The files run one after the other in one database, as real `psql` reads them. The SQL is of one major and runs on
-//! all: a statement that fails is part of the load, and what was written counts. Two things are added to the database.
-//! Tables without a primary key get REPLICA IDENTITY FULL as they are made, or the server would refuse to change them
-//! while all tables are published. And it is written down which types only the server can render: the rows of tables
-//! that have one are left out of the comparison, in number.
+//! The files run one after the other in one database, read by a real `psql`. The SQL is of one
+//! major and runs on all. A statement that fails is part of the load; only what was written counts.
+//! Two things are added to the database. Tables without a primary key get REPLICA IDENTITY FULL as
+//! they are made, because the server would refuse to change them while all tables are published.
+//! And the types that only the server can render are recorded. The rows of tables with such a type
+//! are left out of the comparison and counted.
 //!
 //! A difference names the file, the statement that wrote the record, and its LSN ([`tap`]).
 
@@ -29,15 +32,15 @@ use crate::told::{Side, Told};
 use load::{Load, Ran};
 use tap::Tap;
 
-/// As `pg_regress` calls it.
+/// The database's name in `pg_regress`.
 const REGRESSION: &str = "regression";
 
-/// Less was run, and it shows nothing: something the SQL needs was not there.
+/// With less than this, something that the SQL needs was missing, and the run shows nothing.
 const STATEMENTS_MIN: usize = 20_000;
 const ROWS_MIN: u64 = 100_000;
 
-/// Tables get an identity, and types are written down that only the server renders: base types that are not built in,
-/// those whose text is a name, and whatever is made of them.
+/// Gives tables an identity, and records types that only the server renders: base types that are
+/// not built in, those whose text is a name, and every type made of such types.
 const PREPARE: &str = "
     CREATE SCHEMA conformance;
     CREATE UNLOGGED TABLE conformance.only_here (type oid PRIMARY KEY);
@@ -81,7 +84,7 @@ const PREPARE: &str = "
 const ALL: &[&str] = &["conformance_all"];
 const ROOT: &[&str] = &["conformance_root"];
 
-/// What the load is decoded as.
+/// The forms in which the load is decoded.
 fn forms(major: Major) -> Vec<Form> {
     let mut forms = vec![
         Form::new("text", PLAIN, 1, ALL).messages(),
@@ -102,13 +105,14 @@ fn forms(major: Major) -> Vec<Form> {
     forms
 }
 
-/// What the comparison of one form came to.
+/// The result of the comparison in one form.
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     compared: Tally,
     /// Rows that only the server can render.
     left_out: u64,
-    /// Files of which the server could not send all, so that there was nothing to compare with.
+    /// Files that the server could not decode completely, so that there was nothing to compare
+    /// with.
     server_refused: u64,
     differences: u64,
 }
@@ -120,7 +124,7 @@ struct Run {
     ours: Vec<Ours>,
     totals: Vec<Totals>,
     differences: Vec<String>,
-    /// What one file left at the end.
+    /// The state at the end of one file.
     from: Lsn,
     statements: usize,
     failed: usize,
@@ -182,9 +186,9 @@ impl Run {
         &self.stage.cluster
     }
 
-    /// Every form is decoded from here on, whatever has become of it before.
+    /// Decodes every form from here on, whatever happened to it before.
     fn begin(&mut self) {
-        // A look waits for what is prepared.
+        // A look waits for prepared transactions.
         let rest = "SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = current_database()";
         for row in self.cluster().sql(REGRESSION, rest).unwrap() {
             self.cluster().sql(REGRESSION, row[0].as_ref().unwrap()).unwrap();
@@ -231,7 +235,8 @@ impl Run {
         }
     }
 
-    /// What a file has written, in every form; whether some decoder of ours cannot go on.
+    /// Compares what a file has written, in every form. Returns whether one of our decoders cannot
+    /// go on.
     fn compare(&mut self, ran: &Ran, to: Lsn) -> bool {
         let only_here = self.cluster().sql(REGRESSION, "SELECT type FROM conformance.only_here").unwrap();
         let only_here: HashSet<u32> =
@@ -271,7 +276,8 @@ impl Run {
         is_lost
     }
 
-    /// File, statement and place; what both sides sent is written beside it.
+    /// Reports file, statement and place of a difference, and writes the output of both sides to
+    /// files.
     fn tell(&self, at: usize, ran: &Ran, place: Option<u64>, difference: &str, theirs: &[Sent]) -> String {
         let ours = &self.ours[at];
         let (major, form) = (self.cluster().major(), ours.form.name);
@@ -311,8 +317,8 @@ impl Run {
     }
 }
 
-/// What came out of ours beside what the server sends; and how many rows only the server can render. A difference with
-/// its place.
+/// Compares our output with the server's. Returns also how many rows only the server can render. A
+/// difference has its place.
 fn one_form(
     stage: &Stage,
     ours: &mut Ours,
@@ -343,7 +349,7 @@ fn one_form(
     Ok((compared.tally, left_out.rows))
 }
 
-/// What a session of the server that begins with the transaction makes of it.
+/// The output of a server's session that begins with the transaction.
 fn afresh(stage: &Stage, form: &Form, commit: [At; 2], only_here: &HashSet<u32>) -> Result<Told, String> {
     let [from, to] = commit.map(|at| Lsn::new(at.0));
     let mut side = Side::server();
@@ -353,8 +359,8 @@ fn afresh(stage: &Stage, form: &Form, commit: [At; 2], only_here: &HashSet<u32>)
     Ok(items)
 }
 
-/// A row of each partition is sent before the partition comes or goes. The old row of the update has a column less than
-/// the root.
+/// A row of each partition is sent before the partition is attached or detached. The old row of the
+/// update has one column less than the root.
 #[test]
 fn a_session_of_14_contradicts_itself_where_partitions_come_and_go_and_no_later_one_does() {
     const TABLES: &str = "CREATE TABLE root (id int, b int NOT NULL DEFAULT 1) PARTITION BY RANGE (id);

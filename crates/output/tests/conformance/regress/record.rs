@@ -1,4 +1,5 @@
-//! What runs of the regression SQL came to, in a file that is checked in: a line for each major and option.
+//! The results of runs of the regression SQL, in a file that is checked in: a line for each major
+//! and option.
 
 use std::io::Write as _;
 

@@ -1,5 +1,5 @@
-//! Between a client and its server: each simple query is noted with where WAL ends before it is handed over, so that a
-//! record can be traced to the statement that wrote it.
+//! A proxy between a client and its server. It notes each simple query with the end of WAL before
+//! handing it over, so that a record can be traced to the statement that wrote it.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::stage::{DB, runtime};
 
-/// A query, and where WAL ended before it.
+/// A query, and the end of WAL before it.
 #[derive(Debug, Clone)]
 pub(super) struct Statement {
     pub(super) at: Lsn,
@@ -64,7 +64,7 @@ impl Tap {
         self.port
     }
 
-    /// What was said since this was asked last.
+    /// The statements since the last call.
     pub(super) fn take(&self) -> Vec<Statement> {
         std::mem::take(&mut self.shared.statements.lock().unwrap())
     }
@@ -94,14 +94,14 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         });
         let shared = Arc::clone(shared);
         std::thread::spawn(move || {
-            // Its end is the end of the connection, whatever the reason.
+            // The end of this loop is the end of the connection, whatever the reason.
             let _ = listen(&client, &server, &shared);
             let _ = server.shutdown(Shutdown::Both);
         });
     }
 }
 
-/// Message by message: the first has no kind, but a length as all have.
+/// Reads message by message. The first has no kind, but a length like all others.
 fn listen(mut client: &TcpStream, mut server: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut kind = None;
     loop {

@@ -19,7 +19,7 @@ const DEPTH_MAX: usize = 5;
 /// One record that a session is about to write.
 enum Act {
     Chunk(Oid, u32, Vec<u8>),
-    /// Rows of one record.
+    /// The rows of one record.
     Rows(Vec<(Changed, u32)>),
     Confirm,
     TakeBack,
@@ -39,7 +39,7 @@ struct Session {
     levels: Vec<Level>,
     script: VecDeque<Act>,
     origin: Option<u16>,
-    /// The row of a speculative insertion that was not decided yet.
+    /// The row of a speculative insertion that is not confirmed or taken back yet.
     speculative: Option<(Lsn, What)>,
 }
 
@@ -49,7 +49,7 @@ struct PreparedXact {
     gid: Vec<u8>,
     origin: Option<u16>,
     facts: Facts,
-    /// What is still to come out when it commits.
+    /// What must come out when it commits.
     items: Option<Vec<Item>>,
 }
 
@@ -63,9 +63,9 @@ pub(super) struct Maker<'a> {
     clock: i64,
     sessions: Vec<Session>,
     prepared: Vec<PreparedXact>,
-    /// The model: by (sub)transaction, each change with its number.
+    /// The model: each change with its number, by (sub)transaction.
     kept: HashMap<Xid, Vec<(usize, Item)>>,
-    /// Subtransactions of which no record said whose they are.
+    /// Subtransactions whose top-level transaction no record has named.
     untold: Vec<(Xid, Xid)>,
     pub(super) steps: Vec<Step>,
     pub(super) expected: Vec<Seen>,
@@ -77,7 +77,7 @@ fn files(number: u32) -> RelFileLocator {
 
 impl<'a> Maker<'a> {
     pub(super) fn new(random: &'a mut StdRng, habits: &Habits) -> Maker<'a> {
-        // Some worlds see the ids wrap around.
+        // In some worlds, the ids wrap around.
         let first_xid = if random.random() { 700 } else { u32::MAX - 60 };
         Maker {
             random,
@@ -100,7 +100,7 @@ impl<'a> Maker<'a> {
         self.random.random_range(0..100) < percent
     }
 
-    /// The next record's start and end.
+    /// Start and end of the next record.
     fn record(&mut self) -> (Lsn, Lsn) {
         let start = self.lsn;
         self.lsn += 8 * self.random.random_range(3..30);
@@ -153,7 +153,8 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Where a record of the session's innermost subtransaction is. Ids are given out from the outside to the inside.
+    /// The record's place in the session's innermost subtransaction. Ids are assigned from the
+    /// outside to the inside.
     fn at(&mut self, which: usize, lsn: Lsn) -> At {
         let mut levels = std::mem::take(&mut self.sessions[which].levels);
         let mut top = None;
@@ -182,7 +183,7 @@ impl<'a> Maker<'a> {
         self.kept.entry(at.xid).or_default().push((number, Item { lsn, xid: at.xid, what }));
     }
 
-    /// A relation, as it is named at the record, and whether its rows come out.
+    /// A relation as it is named at the record, and whether its rows come out.
     fn relation(&mut self) -> (u32, Target<u32>, bool) {
         let relation = self.random.random_range(1..=RELATIONS);
         match self.random.random_range(0..100) {
@@ -244,11 +245,11 @@ impl<'a> Maker<'a> {
                         script.push_back(Act::Confirm);
                         break;
                     }
-                    // The server of earlier minors says nothing when it gives up.
+                    // Earlier minors of the server write nothing when they give up.
                     script.extend(self.random.random::<bool>().then_some(Act::TakeBack));
                 }
             }
-            // The table's updates are wanted and these inserts are not: only the chunks get here.
+            // The table's updates are wanted but not these inserts, so only the chunks come here.
             _ => {
                 script.extend(Self::chunk_acts(&self.make(true)));
                 script.push_back(Act::Dropped);
@@ -289,7 +290,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Mostly the relation that the statement is about. A speculative insertion is into one that is known.
+    /// Mostly the statement's relation. A speculative insertion is always into a known one.
     fn relation_of(&mut self, rows: &[(Changed, u32)]) -> (u32, Target<u32>, bool) {
         let relation = rows[0].1;
         let plain = (relation, Target::Relation(relation), true);

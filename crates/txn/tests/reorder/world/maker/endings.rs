@@ -1,4 +1,4 @@
-//! How transactions end: committed, prepared, aborted, in a crash; and what of them comes out.
+//! How transactions end (commit, prepare, abort, crash), and what comes out then.
 
 use base::{Lsn, Xid};
 use rand::Rng;
@@ -24,7 +24,7 @@ impl Maker<'_> {
         }
     }
 
-    /// ROLLBACK TO one of the savepoints, or of all if there is none.
+    /// ROLLBACK TO one of the savepoints, or of the transaction if there is none.
     pub(super) fn roll_back(&mut self, which: usize) {
         self.interrupt(which);
         let depth = self.sessions[which].levels.len();
@@ -63,7 +63,8 @@ impl Maker<'_> {
         }
     }
 
-    /// Ends a session's transaction: its id and those of its subtransactions that committed.
+    /// Ends a session's transaction. Returns its id and those of its subtransactions that
+    /// committed.
     pub(super) fn close(&mut self, which: usize) -> Option<(Xid, Vec<Xid>)> {
         let mut levels = std::mem::take(&mut self.sessions[which].levels).into_iter();
         let top = levels.next().unwrap();
@@ -171,7 +172,8 @@ impl Maker<'_> {
         self.steps.push(Step::Running { lsn, oldest });
     }
 
-    /// Nobody says anything any more, until the server was started again and says who is running.
+    /// No session writes any more, until the server was started again and reports running
+    /// transactions.
     pub(super) fn crash(&mut self) {
         let is_prepared =
             |xid: &Xid| self.prepared.iter().any(|of| of.top == *xid || of.subxacts.contains(xid));
@@ -183,7 +185,7 @@ impl Maker<'_> {
         self.running();
     }
 
-    /// What was not said at the first record is said by another one.
+    /// Another record names a top-level transaction that the first record did not.
     pub(super) fn tell_late(&mut self) {
         if self.untold.is_empty() || !self.habits.late {
             return;
