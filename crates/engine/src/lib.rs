@@ -1,7 +1,7 @@
 //! Connects all stages: wiring, supervision, retry policy, figures. No other crate knows every
 //! stage.
 
-pub mod adoption;
+mod adoption;
 mod byte_size;
 mod copied_table;
 mod error;
@@ -25,6 +25,7 @@ mod status;
 mod target_schema;
 mod wal_source;
 
+pub use adoption::adoption_refuses;
 pub use apply::{CommitOrder, PrefetchMode};
 pub use check::{End, Finding, Report, Severity};
 pub use error::Error;

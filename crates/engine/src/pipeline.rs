@@ -40,7 +40,6 @@ pub use self::copied_from::learn_at_adoption;
 pub(crate) use self::first_copy::refuse_generated;
 pub(crate) use self::form::may_be_binary;
 use self::relook::Cause;
-use crate::adoption::Adoption;
 use crate::error::{Error, Kind};
 use crate::repeated::{Repeated, tell_when_over};
 use crate::retry::{Backoff, Verdict, verdict};
@@ -171,7 +170,7 @@ struct Ends {
     source: SourceEnd,
     state: State,
     row: Option<SubscriptionRow>,
-    adopted: Option<Adoption>,
+    adopted: Option<state::Adoption>,
     targets: HashMap<TableName, TargetTable>,
     /// See [`Past::in_text`].
     in_text: bool,

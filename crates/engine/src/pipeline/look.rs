@@ -6,7 +6,7 @@ use source::slot;
 use state::State;
 
 use super::{Attempt, Ends, Past};
-use crate::adoption;
+use crate::adoption_refuses;
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
 use crate::source_end::{SOURCE_SETTINGS, SourceEnd};
@@ -38,7 +38,7 @@ impl Attempt<'_> {
             return Err(Kind::SourceIsStandby.into());
         }
         let row = state.load().await?;
-        let adopted = adoption::adoption(&**state.session(), name).await;
+        let adopted = state::adoption(&**state.session(), name).await;
         let adopted = adopted.map_err(|error| state.session().error(error))?;
         let slot_name = row.as_ref().map_or_else(|| name.slot(), |row| row.slot.clone());
         let slot = slot::slot_state(&session, &slot_name).await?;
@@ -70,7 +70,7 @@ impl Attempt<'_> {
             return Err(Error::refused(Refusal::OtherSource { name, made_for, found }));
         }
         if let Some(adopted) = &ends.adopted
-            && let Some(why) = adopted.refusal(&name, self.settings.origin == Origin::None)
+            && let Some(why) = adoption_refuses(adopted, &name, self.settings.origin == Origin::None)
         {
             return Err(why);
         }
