@@ -119,7 +119,7 @@ pub async fn apply(
     let mut executing =
         AbortOnDropHandle::new(start(target.sessions, (queue, early), &options, shared, &prefetch));
     let mut planning = Planning {
-        assembler: Assembler::new(feed.spool).with_binary(options.binary),
+        assembler: Assembler::new(feed.spool).with_binary(options.binary).with_local_only(options.local_only),
         intake: Intake::new(Arc::clone(&options.gate)),
         catalog: target.catalog,
         batch: Batch::default(),

@@ -36,11 +36,10 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 60] = [
+const CHECKS: [Check; 59] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
-    Check::Source(servers::origin_none),
     Check::Both(source_mode::source_mode),
     Check::Target(servers::target_in_recovery),
     Check::Target(servers::read_only),

@@ -60,8 +60,6 @@ pub struct Wanted {
     pub apply_sessions: usize,
     /// Go on if the role may not set `session_replication_role`.
     pub allow_triggers: bool,
-    /// Only changes that did not come to the source by replication.
-    pub origin_none: bool,
     /// Whether each source transaction stays one; `None`: where the target keeps commit timestamps.
     pub keep_commit_timestamps: Option<bool>,
     /// `synchronous_commit` of the sessions that apply.

@@ -22,7 +22,8 @@ pub enum Recorded {
 /// Every method is given a connection to the target inside a transaction that
 /// the caller commits, and must use that connection: the record is true only
 /// because it is written with the rows or behind them. A method neither
-/// commits nor rolls back. Statements run with an empty `search_path`.
+/// commits nor rolls back, except [`CopyRecord::commit`]. Statements run with an empty
+/// `search_path`.
 #[async_trait]
 pub trait CopyRecord: Send + Sync {
     /// What is recorded of `table`.
@@ -46,4 +47,9 @@ pub trait CopyRecord: Send + Sync {
         consistent_point: Lsn,
         rows: u64,
     ) -> Result<(), client::Error>;
+
+    /// Commits the open transaction of rows and record. It may mark the transaction as replicated.
+    async fn commit(&self, target: &mut Wire) -> Result<(), client::Error> {
+        target.query("COMMIT").await.map(drop)
+    }
 }

@@ -242,7 +242,7 @@ async fn copy_range(
     held::hold(source, &table.job).await?;
     table::begin_range(target, &table.job).await?;
     let rows = copy_unit(table, &table.units[unit], source, target).await?;
-    table::commit_range(target).await?;
+    table::commit_range(target, &*shared.attempt.record).await?;
     table.rows.fetch_add(rows, Relaxed);
     // The schedule's lock orders the addition before the last one's load.
     if shared.schedule.range_done(index) {

@@ -62,7 +62,7 @@ pub(crate) async fn start(
     }
     if ranges && (was_begun || is_empty(target, job).await?) {
         record.begun(target, name, consistent_point).await.map_err(failed)?;
-        target.query("COMMIT").await.map_err(failed)?;
+        record.commit(target).await.map_err(failed)?;
         return Ok(Start::Ranges);
     }
     target.query("SET LOCAL lock_timeout TO 0").await.map_err(failed)?;
@@ -102,8 +102,8 @@ pub(crate) async fn begin_range(target: &mut Wire, job: &CopyJob) -> Result<(), 
 }
 
 /// Ends the transaction of one range.
-pub(crate) async fn commit_range(target: &mut Wire) -> Result<(), Error> {
-    target.query("COMMIT").await.map(drop).map_err(Error::client("commit a range of it on the target"))
+pub(crate) async fn commit_range(target: &mut Wire, record: &dyn CopyRecord) -> Result<(), Error> {
+    record.commit(target).await.map_err(Error::client("commit a range of it on the target"))
 }
 
 /// Opens the transaction that [`finish`] ends, after the last range.
@@ -126,5 +126,5 @@ pub(crate) async fn finish(
                 WHERE pg_catalog.current_setting('synchronous_commit') = 'off'";
     target.query(wait).await.map_err(failed)?;
     record.finished(target, &job.table.name, consistent_point, rows).await.map_err(failed)?;
-    target.query("COMMIT").await.map(drop).map_err(failed)
+    record.commit(target).await.map_err(failed)
 }

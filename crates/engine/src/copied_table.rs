@@ -11,7 +11,8 @@ use base::{Lsn, Oid, PgSnapshot, SubscriptionName};
 use client::Wire;
 use copy::{CopyRecord, Recorded};
 use source::publication::TableName;
-use state::{Since, statements};
+use state::{Since, commit_under, statements};
+use tokio::sync::Mutex;
 
 pub(crate) struct CopiedTableRecord {
     pub(crate) subscription: SubscriptionName,
@@ -24,6 +25,8 @@ pub(crate) struct CopiedTableRecord {
     pub(crate) snapshot: Option<Arc<PgSnapshot>>,
     /// The tables' OIDs on the source.
     pub(crate) oids: HashMap<TableName, Oid>,
+    /// The replication origin of the copy, for one connection at a time.
+    pub(crate) origin: Option<Mutex<String>>,
 }
 
 impl CopiedTableRecord {
@@ -78,5 +81,12 @@ impl CopyRecord for CopiedTableRecord {
             self.since(table, consistent_point)
         );
         self.set(target, table, &values).await
+    }
+
+    async fn commit(&self, target: &mut Wire) -> Result<(), client::Error> {
+        match &self.origin {
+            Some(origin) => target.query(&commit_under(&origin.lock().await)).await.map(drop),
+            None => target.query("COMMIT").await.map(drop),
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use base::error_reference::{Doing, Entry, HeldBy, carried, entry};
-use base::{Lsn, PgVersion, SubscriptionName};
+use base::{Lsn, SubscriptionName};
 use source::publication::TableName;
 
 use crate::Error;
@@ -269,13 +269,6 @@ base::error_reference! {
          its remedy: settings, limits, rights, tables, columns, identities.",
         "Do what each reason says; `pgsluice check` shows them with the SQL, and says when nothing is left.",
         &[FINDINGS, ("pgsluice check", "what_is_said_of_a_table_is_what_the_applier_does")],
-    ),
-    Kind::Refused(Refusal::OriginNoneTooOld(_)) => starting(
-        "The source is too old for origin = none",
-        Refusal::OriginNoneTooOld(PgVersion::from_num(150_018)),
-        "Sources before 16 cannot leave out what came to them by replication.",
-        "Give `--origin any`; two-way replication needs 16 or later on both ends.",
-        &[],
     ),
     Kind::Refused(Refusal::SlotOfAnotherTarget { .. }) => starting(
         "The slot belongs to another target",

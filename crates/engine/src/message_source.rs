@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use base::{Lsn, Progress};
+use base::{Lsn, PgVersion, Progress};
 use client::Wire;
 use proto::replication::PgoutputOptions;
 use source::stream::{Heard, Stream, StreamOptions, What};
@@ -58,7 +58,7 @@ impl Logical {
         let pgoutput = PgoutputOptions {
             publications: settings.publications.clone(),
             binary,
-            streaming: settings.streaming,
+            streaming: settings.streaming && !is_filtered_here(settings, wire.version()),
             origin_none: settings.origin == Origin::None,
         };
         let options = StreamOptions {
@@ -70,6 +70,13 @@ impl Logical {
         };
         Ok(Logical(Some(Stream::start(wire, options).await?)))
     }
+}
+
+/// Whether transactions with an origin are left out here, because the source cannot do it. A copy
+/// in the other direction has its origin only in its commit record. A source names it at the
+/// transaction's begin, but not where it streams the transaction before its commit.
+fn is_filtered_here(settings: &Settings, source: PgVersion) -> bool {
+    settings.origin == Origin::None && source.major() < 16
 }
 
 #[async_trait]

@@ -461,7 +461,7 @@ impl<'a> Refreshing<'a> {
             let exported = attempt.late_snapshot(source, self.state).await?;
             let keys: Vec<TableKey> = tables.iter().map(|(key, _)| key.clone()).collect();
             attempt.status.await_copies(&keys, exported.since.lsn);
-            copied = attempt.copy(&exported, jobs, true).await?;
+            copied = attempt.copy(&exported, jobs, self.state, true).await?;
             since = exported.since.clone();
             exported.close().await;
         }

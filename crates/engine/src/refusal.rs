@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use base::{Lsn, PgVersion, SubscriptionName, quote_ident};
+use base::{Lsn, SubscriptionName, quote_ident};
 use source::publication::{BinaryRefusal, TableName};
 
 /// The reason for a refusal.
@@ -50,8 +50,6 @@ pub(crate) enum Refusal {
     },
     /// `check` found reasons to refuse the start; one text for each.
     Check(Vec<String>),
-    /// `origin = none` is set, and the publisher is too old for it.
-    OriginNoneTooOld(PgVersion),
     /// The source has our slot, and the target has no row of ours.
     SlotOfAnotherTarget {
         slot: String,
@@ -227,9 +225,6 @@ impl fmt::Display for Refusal {
                 };
                 write!(f, "these servers cannot replicate as they are, for {count}; see pgsluice check:")?;
                 reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}"))
-            }
-            Refusal::OriginNoneTooOld(version) => {
-                write!(f, "--origin none needs a source of version 16 or later; this one is {version}")
             }
             Refusal::SlotOfAnotherTarget { slot, name } => write!(
                 f,

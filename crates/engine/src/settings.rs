@@ -157,6 +157,11 @@ impl SynchronousCommit {
 }
 
 impl Settings {
+    /// The number of sessions that apply, if the target has room for them.
+    pub(crate) fn apply_sessions(&self) -> usize {
+        apply::sessions(self.max_parallel_apply_workers_per_subscription, self.commit_order, self.streaming)
+    }
+
     /// The archive that is followed instead of a stream, if there is one.
     #[must_use]
     pub fn followed_archive(&self) -> Option<&Path> {

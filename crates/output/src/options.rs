@@ -65,7 +65,7 @@ pub enum Streaming {
     Parallel,
 }
 
-/// `origin`.
+/// `origin`. pgoutput has the option from version 16 on; here every version has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OriginFilter {
     /// All changes.
@@ -160,9 +160,6 @@ impl Options {
         }
         if self.two_phase_at.is_some() && version < 3 {
             return needs("two_phase", 3);
-        }
-        if self.origin == OriginFilter::None && major < 16 {
-            return Err(Error::options(format!("PostgreSQL {major} has no option origin")));
         }
         Ok(())
     }

@@ -121,10 +121,13 @@ pub(crate) struct Stream {
     #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) streaming: OnOff,
 
-    /// Which changes the source sends by their origin: `any`, or `none` for
-    /// only those that did not come to the source by replication
+    /// Which changes to apply by their origin: `any`, or `none` for only
+    /// those that did not come to the source by replication
     ///
-    /// `none` needs a source of PostgreSQL 16 or later.
+    /// `none` keeps two databases that follow each other from sending a change
+    /// back. A source of 14 or 15 does not filter; pgsluice does. With
+    /// `source_mode = logical` such a source does not name an origin that was
+    /// dropped since: drain the other direction before it is dropped.
     #[arg(long, value_enum, default_value = "any", value_name = "ORIGIN")]
     pub(crate) origin: Origin,
 

@@ -25,6 +25,7 @@ mod adoption;
 mod array_holders;
 mod copied_from;
 mod copy_again;
+mod copy_origin;
 mod error;
 mod error_reference;
 mod flusher;
@@ -42,6 +43,7 @@ pub mod stored;
 
 pub use adoption::{AdoptedSource, Adoption, NativeOptions, adoption, make_adopted, store_adoption};
 pub use copied_from::{CopiedFrom, Parting};
+pub use copy_origin::commit_under;
 pub use error::Error;
 pub use error_reference::error_reference;
 pub use flusher::{flush_continuously, flush_now};

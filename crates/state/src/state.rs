@@ -40,10 +40,10 @@ const LOCK_CLASS: i32 = 0x7067_736c;
 
 /// How long to wait for a backend of a dead process that holds a lock or an origin. Its socket
 /// closes at once, but it may be in the middle of a statement.
-const FENCE_WAIT: Duration = Duration::from_secs(20);
+pub(crate) const FENCE_WAIT: Duration = Duration::from_secs(20);
 /// After this, backends that hold an origin under our name are terminated.
 const FENCE_PATIENCE: Duration = Duration::from_secs(5);
-const FENCE_POLL: Duration = Duration::from_millis(100);
+pub(crate) const FENCE_POLL: Duration = Duration::from_millis(100);
 
 /// A subscription's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -504,9 +504,7 @@ impl State {
     /// The origin could not be attached, or may not be used.
     pub async fn attach_worker(&self, wire: &mut Wire, worker: usize, own: &[i32]) -> Result<(), Error> {
         let origin = self.name.origin(worker);
-        let sql = "SELECT pg_catalog.pg_replication_origin_create($1) \
-                    WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_origin o WHERE o.roname = $1)";
-        self.session.query_opt(sql, &[&origin]).await.map_err(|error| self.session.error(error))?;
+        self.create_origin(&origin).await?;
         self.attach(wire, &origin, own).await
     }
 
@@ -552,7 +550,7 @@ impl State {
 
     /// Makes the error for an origin that another session holds, and names that session if the
     /// server's message tells.
-    async fn held(&self, origin: &str, error: &client::Error) -> Error {
+    pub(crate) async fn held(&self, origin: &str, error: &client::Error) -> Error {
         let pid = error.server().and_then(|error| last_number(&error.message)).unwrap_or_default();
         let sql = "SELECT pg_catalog.format(' (%s, user %s, %s)', coalesce(nullif(application_name, ''), \
                    backend_type), usename, coalesce(client_addr::text, 'local')) \

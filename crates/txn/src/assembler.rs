@@ -277,6 +277,8 @@ struct Open {
     spooled: u64,
     /// The relations that it described, in order, each with the (sub)transaction that did.
     described: Vec<(Xid, Arc<Relation>)>,
+    /// It came to the source by replication, and its changes are left out.
+    replicated: bool,
 }
 
 /// News of a streamed transaction that has not committed yet.
@@ -314,6 +316,10 @@ pub struct Assembler {
     notice: Option<Notice>,
     /// Present while in a block.
     spooling: Option<Inside>,
+    /// Changes of transactions that have an origin are left out.
+    local_only: bool,
+    /// The transaction that the stream is in has an origin.
+    replicated: bool,
 }
 
 impl Assembler {
@@ -328,7 +334,19 @@ impl Assembler {
             pending: None,
             notice: None,
             spooling: None,
+            local_only: false,
+            replicated: false,
         }
+    }
+
+    /// Sets whether the changes of transactions that came to the source by replication are left
+    /// out, as a source does from version 16 on with `origin = none`. Such a transaction comes out
+    /// without changes. It is known by its [`Message::Origin`], which a source does not send if the
+    /// origin was dropped meanwhile.
+    #[must_use]
+    pub fn with_local_only(mut self, local_only: bool) -> Self {
+        self.local_only = local_only;
+        self
     }
 
     /// Sets whether values were requested in binary form. If not, a binary value is an error.
@@ -407,6 +425,9 @@ impl Assembler {
         {
             return self.spool_message(xid, &data);
         }
+        if self.replicated && is_change(&data) {
+            return Ok(());
+        }
         let begin = match self.state {
             State::InTransaction(begin) => Some(begin),
             _ => None,
@@ -457,6 +478,7 @@ impl Assembler {
             (State::Outside, Message::Begin { final_lsn, commit_time, xid }) => {
                 let begin = Begin { xid, final_lsn, commit_time };
                 self.state = State::InTransaction(begin);
+                self.replicated = false;
                 Ok(Some(Event::Begin(begin)))
             }
             (State::InTransaction(begin), Message::Commit(commit)) => {
@@ -466,6 +488,7 @@ impl Assembler {
                     return Err(Kind::Commit { announced, came }.into());
                 }
                 self.state = State::Outside;
+                self.replicated = false;
                 Ok(Some(Event::Commit(commit)))
             }
             (State::Outside, Message::StreamStart { xid, first_segment }) => {
@@ -497,6 +520,10 @@ impl Assembler {
             (State::Outside, Message::StreamAbort { xid, subxid }) => self.abort(xid, subxid).map(|()| None),
             (State::Outside, Message::StreamCommit { xid, commit }) => self.replay(xid, commit).map(Some),
             (_, Message::TwoPhase { kind }) => Err(Kind::TwoPhase(kind).into()),
+            (State::InTransaction(_), Message::Origin { .. }) => {
+                self.replicated = self.local_only;
+                Ok(None)
+            }
             // The publisher sends these unasked, and a subscriber ignores them: an origin's name, a
             // type's name, a message from an application.
             (_, Message::Origin { .. } | Message::Type { .. } | Message::Logical { .. }) => Ok(None),
@@ -512,6 +539,11 @@ impl Assembler {
     /// Appends one message to the open transaction, with its length before it.
     fn spool_message(&mut self, xid: Xid, data: &[u8]) -> Result<(), AssemblyError> {
         let open = self.open.entry(xid).or_default();
+        // The first block names the origin before any change.
+        open.replicated |= self.local_only && data.first() == Some(&b'O');
+        if open.replicated && is_change(data) {
+            return Ok(());
+        }
         // An unreadable message is an error when it is read again, unless its subtransaction was
         // aborted.
         if data.first() == Some(&b'R')
@@ -578,6 +610,11 @@ impl Replay {
     fn begin(&self) -> Begin {
         Begin { xid: self.xid, final_lsn: self.commit.commit_lsn, commit_time: self.commit.commit_time }
     }
+}
+
+/// Whether a message is a change of rows: an INSERT, UPDATE, DELETE or TRUNCATE.
+fn is_change(data: &[u8]) -> bool {
+    matches!(data.first(), Some(b'I' | b'U' | b'D' | b'T'))
 }
 
 fn name(message: &Message) -> &'static str {

@@ -27,6 +27,8 @@ pub struct Options {
     pub subscription: SubscriptionName,
     /// The stream's values are in binary form where types have one.
     pub binary: bool,
+    /// Changes that came to the source by replication are left out (`origin = none`).
+    pub local_only: bool,
     /// The present types of the source's columns, from which `binary` was decided, if it was. Older
     /// WAL may have been written with other types.
     pub types: Option<Arc<SourceTypes>>,

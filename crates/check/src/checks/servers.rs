@@ -40,16 +40,6 @@ pub(super) fn source_in_recovery(_: &Wanted, source: &Publisher) -> Vec<Finding>
     vec![Finding::warning(End::Source, "server", what).remedy(remedy)]
 }
 
-pub(super) fn origin_none(wanted: &Wanted, source: &Publisher) -> Vec<Finding> {
-    let Some(server) = source.server.as_ref().filter(|server| wanted.origin_none && server.major() < 16)
-    else {
-        return Vec::new();
-    };
-    let what = format!("--origin none needs a source of version 16 or later; this one is {}", server.version);
-    let finding = Finding::cannot(End::Source, "--origin", what).remedy("use --origin any");
-    vec![finding.refusing(Refuses::Every)]
-}
-
 pub(super) fn target_in_recovery(_: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let Some(_) = target.server.as_ref().filter(|server| server.in_recovery) else { return Vec::new() };
     // It may be about to be promoted: run waits.

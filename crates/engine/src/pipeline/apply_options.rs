@@ -7,6 +7,7 @@ use source::publication::{PublishedTable, TableName};
 
 use super::{Attempt, Ends};
 use crate::Binary;
+use crate::Origin;
 use crate::error::Error;
 
 impl Attempt<'_> {
@@ -20,6 +21,7 @@ impl Attempt<'_> {
         Ok(apply::Options {
             subscription: settings.subscription.clone(),
             binary,
+            local_only: settings.origin == Origin::None,
             types: (binary && settings.binary == Binary::Auto)
                 .then(|| Arc::new(source_types(&ends.source.published))),
             synchronous_commit: settings.synchronous_commit.as_str().to_owned(),

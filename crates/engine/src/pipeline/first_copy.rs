@@ -8,7 +8,8 @@ use base::{Lsn, quote_ident};
 use copy::CopyJob;
 use source::publication::{Generated, PublishedTable, TableName, TargetTable};
 use source::slot::{self, NewSlot};
-use state::TableKey;
+use state::{State, TableKey};
+use tokio::sync::Mutex;
 
 use super::{Attempt, Ends, Past};
 use crate::copied_table::CopiedTableRecord;
@@ -157,7 +158,7 @@ impl Attempt<'_> {
         tokio::select! {
             // A worker's own error says more than the loss of a session beside it.
             biased;
-            copied = self.copy(exported, jobs, false) => copied,
+            copied = self.copy(exported, jobs, &ends.state, false) => copied,
             lost = ends.state.session().ended() => Err(lost.into()),
         }
     }
@@ -168,6 +169,7 @@ impl Attempt<'_> {
         &self,
         exported: &Exported,
         jobs: Vec<CopyJob>,
+        state: &State,
         joins_later: bool,
     ) -> Result<Vec<TableName>, Error> {
         let settings = self.settings;
@@ -182,6 +184,9 @@ impl Attempt<'_> {
             allow_triggers: settings.allow_triggers,
             application_name: settings.subscription.application_name("copy"),
         };
+        // The apply workers' origins are free until the stream begins.
+        let worker = if joins_later { settings.apply_sessions() } else { 0 };
+        let origin = state.copy_origin(worker).await?.map(Mutex::new);
         let attempt = copy::Attempt {
             source: settings.source.clone(),
             target: settings.target.clone(),
@@ -193,6 +198,7 @@ impl Attempt<'_> {
                 joins_later,
                 snapshot: exported.since.snapshot.clone(),
                 oids,
+                origin,
             }),
         };
         copy::copy_tables(attempt, jobs, self.stop).await?;

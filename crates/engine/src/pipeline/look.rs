@@ -53,9 +53,6 @@ impl Attempt<'_> {
     /// Checks the conditions that must hold before anything is changed.
     pub(super) fn check(&self, ends: &Ends) -> Result<(), Error> {
         let (name, slot) = (self.settings.subscription.clone(), ends.source.slot_name.clone());
-        if self.settings.origin == Origin::None && ends.source.wire.version().major() < 16 {
-            return Err(Error::refused(Refusal::OriginNoneTooOld(ends.source.wire.version())));
-        }
         let Some(row) = &ends.row else {
             return match &ends.source.slot {
                 None => Ok(()),

@@ -134,3 +134,46 @@ fn w1_a_column_that_only_the_server_can_render_costs_its_table() {
         assert_eq!(s.target_one(told), "1meanwhile 2lost? 3after");
     });
 }
+
+/// A process that is killed right after it has left tables out, before anything else is confirmed,
+/// finds a state that resembles an unfinished first copy. The rows of those tables are theirs: they
+/// must not be copied again beside themselves.
+#[test]
+fn w1_a_kill_after_a_table_was_left_out_does_not_copy_it_onto_its_rows() {
+    scenario_with(BOTH, |s| {
+        s.both(
+            "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE w (id int PRIMARY KEY, v text); \
+             CREATE TABLE without (id int, v text); ALTER TABLE without REPLICA IDENTITY FULL",
+        );
+        s.source("INSERT INTO w VALUES (1, 'first'); INSERT INTO without VALUES (1, 'first'), (1, 'first')");
+        s.publish("FOR TABLE t, w, without, mark");
+        s.follow();
+        s.both("ALTER TABLE w ADD COLUMN name regclass; ALTER TABLE without ADD COLUMN name regclass");
+        s.source("INSERT INTO w VALUES (2, 'lost?', 'pg_class'); INSERT INTO without VALUES (2, 'lost?', 'pg_class')");
+        wait_until_waiting(s, "w", "column \"name\"");
+        wait_until_waiting(s, "without", "column \"name\"");
+        s.kill();
+        // The state at the instant after the tables were left out.
+        let target = s.target_url(WAL);
+        testkit::query(&target, "UPDATE pgsluice.subscription SET confirmed_lsn = consistent_point").unwrap();
+        let begun = "SELECT count(*) FROM pgsluice.copied_table WHERE NOT finished AND NOT begun";
+        assert_eq!(s.target_one_of(WAL, begun), "2", "{}", s.log(WAL));
+        // Published so that a copy could carry them.
+        s.source("ALTER PUBLICATION p SET TABLE t, mark, w (id, v), without (id, v)");
+        s.source("ALTER TABLE without REPLICA IDENTITY NOTHING");
+        s.run();
+        wait_until_waiting(s, "w", "TRUNCATE");
+        wait_until_waiting(s, "without", "TRUNCATE");
+        others_go_on(s, 1);
+        let rows = |table: &str| format!("SELECT string_agg(id || v, ' ' ORDER BY id, v) FROM {table}");
+        assert_eq!(s.target_one_of(WAL, &rows("w")), "1first");
+        assert_eq!(s.target_one_of(WAL, &rows("without")), "1first 1first");
+        testkit::query(&target, "TRUNCATE w, without").unwrap();
+        wait_until_joined(s, WAL, "w");
+        wait_until_joined(s, WAL, "without");
+        s.source("INSERT INTO without VALUES (3, 'after', 'pg_proc')");
+        others_go_on(s, 2);
+        assert_eq!(s.target_one_of(WAL, &rows("w")), "1first 2lost?");
+        assert_eq!(s.target_one_of(WAL, &rows("without")), "1first 1first 2lost? 3after");
+    });
+}

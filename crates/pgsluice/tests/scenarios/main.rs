@@ -44,5 +44,6 @@ mod support;
 mod tables;
 mod transactions;
 mod triggers;
+mod two_way;
 mod types;
 mod verify;

@@ -418,59 +418,6 @@ fn f3_whatever_is_killed_each_transaction_that_stays_one_is_there_once() {
     });
 }
 
-/// Two databases that follow each other: what came from the other side does not go back.
-#[test]
-fn origin_none_keeps_two_way_replication_from_looping() {
-    scenario_with(&[&["--origin", "none", "--copy-data", "off"]], |s| {
-        if s.major() < 16 {
-            s.run();
-            let (code, log) = s.ended().remove(0);
-            assert!(code == 1 && log.contains("--origin none needs a source of version 16"), "{log}");
-            assert_eq!(s.left_behind(), [""; 0]);
-            return;
-        }
-        s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
-        s.target("CREATE PUBLICATION p FOR TABLE t");
-        s.run();
-        s.wait_for_log("streaming from");
-        let back_name = format!("{}_copy_back", s.name(0));
-        let mut command =
-            s.command(0, &["run", "--publication", "p", "--origin", "none", "--copy-data", "off"]);
-        command
-            .env("PGSLUICE_SOURCE", s.target_url(0))
-            .env("PGSLUICE_TARGET", s.source_url())
-            .env("PGSLUICE_SUBSCRIPTION", &back_name);
-        let mut back = testkit::Sluice::start(command).unwrap();
-        wait_for("the way back", BOUND, || Ok(back.stderr().contains("streaming from"))).unwrap();
-        for round in 0..10 {
-            s.source(&format!(
-                "INSERT INTO t VALUES ({round}, 'source'); UPDATE t SET v = v || '.' WHERE id = {round}"
-            ));
-            s.target(&format!("INSERT INTO t VALUES (100 + {round}, 'target')"));
-        }
-        let both = "SELECT count(*) = 20 FROM t";
-        wait_for("both ends to be level", BOUND, || {
-            Ok(s.source_one(both) == "t" && s.target_one(both) == "t")
-        })
-        .unwrap();
-        s.source("DELETE FROM t WHERE id = 105");
-        wait_for("the row to be gone", BOUND, || Ok(s.target_one("SELECT count(*) = 19 FROM t") == "t"))
-            .unwrap();
-        s.same_table("t");
-        // Had a change come back, it would have been an insert_exists or a missing row by now.
-        assert!(back.is_running() && !back.stderr().contains("conflict"), "{}", back.stderr());
-        assert!(!s.log(0).contains("conflict"), "{}", s.log(0));
-        assert!(back.terminate(Duration::from_secs(5)).unwrap().success());
-        let mut command = s.command(0, &["drop"]);
-        command
-            .env("PGSLUICE_SOURCE", s.target_url(0))
-            .env("PGSLUICE_TARGET", s.source_url())
-            .env("PGSLUICE_SUBSCRIPTION", &back_name);
-        let mut dropped = testkit::Sluice::start(command).unwrap();
-        assert!(dropped.wait(BOUND).unwrap().unwrap().success(), "{}", dropped.stderr());
-    });
-}
-
 /// A walsender that gives up after five silent seconds outlives a target that is blocked for twelve. It takes us for
 /// silent while its question stands behind what we have not read: a busy machine needs seconds for that.
 #[test]

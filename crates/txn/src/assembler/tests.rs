@@ -110,6 +110,55 @@ fn blocks_of_open_transactions_come_out_whole_at_their_commit() {
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0, "spool files are left");
 }
 
+fn origin() -> Bytes {
+    let mut message = vec![b'O'];
+    message.extend_from_slice(&0x50_u64.to_be_bytes());
+    message.extend_from_slice(b"elsewhere\0");
+    message.into()
+}
+
+#[test]
+fn with_local_only_what_has_an_origin_comes_out_without_changes() {
+    let stop = || Bytes::from_static(b"E");
+    let messages = || {
+        [
+            begin(0x100, 10),
+            origin(),
+            relation(None),
+            insert(None, "echo"),
+            commit(0x100),
+            begin(0x200, 11),
+            insert(None, "own"),
+            commit(0x200),
+            stream(b'S', 12, b"\x01"),
+            origin(),
+            relation(Some(12)),
+            insert(Some(12), "echo"),
+            stop(),
+            stream(b'S', 13, b"\x01"),
+            relation(Some(13)),
+            insert(Some(13), "own"),
+            stop(),
+            stream(b'S', 12, b"\0"),
+            insert(Some(12), "echo"),
+            stop(),
+            stream(b'c', 12, &lsn_time(0x300)),
+            stream(b'c', 13, &lsn_time(0x400)),
+            begin(0x500, 14),
+            insert(None, "own"),
+            commit(0x500),
+        ]
+    };
+    let (assembler, _dir) = assembler();
+    let seen = drive(&mut assembler.with_local_only(true), messages());
+    let begun = ["begin 10", "commit 0/108", "begin 11", "own", "commit 0/208", "begin 12", "commit 0/308"];
+    let rest = ["begin 13", "own", "commit 0/408", "begin 14", "own", "commit 0/508"];
+    assert_eq!(seen, [&begun[..], &rest[..]].concat());
+    let (mut assembler, _dir) = self::assembler();
+    let all = drive(&mut assembler, messages());
+    assert_eq!(all.iter().filter(|event| *event == "echo").count(), 3);
+}
+
 fn grown(assembler: &mut Assembler) -> (u64, usize) {
     match assembler.notice() {
         Some(Notice::Grown { xid: Xid(7), bytes, relations }) => (bytes, relations.len()),

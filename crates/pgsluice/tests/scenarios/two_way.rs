@@ -1,0 +1,142 @@
+//! The kind: a change that came by replication is sent back to where it was made.
+//!
+//! Two databases follow each other with `origin = none`. Nothing that one of them received goes
+//! back: neither changes, nor copied rows, nor what a repeated copy removes first.
+
+use std::time::Duration;
+
+use testkit::{Builder, Sluice, wait_for};
+
+use crate::support::{BOUND, Scenario, scenario_alone, scenario_with};
+
+/// The subscription in the other direction, from follower 0 to the source.
+struct WayBack {
+    sluice: Sluice,
+    environment: [(&'static str, String); 3],
+}
+
+impl WayBack {
+    fn start(s: &Scenario, own: &[&str]) -> WayBack {
+        s.target("CREATE PUBLICATION p FOR ALL TABLES");
+        let environment = [
+            ("PGSLUICE_SOURCE", s.target_url(0)),
+            ("PGSLUICE_TARGET", s.source_url()),
+            ("PGSLUICE_SUBSCRIPTION", format!("{}_back", s.name(0))),
+        ];
+        let args = [&["run", "--publication", "p", "--copy-data", "off"][..], own].concat();
+        let mut command = s.command(0, &args);
+        command.envs(environment.clone());
+        let sluice = Sluice::start(command).unwrap();
+        wait_for("the way back", BOUND, || Ok(sluice.stderr().contains("streaming from"))).unwrap();
+        WayBack { sluice, environment }
+    }
+
+    /// Had a change come back, it would have been an insert_exists or a missing row by now.
+    fn met_nothing(&mut self) {
+        let log = self.sluice.stderr();
+        assert!(self.sluice.is_running() && !log.contains("conflict"), "{log}");
+    }
+
+    fn end(mut self, s: &Scenario) {
+        self.met_nothing();
+        assert!(self.sluice.terminate(Duration::from_secs(5)).unwrap().success());
+        let mut command = s.command(0, &["drop"]);
+        command.envs(self.environment);
+        let mut dropped = Sluice::start(command).unwrap();
+        assert!(dropped.wait(BOUND).unwrap().unwrap().success(), "{}", dropped.stderr());
+    }
+}
+
+/// Waits until a query answers `t` on both ends.
+#[track_caller]
+fn wait_until_both(s: &Scenario, back: &WayBack, sql: &str) {
+    let level =
+        wait_for("both ends to be level", BOUND, || Ok(s.source_one(sql) == "t" && s.target_one(sql) == "t"));
+    assert!(level.is_ok(), "{sql}\n{}\n{}", s.log(0), back.sluice.stderr());
+}
+
+/// From any version and by either source, also where transactions are streamed while they are open.
+#[test]
+fn origin_none_keeps_two_way_replication_from_looping() {
+    for mode in ["logical", "wal"] {
+        let own = ["--source-mode", mode, "--origin", "none"];
+        scenario_with(&[&[&own[..], &["--copy-data", "off"]].concat()], |s| {
+            s.both(
+                "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET logical_decoding_work_mem = 64', \
+                 current_database()); END $$",
+            );
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+            s.run();
+            s.wait_for_log("streaming from");
+            let mut back = WayBack::start(s, &own);
+            for round in 0..10 {
+                s.source(&format!(
+                    "INSERT INTO t VALUES ({round}, 'source'); UPDATE t SET v = v || '.' WHERE id = {round}"
+                ));
+                s.target(&format!("INSERT INTO t VALUES (100 + {round}, 'target')"));
+            }
+            s.source("INSERT INTO t SELECT 1000 + n, repeat('source', 20) FROM generate_series(1, 3000) n");
+            s.target("INSERT INTO t SELECT 5000 + n, repeat('target', 20) FROM generate_series(1, 3000) n");
+            s.target("UPDATE t SET v = v || '!' WHERE id > 5000");
+            let all = "SELECT count(*) = 6020 AND count(*) FILTER (WHERE v LIKE '%!') = 3000 FROM t";
+            wait_until_both(s, &back, all);
+            s.source("DELETE FROM t WHERE id = 105");
+            wait_until_both(s, &back, "SELECT count(*) = 6019 FROM t");
+            s.same_table("t");
+            back.met_nothing();
+            assert!(!s.log(0).contains("conflict"), "{}", s.log(0));
+            back.end(s);
+        });
+    }
+}
+
+/// The first copy, one that is repeated after a kill, and that of a table that is added later. Each
+/// copied row has an origin of its subscription.
+#[test]
+fn what_was_copied_is_not_sent_back() {
+    let track = |builder: Builder| builder.setting("track_commit_timestamp", "on");
+    for mode in ["logical", "wal"] {
+        let own = ["--source-mode", mode, "--origin", "none", "--refresh-interval", "200ms"];
+        let forth = [&own[..], &["--copy-split-bytes", "512kB", "--max-sync-workers-per-subscription", "3"]];
+        scenario_alone(&[&forth.concat()], track, track, |s| {
+            s.both(
+                "CREATE TABLE few (id int PRIMARY KEY, v text); CREATE TABLE many (id int PRIMARY KEY, v text)",
+            );
+            s.source("INSERT INTO few SELECT n, 'copied' FROM generate_series(1, 100) n");
+            s.source("INSERT INTO many SELECT n, repeat('copied', 20) FROM generate_series(1, 100000) n");
+            s.publish("FOR TABLE few, many, mark");
+            let mut back = WayBack::start(s, &own);
+            s.run();
+            let begun = "SELECT coalesce(bool_or(begun AND NOT finished), false) FROM pgsluice.copied_table";
+            wait_for("the copy to begin", BOUND, || {
+                Ok(s.target_one("SELECT to_regclass('pgsluice.copied_table') IS NOT NULL") == "t"
+                    && s.target_one(begun) == "t")
+            })
+            .unwrap();
+            s.kill();
+            s.run();
+            s.catch_up();
+            s.target("UPDATE few SET v = 'target' WHERE id <= 10");
+            s.source("UPDATE few SET v = 'source' WHERE id > 90");
+            s.both("CREATE TABLE later (id int PRIMARY KEY)");
+            s.source("INSERT INTO later SELECT generate_series(1, 1000)");
+            s.source("ALTER PUBLICATION p ADD TABLE later");
+            s.source("INSERT INTO later VALUES (5000)");
+            let all = "SELECT (SELECT count(*) = 100 AND count(*) FILTER (WHERE v = 'copied') = 80 FROM few) \
+                       AND (SELECT count(*) = 100000 FROM many) AND (SELECT count(*) = 1001 FROM later)";
+            wait_until_both(s, &back, all);
+            // Behind everything that could have come back.
+            s.target("INSERT INTO few VALUES (1000, 'last')");
+            wait_until_both(s, &back, "SELECT count(*) = 101 FROM few");
+            s.catch_up();
+            s.same();
+            back.met_nothing();
+            let without = "SELECT count(*) FROM (SELECT xmin FROM few WHERE id BETWEEN 11 AND 100 \
+                           UNION ALL SELECT xmin FROM many UNION ALL SELECT xmin FROM later) t, \
+                           pg_xact_commit_timestamp_origin(t.xmin) x LEFT JOIN pg_replication_origin o \
+                           ON o.roident = x.roident WHERE o.roname IS NULL OR o.roname !~ '^pgsluice_.*_[0-9]+$'";
+            assert_eq!(s.target_one(without), "0");
+            back.end(s);
+        });
+    }
+}
