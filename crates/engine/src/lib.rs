@@ -18,12 +18,10 @@ mod refusal;
 mod repeated;
 mod retry;
 mod settings;
-mod source_end;
 mod spooling;
 mod statistics;
 mod status;
 mod target_schema;
-mod wal_source;
 
 pub use adoption::adoption_refuses;
 pub use apply::{CommitOrder, PrefetchMode};
@@ -38,8 +36,8 @@ pub use settings::{
     spool_dir,
 };
 pub use status::{
-    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, Decoded, DecodedSnapshot,
-    DifferingPartition, Failing, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh,
-    SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
+    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DifferingPartition, Failing, Lag,
+    LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot,
+    Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };
-pub use wal_source::Passes;
+pub use wal_source::{Decoded, DecodedSnapshot, Passes};

@@ -1,15 +1,16 @@
 //! Looks at both ends for an attempt, and checks them before anything is changed.
 
 use client::{Replication, Wire};
+use source::end::{SOURCE_SETTINGS, SourceEnd};
 use source::publication::{self, TableName};
 use source::slot;
 use state::State;
+use wal_source::OtherSource;
 
 use super::{Attempt, Ends, Past};
 use crate::adoption_refuses;
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
-use crate::source_end::{SOURCE_SETTINGS, SourceEnd};
 use crate::{Origin, SourceMode};
 
 impl Attempt<'_> {
@@ -50,6 +51,11 @@ impl Attempt<'_> {
         Ok(Ends { source, state, row, adopted, targets, in_text })
     }
 
+    /// Whether a missing slot may be made anew.
+    fn can_do_without_slot(&self, ends: &Ends) -> bool {
+        self.settings.source_mode == SourceMode::Wal && self.wal(ends).can_do_without_slot()
+    }
+
     /// Checks the conditions that must hold before anything is changed.
     pub(super) fn check(&self, ends: &Ends) -> Result<(), Error> {
         let (name, slot) = (self.settings.subscription.clone(), ends.source.slot_name.clone());
@@ -64,7 +70,7 @@ impl Attempt<'_> {
         }
         if row.source_sysid != ends.source.identity.system_id.to_string() {
             let (made_for, found) = (row.source_sysid.clone(), ends.source.identity.system_id.to_string());
-            return Err(Error::refused(Refusal::OtherSource { name, made_for, found }));
+            return Err(Error::refused(Refusal::OtherSource(OtherSource { name, made_for, found })));
         }
         if let Some(adopted) = &ends.adopted
             && let Some(why) = adoption_refuses(adopted, &name, self.settings.origin == Origin::None)
@@ -75,7 +81,7 @@ impl Attempt<'_> {
             return Ok(());
         }
         let Some(found) = &ends.source.slot else {
-            return match self.wal(ends).can_do_without_slot() {
+            return match self.can_do_without_slot(ends) {
                 true => Ok(()),
                 false => Err(Error::refused(Refusal::SlotGone { slot })),
             };
@@ -93,7 +99,7 @@ impl Attempt<'_> {
             let (plugin, database) = (found.plugin.clone(), found.database.clone());
             return Err(Error::refused(Refusal::NotOurSlot { slot, name, plugin, database }));
         }
-        if found.is_lost() && !self.wal(ends).can_do_without_slot() {
+        if found.is_lost() && !self.can_do_without_slot(ends) {
             return Err(Error::refused(Refusal::SlotLost { slot, why: found.invalidation.clone() }));
         }
         Ok(())
