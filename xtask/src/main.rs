@@ -20,6 +20,7 @@ mod prose;
 mod references;
 mod regress;
 mod rules;
+mod state_sql;
 mod suite;
 mod tidy;
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::references::{self, File};
-use crate::{promises, prose, rules};
+use crate::{promises, prose, rules, state_sql};
 
 /// Lines of a `.rs` file before its tests; longer wants `// long because: ...`.
 const LINES_MAX: usize = 800;
@@ -22,7 +22,8 @@ const DEBUG_LINES: usize = 6;
 
 type Check = fn(&str, &str) -> Vec<String>;
 
-const CHECKS: [Check; 7] = [length, header, unfinished, ignored_tests, debug_output, one_title, home_paths];
+const CHECKS: [Check; 8] =
+    [length, header, unfinished, ignored_tests, debug_output, one_title, home_paths, state_sql::elsewhere];
 
 /// What is wrong with the files of the workspace.
 pub(crate) fn complaints() -> Result<Vec<String>> {
@@ -93,7 +94,7 @@ fn is_rust(path: &str) -> bool {
     path.ends_with(".rs")
 }
 
-fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(index, line)| (index + 1, line))
 }
 

@@ -7,6 +7,7 @@
 //! compares the two.
 
 use serde::Deserialize;
+use state::STATE_SCHEMA;
 
 use crate::read::Reader;
 
@@ -165,14 +166,14 @@ SELECT p.pubname::text AS publication, n.nspname::text AS schema, l.relname::tex
     )
 }
 
-/// $1 published tables.
+/// $1 published tables, $2 the schema of pgsluice's own state.
 const UNCARRIED: &str = "
 WITH published AS (
     SELECT o AS relid FROM pg_catalog.unnest($1::oid[]) o UNION
     SELECT p.relid FROM pg_catalog.unnest($1::oid[]) o CROSS JOIN LATERAL pg_catalog.pg_partition_tree(o) p),
 own AS (
     SELECT n.oid FROM pg_catalog.pg_namespace n
-     WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgsluice', 'pg_toast')
+     WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', $2)
        AND n.nspname NOT LIKE 'pg\\_temp\\_%')
 SELECT (SELECT pg_catalog.count(DISTINCT d.objid) FROM pg_catalog.pg_depend d
           JOIN pg_catalog.pg_class s ON s.oid = d.objid AND s.relkind = 'S'
@@ -223,7 +224,7 @@ impl Partitions {
 impl Uncarried {
     /// In the database whose tables `oids` are published.
     pub(crate) async fn read(reader: &mut Reader<'_>, oids: &Vec<u32>) -> Result<Uncarried, client::Error> {
-        let read = reader.row("what is not replicated", UNCARRIED, &[oids]).await?;
+        let read = reader.row("what is not replicated", UNCARRIED, &[oids, &STATE_SCHEMA]).await?;
         Ok(read.unwrap_or_default())
     }
 }

@@ -7,6 +7,7 @@ use schema::PgDump;
 use serde::Deserialize;
 use source::publication::{self, PublishedTable};
 use source::slot::{self, SlotState};
+use state::STATE_SCHEMA;
 
 use crate::Wanted;
 use crate::archive::Archive;
@@ -266,7 +267,7 @@ SELECT pg_catalog.format('%s.%s', n.nspname, c.relname) AS name,
        CASE WHEN c.relkind = 'f' THEN 'foreign' WHEN c.relpersistence = 'u' THEN 'unlogged' ELSE 'temporary' END AS kind
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE (c.relkind = 'f' OR c.relkind IN ('r', 'p') AND c.relpersistence IN ('u', 't'))
-   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgsluice')
+   AND n.nspname NOT IN ('pg_catalog', 'information_schema', '{STATE_SCHEMA}')
    AND ({in_schema} OR EXISTS (SELECT FROM pg_catalog.pg_publication p
                                 WHERE p.pubname = ANY ($1::text[]) AND p.puballtables))
  ORDER BY 1"

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Deserialize;
 use source::publication::{self, TableName, TargetTable as Described};
+use state::queries;
 
 use crate::Wanted;
 use crate::publisher::PARTITIONING;
 use crate::read::Reader;
 use crate::server::Server;
 
-/// Schema `pgsluice` and this subscription in it.
+/// Schema `pgsluice` and this subscription in it, as [`queries::RIGHTS`] reads it.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct State {
     pub(crate) schema: bool,
@@ -29,7 +30,7 @@ pub(crate) struct State {
     pub(crate) subscription: Option<Subscription>,
 }
 
-/// The subscription's row.
+/// The subscription's row, as [`queries::SUBSCRIPTION`] reads it.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Subscription {
     pub(crate) begun: bool,
@@ -46,7 +47,7 @@ impl State {
     }
 }
 
-/// Replication origins of the whole cluster.
+/// Replication origins of the whole cluster, as [`queries::origins`] reads them.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Origins {
     /// All named origins; an upper bound of those in use.
@@ -177,44 +178,15 @@ pub(crate) struct Subscriber {
     pub(crate) publishing_state: Vec<String>,
 }
 
-const STATE: &str = "
-SELECT n.oid IS NOT NULL AS schema, pg_catalog.to_regclass('pgsluice.copied_table') IS NOT NULL AS tables,
-       pg_catalog.to_regclass('pgsluice.schema_step') IS NOT NULL AS has_steps,
-       pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE') AS create,
-       n.oid IS NULL OR pg_catalog.has_schema_privilege(n.oid, 'USAGE') AS usage,
-       n.oid IS NULL OR pg_catalog.has_schema_privilege(n.oid, 'CREATE') AS create_in_schema,
-       ARRAY(SELECT pg_catalog.format('pgsluice.%I', c.relname) FROM pg_catalog.pg_class c
-              WHERE c.relnamespace = n.oid AND c.relkind = 'r'
-                AND c.relname IN ('subscription', 'copied_table', 'progress')
-                AND NOT (pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT')
-                     AND pg_catalog.has_table_privilege(c.oid, CASE c.relname WHEN 'progress' THEN 'DELETE' ELSE 'UPDATE' END))
-              ORDER BY 1) AS forbidden
-  FROM (VALUES (1)) v LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'pgsluice'";
-
-/// $1 the subscription's name.
-const SUBSCRIPTION: &str = "
-SELECT s.consistent_point IS NOT NULL AS begun, s.enabled, s.source_sysid,
-       (SELECT pg_catalog.count(*) FROM pgsluice.copied_table t WHERE t.subscription = s.name) AS tables,
-       (SELECT pg_catalog.count(*) FROM pgsluice.copied_table t
-         WHERE t.subscription = s.name AND NOT t.finished) AS unfinished
-  FROM pgsluice.subscription s WHERE s.name = $1::text";
-
 /// The name of the subscription's slot: an adopted one keeps its own.
 pub(crate) async fn slot_name(target: Option<&client::Session>, wanted: &Wanted) -> String {
-    let sql = "SELECT slot FROM pgsluice.subscription WHERE name = $1::text";
     let stored = match target {
         // Without the table, or the right to read it, there is no name: the checks report that.
-        Some(target) => target.query_opt(sql, &[&wanted.subscription.as_str()]).await.ok().flatten(),
+        Some(target) => state::stored::slot_name(&**target, &wanted.subscription).await.ok().flatten(),
         None => None,
     };
-    stored.map_or_else(|| wanted.subscription.slot(), |row| row.get(0))
+    stored.unwrap_or_else(|| wanted.subscription.slot())
 }
-
-/// $1 the name of ours, $2 that of the subscription.
-const ORIGINS: &str = "
-SELECT pg_catalog.count(*) AS named, COALESCE(pg_catalog.bool_or(o.roname = $1::text), false) AS ours,
-       pg_catalog.count(*) FILTER (WHERE o.roname ~ ('^pgsluice_' || $2::text || '_[0-9]+$')) AS own
-  FROM pg_catalog.pg_replication_origin o";
 
 /// $1 whether there are several workers. What `apply` (`state.rs`, `executor.rs`) and `operate`
 /// (`admin.rs`) call.
@@ -308,11 +280,6 @@ const SCHEMAS: &str = "
 SELECT n.nspname::text AS name, pg_catalog.has_schema_privilege(n.oid, 'CREATE') AS open
   FROM pg_catalog.pg_namespace n";
 
-/// $1 the subscription's name: keys that are yet to be created.
-const UNBUILT: &str = "
-SELECT pg_catalog.count(*) AS count FROM pgsluice.schema_step s
- WHERE s.subscription = $1::text AND NOT s.done AND s.stage IN ('key', 'index', 'attach')";
-
 #[derive(Deserialize)]
 struct Schema {
     name: String,
@@ -339,14 +306,14 @@ impl Subscriber {
         names: &[TableName],
     ) -> Result<Subscriber, client::Error> {
         let server = Server::read(reader).await?;
-        let mut state: State = reader.row("schema pgsluice", STATE, &[]).await?.unwrap_or_default();
+        let mut state: State = reader.row("schema pgsluice", queries::RIGHTS, &[]).await?.unwrap_or_default();
         if state.tables && state.usage && state.forbidden.is_empty() {
             let name = wanted.subscription.as_str();
-            state.subscription = reader.row("pgsluice.subscription", SUBSCRIPTION, &[&name]).await?;
+            state.subscription = reader.row("pgsluice.subscription", queries::SUBSCRIPTION, &[&name]).await?;
         }
         let origin = wanted.subscription.origin(0);
         let origins = reader
-            .row("replication origins", ORIGINS, &[&origin, &wanted.subscription.as_str()])
+            .row("replication origins", &queries::origins(), &[&origin, &wanted.subscription.as_str()])
             .await?
             .unwrap_or_default();
         let forbidden: Vec<Name> =
@@ -364,7 +331,7 @@ impl Subscriber {
         let steps: Option<Count> = match state.has_steps && state.usage {
             true => {
                 let name = wanted.subscription.as_str();
-                reader.row("pgsluice.schema_step", UNBUILT, &[&name]).await?
+                reader.row("pgsluice.schema_step", queries::UNBUILT, &[&name]).await?
             }
             false => None,
         };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use base::{Lsn, SubscriptionName};
+use wal_source::Foreign;
 
 use crate::Settings;
 use crate::byte_size::ByteSize;
@@ -21,7 +22,8 @@ pub(crate) enum Kind {
     Schema(schema::Error),
     Apply(apply::Error),
     Client(client::Error),
-    Decode(output::Error),
+    /// The WAL of a source that is decoded here.
+    Wal(wal_source::Error),
     Spool(std::io::Error),
     /// The spool's disk has no room for what an earlier attempt needed.
     NoRoom {
@@ -29,19 +31,8 @@ pub(crate) enum Kind {
         free: u64,
         needed: u64,
     },
-    /// The files with WAL that the source does not send.
-    Archive(source::segments::Error),
-    /// A pass for several subscriptions failed with this error for all of them.
-    Pass(String),
-    /// The catalogs must be looked at anew, and the source is not fit for that, for this reason.
-    NotYet(String),
     /// The source is a standby. The WAL alone does not say where pgsluice may go on.
     SourceIsStandby,
-    /// The source has another timeline than when pgsluice began to follow an archive or standbys.
-    LeftTimeline {
-        before: u32,
-        now: u32,
-    },
     /// The target's backend and pgsluice waited for one another.
     Silent(Silence),
     Refused(Refusal),
@@ -103,8 +94,7 @@ impl Error {
     /// helps.
     pub(crate) fn lost(&self) -> Option<output::Lost> {
         match &*self.0 {
-            Kind::Decode(error) => error.lost(),
-            Kind::Refused(Refusal::OtherCatalogs(_)) => Some(output::Lost { at: None, is_proven: false }),
+            Kind::Wal(error) => error.lost(),
             _ => None,
         }
     }
@@ -112,7 +102,7 @@ impl Error {
     /// A table that takes part and cannot be decoded from here on.
     pub(crate) fn undecodable(&self) -> Option<&output::Refused> {
         match &*self.0 {
-            Kind::Decode(error) => error.refused(),
+            Kind::Wal(error) => error.undecodable(),
             _ => None,
         }
     }
@@ -156,12 +146,7 @@ impl fmt::Display for Error {
             Kind::Schema(error) => error.fmt(f),
             Kind::Apply(error) => error.fmt(f),
             Kind::Client(error) => error.fmt(f),
-            Kind::Decode(error) if error.is_publication() => write!(
-                f,
-                "cannot decode the source's WAL: {error}: it was dropped or altered, and perhaps made again since; what \
-                 was written meanwhile cannot be decoded; drop the subscription and copy again"
-            ),
-            Kind::Decode(error) => write!(f, "cannot decode the source's WAL: {error}"),
+            Kind::Wal(error) => error.fmt(f),
             Kind::Spool(error) => {
                 write!(f, "{error}; make room there, or give another --state-dir")
             }
@@ -172,19 +157,6 @@ impl fmt::Display for Error {
                 dir.display(),
                 ByteSize(*free),
                 ByteSize(*needed)
-            ),
-            Kind::Archive(error) => write!(f, "cannot read the archive of the source's WAL: {error}"),
-            Kind::Pass(why) => write!(
-                f,
-                "decoding for several subscriptions in one pass has ended: {why}; this one goes on from what it has kept"
-            ),
-            Kind::NotYet(why) => {
-                write!(f, "the source's catalogs cannot be looked at anew yet: {why}")
-            }
-            Kind::LeftTimeline { before, now } => write!(
-                f,
-                "the source is on timeline {now} now, and its WAL was followed on timeline {before}: it is looked whether what was \
-                 applied is part of both"
             ),
             Kind::SourceIsStandby => f.write_str(
                 "the source is a standby, and --source-mode wal follows primaries only; it is waited for one: promote it, or \
@@ -220,14 +192,10 @@ impl std::error::Error for Error {
             Kind::Schema(error) => error.source(),
             Kind::Apply(error) => error.source(),
             Kind::Client(error) => error.source(),
-            Kind::Decode(error) => error.source(),
-            Kind::Archive(error) => error.source(),
+            Kind::Wal(error) => error.source(),
             Kind::Spool(_)
             | Kind::NoRoom { .. }
-            | Kind::Pass(_)
-            | Kind::NotYet(_)
             | Kind::SourceIsStandby
-            | Kind::LeftTimeline { .. }
             | Kind::Silent(_)
             | Kind::Refused(_)
             | Kind::Disabled { .. }
@@ -272,9 +240,21 @@ impl From<state::Error> for Error {
     }
 }
 
+impl From<wal_source::Error> for Error {
+    fn from(error: wal_source::Error) -> Self {
+        match error.into_foreign() {
+            Ok(Foreign::Client(error)) => error.into(),
+            Ok(Foreign::Source(error)) => error.into(),
+            Ok(Foreign::Spool(error)) => Kind::Spool(error).into(),
+            Ok(Foreign::OtherSource(other)) => Error::refused(Refusal::OtherSource(other)),
+            Err(error) => Kind::Wal(error).into(),
+        }
+    }
+}
+
 impl From<output::Error> for Error {
     fn from(error: output::Error) -> Self {
-        Kind::Decode(error).into()
+        Kind::Wal(error.into()).into()
     }
 }
 
@@ -282,9 +262,4 @@ impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
         Kind::Client(error).into()
     }
-}
-
-/// The error for a task that panicked.
-pub(crate) fn broke(error: &tokio::task::JoinError) -> Error {
-    Error::refused(Refusal::ApplierBroke(error.to_string()))
 }

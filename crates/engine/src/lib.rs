@@ -1,7 +1,7 @@
 //! Connects all stages: wiring, supervision, retry policy, figures. No other crate knows every
 //! stage.
 
-pub mod adoption;
+mod adoption;
 mod byte_size;
 mod copied_table;
 mod error;
@@ -18,13 +18,12 @@ mod refusal;
 mod repeated;
 mod retry;
 mod settings;
-mod source_end;
 mod spooling;
 mod statistics;
 mod status;
 mod target_schema;
-mod wal_source;
 
+pub use adoption::adoption_refuses;
 pub use apply::{CommitOrder, PrefetchMode};
 pub use check::{End, Finding, Report, Severity};
 pub use error::Error;
@@ -37,8 +36,8 @@ pub use settings::{
     spool_dir,
 };
 pub use status::{
-    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, Decoded, DecodedSnapshot,
-    DifferingPartition, Failing, Lag, LagFigures, LastError, Phase, PrefetchSnapshot, Refresh,
-    SchemaSnapshot, Snapshot, Status, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
+    AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DifferingPartition, Failing, Lag,
+    LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot,
+    Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };
-pub use wal_source::Passes;
+pub use wal_source::{Decoded, DecodedSnapshot, Passes};

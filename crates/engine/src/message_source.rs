@@ -3,7 +3,7 @@
 //! | source | implementation | decoded by |
 //! | --- | --- | --- |
 //! | `logical` | [`Logical`] | the walsender |
-//! | `wal` | [`crate::wal_source::WalSource`] | this process |
+//! | `wal` | [`WalSource`] | this process |
 //!
 //! From here on both look alike: blocks of messages in a queue of bounded bytes ([`txn::Block`]).
 
@@ -17,6 +17,7 @@ use source::stream::{Heard, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
+use wal_source::WalSource;
 
 use crate::error::Error;
 use crate::{Origin, Settings};
@@ -98,5 +99,22 @@ impl MessageSource for Logical {
         if let Some(stream) = self.0.take() {
             let _ = stream.finish(progress).await;
         }
+    }
+}
+
+#[async_trait]
+impl MessageSource for WalSource {
+    async fn run(
+        &mut self,
+        progress: &Progress,
+        heard: &Arc<Heard>,
+        out: &mpsc::Sender<Block>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        Ok(WalSource::run(self, progress, heard, out, stop).await?)
+    }
+
+    async fn finish(&mut self, progress: &Progress) {
+        WalSource::finish(self, progress).await;
     }
 }

@@ -32,21 +32,22 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use base::Lsn;
+use source::end::SourceEnd;
 use source::publication::{TableName, TargetTable};
 use state::{State, SubscriptionRow, TableKey};
 use tokio_util::sync::CancellationToken;
+use txn::Spool;
+use wal_source::{Context, OpenSpool, Passes};
 
 pub use self::copied_from::learn_at_adoption;
 pub(crate) use self::first_copy::refuse_generated;
 pub(crate) use self::form::may_be_binary;
 use self::relook::Cause;
-use crate::adoption::Adoption;
 use crate::error::{Error, Kind};
 use crate::repeated::{Repeated, tell_when_over};
 use crate::retry::{Backoff, Verdict, verdict};
-use crate::source_end::SourceEnd;
+use crate::spooling::Watched;
 use crate::status::Failing;
-use crate::wal_source::{Context, Passes};
 use crate::{Phase, Settings, Status, preflight, statistics, target_schema};
 
 /// Runs one subscription until `stop`. Subscriptions that get the same `passes`, follow the same
@@ -64,9 +65,11 @@ pub async fn run(
     let mut skip = status.skip_lsn();
     let mut past = Past::default();
     let mut past_applied = Lsn::INVALID;
+    let of_wal = Arc::new(settings.of_wal());
     while !stop.is_cancelled() {
         status.set_phase(Phase::Starting);
-        let attempt = Attempt { settings: &settings, status: &status, passes: &passes, stop: &stop };
+        let attempt =
+            Attempt { settings: &settings, of_wal: &of_wal, status: &status, passes: &passes, stop: &stop };
         let before = past.failing.run();
         let result = tokio::select! {
             result = attempt.run(&mut backoff, &mut past) => result,
@@ -161,6 +164,8 @@ impl Past {
 /// One attempt, from connecting to the error or stop that ends it.
 pub(crate) struct Attempt<'a> {
     pub(crate) settings: &'a Arc<Settings>,
+    /// What the settings ask of WAL that is decoded here.
+    pub(crate) of_wal: &'a Arc<wal_source::Settings>,
     pub(crate) status: &'a Arc<Status>,
     pub(crate) passes: &'a Passes,
     pub(crate) stop: &'a CancellationToken,
@@ -171,7 +176,7 @@ struct Ends {
     source: SourceEnd,
     state: State,
     row: Option<SubscriptionRow>,
-    adopted: Option<Adoption>,
+    adopted: Option<state::Adoption>,
     targets: HashMap<TableName, TargetTable>,
     /// See [`Past::in_text`].
     in_text: bool,
@@ -187,7 +192,18 @@ impl Ends {
 impl Attempt<'_> {
     /// The context in which the source's WAL is read.
     fn wal<'a>(&'a self, ends: &'a Ends) -> Context<'a> {
-        Context { settings: self.settings, status: self.status, passes: self.passes, source: &ends.source }
+        let (dir, spooling) = (self.settings.decoding_dir(), Arc::clone(self.status.spooling()));
+        let open_spool: OpenSpool = Arc::new(move || {
+            let spool = Watched::open(dir.clone(), &spooling)?;
+            Ok(Box::new(spool) as Box<dyn Spool>)
+        });
+        Context {
+            settings: self.of_wal,
+            figures: self.status.decoded(),
+            open_spool,
+            passes: self.passes,
+            source: &ends.source,
+        }
     }
 
     /// Runs from the first look at both ends to the end of the stream.

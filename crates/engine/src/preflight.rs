@@ -7,7 +7,7 @@
 use check::{NewSchema, Refuses, Report, Severity, Wanted};
 
 use crate::refusal::Refusal;
-use crate::{Error, Origin, Settings, SourceMode, adoption};
+use crate::{Error, Origin, Settings, SourceMode, adoption_refuses};
 
 /// Most warnings that a start logs; `pgsluice check` shows all.
 const WARNINGS_SHOWN_MAX: usize = 10;
@@ -25,8 +25,8 @@ pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =
         tokio::try_join!(check::connect(&settings.source, name), check::connect(&settings.target, name))?;
-    let adopted = adoption::adoption(&*target, name).await.map_err(|error| target.error(error))?;
-    if let Some(why) = adopted.and_then(|own| own.refusal(name, settings.origin == Origin::None)) {
+    let adopted = state::adoption(&*target, name).await.map_err(|error| target.error(error))?;
+    if let Some(why) = adopted.and_then(|own| adoption_refuses(&own, name, settings.origin == Origin::None)) {
         return Err(why);
     }
     let report = check::check_over(&source, &target, &wanted(settings)).await?;

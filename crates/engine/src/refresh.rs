@@ -30,8 +30,10 @@ use apply::Joins;
 use base::{Lsn, Oid};
 use client::Session;
 use copy::CopyJob;
+use source::end::flush;
 use source::publication::{self, PublishedTable, TableName};
 use state::{CopiedTable, Since, State, TableKey};
+use wal_source::Judge;
 
 use self::replaced::{Apart, written};
 use crate::OnTableReplaced;
@@ -40,10 +42,8 @@ use crate::partitions::{Partitions, Subscription};
 use crate::pipeline::{Attempt, may_be_binary};
 use crate::refusal::Refusal;
 use crate::repeated::Repeated;
-use crate::source_end::flush;
 use crate::statistics;
 use crate::status::{Refresh, WaitingTable};
-use crate::wal_source::Judge;
 
 /// Waits after failures; each is longer, and the last one repeats.
 const RETRY_INTERVALS: [Duration; 3] =
@@ -179,7 +179,7 @@ impl<'a> Refreshing<'a> {
             Some(session) => session,
             None => {
                 let name = settings.subscription.application_name("refresh");
-                let made = client::connect(&settings.source, &name, &crate::source_end::SOURCE_SETTINGS);
+                let made = client::connect(&settings.source, &name, &source::end::SOURCE_SETTINGS);
                 source.insert(made.await?)
             }
         };

@@ -4,22 +4,14 @@
 //! changed.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use base::{Lsn, SubscriptionName, quote_ident};
 use source::publication::{BinaryRefusal, TableName};
+use wal_source::OtherSource;
 
 /// The reason for a refusal.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The restart file is missing or does not fit. Only it says what the catalogs were where WAL
-    /// is needed from.
-    NoRestart {
-        path: PathBuf,
-        why: String,
-    },
-    /// The followed catalogs are not the source's; one text for each difference.
-    OtherCatalogs(Vec<String>),
     /// The catalogs were lost, and tables must be copied again, which the operator has not allowed.
     Relook {
         cause: String,
@@ -27,26 +19,10 @@ pub(crate) enum Refusal {
         tables: Vec<String>,
         copy_data: bool,
     },
-    /// The directory that is configured as an archive is a `pg_wal`.
-    ArchiveIsPgWal(PathBuf),
-    ArchiveOfAnother {
-        dir: PathBuf,
-        own: u64,
-        found: u64,
-    },
-    /// Tables that cannot be decoded outside the server, one text for each.
-    Undecodable(Vec<String>),
     /// A subscription keeps the source mode that its slot was made for.
     OtherMode {
         name: SubscriptionName,
         made_for: &'static str,
-    },
-    /// The restart file of a source that ships WAL is not of this source's history.
-    OtherTimeline {
-        before: u32,
-        now: u32,
-        fork: Option<Lsn>,
-        kept: Lsn,
     },
     /// `check` found reasons to refuse the start; one text for each.
     Check(Vec<String>),
@@ -55,11 +31,7 @@ pub(crate) enum Refusal {
         slot: String,
         name: SubscriptionName,
     },
-    OtherSource {
-        name: SubscriptionName,
-        made_for: String,
-        found: String,
-    },
+    OtherSource(OtherSource),
     /// The source has a slot of our name that we did not make.
     NotOurSlot {
         slot: String,
@@ -159,30 +131,6 @@ pub(crate) fn shown(all: &[String]) -> String {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NoRestart { path, why } => write!(
-                f,
-                "{} does not say what the catalogs were where decoding has to go on: {why}; WAL alone does not tell; \
-                 put the file back, give the --state-dir that it is in, or drop the subscription and copy again",
-                path.display()
-            ),
-            Refusal::ArchiveIsPgWal(dir) => write!(
-                f,
-                "{} is the pg_wal of a server, and has WAL that is not flushed yet: a crash would take it back after it was \
-                 applied; give the directory that archive_command or pg_receivewal fills as wal_archive",
-                dir.display()
-            ),
-            Refusal::ArchiveOfAnother { dir, own, found } => write!(
-                f,
-                "{} has WAL of the cluster with the system identifier {found}, and the source is {own}; give the directory that \
-                 has the source's as wal_archive",
-                dir.display()
-            ),
-            Refusal::OtherCatalogs(differences) => write!(
-                f,
-                "the catalogs that were followed through the WAL are not those of the source: {}; nothing more is \
-                 applied; pgsluice verify tells what became of the rows",
-                shown(differences)
-            ),
             Refusal::Relook { cause, is_proven, tables, copy_data } => {
                 let why = match is_proven {
                     true => "were written since the last change that the target has",
@@ -196,27 +144,10 @@ impl fmt::Display for Refusal {
                     shown(tables)
                 )
             }
-            Refusal::Undecodable(reasons) => {
-                f.write_str("published tables cannot be decoded outside the server; ")?;
-                f.write_str("use --source-mode logical, or do not publish them:")?;
-                reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}"))
-            }
             Refusal::OtherMode { name, made_for } => write!(
                 f,
                 "subscription \"{name}\" has a slot for --source-mode {made_for}, and goes on in that mode only; \
                  give it, or drop the subscription and copy again"
-            ),
-            Refusal::OtherTimeline { before, now, fork: Some(fork), kept } => write!(
-                f,
-                "the source is on timeline {now}, which left timeline {before} at {fork}, and WAL of timeline {before} was \
-                 decoded up to {kept}: the source was restored, or failed over to a standby that had not received it; \
-                 {COPY_AGAIN}"
-            ),
-            Refusal::OtherTimeline { before, now, fork: None, kept } => write!(
-                f,
-                "the source is on timeline {now}, and WAL was decoded up to {kept} of timeline {before}, which is not part \
-                 of its history: it was restored to an earlier state, or is an old primary; give the right --source; if \
-                 this is the one, {COPY_AGAIN}"
             ),
             Refusal::Check(reasons) => {
                 let count = match reasons.len() {
@@ -232,11 +163,7 @@ impl fmt::Display for Refusal {
                  the name is in use by another target; choose another --subscription, or drop the slot if nothing \
                  uses it"
             ),
-            Refusal::OtherSource { name, made_for, found } => write!(
-                f,
-                "subscription \"{name}\" was made for the source with system identifier {made_for}, but this one has \
-                 {found}; give the right --source, or drop the subscription and start again"
-            ),
+            Refusal::OtherSource(other) => other.fmt(f),
             Refusal::NotOurSlot { slot, name, plugin, database } => write!(
                 f,
                 "replication slot \"{slot}\" on the source is not the one that was made for subscription \"{name}\" \

@@ -45,7 +45,7 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         Kind::Source(error) if error.is_configuration() || is_missing_right(error.sqlstate()) => {
             Verdict::Stop
         }
-        Kind::Silent(_) | Kind::SourceIsStandby | Kind::LeftTimeline { .. } => Verdict::Soon,
+        Kind::Silent(_) | Kind::SourceIsStandby => Verdict::Soon,
         Kind::Copy(error) if error.is_retryable() => Verdict::Soon,
         Kind::Copy(error) if error.is_repairable() => Verdict::Later,
         Kind::Schema(error) if error.is_retryable() => Verdict::Soon,
@@ -64,12 +64,9 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
             Verdict::Stop
         }
         Kind::Client(error) if is_missing_right(error.sqlstate()) => Verdict::Stop,
-        Kind::Decode(error) if error.refused().is_some() => Verdict::Soon,
-        Kind::Decode(error) if !error.is_passing() => Verdict::Stop,
-        Kind::Decode(_)
-        | Kind::Archive(_)
-        | Kind::Pass(_)
-        | Kind::NotYet(_)
+        Kind::Wal(error) if error.undecodable().is_some() || error.has_left_timeline() => Verdict::Soon,
+        Kind::Wal(error) if error.is_refused() => Verdict::Stop,
+        Kind::Wal(_)
         | Kind::Source(_)
         | Kind::Apply(_)
         | Kind::Client(_)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use apply::{CommitOrder, PrefetchMode};
 use base::SubscriptionName;
 use client::ConnInfo;
+use output::OriginFilter;
 
 /// One subscription's settings.
 #[derive(Debug, Clone)]
@@ -167,6 +168,27 @@ impl Settings {
     pub fn followed_archive(&self) -> Option<&Path> {
         let is_followed = self.source_mode == SourceMode::Wal && !self.wal_stream;
         self.wal_archive.as_deref().filter(|_| is_followed)
+    }
+
+    /// What the settings ask of the WAL of the source, where it is decoded here.
+    pub(crate) fn of_wal(&self) -> wal_source::Settings {
+        wal_source::Settings {
+            subscription: self.subscription.clone(),
+            source: self.source.clone(),
+            publications: self.publications.clone(),
+            streaming: self.streaming,
+            origin: match self.origin {
+                Origin::Any => OriginFilter::Any,
+                Origin::None => OriginFilter::None,
+            },
+            wal_receiver_status_interval: self.wal_receiver_status_interval,
+            wal_receiver_timeout: self.wal_receiver_timeout,
+            catalog_check_interval: self.catalog_check_interval,
+            wal_archive: self.wal_archive.clone(),
+            wal_stream: self.wal_stream,
+            synchronized_standby_slots: self.synchronized_standby_slots.clone(),
+            restart_file: self.restart_file(),
+        }
     }
 
     /// The directory in which this subscription spools open transactions. Its contents are of no

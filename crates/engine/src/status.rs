@@ -33,10 +33,11 @@ use base::{Lsn, PgTimestamp, Progress, SubscriptionName};
 use copy::CopyProgress;
 use schema::SchemaProgress;
 use tokio::sync::watch;
+use wal_source::Decoded;
+
+use crate::spooling::Spooling;
 
 mod consistency;
-use crate::spooling::Spooling;
-mod decoded;
 mod form;
 mod snapshot;
 mod standstill;
@@ -44,7 +45,6 @@ mod waits;
 
 use consistency::Consistency;
 pub use consistency::{AwaitedTable, CatchingUp};
-pub use decoded::{Decoded, DecodedSnapshot};
 pub use form::ValuesSnapshot;
 pub use snapshot::{
     BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, Lag, LagFigures, LastError,
@@ -159,8 +159,6 @@ pub struct Status {
     /// [`Counters::last_part_handed`].
     part_handed: AtomicU64,
     spooling: Arc<Spooling>,
-    /// A look at the source's catalogs is under way, which waits for transactions.
-    looking: AtomicBool,
     /// Attempts that fail in the same way.
     failing: Mutex<Option<Failing>>,
     /// The logged reasons why tables wait.
@@ -226,7 +224,6 @@ impl Status {
             consistency: Consistency::default(),
             part_handed: AtomicU64::new(0),
             spooling: Arc::default(),
-            looking: AtomicBool::new(false),
             failing: Mutex::default(),
             told_waiting: Mutex::default(),
         }
@@ -281,16 +278,6 @@ impl Status {
         &self.spooling
     }
 
-    /// Notes that a look at the source's catalogs begins or ends.
-    pub(crate) fn set_looking(&self, looking: bool) {
-        self.looking.store(looking, Ordering::Relaxed);
-    }
-
-    /// Whether such a look is under way.
-    pub(crate) fn is_looking(&self) -> bool {
-        self.looking.load(Ordering::Relaxed)
-    }
-
     /// Notes that attempts fail in the same way, or no longer do.
     pub fn set_failing(&self, failing: Option<Failing>) {
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
@@ -321,7 +308,7 @@ impl Status {
     /// Sets the phase. Once the pipeline is stopping, it can only become stopped.
     pub fn set_phase(&self, phase: Phase) {
         if phase == Phase::Starting {
-            self.set_looking(false);
+            self.decoded.set_looking(false);
             self.connects.fetch_add(1, Ordering::Relaxed);
         }
         if phase < Phase::Stopping {

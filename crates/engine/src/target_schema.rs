@@ -14,7 +14,7 @@ use base::Lsn;
 use client::Session;
 use schema::{Build, PgDump, Schema};
 use source::publication::{self, PublishedTable, TableName, TargetTable};
-use state::{STATE_SCHEMA_SQL, State};
+use state::State;
 
 use crate::refusal::Refusal;
 use crate::{Error, Phase, Settings, Status};
@@ -44,7 +44,7 @@ pub(crate) async fn create(
     tracing::info!(subscription = %name, "{pg_dump} reads the source's schema");
     let dump = pg_dump.dump(&settings.source, &name.application_name("dump")).await?;
     let schema = Schema::read(&dump)?;
-    if let Some(created) = schema.create(&settings.target, name, STATE_SCHEMA_SQL).await? {
+    if let Some(created) = schema.create(&settings.target, name).await? {
         for left_out in &created.left_out {
             tracing::warn!(subscription = %name, "{left_out}");
         }

@@ -27,14 +27,13 @@ mod skip;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use base::{Lsn, SubscriptionName, quote_ident};
+use base::{Lsn, SubscriptionName};
 use client::{ConnInfo, Session, SqlState};
 use engine::CatchingUp;
-use engine::adoption::adoption;
-use schedule::CommittedRanges;
 use serde::Serialize;
 use source::slot::{drop_slot, slot_state};
-use tokio_postgres::types::PgLsn;
+use state::adoption;
+use state::removal::{self, Removed};
 
 pub use error_reference::error_reference;
 pub use skip::set_skip;
@@ -230,28 +229,9 @@ pub async fn connect(
 
 /// Whether the target has our tables.
 async fn has_state(target: &Session) -> Result<bool, Error> {
-    let sql = "SELECT pg_catalog.to_regclass('pgsluice.subscription') IS NOT NULL";
-    let row =
-        target.query_one(sql, &[]).await.map_err(|e| Error::query(target, "look for schema pgsluice", e))?;
-    Ok(row.get(0))
+    let found = state::stored::has_tables(&**target).await;
+    found.map_err(|error| Error::query(target, "look for schema pgsluice", error))
 }
-
-// A replication origin's name ends in the worker's number. A name with another number before that
-// belongs to another subscription (SubscriptionName::origin).
-const ORIGINS: &str = "\
-SELECT o.roname FROM pg_catalog.pg_replication_origin o
-WHERE o.roname ~ ('^pgsluice_' || $1 || '_[0-9]+$') ORDER BY o.roname";
-
-const STORED: &str = "\
-SELECT s.enabled, s.slot, s.publications, s.consistent_point::text, s.confirmed_lsn::text,
-       coalesce((SELECT max(p.applied_lsn) FROM pgsluice.progress p WHERE p.subscription = s.name),
-         (SELECT max(pg_catalog.pg_replication_origin_progress(o.roname, true))
-            FROM pg_catalog.pg_replication_origin o
-           WHERE o.roname ~ ('^pgsluice_' || s.name || '_[0-9]+$')))::text,
-       s.skip_lsn::text, s.last_error,
-       (SELECT count(*) FROM pgsluice.copied_table t WHERE t.subscription = s.name AND t.finished),
-       (SELECT count(*) FROM pgsluice.copied_table t WHERE t.subscription = s.name AND NOT t.finished)
-FROM pgsluice.subscription s WHERE s.name = $1";
 
 /// Reads what the target has stored; `None` if nothing.
 pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result<Option<Stored>, Error> {
@@ -260,56 +240,32 @@ pub async fn stored(target: &Session, subscription: &SubscriptionName) -> Result
     }
     let failed = |error| Error::query(target, "read the subscription's state on the target", error);
     let adopted = adoption(&**target, subscription).await.map_err(failed)?;
-    let row = target.query_opt(STORED, &[&subscription.as_str()]).await.map_err(failed)?;
-    let read = |row: tokio_postgres::Row| -> Result<Stored, tokio_postgres::Error> {
-        Ok(Stored {
-            enabled: row.try_get::<_, Option<bool>>(0)?.unwrap_or(true),
-            slot: row.try_get(1)?,
-            adopted_from: adopted.as_ref().and_then(|adopted| adopted.native.clone()),
-            // The settings for `origin` are not known here.
-            adoption_refuses: adopted
-                .as_ref()
-                .and_then(|adopted| Some(adopted.refusal(subscription, true)?.to_string())),
-            publications: row.try_get::<_, Option<Vec<String>>>(2)?.unwrap_or_default(),
-            consistent_point: row.try_get(3)?,
-            confirmed_lsn: row.try_get(4)?,
-            applied_lsn: row.try_get(5)?,
-            skip_lsn: row.try_get::<_, Option<String>>(6)?.filter(|lsn| lsn != "0/0"),
-            last_error: row.try_get(7)?,
-            tables_copied: row.try_get(8)?,
-            tables_unfinished: row.try_get(9)?,
-            catching_up: None,
-        })
-    };
-    let mut stored = row.map(read).transpose().map_err(failed)?;
-    if let Some(stored) = &mut stored {
-        let reached =
-            reached(target, subscription, stored.applied_lsn.as_deref()).await.map_err(failed)?.prefix;
-        stored.applied_lsn = Some(reached.to_string()).filter(|_| reached.is_valid());
-        let confirmed = stored.confirmed_lsn.as_deref().and_then(|lsn| lsn.parse().ok());
-        let flushed = reached.max(confirmed.unwrap_or(Lsn::INVALID));
-        stored.catching_up = consistency::awaited(target, subscription, flushed).await.map_err(failed)?;
-    }
-    Ok(stored)
-}
-
-/// Returns what the target has applied: everything up to `applied`, by its origins, and what was
-/// committed out of order behind it.
-async fn reached(
-    target: &Session,
-    name: &SubscriptionName,
-    applied: Option<&str>,
-) -> Result<CommittedRanges, tokio_postgres::Error> {
-    let prefix = applied.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
-    // Older versions did not make this table.
-    let there = target.query_one("SELECT pg_catalog.to_regclass('pgsluice.ahead') IS NOT NULL", &[]).await?;
-    if !there.get::<_, bool>(0) {
-        return Ok(CommittedRanges::new(prefix, Vec::new()));
-    }
-    let sql = "SELECT since_lsn, applied_lsn FROM pgsluice.ahead WHERE subscription = $1";
-    let rows = target.query(sql, &[&name.as_str()]).await?;
-    let lsn = |row: &tokio_postgres::Row, at| Lsn::new(row.get::<_, PgLsn>(at).into());
-    Ok(CommittedRanges::new(prefix, rows.iter().map(|row| (lsn(row, 0), lsn(row, 1))).collect()))
+    let row = state::stored::subscription(&**target, subscription).await.map_err(failed)?;
+    let Some(row) = row else { return Ok(None) };
+    let applied = row.applied_lsn.unwrap_or(Lsn::INVALID);
+    let reached =
+        state::stored::committed_ranges(&**target, subscription, applied).await.map_err(failed)?.prefix;
+    let flushed = reached.max(row.confirmed_lsn.unwrap_or(Lsn::INVALID));
+    let catching_up = consistency::awaited(target, subscription, flushed).await.map_err(failed)?;
+    let text = |lsn: Option<Lsn>| lsn.map(|lsn| lsn.to_string());
+    Ok(Some(Stored {
+        enabled: row.enabled,
+        slot: row.slot,
+        adopted_from: adopted.as_ref().and_then(|adopted| adopted.native.clone()),
+        // The settings for `origin` are not known here.
+        adoption_refuses: adopted
+            .as_ref()
+            .and_then(|adopted| Some(engine::adoption_refuses(adopted, subscription, true)?.to_string())),
+        publications: row.publications,
+        consistent_point: text(row.consistent_point),
+        confirmed_lsn: text(row.confirmed_lsn),
+        applied_lsn: text(Some(reached).filter(|reached| reached.is_valid())),
+        skip_lsn: text(row.skip_lsn),
+        last_error: row.last_error,
+        tables_copied: row.tables_copied,
+        tables_unfinished: row.tables_unfinished,
+        catching_up,
+    }))
 }
 
 /// Whether a server replays another server's WAL.
@@ -351,14 +307,10 @@ async fn update(
     target: &Session,
     subscription: &SubscriptionName,
     doing: &str,
-    sql: &str,
-    value: &(dyn tokio_postgres::types::ToSql + Sync),
+    change: impl Future<Output = Result<u64, tokio_postgres::Error>>,
 ) -> Result<(), Error> {
     let changed = match has_state(target).await? {
-        true => target
-            .execute(sql, &[&subscription.as_str(), value])
-            .await
-            .map_err(|error| Error::query(target, doing, error))?,
+        true => change.await.map_err(|error| Error::query(target, doing, error))?,
         false => 0,
     };
     if changed == 0 {
@@ -371,21 +323,12 @@ async fn update(
 /// Allows `run` to empty tables and copy them again, if `run` has asked for that. Returns false if
 /// it has not.
 pub async fn allow_relook(target: &Session, subscription: &SubscriptionName) -> Result<bool, Error> {
-    const ASKED: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute a \
-        WHERE a.attrelid = pg_catalog.to_regclass('pgsluice.subscription') AND a.attname = 'lost_lsn')";
-    const DOING: &str = "allow tables to be copied again";
-    let failed = |error| Error::query(target, DOING, error);
     if stored(target, subscription).await?.is_none() {
         let place = target.describe().to_owned();
         return Err(Error(Kind::Missing { subscription: subscription.clone(), place }));
     }
-    // Older versions did not make this column, and so never asked.
-    if !target.query_one(ASKED, &[]).await.map_err(failed)?.get::<_, bool>(0) {
-        return Ok(false);
-    }
-    let sql =
-        "UPDATE pgsluice.subscription SET relook_lsn = lost_lsn WHERE name = $1 AND lost_lsn IS NOT NULL";
-    Ok(target.execute(sql, &[&subscription.as_str()]).await.map_err(failed)? > 0)
+    let allowed = state::stored::allow_relook(&**target, subscription).await;
+    allowed.map_err(|error| Error::query(target, "allow tables to be copied again", error))
 }
 
 /// Allows or forbids the subscription to run.
@@ -394,9 +337,8 @@ pub async fn set_enabled(
     subscription: &SubscriptionName,
     enabled: bool,
 ) -> Result<(), Error> {
-    let sql = "UPDATE pgsluice.subscription SET enabled = $2 WHERE name = $1";
     let doing = if enabled { "enable the subscription on the target" } else { "disable it on the target" };
-    update(target, subscription, doing, sql, &enabled).await
+    update(target, subscription, doing, state::stored::set_enabled(&**target, subscription, enabled)).await
 }
 
 /// Removes the slot called `name`. Adds a description of it to `removed`.
@@ -509,110 +451,18 @@ async fn drop_target_once(
 ) -> Result<Vec<String>, Error> {
     let place = target.describe().to_owned();
     let has_state = has_state(target).await?;
-    let mut removed = Vec::new();
-    let outcome = remove(target, subscription, has_state, force, &mut removed).await;
-    match outcome {
-        Ok(None) => Ok(removed),
-        Ok(Some(origins)) => Err(Error(Kind::Foreign {
-            what: format!("the replication origins {origins} on the target"),
+    let outcome = async {
+        let transaction = target.transaction().await?;
+        removal::remove(transaction, subscription, has_state, force).await
+    };
+    match outcome.await {
+        Ok(Removed::All(removed)) => Ok(removed),
+        Ok(Removed::Nothing { origins }) => Err(Error(Kind::Foreign {
+            what: format!("the replication origins {} on the target", origins.join(", ")),
             why: format!(
                 "may be another database's: {place} has no state of subscription \"{subscription}\""
             ),
         })),
         Err(error) => Err(Error::query(target, "remove the subscription from the target", error)),
-    }
-}
-
-/// Removes everything in one transaction. Returns the origins that may belong to another
-/// subscription and were kept.
-async fn remove(
-    target: &mut Session,
-    subscription: &SubscriptionName,
-    has_state: bool,
-    force: bool,
-    removed: &mut Vec<String>,
-) -> Result<Option<String>, tokio_postgres::Error> {
-    let name = subscription.as_str();
-    let mut transaction = target.transaction().await?;
-    let mut known = false;
-    if has_state {
-        // No process can add a subscription while the last one is removed.
-        transaction.batch_execute("LOCK TABLE pgsluice.subscription IN ACCESS EXCLUSIVE MODE").await?;
-        let sql = "SELECT 1 FROM pgsluice.subscription WHERE name = $1";
-        known = transaction.query_opt(sql, &[&name]).await?.is_some();
-    }
-    let origins: Vec<String> =
-        transaction.query(ORIGINS, &[&name]).await?.iter().map(|row| row.get(0)).collect();
-    if !known && !force && !origins.is_empty() {
-        return Ok(Some(origins.join(", ")));
-    }
-    for origin in &origins {
-        transaction.execute("SELECT pg_catalog.pg_replication_origin_drop($1)", &[origin]).await?;
-        removed.push(format!("replication origin \"{origin}\" on the target"));
-    }
-    if has_state {
-        remove_rows(&mut transaction, name, removed).await?;
-    }
-    transaction.commit().await?;
-    Ok(None)
-}
-
-/// Our tables, and the column that names the subscription.
-const STATE_TABLES: &str = "\
-SELECT c.relname::text, a.attname::text
-FROM pg_catalog.pg_class c
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
-WHERE c.relnamespace = 'pgsluice'::pg_catalog.regnamespace AND c.relkind = 'r'
-  AND a.attname = CASE c.relname WHEN 'subscription' THEN 'name' ELSE 'subscription' END
-ORDER BY c.relname = 'subscription', c.relname";
-
-/// The types with which arrays are applied (`State::make_holders`).
-const HOLDERS: &str = "\
-SELECT pg_catalog.format('pgsluice.%I', t.typname)
-FROM pg_catalog.pg_type t
-JOIN pg_catalog.pg_class c ON c.oid = t.typrelid AND c.relkind = 'c'
-WHERE t.typnamespace = 'pgsluice'::pg_catalog.regnamespace AND t.typname ~ '^array_of_'";
-
-/// Removes the rows of `name`; with the last subscription also the schema.
-pub(crate) async fn remove_rows(
-    transaction: &mut tokio_postgres::Transaction<'_>,
-    name: &str,
-    removed: &mut Vec<String>,
-) -> Result<(), tokio_postgres::Error> {
-    let tables: Vec<(String, String)> =
-        transaction.query(STATE_TABLES, &[]).await?.iter().map(|row| (row.get(0), row.get(1))).collect();
-    for (table, column) in &tables {
-        let sql = format!("DELETE FROM pgsluice.{} WHERE {} = $1", quote_ident(table), quote_ident(column));
-        let count = transaction.execute(&sql, &[&name]).await?;
-        if count > 0 {
-            removed.push(format!(
-                "{count} row{} of pgsluice.{table} on the target",
-                if count == 1 { "" } else { "s" }
-            ));
-        }
-    }
-    let rest: bool =
-        transaction.query_one("SELECT EXISTS (SELECT FROM pgsluice.subscription)", &[]).await?.get(0);
-    if rest {
-        return Ok(());
-    }
-    // Removes only our own objects: any other object in the schema keeps it.
-    let holders = transaction.query(HOLDERS, &[]).await?;
-    let holders: String =
-        holders.iter().map(|row| format!("DROP TYPE {}; ", row.get::<_, &str>(0))).collect();
-    let savepoint = transaction.transaction().await?;
-    let names: Vec<_> = tables.iter().map(|(table, _)| format!("pgsluice.{}", quote_ident(table))).collect();
-    let sql = format!("DROP TABLE {}; {holders}DROP SCHEMA pgsluice", names.join(", "));
-    match savepoint.batch_execute(&sql).await {
-        Ok(()) => {
-            savepoint.commit().await?;
-            removed.push("schema \"pgsluice\" on the target".to_owned());
-            Ok(())
-        }
-        Err(error) if error.code() == Some(&SqlState::DEPENDENT_OBJECTS_STILL_EXIST) => {
-            tracing::warn!("schema pgsluice stays on the target: it holds objects that are not pgsluice's");
-            savepoint.rollback().await
-        }
-        Err(error) => Err(error),
     }
 }

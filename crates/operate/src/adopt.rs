@@ -48,11 +48,11 @@ use base::{Lsn, SubscriptionName};
 use client::{ConnInfo, Session, SqlState};
 use source::slot::{self, SlotState};
 
-pub use engine::adoption::NativeOptions;
 pub use error_reference::error_reference;
 pub use hand_back::release;
 pub use native::options;
 use refusal::Refusal as Why;
+pub use state::NativeOptions;
 pub use take::adopt;
 
 const POLL: Duration = Duration::from_millis(100);

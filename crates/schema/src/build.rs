@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use base::SubscriptionName;
 use client::{ConnInfo, Session, SqlState};
+use state::schema_steps;
 use tokio::task::JoinSet;
 
 use crate::create::refused;
@@ -43,7 +44,8 @@ impl Build {
     pub(crate) async fn begin(&self, session: &Session, step: &Step) -> Result<bool, tokio_postgres::Error> {
         session.batch_execute("BEGIN").await?;
         session::lock(session, &format!("{} {}", self.subscription, step.number)).await?;
-        let over = steps::is_over(session, &self.subscription, step).await?;
+        let (number, stage) = (step.number, step.stage.as_str());
+        let over = schema_steps::is_over(&**session, &self.subscription, number, stage).await?;
         if over {
             session.batch_execute("ROLLBACK").await?;
         }
@@ -200,7 +202,7 @@ async fn carry_out(group: &Group, step: &Step, session: &Session) -> Result<bool
         return Ok(true);
     }
     let Err((statement, error)) = run_all(session, &step.statements).await else {
-        steps::mark_done(session, &build.subscription, step).await.map_err(failed)?;
+        schema_steps::mark_done(&**session, &build.subscription, step.number).await.map_err(failed)?;
         session.batch_execute("COMMIT").await.map_err(failed)?;
         return Ok(true);
     };
@@ -221,7 +223,7 @@ async fn carry_out(group: &Group, step: &Step, session: &Session) -> Result<bool
     if is_unfound && is_comment {
         // On a foreign key that waits for the stream; not worth waiting with it.
         tracing::warn!("left out {}: {}", step.object, session.error(error));
-        steps::mark_done(session, &build.subscription, step).await.map_err(failed)?;
+        schema_steps::mark_done(&**session, &build.subscription, step.number).await.map_err(failed)?;
         return Ok(true);
     }
     Err(refused(session, &step.object, &statement, error))

@@ -29,8 +29,7 @@ pub struct Created {
 
 impl Schema {
     /// Creates what the tables need to take rows, and stores the rest as the
-    /// steps of `subscription`, beside the state that `state_sql` makes.
-    /// `None`: a predecessor has done it.
+    /// steps of `subscription`. `None`: a predecessor has done it.
     ///
     /// # Errors
     /// The target refused a statement, which is named; nothing was created.
@@ -38,7 +37,6 @@ impl Schema {
         mut self,
         target: &ConnInfo,
         subscription: &SubscriptionName,
-        state_sql: &str,
     ) -> Result<Option<Created>, Error> {
         let session = session::connect(target, &subscription.application_name("schema")).await?;
         let left_out = owners::fit(&mut self, &session).await?;
@@ -57,7 +55,6 @@ impl Schema {
         rehearse(&session, &self.steps).await?;
         let failed =
             |error| Error::client("store the rest of the schema on the target", session.error(error));
-        session.batch_execute(state_sql).await.map_err(failed)?;
         steps::store(&session, subscription, &self.steps).await.map_err(failed)?;
         session.batch_execute("COMMIT").await.map_err(failed)?;
         let is_table = |entry: &&Entry| entry.kind == "TABLE";

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use client::{Session, SqlState};
+use state::schema_steps;
 
 use crate::build::{Build, run_all};
 use crate::create::refused;
@@ -50,7 +51,8 @@ pub(crate) async fn put_off(build: &Build, step: &Step, session: &Session) -> Re
         }
         (Err((statement, error)), _) => return Err(refused(session, &step.object, &statement, error)),
     };
-    steps::put_off(session, &build.subscription, step, &later).await.map_err(failed)?;
+    let (name, late) = (&build.subscription, Stage::Late.as_str());
+    schema_steps::put_off(&**session, name, step.number, late, &later).await.map_err(failed)?;
     session.batch_execute("COMMIT").await.map_err(failed)?;
     tracing::info!(
         subscription = %build.subscription,
@@ -119,7 +121,7 @@ async fn validate_one(build: &Build, step: &Step, session: &Session) -> Result<(
         }
         Err((statement, error)) => return Err(refused(session, &step.object, &statement, error)),
     }
-    steps::mark_done(session, &build.subscription, step).await.map_err(failed)?;
+    schema_steps::mark_done(&**session, &build.subscription, step.number).await.map_err(failed)?;
     session.batch_execute("COMMIT").await.map_err(failed)?;
     Ok(())
 }

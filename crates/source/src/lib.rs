@@ -1,6 +1,7 @@
 //! Reads from the source: logical slots, their streams and feedback, publications, and WAL from
 //! files.
 
+pub mod end;
 mod error;
 mod error_reference;
 mod frames;

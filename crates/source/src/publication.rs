@@ -14,7 +14,8 @@
 //! - The first copy ignores `publish = 'insert, ...'`, as the native one does.
 //! - Generated columns are published where the server says so (18), and never before.
 //!
-//! Tables of the schema `pgsluice` hold our own state and are never listed. How tables are copied
+//! Tables of the schema `pgsluice` are never listed: they hold the state of a subscription that has
+//! this server as its target. How tables are copied
 //! and changes are read does not belong here.
 
 mod binary;
@@ -25,15 +26,13 @@ use std::fmt;
 
 use base::{Oid, quote_ident};
 use client::Session;
+use state::STATE_SCHEMA;
 use tokio_postgres::types::ToSql;
 
 use crate::error::{Error, Kind};
 
 pub use binary::{BinaryRefusal, array_types, binary_allowed};
 pub use columns::{Column, DataType, Generated, TargetTable, target_tables};
-
-/// The schema that holds our state on a target; it is neither copied nor applied.
-pub const STATE_SCHEMA: &str = "pgsluice";
 
 /// A table's name with its schema.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

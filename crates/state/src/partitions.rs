@@ -7,11 +7,7 @@
 use tokio_postgres::types::ToSql;
 
 use crate::error::Error;
-use crate::schema::STATE_SCHEMA_SQL;
 use crate::state::State;
-
-/// Without this table, an older version made the state.
-const IS_THERE: &str = "SELECT pg_catalog.to_regclass('pgsluice.partition') IS NOT NULL";
 
 /// Why the two ends may have different rows of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +60,9 @@ impl State {
     /// # Errors
     /// The query failed, or the table is missing and may not be made.
     pub async fn partitions(&self) -> Result<Vec<PartitionRow>, Error> {
-        if !self.one(IS_THERE).await?.get::<_, bool>(0) {
-            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
+        // Without this table, an older version made the state.
+        if !self.has_table("partition").await? {
+            self.make_tables().await?;
         }
         let sql = "SELECT root_oid, root_schema, root_name, partition_oid, partition_schema, partition_name, filenode, \
                           bounds, suspicion FROM pgsluice.partition WHERE subscription = $1";

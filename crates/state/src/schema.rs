@@ -1,11 +1,16 @@
 //! The schema on the target and its tables, as SQL.
+//!
+//! [`make_tables`] makes what every subscription needs. Two tables are made only when a command
+//! first needs them: the steps of a schema that is brought over, and the adopted subscriptions.
+
+use tokio_postgres::GenericClient;
 
 /// The schema that holds our state; never copied, never applied.
 pub const STATE_SCHEMA: &str = "pgsluice";
 
 /// Makes the schema and its tables where they are missing. IF NOT EXISTS fails where two sessions
 /// do it at the same time, so one waits for the other.
-pub const STATE_SCHEMA_SQL: &str = "
+const TABLES: &str = "
 SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('pgsluice'));
 CREATE SCHEMA IF NOT EXISTS pgsluice;
 CREATE TABLE IF NOT EXISTS pgsluice.subscription (
@@ -54,3 +59,20 @@ CREATE TABLE IF NOT EXISTS pgsluice.partition (
     bounds text NOT NULL,
     suspicion text,
     PRIMARY KEY (subscription, root_oid, partition_oid))";
+
+/// Makes the schema and its tables where they are missing, in the open transaction if there is one.
+///
+/// # Errors
+/// The role may not create them, or the query failed.
+pub(crate) async fn make_tables(client: &impl GenericClient) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute(TABLES).await
+}
+
+/// Whether the schema has the table called `table`.
+pub(crate) async fn has_table(
+    client: &impl GenericClient,
+    table: &str,
+) -> Result<bool, tokio_postgres::Error> {
+    let sql = format!("SELECT pg_catalog.to_regclass('{STATE_SCHEMA}.{table}') IS NOT NULL");
+    client.query_one(&sql, &[]).await?.try_get(0)
+}

@@ -31,7 +31,8 @@ use schedule::CommittedRanges;
 use tokio_postgres::types::PgLsn;
 
 use crate::error::{Error, Kind};
-use crate::schema::STATE_SCHEMA_SQL;
+use crate::origins::{self, origins_of};
+use crate::schema;
 use crate::since::{Since, TableKey};
 
 /// "pgsl": the first half of our advisory locks' keys.
@@ -105,11 +106,6 @@ fn last_number(message: &str) -> Option<i32> {
     message.split(|c: char| !c.is_ascii_digit()).rfind(|word| !word.is_empty())?.parse().ok()
 }
 
-/// $1 the subscription. An origin's name ends in the worker's number. If another number precedes
-/// it, the origin belongs to a subscription of another name.
-const ORIGINS: &str = "SELECT o.roname FROM pg_catalog.pg_replication_origin o \
-                        WHERE o.roname ~ ('^pgsluice_' || $1 || '_[0-9]+$')";
-
 /// Whether an error says that the target has no room for another origin or connection, so that
 /// waiting will not help.
 #[must_use]
@@ -176,8 +172,20 @@ impl State {
         Ok(state)
     }
 
+    /// Whether schema `pgsluice` has this table.
+    pub(crate) async fn has_table(&self, table: &str) -> Result<bool, Error> {
+        let found = schema::has_table(&**self.session(), table).await;
+        found.map_err(|error| self.session.error(error).into())
+    }
+
+    /// Makes the schema and its tables where they are missing.
+    pub(crate) async fn make_tables(&self) -> Result<(), Error> {
+        let made = schema::make_tables(&**self.session()).await;
+        made.map_err(|error| self.session.error(error).into())
+    }
+
     async fn has_schema(&self) -> Result<bool, Error> {
-        Ok(self.one("SELECT pg_catalog.to_regclass('pgsluice.copied_table') IS NOT NULL").await?.get(0))
+        self.has_table("copied_table").await
     }
 
     /// Makes the error of a query on our tables. If a table is not as we made it, only a person can
@@ -196,7 +204,7 @@ impl State {
         }
     }
 
-    pub(crate) async fn one(&self, sql: &str) -> Result<tokio_postgres::Row, Error> {
+    async fn one(&self, sql: &str) -> Result<tokio_postgres::Row, Error> {
         self.session.query_one(sql, &[]).await.map_err(|error| self.session.error(error).into())
     }
 
@@ -255,7 +263,7 @@ impl State {
         self.relaxed.store(true, Ordering::Relaxed);
         self.look_for_ahead().await?;
         if !self.has_ahead.load(Ordering::Relaxed) {
-            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
+            self.make_tables().await?;
         }
         Ok(())
     }
@@ -267,8 +275,7 @@ impl State {
     }
 
     async fn look_for_ahead(&self) -> Result<(), Error> {
-        let row = self.one("SELECT pg_catalog.to_regclass('pgsluice.ahead') IS NOT NULL").await?;
-        self.has_ahead.store(row.get(0), Ordering::Relaxed);
+        self.has_ahead.store(self.has_table("ahead").await?, Ordering::Relaxed);
         Ok(())
     }
 
@@ -311,7 +318,7 @@ impl State {
         dbname: &str,
     ) -> Result<(), Error> {
         if !self.has_schema().await? {
-            self.session.batch_execute(STATE_SCHEMA_SQL).await.map_err(|error| self.session.error(error))?;
+            self.make_tables().await?;
         }
         let origin = self.name.origin(0);
         let sql = "WITH s AS (INSERT INTO pgsluice.subscription \
@@ -470,11 +477,10 @@ impl State {
     pub async fn attach_origin(&self, wire: &mut Wire) -> Result<CommittedRanges, Error> {
         self.look_for_ahead().await?;
         let (first, own) = (self.name.origin(0), [wire.pid()]);
-        let rows = self.session.query(&format!("{ORIGINS} ORDER BY o.roname"), &[&self.name.as_str()]).await;
-        let names = rows.map_err(|error| self.session.error(error))?;
-        for row in &names {
-            let name: &str = row.get(0);
-            if name == first {
+        let names = origins::origins(&**self.session(), &self.name).await;
+        let names = names.map_err(|error| self.session.error(error))?;
+        for name in &names {
+            if *name == first {
                 continue;
             }
             match self.attach(wire, name, &own).await {
@@ -581,7 +587,9 @@ impl State {
         let written = last(self.session.query_opt(sql, &[&name]).await.map_err(failed)?);
         // The maximum over all workers, because commits follow one another.
         let sql = format!(
-            "SELECT max(pg_catalog.pg_replication_origin_progress(o.roname, true)) FROM ({ORIGINS}) o"
+            "SELECT max(pg_catalog.pg_replication_origin_progress(o.roname, true)) \
+               FROM pg_catalog.pg_replication_origin o WHERE {}",
+            origins_of("$1")
         );
         let told = last(Some(self.session.query_one(&sql, &[&name]).await.map_err(failed)?));
         let prefix = if self.aborts_move_origins() { written } else { written.max(told) };

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use base::quote_ident;
 use source::publication::{PublishedTable, TableName};
+use state::STATE_SCHEMA;
 
 use super::{Pair, copies, pairs, tables};
 use crate::Wanted;
@@ -203,14 +204,14 @@ pub(super) fn state(_: &Wanted, target: &Subscriber) -> Vec<Finding> {
         findings.push(finding.sql(sql).refusing(Refuses::Every));
     };
     if state.schema && !state.usage {
-        lacks("may not be entered", format!("GRANT USAGE ON SCHEMA pgsluice TO {role}"));
+        lacks("may not be entered", format!("GRANT USAGE ON SCHEMA {STATE_SCHEMA} TO {role}"));
     }
     if !state.tables && !state.create {
         let database = quote_ident(&server.database);
         lacks("cannot be made", format!("GRANT CREATE ON DATABASE {database} TO {role}"));
     }
     if !state.tables && state.schema && !state.create_in_schema {
-        lacks("cannot be filled", format!("GRANT CREATE ON SCHEMA pgsluice TO {role}"));
+        lacks("cannot be filled", format!("GRANT CREATE ON SCHEMA {STATE_SCHEMA} TO {role}"));
     }
     if !state.forbidden.is_empty() {
         let names = state.forbidden.join(", ");

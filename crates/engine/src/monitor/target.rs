@@ -188,7 +188,9 @@ impl<'a> Watch<'a> {
             end,
         });
         let blocked = match blocked {
-            None if self.place == Place::Source && self.status.is_looking() => self.oldest().await?,
+            None if self.place == Place::Source && self.status.decoded().is_looking() => {
+                self.oldest().await?
+            }
             blocked => blocked,
         };
         if let Some(blocked) = &blocked {

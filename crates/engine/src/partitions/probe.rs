@@ -19,8 +19,8 @@ use state::{PartitionRow, Suspicion};
 
 use super::{Subscription, applied, remedy};
 use crate::error::Error;
-use crate::source_end::WRITTEN;
 use crate::status::DifferingPartition;
+use source::end::WRITTEN;
 
 /// Rows in a sample: the first ones in the file, where the rows lie that were there before the
 /// stream brought others.

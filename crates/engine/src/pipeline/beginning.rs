@@ -6,13 +6,14 @@ use std::sync::Arc;
 use apply::Target;
 use base::{Lsn, Progress};
 use output::TakesPart;
+use source::end::{SourceEnd, flush};
+use source::slot;
 use state::{JoinedTables, TableKey};
+use wal_source::{Begun, Restart};
 
 use super::{Attempt, Ends};
 use crate::error::Error;
 use crate::refusal::Refusal;
-use crate::source_end::{SourceEnd, flush};
-use crate::wal_source::{Begun, Restart};
 use crate::{SourceMode, history};
 
 impl Attempt<'_> {
@@ -34,8 +35,8 @@ impl Attempt<'_> {
         let target = Target::attach(&self.settings.target, &ends.state, &options, joined).await?;
         let Ends { source: SourceEnd { wire, session, .. }, state, .. } = &mut *ends;
         history::start_position(wire, session, state, &row, (target.reached(), copied)).await?;
-        if restart.is_some() {
-            self.wal(ends).slot_to_stream_from(restart.as_ref()).await?;
+        if let Some(restart) = &restart {
+            self.wal(ends).slot_to_stream_from(restart).await?;
         }
         Ok(())
     }
@@ -82,14 +83,15 @@ impl Attempt<'_> {
             })),
             false => Ok(()),
         };
-        restart.as_ref().map_or(Ok(()), |restart| behind(restart.confirmed))?;
-        let found = self.wal(ends).slot_to_stream_from(restart.as_ref()).await?;
         match restart {
             None => {
+                let found = slot::slot_state(&ends.source.session, &ends.source.slot_name).await?;
                 found.and_then(|slot| slot.confirmed_flush).map_or(Ok(()), behind)?;
                 Ok(None)
             }
             Some(restart) => {
+                behind(restart.confirmed())?;
+                let found = self.wal(ends).slot_to_stream_from(&restart).await?;
                 let reserved = found.map(|slot| slot.restart_lsn.unwrap_or_default());
                 Ok(Some(self.wal(ends).decoding(restart, reserved, progress, binary, tables).await?))
             }

@@ -19,10 +19,10 @@ use catalog::Catalog;
 use client::Session;
 use source::publication::PublishedTable;
 use state::{CopiedFrom, CopiedTable, State, TableKey};
+use wal_source::Restart;
 
 use super::{Attempt, Ends};
 use crate::error::Error;
-use crate::wal_source::Restart;
 
 /// $1 relations, $2 the slot. Returns the relations that have not changed since the slot last
 /// moved.
@@ -53,7 +53,7 @@ impl Attempt<'_> {
     pub(super) async fn copied_from(&self, ends: &Ends, kept: Option<&Restart>) -> Result<CopiedFrom, Error> {
         let recorded = ends.state.copied_tables().await?;
         let database = ends.source.identity.dbname.as_deref().unwrap_or_default();
-        let earlier = kept.map(|kept| Earlier { catalog: &kept.catalog, database });
+        let earlier = kept.map(|kept| Earlier { catalog: kept.catalog(), database });
         let name = &self.settings.subscription;
         let unknown: Vec<CopiedTable> =
             recorded.iter().filter(|table| table.source_oid.is_none()).cloned().collect();

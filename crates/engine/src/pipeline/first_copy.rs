@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use base::{Lsn, quote_ident};
 use copy::CopyJob;
+use source::end::{Exported, snapshot_wire};
 use source::publication::{Generated, PublishedTable, TableName, TargetTable};
 use source::slot::{self, NewSlot};
 use state::{State, TableKey};
 use tokio::sync::Mutex;
 
+use super::snapshot::of_slot;
 use super::{Attempt, Ends, Past};
 use crate::copied_table::CopiedTableRecord;
 use crate::error::Error;
 use crate::refusal::Refusal;
-use crate::source_end::{Exported, snapshot_wire};
 use crate::{Phase, SourceMode, refresh};
 
 impl Attempt<'_> {
@@ -64,13 +65,14 @@ impl Attempt<'_> {
     /// Makes the slot, and the snapshot for the first copy.
     async fn make_slot(&self, ends: &Ends) -> Result<Exported, Error> {
         if self.settings.source_mode == SourceMode::Wal {
-            return self.wal(ends).make_slot().await;
+            return Ok(self.wal(ends).make_slot().await?);
         }
-        let name = &self.settings.subscription.slot();
-        let mut wire = snapshot_wire(self.settings).await?;
+        let subscription = &self.settings.subscription;
+        let name = &subscription.slot();
+        let mut wire = snapshot_wire(&self.settings.source, subscription).await?;
         let new = NewSlot { name, temporary: false, snapshot: slot::Snapshot::Export, failover: false };
         let made = slot::create_logical_slot(&mut wire, &new).await?;
-        Exported::of_slot(made, wire)
+        of_slot(made, wire)
     }
 
     /// Completes the first copy under a snapshot of its own (rule C1). Tables that were added after
@@ -117,7 +119,7 @@ impl Attempt<'_> {
     }
 
     /// Records on the target that tables which could not be decoded no longer take part; see
-    /// `wal_source::left_out`.
+    /// `wal_source::Judge`.
     pub(super) async fn leave_out(&self, ends: &Ends, past: &mut Past) -> Result<(), Error> {
         while let Some(refused) = past.refused.last() {
             let table = TableKey::clone(&refused.published_as);

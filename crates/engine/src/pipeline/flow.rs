@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use apply::{Joins, Target};
 use base::{Lsn, Progress};
+use source::end::{FAREWELL, SourceEnd};
 use source::queue::queue;
 use source::stream::Heard;
 use state::{JoinedTables, State, TableKey};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use txn::Block;
+use wal_source::{Begun, Beside, WalSource};
 
 use super::beginning::furthest;
 use super::{Attempt, Ends, Past};
@@ -20,9 +22,7 @@ use crate::message_source::{Logical, MessageSource};
 use crate::refresh::{Refreshing, StreamKind};
 use crate::refusal::Refusal;
 use crate::retry::Backoff;
-use crate::source_end::{FAREWELL, SourceEnd};
 use crate::spooling::Watched;
-use crate::wal_source::{self, Begun, Beside, WalSource};
 use crate::{Phase, SourceMode, Status, history};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -115,7 +115,7 @@ impl Attempt<'_> {
         };
         let wire = (wire, (identity.system_id, identity.timeline));
         let (stream, beside) =
-            WalSource::start(self.settings, self.status.decoded(), wire, slot_name, begun).await?;
+            WalSource::start(self.of_wal, self.status.decoded(), wire, slot_name, begun).await?;
         Ok((Box::new(stream), Some(beside)))
     }
 }
@@ -162,15 +162,15 @@ impl Flow {
             }
             // Notices a lost session even while nobody uses it.
             error = lost => return Err(self.reason(error.into()).await),
-            failed = wal_source::compare_catalogs(attempt.settings, attempt.status, asks) => {
+            failed = wal_source::compare_catalogs(attempt.of_wal, attempt.status.decoded(), asks) => {
                 let Err(error) = failed;
-                return Err(error);
+                return Err(error.into());
             }
-            failed = wal_source::watch_identity(attempt.settings, followed) => {
+            failed = wal_source::watch_identity(attempt.of_wal, followed) => {
                 let Err(error) = failed;
-                return Err(error);
+                return Err(error.into());
             }
-            never = wal_source::drop_left_slot(attempt.settings, left, &self.progress) => match never {},
+            never = wal_source::drop_left_slot(attempt.of_wal, left, &self.progress) => match never {},
             silence = attempt.status.target_silent() => return Err(Kind::Silent(silence).into()),
             () = carry_figures(attempt.status, &heard) => {}
             () = attempt.stop.cancelled() => {}

@@ -1,15 +1,16 @@
 //! Looks at both ends for an attempt, and checks them before anything is changed.
 
 use client::{Replication, Wire};
+use source::end::{SOURCE_SETTINGS, SourceEnd};
 use source::publication::{self, TableName};
 use source::slot;
 use state::State;
+use wal_source::OtherSource;
 
 use super::{Attempt, Ends, Past};
-use crate::adoption;
+use crate::adoption_refuses;
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;
-use crate::source_end::{SOURCE_SETTINGS, SourceEnd};
 use crate::{Origin, SourceMode};
 
 impl Attempt<'_> {
@@ -38,7 +39,7 @@ impl Attempt<'_> {
             return Err(Kind::SourceIsStandby.into());
         }
         let row = state.load().await?;
-        let adopted = adoption::adoption(&**state.session(), name).await;
+        let adopted = state::adoption(&**state.session(), name).await;
         let adopted = adopted.map_err(|error| state.session().error(error))?;
         let slot_name = row.as_ref().map_or_else(|| name.slot(), |row| row.slot.clone());
         let slot = slot::slot_state(&session, &slot_name).await?;
@@ -48,6 +49,11 @@ impl Attempt<'_> {
         let in_text = past.in_text;
         let source = SourceEnd { wire, session, identity, slot_name, slot, forks, published };
         Ok(Ends { source, state, row, adopted, targets, in_text })
+    }
+
+    /// Whether a missing slot may be made anew.
+    fn can_do_without_slot(&self, ends: &Ends) -> bool {
+        self.settings.source_mode == SourceMode::Wal && self.wal(ends).can_do_without_slot()
     }
 
     /// Checks the conditions that must hold before anything is changed.
@@ -64,10 +70,10 @@ impl Attempt<'_> {
         }
         if row.source_sysid != ends.source.identity.system_id.to_string() {
             let (made_for, found) = (row.source_sysid.clone(), ends.source.identity.system_id.to_string());
-            return Err(Error::refused(Refusal::OtherSource { name, made_for, found }));
+            return Err(Error::refused(Refusal::OtherSource(OtherSource { name, made_for, found })));
         }
         if let Some(adopted) = &ends.adopted
-            && let Some(why) = adopted.refusal(&name, self.settings.origin == Origin::None)
+            && let Some(why) = adoption_refuses(adopted, &name, self.settings.origin == Origin::None)
         {
             return Err(why);
         }
@@ -75,7 +81,7 @@ impl Attempt<'_> {
             return Ok(());
         }
         let Some(found) = &ends.source.slot else {
-            return match self.wal(ends).can_do_without_slot() {
+            return match self.can_do_without_slot(ends) {
                 true => Ok(()),
                 false => Err(Error::refused(Refusal::SlotGone { slot })),
             };
@@ -93,7 +99,7 @@ impl Attempt<'_> {
             let (plugin, database) = (found.plugin.clone(), found.database.clone());
             return Err(Error::refused(Refusal::NotOurSlot { slot, name, plugin, database }));
         }
-        if found.is_lost() && !self.wal(ends).can_do_without_slot() {
+        if found.is_lost() && !self.can_do_without_slot(ends) {
             return Err(Error::refused(Refusal::SlotLost { slot, why: found.invalidation.clone() }));
         }
         Ok(())

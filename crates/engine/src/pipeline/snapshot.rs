@@ -13,17 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::crash_phases::{self, Phase};
-use client::{Session, SnapshotText};
-use source::slot::{self, NewSlot};
+use client::{Session, SnapshotText, Wire};
+use source::end::{Exported, Holder, LOOK_WAIT_MAX, end_of_flushed, flush, snapshot_session, snapshot_wire};
+use source::slot::{self, CreatedSlot, NewSlot};
 use state::{Since, State};
 
 use super::Attempt;
 use crate::SourceMode;
 use crate::error::Error;
-use crate::source_end::{
-    Exported, Holder, LOOK_WAIT_MAX, end_of_flushed, flush, snapshot_session, snapshot_wire,
-};
-use crate::wal_source;
+use crate::refusal::Refusal;
 
 /// How long the copy waits for running transactions before the log says so.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,15 +33,15 @@ impl Attempt<'_> {
         const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
         const EXPORT: &str = "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_export_snapshot()";
         if self.settings.source_mode == SourceMode::Logical {
-            let mut wire = snapshot_wire(self.settings).await?;
+            let mut wire = snapshot_wire(&self.settings.source, &self.settings.subscription).await?;
             let name = &self.settings.subscription.copy_slot(std::process::id());
             let new = NewSlot { name, temporary: true, snapshot: slot::Snapshot::Export, failover: false };
             let made = slot::create_logical_slot(&mut wire, &new).await?;
-            return Exported::of_slot(made, wire);
+            return of_slot(made, wire);
         }
         let _look = crash_phases::inside(Phase::Look);
         state.keep_snapshots().await?;
-        let session = snapshot_session(self.settings).await?;
+        let session = snapshot_session(&self.settings.source, &self.settings.subscription).await?;
         // A transaction's commit is in WAL before other sessions see it, and the stream may have
         // passed it. So this waits for running transactions.
         self.wait_for_running(&session).await?;
@@ -53,7 +51,7 @@ impl Attempt<'_> {
         // Everything that the snapshot sees lies before this position, and no crash takes it back.
         flush(source).await?;
         let lsn = end_of_flushed(source).await?;
-        wal_source::wait_for_standbys(self.settings, self.status, source, lsn).await?;
+        wal_source::wait_for_standbys(self.of_wal, self.status.decoded(), source, lsn).await?;
         Ok(Exported {
             snapshot_name: row.get(1),
             since: Since { lsn, snapshot: Some(Arc::new(snapshot)) },
@@ -76,4 +74,9 @@ impl Attempt<'_> {
         };
         Ok(waited.map_err(output::Error::from)?)
     }
+}
+
+/// The snapshot that came with a new slot.
+pub(super) fn of_slot(made: CreatedSlot, wire: Wire) -> Result<Exported, Error> {
+    Exported::of_slot(made, wire).ok_or_else(|| Error::refused(Refusal::NoSnapshot))
 }

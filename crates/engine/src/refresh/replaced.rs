@@ -23,7 +23,7 @@ use state::{CopiedTable, Parting, State, TableKey};
 
 use super::{Refreshing, key};
 use crate::error::Error;
-use crate::source_end::WRITTEN;
+use source::end::WRITTEN;
 
 /// $1 the target's table: whether foreign keys of other tables refer to it, and its parent if it is
 /// a partition.

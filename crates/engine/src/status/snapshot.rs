@@ -11,8 +11,9 @@ use base::{Lsn, PgTimestamp};
 use conflict::ConflictType;
 use copy::{TableProgress, TableState};
 use serde::{Deserialize, Serialize};
+use wal_source::DecodedSnapshot;
 
-use super::{Blocked, CatchingUp, DecodedSnapshot, Mark, Phase, Status, ValuesSnapshot, WaitsFor};
+use super::{Blocked, CatchingUp, Mark, Phase, Status, ValuesSnapshot, WaitsFor};
 
 /// The last error, which may be over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@
 use base::{Lsn, SubscriptionName};
 use client::Session;
 
-use super::{Error, Kind, reached, stored, update};
+use super::{Error, Kind, stored, update};
 
 /// The words of an error message before the LSN to skip.
 const COMMAND: &str = "pgsluice skip --lsn ";
@@ -31,9 +31,8 @@ pub async fn set_skip(
     if lsn.is_valid() {
         refuse(target, subscription, lsn, last_error).await?;
     }
-    let lsn = lsn.is_valid().then(|| lsn.to_string());
-    let sql = "UPDATE pgsluice.subscription SET skip_lsn = $2::text::pg_catalog.pg_lsn WHERE name = $1";
-    update(target, subscription, "store the LSN to skip on the target", sql, &lsn).await
+    let set = state::stored::set_skip(&**target, subscription, lsn.is_valid().then_some(lsn));
+    update(target, subscription, "store the LSN to skip on the target", set).await
 }
 
 async fn refuse(
@@ -45,7 +44,8 @@ async fn refuse(
     // The write that follows reports a missing row.
     let Some(stored) = stored(target, name).await? else { return Ok(()) };
     let failed = |error| Error::query(target, "read the subscription's state on the target", error);
-    let done = reached(target, name, stored.applied_lsn.as_deref()).await.map_err(failed)?;
+    let applied = stored.applied_lsn.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
+    let done = state::stored::committed_ranges(&**target, name, applied).await.map_err(failed)?;
     // Everything up to here was confirmed to the source, because nothing of it was for this target.
     let confirmed: Lsn = stored.confirmed_lsn.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID);
     let has_passed = |lsn: Lsn| done.has(lsn) || lsn < confirmed;

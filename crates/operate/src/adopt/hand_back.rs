@@ -4,12 +4,10 @@ use std::time::Instant;
 
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{ConnInfo, Replication, Session, Wire};
-use engine::adoption::{Adoption, adoption};
-use state::{State, SubscriptionRow};
+use state::{Adoption, State, SubscriptionRow, adoption, removal};
 
 use super::native::{native_origin, native_position, tables};
 use super::{Error, Failed, ORIGIN_BOUND, Outcome, POLL, Why, target_session, wait_for_slot};
-use crate::admin;
 
 /// Hands the subscription back to its native owner and removes ours.
 ///
@@ -102,7 +100,7 @@ async fn give_back_once(
     at: Option<Lsn>,
 ) -> Result<(), Failed> {
     let mut transaction = target.transaction().await?;
-    transaction.batch_execute("LOCK TABLE pgsluice.subscription IN ACCESS EXCLUSIVE MODE").await?;
+    removal::lock(&transaction).await?;
     if let Some(at) = at.filter(|at| at.is_valid()) {
         // The move is in WAL before this transaction's commit, and so durable with it.
         let sql = "SELECT pg_catalog.pg_replication_origin_advance($1, $2::text::pg_catalog.pg_lsn)";
@@ -112,9 +110,7 @@ async fn give_back_once(
     let sql =
         format!("ALTER SUBSCRIPTION {ident} SET (slot_name = {slot}); ALTER SUBSCRIPTION {ident} ENABLE");
     transaction.batch_execute(&sql).await?;
-    let sql = "SELECT pg_catalog.pg_replication_origin_drop(o.roname) FROM pg_catalog.pg_replication_origin o \
-                WHERE o.roname ~ ('^pgsluice_' || $1 || '_[0-9]+$')";
-    transaction.execute(sql, &[&name.as_str()]).await?;
-    admin::remove_rows(&mut transaction, name.as_str(), &mut Vec::new()).await?;
+    removal::drop_origins(&transaction, name).await?;
+    removal::remove_rows(&mut transaction, name).await?;
     Ok(transaction.commit().await?)
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use base::{Lsn, SubscriptionName};
 use client::{ConnInfo, Session};
-use engine::adoption::{NativeOptions, adoption};
+use state::{NativeOptions, adoption};
 use tokio_postgres::GenericClient;
 
 use super::{Error, Failed, ORIGIN_BOUND, POLL, Why, refuse, target_session};

@@ -3,27 +3,13 @@
 use base::{Lsn, SubscriptionName, quote_ident};
 use client::{Replication, Session, SqlState, Wire};
 use engine::Settings;
-use engine::adoption::adoption;
 use source::slot;
-use state::State;
+use state::{AdoptedSource, State, adoption};
 
 use super::native::{
     Which, acceptable, may_hand_back, native, native_position, ready_tables, tables, wait_for_workers,
 };
 use super::{Error, Failed, Outcome, Why, refuse, target_session, usable_slot, wait_for_slot};
-
-/// Every role that runs a subscription of this database reads this table; nothing in it is secret.
-const TABLE: &str = "\
-CREATE TABLE IF NOT EXISTS pgsluice.adopted (
-    subscription text PRIMARY KEY REFERENCES pgsluice.subscription ON DELETE CASCADE,
-    native_oid oid NOT NULL,
-    binary_values bool NOT NULL,
-    streaming bool NOT NULL,
-    origin text NOT NULL,
-    synchronous_commit text NOT NULL,
-    disable_on_error bool NOT NULL,
-    adopted_at timestamptz NOT NULL DEFAULT pg_catalog.now());
-GRANT SELECT ON pgsluice.adopted TO PUBLIC";
 
 /// Takes over the native subscription called `native_name`.
 ///
@@ -73,16 +59,11 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
     let tables: Vec<(String, String)> =
         tables.into_iter().map(|(schema, table, _)| (schema, table)).collect();
     state.begin_at(at, &tables, false).await?;
-    let publications = publications(&state, name).await?;
+    // T1 has stored them.
+    let publications = state::stored::publications(&**state.session(), name).await;
+    let publications = publications.map_err(|error| state.session().error(error))?;
     engine::learn_at_adoption(name, (&source, &slot), &state, &publications).await?;
     Ok(Outcome::Done { at: Some(at), slot, tables: tables.len() })
-}
-
-/// Reads the native subscription's publications, which T1 has stored.
-async fn publications(state: &State, name: &SubscriptionName) -> Result<Vec<String>, Error> {
-    let sql = "SELECT publications FROM pgsluice.subscription WHERE name = $1";
-    let row = state.session().query_one(sql, &[&name.as_str()]).await;
-    Ok(row.map_err(|error| state.session().error(error))?.get(0))
 }
 
 /// Carries out T1.
@@ -94,12 +75,7 @@ async fn take(
 ) -> Result<(), Failed> {
     let major = target.version().major();
     let transaction = target.transaction().await?;
-    for (table, sql) in [("copied_table", state::STATE_SCHEMA_SQL), ("adopted", TABLE)] {
-        let there = format!("SELECT pg_catalog.to_regclass('pgsluice.{table}') IS NOT NULL");
-        if !transaction.query_one(&there, &[]).await?.get::<_, bool>(0) {
-            transaction.batch_execute(sql).await?;
-        }
-    }
+    state::make_adopted(&transaction).await?;
     let gone = || Failed::Refused(Why::NativeDropped);
     let found = native(&transaction, major, Which::Oid(oid)).await?.ok_or_else(gone)?;
     // Locks the subscription, so that the state that is read next stays.
@@ -107,31 +83,12 @@ async fn take(
     let found = native(&transaction, major, Which::Oid(oid)).await?.ok_or_else(gone)?;
     let slot = acceptable(name, &found)?;
     ready_tables(&transaction, &found).await?;
-    let options = &found.options;
-    let (sysid, timeline) = (identity.system_id.to_string(), i64::from(identity.timeline));
-    let dbname = identity.dbname.clone().unwrap_or_default();
-    transaction
-        .execute(
-            "INSERT INTO pgsluice.subscription (name, slot, publications, source_sysid, source_timeline, source_dbname) \
-             VALUES ($1, $2, $3, $4, $5, $6)",
-            &[&name.as_str(), &slot, &options.publications, &sysid, &timeline, &dbname],
-        )
-        .await?;
-    transaction
-        .execute(
-            "INSERT INTO pgsluice.adopted (subscription, native_oid, binary_values, streaming, origin, \
-                                           synchronous_commit, disable_on_error) VALUES ($1, $2, $3, $4, $5, $6, $7)",
-            &[
-                &name.as_str(),
-                &oid,
-                &options.binary,
-                &options.streaming,
-                &options.origin,
-                &options.synchronous_commit,
-                &options.disable_on_error,
-            ],
-        )
-        .await?;
+    let adopted_source = AdoptedSource {
+        sysid: identity.system_id.to_string(),
+        timeline: i64::from(identity.timeline),
+        dbname: identity.dbname.clone().unwrap_or_default(),
+    };
+    state::store_adoption(&transaction, name, &adopted_source, &slot, (oid, &found.options)).await?;
     let origin = name.origin(0);
     let made = transaction.query_one("SELECT pg_catalog.pg_replication_origin_create($1)", &[&origin]).await;
     match made {

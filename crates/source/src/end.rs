@@ -1,26 +1,24 @@
 //! The source as an attempt finds it, and the questions that every source mode asks it.
 //!
-//! This module opens sessions with the settings that decide how values are rendered. It does not
-//! deal with the stream itself: `source` owns the messages of a logical slot, and
-//! [`crate::wal_source`] owns WAL.
+//! Handed is where the source is, and the subscription that sessions are named after. This module
+//! opens sessions with the settings that decide how values are rendered, and holds the snapshot
+//! under which rows are copied. The stream itself belongs to [`crate::stream`], WAL that is decoded
+//! outside the server to the crate `wal_source`.
 
 use std::time::Duration;
 
-use base::Lsn;
-use client::{Replication, Session, Wire};
-use source::publication::PublishedTable;
-use source::segments::Lineage;
-use source::slot::{self, CreatedSlot, Fork, SlotState, SystemIdentity};
+use base::{Lsn, SubscriptionName};
+use client::{ConnInfo, Error, Replication, Session, Wire};
 use state::Since;
 use tokio_postgres::types::PgLsn;
 
-use crate::Settings;
-use crate::error::Error;
-use crate::refusal::Refusal;
+use crate::publication::PublishedTable;
+use crate::segments::Lineage;
+use crate::slot::{self, CreatedSlot, Fork, SlotState, SystemIdentity};
 
 /// Makes the source's sessions render values as native subscribers ask for them. Also switches off
 /// timeouts that were set for a database or a role and are not meant for these sessions.
-pub(crate) const SOURCE_SETTINGS: [(&str, &str); 8] = [
+pub const SOURCE_SETTINGS: [(&str, &str); 8] = [
     ("search_path", ""),
     ("client_encoding", "UTF8"),
     ("datestyle", "ISO"),
@@ -32,70 +30,80 @@ pub(crate) const SOURCE_SETTINGS: [(&str, &str); 8] = [
 ];
 
 /// How long the source may take to receive the last report after a stop.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
+pub const FAREWELL: Duration = Duration::from_millis(500);
 
 /// How long a look at the catalogs waits for running transactions. A logical slot waits without a
 /// limit.
-pub(crate) const LOOK_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+pub const LOOK_WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A position behind everything that has committed, flushed or not.
-pub(crate) const WRITTEN: &str = "\
+pub const WRITTEN: &str = "\
 SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
              ELSE pg_catalog.pg_current_wal_insert_lsn() END)::text";
 
 /// The source as the attempt found it.
-pub(crate) struct SourceEnd {
+pub struct SourceEnd {
     /// In replication mode; carries the stream later.
-    pub(crate) wire: Wire,
-    pub(crate) session: Session,
-    pub(crate) identity: SystemIdentity,
+    pub wire: Wire,
+    /// For ordinary queries.
+    pub session: Session,
+    /// What the source said of itself on `wire`.
+    pub identity: SystemIdentity,
     /// The slot's name as the target's row has it, or the name for a new slot.
-    pub(crate) slot_name: String,
-    pub(crate) slot: Option<SlotState>,
+    pub slot_name: String,
+    /// The slot, if it exists.
+    pub slot: Option<SlotState>,
     /// Where the source left its earlier timelines; read only if the source ships WAL.
-    pub(crate) forks: Vec<Fork>,
-    pub(crate) published: Vec<PublishedTable>,
+    pub forks: Vec<Fork>,
+    /// What the subscription's publications publish.
+    pub published: Vec<PublishedTable>,
 }
 
 impl SourceEnd {
     /// The source's timelines, for segments of `segment_size` bytes.
-    pub(crate) fn lineage(&self, segment_size: u64) -> Lineage {
+    #[must_use]
+    pub fn lineage(&self, segment_size: u64) -> Lineage {
         Lineage { timeline: self.identity.timeline, forks: self.forks.clone(), segment_size }
     }
 
     /// Where the source left `timeline`.
-    pub(crate) fn left_at(&self, timeline: u32) -> Option<Lsn> {
+    #[must_use]
+    pub fn left_at(&self, timeline: u32) -> Option<Lsn> {
         self.forks.iter().find(|fork| fork.timeline == timeline).map(|fork| fork.end)
     }
 }
 
 /// A snapshot under which rows are copied.
-pub(crate) struct Exported {
+pub struct Exported {
     /// For `SET TRANSACTION SNAPSHOT`.
-    pub(crate) snapshot_name: String,
+    pub snapshot_name: String,
     /// Which changes the snapshot does not see.
-    pub(crate) since: Since,
-    pub(crate) holder: Holder,
+    pub since: Since,
+    /// What must stay open until the rows are copied.
+    pub holder: Holder,
 }
 
 /// The connection that holds a snapshot. The snapshot lives as long as the connection.
-pub(crate) enum Holder {
+pub enum Holder {
+    /// The one that made a logical slot.
     Wire(Box<Wire>),
-    Session(#[expect(dead_code, reason = "it is there to stay open")] Box<Session>),
+    /// One that took the snapshot by SQL.
+    Session(Box<Session>),
 }
 
 impl Exported {
-    pub(crate) fn of_slot(made: CreatedSlot, wire: Wire) -> Result<Exported, Error> {
-        let snapshot_name = made.snapshot_name.ok_or_else(|| Error::refused(Refusal::NoSnapshot))?;
-        Ok(Exported {
-            snapshot_name,
+    /// The snapshot that came with a new slot; `None` if none came. PostgreSQL always gives one.
+    #[must_use]
+    pub fn of_slot(made: CreatedSlot, wire: Wire) -> Option<Exported> {
+        Some(Exported {
+            snapshot_name: made.snapshot_name?,
             since: made.consistent_point.into(),
             holder: Holder::Wire(Box::new(wire)),
         })
     }
 
     /// Ends the snapshot. A temporary slot is dropped with its connection.
-    pub(crate) async fn close(self) {
+    pub async fn close(self) {
         if let Holder::Wire(wire) = self.holder {
             wire.close().await;
         }
@@ -103,20 +111,29 @@ impl Exported {
 }
 
 /// Writes a record, and waits until it and everything written before it are flushed.
-pub(crate) async fn flush(session: &Session) -> Result<(), Error> {
+///
+/// # Errors
+/// The query failed.
+pub async fn flush(session: &Session) -> Result<(), Error> {
     const MESSAGE: &str = "BEGIN; SET LOCAL synchronous_commit = local; \
         SELECT pg_catalog.pg_logical_emit_message(true, 'pgsluice', ''); COMMIT";
-    Ok(session.batch_execute(MESSAGE).await.map_err(|error| session.error(error))?)
+    session.batch_execute(MESSAGE).await.map_err(|error| session.error(error))
 }
 
 /// The end of the WAL that was inserted.
-pub(crate) async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
+///
+/// # Errors
+/// The query failed.
+pub async fn end_of_wal(session: &Session) -> Result<Lsn, Error> {
     position(session, "SELECT pg_catalog.pg_current_wal_insert_lsn()").await
 }
 
 /// The end of the WAL that was flushed. It lies behind everything that was inserted before a
 /// [`flush`] that has returned.
-pub(crate) async fn end_of_flushed(session: &Session) -> Result<Lsn, Error> {
+///
+/// # Errors
+/// The query failed.
+pub async fn end_of_flushed(session: &Session) -> Result<Lsn, Error> {
     position(session, "SELECT pg_catalog.pg_current_wal_flush_lsn()").await
 }
 
@@ -126,10 +143,13 @@ async fn position(session: &Session, sql: &str) -> Result<Lsn, Error> {
 }
 
 /// A connection that makes a slot and holds its exported snapshot.
-pub(crate) async fn snapshot_wire(settings: &Settings) -> Result<Wire, Error> {
-    let name = settings.subscription.application_name("snapshot");
+///
+/// # Errors
+/// The connection failed.
+pub async fn snapshot_wire(source: &ConnInfo, subscription: &SubscriptionName) -> Result<Wire, Error> {
+    let name = subscription.application_name("snapshot");
     let rendering = [SOURCE_SETTINGS.as_slice(), slot::EXPORT_SETTINGS.as_slice()].concat();
-    let mut wire = Wire::connect(&settings.source, &name, Replication::Database, &rendering).await?;
+    let mut wire = Wire::connect(source, &name, Replication::Database, &rendering).await?;
     // The exported snapshot is a transaction that lasts as long as the copy.
     if wire.version().major() >= 17 {
         wire.query("SET transaction_timeout = 0").await?;
@@ -138,10 +158,13 @@ pub(crate) async fn snapshot_wire(settings: &Settings) -> Result<Wire, Error> {
 }
 
 /// A session that looks at the catalogs and holds the snapshot of the look.
-pub(crate) async fn snapshot_session(settings: &Settings) -> Result<Session, Error> {
-    let name = settings.subscription.application_name("snapshot");
+///
+/// # Errors
+/// The connection failed.
+pub async fn snapshot_session(source: &ConnInfo, subscription: &SubscriptionName) -> Result<Session, Error> {
+    let name = subscription.application_name("snapshot");
     let rendering = [SOURCE_SETTINGS.as_slice(), slot::EXPORT_SETTINGS.as_slice()].concat();
-    let session = client::connect(&settings.source, &name, &rendering).await?;
+    let session = client::connect(source, &name, &rendering).await?;
     if session.version().major() >= 17 {
         let set = session.batch_execute("SET transaction_timeout = 0").await;
         set.map_err(|error| session.error(error))?;

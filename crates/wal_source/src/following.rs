@@ -10,29 +10,28 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
+use source::end::{FAREWELL, SOURCE_SETTINGS};
 use source::queue::queue;
 use source::slot;
 use source::stream::{Heard, RestartLsn, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use txn::Block;
 
-use super::archive::{Archive, Growing};
-use super::beginning::{Begun, Supply};
-use super::decoding::{Ask, Decoding};
-use super::left_out::Judge;
-use super::pass::{self, MemberLinks, SharingStep, Starting, Streams};
-use super::shipping::{Carrier, Shipping};
-use super::wait_for_standbys::{Standbys, behind_standbys};
 use crate::Settings;
+use crate::archive::{Archive, Growing};
+use crate::beginning::{Begun, Supply};
+use crate::decoded::Decoded;
+use crate::decoding::Ask;
 use crate::error::{Error, Kind, broke};
-use crate::message_source::MessageSource;
-use crate::source_end::{FAREWELL, SOURCE_SETTINGS};
-use crate::status::Decoded;
-use tokio_util::task::AbortOnDropHandle;
+use crate::left_out::Judge;
+use crate::pass::{self, MemberLinks};
+use crate::sharing::{LinkedDecoding, SharingStep, Starting, Streams};
+use crate::shipping::{Carrier, Shipping};
+use crate::wait_for_standbys::{Standbys, behind_standbys};
 
 /// How often a slot is moved that no walsender uses.
 const MOVE_SLOT: Duration = Duration::from_secs(5);
@@ -40,7 +39,7 @@ const MOVE_SLOT: Duration = Duration::from_secs(5);
 const TOUCH_SLOT: Duration = Duration::from_secs(30);
 
 /// Decodes WAL into messages of pgoutput.
-pub(crate) struct WalSource {
+pub struct WalSource {
     begin: Arc<Begin>,
     /// Where the stream begins.
     start: Lsn,
@@ -49,20 +48,20 @@ pub(crate) struct WalSource {
     /// The archive that comes before the stream, and the connection for that stream.
     archive: Option<(Archive, Wire)>,
     /// `None` once decoding has begun.
-    decoding: Option<Decoding>,
+    decoding: Option<LinkedDecoding>,
 }
 
 /// What the pipeline asks of decoding, besides taking its messages.
-pub(crate) struct Beside {
+pub struct Beside {
     /// Asks decoding for its catalogs.
-    pub(crate) asks: mpsc::Sender<Ask>,
+    pub asks: mpsc::Sender<Ask>,
     /// Asks whether tables that are to join can be decoded.
-    pub(crate) judge: Judge,
+    pub judge: Judge,
     /// System and timeline of the archive that is followed instead of a stream.
-    pub(crate) followed: Option<(u64, u32)>,
+    pub followed: Option<(u64, u32)>,
     /// The slot that was used before the archive was followed instead. It is needed until
     /// everything up to this position has come from the archive.
-    pub(crate) left_slot: Option<(String, Lsn)>,
+    pub left_slot: Option<(String, Lsn)>,
 }
 
 /// What a new stream needs at its start.
@@ -75,30 +74,34 @@ struct Begin {
     standbys: Option<Standbys>,
 }
 
-#[async_trait]
-impl MessageSource for WalSource {
-    async fn run(
+impl WalSource {
+    /// Hands blocks of messages to `out` until `stop` is cancelled or `out` is closed.
+    ///
+    /// # Errors
+    /// Nothing more can come.
+    pub async fn run(
         &mut self,
         progress: &Progress,
         heard: &Arc<Heard>,
         out: &mpsc::Sender<Block>,
         stop: &CancellationToken,
     ) -> Result<(), Error> {
-        let Some(mut decoding) = self.decoding.take() else {
+        let Some(mut linked) = self.decoding.take() else {
             return self.receive(progress, heard, out, stop).await;
         };
         loop {
-            let (alone, step) = match self.decode_alone(decoding, progress, heard, out, stop).await? {
+            let (alone, step) = match self.decode_alone(linked, progress, heard, out, stop).await? {
                 Some(ready) => ready,
                 None => return Ok(()),
             };
             // Ends the walsender, because the slot must be free to be moved.
             let _ = tokio::time::timeout(FAREWELL, self.finish(progress)).await;
             let streams: Arc<dyn Streams> = Arc::<Begin>::clone(&self.begin);
-            let (restart_lsn, links) = (alone.restart_lsn(), MemberLinks { out, heard, streams: &streams });
+            let (restart_lsn, links) =
+                (alone.decoding.restart_lsn(), MemberLinks { out, heard, streams: &streams });
             tokio::select! {
                 back = decode_with_others(alone, step, &links) => match back? {
-                    Some(back) => decoding = back,
+                    Some(back) => linked = back,
                     None => return Ok(()),
                 },
                 lost = self.begin.move_slot(&restart_lsn) => {
@@ -107,33 +110,34 @@ impl MessageSource for WalSource {
                 }
                 () = stop.cancelled() => return Ok(()),
             }
-            self.start = decoding.position();
+            self.start = linked.decoding.position();
             let options = self.begin.options_at(self.start);
-            self.shipping = Some(self.begin.ship("stream", options, decoding.last_record()).await?);
+            self.shipping = Some(self.begin.ship("stream", options, linked.decoding.last_record()).await?);
         }
     }
 
-    async fn finish(&mut self, progress: &Progress) {
+    /// Sends the last report, if there is a server to receive it. The source may be gone; it gets
+    /// the report next time.
+    pub async fn finish(&mut self, progress: &Progress) {
         if let Some(shipping) = self.shipping.take() {
             shipping.finish(progress).await;
         }
     }
-}
 
-impl WalSource {
     /// Starts shipping WAL on `wire`, and the checks beside it. `source` is a system identifier and
     /// a timeline.
     ///
     /// # Errors
     /// The server refuses.
-    pub(crate) async fn start(
+    pub async fn start(
         settings: &Arc<Settings>,
         figures: &Arc<Decoded>,
         (wire, source): (Wire, (u64, u32)),
         slot: String,
         begun: Begun,
     ) -> Result<(WalSource, Beside), Error> {
-        let Begun { decoding, asks, judge, lineage, from } = begun;
+        let Begun { linked, asks, judge, lineage, from } = begun;
+        let decoding = &linked.decoding;
         let start = match &from {
             Supply::ArchiveThenStream(archive) => archive.until,
             Supply::Stream | Supply::Archive(..) => decoding.position(),
@@ -170,7 +174,7 @@ impl WalSource {
         let beside = Beside { asks, judge, followed: followed.as_ref().map(identity), left_slot };
         let begin = Begin { settings: Arc::clone(settings), options, archive: followed, standbys };
         let shipping = carrier.map(|carrier| begin.shipping(carrier, start));
-        let decoding = Some(decoding);
+        let decoding = Some(linked);
         let own = WalSource { begin: Arc::new(begin), start, shipping, archive: lost, decoding };
         Ok((own, beside))
     }
@@ -179,14 +183,19 @@ impl WalSource {
     /// pass with others.
     async fn decode_alone(
         &mut self,
-        decoding: Decoding,
+        linked: LinkedDecoding,
         progress: &Progress,
         heard: &Arc<Heard>,
         out: &mpsc::Sender<Block>,
         stop: &CancellationToken,
-    ) -> Result<Option<(Decoding, SharingStep)>, Error> {
+    ) -> Result<Option<(LinkedDecoding, SharingStep)>, Error> {
         let (blocks, wal) = queue();
-        let running = tokio::spawn(decoding.run(wal, out.clone(), Arc::clone(heard)));
+        let LinkedDecoding { decoding, sharing } = linked;
+        let alone = decoding.run(sharing, wal, out.clone(), Arc::clone(heard));
+        let running = tokio::spawn(async {
+            let ended = alone.await?;
+            Ok(ended.map(|(decoding, sharing, step)| (LinkedDecoding { decoding, sharing }, step)))
+        });
         let mut decoding = AbortOnDropHandle::new(running);
         tokio::select! {
             ended = self.receive(progress, heard, &blocks, stop) => ended?,
@@ -314,13 +323,12 @@ impl Streams for Begin {
 }
 
 async fn decode_with_others(
-    decoding: Decoding,
+    linked: LinkedDecoding,
     step: SharingStep,
     links: &MemberLinks<'_>,
-) -> Result<Option<Decoding>, Error> {
+) -> Result<Option<LinkedDecoding>, Error> {
     match step {
-        SharingStep::Alone => Ok(Some(decoding)),
-        SharingStep::Join(commands) => pass::take_part(commands, decoding, links).await,
-        SharingStep::Found(commands) => pass::found(commands, decoding, links).await,
+        SharingStep::Join(commands) => pass::take_part(commands, linked, links).await,
+        SharingStep::Found(commands) => pass::found(commands, linked, links).await,
     }
 }

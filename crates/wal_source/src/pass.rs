@@ -6,10 +6,8 @@
 //!                                         '--> Seat --> its applier       which keeps the WAL for a restart
 //! ```
 //! Each subscription begins alone, so its backlog delays no other. The transactions that its look
-//! at the catalogs may have seen also concern it alone. A subscription near the end of WAL is
-//! *ready*. When two are ready, the first one *founds* the pass, which has a walsender without a
-//! slot. A later subscription, a *joiner*, asks the pass to *hold*. It reads on alone until it has
-//! come to the pass's position, and the pass takes it over at that record.
+//! at the catalogs may have seen also concern it alone. How it comes to found or join a pass is
+//! told in `sharing`. The pass has a walsender without a slot.
 //!
 //! No subscription waits for another for long. A member whose queue stays full goes on alone, from
 //! the record that the pass has come to, and joins again later. If the pass's stream ends, all
@@ -17,14 +15,12 @@
 //! that member leaves, another member's stream replaces it.
 
 use std::collections::HashMap;
-use std::mem;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName, with_causes};
-use output::{MemberId, Pass, Place, Refusal, Step};
+use output::{MemberId, Pass, Refusal, Step};
+use source::end::FAREWELL;
 use source::queue::queue;
 use source::stream::Heard;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -33,234 +29,23 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use txn::{Block, Input};
 
-use super::decoding::{Decoding, Handed, LOOK, LOOK_OFTEN, Outlet};
-use super::restart::last_record;
-use super::shipping::Shipping;
+use crate::decoded::Decoded;
+use crate::decoding::{Decoding, LOOK, LOOK_OFTEN, Outlet};
 use crate::error::{Error, Kind};
-use crate::source_end::FAREWELL;
-use crate::status::Decoded;
+use crate::gather::Handed;
+use crate::restart::last_record;
+use crate::sharing::{Command, Joining, LinkedDecoding, NEAR_BYTES, Outcome, Sharing, Streams};
+use crate::shipping::Shipping;
 
-/// A subscription is near the end of WAL if it is behind by less than this.
-const NEAR_BYTES: u64 = 4 << 20;
 /// Longest time for which the pass waits for a joiner. A joiner that is near can read in this time
 /// what it lacks.
 const HOLD_MAX: Duration = Duration::from_secs(2);
-/// A joiner gives up earlier, so that it never joins after the pass's hold has expired.
-const HOLD_USED: Duration = Duration::from_millis(1500);
-/// Rest before a subscription tries to join again, if it could not join, or if its queue was full.
-/// The rest doubles each time, up to [`RESTS_MAX`] times, unless the subscription took part for
-/// [`SETTLED`].
-const REST: Duration = Duration::from_secs(10);
-const RESTS_MAX: u32 = 5;
-const SETTLED: Duration = Duration::from_secs(60);
 /// How long all members wait for one full queue.
 const FULL_MAX: Duration = Duration::from_millis(300);
 /// Longest time to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Bytes that may wait for a full queue.
 const BACKLOG_BYTES: usize = 16 << 20;
-
-/// The passes of a process.
-#[derive(Debug, Default)]
-pub struct Passes {
-    servers: Mutex<HashMap<Server, Weak<Followers>>>,
-    /// For each subscription, whether a part of its last attempt still exists.
-    parts: Mutex<HashMap<SubscriptionName, Weak<()>>>,
-}
-
-/// The server that ships the WAL. The address is the one that was given, because a standby, or the
-/// server that replaces the source, has the same identity. For an archive, it is the directory.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Server {
-    system_id: u64,
-    timeline: u32,
-    address: String,
-}
-
-/// What the subscriptions that follow one server share.
-#[derive(Debug, Default)]
-struct Followers {
-    /// The number of subscriptions that read the same WAL at the same place, or could.
-    ready: AtomicUsize,
-    /// The way to send commands to the pass, if there is one.
-    pass: Mutex<Option<mpsc::UnboundedSender<Command>>>,
-}
-
-impl Passes {
-    /// Registers one subscription that follows this server. A pass may still hold parts of the
-    /// subscription's last attempt, above all its spool directory. This waits until they are gone.
-    pub(crate) async fn sharing(
-        &self,
-        name: &SubscriptionName,
-        (address, system_id, timeline): (String, u64, u32),
-        figures: &Arc<Decoded>,
-    ) -> Sharing {
-        let lock = || self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        while lock().get(name).is_some_and(|part| part.strong_count() > 0) {
-            tokio::time::sleep(LOOK_OFTEN).await;
-        }
-        let part = Arc::new(());
-        lock().insert(name.clone(), Arc::downgrade(&part));
-        let server = Server { system_id, timeline, address };
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        servers.retain(|_, followers| followers.strong_count() > 0);
-        let known = servers.get(&server).and_then(Weak::upgrade);
-        let followers = known.unwrap_or_else(|| {
-            let followers = Arc::<Followers>::default();
-            servers.insert(server, Arc::downgrade(&followers));
-            followers
-        });
-        let not_before = Instant::now();
-        let figures = Arc::clone(figures);
-        Sharing { followers, _part: part, is_ready: false, not_before, rests: 0, hold: None, figures }
-    }
-}
-
-/// One subscription's link to the others.
-#[derive(Debug)]
-pub(crate) struct Sharing {
-    followers: Arc<Followers>,
-    /// See [`Passes`]; dropped together with the rest of the attempt.
-    _part: Arc<()>,
-    is_ready: bool,
-    not_before: Instant,
-    rests: u32,
-    hold: Option<Hold>,
-    figures: Arc<Decoded>,
-}
-
-/// The request that the pass hold.
-#[derive(Debug)]
-struct Hold {
-    answer: oneshot::Receiver<Lsn>,
-    /// Where the pass holds.
-    at: Option<Lsn>,
-    until: Instant,
-    /// The pass stops holding when this is dropped.
-    _held: oneshot::Sender<()>,
-}
-
-/// What a subscription that decodes alone does next.
-#[derive(Debug)]
-pub(crate) enum SharingStep {
-    /// Go on alone.
-    Alone,
-    /// Found a pass, which gets its commands from this channel.
-    Found(mpsc::UnboundedReceiver<Command>),
-    /// Join the pass, which takes over a subscription that is where the pass is.
-    Join(mpsc::UnboundedSender<Command>),
-}
-
-/// A command to a pass.
-pub(crate) enum Command {
-    /// Answer with the pass's position, and hold there for a joiner that is near.
-    Hold {
-        near: Lsn,
-        answer: oneshot::Sender<Lsn>,
-        held: oneshot::Receiver<()>,
-    },
-    Join(Box<Joining>),
-    /// A member has gone.
-    Look,
-}
-
-impl Sharing {
-    /// Decides what a subscription that decodes alone does at `place`.
-    pub(crate) fn look(&mut self, place: Place<'_>, wal_end: Lsn) -> SharingStep {
-        let now = Instant::now();
-        let behind = wal_end.as_u64().saturating_sub(place.decoded.as_u64());
-        let is_near = wal_end.is_valid() && behind <= NEAR_BYTES;
-        let is_ready = is_near && now >= self.not_before && place.catalog.is_past_look();
-        self.set_ready(is_ready);
-        if !is_ready || self.followers.ready.load(Ordering::Acquire) < 2 {
-            self.hold = None;
-            return SharingStep::Alone;
-        }
-        let mut pass = self.followers.pass.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(commands) = pass.as_ref().filter(|commands| !commands.is_closed()) else {
-            let (commands, said) = mpsc::unbounded_channel();
-            *pass = Some(commands);
-            self.hold = None;
-            return SharingStep::Found(said);
-        };
-        let Some(hold) = &mut self.hold else {
-            let ((say, answer), (holding, held)) = (oneshot::channel(), oneshot::channel());
-            if commands.send(Command::Hold { near: place.decoded, answer: say, held }).is_ok() {
-                self.hold = Some(Hold { answer, at: None, until: now + HOLD_USED, _held: holding });
-            }
-            return SharingStep::Alone;
-        };
-        match hold.answer.try_recv() {
-            Ok(at) => hold.at = Some(at),
-            Err(TryRecvError::Closed) if hold.at.is_none() => {
-                self.hold = None;
-                return SharingStep::Alone;
-            }
-            Err(_) => {}
-        }
-        let ahead = hold.at.and_then(|at| place.decoded.as_u64().checked_sub(at.as_u64()));
-        if now < hold.until && ahead.is_some_and(|bytes| bytes <= NEAR_BYTES) {
-            return SharingStep::Join(commands.clone());
-        }
-        // In the other case the pass lags behind, and would delay a subscription that waited for
-        // it.
-        if now >= hold.until || ahead.is_some() {
-            drop(pass);
-            self.rest();
-        }
-        SharingStep::Alone
-    }
-
-    /// WAL before `lsn` is not needed any more, whatever happens.
-    pub(crate) fn needs_from(&self, lsn: Lsn) {
-        self.figures.needs_from(lsn);
-    }
-
-    /// Whether the pass holds, or has been asked to hold, for this subscription.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        self.hold.is_some()
-    }
-
-    /// Stays alone for a while.
-    fn rest(&mut self) {
-        self.set_ready(false);
-        self.hold = None;
-        self.not_before = Instant::now() + REST * 2_u32.pow(self.rests);
-        self.rests = (self.rests + 1).min(RESTS_MAX);
-    }
-
-    fn set_ready(&mut self, is_ready: bool) {
-        match (mem::replace(&mut self.is_ready, is_ready), is_ready) {
-            (false, true) => self.followers.ready.fetch_add(1, Ordering::AcqRel),
-            (true, false) => self.followers.ready.fetch_sub(1, Ordering::AcqRel),
-            _ => 0,
-        };
-    }
-}
-
-impl Drop for Sharing {
-    fn drop(&mut self) {
-        self.set_ready(false);
-    }
-}
-
-/// A subscription that is about to join a pass.
-pub(crate) struct Joining {
-    decoding: Decoding,
-    out: mpsc::Sender<Block>,
-    heard: Arc<Heard>,
-    streams: Arc<dyn Streams>,
-    done: oneshot::Sender<Outcome>,
-}
-
-/// How taking part ended for one subscription.
-#[derive(Debug)]
-enum Outcome {
-    Alone(Box<Decoding>),
-    /// The receiver of the messages has gone.
-    Gone,
-    Failed(Error),
-}
 
 /// Notifies the pass when its owner goes.
 struct Leaving(mpsc::UnboundedSender<Command>);
@@ -279,14 +64,6 @@ pub(crate) struct MemberLinks<'a> {
     pub(crate) streams: &'a Arc<dyn Streams>,
 }
 
-/// Starts a stream of WAL that needs no slot.
-pub(crate) trait Streams: Send + Sync {
-    /// Starts at `at`, which is behind the record at `last`.
-    fn start(&self, at: Lsn, last: Lsn) -> Starting;
-}
-
-pub(crate) type Starting = Pin<Box<dyn Future<Output = Result<Shipping, Error>> + Send>>;
-
 /// Takes part in a pass until the subscription goes on alone. Returns `None` if the receiver of the
 /// messages has gone. Dropping the future leaves the pass.
 ///
@@ -294,18 +71,18 @@ pub(crate) type Starting = Pin<Box<dyn Future<Output = Result<Shipping, Error>> 
 /// An error in decoding for this subscription, or for all.
 pub(crate) async fn take_part(
     commands: mpsc::UnboundedSender<Command>,
-    decoding: Decoding,
+    linked: LinkedDecoding,
     links: &MemberLinks<'_>,
-) -> Result<Option<Decoding>, Error> {
+) -> Result<Option<LinkedDecoding>, Error> {
     let (done, outcome) = oneshot::channel();
     let _leaving = Leaving(commands.clone());
     let (out, heard, streams) = (links.out.clone(), Arc::clone(links.heard), Arc::clone(links.streams));
-    let joining = Joining { decoding, out, heard, streams, done };
+    let joining = Joining { linked, out, heard, streams, done };
     let since = Instant::now();
     if let Err(mpsc::error::SendError(Command::Join(joining))) =
         commands.send(Command::Join(Box::new(joining)))
     {
-        return Ok(Some(rested(joining.decoding, since)));
+        return Ok(Some(rested(joining.linked, since)));
     }
     ended(outcome.await, since)
 }
@@ -316,36 +93,37 @@ pub(crate) async fn take_part(
 /// Those of [`take_part`].
 pub(crate) async fn found(
     commands: mpsc::UnboundedReceiver<Command>,
-    decoding: Decoding,
+    linked: LinkedDecoding,
     links: &MemberLinks<'_>,
-) -> Result<Option<Decoding>, Error> {
+) -> Result<Option<LinkedDecoding>, Error> {
     let since = Instant::now();
-    let (at, last) = (decoding.position(), decoding.last_record());
+    let (at, last) = (linked.decoding.position(), linked.decoding.last_record());
     let stream = match start(&**links.streams, at, last).await {
         Ok(stream) => stream,
         Err(error) => {
-            tracing::warn!(subscription = %decoding.name(), "no stream for several subscriptions: {}", with_causes(&error));
-            return Ok(Some(rested(decoding, since)));
+            let name = linked.decoding.name();
+            tracing::warn!(subscription = %name, "no stream for several subscriptions: {}", with_causes(&error));
+            return Ok(Some(rested(linked, since)));
         }
     };
     let (done, outcome) = oneshot::channel();
+    let LinkedDecoding { decoding, sharing } = linked;
     let (decoder, outlet) = decoding.into_parts();
     // From now on the pass's stream reports what it waits for.
-    outlet.sharing.figures.awaits(None);
-    let followers = Arc::clone(&outlet.sharing.followers);
+    outlet.figures.awaits(None);
+    let leaving = sharing.commands().map(Leaving);
     let (pass, id) = Pass::new(decoder);
     let (out, heard, streams) = (links.out.clone(), Arc::clone(links.heard), Arc::clone(links.streams));
     let hub = Hub {
         progress: Arc::new(Progress::starting_at(outlet.flushed())),
         pass,
-        seats: HashMap::from([(id, Seat { outlet, out, heard, streams, done })]),
+        seats: HashMap::from([(id, Seat { outlet, sharing, out, heard, streams, done })]),
         owner: id,
         commands,
         heard: Arc::default(),
         holds: Vec::new(),
         awaited: None,
     };
-    let leaving = followers.pass.lock().unwrap_or_else(PoisonError::into_inner).clone().map(Leaving);
     tokio::spawn(hub.run(stream));
     let outcome = ended(outcome.await, since);
     drop(leaving);
@@ -360,29 +138,27 @@ async fn start(streams: &dyn Streams, at: Lsn, last: Lsn) -> Result<Shipping, Er
 fn ended(
     outcome: Result<Outcome, oneshot::error::RecvError>,
     since: Instant,
-) -> Result<Option<Decoding>, Error> {
+) -> Result<Option<LinkedDecoding>, Error> {
     match outcome {
-        Ok(Outcome::Alone(decoding)) => Ok(Some(rested(*decoding, since))),
+        Ok(Outcome::Alone(linked)) => Ok(Some(rested(*linked, since))),
         Ok(Outcome::Gone) => Ok(None),
         Ok(Outcome::Failed(error)) => Err(error),
         Err(_) => Err(Kind::Pass("it broke down".to_owned()).into()),
     }
 }
 
-fn rested(mut decoding: Decoding, since: Instant) -> Decoding {
-    let sharing = decoding.sharing();
-    sharing.figures.is_in_pass_of(0);
-    sharing.figures.awaits(None);
-    if since.elapsed() >= SETTLED {
-        sharing.rests = 0;
-    }
-    sharing.rest();
-    decoding
+fn rested(mut linked: LinkedDecoding, since: Instant) -> LinkedDecoding {
+    let figures = linked.decoding.figures();
+    figures.is_in_pass_of(0);
+    figures.awaits(None);
+    linked.sharing.is_alone_since(since);
+    linked
 }
 
 /// A member of the pass.
 struct Seat {
     outlet: Outlet,
+    sharing: Sharing,
     out: mpsc::Sender<Block>,
     heard: Arc<Heard>,
     streams: Arc<dyn Streams>,
@@ -494,11 +270,12 @@ impl Hub {
                 }
             }
             Command::Join(joining) => {
-                let Joining { decoding, out, heard, streams, done } = *joining;
-                let (decoder, mut outlet) = decoding.into_parts();
-                outlet.sharing.hold = None;
+                let Joining { linked, out, heard, streams, done } = *joining;
+                let LinkedDecoding { decoding, mut sharing } = linked;
+                let (decoder, outlet) = decoding.into_parts();
+                sharing.has_joined();
                 let id = self.pass.join(decoder);
-                self.seats.insert(id, Seat { outlet, out, heard, streams, done });
+                self.seats.insert(id, Seat { outlet, sharing, out, heard, streams, done });
                 if let Err(error) = self.push(&[]).await {
                     self.fail(&error);
                 }
@@ -639,8 +416,8 @@ impl Hub {
         self.commands.close();
         while let Ok(command) = self.commands.try_recv() {
             if let Command::Join(joining) = command {
-                let Joining { decoding, done, .. } = *joining;
-                let _ = done.send(Outcome::Alone(Box::new(decoding)));
+                let Joining { linked, done, .. } = *joining;
+                let _ = done.send(Outcome::Alone(Box::new(linked)));
             }
         }
         let Hub { mut pass, seats, .. } = self;
@@ -667,7 +444,7 @@ impl Hub {
 
 impl Seat {
     fn figures(&self) -> &Decoded {
-        &self.outlet.sharing.figures
+        &self.outlet.figures
     }
 
     fn name(&self) -> &SubscriptionName {
@@ -690,9 +467,10 @@ impl Seat {
     }
 
     fn alone(self, decoder: output::Decoder) {
-        let Seat { outlet, done, .. } = self;
+        let Seat { outlet, sharing, done, .. } = self;
+        let decoding = Decoding::of(decoder, outlet);
         // The subscription may have gone.
-        let _ = done.send(Outcome::Alone(Box::new(Decoding::of(decoder, outlet))));
+        let _ = done.send(Outcome::Alone(Box::new(LinkedDecoding { decoding, sharing })));
     }
 
     fn end(self, outcome: Outcome) {

@@ -29,9 +29,9 @@ use txn::Block;
 use wal::{Reader, Start};
 
 use super::{POLL, SETTLED, hand_over};
+use crate::decoded::Decoded;
 use crate::error::{Error, Kind};
-use crate::refusal::Refusal;
-use crate::status::Decoded;
+use crate::unfit::Unfit;
 
 /// Interval between looks at whether a file has grown.
 const LOOK: Duration = Duration::from_millis(50);
@@ -86,13 +86,13 @@ impl Growing {
     /// It does not have it, cannot be read, or is a directory that must not be followed.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if segments::is_pg_wal(&self.dir) {
-            return Err(Error::refused(Refusal::ArchiveIsPgWal(self.dir.clone())));
+            return Err(Unfit::ArchiveIsPgWal(self.dir.clone()).into());
         }
         let found = Segments::growing(&self.dir, &self.lineage).map_err(Kind::Archive)?;
         let found = found.system_id(self.last).map_err(Kind::Archive)?;
         if found != self.system_id {
             let (dir, own) = (self.dir.clone(), self.system_id);
-            return Err(Error::refused(Refusal::ArchiveOfAnother { dir, own, found }));
+            return Err(Unfit::ArchiveOfAnother { dir, own, found }.into());
         }
         Ok(())
     }

@@ -27,18 +27,18 @@ use std::collections::{BTreeSet, HashMap};
 use base::Lsn;
 use client::Session;
 use output::{PublishedTable, TakesPart};
+use source::end::{end_of_wal, flush};
 use state::TableKey;
 use tokio::sync::{mpsc, oneshot};
 
-use super::decoding::{Ask, AtPlace};
-use crate::error::Error;
-use crate::error::broke;
-use crate::source_end::{end_of_wal, flush};
+use crate::decoding::{Ask, AtPlace};
+use crate::error::{Error, broke};
 
 /// Decides which tables can be decoded.
-pub(crate) struct Judge {
+pub struct Judge {
     pub(crate) asks: mpsc::Sender<Ask>,
-    pub(crate) takes_part: TakesPart,
+    /// The tables that take part, which decoding must not leave out.
+    pub takes_part: TakesPart,
     pub(crate) options: output::Options,
     /// Tables that had a change that could not be decoded, since this process began.
     pub(crate) refused_before: BTreeSet<TableKey>,
@@ -47,7 +47,10 @@ pub(crate) struct Judge {
 impl Judge {
     /// Returns the tables of `tables` that cannot join now, with the reasons. `source` is any
     /// session of the source.
-    pub(crate) async fn refused(
+    ///
+    /// # Errors
+    /// The source failed.
+    pub async fn refused(
         &self,
         tables: &[TableKey],
         source: &Session,

@@ -21,13 +21,13 @@ use std::time::Duration;
 
 use base::{Lsn, Oid};
 use catalog::{Catalog, Look};
+use source::end::{end_of_wal, flush, snapshot_session};
 use tokio::sync::{mpsc, oneshot};
 
-use super::decoding::{Ask, AtPlace};
+use crate::Settings;
+use crate::decoded::Decoded;
+use crate::decoding::{Ask, AtPlace};
 use crate::error::{Error, Kind, broke};
-use crate::refusal::Refusal;
-use crate::source_end::{end_of_wal, flush, snapshot_session};
-use crate::{Settings, Status};
 
 /// How long a look waits for transactions that run at its beginning; after that it is tried again
 /// later.
@@ -49,9 +49,9 @@ enum Compared {
 ///
 /// # Errors
 /// The catalogs differ.
-pub(crate) async fn compare_catalogs(
+pub async fn compare_catalogs(
     settings: &Settings,
-    status: &Status,
+    figures: &Decoded,
     asks: Option<mpsc::Sender<Ask>>,
 ) -> Result<Infallible, Error> {
     let Some(asks) = asks else { return std::future::pending().await };
@@ -64,7 +64,7 @@ pub(crate) async fn compare_catalogs(
             Ok(None) => again,
             Ok(Some(at)) => {
                 failures = 0_u32;
-                status.decoded().compared(at);
+                figures.compared(at);
                 tracing::info!(subscription = %name, "the catalogs that are followed are the source's at {at}");
                 if interval.is_zero() {
                     return std::future::pending().await;
@@ -113,7 +113,7 @@ async fn compare_until_sure(settings: &Settings, asks: &mpsc::Sender<Ask>) -> Re
 }
 
 async fn compare_once(settings: &Settings, asks: &mpsc::Sender<Ask>) -> Result<Compared, Error> {
-    let session = snapshot_session(settings).await?;
+    let session = snapshot_session(&settings.source, &settings.subscription).await?;
     let from = end_of_wal(&session).await?;
     let look = Look { redo: None, wait_max: LOOK_WAIT_MAX };
     let looked = Catalog::look(std::slice::from_ref(&session), &look).await;
@@ -130,7 +130,7 @@ async fn compare_once(settings: &Settings, asks: &mpsc::Sender<Ask>) -> Result<C
     }
     let Ok(AtPlace { catalog, changed }) = answered.await else { return std::future::pending().await };
     if let Some(what) = other_databases(&catalog.databases(), &fresh.databases()) {
-        return Err(Error::refused(Refusal::OtherCatalogs(vec![what])));
+        return Err(Kind::OtherCatalogs(vec![what]).into());
     }
     let comparing = tokio::task::spawn_blocking(move || catalog.differences(&fresh));
     let differences = comparing.await.map_err(|error| broke(&error))?;
@@ -138,7 +138,7 @@ async fn compare_once(settings: &Settings, asks: &mpsc::Sender<Ask>) -> Result<C
         return Ok(Compared::Same(to));
     }
     if changed <= from {
-        return Err(Error::refused(Refusal::OtherCatalogs(differences)));
+        return Err(Kind::OtherCatalogs(differences).into());
     }
     Ok(Compared::Perhaps(to, differences.into_iter().collect()))
 }

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName};
 use client::Session;
+use source::end::SOURCE_SETTINGS;
 use source::slot;
 
 use crate::Settings;
-use crate::error::{Error, Kind};
-use crate::refusal::Refusal;
-use crate::source_end::SOURCE_SETTINGS;
+use crate::error::{Error, Kind, OtherSource};
 
 /// Interval between questions. The source may be away meanwhile; what the archive has is decoded.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -23,11 +22,11 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(500);
 
 /// Reads the system identifier and timeline of a primary. A standby gives an error.
-pub(super) async fn of(session: &Session) -> Result<(u64, u32), tokio_postgres::Error> {
+pub(super) async fn of(session: &Session) -> Result<(u64, u32), client::Error> {
     // The control file names a new timeline only after the first checkpoint on it.
     const SQL: &str = "SELECT s.system_identifier, pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()) \
                        FROM pg_catalog.pg_control_system() s";
-    let row = session.query_one(SQL, &[]).await?;
+    let row = session.query_one(SQL, &[]).await.map_err(|error| session.error(error))?;
     let timeline = row.get::<_, &str>(1).get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok());
     Ok((row.get::<_, i64>(0).cast_unsigned(), timeline.unwrap_or_default()))
 }
@@ -37,10 +36,7 @@ pub(super) async fn of(session: &Session) -> Result<(u64, u32), tokio_postgres::
 ///
 /// # Errors
 /// The source is another one. The next attempt finds out whether a new timeline can be followed.
-pub(crate) async fn watch_identity(
-    settings: &Settings,
-    expected: Option<(u64, u32)>,
-) -> Result<Infallible, Error> {
+pub async fn watch_identity(settings: &Settings, expected: Option<(u64, u32)>) -> Result<Infallible, Error> {
     let Some(expected) = expected else { return std::future::pending().await };
     let mut session = None;
     loop {
@@ -57,7 +53,7 @@ pub(crate) async fn watch_identity(
 
 /// Drops the slot that a stream used before. It waits until decoding has had all that the source
 /// had at the switch, because the archive may lag or have ended.
-pub(crate) async fn drop_left_slot(
+pub async fn drop_left_slot(
     settings: &Settings,
     left: Option<(String, Lsn)>,
     progress: &Progress,
@@ -98,7 +94,7 @@ async fn identity(settings: &Settings, session: &mut Option<Session>) -> Result<
             session.insert(client::connect(&settings.source, &name, &SOURCE_SETTINGS).await?)
         }
     };
-    of(session).await.map_err(|error| session.error(error))
+    of(session).await
 }
 
 /// Checks that a server is still the `expected` one.
@@ -112,7 +108,7 @@ pub(super) fn is_still(
 ) -> Result<(), Error> {
     if expected.0 != found.0 {
         let (made_for, found) = (expected.0.to_string(), found.0.to_string());
-        return Err(Error::refused(Refusal::OtherSource { name: name.clone(), made_for, found }));
+        return Err(Kind::OtherSource(OtherSource { name: name.clone(), made_for, found }).into());
     }
     if expected.1 != found.1 {
         return Err(Kind::LeftTimeline { before: expected.1, now: found.1 }.into());

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use base::Lsn;
 use client::Session;
+use source::end::SOURCE_SETTINGS;
 use source::queue::queue;
 use source::slot::{self, SlotState};
 use tokio::sync::mpsc;
@@ -27,11 +28,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
 
-use super::identity;
-use crate::Settings;
-use crate::error::{Error, Kind};
-use crate::source_end::SOURCE_SETTINGS;
-use crate::status::Decoded;
+use crate::decoded::Decoded;
+use crate::error::Error;
+use crate::{Settings, identity};
 
 /// Interval between questions for slots that are waited for.
 const POLL: Duration = Duration::from_millis(5);
@@ -177,7 +176,7 @@ impl<'s> Asking<'s> {
                     self.have = self.have.max(have);
                     (why, if began.elapsed() < PATIENCE { POLL } else { POLL_LONG })
                 }
-                Err(error) if matches!(error.kind(), Kind::LeftTimeline { .. } | Kind::Refused(_)) => {
+                Err(error) if error.is_of_another_source() => {
                     return Err(error);
                 }
                 // If the source has gone, the stream reports that itself.
@@ -213,7 +212,7 @@ impl<'s> Asking<'s> {
                 let name = settings.subscription.application_name("standbys");
                 let session = client::connect(&settings.source, &name, &SOURCE_SETTINGS).await?;
                 // A primary stays on its timeline as long as a session lasts.
-                let found = identity::of(&session).await.map_err(|error| session.error(error))?;
+                let found = identity::of(&session).await?;
                 identity::is_still(&settings.subscription, self.standbys.source, found)?;
                 self.session.insert(session)
             }

@@ -8,9 +8,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
 
-use super::archive::Growing;
-use super::wait_for_standbys::{Standbys, behind_standbys};
+use crate::archive::Growing;
 use crate::error::Error;
+use crate::wait_for_standbys::{Standbys, behind_standbys};
 
 /// A running shipment of WAL.
 pub(crate) struct Shipping {

@@ -27,9 +27,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
 
-use crate::error::broke;
-use crate::error::{Error, Kind};
-use crate::status::Decoded;
+use crate::decoded::Decoded;
+use crate::error::{Error, Kind, broke};
 
 /// Interval between looks for a segment.
 pub(crate) const POLL: Duration = Duration::from_secs(1);

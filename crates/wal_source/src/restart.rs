@@ -12,7 +12,7 @@ use base::Lsn;
 use catalog::Catalog;
 
 use crate::error::{Error, Kind};
-use crate::refusal::Refusal;
+use crate::unfit::Unfit;
 
 static SAVING: Mutex<()> = Mutex::new(());
 
@@ -25,7 +25,7 @@ const HEADER: usize = 16 + 4 + 4 + 8 + 8 + 4;
 
 /// The contents of the file.
 #[derive(Debug, Clone)]
-pub(crate) struct Restart {
+pub struct Restart {
     /// The slot that keeps the WAL.
     pub(crate) slot: String,
     /// The source's timeline when the file was written.
@@ -41,7 +41,15 @@ pub(crate) struct Restart {
 
 impl Restart {
     /// Writes the file. If the machine crashes, the file holds either its old or its new contents.
-    pub(crate) fn save(&self, path: &Path) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub(crate) fn save(&self, path: &Path) -> Result<(), Error> {
+        self.write(path).map_err(|error| Kind::Spool(error).into())
+    }
+
+    /// As [`Restart::save`].
+    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         // A save that an ended attempt began must not overwrite the next attempt's save.
         let _one = SAVING.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = Vec::from(MAGIC);
@@ -61,7 +69,7 @@ impl Restart {
     /// # Errors
     /// The file is missing or damaged. Nothing can replace it.
     pub(crate) fn open(path: &Path) -> Result<Restart, Error> {
-        let refused = |why: String| Error::refused(Refusal::NoRestart { path: path.to_owned(), why });
+        let refused = |why: String| Error::from(Unfit::NoRestart { path: path.to_owned(), why });
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -77,6 +85,24 @@ impl Restart {
         Ok(Restart { slot, timeline, confirmed, seen, catalog })
     }
 
+    /// The position up to which the target had everything on disk.
+    #[must_use]
+    pub fn confirmed(&self) -> Lsn {
+        self.confirmed
+    }
+
+    /// The catalogs at the place where reading begins.
+    #[must_use]
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// The place in the WAL of the look at the catalogs that they come from.
+    #[must_use]
+    pub fn looked(&self) -> Lsn {
+        self.catalog.looked()
+    }
+
     /// Whether the file contains nothing from the WAL behind `fork`.
     pub(crate) fn is_within(&self, fork: Lsn) -> bool {
         let last = self.catalog.last();
@@ -89,7 +115,8 @@ impl Restart {
     /// The first copy's snapshot may have seen one commit before the returned position, and missed
     /// an earlier one. Older versions did not store this position; then `wal_end`, the present end
     /// of WAL, takes its place.
-    pub(crate) fn may_have_seen(&self, wal_end: Lsn) -> Option<Lsn> {
+    #[must_use]
+    pub fn may_have_seen(&self, wal_end: Lsn) -> Option<Lsn> {
         let seen = if self.seen.as_u64() == u64::MAX { wal_end } else { self.seen };
         (!self.catalog.is_past_look()).then_some(seen)
     }

@@ -10,28 +10,28 @@ use base::{Lsn, Progress};
 use catalog::{Catalog, Look};
 use client::{Replication, Wire};
 use output::TakesPart;
+use source::end::{
+    Exported, Holder, LOOK_WAIT_MAX, SOURCE_SETTINGS, end_of_flushed, flush, snapshot_session,
+};
 use source::segments::Lineage;
 use source::slot::{self, SlotState};
 use source::stream::{RestartLsn, Stream, StreamOptions, What};
 use state::TableKey;
 use tokio::sync::mpsc;
 
-use super::Context;
-use super::archive::{self, Archive, Growing, WAITS_BETWEEN_WARNINGS};
-use super::decoding::{Ask, Decoding, Wanted};
-use super::left_out::Judge;
-use super::restart::Restart;
-use super::shipping::{Carrier, Shipping};
-use crate::SourceMode;
+use crate::Context;
+use crate::archive::{self, Archive, Growing, WAITS_BETWEEN_WARNINGS};
+use crate::decoding::{Ask, Decoding, Wanted};
 use crate::error::{Error, Kind};
-use crate::refusal::Refusal;
-use crate::source_end::{
-    Exported, Holder, LOOK_WAIT_MAX, SOURCE_SETTINGS, end_of_flushed, flush, snapshot_session,
-};
+use crate::left_out::Judge;
+use crate::restart::Restart;
+use crate::sharing::LinkedDecoding;
+use crate::shipping::{Carrier, Shipping};
+use crate::unfit::Unfit;
 
 /// Decoding that is ready to go on.
-pub(crate) struct Begun {
-    pub(super) decoding: Decoding,
+pub struct Begun {
+    pub(super) linked: LinkedDecoding,
     pub(super) asks: mpsc::Sender<Ask>,
     pub(super) judge: Judge,
     pub(super) lineage: Lineage,
@@ -44,7 +44,7 @@ pub(super) enum Supply {
     /// From an archive first, then from the stream.
     ArchiveThenStream(Archive),
     /// From an archive alone. The pair is a slot that is left over: see
-    /// [`super::Beside::left_slot`].
+    /// [`crate::Beside::left_slot`].
     Archive(Growing, Option<(String, Lsn)>),
 }
 
@@ -81,7 +81,7 @@ impl Context<'_> {
 
     /// Whether an archive may have the WAL that the slot has lost.
     pub(crate) fn has_archive(&self) -> bool {
-        self.settings.source_mode == SourceMode::Wal && self.settings.wal_archive.is_some()
+        self.settings.wal_archive.is_some()
     }
 
     /// Whether the source is another server than the one that has the slot. A standby that was
@@ -91,29 +91,23 @@ impl Context<'_> {
     }
 
     /// Whether a missing slot may be made anew.
-    pub(crate) fn can_do_without_slot(&self) -> bool {
+    pub fn can_do_without_slot(&self) -> bool {
         let failed_over = || {
-            let restart = Restart::open(&self.settings.restart_file());
+            let restart = Restart::open(&self.settings.restart_file);
             restart.is_ok_and(|restart| self.has_failed_over(&restart))
         };
-        self.has_archive() || self.settings.source_mode == SourceMode::Wal && failed_over()
+        self.has_archive() || failed_over()
     }
 
     /// Returns the slot as it is. A slot that is gone or lost is made anew if an archive may have
     /// the WAL that it lost, or if the source, after a failover, may still have it.
-    pub(crate) async fn slot_to_stream_from(
-        &self,
-        restart: Option<&Restart>,
-    ) -> Result<Option<SlotState>, Error> {
+    pub async fn slot_to_stream_from(&self, restart: &Restart) -> Result<Option<SlotState>, Error> {
         let name = &self.source.slot_name;
         let found = slot::slot_state(&self.source.session, name).await?;
-        if let Some(restart) = restart
-            && let Some(archive) = self.followed_archive(restart.lsn()).await?
-        {
+        if let Some(archive) = self.followed_archive(restart.lsn()).await? {
             archive.check()?;
             return Ok(found);
         }
-        let Some(restart) = restart else { return Ok(found) };
         let is_of_use = found.as_ref().is_some_and(|slot| !slot.is_lost());
         if is_of_use || !self.has_archive() && !self.has_failed_over(restart) {
             return Ok(found);
@@ -136,7 +130,7 @@ impl Context<'_> {
     }
 
     /// Makes the slot, if one is needed, and the snapshot for the first copy.
-    pub(crate) async fn make_slot(&self) -> Result<Exported, Error> {
+    pub async fn make_slot(&self) -> Result<Exported, Error> {
         let name = &self.settings.subscription.slot();
         if self.settings.followed_archive().is_some() {
             let redo = self.archived_redo().await?;
@@ -155,17 +149,17 @@ impl Context<'_> {
     /// made at `redo`.
     async fn look_at_catalogs(&self, slot: &str, redo: Lsn) -> Result<Exported, Error> {
         let _look = crash_phases::inside(Phase::Look);
-        let session = snapshot_session(self.settings).await?;
+        let session = snapshot_session(&self.settings.source, &self.settings.subscription).await?;
         let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
-        self.status.set_looking(true);
+        self.figures.set_looking(true);
         let looked = Catalog::look_and_export(&session, &look).await;
-        self.status.set_looking(false);
+        self.figures.set_looking(false);
         let (catalog, snapshot_name) = looked.map_err(output::Error::from)?;
         // A crash of the source may take back unflushed transactions and give out their ids again.
         // They must not count as seen.
         flush(&self.source.session).await?;
         let seen = end_of_flushed(&self.source.session).await?;
-        super::wait_for_standbys(self.settings, self.status, &self.source.session, seen).await?;
+        crate::wait_for_standbys(self.settings, self.figures, &self.source.session, seen).await?;
         // Transactions that the look does not see commit behind the end of WAL at its beginning,
         // and so behind what was flushed before. Transactions that it sees and that commit there
         // are known by their ids.
@@ -174,24 +168,24 @@ impl Context<'_> {
         wanted.refuse(&catalog, &self.source.published)?;
         let timeline = self.source.identity.timeline;
         let restart = Restart { slot: slot.to_owned(), timeline, confirmed: consistent_point, seen, catalog };
-        restart.save(&self.settings.restart_file()).map_err(Kind::Spool)?;
+        restart.save(&self.settings.restart_file)?;
         // The archive's needs are reported already while rows are copied.
-        self.status.decoded().begins(timeline, wanted.segment_size);
-        self.status.decoded().needs_from(restart.lsn());
+        self.figures.begins(timeline, wanted.segment_size);
+        self.figures.needs_from(restart.lsn());
         let (since, holder) = (consistent_point.into(), Holder::Session(Box::new(session)));
         Ok(Exported { snapshot_name, since, holder })
     }
 
     /// Reads the restart file, if it belongs to WAL that the source has: to its timeline, or to one
     /// that it has left since (rule W3).
-    pub(crate) fn restart(&self) -> Result<Restart, Error> {
-        let mut restart = Restart::open(&self.settings.restart_file())?;
+    pub fn restart(&self) -> Result<Restart, Error> {
+        let mut restart = Restart::open(&self.settings.restart_file)?;
         if self.has_failed_over(&restart) {
             let (before, now) = (restart.timeline, self.source.identity.timeline);
             let fork = self.source.left_at(before);
             let Some(fork) = fork.filter(|fork| restart.is_within(*fork)) else {
                 let kept = restart.lsn();
-                return Err(Error::refused(Refusal::OtherTimeline { before, now, fork, kept }));
+                return Err(Unfit::OtherTimeline { before, now, fork, kept }.into());
             };
             restart.confirmed = restart.confirmed.min(fork);
         }
@@ -210,7 +204,7 @@ impl Context<'_> {
             if !missing.is_missing() && !missing.is_none() {
                 return Err(error);
             }
-            self.status.decoded().awaits(Some(missing.to_string()));
+            self.figures.awaits(Some(missing.to_string()));
             if waited.is_multiple_of(WAITS_BETWEEN_WARNINGS) {
                 tracing::warn!(
                     subscription = %self.settings.subscription,
@@ -225,7 +219,7 @@ impl Context<'_> {
                 redo = slot::latest_redo(&self.source.session).await?;
             }
         }
-        self.status.decoded().awaits(None);
+        self.figures.awaits(None);
         Ok(redo)
     }
 
@@ -234,13 +228,13 @@ impl Context<'_> {
         let Some(dir) = self.settings.followed_archive().map(Path::to_owned) else { return Ok(None) };
         let (segment_size, _) = self.sizes().await?;
         let (system_id, lineage) = (self.source.identity.system_id, self.source.lineage(segment_size));
-        let (patience, figures) = (self.settings.wal_receiver_timeout, Arc::clone(self.status.decoded()));
+        let (patience, figures) = (self.settings.wal_receiver_timeout, Arc::clone(self.figures));
         Ok(Some(Growing { dir, system_id, lineage, from: lsn, last: lsn, patience, figures }))
     }
 
     /// Goes on decoding where it stopped. The slot keeps WAL from `reserved` on. The tables are
     /// those that take part, and those that could not be decoded before.
-    pub(crate) async fn decoding(
+    pub async fn decoding(
         &self,
         restart: Restart,
         reserved: Option<Lsn>,
@@ -261,7 +255,7 @@ impl Context<'_> {
                 restart.lsn(),
                 self.source.slot_name
             );
-            return Err(Error::refused(Refusal::NoRestart { path: self.settings.restart_file(), why }));
+            return Err(Unfit::NoRestart { path: self.settings.restart_file.clone(), why }.into());
         }
         let options = wanted.options(&restart.catalog)?;
         let ((asks, asked), restart_lsn) = (mpsc::channel(1), Arc::<RestartLsn>::default());
@@ -284,15 +278,14 @@ impl Context<'_> {
         // A subscription that waits for other standbys reads the same WAL up to a different
         // position.
         let place = [&[place], self.settings.synchronized_standby_slots.as_slice()].concat().join(" behind ");
-        let figures = self.status.decoded();
+        let figures = self.figures;
         figures.begins(timeline, wanted.segment_size);
         figures.needs_from(restart.lsn());
-        let sharing =
-            self.passes.sharing(name, (place, self.source.identity.system_id, timeline), figures).await;
-        let decoding = Decoding::new(restart, restart_lsn, Arc::clone(progress), asked, sharing, &wanted)?;
+        let sharing = self.passes.sharing(name, (place, self.source.identity.system_id, timeline)).await;
+        let decoding = Decoding::new(restart, restart_lsn, Arc::clone(progress), asked, figures, &wanted)?;
         let lost = self.settings.wal_archive.clone().filter(|_| is_removed).map(|dir| {
             let until = Lsn::new(segment(reserved) * wanted.segment_size);
-            let figures = Arc::clone(self.status.decoded());
+            let figures = Arc::clone(self.figures);
             Archive {
                 dir,
                 lineage: self.source.lineage(wanted.segment_size),
@@ -309,7 +302,8 @@ impl Context<'_> {
             (None, Some(lost)) => Supply::ArchiveThenStream(lost),
             (None, None) => Supply::Stream,
         };
-        Ok(Begun { decoding, asks, judge, lineage: self.source.lineage(wanted.segment_size), from })
+        let linked = LinkedDecoding { decoding, sharing };
+        Ok(Begun { linked, asks, judge, lineage: self.source.lineage(wanted.segment_size), from })
     }
 
     /// `wal_segment_size` and `logical_decoding_work_mem`.
@@ -340,7 +334,7 @@ impl Context<'_> {
             segment_size,
             work_mem_bytes: usize::try_from(work_mem_bytes).unwrap_or(usize::MAX),
             takes_part,
-            spooling: self.status.spooling(),
+            open_spool: Arc::clone(&self.open_spool),
         })
     }
 }

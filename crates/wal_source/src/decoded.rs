@@ -1,6 +1,6 @@
 //! The figures of a source whose WAL is decoded here.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{Lsn, PgTimestamp};
@@ -16,6 +16,8 @@ pub struct Decoded {
     in_pass: AtomicUsize,
     /// Also outside the mutex; 0 before it is known.
     needed_from: AtomicU64,
+    /// A look at the source's catalogs is under way, which waits for transactions.
+    looking: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +54,17 @@ impl Decoded {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes that a look at the source's catalogs begins or ends.
+    pub fn set_looking(&self, looking: bool) {
+        self.looking.store(looking, Ordering::Relaxed);
+    }
+
+    /// Whether such a look is under way.
+    #[must_use]
+    pub fn is_looking(&self) -> bool {
+        self.looking.load(Ordering::Relaxed)
+    }
+
     /// Begins an attempt that decodes, alone at first. The WAL has this timeline and segments of
     /// `segment_size` bytes.
     pub fn begins(&self, timeline: u32, segment_size: u64) {
@@ -76,6 +89,7 @@ impl Decoded {
         self.told().awaited = what;
     }
 
+    /// What decoding waits for.
     pub(crate) fn awaited(&self) -> Option<String> {
         self.told().awaited.clone()
     }
@@ -85,7 +99,9 @@ impl Decoded {
         self.in_pass.store(subscriptions, Ordering::Relaxed);
     }
 
-    pub(super) fn snapshot(&self) -> Option<DecodedSnapshot> {
+    /// A reading of the figures; `None` where no WAL is decoded here.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<DecodedSnapshot> {
         let told = self.told();
         let needed = Some(Lsn::new(self.needed_from.load(Ordering::Relaxed))).filter(|lsn| lsn.is_valid());
         told.decodes.then(|| DecodedSnapshot {

@@ -1,0 +1,165 @@
+//! Keeps the catalogs for a restart, in a file.
+//!
+//! After a restart, reading begins where the kept catalogs are. That place must lie before the
+//! first record of every transaction that is not confirmed. So the keeper copies the catalogs at
+//! some place, and writes them to the file only when two conditions hold:
+//!
+//! 1. The server has said that all transactions which were met before that place have ended.
+//! 2. Everything that was read until the server said so is durable on the target.
+//!
+//! Only then is the slot moved to that place. After a kill at any moment, the file and the slot
+//! belong together, or the slot is behind the file, which only keeps more WAL.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::crash_phases::{self, Phase};
+use base::{Lsn, Progress, Xid};
+use catalog::Catalog;
+use output::{Place, Running};
+use source::stream::RestartLsn;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+use tokio::time::Instant;
+
+use crate::restart::{Restart, last_record};
+
+/// Catalogs are kept anew after this much WAL and [`KEEP_AFTER`], or after [`KEEP_BYTES_MAX`].
+const KEEP_BYTES: u64 = 1 << 20;
+const KEEP_AFTER: Duration = Duration::from_secs(5);
+const KEEP_BYTES_MAX: u64 = 256 << 20;
+
+/// Keeps the catalogs of one subscription.
+pub(crate) struct Keeper {
+    path: PathBuf,
+    slot: String,
+    timeline: u32,
+    seen: Lsn,
+    restart_lsn: Arc<RestartLsn>,
+    /// The place of the catalogs that were kept last.
+    saved: Lsn,
+    at: Instant,
+    candidate: Option<Candidate>,
+    /// The place of the catalogs that are being written, and the result once it is there.
+    saving: Option<(Lsn, oneshot::Receiver<io::Result<()>>)>,
+}
+
+/// Catalogs that may be kept when no WAL from before them is needed any more.
+struct Candidate {
+    catalog: Catalog,
+    met: Met,
+    /// How far decoding had read when those transactions had ended.
+    ended: Option<Lsn>,
+}
+
+/// Transactions that were met up to a place in the WAL.
+struct Met {
+    lsn: Lsn,
+    /// The newest of them.
+    newest: Xid,
+}
+
+impl Met {
+    /// Whether the server's list of running transactions shows that all of these have ended.
+    fn have_ended(&self, running: Running) -> bool {
+        running.lsn > self.lsn && (!self.newest.is_valid() || self.newest.precedes(running.oldest))
+    }
+}
+
+impl Keeper {
+    /// Keeps what `restart` has, without its catalogs, in the file at `path`, from the place
+    /// `saved` on.
+    pub(crate) fn new(
+        path: PathBuf,
+        (slot, timeline, seen): (String, u32, Lsn),
+        restart_lsn: Arc<RestartLsn>,
+        saved: Lsn,
+    ) -> Keeper {
+        let at = Instant::now();
+        Keeper { path, slot, timeline, seen, restart_lsn, saved, at, candidate: None, saving: None }
+    }
+
+    /// The place of the catalogs that were kept last. WAL from before it is not needed any more.
+    pub(crate) fn saved(&self) -> Lsn {
+        self.saved
+    }
+
+    /// The position from which the slot must keep WAL.
+    pub(crate) fn restart_lsn(&self) -> Arc<RestartLsn> {
+        Arc::clone(&self.restart_lsn)
+    }
+
+    /// Copies the catalogs, writes them once that is right, or moves the slot once they are
+    /// written.
+    pub(crate) fn look(&mut self, place: Place<'_>, progress: &Progress) -> io::Result<()> {
+        if let Some((lsn, saving)) = &mut self.saving {
+            match saving.try_recv() {
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Closed) => {
+                    return Err(io::Error::other("what writes the catalogs broke down"));
+                }
+                Ok(saved) => saved?,
+            }
+            tracing::debug!("a restart would read WAL from {lsn} on");
+            (self.saved, self.at) = (*lsn, Instant::now());
+            self.restart_lsn.advance(*lsn);
+            self.saving = None;
+        }
+        let Some(candidate) = &mut self.candidate else {
+            let last = last_record(place.catalog);
+            // A slot that was made anew may not have this WAL yet. If the catalogs were kept now, a
+            // restart would believe that it does.
+            let since = if last < self.restart_lsn.lsn() { 0 } else { last.bytes_since(self.saved) };
+            if since >= KEEP_BYTES_MAX || since >= KEEP_BYTES && self.at.elapsed() >= KEEP_AFTER {
+                let met = Met { lsn: place.catalog.last(), newest: place.newest };
+                self.candidate = Some(Candidate { catalog: place.catalog.clone(), met, ended: None });
+            }
+            return Ok(());
+        };
+        if candidate.ended.is_none() && place.running.is_some_and(|running| candidate.met.have_ended(running))
+        {
+            candidate.ended = Some(place.decoded);
+        }
+        let confirmed = progress.snapshot().flushed;
+        if candidate.ended.is_some_and(|ended| confirmed >= ended)
+            && let Some(Candidate { catalog, .. }) = self.candidate.take()
+        {
+            let (slot, timeline, seen) = (self.slot.clone(), self.timeline, self.seen);
+            self.save(Restart { slot, timeline, confirmed, seen, catalog });
+        }
+        Ok(())
+    }
+
+    /// Writes the file in the background.
+    fn save(&mut self, restart: Restart) {
+        let (path, lsn) = (self.path.clone(), restart.lsn());
+        let (done, saving) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
+            let _keep = crash_phases::inside(Phase::Keep);
+            let saved = restart.write(&path);
+            // The keeper may have gone.
+            let _ =
+                done.send(saved.map_err(|error| io::Error::other(format!("{}: {error}", path.display()))));
+        });
+        self.saving = Some((lsn, saving));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn catalogs_are_kept_when_all_that_were_met_before_have_ended() {
+        let met = |newest: u32| Met { lsn: Lsn::new(100), newest: Xid(newest) };
+        let running = |lsn: u64, oldest: u32| Running { lsn: Lsn::new(lsn), oldest: Xid(oldest) };
+        assert!(!met(900).have_ended(running(108, 900)), "it runs");
+        assert!(!met(900).have_ended(running(108, 899)), "an older one runs");
+        assert!(met(900).have_ended(running(108, 901)));
+        assert!(!met(900).have_ended(running(100, 901)), "said before");
+        assert!(met(u32::MAX).have_ended(running(108, 3)), "ids wrap around");
+        assert!(met(0).have_ended(running(108, 3)), "none was met");
+    }
+}
