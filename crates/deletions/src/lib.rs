@@ -23,13 +23,19 @@
 mod coverage;
 mod deletion;
 mod error;
+mod horizon;
+mod interval;
 mod key;
 mod ledger;
 mod marks;
 mod memory;
+mod publisher;
 
 pub use coverage::{Answer, Candidate, Cut, Miss, Server};
 pub use deletion::{Deletion, Kind, Tombstone};
 pub use error::Error;
+pub use horizon::{Ask, Dropped, Event, Horizon, Moment, Progress, Question, Reply, Settings, Waiting};
+pub use interval::Interval;
 pub use key::{ColumnType, Equality, Identity, Key, Malformed, Refused, Shape, Value};
 pub use memory::{Bounds, Discarded, Disks, Figures, Memory, Opened};
+pub use publisher::{Activity, By, Doing, Holder, Publisher, Session};

@@ -19,7 +19,7 @@
 //!   horizon passed, and of what was cut, are durable with it.
 //!
 //! It does not belong here where deletions come from, when the horizon may move
-//! (`horizon`), and what an UPDATE without its row leads to.
+//! ([`crate::Horizon`]), and what an UPDATE without its row leads to.
 
 use std::io;
 use std::path::{Path, PathBuf};
