@@ -52,7 +52,7 @@
 //! | a synchronous standby is away, and commits wait for it | their records are in WAL: they leave F |
 //! | a writer sits idle in its transaction | it was seen outside of its commit: it leaves F |
 //! | a prepared transaction sleeps | it is in F only while a COMMIT PREPARED runs that began before |
-//! | an idle publisher's WAL "ends" behind a page header that is not written | `W` is the end of the last record |
+//! | an idle publisher's WAL "ends" behind a header not yet written | `W` is the last record's end |
 //! | the target crashes and applies U again | flushed counts, not applied |
 //! | the publisher fails over, and `W` is past the fork | the candidate is dropped |
 //! | the publisher is a standby | every step asks its primary; another's answer is not taken |
@@ -73,7 +73,7 @@ use crate::publisher::{Activity, InCommit, Publisher};
 /// transaction leaves its commit within milliseconds as a rule.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// `XLOG_BLCKSZ`, and the lengths of a page's header, the second one for the first page of a segment.
+/// `XLOG_BLCKSZ`, and the lengths of a page's header. The long one begins a segment.
 const PAGE_BYTES: u64 = 8192;
 const SHORT_HEADER_BYTES: u64 = 24;
 const LONG_HEADER_BYTES: u64 = 40;

@@ -1,9 +1,9 @@
 //! What the horizon asks of the publisher: who is in commit.
 //!
 //! A transaction takes its commit time first, then writes its commit record, then lets go of the
-//! lock on its own id. So whoever has taken a time and not written the record holds that lock,
-//! which anyone may see in `pg_locks`. A snapshot does not show it: a transaction that runs may
-//! have an id at or above the snapshot's `xmax`.
+//! lock on its own id. So a transaction that has taken a time and not written its record holds that
+//! lock, which every role may see in `pg_locks`. A snapshot does not show it: a transaction that
+//! runs may have an id at or above the snapshot's `xmax`.
 //!
 //! What a session does is in `pg_stat_activity`, for roles with `pg_read_all_stats`. Without that
 //! right it is [`Doing::Unknown`], and its transaction is waited for until it ends.
@@ -49,16 +49,16 @@ pub struct Activity {
 pub struct Holder {
     /// The transaction, or one of its subtransactions.
     pub xid: Xid,
-    /// Who runs it.
+    /// The session that runs it, if there is one.
     pub by: By,
 }
 
-/// Who runs a transaction.
+/// What holds the lock of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// A session.
     Session(Session),
-    /// Nobody: it is prepared.
+    /// The transaction itself: it is prepared.
     Prepared,
 }
 
@@ -127,7 +127,7 @@ impl InCommit {
                 By::Session(session) if session.doing.may_be_in_commit(time) => {
                     in_commit.running.push(holder.xid)
                 }
-                // Whoever commits it later takes a later time.
+                // A COMMIT PREPARED that begins later takes a later time.
                 By::Prepared if !in_commit.finishers.is_empty() => in_commit.prepared.push(holder.xid),
                 By::Session(_) | By::Prepared => {}
             }

@@ -263,7 +263,7 @@ fn d2_a_clock_that_is_set_back_begins_the_wait_anew() {
     test.activity(&activity(1001, &[running(1, statement(1000))]));
     test.activity(&activity(900, &[]));
     assert_eq!(test.horizon.progress().clock_steps, 1);
-    // Whoever has taken a time since is waited for now.
+    // A transaction that has taken a time since is waited for now.
     test.activity(&activity(1001, &[running(2, statement(950))]));
     assert_eq!(test.horizon.waiting(), Waiting::Transactions(vec![Xid(2)]));
 }
