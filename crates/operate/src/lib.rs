@@ -17,7 +17,7 @@
 //! ## Why this crate depends on `engine`, and not the other way round
 //! Commands read the pipeline's status and settings, and adopting asks for the check of both ends
 //! that a start makes. The pipeline asks nothing of a command. Both read only one thing, whether a
-//! subscription was adopted. A start must know that, so it stays in [`engine::adoption`].
+//! subscription was adopted. A start must know that, so it stays in module `adoption` of `engine`.
 //!
 //! Nothing here moves a row or a change.
 

@@ -124,10 +124,7 @@ pub(crate) struct Stream {
     /// Which changes to apply by their origin: `any`, or `none` for only
     /// those that did not come to the source by replication
     ///
-    /// `none` keeps two databases that follow each other from sending a change
-    /// back. A source of 14 or 15 does not filter; pgsluice does. With
-    /// `source_mode = logical` such a source does not name an origin that was
-    /// dropped since: drain the other direction before it is dropped.
+    /// `none` keeps two databases that follow each other from looping.
     #[arg(long, value_enum, default_value = "any", value_name = "ORIGIN")]
     pub(crate) origin: Origin,
 

@@ -158,7 +158,7 @@ enum Compression {
 /// A file that was opened somewhere in its middle.
 enum Opened {
     At(Box<dyn Read + Send>),
-    /// It has only so many bytes.
+    /// It ends before that place, after `bytes` bytes.
     Ends {
         bytes: u64,
     },

@@ -1,5 +1,5 @@
-//! Streamed transactions that are executed before their end has come: nobody sees anything of them before that, and
-//! whatever is in the way of it, the target is in the end what the source is.
+//! Streamed transactions that are executed while they are open. No reader sees them before their
+//! commit, and despite every obstacle the target ends equal to the source.
 
 use testkit::wait_for;
 
@@ -11,14 +11,14 @@ const TWO: &[&[&str]] = &[
 ];
 const ONE_FOLLOWER: &[&[&str]] = &[&[]];
 
-/// 200 bytes each, so that 4,000 of them are streamed.
+/// Rows of 200 bytes, so that 4,000 of them are streamed.
 const ROWS: &str = "INSERT INTO t SELECT i, 0, repeat('x', 200) FROM generate_series(1, 2000) i";
 
 fn total(s: &Scenario, number: usize, what: &str) -> u64 {
     s.status(number)["totals"][what].as_u64().unwrap()
 }
 
-/// Followers of a table `t` of 2,000 rows and one `small`.
+/// Creates a table `t` with 2,000 rows and a table `small`, and starts the followers.
 fn follow(s: &mut Scenario) {
     s.both("CREATE TABLE t (id int PRIMARY KEY, n int, filler text); CREATE TABLE small (id int PRIMARY KEY, n int)");
     let db = s.source_one("SELECT current_database()");
@@ -28,11 +28,11 @@ fn follow(s: &mut Scenario) {
     s.follow();
 }
 
-/// Whether a session that applies stands in an open transaction.
+/// Whether an apply session has an open transaction.
 const OPEN: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
                     AND application_name LIKE '%apply' AND state = 'idle in transaction' AND backend_xid IS NOT NULL";
 
-/// Whether a session that applies waits for a lock.
+/// Whether an apply session waits for a lock.
 const BLOCKED: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
                        AND application_name LIKE '%apply' AND wait_event_type = 'Lock'";
 
@@ -44,7 +44,8 @@ fn wait_for_targets(s: &Scenario, what: &str, sql: &str) {
     }
 }
 
-/// A transaction of the source's that has written `t` and is open, there and on the targets.
+/// Opens a transaction on the source that has written `t`, and waits until it is open on the
+/// targets, too.
 #[track_caller]
 fn open(s: &Scenario) {
     s.source_in("large", "BEGIN");
@@ -57,7 +58,8 @@ fn wait_until_open(s: &Scenario) {
     wait_until(s, "the transaction to be executed early", OPEN);
 }
 
-/// A walsender thinks of streaming only when something comes, and not before the position where it began.
+/// Waits until `sql` is true on every target. A walsender considers streaming only when it decodes
+/// something after its start position, so this writes meanwhile.
 #[track_caller]
 fn wait_until(s: &Scenario, what: &str, sql: &str) {
     for number in 0..s.followers() {
@@ -75,7 +77,7 @@ fn a_streamed_transaction_is_executed_while_it_is_open() {
         follow(s);
         let before = (0..s.followers()).map(|number| total(s, number, "ahead")).collect::<Vec<_>>();
         open(s);
-        // Others go on, and see nothing of it.
+        // Other transactions continue, and do not see it.
         for number in 1..=20 {
             s.source(&format!("UPDATE small SET n = {number} WHERE id = {number}"));
         }
@@ -132,7 +134,8 @@ fn an_aborted_part_is_passed_over() {
     });
 }
 
-/// What is written one row at a time, and what locks a table as a whole, waits for its turn.
+/// Changes that are written one row at a time, and those that lock a whole table, wait for their
+/// turn.
 #[test]
 fn triggers_and_truncate_wait_for_their_turn() {
     scenario_with(TWO, |s| {
@@ -158,7 +161,7 @@ fn triggers_and_truncate_wait_for_their_turn() {
     });
 }
 
-/// A row is missing on the target: nobody hears of it before the transaction's turn, and then once.
+/// A row is missing on the target: the conflict is reported once, in the transaction's turn.
 #[test]
 fn a1_a_conflict_is_reported_in_its_turn_and_once() {
     scenario_with(ONE_FOLLOWER, |s| {
@@ -177,7 +180,8 @@ fn a1_a_conflict_is_reported_in_its_turn_and_once() {
     });
 }
 
-/// The head waits for a session of the target, and that one for a row that was written early.
+/// The head waits for a session of the target, which waits for a row that the open transaction has
+/// written.
 #[test]
 fn a3_who_waits_for_what_was_written_early_is_let_go() {
     scenario_with(ONE_FOLLOWER, |s| {
@@ -193,7 +197,7 @@ fn a3_who_waits_for_what_was_written_early_is_let_go() {
         holder.run("BEGIN; SELECT FROM small WHERE id = 1 FOR UPDATE");
         s.source("UPDATE small SET n = 5 WHERE id = 1");
         wait_for_targets(s, "the head to wait", BLOCKED);
-        // Waits for what was written early; then lets the head's go.
+        // Waits for a row of the open transaction; then releases the head's row.
         holder.run("SELECT FROM t WHERE id = 1 FOR UPDATE; COMMIT");
         s.catch_up();
         s.source_in("large", "COMMIT");
@@ -203,7 +207,7 @@ fn a3_who_waits_for_what_was_written_early_is_let_go() {
     });
 }
 
-/// A unique value of the target's own stands in the way of a transaction that commits first.
+/// The open transaction has taken a unique value that a transaction with an earlier commit needs.
 #[test]
 fn a3_a_unique_value_that_was_taken_early_is_given_back() {
     scenario_with(ONE_FOLLOWER, |s| {
@@ -255,7 +259,8 @@ fn what_is_stopped_ends_in_time() {
     });
 }
 
-/// What the source has taken back waits for a session of the target; the next large one needs its worker.
+/// A transaction that the source has aborted waits for a session of the target, and the next large
+/// one needs its worker.
 #[test]
 fn what_was_abandoned_keeps_nobody_waiting() {
     scenario_with(ONE_FOLLOWER, |s| {
@@ -280,7 +285,7 @@ fn what_was_abandoned_keeps_nobody_waiting() {
     });
 }
 
-/// What the source has taken back is rolled back, although what it waits for goes on.
+/// A transaction that the source has aborted is rolled back, although it still waits for a lock.
 #[test]
 fn a3_what_was_abandoned_lets_go_of_its_locks() {
     scenario_with(ONE_FOLLOWER, |s| {
@@ -303,7 +308,8 @@ fn a3_what_was_abandoned_lets_go_of_its_locks() {
     });
 }
 
-/// A session of the target's waits for what was written early, and nothing of ours waits for that session.
+/// A session of the target waits for the open transaction, and no apply session waits for that
+/// session.
 #[test]
 fn a3_a_session_of_the_target_does_not_wait_for_the_sources_commit() {
     scenario_with(TWO, |s| {
@@ -311,7 +317,8 @@ fn a3_a_session_of_the_target_does_not_wait_for_the_sources_commit() {
         open(s);
         for number in 0..s.followers() {
             let mut local = Session::to(&s.target_url(number));
-            // Far longer than the server's deadlock_timeout, after which it is let go.
+            // Far longer than the server's deadlock_timeout, after which the open transaction is
+            // rolled back.
             local.run("BEGIN; SET LOCAL lock_timeout = '60s'; SELECT FROM t WHERE id = 1 FOR UPDATE; COMMIT");
         }
         s.source_in("large", "COMMIT");
@@ -323,7 +330,8 @@ fn a3_a_session_of_the_target_does_not_wait_for_the_sources_commit() {
     });
 }
 
-/// Within one transaction a table is described in two ways, and again in the first: each change goes by its own.
+/// Within one transaction, a table gets a second description, and then the first again. Each change
+/// must use its own.
 #[test]
 fn a_table_that_changes_and_changes_back_is_written_in_order() {
     scenario_with(TWO, |s| {
@@ -340,7 +348,7 @@ fn a_table_that_changes_and_changes_back_is_written_in_order() {
     });
 }
 
-/// It is the obvious thing to end for who wonders what an idle transaction is good for.
+/// An administrator may end such an idle transaction.
 #[test]
 fn a_session_that_is_ended_while_it_executes_early_stops_nothing() {
     scenario_with(ONE_FOLLOWER, |s| {
@@ -356,7 +364,7 @@ fn a_session_that_is_ended_while_it_executes_early_stops_nothing() {
         s.source_in("large", "COMMIT");
         s.catch_up();
         s.same();
-        // Once more, which then waits for its commit.
+        // The next large transaction waits for its commit.
         s.source("UPDATE t SET n = 3");
         s.catch_up();
         s.same();

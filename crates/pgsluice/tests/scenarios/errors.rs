@@ -1,9 +1,10 @@
-//! What an operator may meet: each error names the object, the cause and the remedy, and once it is repaired both ends
-//! end equal.
+//! Errors that an operator may meet. Each names the object, the cause and the remedy, and after the
+//! repair both ends become equal.
 //!
-//! Elsewhere: a missing publication, table or column at the start, a slot that is gone, a name in use (`failures`); a column
-//! added on the source only (`tables`); a target restored from a backup (`progress`); what an unprivileged role lacks
-//! (`triggers`); a full disk, a blocked target, silent networks (`faults`).
+//! Others are tested elsewhere: a missing publication, table or column at the start, a dropped
+//! slot, a name in use (`failures`); a column added on the source only (`tables`); a target
+//! restored from a backup (`progress`). Privileges are in `triggers`; full disks, blocked targets
+//! and silent networks in `faults`.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,7 @@ use testkit::{Builder, Cluster, Proxy, StopMode, Then, wait_for};
 
 use crate::support::{BOUND, DECODED, FOLDED, Scenario, Session, scenario_alone, scenario_with};
 
-/// What pgsluice says from now on, and that it then ends.
+/// Watches the log from now on for a refusal, after which pgsluice ends.
 struct Refusal(usize);
 
 impl Refusal {
@@ -20,7 +21,7 @@ impl Refusal {
         Refusal(s.log(0).len())
     }
 
-    /// It has ended by itself, and said all of `words`.
+    /// Checks that pgsluice has ended by itself, and that the log has all of `words`.
     #[track_caller]
     fn came(self, s: &mut Scenario, words: &[&str]) {
         let (code, log) = s.ended().remove(0);
@@ -43,7 +44,7 @@ fn refused_with(s: &mut Scenario, change: impl Fn(&mut Command), words: &[&str])
     refusal.came(s, words);
 }
 
-/// The remedy of last resort: give up what is remembered, and copy again.
+/// The last remedy: drop the subscription, and copy again.
 #[track_caller]
 fn begin_anew(s: &mut Scenario) {
     s.call(0, &["drop", "--force"]).expect_success();
@@ -56,7 +57,7 @@ fn alone(scenario: impl Fn(&mut Scenario) + Sync) {
     scenario_alone(&[FOLDED], |source| source, |target| target, scenario);
 }
 
-/// Both ends level, and a row more whenever it is called.
+/// Writes a row and waits until both ends are level.
 fn write(s: &Scenario) {
     s.source("INSERT INTO t SELECT coalesce(max(id), 0) + 1 FROM t");
 }
@@ -99,7 +100,7 @@ fn a_wrong_password_ends_it_with_its_place() {
                 ],
             );
             assert!(!s.log(0).contains("sesame"), "{}", s.log(0));
-            // Nor does it start.
+            // It does not start either.
             refused_with(s, ends, &[&place, "password authentication failed"]);
             let cluster = [&s.pair().source, &s.pair().target][end];
             cluster.sql("postgres", "ALTER ROLE sluice PASSWORD 'sesame'").unwrap();
@@ -111,7 +112,7 @@ fn a_wrong_password_ends_it_with_its_place() {
 }
 
 mod certificates {
-    //! A server's certificate, and the authority that signed it.
+    //! The certificate of a server, and the authority that signed it.
 
     use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
@@ -128,7 +129,7 @@ mod certificates {
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
 
-    /// `cluster` offers TLS, as `name`.
+    /// Makes `cluster` offer TLS with a certificate for `name`.
     pub(super) fn serve(cluster: &Cluster, authority: &Authority, name: &str) {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -207,8 +208,8 @@ fn tls_that_is_not_offered_asked_for_or_right_ends_it() {
     );
 }
 
-/// What was written while there was no publication cannot be decoded by any server: up to 17 the walsender says so, from 18
-/// on it passes over the rows with a warning.
+/// No server can decode changes from a time without the publication. Up to 17 the walsender fails;
+/// from 18 on it skips the rows with a warning.
 #[test]
 fn a_publication_dropped_and_made_again_is_noticed_where_it_costs_rows() {
     let told = |s: &mut Scenario| {
@@ -218,7 +219,7 @@ fn a_publication_dropped_and_made_again_is_noticed_where_it_costs_rows() {
         s.stop();
         s.source("DROP PUBLICATION p");
         refused(s, &["publication \"p\" does not exist", "CREATE PUBLICATION"]);
-        // Nothing was written meanwhile: nothing is lost.
+        // Nothing was written in between, so nothing is lost.
         s.source("CREATE PUBLICATION p FOR TABLE t, mark");
         s.live(&["INSERT INTO t VALUES (1)"]);
         let refusal = Refusal::from_now(s);
@@ -241,7 +242,7 @@ fn a_publication_dropped_and_made_again_is_noticed_where_it_costs_rows() {
     scenario_with(&[DECODED], told);
 }
 
-/// A slot of the right name that is not the one we left.
+/// A slot with the right name that is not the one pgsluice left.
 #[test]
 fn a_slot_made_again_under_the_same_name_is_refused() {
     scenario_with(&[FOLDED], |s| {
@@ -295,7 +296,7 @@ fn a_slot_that_lost_wal_while_the_target_was_blocked_is_refused() {
     );
 }
 
-/// The data directory of a server as it was, beside the present one.
+/// A copy of a server's data directory.
 struct Backup(std::path::PathBuf);
 
 impl Backup {
@@ -308,7 +309,7 @@ impl Backup {
         Backup(copy)
     }
 
-    /// Puts it back; with `new_timeline` as a recovery or a promotion would.
+    /// Restores the copy; with `new_timeline` as a recovery or a promotion does.
     fn restore(&self, cluster: &mut Cluster, new_timeline: bool) {
         cluster.stop(StopMode::Fast).unwrap();
         run("rm", &[Path::new("-rf"), &cluster.data_dir()]);
@@ -326,7 +327,7 @@ fn run(program: &str, args: &[&Path]) {
     assert!(Command::new(program).args(args).status().unwrap().success(), "{program} {args:?}");
 }
 
-/// Starts a server that is down as a standby of nobody.
+/// Starts a stopped server as a standby without a primary.
 pub(crate) fn become_standby(cluster: &mut Cluster) {
     std::fs::write(cluster.data_dir().join("standby.signal"), "").unwrap();
     cluster.start_again().unwrap();
@@ -339,12 +340,13 @@ pub(crate) fn promote(cluster: &Cluster) {
 
 const NOISE: &str = "SELECT pg_logical_emit_message(false, 'noise', repeat('x', 1000000))";
 
-/// Waits until the slot has confirmed all that is in WAL now.
+/// Waits until the slot has confirmed all current WAL.
 fn confirm_all(s: &Scenario) {
     s.wait_until_confirmed(&s.source_one("SELECT pg_current_wal_lsn()"));
 }
 
-/// What a source that was put back writes next lies at positions that were passed already: it would be passed over.
+/// A restored source writes its next changes at positions that the target has passed, so they would
+/// be skipped.
 #[test]
 fn a_source_restored_to_before_our_position_is_refused() {
     alone(|s| {
@@ -369,15 +371,15 @@ fn a_source_restored_to_before_our_position_is_refused() {
             begin_anew(s);
             s.source("DELETE FROM t WHERE id < 0");
         }
-        // An old primary, while the row says that the new one was followed.
+        // An old primary, while the state says that the new one was followed.
         s.target("UPDATE pgsluice.subscription SET source_timeline = 7");
         s.stop();
         refused(s, &["timeline 7, which is not part of its history", "old primary", "--source"]);
     });
 }
 
-/// A failover that lost nothing of ours is gone on from, also if more than the new primary has was confirmed for want of
-/// anything to apply.
+/// pgsluice continues after a failover that lost no applied change. That holds also if it has
+/// confirmed more than the new primary has, because nothing was to be applied.
 #[test]
 fn a_source_failed_over_behind_our_position_is_gone_on_from() {
     scenario_alone(
@@ -409,7 +411,8 @@ fn a_source_failed_over_behind_our_position_is_gone_on_from() {
     );
 }
 
-/// From 16 on a standby can be followed; what it sends after its promotion, on the same connection, is of another timeline.
+/// From 16 on a standby can be the source. After its promotion it sends another timeline over the
+/// same connection.
 #[test]
 fn a_standby_promoted_under_the_stream_is_gone_on_from() {
     alone(|s| {
@@ -421,7 +424,7 @@ fn a_standby_promoted_under_the_stream_is_gone_on_from() {
         become_standby(source);
         let before = s.log(0).len();
         s.run();
-        // Before 16 it waits until there is something that can be decoded.
+        // Before 16, pgsluice waits until the server can decode.
         let words = if s.major() < 16 { "trying again" } else { "streaming from" };
         wait_for(words, BOUND, || Ok(s.log(0)[before..].contains(words))).unwrap();
         promote(&s.pair().source);
@@ -431,7 +434,7 @@ fn a_standby_promoted_under_the_stream_is_gone_on_from() {
     });
 }
 
-/// A server that is not the one that the subscription was made for.
+/// A server other than the one that the subscription was created for.
 #[test]
 fn another_source_is_refused_by_its_identifier() {
     alone(|s| {
@@ -455,7 +458,7 @@ fn another_source_is_refused_by_its_identifier() {
     });
 }
 
-/// As a session of somebody else that attached our origin, or of a process whose host is gone.
+/// Like a foreign session that attached the origin, or one of a process on a lost machine.
 #[test]
 fn another_session_that_holds_our_origin_is_named() {
     scenario_with(&[FOLDED], |s| {
@@ -518,7 +521,7 @@ fn state_on_the_target_that_is_damaged_or_not_ours_is_refused() {
     });
 }
 
-/// It waits: the server may be about to be promoted.
+/// pgsluice waits, because the server may be promoted soon.
 #[test]
 fn a_target_that_cannot_be_written_to_is_waited_for() {
     alone(|s| {
@@ -533,7 +536,8 @@ fn a_target_that_cannot_be_written_to_is_waited_for() {
         promote(&s.pair().target);
         s.catch_up();
         s.same();
-        // What is meant for applications does not keep us from writing.
+        // `default_transaction_read_only` is meant for applications, and does not prevent pgsluice
+        // from writing.
         let name = s.name(0).to_owned();
         let sql = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
         s.pair().target.sql("postgres", &sql).unwrap();
@@ -547,7 +551,7 @@ fn a_target_that_cannot_be_written_to_is_waited_for() {
     });
 }
 
-/// In what the server sends: where each `XLogData` with an INSERT begins, if all of it has come.
+/// The offsets of each complete `XLogData` with an INSERT in bytes from the server.
 fn inserts(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     // CopyData: 'd', length; XLogData: 'w', two positions and a time; pgoutput.
     let whole = |at: &usize| {
@@ -560,7 +564,8 @@ fn inserts(bytes: &[u8]) -> impl Iterator<Item = usize> + '_ {
     (0..bytes.len()).filter(whole)
 }
 
-/// A message of a kind that is not known, and a stream that ends inside a message: neither is applied in part.
+/// A message of an unknown kind, and a stream that ends inside a message: neither is partly
+/// applied.
 #[test]
 fn a_stream_that_is_altered_or_cut_is_read_again() {
     alone(|s| {

@@ -1,5 +1,6 @@
-//! The kind: a figure that an operator plans by must rest on what is there, not on a guess from column types. How many
-//! rows the first copy has to bring is told about right before the first of them, where nothing was ever analysed.
+//! Operators plan with these figures, so they must rest on data and not on a guess from column
+//! types. Before the first row is copied, the estimate of rows is about right, also for tables that
+//! were never analysed.
 
 use testkit::wait_for;
 
@@ -7,8 +8,8 @@ use crate::support::{BOUND, Session, scenario_with};
 
 const EITHER_SOURCE: &[&[&str]] = &[&["--source-mode", "logical"], &["--source-mode", "wal"]];
 
-/// Short texts, long ones that are moved out of the rows, partitions, rows that a filter leaves out, and pages that
-/// became empty. The copy waits for a lock on the target meanwhile.
+/// Short texts, long ones stored out of line, partitions, rows that a filter excludes, and empty
+/// pages. A lock on the target delays the copy meanwhile.
 #[test]
 fn rows_of_tables_that_were_never_analysed() {
     scenario_with(EITHER_SOURCE, |s| {
@@ -30,7 +31,7 @@ fn rows_of_tables_that_were_never_analysed() {
              INSERT INTO emptied SELECT i, repeat('e', 40) FROM generate_series(1, 60000) i",
         );
         s.source("DELETE FROM emptied WHERE id % 4 <> 0");
-        // Lists of columns and filters came with 15.
+        // Column lists and row filters exist from 15 on.
         let filter = if s.major() >= 15 { " WHERE (n = 0)" } else { "" };
         s.publish(&format!(
             "FOR TABLE short, toasted, parted, filtered{filter}, emptied, mark WITH (publish_via_partition_root = true)"
@@ -65,7 +66,7 @@ fn rows_of_tables_that_were_never_analysed() {
         s.wait_for_copy();
         s.catch_up();
         s.same_table("short");
-        // None of the look's locks stayed, and nothing was written to find out.
+        // The estimate has kept no lock and written nothing.
         let status = s.status(0);
         let told = status["copy"]["tables"]
             .as_array()

@@ -1,5 +1,5 @@
-//! A source that ships WAL fails over (rule W3): to a standby that has received all that was decoded, or to one that has
-//! not. Of a logical slot, `errors` tells.
+//! Failovers of a source with `source_mode = wal` (rule W3): to a standby that has received all
+//! decoded WAL, or to one that has not. `errors` tests logical slots.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn alone(strategies: &[&[&str]], scenario: impl Fn(&mut Scenario) + Sync) {
     );
 }
 
-/// Waits until `standby` has received all that the source has written.
+/// Waits until `standby` has received all WAL of the source.
 fn level(s: &Scenario, standby: &Cluster) {
     let written = s.source_position();
     wait_for("the standby to have it all", BOUND, || {
@@ -36,7 +36,7 @@ fn level(s: &Scenario, standby: &Cluster) {
     .unwrap();
 }
 
-/// The source is lost, and `standby` takes its place.
+/// Stops the source; `standby` takes its place.
 fn fail_over(s: &mut Scenario, mut standby: Cluster) {
     s.kill();
     s.pair_mut().source.kill9();
@@ -54,13 +54,14 @@ fn w3_what_the_named_standby_has_not_received_is_not_applied() {
             let id = timeline * 100;
             s.live(&[&format!("INSERT INTO t SELECT i, 'both' FROM generate_series({id}, {id} + 9) i")]);
             if timeline == 2 {
-                // What is needed begins in a segment of the old timeline, which is streamed to its end.
+                // The needed WAL begins in a segment of the old timeline, which is streamed to its
+                // end.
                 s.source("SELECT pg_switch_wal()");
                 s.live(&[&format!("INSERT INTO t VALUES ({id} + 10, 'both')")]);
             } else {
                 s.wait_for_log("on timeline 2, which is followed");
             }
-            // What is open at a failover is rolled back by it.
+            // A failover rolls back open transactions.
             s.source_in("open", &format!("BEGIN; INSERT INTO t VALUES ({id} + 20, 'open')"));
             level(s, &standby);
             standby.stop(StopMode::Immediate).unwrap();
@@ -75,7 +76,7 @@ fn w3_what_the_named_standby_has_not_received_is_not_applied() {
             assert_eq!(s.target_one("SELECT count(*) FROM t WHERE v <> 'both'"), "0", "it was applied");
             fail_over(s, standby);
         }
-        // Nothing holds up what is not to be held up.
+        // Without named standbys, nothing delays decoding.
         let standby = s.pair_mut().source.standby("standby").unwrap();
         s.follow();
         s.wait_for_log("on timeline 3 now, which left timeline 2 at");
@@ -85,7 +86,8 @@ fn w3_what_the_named_standby_has_not_received_is_not_applied() {
     });
 }
 
-/// A copy under a snapshot that the standby has not come to would be of rows that its primary never had.
+/// A copy under a snapshot that the standby has not reached could contain rows that the new primary
+/// never had.
 #[test]
 fn w3_the_first_copy_waits_for_the_named_standby() {
     alone(&[BEHIND_STANDBY], |s| {
@@ -109,7 +111,8 @@ fn w3_what_the_new_primary_never_received_is_refused() {
         s.follow();
         level(s, &standby);
         standby.stop(StopMode::Immediate).unwrap();
-        // Nothing of it is published, but what the catalogs are is kept as of a place that the standby never came to.
+        // These changes are not published, but the catalogs are stored as of a position that the
+        // standby never reached.
         let fork = s.source_position();
         let kept = || {
             s.source("INSERT INTO noise SELECT repeat('x', 1000) FROM generate_series(1, 500)");
@@ -127,7 +130,7 @@ fn w3_what_the_new_primary_never_received_is_refused() {
         let told = ["timeline 2, which left timeline 1 at", "was decoded up to", "pgsluice drop"];
         assert!(code == 1 && told.iter().all(|words| log.contains(words)), "{code}: {log}");
         assert_eq!(s.target_one("SELECT count(*) FROM t"), "0");
-        // The remedy helps.
+        // The remedy works.
         s.call(0, &["drop", "--force"]).expect_success();
         s.target("TRUNCATE t, mark");
         s.live(&["INSERT INTO t VALUES (2, 'new')"]);
@@ -145,9 +148,9 @@ fn w3_a_primary_without_our_slot_is_followed_while_it_has_the_wal() {
         s.follow();
         s.wait_for_log(&format!("made replication slot \"{}\" anew", s.slot(0)));
         s.same();
-        // It is kept there from now on, also by who is stopped.
+        // The slot on the standby keeps WAL from now on, also while pgsluice is stopped.
         s.backlog(&["INSERT INTO t VALUES (3, 'new')", "SELECT pg_switch_wal()", "CHECKPOINT"]);
-        // The next one has removed what is needed before we come.
+        // The next standby removes needed WAL before pgsluice connects.
         let standby = s.pair_mut().source.standby("standby").unwrap();
         s.follow();
         level(s, &standby);
@@ -166,8 +169,8 @@ fn w3_a_primary_without_our_slot_is_followed_while_it_has_the_wal() {
     });
 }
 
-/// With the addresses of both, and our slot on the standby from before, nobody has to do anything. What a standby has that is not
-/// promoted yet is not believed.
+/// With the addresses of both servers, and the slot created on the standby beforehand, no action is
+/// needed. pgsluice does not use a standby before its promotion.
 #[test]
 fn w3_a_promoted_standby_is_followed_by_itself() {
     alone(&[STREAMED, &[STREAMED, &["--binary", "off"]].concat()], |s| {
@@ -193,7 +196,8 @@ fn w3_a_promoted_standby_is_followed_by_itself() {
     });
 }
 
-/// What had been copied is judged before the rest is copied, which is of the new timeline.
+/// pgsluice checks the finished copies before it copies the others, which belong to the new
+/// timeline.
 #[test]
 fn w3_a_first_copy_is_finished_from_the_new_primary() {
     alone(&[STREAMED], |s| {
@@ -202,7 +206,7 @@ fn w3_a_first_copy_is_finished_from_the_new_primary() {
         s.source("ALTER PUBLICATION p ADD TABLE u");
         let standby = s.pair_mut().source.standby("standby").unwrap();
         let mut holder = Session::to(&s.target_url(0));
-        // Nobody may write to it.
+        // No session may write to the table.
         holder.run("BEGIN; LOCK TABLE u IN SHARE MODE");
         s.run();
         let copied = "SELECT finished FROM pgsluice.copied_table WHERE table_name = 't'";
@@ -222,7 +226,7 @@ fn w3_a_first_copy_is_finished_from_the_new_primary() {
     });
 }
 
-/// The segments of the new timeline come into the same directory.
+/// The segments of the new timeline arrive in the same directory.
 #[test]
 fn w3_an_archive_is_followed_onto_another_timeline() {
     const ONE: &[&[&str]] = &[&["--source-mode", "wal"]];
@@ -252,7 +256,7 @@ fn w3_an_archive_is_followed_onto_another_timeline() {
     );
 }
 
-/// Which transactions a standby's snapshot sees is not known (rule C2).
+/// The transactions that a standby's snapshot sees are not known (rule C2).
 #[test]
 fn c2_a_standby_as_source_is_refused() {
     alone(&[STREAMED], |s| {

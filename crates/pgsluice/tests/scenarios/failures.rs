@@ -1,4 +1,5 @@
-//! Lost connections, restarted servers, signals, and what is refused: nothing lost, nothing left behind.
+//! Lost connections, restarted servers, signals and refusals: nothing is lost, and nothing is left
+//! behind.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use crate::support::{
     BOUND, FOLDED, ONE_BY_ONE, STOP, Scenario, Session, scenario, scenario_alone, scenario_with,
 };
 
-/// A session that writes until it is told to stop; how many rows it wrote.
+/// A session that writes until the sender is dropped, and returns its number of rows.
 fn load(s: &Scenario) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<usize>) {
     let (stop, stopped) = std::sync::mpsc::channel();
     let url = s.source_url();
@@ -27,7 +28,7 @@ fn load(s: &Scenario) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<u
             match session.query(&sql) {
                 Ok(_) => {
                     id += 1;
-                    // Slow enough for the slowest strategy, on a busy machine as well.
+                    // Sets a pace that the slowest strategy can follow, also on a busy machine.
                     std::thread::sleep(Duration::from_millis(5).max(began.elapsed() * 10));
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -84,7 +85,7 @@ fn restarted_servers_under_load() {
             for mode in [StopMode::Fast, StopMode::Immediate] {
                 s.pair_mut().target.restart(mode).unwrap();
                 s.catch_up();
-                // The load's own session is lost with it.
+                // The restart also breaks the session of the load.
                 s.pair_mut().source.restart(mode).unwrap();
                 s.catch_up();
             }
@@ -134,7 +135,7 @@ fn sigterm_during_a_long_transaction_and_during_the_copy() {
         s.run();
         for _ in 0..3 {
             s.wait_until_started();
-            // Somewhere in the copy: any instant will do.
+            // Any instant in the copy is fine.
             std::thread::sleep(Duration::from_millis(70));
             s.stop();
             s.run();
@@ -144,7 +145,7 @@ fn sigterm_during_a_long_transaction_and_during_the_copy() {
         s.source("UPDATE t SET v = v || 'y'");
         for _ in 0..3 {
             s.wait_until_started();
-            // Somewhere in the stream: any instant will do.
+            // Any instant in the stream is fine.
             std::thread::sleep(Duration::from_millis(100));
             s.stop();
             s.run();
@@ -165,7 +166,7 @@ fn a_name_in_use_is_refused() {
             let refused = s.call(0, args);
             assert_eq!(refused.status.code(), Some(3), "{}", refused.stderr);
         }
-        // Another target under the same name: the slot says so.
+        // Another target with the same name: its slot reveals it.
         let db = format!("{}_other", s.name(0));
         s.pair().target.sql("postgres", &format!("CREATE DATABASE {db}")).unwrap();
         s.pair()
@@ -181,7 +182,7 @@ fn a_name_in_use_is_refused() {
     });
 }
 
-/// What does not fit is named, with what to do, before anything is made on the source.
+/// Misfits are named with their remedy before anything is created on the source.
 #[test]
 fn what_is_missing_is_named_and_nothing_is_left() {
     let cases: &[(&str, &str, &[&str])] = &[
@@ -220,7 +221,7 @@ fn what_is_missing_is_named_and_nothing_is_left() {
     }
 }
 
-/// A table that already holds rows: the copy meets its key, names it and keeps what was there.
+/// The target's table has rows: the copy violates its key, names it, and keeps the rows.
 #[test]
 fn rows_that_are_in_the_way_of_the_copy_stay() {
     scenario_with(&[FOLDED], |s| {
@@ -253,7 +254,7 @@ fn a_slot_that_is_gone_is_refused() {
     });
 }
 
-/// A publication that is dropped and made again while it runs: it says so, and goes on.
+/// A table that is published later is named, and replication continues.
 #[test]
 fn a_table_that_is_published_later_is_named() {
     scenario_with(&[FOLDED], |s| {
@@ -268,7 +269,7 @@ fn a_table_that_is_published_later_is_named() {
     });
 }
 
-/// Waits until the first copy has this table.
+/// Waits until the first copy has finished `table`.
 fn wait_for_table(s: &Scenario, number: usize, table: &str) {
     let exists = "SELECT (to_regclass('pgsluice.copied_table') IS NOT NULL)::text";
     let finished = format!(
@@ -280,7 +281,7 @@ fn wait_for_table(s: &Scenario, number: usize, table: &str) {
     .unwrap();
 }
 
-/// Nothing can be written to the table on any target until they commit.
+/// Sessions that prevent writes to the table on every target until they commit.
 fn holders_of_big(s: &Scenario) -> Vec<Session> {
     let hold = |number| {
         let mut holder = Session::to(&s.target_url(number));
@@ -290,7 +291,8 @@ fn holders_of_big(s: &Scenario) -> Vec<Session> {
     (0..s.followers()).map(hold).collect()
 }
 
-/// Rule C1: what was copied is not copied again, what was not is copied whole, and changes meanwhile arrive once.
+/// Rule C1: finished tables are not copied again, others are copied completely, and changes
+/// meanwhile arrive once.
 #[test]
 fn c1_a_copy_that_was_interrupted_goes_on() {
     scenario_with(
@@ -327,7 +329,8 @@ fn c1_a_copy_that_was_interrupted_goes_on() {
     );
 }
 
-/// Who connects waits for a `VACUUM FULL pg_class`; if that waited for the copy, so would our own further connections.
+/// New connections wait for a `VACUUM FULL pg_class`. If that waited for the copy, so would
+/// pgsluice's next connections.
 #[test]
 fn c1_a_copy_keeps_no_catalog_locked() {
     scenario(|s| {
@@ -353,7 +356,7 @@ fn c1_a_copy_keeps_no_catalog_locked() {
     });
 }
 
-/// ALTER TABLE writes it anew, and to the copy's snapshot it is empty then.
+/// ALTER TABLE rewrites the table, which then looks empty under the copy's snapshot.
 #[test]
 fn c1_a_table_that_is_written_anew_before_its_turn_is_copied_under_another_snapshot() {
     let one = ["--max-sync-workers-per-subscription", "1"];
@@ -393,7 +396,7 @@ fn c1_a_table_that_is_written_anew_before_its_turn_is_copied_under_another_snaps
     });
 }
 
-/// Writers never pause: while tables are copied and while pgsluice is killed in the middle of it.
+/// Writers never pause, while tables are copied and while pgsluice is killed.
 #[test]
 fn c1_writes_during_the_copy_arrive_once() {
     scenario_with(&[&["--copy-split-bytes", "64kB"]], |s| {
@@ -406,7 +409,7 @@ fn c1_writes_during_the_copy_arrive_once() {
         for round in 0..4 {
             s.run();
             s.wait_until_started();
-            // The instants of the kills are what is tested.
+            // Kills at chosen instants are the purpose of this test.
             std::thread::sleep(Duration::from_millis(150 + 60 * round));
             s.source(&format!("UPDATE big SET v = 'round {round}' WHERE id % 100 = {round}"));
             s.kill();
@@ -423,7 +426,7 @@ fn c1_writes_during_the_copy_arrive_once() {
     });
 }
 
-/// Timeouts that somebody set for all sessions of a database are not for ours.
+/// Timeouts that are set for all sessions of a database do not apply to pgsluice.
 #[test]
 fn timeouts_of_databases_do_not_end_it() {
     scenario(|s| {
@@ -450,7 +453,7 @@ fn timeouts_of_databases_do_not_end_it() {
             let hold = |number| {
                 let mut holder = Session::to(&s.target_url(number));
                 holder.run(&off);
-                // Readers pass.
+                // The lock allows readers.
                 holder.run("BEGIN; LOCK t IN SHARE MODE");
                 holder
             };
@@ -458,14 +461,14 @@ fn timeouts_of_databases_do_not_end_it() {
         };
         let mut holders = hold(s);
         s.run();
-        // How long it is held up is what is tested.
+        // A wait of this length is the purpose of this test.
         std::thread::sleep(Duration::from_secs(2));
         holders.iter_mut().for_each(|holder| holder.run("COMMIT"));
         s.follow();
         s.same();
         let mut holders = hold(s);
         s.source("UPDATE t SET n = n + 1");
-        // How long it is held up is what is tested.
+        // A wait of this length is the purpose of this test.
         std::thread::sleep(Duration::from_secs(2));
         holders.iter_mut().for_each(|holder| holder.run("COMMIT"));
         s.catch_up();
@@ -500,7 +503,7 @@ fn majors_that_differ() {
     }
 }
 
-/// The session that applies is ended again and again while small transactions come thick and fast.
+/// The apply session is ended again and again during many small transactions.
 #[test]
 fn p1_terminated_backends_lose_no_commit() {
     scenario_with(&[FOLDED], |s| {
@@ -513,7 +516,7 @@ fn p1_terminated_backends_lose_no_commit() {
             let mut count = 0;
             while stopped.try_recv().is_err() {
                 session.run("DO $$ BEGIN FOR i IN 1..20 LOOP INSERT INTO log (v) VALUES (i); COMMIT; END LOOP; END $$");
-                // The pace of a load; nobody waits for it.
+                // Sets the pace of the load; no condition depends on it.
                 std::thread::sleep(Duration::from_millis(10));
                 count += 20;
             }

@@ -1,5 +1,5 @@
-//! Faults around both servers: locks that nobody releases, networks that stall without a word, disks that are full. Each is
-//! told with its remedy; when it is over, pgsluice goes on by itself and nothing is lost.
+//! Faults around both servers: forgotten locks, networks that stall silently, full disks. Each is
+//! reported with its remedy. When it is over, pgsluice continues by itself and nothing is lost.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -12,7 +12,7 @@ use testkit::{Cluster, Proxy, StopMode, wait_for};
 
 use crate::support::{BOUND, FOLDED, Scenario, Session, scenario_alone, scenario_with};
 
-/// A session that holds what `sql` locks on the target, and its process id.
+/// A session that holds the locks of `sql` on the target, and its process id.
 fn holder(s: &Scenario, sql: &str) -> (Session, String) {
     let mut session = Session::to(&(s.target_url(0) + "?application_name=forgotten"));
     let pid = session.query("SELECT pg_backend_pid()").unwrap()[0][0].clone().unwrap();
@@ -20,7 +20,7 @@ fn holder(s: &Scenario, sql: &str) -> (Session, String) {
     (session, pid)
 }
 
-/// Waits until `status` names the holder; the whole of what it says of the lock.
+/// Waits until `status` names the holder, and returns its description of the lock.
 #[track_caller]
 fn blocked_by(s: &Scenario, pid: &str) -> Value {
     let pid: i64 = pid.parse().unwrap();
@@ -47,7 +47,7 @@ fn a_target_that_waits_for_a_lock_names_who_holds_it() {
         let waits = [
             ("LOCK t IN SHARE MODE", "UPDATE t SET n = n + 1", Some("public.t")),
             ("SELECT FROM t WHERE id = 5 FOR UPDATE", "UPDATE t SET n = n + 1", Some("public.t")),
-            // Nobody knows of a key that is not there yet which table it is for.
+            // The server does not tell the table of a lock on a key that does not exist yet.
             ("INSERT INTO t VALUES (11, 0)", "INSERT INTO t VALUES (11, 0)", None),
         ];
         for (lock, sql, table) in waits {
@@ -67,7 +67,7 @@ fn a_target_that_waits_for_a_lock_names_who_holds_it() {
             s.same();
             assert_eq!(s.log(0).matches(&words).count(), 1, "told once: {}", s.log(0));
         }
-        // A new connection meets a lock before anything is applied.
+        // A new connection meets the lock before anything is applied.
         s.stop();
         let (mut session, pid) = holder(s, "LOCK t");
         s.source("UPDATE t SET n = n + 1");
@@ -94,7 +94,7 @@ fn a_first_copy_that_waits_for_a_lock_names_who_holds_it() {
     });
 }
 
-/// A prepared transaction has no process that could be ended.
+/// A prepared transaction has no process to end.
 #[test]
 fn a_lock_of_a_prepared_transaction_is_told_as_one() {
     scenario_with(&[FOLDED], |s| {
@@ -124,7 +124,7 @@ fn told_at(s: &mut Scenario, proxy: &Proxy, end: &str) {
     });
 }
 
-/// Connections that stay open and bring nothing: no error comes from anywhere.
+/// The connections stay open and deliver nothing, without any error.
 #[test]
 fn a_network_to_the_source_that_stalls_is_noticed() {
     scenario_alone(
@@ -148,7 +148,7 @@ fn a_network_to_the_source_that_stalls_is_noticed() {
     );
 }
 
-/// In the middle of whatever it is doing, with a COMMIT perhaps sent and not answered.
+/// The stall begins at any point, perhaps between a COMMIT and its answer.
 #[test]
 fn a_network_to_the_target_that_stalls_is_noticed() {
     scenario_with(IMPATIENT, |s| {
@@ -172,7 +172,7 @@ fn a_network_to_the_target_that_stalls_is_noticed() {
     });
 }
 
-/// Nothing comes, and nothing is waited for.
+/// The target sends nothing, because nothing is asked of it.
 #[test]
 fn a_target_that_has_nothing_to_do_is_not_taken_for_lost() {
     scenario_with(IMPATIENT, |s| {
@@ -180,7 +180,7 @@ fn a_target_that_has_nothing_to_do_is_not_taken_for_lost() {
         s.follow();
         s.source("INSERT INTO t DEFAULT VALUES");
         s.catch_up();
-        // The timeout, what is waited before anything is asked, and as much again.
+        // Only time can show that nothing happens: twice the timeout and the interval of checks.
         std::thread::sleep(Duration::from_secs(8));
         assert!(!s.log(0).contains("nothing has come from the target"), "{}", s.log(0));
         s.source("INSERT INTO t DEFAULT VALUES");
@@ -193,7 +193,7 @@ fn a_target_that_has_nothing_to_do_is_not_taken_for_lost() {
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// `None`, with the reason printed, where nothing can be mounted.
+    /// `None`, after printing the reason, if nothing can be mounted.
     fn mount(kilobytes: u64) -> Option<SmallDisk> {
         let dir = tempfile::Builder::new().prefix("pgsluice-disk-").tempdir().unwrap();
         let output = Command::new("mount")
@@ -299,14 +299,15 @@ fn a_full_disk_of_the_target_is_waited_for() {
     );
 }
 
-/// Where a server cannot write its WAL it panics, and where there is no room for the end of its recovery it does not
-/// come back before there is.
+/// A server that cannot write its WAL panics. It does not come back until there is room for the end
+/// of its recovery.
 #[test]
 fn a_full_disk_under_the_wal_of_the_target_costs_nothing() {
     scenario_alone(
         &[FOLDED],
         |source| source,
-        // Nobody else shall meet the full disk first: only to who wrote do servers say why they panic.
+        // No other process may meet the full disk first: a server tells only the writer why it
+        // panics.
         |target| {
             target
                 .setting("wal_writer_delay", "10s")
@@ -324,7 +325,7 @@ fn a_full_disk_under_the_wal_of_the_target_costs_nothing() {
             s.source("INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i");
             s.follow();
             disk.resize(used(disk.path()) + 1024);
-            // More than the segments that are there can take.
+            // More WAL than the existing segments can take.
             for from in [1_000, 2_000, 3_000, 4_000, 5_000] {
                 s.source(&format!(
                     "INSERT INTO t SELECT i, repeat('x', 8000) FROM generate_series({from}, {from} + 999) i"
@@ -335,7 +336,7 @@ fn a_full_disk_under_the_wal_of_the_target_costs_nothing() {
             s.wait_for_log("make room on the server's disk");
             assert!(s.pair().target.log().contains("PANIC"), "{}", s.log(0));
             disk.resize(512 << 10);
-            // It may have given up, as it may on a disk of its own: whoever makes room starts it again.
+            // The server may have given up, so the administrator who makes room starts it again.
             s.pair_mut().target.restart(StopMode::Immediate).unwrap();
             s.catch_up();
             s.same();
@@ -345,7 +346,7 @@ fn a_full_disk_under_the_wal_of_the_target_costs_nothing() {
     );
 }
 
-/// Puts the WAL of a cluster elsewhere.
+/// Moves the WAL of a cluster to another directory.
 fn move_wal(cluster: &mut Cluster, to: &Path) {
     cluster.stop(StopMode::Fast).unwrap();
     let place = cluster.data_dir().join("pg_wal");

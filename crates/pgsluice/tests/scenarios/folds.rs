@@ -1,4 +1,4 @@
-//! Rules F1 to F4: what may be folded, and that folding hides nothing.
+//! Rules F1 to F4: which changes may be folded, and that folding hides nothing.
 
 use crate::support::{FOLDED, scenario, scenario_with};
 
@@ -19,7 +19,7 @@ fn a_table_is_copied_and_then_followed() {
     });
 }
 
-/// A key that comes and goes within one batch still has to be absent before.
+/// A key that is inserted and deleted within one batch must still be absent before.
 #[test]
 fn f1_insert_then_delete_does_not_hide_insert_exists() {
     scenario(|s| {
@@ -35,14 +35,14 @@ fn f1_insert_then_delete_does_not_hide_insert_exists() {
     });
 }
 
-/// One key too few and one too many are not a match: zero and two are not one and one.
+/// A missing row of one key and an extra row of another do not cancel out.
 #[test]
 fn f1_expectations_are_checked_per_key() {
     scenario(|s| {
         s.both("CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY FULL");
         s.source("INSERT INTO t VALUES (1, 'a'), (2, 'b')");
         s.follow();
-        // Two rows look like the first, none like the second.
+        // Two rows match the first key, none the second.
         s.target("DELETE FROM t; INSERT INTO t VALUES (1, 'a'), (1, 'a')");
         s.source("UPDATE t SET v = v || '!'");
         s.catch_up();
@@ -65,7 +65,7 @@ fn f1_delete_then_insert_of_a_missing_row_reports_the_delete() {
     });
 }
 
-/// Every order of three operations on one key that the source allows.
+/// Every valid order of three operations on one key.
 #[test]
 fn f1_every_sequence_on_one_key() {
     scenario(|s| {
@@ -75,7 +75,7 @@ fn f1_every_sequence_on_one_key() {
         let update = |id: usize, n: usize| format!("UPDATE t SET v = 'u{n}' WHERE id = {id}");
         let delete = |id: usize, _: usize| format!("DELETE FROM t WHERE id = {id}");
         let mut statements = Vec::new();
-        // Bits of `n` choose update or delete where a row exists.
+        // The bits of `n` choose between update and delete if the row exists.
         for start_present in [true, false] {
             for n in 0..16 {
                 let id = if start_present { n + 1 } else { n + 201 };
@@ -102,7 +102,8 @@ fn f1_every_sequence_on_one_key() {
     });
 }
 
-/// A row that was deleted and inserted again is new: what the source does not have gets its default again.
+/// A row that was deleted and inserted again is new: columns that the source lacks get their
+/// defaults again.
 #[test]
 fn f2_delete_and_insert_resets_extra_columns() {
     scenario(|s| {
@@ -132,7 +133,7 @@ fn f2_swapped_values_of_a_secondary_unique_key() {
             "UPDATE t SET u = -1 WHERE id = 3",
             "UPDATE t SET u = 3 WHERE id = 4",
             "UPDATE t SET u = 4 WHERE id = 3",
-            // A chain, freed from the end.
+            // A chain of values, freed from its end.
             "UPDATE t SET u = 100 WHERE id = 10",
             "UPDATE t SET u = 10 WHERE id = 9",
             "UPDATE t SET u = 9 WHERE id = 8",
@@ -144,7 +145,7 @@ fn f2_swapped_values_of_a_secondary_unique_key() {
     });
 }
 
-/// A key-changing UPDATE keeps the values that it did not send.
+/// An UPDATE that changes the key keeps the values that it did not send.
 #[test]
 fn f2_a_changed_key_keeps_unchanged_toast() {
     scenario(|s| {
@@ -161,7 +162,8 @@ fn f2_a_changed_key_keeps_unchanged_toast() {
     });
 }
 
-/// A conflict in the middle of a large batch: what precedes it is kept, what follows waits, nothing is applied twice.
+/// A conflict in the middle of a large batch: earlier changes are kept, later ones wait, and
+/// nothing is applied twice.
 #[test]
 fn f4_a_conflict_keeps_the_clean_prefix() {
     scenario(|s| {
@@ -184,7 +186,7 @@ fn f4_a_conflict_keeps_the_clean_prefix() {
     });
 }
 
-/// Tables without a key: whatever is inserted stands there, twice if it was inserted twice.
+/// In tables without a key, a row that was inserted twice appears twice.
 #[test]
 fn f2_a_table_without_identity_is_appended_to() {
     scenario_with(&[FOLDED, &["--batch-rows-max", "3"], &["--binary", "off"]], |s| {

@@ -1,4 +1,5 @@
-//! How a row is found: replica identities, keys that are not compared byte by byte, TOAST values that are not sent.
+//! How rows are found: replica identities, keys that are not compared byte by byte, and TOAST
+//! values that are not sent.
 
 use crate::support::{FOLDED, ONE_BY_ONE, scenario, scenario_with};
 
@@ -25,7 +26,7 @@ fn identity_by_an_index_and_key_changes() {
     });
 }
 
-/// The index orders text by another collation than the column does: it finds rows only under its own.
+/// The index has a different collation than its column, and finds rows only under its own.
 #[test]
 fn identity_by_an_index_of_another_collation() {
     scenario_with(&[FOLDED, ONE_BY_ONE], |s| {
@@ -47,7 +48,7 @@ fn identity_by_an_index_of_another_collation() {
     });
 }
 
-/// The source's identity is an index that the target does not have.
+/// The target lacks the index that is the source's replica identity.
 #[test]
 fn identity_that_is_not_unique_on_the_target() {
     scenario(|s| {
@@ -60,7 +61,7 @@ fn identity_that_is_not_unique_on_the_target() {
             "UPDATE t SET id = -id WHERE id < 9",
         ]);
         s.target("INSERT INTO t VALUES (21, 'duplicate')");
-        // As native apply: one of the rows that match.
+        // Like native apply, one of the matching rows is deleted.
         s.source("DELETE FROM t WHERE id = 21");
         s.catch_up();
         assert_eq!(s.target_one("SELECT count(*) FROM t WHERE id = 21"), "1");
@@ -114,7 +115,7 @@ fn identity_full_of_types_without_equality() {
     });
 }
 
-/// The old row holds the columns of the target's own key.
+/// The old row has the columns of the target's key.
 #[test]
 fn identity_full_into_a_table_with_a_key() {
     scenario(|s| {
@@ -148,10 +149,11 @@ fn identity_nothing_takes_inserts_and_truncate() {
     });
 }
 
-/// Keys whose equal values have different bytes: what is one row there must be one row here.
+/// Keys with equal values that have different bytes: one row on the source must be one row on the
+/// target.
 #[test]
 fn a2_keys_that_are_not_compared_byte_by_byte() {
-    // What citext looks like as text only its own server knows: that cannot be decoded outside.
+    // Only the server can render citext, so it cannot be decoded outside.
     scenario_with(&[FOLDED, ONE_BY_ONE], |s| {
         s.both(
             "CREATE EXTENSION citext; \
@@ -180,7 +182,7 @@ fn a2_keys_that_are_not_compared_byte_by_byte() {
         let mut live = Vec::new();
         let mut backlog = Vec::new();
         for (table, one, other) in pairs {
-            // The same row in one transaction, under both of its names.
+            // One transaction changes the same row under both spellings of its key.
             live.push(format!(
                 "INSERT INTO {table} VALUES ('{one}', 1); UPDATE {table} SET k = '{other}', v = 2; DELETE FROM {table}; \
                  INSERT INTO {table} VALUES ('{other}', 3)"
@@ -227,7 +229,7 @@ fn keys_of_many_types_and_columns() {
     });
 }
 
-/// Key changes that pass one value on, one transaction and many.
+/// Key changes that pass a value on, in one transaction and in several.
 #[test]
 fn a_key_is_passed_on() {
     scenario(|s| {
@@ -252,7 +254,7 @@ fn unchanged_toast_stays_as_it_is() {
             "INSERT INTO t SELECT i, {big}, {big}::bytea, jsonb_build_object('k', (SELECT string_agg(md5(random()::text), '') \
              FROM generate_series(1, 300))), 0 FROM generate_series(1, 30) i"
         ));
-        // Every subset of the columns changes, in one transaction and folded with others.
+        // Each subset of the columns changes, in one transaction and folded with others.
         let subsets = [
             "UPDATE t SET n = n + 1 WHERE id % 2 = 0".to_owned(),
             format!("UPDATE t SET a = {big} WHERE id % 3 = 0"),
@@ -275,12 +277,12 @@ fn unchanged_toast_stays_as_it_is() {
     });
 }
 
-/// A key that is stored out of line: the new row does not repeat it, the old one does.
+/// A key stored out of line: the new row omits it, the old row has it.
 #[test]
 fn unchanged_toast_in_the_key() {
     scenario(|s| {
         s.both("CREATE TABLE t (k text PRIMARY KEY, v int, filler text)");
-        // Too large together; the key is what goes out of line, because the filler must not.
+        // Both together are too large for a page, and only the key may be stored out of line.
         s.source("ALTER TABLE t ALTER filler SET STORAGE PLAIN");
         s.source(
             "INSERT INTO t SELECT i || (SELECT string_agg(md5(j::text), '') FROM generate_series(i, i + 59) j), 0, repeat('f', 1500) \

@@ -1,12 +1,11 @@
-//! A follower that is late: a test that waits for it in vain says which of several it is, with which settings, and
-//! what it was doing.
+//! A late follower: a test that waits for it in vain names it, its settings and its state.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use crate::support::{FOLDED, ONE_BY_ONE, Session, scenario_with};
 
-/// One of two waits for a lock on its target, which is no progress; the other is level.
+/// One of two followers waits for a lock on its target and makes no progress; the other is level.
 #[test]
 fn a_follower_that_stands_still_is_named_with_its_settings_and_its_status() {
     scenario_with(&[FOLDED, ONE_BY_ONE], |s| {

@@ -1,7 +1,9 @@
-//! The kind: a published table that cannot be decoded outside the server costs itself and no other table.
+//! A published table that cannot be decoded outside the server is left out, and no other table is
+//! affected.
 //!
-//! With `source_mode = wal` such a table is named and left out, at each start, and joins by a copy when it can be decoded. A
-//! logical slot, whose server renders everything, follows beside.
+//! With `source_mode = wal`, each start names and leaves out such a table. It joins by a copy once
+//! it can be decoded. A follower with a logical slot, whose server renders everything, runs at the
+//! same time.
 
 use serde_json::Value;
 use testkit::wait_for;
@@ -15,7 +17,7 @@ const BOTH: &[&[&str]] = &[
     &["--source-mode", "logical", "--refresh-interval", "200ms"],
 ];
 
-/// Why `table` waits, as `status` says.
+/// The reason in `status` for which `table` waits.
 fn waits(s: &Scenario, table: &str) -> Option<String> {
     let status = s.status(WAL);
     let waiting = status["refresh"]["waiting"].as_array()?.iter();
@@ -43,7 +45,7 @@ fn wait_until_joined(s: &Scenario, number: usize, table: &str) {
     assert!(joined.is_ok(), "{joined:?}\n{}", s.log(number));
 }
 
-/// The others go on, and nobody ends.
+/// Checks that the other tables continue, and that no follower ends.
 #[track_caller]
 fn others_go_on(s: &mut Scenario, id: u32) {
     s.source(&format!("INSERT INTO t (id, v) VALUES ({id}, 'goes on')"));
@@ -64,7 +66,7 @@ fn w1_a_new_table_that_only_the_server_can_render_costs_itself() {
         wait_until_joined(s, LOGICAL, "names");
         wait_until_waiting(s, "names", "column \"name\"");
         others_go_on(s, 1);
-        // What is read again at a start is left out again.
+        // WAL that is read again after a start is left out again.
         s.stop();
         s.source(
             "BEGIN; INSERT INTO names VALUES (3, 'pg_proc'); INSERT INTO t VALUES (2, 'with it'); COMMIT",
@@ -77,7 +79,7 @@ fn w1_a_new_table_that_only_the_server_can_render_costs_itself() {
         others_go_on(s, 4);
         let count = "SELECT count(*) FROM names";
         assert_eq!([WAL, LOGICAL].map(|number| s.target_one_of(number, count)), ["0", "3"]);
-        // One that is dropped while it waits.
+        // A table that is dropped while it waits.
         s.both("CREATE TABLE passing (id int PRIMARY KEY, name regtype)");
         s.source("ALTER PUBLICATION p ADD TABLE passing; INSERT INTO passing VALUES (1, 'int4')");
         wait_until_waiting(s, "passing", "regtype");
@@ -88,7 +90,7 @@ fn w1_a_new_table_that_only_the_server_can_render_costs_itself() {
         s.stop();
         s.run();
         others_go_on(s, 6);
-        // It joins with all that it ever had.
+        // The table joins with all its rows.
         s.both("ALTER TABLE names ALTER name TYPE text USING name::text");
         wait_until_joined(s, WAL, "names");
         s.source("INSERT INTO names VALUES (4, 'as text'); UPDATE names SET name = 'changed' WHERE id = 2");
@@ -110,7 +112,8 @@ fn w1_a_column_that_only_the_server_can_render_costs_its_table() {
         s.publish("FOR TABLE t, w, mark");
         s.follow();
         s.both("ALTER TABLE w ADD COLUMN name regclass");
-        // Before it is noticed, with a table that goes on, in one transaction.
+        // One transaction writes to it and to a replicated table before pgsluice notices the
+        // change.
         s.source("BEGIN; INSERT INTO t VALUES (1, 'with it'); INSERT INTO w VALUES (2, 'lost?', 'pg_class'); COMMIT");
         others_go_on(s, 2);
         wait_until_waiting(s, "w", "column \"name\"");
@@ -123,7 +126,7 @@ fn w1_a_column_that_only_the_server_can_render_costs_its_table() {
             [WAL, LOGICAL].map(|number| s.target_one_of(number, told)),
             ["1first", "1meanwhile 2lost?"]
         );
-        // Its rows are not removed before somebody has said so.
+        // Its rows are not removed without permission.
         s.source("ALTER PUBLICATION p SET TABLE t, mark, w (id, v)");
         wait_until_waiting(s, "w", "TRUNCATE");
         others_go_on(s, 4);

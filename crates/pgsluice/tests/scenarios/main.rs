@@ -1,8 +1,8 @@
-//! Two real servers and `pgsluice run` between them: scenarios by theme, each rule by its name.
+//! Scenarios by theme, with `pgsluice run` between two real servers. Tests of a rule have its name.
 //!
-//! A scenario is told in SQL: what both ends have, what happens on the source (or behind pgsluice's back on the
-//! target), and that every strategy ends with the source's rows, or with exactly the conflict that PostgreSQL's own
-//! subscriber would have met. See `support` for the words.
+//! A scenario says in SQL what both ends have, and what happens on the source or, without pgsluice,
+//! on the target. Every strategy must end with the source's rows, or with exactly the conflict that
+//! PostgreSQL's own subscriber would meet. `support` has the vocabulary.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

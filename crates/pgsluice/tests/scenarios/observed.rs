@@ -1,5 +1,6 @@
-//! What an operator sees: whatever takes long is named by the stage that takes long, a lost end is noticed by whoever is
-//! idle, failures and conflicts are told at a bounded rate with totals, and nothing works for a process that has ended.
+//! What an operator sees. `status` names the stage that takes long, an idle process notices a lost
+//! end, and failures and conflicts are logged at a bounded rate with totals. No server works for a
+//! process that has ended.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -14,14 +15,14 @@ use crate::support::{BOUND, DECODED, STOP, Scenario, Session, scenario_alone, sc
 const LOGICAL: &[&str] = &["--source-mode", "logical"];
 const BOTH: &[&[&str]] = &[LOGICAL, DECODED];
 
-/// Rows with `n` = 7 are written when `go` has a row: until then the statement that writes them runs.
+/// A statement that writes a row with `n` = 7 runs until `go` has a row.
 const GATED: &str = "\
 CREATE FUNCTION public.passes(n int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
   WHILE n = 7 AND NOT EXISTS (SELECT FROM public.go) LOOP PERFORM pg_catalog.pg_sleep(0.02); END LOOP;
   RETURN true; END $$";
 const GATE: &str = "ALTER TABLE t ADD CHECK (public.passes(n))";
 
-/// A table whose statements can be held up on the targets.
+/// Creates a table whose statements can be blocked on the targets.
 fn gated(s: &mut Scenario, publication: &str) {
     s.both("CREATE TABLE t (id int PRIMARY KEY, n int)");
     s.target("CREATE TABLE public.go (id int)");
@@ -30,7 +31,7 @@ fn gated(s: &mut Scenario, publication: &str) {
     s.publish(publication);
 }
 
-/// Waits until `status` of follower `number` says what is `wanted`; the whole of it.
+/// Waits until the status of follower `number` is `wanted`, and returns it.
 #[track_caller]
 fn status_when(s: &Scenario, number: usize, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
@@ -47,7 +48,7 @@ fn wait_of_stage(s: &Scenario, number: usize, stage: &str) -> Value {
     status_when(s, number, stage, |status| status["waits_for"]["stage"] == stage)
 }
 
-/// Sessions of follower `number`'s subscription that execute something on either server.
+/// Sessions of follower `number` that execute a statement on either server.
 fn active(s: &Scenario, number: usize) -> Vec<String> {
     let sql = format!(
         "SELECT application_name || ': ' || query FROM pg_stat_activity \
@@ -61,7 +62,8 @@ fn active(s: &Scenario, number: usize) -> Vec<String> {
     found
 }
 
-/// SIGTERM to every pgsluice. When one has ended nothing is executed for it.
+/// Sends SIGTERM to every pgsluice, and checks that no server executes anything for one that has
+/// ended.
 #[track_caller]
 fn terminate_and_see_nothing_active(s: &mut Scenario) {
     for number in 0..s.followers() {
@@ -78,11 +80,11 @@ fn a_statement_that_runs_is_named_and_what_was_handed_over_counts_as_apply() {
     scenario_with(&[&[LOGICAL, &PARTS].concat(), &[DECODED, &PARTS].concat()], |s| {
         gated(s, "FOR TABLE t, mark");
         s.follow();
-        // In parts, of which the second stands: its commit is not handed over for long.
+        // A transaction in parts, of which the second is blocked, so its commit waits.
         s.source("INSERT INTO t SELECT i, CASE i WHEN 15 THEN 7 ELSE 0 END FROM generate_series(1, 100) i");
         let id = s.mark();
         for number in 0..s.followers() {
-            // That it is a statement is known here, and which one once the target was asked.
+            // The process knows that it waits for a statement; the target tells which one.
             let named = |status: &Value| status["waits_for"]["pid"].is_i64();
             let status = status_when(s, number, "the statement", named);
             let waits = &status["waits_for"];
@@ -116,7 +118,7 @@ fn what_is_applied_one_change_at_a_time_is_named() {
         gated(s, "FOR TABLE t, mark");
         s.source("INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i");
         s.follow();
-        // The set meets a row too few, and each is looked at.
+        // The set misses a row, so its rows are applied one by one.
         s.target("DELETE FROM t WHERE id = 3");
         s.source("UPDATE t SET n = CASE id WHEN 12 THEN 7 ELSE 1 END");
         for number in 0..s.followers() {
@@ -131,7 +133,7 @@ fn what_is_applied_one_change_at_a_time_is_named() {
     });
 }
 
-/// Then SIGTERM finds a COMMIT that waits.
+/// SIGTERM then meets a waiting COMMIT.
 #[test]
 fn a_commit_that_waits_for_a_standby_is_named_and_cancelled_at_the_end() {
     const COMMITS: [&str; 2] = ["--synchronous-commit", "on"];
@@ -153,8 +155,8 @@ fn a_commit_that_waits_for_a_standby_is_named_and_cancelled_at_the_end() {
             wait_for("the setting", BOUND, shown).unwrap();
             s.source("INSERT INTO t VALUES (1)");
             for number in 0..s.followers() {
-                // That it waits is known here, and what for once the target was asked.
-                // The COMMIT of an idle position may wait first.
+                // The process knows that it waits; the target tells why. The COMMIT of an idle
+                // position may wait first.
                 let named = |status: &Value| {
                     status["waits_for"]["wait_event"] == "IPC: SyncRep"
                         && status["lag"]["total"]["bytes"].as_u64() > Some(0)
@@ -178,7 +180,7 @@ fn nothing_is_executed_for_a_process_that_has_ended() {
         gated(s, "FOR TABLE t, mark");
         s.source("INSERT INTO t SELECT i, CASE i WHEN 15 THEN 7 ELSE 0 END FROM generate_series(1, 100) i");
         s.run();
-        // The first copy stands, and then a batch.
+        // First the copy is blocked, then a batch.
         for begin in ["COPY", "INSERT"] {
             for number in 0..s.followers() {
                 let works = || Ok(active(s, number).iter().any(|what| what.contains(begin)));
@@ -195,7 +197,7 @@ fn nothing_is_executed_for_a_process_that_has_ended() {
         s.target("INSERT INTO public.go VALUES (1)");
         s.follow();
         s.same();
-        // A comparison that waits for a lock.
+        // A comparison waits for a lock.
         for number in 0..s.followers() {
             let mut holder = Session::to(&s.target_url(number));
             holder.run("BEGIN; LOCK TABLE t");
@@ -226,7 +228,7 @@ fn an_end_that_is_lost_is_noticed_while_nothing_happens() {
                 let cluster = if end == "target" { &mut pair.target } else { &mut pair.source };
                 cluster.stop(StopMode::Immediate).unwrap();
                 for number in 0..s.followers() {
-                    // A second, and what a busy machine takes to ask.
+                    // Within a second, and what a busy machine needs to ask.
                     let left = || Ok(s.status(number)["phase"] != "streaming");
                     let left = wait_for("the status to leave streaming", Duration::from_secs(5), left);
                     assert!(left.is_ok(), "{end}: {left:?}\n{}", s.log(number));
@@ -243,10 +245,10 @@ fn an_end_that_is_lost_is_noticed_while_nothing_happens() {
     );
 }
 
-/// The same while the first copy waits for a lock on the source, and writes nothing.
+/// The same, while the first copy waits for a lock on the source and writes nothing.
 #[test]
 fn a_target_that_is_lost_is_noticed_while_the_first_copy_waits_for_the_source() {
-    // One table after the other, the large one first.
+    // Copies one table after the other, the large one first.
     let one_by_one = BOTH.iter().map(|own| [own, &["--max-sync-workers-per-subscription", "1"][..]].concat());
     let one_by_one: Vec<Vec<&str>> = one_by_one.collect();
     let followers: Vec<&[&str]> = one_by_one.iter().map(Vec::as_slice).collect();
@@ -273,7 +275,7 @@ fn a_target_that_is_lost_is_noticed_while_the_first_copy_waits_for_the_source() 
             }
             s.pair_mut().target.stop(StopMode::Immediate).unwrap();
             for number in 0..s.followers() {
-                // A second, and what a busy machine takes to ask.
+                // Within a second, and what a busy machine needs to ask.
                 let left = || Ok(s.status(number)["phase"] != "copying");
                 let left = wait_for("the status to leave copying", Duration::from_secs(5), left);
                 assert!(left.is_ok(), "{left:?}\n{}", s.log(number));
@@ -287,7 +289,7 @@ fn a_target_that_is_lost_is_noticed_while_the_first_copy_waits_for_the_source() 
     );
 }
 
-/// Each session by itself, on both ends.
+/// Ends each session on both ends, one at a time.
 #[test]
 fn a_session_that_is_lost_is_noticed_while_nothing_happens() {
     scenario_with(BOTH, |s| {
@@ -334,7 +336,7 @@ fn what_fails_again_and_again_is_told_once_and_that_it_is_over() {
         for number in 0..s.followers() {
             let log = s.log(number);
             let lines = |words: &str| log.lines().filter(|line| line.contains(words)).count();
-            // Once in full, and at most a few times that it lasts, on a machine that is slow.
+            // Once in full, and a few reminders at most on a slow machine.
             let (full, still) = (lines("trying again in"), lines("still failing: "));
             assert!(full == 1 && still <= 3, "{full} {still}\n{log}");
             assert!(lines("streaming from") <= 3, "{log}");
@@ -392,7 +394,7 @@ fn a_table_that_is_put_off_is_warned_about_once() {
                 status["connects"].as_u64() > Some(connects)
                     && status["refresh"]["waiting"][0]["table"] == "public.later"
             });
-            // Once more, by the attempt that came after.
+            // Once more, by the next attempt.
             s.call(number, &["refresh"]);
             assert_eq!(s.log(number).matches(words).count(), 1, "{}", s.log(number));
         }
@@ -423,7 +425,7 @@ fn a_stopped_subscription_says_where_it_stands() {
     });
 }
 
-/// A slot waits for the transactions that run when it is made, and so does the look at the catalogs.
+/// Creating a slot waits for running transactions, and so does the look at the catalogs.
 #[test]
 fn a_source_that_is_waited_for_before_the_stream_is_named() {
     scenario_with(BOTH, |s| {
@@ -447,7 +449,7 @@ fn a_source_that_is_waited_for_before_the_stream_is_named() {
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// `None`, with the reason printed, where nothing can be mounted.
+    /// `None`, after printing the reason, if nothing can be mounted.
     fn mount(kilobytes: u64) -> Option<SmallDisk> {
         let dir = tempfile::Builder::new().prefix("pgsluice-disk-").tempdir().unwrap();
         let size = format!("size={kilobytes}k,mode=0777");
@@ -485,7 +487,7 @@ fn a_full_spool_is_asked_about_before_the_same_is_received_again() {
             |source| source.setting("logical_decoding_work_mem", "64kB"),
             |target| target,
             |s| {
-                // Room for what is kept of the source's catalogs besides.
+                // With room for the stored catalogs of the source.
                 let Some(disk) = SmallDisk::mount(8 << 10) else { return };
                 s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
                 let state_dir = disk.0.path().join("state");

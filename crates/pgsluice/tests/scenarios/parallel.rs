@@ -1,4 +1,5 @@
-//! Several apply workers: what is independent is executed early, and yet the target is only ever what the source was.
+//! Several apply workers execute independent transactions ahead of their turn, and yet the target
+//! shows only states of the source.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,18 +10,18 @@ use testkit::wait_for;
 
 use crate::support::{BOUND, Scenario, Session, scenario_alone, scenario_with};
 
-/// Small chunks, so that there are many: they are full at ten changes and at four.
+/// Small chunks of ten or four changes, so that there are many.
 const PARALLEL: &[&[&str]] = &[
     &["--max-parallel-apply-workers-per-subscription", "4", "--batch-rows-max", "40"],
     &["--max-parallel-apply-workers-per-subscription", "3", "--batch-rows-max", "16", "--binary", "off"],
 ];
-/// What is less than four changes is handed over only when nothing is being executed.
+/// Fewer than four changes are handed over only while nothing is being executed.
 const FOUR: &[&[&str]] = &[&["--max-parallel-apply-workers-per-subscription", "4", "--batch-rows-max", "16"]];
 
 const WORKERS: &str = "PGSLUICE_MAX_PARALLEL_APPLY_WORKERS_PER_SUBSCRIPTION";
 
-/// Runs `write` on the source while nobody follows, so that there is enough to execute ahead; then looks again and again
-/// whether the target is in a state that the source was in, until it is level.
+/// Runs `write` on the source while no follower runs, so that there is enough to execute ahead.
+/// Then checks repeatedly, until the target is level, that it shows a state of the source.
 fn catch_up_watched(s: &mut Scenario, write: &str, is_state: &'static str) {
     s.stop();
     s.source(write);
@@ -35,14 +36,14 @@ fn total(s: &Scenario, number: usize, what: &str) -> u64 {
     s.status(number)["totals"][what].as_u64().unwrap()
 }
 
-/// Reads a row of one boolean again and again, which must be true.
+/// Reads a boolean repeatedly, which must always be true.
 struct Reader {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<(u32, Option<String>)>,
 }
 
 impl Reader {
-    /// `sql` gives whether the state is one of the source's, and what it is.
+    /// `sql` returns whether the state is one of the source's, and its description.
     fn start(url: String, sql: &'static str) -> Reader {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -69,7 +70,8 @@ impl Reader {
     }
 }
 
-/// Transaction i writes number i into one of three tables, so that a prefix has as many rows as its largest number.
+/// Transaction i writes the number i to one of three tables, so a prefix has as many rows as its
+/// largest number.
 #[test]
 fn p1_no_transaction_becomes_visible_before_its_predecessors() {
     scenario_with(PARALLEL, |s| {
@@ -88,7 +90,8 @@ fn p1_no_transaction_becomes_visible_before_its_predecessors() {
     });
 }
 
-/// Hot rows and independent ones in the same transactions: what depends waits, and money is neither made nor lost.
+/// Transactions with hot and independent rows: dependent ones wait, and the sum of money stays the
+/// same.
 #[test]
 fn p1_dependent_rows_are_written_in_order() {
     scenario_with(PARALLEL, |s| {
@@ -110,7 +113,8 @@ fn p1_dependent_rows_are_written_in_order() {
     });
 }
 
-/// A value of another unique key is freed by one transaction and taken by the next: no change shows that it was freed.
+/// One transaction frees a value of a secondary unique key, and the next takes it. No change shows
+/// that it was freed.
 #[test]
 fn a1_what_is_met_too_early_is_never_reported() {
     scenario_with(PARALLEL, |s| {
@@ -136,7 +140,7 @@ fn a1_what_is_met_too_early_is_never_reported() {
     });
 }
 
-/// A real conflict is found by the head alone, and named once.
+/// Only the head reports a real conflict, and once.
 #[test]
 fn a1_a_conflict_is_reported_once_and_by_the_head() {
     scenario_with(PARALLEL, |s| {
@@ -153,7 +157,8 @@ fn a1_a_conflict_is_reported_once_and_by_the_head() {
     });
 }
 
-/// What rows collide by cannot be seen in their changes: such tables are serialised, not guessed.
+/// If changes do not show by which values rows may collide, transactions on such tables are
+/// serialised.
 #[test]
 fn a2_tables_with_hidden_keys_are_serialised() {
     scenario_with(PARALLEL, |s| {
@@ -192,7 +197,7 @@ fn a2_tables_with_hidden_keys_are_serialised() {
     });
 }
 
-/// TRUNCATE and triggers that fire are barriers; a trigger sees what it would see.
+/// TRUNCATE and firing triggers are barriers, so a trigger sees the right rows.
 #[test]
 fn a2_triggers_and_truncate_are_barriers() {
     scenario_with(PARALLEL, |s| {
@@ -219,7 +224,7 @@ fn a2_triggers_and_truncate_are_barriers() {
     });
 }
 
-/// Whether a session of `s` that applies is in this state.
+/// A query for an apply session of `s` in this state.
 fn applying(state: &str) -> String {
     format!(
         "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
@@ -227,8 +232,9 @@ fn applying(state: &str) -> String {
     )
 }
 
-/// A table of twenty rows, a session of the target that holds the first, and updates of all in transactions of their
-/// own: the head waits for that session, and others were executed ahead.
+/// Creates a table of twenty rows and a session of the target that locks the first, and updates
+/// each row in its own transaction. The head waits for that session, and other transactions were
+/// executed ahead.
 fn held_head(s: &mut Scenario, deadlock_timeout: &str) -> Session {
     s.both("CREATE TABLE t (id int PRIMARY KEY, n int)");
     s.source("INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i");
@@ -247,15 +253,15 @@ fn held_head(s: &mut Scenario, deadlock_timeout: &str) -> Session {
         if wait_for("a chunk ahead", soon, || is("state = 'idle in transaction'")).is_ok() {
             return holder;
         }
-        // On a busy machine all may come at once, as one chunk.
+        // On a busy machine all may arrive at once, as one chunk.
         holder.run("COMMIT");
         s.catch_up();
     }
     panic!("no chunk is ever executed ahead");
 }
 
-/// Between transactions the source says how far it is. That is no work: what comes behind it is executed ahead of what
-/// waits before it.
+/// Between transactions the source reports its position. That is not work: transactions after it
+/// are executed ahead of a waiting one before it.
 #[test]
 fn what_follows_a_position_of_the_source_is_executed_ahead() {
     scenario_with(FOUR, |s| {
@@ -269,7 +275,8 @@ fn what_follows_a_position_of_the_source_is_executed_ahead() {
         wait_for("the head to wait", BOUND, || is("wait_event_type = 'Lock'")).unwrap();
         for _ in 0..6 {
             s.source("SELECT pg_logical_emit_message(true, 'nobody', 'listens')");
-            // Each comes by itself, a moment after the one before.
+            // Separates the transactions by time, so that each arrives by itself; nothing
+            // observable tells that.
             std::thread::sleep(Duration::from_millis(100));
         }
         s.source("DO $$ BEGIN FOR i IN 1 .. 80 LOOP INSERT INTO t VALUES (i); COMMIT; END LOOP; END $$");
@@ -280,20 +287,21 @@ fn what_follows_a_position_of_the_source_is_executed_ahead() {
     });
 }
 
-/// The head waits for a session of the target, that session for a row of a chunk executed ahead, and that chunk for
-/// its turn: nobody but us can see it, and the server's `deadlock_timeout` has nothing to do with it.
+/// The head waits for a session of the target, that session for a row of a chunk executed ahead,
+/// and that chunk for its turn. Only pgsluice can see this circle; the server's deadlock check
+/// cannot.
 #[test]
 fn a3_a_wait_that_the_server_cannot_see_is_ended() {
     scenario_with(FOUR, |s| {
         let mut holder = held_head(s, "10min");
-        // Waits for rows that were written ahead; then lets the head's go.
+        // Waits for rows that were written ahead; then releases the head's row.
         holder.run("SELECT FROM t WHERE id > 1 FOR UPDATE; COMMIT");
         s.catch_up();
         s.same();
     });
 }
 
-/// The same by two sessions of one client, which waits for one before it ends the other.
+/// The same with two sessions of one client, which waits for one before it ends the other.
 #[test]
 fn a3_a_wait_that_goes_through_a_client_is_ended() {
     scenario_with(FOUR, |s| {
@@ -306,8 +314,9 @@ fn a3_a_wait_that_goes_through_a_client_is_ended() {
     });
 }
 
-/// The head waits for a unique value that a chunk executed ahead has taken, whose predecessor in between will free it.
-/// The index is the target's own and was made after the table had been looked at, so that nobody knew of it.
+/// The head waits for a unique value that a chunk executed ahead has taken. A chunk in between will
+/// free it. The target's index was created after pgsluice had read the table's definition, so
+/// pgsluice did not know it.
 #[test]
 fn a3_a_unique_value_that_was_taken_ahead_is_given_back() {
     scenario_with(FOUR, |s| {
@@ -324,7 +333,7 @@ fn a3_a_unique_value_that_was_taken_ahead_is_given_back() {
         s.source("UPDATE held SET n = 1; INSERT INTO t VALUES (10, 7)");
         s.source("DELETE FROM t WHERE id = 10");
         s.source("INSERT INTO t VALUES (11, 7)");
-        // More than one chunk, also where a busy machine has it all come at once.
+        // More than one chunk, even if a busy machine delivers all at once.
         s.source("DO $$ BEGIN FOR i IN 20 .. 80 LOOP INSERT INTO t VALUES (i, i); COMMIT; END LOOP; END $$");
         wait_for("a chunk ahead", BOUND, || {
             Ok(s.target_one(&applying("state = 'idle in transaction'")) == "t")
@@ -337,7 +346,8 @@ fn a3_a_unique_value_that_was_taken_ahead_is_given_back() {
     });
 }
 
-/// What follows a failure was executed ahead and is seen by nobody; once the failure is repaired it is applied.
+/// Transactions after a failure were executed ahead and are not visible; they are applied after the
+/// repair.
 #[test]
 fn f4_what_was_executed_ahead_of_a_failure_is_rolled_back() {
     scenario_with(PARALLEL, |s| {
@@ -356,8 +366,8 @@ fn f4_what_was_executed_ahead_of_a_failure_is_rolled_back() {
     });
 }
 
-/// Where each source transaction stays one, many go to one session behind one another, or if each takes long they are
-/// executed ahead one by one.
+/// If each source transaction stays one, a session gets several in a row. Slow ones are executed
+/// ahead one by one.
 #[test]
 fn f3_commit_timestamps_stay_the_sources_with_several_workers() {
     let tracks = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
@@ -373,7 +383,7 @@ fn f3_commit_timestamps_stay_the_sources_with_several_workers() {
         };
         let prefix = "SELECT count(*) = coalesce(max(id), 0) AND (SELECT n FROM hot) / 5 = count(*) / 5, count(*), max(id) FROM t";
         catch_up_watched(s, &write(1), prefix);
-        // Its index takes its time.
+        // An index expression slows each transaction.
         s.target(
             "CREATE FUNCTION slow(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \
              'BEGIN PERFORM pg_sleep(0.002); RETURN $1; END'; CREATE INDEX ON t (slow(n)) WHERE id > 1500",
@@ -392,7 +402,7 @@ fn f3_commit_timestamps_stay_the_sources_with_several_workers() {
     });
 }
 
-/// Another session and the workers in one another's way, again and again.
+/// Another session and the workers deadlock again and again.
 #[test]
 fn deadlocks_with_sessions_of_the_target_are_tried_again() {
     scenario_with(FOUR, |s| {
@@ -437,7 +447,7 @@ fn deadlocks_with_sessions_of_the_target_are_tried_again() {
     });
 }
 
-/// Progress is what all workers did, also those that do not run any more.
+/// Progress includes all workers, also those that no longer run.
 #[test]
 fn p2_fewer_workers_take_over_from_more() {
     scenario_with(&[&["--batch-rows-max", "16"]], |s| {

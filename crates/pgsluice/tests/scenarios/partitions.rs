@@ -1,18 +1,19 @@
-//! What a publication through the root hides, told when it happens: leaves that come, go or are emptied as tables, and
-//! identities that differ between root and leaf.
+//! Events that a publication through the root hides, reported when they happen: leaves that are
+//! attached, detached or emptied as tables, and replica identities that differ between root and
+//! leaf.
 
 use serde_json::Value;
 use testkit::wait_for;
 
 use crate::support::{BOUND, Scenario, scenario_with};
 
-/// Both sources, and a publication that is looked at often.
+/// Both source modes, with a short refresh interval.
 const OFTEN: &[&[&str]] = &[
     &["--refresh-interval", "200ms", "--source-mode", "logical"],
     &["--refresh-interval", "200ms", "--source-mode", "wal"],
 ];
 
-/// What `status` says of partitions, once it says something of `partition`.
+/// Waits until `status` mentions `partition`, and returns its entry.
 #[track_caller]
 fn told(s: &Scenario, number: usize, partition: &str) -> Value {
     let mut seen = Value::Null;
@@ -25,7 +26,7 @@ fn told(s: &Scenario, number: usize, partition: &str) -> Value {
     seen
 }
 
-/// The statement behind `on the END: `, up to the next one.
+/// The statement after `on the END: `, up to the next one.
 fn statement<'a>(told: &'a Value, end: &str) -> &'a str {
     let remedy = told["remedy"].as_str().unwrap();
     let (_, sql) =
@@ -33,7 +34,7 @@ fn statement<'a>(told: &'a Value, end: &str) -> &'a str {
     sql.split_once("; then, as the source").map_or(sql, |(sql, _)| sql)
 }
 
-/// Nothing differs any more, by `refresh` as an operator runs it.
+/// Waits until `refresh` reports no difference.
 #[track_caller]
 fn level(s: &Scenario) {
     for number in 0..s.followers() {
@@ -45,7 +46,8 @@ fn level(s: &Scenario) {
     }
 }
 
-/// Every follower tells of `partition`: `words`, in the log as well, with the root; the same remedy.
+/// Checks that every follower reports `partition` with `words` and the root, in the log as well,
+/// and with the same remedy.
 #[track_caller]
 fn told_by_all(s: &mut Scenario, partition: &str, root: &str, words: &str) -> Value {
     let all: Vec<Value> = (0..s.followers()).map(|number| told(s, number, partition)).collect();
@@ -64,8 +66,8 @@ fn told_by_all(s: &mut Scenario, partition: &str, root: &str, words: &str) -> Va
     all[0].clone()
 }
 
-/// ATTACH with rows, TRUNCATE, DETACH and DROP, each told with its names and put right by what is printed; also what was
-/// done while nobody looked.
+/// ATTACH with rows, TRUNCATE, DETACH and DROP are reported by name, and the printed statements
+/// repair them; also those that happened while pgsluice was stopped.
 #[test]
 fn leaves_that_come_go_or_are_emptied_as_tables_are_told_with_a_remedy_that_works() {
     scenario_with(OFTEN, |s| {
@@ -78,7 +80,7 @@ fn leaves_that_come_go_or_are_emptied_as_tables_are_told_with_a_remedy_that_work
         s.target("CREATE TABLE root (id int PRIMARY KEY, v text)");
         s.publish("FOR TABLE root, mark WITH (publish_via_partition_root)");
         s.follow();
-        // Nothing is said of what is carried, and of files that are new for another reason.
+        // Replicated changes, and new files for other reasons, are not reported.
         s.source(
             "CREATE TABLE p2 PARTITION OF root FOR VALUES FROM (200) TO (300); \
              INSERT INTO root SELECT i, 'streamed' FROM generate_series(200, 250) i",
@@ -94,7 +96,7 @@ fn leaves_that_come_go_or_are_emptied_as_tables_are_told_with_a_remedy_that_work
              ALTER TABLE root ATTACH PARTITION p3 FOR VALUES FROM (300) TO (400)",
         );
         let attached = told_by_all(s, "public.p3", "public.root", "rows that the target does not have");
-        // Streamed ones beside them.
+        // Streamed transactions at the same time.
         s.source("INSERT INTO root SELECT i, 'after' FROM generate_series(321, 330) i");
         s.source(statement(&attached, "source"));
         s.catch_up();
@@ -105,7 +107,7 @@ fn leaves_that_come_go_or_are_emptied_as_tables_are_told_with_a_remedy_that_work
         s.target(statement(&emptied, "target"));
         level(s);
 
-        // Nobody looks.
+        // No follower runs.
         s.stop();
         s.source("ALTER TABLE root DETACH PARTITION p2");
         s.source(
@@ -117,7 +119,7 @@ fn leaves_that_come_go_or_are_emptied_as_tables_are_told_with_a_remedy_that_work
         s.run();
         let detached = told_by_all(s, "public.p2", "public.root", "detached on the source");
         let unseen = told_by_all(s, "public.p4", "public.root", "rows that the target does not have");
-        // The detached one's rows were replaced meanwhile.
+        // The rows of the detached partition were replaced meanwhile.
         s.source(
             "CREATE TABLE again PARTITION OF root FOR VALUES FROM (200) TO (300); INSERT INTO root VALUES (299, 'new')",
         );
@@ -144,7 +146,8 @@ fn leaves_that_come_go_or_are_emptied_as_tables_are_told_with_a_remedy_that_work
     });
 }
 
-/// Targets that are partitioned alike, hash bounds, and a root without a key: what is said works there, too.
+/// Equally partitioned targets, hash bounds, and a root without a key: the remedies work there,
+/// too.
 #[test]
 fn leaves_of_hashes_and_of_roots_without_a_key_are_told_where_the_target_has_the_same() {
     scenario_with(&OFTEN[..1], |s| {
