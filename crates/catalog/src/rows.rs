@@ -106,7 +106,7 @@ macro_rules! catalogs {
     };
 }
 
-/// Who has and who may read the files of a catalog.
+/// The databases that have the files of a catalog, and may read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Each database has its own.
