@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn the_first_have_a_line_each_and_the_rest_one_together() {
         let log = ConflictLog::default();
-        let of = |kind, relation: &str| Conflict { kind, relation: relation.to_owned(), index: None };
+        let of = |kind, relation: &str| Conflict { kind, relation: relation.to_owned(), met: Vec::new() };
         let missing = of(ConflictType::DeleteMissing, "public.t");
         let now = Instant::now();
         let lines = (0..100).filter(|_| log.count(&missing, now).is_some()).count();

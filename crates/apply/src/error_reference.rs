@@ -4,7 +4,7 @@ use std::io;
 
 use base::error_reference::{Doing, Entry, HeldBy, carried, entry, nothing_of_its_own};
 use base::{Lsn, Xid};
-use conflict::{Conflict, ConflictType};
+use conflict::{Conflict, ConflictType, Met};
 use proto::frame::ServerError;
 
 use crate::Error;
@@ -199,7 +199,8 @@ fn conflict(
     cause: &'static str,
     held_by: &'static [HeldBy],
 ) -> [Entry<Error>; 1] {
-    let conflict = Conflict { kind, relation: TABLE.to_owned(), index: Some(index.to_owned()) };
+    let met = vec![Met { index: Some(index.to_owned()), ..Met::default() }];
+    let conflict = Conflict { kind, relation: TABLE.to_owned(), met };
     applying(
         title,
         Kind::Conflict { conflict, xid: XID, finished_at: FINISHED_AT },

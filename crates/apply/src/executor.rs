@@ -37,7 +37,7 @@ use base::Lsn;
 use base::crash_phases::{self, Phase};
 use bytes::{BufMut, BytesMut};
 use client::{PipelineResult, SqlState, Wire};
-use conflict::{Conflict, ConflictType, Treatment};
+use conflict::{Conflict, ConflictType, Met, Resolution};
 use proto::frame::ServerError;
 use rustc_hash::{FxHashMap, FxHashSet};
 use sending::{Sending, run};

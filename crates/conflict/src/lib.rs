@@ -1,12 +1,23 @@
-//! Conflict types, their names, counters and wording; no I/O.
+//! Conflict types, their names, counters and wording, and what a user may choose for each; no I/O.
 //!
-//! A conflict is what happens when a change from the source does not meet the
-//! row it expects on the target. This crate names them as PostgreSQL names
-//! them, in PostgreSQL's order, and counts them. Finding a conflict is the
-//! applier's work; this crate never sees a row, so it cannot log one.
+//! A conflict is what happens when a change from the source does not meet the row it expects on the
+//! target. This crate names conflicts as PostgreSQL names them, in PostgreSQL's order, and decides
+//! by the user's rules whose version stays. Finding a conflict and writing what was decided is the
+//! applier's work.
+
+mod decide;
+mod report;
+mod resolution;
+mod rules;
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use decide::{Node, Stamp, Verdict};
+pub use report::{Commit, Conflict, Met, Origin, Written};
+pub use resolution::{Illegal, Resolution, UnknownName};
+pub use rules::{Rules, TableRules};
 
 /// The conflict types of `pg_stat_subscription_stats`, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,17 +38,6 @@ pub enum ConflictType {
     DeleteMissing,
     /// A change that violates more than one unique key at once.
     MultipleUniqueConflicts,
-}
-
-/// What the applier does after reporting a conflict, as native apply does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Treatment {
-    /// The transaction cannot be applied: stop, or try again later.
-    Error,
-    /// The change is skipped, the transaction goes on.
-    Skip,
-    /// The change is applied nevertheless.
-    Apply,
 }
 
 impl ConflictType {
@@ -67,41 +67,6 @@ impl ConflictType {
             ConflictType::MultipleUniqueConflicts => "multiple_unique_conflicts",
         }
     }
-
-    /// What native apply does in this case.
-    #[must_use]
-    pub const fn native_treatment(self) -> Treatment {
-        match self {
-            ConflictType::InsertExists
-            | ConflictType::UpdateExists
-            | ConflictType::MultipleUniqueConflicts => Treatment::Error,
-            ConflictType::UpdateOriginDiffers | ConflictType::DeleteOriginDiffers => Treatment::Apply,
-            ConflictType::UpdateDeleted | ConflictType::UpdateMissing | ConflictType::DeleteMissing => {
-                Treatment::Skip
-            }
-        }
-    }
-
-    /// PostgreSQL's detail sentence; `index` is the unique index that was hit.
-    fn detail(self, index: Option<&str>) -> String {
-        match self {
-            ConflictType::InsertExists | ConflictType::UpdateExists => {
-                format!("Key already exists in unique index \"{}\".", index.unwrap_or("?"))
-            }
-            ConflictType::MultipleUniqueConflicts => {
-                format!("Keys already exist in unique indexes {}.", index.unwrap_or("?"))
-            }
-            ConflictType::UpdateMissing => "Could not find the row to be updated.".to_owned(),
-            ConflictType::DeleteMissing => "Could not find the row to be deleted.".to_owned(),
-            ConflictType::UpdateDeleted => "The row to be updated was deleted.".to_owned(),
-            ConflictType::UpdateOriginDiffers => {
-                "Updating the row that was modified by a different origin.".to_owned()
-            }
-            ConflictType::DeleteOriginDiffers => {
-                "Deleting the row that was modified by a different origin.".to_owned()
-            }
-        }
-    }
 }
 
 impl fmt::Display for ConflictType {
@@ -110,26 +75,13 @@ impl fmt::Display for ConflictType {
     }
 }
 
-/// One conflict, worded as PostgreSQL 18 words it, without row values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Conflict {
-    /// What kind.
-    pub kind: ConflictType,
-    /// The target's table, schema-qualified.
-    pub relation: String,
-    /// The unique index (or the list of them) that was hit, where one was.
-    pub index: Option<String>,
-}
+impl FromStr for ConflictType {
+    type Err = UnknownName;
 
-impl fmt::Display for Conflict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "conflict detected on relation \"{}\": conflict={}: {}",
-            self.relation,
-            self.kind,
-            self.kind.detail(self.index.as_deref())
-        )
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let known = || ConflictType::ALL.map(ConflictType::name).to_vec();
+        let found = ConflictType::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| UnknownName::new("conflict type", name, known()))
     }
 }
 
@@ -161,20 +113,7 @@ mod tests {
             assert_eq!(kind as usize, position);
             counters.add(kind);
             assert_eq!(counters.get(kind), 1);
+            assert_eq!(kind.name().parse(), Ok(kind));
         }
-    }
-
-    #[test]
-    fn wording_is_postgresqls() {
-        let conflict = Conflict {
-            kind: ConflictType::InsertExists,
-            relation: "public.t".to_owned(),
-            index: Some("t_pkey".to_owned()),
-        };
-        assert_eq!(
-            conflict.to_string(),
-            "conflict detected on relation \"public.t\": conflict=insert_exists: \
-             Key already exists in unique index \"t_pkey\"."
-        );
     }
 }

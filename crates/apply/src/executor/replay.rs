@@ -123,9 +123,9 @@ impl Executor {
 
     /// Reports a conflict after which native apply goes on.
     fn report(&self, kind: ConflictType, table: &Table, begin: Begin) {
-        debug_assert_eq!(kind.native_treatment(), Treatment::Skip);
+        debug_assert_eq!(kind.native(), Resolution::Skip);
         self.shared.counters.conflicts.add(kind);
-        let conflict = Conflict { kind, relation: table.name.clone(), index: None };
+        let conflict = Conflict { kind, relation: table.name.clone(), met: Vec::new() };
         self.shared.counters.conflict_log.met(&conflict, begin.xid, begin.final_lsn);
     }
 
@@ -138,7 +138,8 @@ impl Executor {
         let kind =
             if matches!(op, Op::Insert(_)) { ConflictType::InsertExists } else { ConflictType::UpdateExists };
         self.shared.counters.conflicts.add(kind);
-        let conflict = Conflict { kind, relation: table.name.clone(), index: error.constraint };
+        let met = vec![Met { index: error.constraint, ..Met::default() }];
+        let conflict = Conflict { kind, relation: table.name.clone(), met };
         Kind::Conflict { conflict, xid: begin.xid, finished_at: begin.final_lsn }.into()
     }
 }

@@ -1,0 +1,134 @@
+//! Which resolution a subscription uses, for each type of conflict and each table.
+
+use std::collections::BTreeMap;
+
+use crate::{ConflictType, Illegal, Resolution};
+
+type ByType = [Option<Resolution>; ConflictType::ALL.len()];
+
+/// The resolutions of one subscription. What is not set is as in native apply.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    general: ByType,
+    /// By schema and name. A type that is not set here falls back to the general rule.
+    tables: BTreeMap<(String, String), ByType>,
+}
+
+impl Rules {
+    /// Sets the resolution of one type for all tables that have no rule of their own.
+    pub fn set(&mut self, kind: ConflictType, resolution: Resolution) -> Result<(), Illegal> {
+        kind.allows(resolution)?;
+        self.general[kind as usize] = Some(resolution);
+        Ok(())
+    }
+
+    /// Sets the resolution of one type for one table.
+    pub fn set_for(
+        &mut self,
+        (schema, table): (&str, &str),
+        kind: ConflictType,
+        resolution: Resolution,
+    ) -> Result<(), Illegal> {
+        kind.allows(resolution)?;
+        let of_table = self.tables.entry((schema.to_owned(), table.to_owned())).or_default();
+        of_table[kind as usize] = Some(resolution);
+        Ok(())
+    }
+
+    /// The resolutions for one table.
+    #[must_use]
+    pub fn of(&self, schema: &str, table: &str) -> TableRules {
+        let own = self.tables.get(&(schema.to_owned(), table.to_owned())).copied().unwrap_or_default();
+        let chosen = |kind: ConflictType| {
+            own[kind as usize].or(self.general[kind as usize]).unwrap_or_else(|| kind.native())
+        };
+        TableRules(ConflictType::ALL.map(chosen))
+    }
+
+    /// Every rule that was set: the table, or `None` for all of them, its type and its resolution.
+    pub fn iter(&self) -> impl Iterator<Item = (Option<(&str, &str)>, ConflictType, Resolution)> {
+        let named = self.tables.iter().map(|((schema, table), of)| (Some((&**schema, &**table)), of));
+        std::iter::once((None, &self.general)).chain(named).flat_map(|(table, of)| {
+            let set = ConflictType::ALL.into_iter().filter_map(|kind| Some((kind, of[kind as usize]?)));
+            set.map(move |(kind, resolution)| (table, kind, resolution))
+        })
+    }
+
+    /// Whether any rule compares commit times.
+    #[must_use]
+    pub fn compare_times(&self) -> bool {
+        self.iter().any(|(.., resolution)| resolution.compares_times())
+    }
+}
+
+/// The resolution of each type for one table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableRules([Resolution; ConflictType::ALL.len()]);
+
+impl Default for TableRules {
+    /// As native apply.
+    fn default() -> Self {
+        TableRules(ConflictType::ALL.map(ConflictType::native))
+    }
+}
+
+impl TableRules {
+    /// The resolution of this type.
+    #[must_use]
+    pub const fn of(&self, kind: ConflictType) -> Resolution {
+        self.0[kind as usize]
+    }
+
+    /// Whether a row that violates a unique key is resolved, and not reported as an error.
+    #[must_use]
+    pub fn resolves_unique(&self) -> bool {
+        use ConflictType::{InsertExists, MultipleUniqueConflicts, UpdateExists};
+        [InsertExists, UpdateExists, MultipleUniqueConflicts]
+            .iter()
+            .any(|kind| self.of(*kind) != Resolution::Error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_falls_back_to_the_general_rule_and_that_to_native() {
+        let mut rules = Rules::default();
+        rules.set(ConflictType::InsertExists, Resolution::LastUpdateWins).unwrap();
+        rules.set(ConflictType::UpdateMissing, Resolution::ApplyRemote).unwrap();
+        rules.set_for(("public", "t"), ConflictType::InsertExists, Resolution::KeepLocal).unwrap();
+        let (t, other) = (rules.of("public", "t"), rules.of("public", "u"));
+        assert_eq!(t.of(ConflictType::InsertExists), Resolution::KeepLocal);
+        assert_eq!(t.of(ConflictType::UpdateMissing), Resolution::ApplyRemote);
+        assert_eq!(t.of(ConflictType::UpdateExists), Resolution::Error);
+        assert_eq!(other.of(ConflictType::InsertExists), Resolution::LastUpdateWins);
+        assert_eq!(Rules::default().of("public", "t"), TableRules::default());
+        assert!(rules.compare_times() && !Rules::default().compare_times());
+    }
+
+    #[test]
+    fn a_rule_without_a_meaning_is_refused_and_sets_nothing() {
+        let mut rules = Rules::default();
+        assert!(rules.set(ConflictType::DeleteMissing, Resolution::LastUpdateWins).is_err());
+        assert!(rules.set_for(("s", "t"), ConflictType::UpdateMissing, Resolution::FirstUpdateWins).is_err());
+        assert_eq!(rules, Rules::default());
+        assert_eq!(rules.iter().count(), 0);
+    }
+
+    #[test]
+    fn rules_are_listed_with_their_tables() {
+        let mut rules = Rules::default();
+        rules.set_for(("s", "t"), ConflictType::UpdateMissing, Resolution::ApplyRemote).unwrap();
+        rules.set(ConflictType::DeleteMissing, Resolution::Error).unwrap();
+        let listed: Vec<_> = rules.iter().collect();
+        assert_eq!(
+            listed,
+            [
+                (None, ConflictType::DeleteMissing, Resolution::Error),
+                (Some(("s", "t")), ConflictType::UpdateMissing, Resolution::ApplyRemote),
+            ]
+        );
+    }
+}
