@@ -15,8 +15,8 @@ use std::collections::HashMap;
 use client::Wire;
 use source::publication::TableName;
 
+use crate::layout::Layout;
 use crate::plan::{Heap, PageRange, Unit};
-use crate::run::Layout;
 use crate::sql::conditions;
 use crate::{CopyJob, Error};
 

@@ -3,7 +3,7 @@
 use client::{ConnInfo, Replication, SqlState, Wire};
 
 use crate::error::{Error, Kind};
-use crate::run::{Options, Snapshot};
+use crate::options::{Options, Snapshot};
 
 /// Settings that change text output and input, or could end or disturb a long COPY. Both ends use
 /// this one list, because they must agree.

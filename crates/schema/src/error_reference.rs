@@ -89,7 +89,7 @@ base::error_reference! {
         Kind::Client {
             attempt: "create EXTENSION hstore on the target (CREATE EXTENSION IF NOT EXISTS hstore)".to_owned(),
             cause: ServerError::new("ERROR", "0A000", "extension \"hstore\" is not available").into(),
-            remedy: crate::create::remedy(SqlState::FEATURE_NOT_SUPPORTED.code(), "EXTENSION hstore"),
+            remedy: crate::refusal::remedy(SqlState::FEATURE_NOT_SUPPORTED.code(), "EXTENSION hstore"),
         },
         "An extension is not installed there, an object exists already, the role may not create it, or the target is \
          of another version. Nothing is left behind before the copy.",

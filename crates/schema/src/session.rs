@@ -44,3 +44,14 @@ pub(crate) async fn lock(session: &Session, step: &str) -> Result<(), tokio_post
     let sql = "SELECT pg_catalog.pg_advisory_xact_lock($1, pg_catalog.hashtext($2))";
     session.execute(sql, &[&LOCK_CLASS, &step]).await.map(drop)
 }
+
+/// One after the other; the one that was refused.
+pub(crate) async fn run_all(
+    session: &Session,
+    statements: &[String],
+) -> Result<(), (String, tokio_postgres::Error)> {
+    for statement in statements {
+        session.batch_execute(statement).await.map_err(|error| (statement.clone(), error))?;
+    }
+    Ok(())
+}

@@ -10,11 +10,11 @@ use std::time::Duration;
 use client::{Session, SqlState};
 use state::schema_steps;
 
-use crate::build::{Build, run_all};
-use crate::create::refused;
+use crate::build::Build;
 use crate::plan::{Stage, Step, setting};
+use crate::refusal::refused;
 use crate::token::words;
-use crate::{Error, steps};
+use crate::{Error, session, steps};
 
 /// Before the same again, where a lock or a connection was not to be had.
 const RETRY: Duration = Duration::from_secs(2);
@@ -38,7 +38,7 @@ pub(crate) async fn put_off(build: &Build, step: &Step, session: &Session) -> Re
         definition.push_str(" NOT VALID");
         Some(later)
     });
-    let made = run_all(session, &statements).await;
+    let made = session::run_all(session, &statements).await;
     let (later, how) = match (made, later) {
         (Ok(()), Some(later)) => (vec![later], "made NOT VALID"),
         (Ok(()), None) => (Vec::new(), "made"),
@@ -104,7 +104,7 @@ async fn validate_one(build: &Build, step: &Step, session: &Session) -> Result<(
         return Ok(());
     }
     session.batch_execute(LOCK_TIMEOUT).await.map_err(failed)?;
-    match run_all(session, &step.statements).await {
+    match session::run_all(session, &step.statements).await {
         Ok(()) => tracing::info!(subscription = %build.subscription, "{} holds: validated", step.object),
         Err((_, error)) if error.code() == Some(&SqlState::FOREIGN_KEY_VIOLATION) => {
             session.batch_execute("ROLLBACK").await.map_err(failed)?;

@@ -7,6 +7,7 @@
 use client::Session;
 
 use crate::Error;
+use crate::range::Range;
 use crate::session;
 use crate::table::Table;
 
@@ -16,20 +17,6 @@ const SAMPLED_PAGES: f64 = 30.0;
 const PAGE_BYTES: f64 = 8192.0;
 /// A table not much larger than a chunk is not worth two.
 const WORTH_SPLITTING: u64 = 3;
-
-/// A range of keys: above `after`, up to and with `through`, each by the first
-/// columns of the key.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Range {
-    pub(crate) after: Option<Vec<String>>,
-    pub(crate) through: Option<Vec<String>>,
-}
-
-impl Range {
-    pub(crate) fn is_all(&self) -> bool {
-        *self == Range::default()
-    }
-}
 
 /// A range of one table, by its number.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use client::Session;
 
 use crate::Error;
-use crate::chunk::Range;
+use crate::range::Range;
 use crate::report::{Difference, Key};
 use crate::session::{self, Pair, Rows, number};
 use crate::sql::{BUCKETS, Side, shown};

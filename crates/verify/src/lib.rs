@@ -29,6 +29,7 @@ mod error;
 mod error_reference;
 mod pin;
 mod progress;
+mod range;
 mod report;
 mod run;
 mod session;

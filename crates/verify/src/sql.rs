@@ -2,7 +2,7 @@
 
 use base::{quote_ident, quote_literal};
 
-use crate::chunk::Range;
+use crate::range::Range;
 
 /// Rows of a chunk that differs are told apart by this many values of the low
 /// bits of their hashes: some hundred rows each in a chunk of usual size.

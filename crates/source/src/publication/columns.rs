@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use base::Oid;
 use client::Session;
 
-use super::{TableKind, TableName};
+use super::table::{TableKind, TableName};
 use crate::Error;
 
 /// How a column gets its value.
