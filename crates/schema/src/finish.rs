@@ -142,9 +142,9 @@ async fn work(group: Arc<Group>, session: Session) -> Result<(), Error> {
     Ok(())
 }
 
-/// Others may hold what a step wants in another order than ours: whoever looks
-/// at a partitioned table, or autovacuum. What the others have built is too
-/// dear to begin the attempt anew for that.
+/// Other sessions may lock the relations of a step in another order than ours does: a reader of a
+/// partitioned table, or autovacuum. A deadlock is then no reason to lose what the other workers are
+/// building, so the step is tried again.
 async fn persist(group: &Group, step: &Step, session: &Session) -> Result<bool, Error> {
     const TRIES_MAX: usize = 5;
     for _ in 1..TRIES_MAX {
@@ -197,8 +197,8 @@ async fn carry_out(group: &Group, step: &Step, session: &Session) -> Result<bool
     Err(refused(session, &step.object, &statement, error))
 }
 
-/// How far the server is with indexes; for ever. It is only shown: a server
-/// that does not answer is met by the workers.
+/// Asks the server again and again how far its indexes are, and never returns. The answers are only
+/// shown: the workers notice a server that does not answer.
 async fn watch(look: &Session, progress: &SchemaProgress) {
     let sql = "SELECT pid, phase, blocks_done, blocks_total, tuples_done, tuples_total \
                  FROM pg_catalog.pg_stat_progress_create_index WHERE pid = ANY ($1)";
