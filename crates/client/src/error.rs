@@ -67,8 +67,11 @@ impl Error {
     }
 
     pub(crate) fn lost(error: io::Error) -> Error {
-        if let Some(tls) = crate::tls::of_io(&error) {
-            return tls;
+        // A TLS error, such as the server's refusal of our certificate, surfaces as one of input or
+        // output.
+        let of_tls = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        if let Some(cause) = of_tls {
+            return Error::new(Kind::Tls(Tls::Alert(cause.clone())));
         }
         let end = error.kind() == io::ErrorKind::UnexpectedEof;
         Error::new(Kind::Lost(if end { None } else { Some(error) }))

@@ -19,7 +19,6 @@
 //! counts as host name only if there are no alternative names. Certificates of version 1 have no
 //! extensions and cannot be verified here, only accepted unseen.
 
-use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -373,13 +372,6 @@ fn public_key<'a>(certificate: &'a CertificateDer<'_>) -> Result<SubjectPublicKe
     Certificate::parse(certificate)
         .map(|certificate| SubjectPublicKeyInfoDer::from(certificate.public_key))
         .ok_or(rustls::Error::InvalidCertificate(CertificateError::BadEncoding))
-}
-
-/// The words of a TLS error that surfaced as one of input or output, such as
-/// the server's refusal of our certificate.
-pub(crate) fn of_io(error: &io::Error) -> Option<Error> {
-    let cause = error.get_ref()?.downcast_ref::<rustls::Error>()?;
-    Some(failed(Tls::Alert(cause.clone())))
 }
 
 #[cfg(test)]

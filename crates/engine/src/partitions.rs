@@ -19,20 +19,21 @@
 
 mod probe;
 mod remedy;
+mod subscription;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use base::Lsn;
 use client::{Session, SqlState};
-use probe::{Outcome, Probe};
 use source::publication::{self, PublishedTable};
 use state::{PartitionRow, State, Suspicion};
 use tokio::time::Instant;
 
+use self::probe::{Outcome, Probe};
+pub(crate) use self::subscription::Subscription;
+use crate::Origin;
 use crate::error::Error;
 use crate::status::DifferingPartition;
-use crate::{Origin, Settings, Status};
 
 /// How long the probes of one look may take; the rest follow at the next look.
 const PROBES_AT_ONCE: Duration = Duration::from_secs(2);
@@ -68,13 +69,6 @@ const BOUNDS: &str = "SELECT o, COALESCE(pg_catalog.pg_get_partition_constraintd
 
 /// A root and one of its leaves, by their OIDs on the source.
 type Pair = (u32, u32);
-
-/// The subscription whose partitions are looked at.
-#[derive(Clone, Copy)]
-pub(crate) struct Subscription<'a> {
-    pub(crate) settings: &'a Settings,
-    pub(crate) status: &'a Status,
-}
 
 /// What is known of the partitions of one subscription.
 #[derive(Default)]
@@ -304,20 +298,6 @@ async fn store(
         state.store_partitions(&changed, &gone).await?;
     }
     Ok(())
-}
-
-/// Waits briefly; returns whether the target has applied everything before `lsn`.
-async fn applied(subscription: Subscription<'_>, lsn: Lsn) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    const POLL: Duration = Duration::from_millis(20);
-    let deadline = Instant::now() + PATIENCE;
-    while subscription.status.progress().snapshot().applied < lsn {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        tokio::time::sleep(POLL).await;
-    }
-    true
 }
 
 #[cfg(test)]

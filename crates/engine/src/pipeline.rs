@@ -19,6 +19,7 @@
 //! | find where the stream begins; run all that flows beside it | `beginning`, `flow` |
 
 mod apply_options;
+mod attempt;
 mod beginning;
 mod copied_from;
 mod first_copy;
@@ -28,25 +29,23 @@ mod look;
 mod relook;
 mod snapshot;
 
-use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use base::Lsn;
 use source::end::SourceEnd;
-use source::publication::{TableName, TargetTable};
-use state::{State, SubscriptionRow, TableKey};
+use source::publication::TableName;
+use state::State;
 use tokio_util::sync::CancellationToken;
-use txn::Spool;
-use wal_source::{Context, OpenSpool, Passes};
+use wal_source::Passes;
 
+pub(crate) use self::attempt::Attempt;
+use self::attempt::{Ends, Past};
 pub use self::copied_from::learn_at_adoption;
 pub(crate) use self::first_copy::refuse_generated;
 pub(crate) use self::form::may_be_binary;
-use self::relook::Cause;
 use crate::error::{Error, Kind};
-use crate::repeated::{Repeated, tell_when_over};
+use crate::repeated::tell_when_over;
 use crate::retry::{Backoff, Verdict, verdict};
-use crate::spooling::Watched;
 use crate::status::Failing;
 use crate::{Phase, Settings, Status, preflight, statistics, target_schema};
 
@@ -132,80 +131,7 @@ async fn disable(settings: &Settings, error: Error) -> Result<(), Error> {
     Err(Kind::DisabledNow { name: settings.subscription.clone(), error: Box::new(error) }.into())
 }
 
-/// What earlier attempts leave to the next one.
-#[derive(Default)]
-struct Past {
-    /// Both ends have been checked.
-    checked: bool,
-    /// The backend of the last control session.
-    control_pid: Option<i32>,
-    /// The next changes were written when columns had other types, so values must come as text.
-    in_text: bool,
-    /// Why the catalogs must be looked at anew.
-    lost: Option<Cause>,
-    /// Tables that took part and cannot be decoded, until the target has stored that.
-    refused: Vec<output::Refused>,
-    /// All such tables so far.
-    refused_before: BTreeSet<TableKey>,
-    /// How those attempts failed.
-    failing: Repeated,
-}
-
-impl Past {
-    /// Records what the next attempt has to do about `error`.
-    fn note(&mut self, error: &Error) {
-        if let Some(lost) = error.lost() {
-            self.lost = Some(Cause { lost, told: base::with_causes(error) });
-        }
-        self.refused.extend(error.undecodable().cloned());
-    }
-}
-
-/// One attempt, from connecting to the error or stop that ends it.
-pub(crate) struct Attempt<'a> {
-    pub(crate) settings: &'a Arc<Settings>,
-    /// What the settings ask of WAL that is decoded here.
-    pub(crate) of_wal: &'a Arc<wal_source::Settings>,
-    pub(crate) status: &'a Arc<Status>,
-    pub(crate) passes: &'a Passes,
-    pub(crate) stop: &'a CancellationToken,
-}
-
-/// Both ends as the attempt found them.
-struct Ends {
-    source: SourceEnd,
-    state: State,
-    row: Option<SubscriptionRow>,
-    adopted: Option<state::Adoption>,
-    targets: HashMap<TableName, TargetTable>,
-    /// See [`Past::in_text`].
-    in_text: bool,
-}
-
-impl Ends {
-    /// Whether the slot and the snapshot of the first copy were made.
-    fn has_begun(&self) -> bool {
-        self.row.as_ref().is_some_and(|row| row.consistent_point.is_some())
-    }
-}
-
 impl Attempt<'_> {
-    /// The context in which the source's WAL is read.
-    fn wal<'a>(&'a self, ends: &'a Ends) -> Context<'a> {
-        let (dir, spooling) = (self.settings.decoding_dir(), Arc::clone(self.status.spooling()));
-        let open_spool: OpenSpool = Arc::new(move || {
-            let spool = Watched::open(dir.clone(), &spooling)?;
-            Ok(Box::new(spool) as Box<dyn Spool>)
-        });
-        Context {
-            settings: self.of_wal,
-            figures: self.status.decoded(),
-            open_spool,
-            passes: self.passes,
-            source: &ends.source,
-        }
-    }
-
     /// Runs from the first look at both ends to the end of the stream.
     async fn run(&self, backoff: &mut Backoff, past: &mut Past) -> Result<(), Error> {
         self.check_once(past).await?;

@@ -21,6 +21,7 @@
 //! If another table on the source has taken a table's name, the table is left out. It joins again
 //! as a new table does ([`replaced`]).
 
+mod apart;
 mod replaced;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -30,12 +31,12 @@ use apply::Joins;
 use base::{Lsn, Oid};
 use client::Session;
 use copy::CopyJob;
-use source::end::flush;
+use source::end::{flush, written};
 use source::publication::{self, PublishedTable, TableName};
 use state::{CopiedTable, Since, State, TableKey};
 use wal_source::Judge;
 
-use self::replaced::{Apart, written};
+use self::apart::{Apart, key};
 use crate::OnTableReplaced;
 use crate::error::Error;
 use crate::partitions::{Partitions, Subscription};
@@ -517,10 +518,6 @@ fn with_oids(new: &[(PublishedTable, CopyJob)]) -> Vec<(TableKey, Oid)> {
     new.iter().map(|(table, _)| (key(&table.name), table.oid)).collect()
 }
 
-fn key(name: &TableName) -> TableKey {
-    (name.schema.clone(), name.name.clone())
-}
-
 /// A digest of the published tables, the relations that have their names, their columns and their
 /// filters. It is read often, so it must cost little.
 async fn published_digest(source: &Session, publications: &[String]) -> Result<String, Error> {
@@ -532,36 +529,4 @@ async fn published_digest(source: &Session, publications: &[String]) -> Result<S
                 WHERE t.pubname = ANY ($1)";
     let row = source.query_one(sql, &[&publications]).await.map_err(|error| source.error(error))?;
     Ok(row.get(0))
-}
-
-/// Whether an earlier process left tables unfinished after the first copy was over. They join while
-/// the stream flows.
-pub(crate) fn is_late(row: Option<&state::SubscriptionRow>) -> bool {
-    row.is_some_and(|row| match (row.confirmed_lsn, row.consistent_point) {
-        (Some(confirmed), Some(began)) => confirmed > began,
-        _ => false,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_copy_is_over_when_something_was_confirmed_behind_it() {
-        let row = |confirmed: Option<u64>, began: Option<u64>| state::SubscriptionRow {
-            source_sysid: "1".into(),
-            source_timeline: 1,
-            consistent_point: began.map(Lsn::new),
-            confirmed_lsn: confirmed.map(Lsn::new),
-            enabled: true,
-            skip_lsn: None,
-            last_error: None,
-            slot: "s".into(),
-        };
-        assert!(!is_late(None));
-        assert!(!is_late(Some(&row(None, None))));
-        assert!(!is_late(Some(&row(Some(5), Some(5)))));
-        assert!(is_late(Some(&row(Some(6), Some(5)))));
-    }
 }

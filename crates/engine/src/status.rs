@@ -37,90 +37,31 @@ use wal_source::Decoded;
 
 use crate::spooling::Spooling;
 
+mod awaited;
 mod consistency;
 mod form;
+mod lag;
+mod look;
+mod phase;
 mod snapshot;
 mod standstill;
 mod waits;
 
-use consistency::Consistency;
-pub use consistency::{AwaitedTable, CatchingUp};
-pub use form::ValuesSnapshot;
-pub use snapshot::{
-    BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, Lag, LagFigures, LastError,
-    PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
+use self::awaited::Consistency;
+pub use self::awaited::{AwaitedTable, CatchingUp};
+use self::form::Form;
+pub use self::form::ValuesSnapshot;
+use self::lag::Mark;
+pub use self::lag::{Lag, LagFigures};
+pub(crate) use self::look::{Look, read_statement};
+pub use self::phase::Phase;
+pub use self::snapshot::{
+    BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, LastError, PrefetchSnapshot, Refresh,
+    SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
 };
-pub use standstill::Blocked;
-pub(crate) use standstill::{Motion, Standstill};
-pub use waits::WaitsFor;
-pub(crate) use waits::{Look, read_statement};
-
-/// What the pipeline is doing.
-///
-/// ```text
-/// Starting --both ends known--> Copying --a new schema--> Indexing --all tables joined--> CatchingUp <----> Streaming
-///    ^                              |                        |                               |                |
-///    +----- interval over ----- Waiting <---------------- an error --------------------------+----------------+
-/// any --asked to stop--> Stopping --> Stopped
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Phase {
-    /// Connecting and looking at both ends.
-    Starting,
-    /// The first copy; changes of finished tables may already flow.
-    Copying,
-    /// Creating the rest of a new schema after the copy.
-    Indexing,
-    /// Changes of all tables flow, and some tables are still ahead of others. A stream enters and
-    /// leaves this phase by itself; no stage sets it.
-    CatchingUp,
-    /// Every state of the target is one that the source had.
-    Streaming,
-    /// Waiting before the next attempt after an error.
-    Waiting,
-    /// Asked to stop; the batch in hand is finished or rolled back.
-    Stopping,
-    /// Ended.
-    Stopped,
-}
-
-impl Phase {
-    /// Every phase, in the order of their numbers.
-    pub const ALL: [Phase; 8] = [
-        Phase::Starting,
-        Phase::Copying,
-        Phase::Indexing,
-        Phase::CatchingUp,
-        Phase::Streaming,
-        Phase::Waiting,
-        Phase::Stopping,
-        Phase::Stopped,
-    ];
-
-    /// The word in status, metrics and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Phase::Starting => "starting",
-            Phase::Copying => "copying",
-            Phase::Indexing => "indexing",
-            Phase::CatchingUp => "catching up to consistency",
-            Phase::Streaming => "streaming",
-            Phase::Waiting => "waiting",
-            Phase::Stopping => "stopping",
-            Phase::Stopped => "stopped",
-        }
-    }
-}
-
-/// A stage's most recent commit, and when it was last seen with nothing before it. In microseconds
-/// since 2000-01-01; `i64::MIN` for never.
-#[derive(Debug)]
-struct Mark {
-    commit: AtomicI64,
-    level: AtomicI64,
-}
+pub use self::standstill::Blocked;
+pub(crate) use self::standstill::{Motion, Standstill};
+pub use self::waits::WaitsFor;
 
 /// The figures that all stages of one pipeline share.
 #[derive(Debug)]
@@ -152,7 +93,7 @@ pub struct Status {
     refresh_asked: watch::Sender<u64>,
     refresh: Mutex<Option<Refresh>>,
     standstill: Standstill,
-    form: form::Form,
+    form: Form,
     decoded: Arc<Decoded>,
     consistency: Consistency,
     /// The position of a transaction that was handed over in part; see
@@ -163,27 +104,6 @@ pub struct Status {
     failing: Mutex<Option<Failing>>,
     /// The logged reasons why tables wait.
     told_waiting: Mutex<BTreeMap<String, String>>,
-}
-
-impl Mark {
-    const fn new() -> Self {
-        Mark { commit: AtomicI64::new(i64::MIN), level: AtomicI64::new(i64::MIN) }
-    }
-
-    fn committed(&self, time: PgTimestamp) {
-        self.commit.fetch_max(time.0, Ordering::Relaxed);
-    }
-
-    fn level_at(&self, time: i64) {
-        self.level.fetch_max(time, Ordering::Relaxed);
-    }
-
-    /// The age at `now` of the oldest transaction that may not have passed. `None` if no
-    /// transaction has passed and the stage was never level.
-    fn age(&self, now: PgTimestamp) -> Option<f64> {
-        let passed = self.commit.load(Ordering::Relaxed).max(self.level.load(Ordering::Relaxed));
-        (passed != i64::MIN).then(|| (now.0.saturating_sub(passed)).max(0) as f64 / 1e6)
-    }
 }
 
 /// Completes the commands in a message about the subscription of this name.
@@ -219,7 +139,7 @@ impl Status {
             refresh_asked: watch::Sender::new(0),
             refresh: Mutex::default(),
             standstill: Standstill::default(),
-            form: form::Form::default(),
+            form: Form::default(),
             decoded: Arc::default(),
             consistency: Consistency::default(),
             part_handed: AtomicU64::new(0),
@@ -429,6 +349,15 @@ impl Status {
         if let Some(refresh) = &mut *self.refresh.lock().unwrap_or_else(PoisonError::into_inner) {
             refresh.partitions = partitions;
         }
+    }
+
+    /// Stores the form in which the values of a stream come.
+    pub(crate) fn set_values(&self, values: ValuesSnapshot) {
+        self.form.set(values);
+    }
+
+    fn values(&self) -> Option<ValuesSnapshot> {
+        self.form.get()
     }
 
     fn refresh(&self) -> Option<Refresh> {

@@ -137,6 +137,17 @@ pub async fn end_of_flushed(session: &Session) -> Result<Lsn, Error> {
     position(session, "SELECT pg_catalog.pg_current_wal_flush_lsn()").await
 }
 
+/// A position behind everything that has committed, flushed or not. On a standby it is the position
+/// up to which the standby has replayed.
+///
+/// # Errors
+/// The query failed.
+pub async fn written(session: &Session) -> Result<Lsn, Error> {
+    let row = session.query_one(WRITTEN, &[]).await.map_err(|error| session.error(error))?;
+    let end: Option<String> = row.get(0);
+    Ok(end.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID))
+}
+
 async fn position(session: &Session, sql: &str) -> Result<Lsn, Error> {
     let row = session.query_one(sql, &[]).await.map_err(|error| session.error(error))?;
     Ok(Lsn::new(row.get::<_, PgLsn>(0).into()))

@@ -6,8 +6,10 @@
 //! keyword that a newer one has a variable for. The password is kept apart, because every user of
 //! the machine can read command lines.
 
+use super::host::{Address, Host};
+use super::keyword;
+use super::settings::Settings;
 use super::value::Values;
-use super::{Address, Host, Settings, keyword};
 
 /// For `--dbname` and the environment of such a program.
 #[derive(Clone)]

@@ -14,30 +14,33 @@
 //! [`KEEPALIVES_IDLE_S`] seconds rather than the system's two hours, because
 //! nobody watches an unattended connection.
 
+mod host;
 mod keyword;
 mod libpq;
 mod passfile;
 mod service;
+mod settings;
 mod shown;
 mod text;
 mod value;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use host::{Address, Host};
 pub use libpq::Libpq;
+pub(crate) use settings::Settings;
 pub use shown::Shown;
-pub(crate) use value::{
-    AuthMethod, ChannelBinding, RequiredAuth, RootCert, SessionAttrs, SslMode, TlsVersion,
-};
+pub(crate) use value::{AuthMethod, ChannelBinding, RootCert, SessionAttrs, Ssl, SslMode, TlsVersion};
 
+use self::host::hosts;
+use self::keyword::Support;
+use self::settings::Keepalives;
+use self::value::Values;
 use crate::Error;
-use keyword::Support;
-use value::Values;
 
 /// Seconds without traffic before the first keepalive, unless the connection string says otherwise.
 const KEEPALIVES_IDLE_S: u64 = 60;
@@ -53,65 +56,6 @@ const KEEPALIVES_COUNT: u32 = 6;
 #[derive(Clone)]
 pub struct ConnInfo {
     settings: Arc<Settings>,
-}
-
-/// One entry of the list of hosts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Host {
-    pub(crate) address: Address,
-    pub(crate) port: u16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Address {
-    /// A host name or address, resolved unless `hostaddr` says where it is.
-    Tcp { name: Option<String>, hostaddr: Option<IpAddr> },
-    /// The directory of a Unix socket; `@` first for Linux's abstract names.
-    Unix(String),
-}
-
-/// Everything libpq's keywords say, with types.
-pub(crate) struct Settings {
-    /// What the connection string and the service say, as texts.
-    given: Vec<(&'static str, String)>,
-    pub(crate) hosts: Vec<Host>,
-    pub(crate) user: String,
-    pub(crate) dbname: String,
-    password: Option<String>,
-    passfile: Option<PathBuf>,
-    pub(crate) options: String,
-    pub(crate) application_name: Option<String>,
-    pub(crate) fallback_application_name: Option<String>,
-    pub(crate) connect_timeout: Option<Duration>,
-    pub(crate) keepalives: Option<Keepalives>,
-    /// Zero is the system's default, as in libpq.
-    pub(crate) tcp_user_timeout: Option<Duration>,
-    pub(crate) ssl: Ssl,
-    pub(crate) channel_binding: ChannelBinding,
-    pub(crate) require_auth: RequiredAuth,
-    pub(crate) session_attrs: SessionAttrs,
-    pub(crate) balance_hosts: bool,
-}
-
-/// `None` is the system's default.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Keepalives {
-    pub(crate) idle: Option<Duration>,
-    pub(crate) interval: Option<Duration>,
-    pub(crate) count: Option<u32>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ssl {
-    pub(crate) mode: SslMode,
-    pub(crate) direct: bool,
-    pub(crate) root_cert: RootCert,
-    /// Certificate and key for ourselves; used if the certificate exists.
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
-    pub(crate) revocations: Option<PathBuf>,
-    pub(crate) sni: bool,
-    pub(crate) version_min: TlsVersion,
-    pub(crate) version_max: TlsVersion,
 }
 
 impl ConnInfo {
@@ -178,34 +122,6 @@ impl ConnInfo {
 }
 
 impl Settings {
-    /// The password for `host`: from the connection string or `PGPASSWORD`,
-    /// else from the password file, which is read now.
-    pub(crate) fn password_for(&self, host: &Host, dbname: &str) -> Result<Option<String>, Error> {
-        if let Some(password) = &self.password {
-            return Ok(Some(password.clone()));
-        }
-        let Some(path) = &self.passfile else { return Ok(None) };
-        let hostaddr;
-        let name = match &host.address {
-            Address::Unix(directory) if DEFAULT_SOCKET_DIRECTORIES.contains(&directory.as_str()) => {
-                "localhost"
-            }
-            Address::Unix(directory) => directory,
-            Address::Tcp { name: Some(name), .. } => name,
-            Address::Tcp { name: None, hostaddr: Some(address) } => {
-                hostaddr = address.to_string();
-                &hostaddr
-            }
-            Address::Tcp { name: None, hostaddr: None } => "localhost",
-        };
-        passfile::look_up(path, passfile::Wanted { host: name, port: host.port, dbname, user: &self.user })
-    }
-
-    /// Where pgsluice looks for passwords, for messages.
-    pub(crate) fn passfile(&self) -> Option<&Path> {
-        self.passfile.as_deref()
-    }
-
     fn from_values(values: &Values, env: &dyn Fn(&str) -> Option<String>) -> Result<Settings, Error> {
         let home = home(env);
         let user = match values.get("user") {
@@ -245,23 +161,6 @@ impl Settings {
                 false,
             )?,
         })
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.address {
-            Address::Unix(directory) => write!(f, "{directory}:{}", self.port),
-            Address::Tcp { name: Some(name), .. } if name.contains(':') => {
-                write!(f, "[{name}]:{}", self.port)
-            }
-            Address::Tcp { name: Some(name), .. } => write!(f, "{name}:{}", self.port),
-            Address::Tcp { name: None, hostaddr: Some(IpAddr::V6(address)) } => {
-                write!(f, "[{address}]:{}", self.port)
-            }
-            Address::Tcp { name: None, hostaddr: Some(address) } => write!(f, "{address}:{}", self.port),
-            Address::Tcp { name: None, hostaddr: None } => write!(f, "localhost:{}", self.port),
-        }
     }
 }
 
@@ -313,59 +212,6 @@ fn collect(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Values, E
         return Err(Error::configuration(format!("connection option {name} (from {from}): {reason}")));
     }
     Ok(Values::new(values))
-}
-
-/// Where servers of Debian and of upstream put their sockets.
-const DEFAULT_SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
-
-fn default_socket_directory() -> String {
-    let [first, second] = DEFAULT_SOCKET_DIRECTORIES;
-    if Path::new(first).is_dir() { first } else { second }.to_owned()
-}
-
-/// Pairs the comma-separated lists of host, hostaddr and port.
-fn hosts(values: &Values) -> Result<Vec<Host>, Error> {
-    let list = |name| values.get(name).map(|text| text.split(',').map(str::trim).collect::<Vec<_>>());
-    let (names, addresses) = (list("host"), list("hostaddr"));
-    let ports = list("port").unwrap_or_default();
-    let count = addresses.as_ref().or(names.as_ref()).map_or(1, Vec::len);
-    if let (Some(names), Some(addresses)) = (&names, &addresses)
-        && names.len() != addresses.len()
-    {
-        return Err(Error::configuration(format!(
-            "{} hosts but {} hostaddr values: each host needs one",
-            names.len(),
-            addresses.len()
-        )));
-    }
-    if ports.len() > 1 && ports.len() != count {
-        return Err(Error::configuration(format!(
-            "{} ports for {count} hosts: give one for all, or one each",
-            ports.len()
-        )));
-    }
-    (0..count)
-        .map(|index| {
-            let entry = |list: &Option<Vec<&str>>| {
-                list.as_ref().map(|list| list[index].to_owned()).filter(|text| !text.is_empty())
-            };
-            let hostaddr = match entry(&addresses) {
-                Some(text) => Some(text.parse::<IpAddr>().map_err(|_| {
-                    Error::configuration(format!(
-                        "hostaddr \"{text}\" is not an IP address; names belong into host"
-                    ))
-                })?),
-                None => None,
-            };
-            let address = match (entry(&names), hostaddr) {
-                (None, None) => Address::Unix(default_socket_directory()),
-                (Some(name), None) if name.starts_with(['/', '@']) => Address::Unix(name),
-                (name, hostaddr) => Address::Tcp { name, hostaddr },
-            };
-            let port = ports.get(if ports.len() > 1 { index } else { 0 }).copied().unwrap_or("");
-            Ok(Host { address, port: value::port(port)? })
-        })
-        .collect()
 }
 
 fn keepalives(values: &Values) -> Result<Option<Keepalives>, Error> {

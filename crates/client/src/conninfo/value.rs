@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Ssl;
 use crate::Error;
 
 /// Collected options: the value and where it came from.
@@ -39,6 +38,20 @@ pub(crate) enum RootCert {
 pub(crate) enum TlsVersion {
     V1_2,
     V1_3,
+}
+
+/// What is wanted of encryption.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ssl {
+    pub(crate) mode: SslMode,
+    pub(crate) direct: bool,
+    pub(crate) root_cert: RootCert,
+    /// Certificate and key for ourselves; used if the certificate exists.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    pub(crate) revocations: Option<PathBuf>,
+    pub(crate) sni: bool,
+    pub(crate) version_min: TlsVersion,
+    pub(crate) version_max: TlsVersion,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

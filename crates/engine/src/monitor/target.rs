@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{ANSWER_TIMEOUT, INTERVAL};
-use crate::status::{Blocked, Look, Motion, read_statement};
+use crate::status::{Blocked, Look, Motion, WaitsFor, read_statement};
 use crate::{Settings, Status};
 
 /// How long work must stand still before the server is asked.
@@ -284,7 +284,7 @@ impl<'a> Watch<'a> {
         if look.lasts < LONG {
             return;
         }
-        let what = look.waits_for().what;
+        let what = WaitsFor::of_look(look).what;
         if matches!(&self.told, Some(ToldWait::Long(told, _)) if *told == what) {
             return;
         }

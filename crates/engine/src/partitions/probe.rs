@@ -17,7 +17,8 @@ use client::{Session, SqlState};
 use source::publication::{PublishedTable, ReplicaIdentity, TableName};
 use state::{PartitionRow, Suspicion};
 
-use super::{Subscription, applied, remedy};
+use super::remedy;
+use super::subscription::Subscription;
 use crate::error::Error;
 use crate::status::DifferingPartition;
 use source::end::WRITTEN;
@@ -232,7 +233,7 @@ impl<'a> Probe<'a> {
         let written = ask!(self.rows(&self.source, WRITTEN, &[]).await?);
         let written: Option<String> = written.first().and_then(|row| row.get(0));
         let written: Lsn = written.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID);
-        if !applied(self.subscription, written).await {
+        if !self.subscription.has_applied(written).await {
             return Ok(Asked::Answered(None));
         }
         let all: Vec<usize> = (0..sample.len()).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::Lsn;
 use source::publication::{PublishedTable, TableName};
 
-use super::{Attempt, Ends};
+use super::attempt::{Attempt, Ends};
 use crate::Binary;
 use crate::Origin;
 use crate::error::Error;

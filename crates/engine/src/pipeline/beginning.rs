@@ -11,7 +11,7 @@ use source::slot;
 use state::{JoinedTables, TableKey};
 use wal_source::{Begun, Restart};
 
-use super::{Attempt, Ends};
+use super::attempt::{Attempt, Ends};
 use crate::error::Error;
 use crate::refusal::Refusal;
 use crate::{SourceMode, history};

@@ -21,7 +21,7 @@ use source::publication::PublishedTable;
 use state::{CopiedFrom, CopiedTable, State, TableKey};
 use wal_source::Restart;
 
-use super::{Attempt, Ends};
+use super::attempt::{Attempt, Ends};
 use crate::error::Error;
 
 /// $1 relations, $2 the slot. Returns the relations that have not changed since the slot last

@@ -9,15 +9,15 @@ use copy::CopyJob;
 use source::end::{Exported, snapshot_wire};
 use source::publication::{Generated, PublishedTable, TableName, TargetTable};
 use source::slot::{self, NewSlot};
-use state::{State, TableKey};
+use state::{State, SubscriptionRow, TableKey};
 use tokio::sync::Mutex;
 
+use super::attempt::{Attempt, Ends, Past};
 use super::snapshot::of_slot;
-use super::{Attempt, Ends, Past};
 use crate::copied_table::CopiedTableRecord;
 use crate::error::Error;
 use crate::refusal::Refusal;
-use crate::{Phase, SourceMode, refresh};
+use crate::{Phase, SourceMode};
 
 impl Attempt<'_> {
     /// Makes the slot and copies what its snapshot sees. Returns what was copied.
@@ -82,7 +82,7 @@ impl Attempt<'_> {
         ends: &Ends,
         refused: &BTreeSet<TableKey>,
     ) -> Result<Vec<TableName>, Error> {
-        if refresh::is_late(ends.row.as_ref()) {
+        if is_over(ends.row.as_ref()) {
             return Ok(Vec::new());
         }
         let recorded = ends.state.copied_tables().await?;
@@ -217,5 +217,37 @@ pub(crate) fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> 
         Some(column) => {
             Err(Error::refused(Refusal::Generated { table: table.name.clone(), column: column.name.clone() }))
         }
+    }
+}
+
+/// Whether the stream has begun behind the first copy. Tables that an earlier process left
+/// unfinished then join while the stream flows.
+fn is_over(row: Option<&SubscriptionRow>) -> bool {
+    row.is_some_and(|row| match (row.confirmed_lsn, row.consistent_point) {
+        (Some(confirmed), Some(began)) => confirmed > began,
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_copy_is_over_when_something_was_confirmed_behind_it() {
+        let row = |confirmed: Option<u64>, began: Option<u64>| SubscriptionRow {
+            source_sysid: "1".into(),
+            source_timeline: 1,
+            consistent_point: began.map(Lsn::new),
+            confirmed_lsn: confirmed.map(Lsn::new),
+            enabled: true,
+            skip_lsn: None,
+            last_error: None,
+            slot: "s".into(),
+        };
+        assert!(!is_over(None));
+        assert!(!is_over(Some(&row(None, None))));
+        assert!(!is_over(Some(&row(Some(5), Some(5)))));
+        assert!(is_over(Some(&row(Some(6), Some(5)))));
     }
 }

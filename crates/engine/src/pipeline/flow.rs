@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use txn::Block;
 use wal_source::{Begun, Beside, WalSource};
 
+use super::attempt::{Attempt, Ends, Past};
 use super::beginning::furthest;
-use super::{Attempt, Ends, Past};
 use crate::error::{Error, Kind};
 use crate::message_source::{Logical, MessageSource};
 use crate::refresh::{Refreshing, StreamKind};

@@ -9,7 +9,7 @@ use base::PgVersion;
 use source::publication::{self, BinaryRefusal, PublishedTable, TargetTable};
 use state::State;
 
-use super::{Attempt, Ends};
+use super::attempt::{Attempt, Ends};
 use crate::Binary;
 use crate::error::Error;
 use crate::refusal::Refusal;

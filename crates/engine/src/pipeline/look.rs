@@ -7,7 +7,7 @@ use source::slot;
 use state::State;
 use wal_source::OtherSource;
 
-use super::{Attempt, Ends, Past};
+use super::attempt::{Attempt, Ends, Past};
 use crate::adoption_refuses;
 use crate::error::{Error, Kind};
 use crate::refusal::Refusal;

@@ -37,23 +37,14 @@
 
 use apply::Target;
 use base::Lsn;
-use output::Lost;
 use source::end::SourceEnd;
 use state::TableKey;
 
+use super::attempt::{Attempt, Cause, Ends};
 use super::beginning::furthest;
-use super::{Attempt, Ends};
 use crate::error::Error;
 use crate::refusal::Refusal;
 use crate::{Phase, history};
-
-/// Why a new look is needed.
-#[derive(Debug, Clone)]
-pub(super) struct Cause {
-    pub(super) lost: Lost,
-    /// The cause in words.
-    pub(super) told: String,
-}
 
 impl Attempt<'_> {
     /// Looks at the catalogs anew, and makes decoding go on from there.

@@ -18,7 +18,7 @@ use source::end::{Exported, Holder, LOOK_WAIT_MAX, end_of_flushed, flush, snapsh
 use source::slot::{self, CreatedSlot, NewSlot};
 use state::{Since, State};
 
-use super::Attempt;
+use super::attempt::Attempt;
 use crate::SourceMode;
 use crate::error::Error;
 use crate::refusal::Refusal;

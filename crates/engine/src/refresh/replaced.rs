@@ -14,16 +14,15 @@
 //! A table that was dropped stays known while the target has rows of it. A new table of the same
 //! name is then recognized as another one.
 
-use std::collections::BTreeMap;
-
-use base::{Lsn, Oid, quote_ident};
+use base::{Oid, quote_ident};
 use client::Session;
+use source::end::written;
 use source::publication::{self, PublishedTable, TableName};
 use state::{CopiedTable, Parting, State, TableKey};
 
-use super::{Refreshing, key};
+use super::Refreshing;
+use super::apart::{Apart, key, key_of, parted};
 use crate::error::Error;
-use source::end::WRITTEN;
 
 /// $1 the target's table: whether foreign keys of other tables refer to it, and its parent if it is
 /// a partition.
@@ -44,39 +43,6 @@ SELECT (SELECT pg_catalog.format('%I.%I', n.nspname, p.relname)
          WHERE i.inhrelid = c.oid AND c.relispartition LIMIT 1),
        pg_catalog.pg_get_expr(c.relpartbound, c.oid)
   FROM pg_catalog.pg_class c WHERE c.oid = $1::pg_catalog.oid";
-
-/// A table that still takes part, although the last look saw that it has parted from its relation.
-pub(super) struct Apart {
-    /// The source's position when the look saw that.
-    since: Lsn,
-    why: Parting,
-}
-
-pub(super) fn key_of(table: &CopiedTable) -> TableKey {
-    (table.schema.clone(), table.table.clone())
-}
-
-/// Returns the tables of `recorded` that have parted from their relations, by the published OIDs.
-fn parted(published: &[PublishedTable], recorded: &[CopiedTable]) -> BTreeMap<TableKey, Parting> {
-    let by_name: BTreeMap<TableKey, Oid> =
-        published.iter().map(|table| (key(&table.name), table.oid)).collect();
-    let by_oid: BTreeMap<Oid, TableKey> =
-        published.iter().map(|table| (table.oid, key(&table.name))).collect();
-    let mut parted = BTreeMap::new();
-    for table in recorded.iter().filter(|table| table.finished) {
-        let (key, Some(was)) = (key_of(table), table.source_oid) else { continue };
-        let moved_to = by_oid.get(&was).cloned();
-        let why = match (by_name.get(&key), moved_to) {
-            (Some(now), _) if *now == was => continue,
-            (Some(now), moved_to) => Parting::Taken { was, now: *now, moved_to },
-            (None, Some(to)) => Parting::Moved { was, to },
-            // The table is not published any more.
-            (None, None) => continue,
-        };
-        parted.insert(key, why);
-    }
-    parted
-}
 
 impl Refreshing<'_> {
     /// Leaves out tables that have parted, once the target has come far enough, and updates
@@ -272,13 +238,6 @@ impl Refreshing<'_> {
             "no longer in the publication: not replicated any more");
         Ok(self.state.forget_table(&key(name)).await?)
     }
-}
-
-/// The source's current position.
-pub(super) async fn written(source: &Session) -> Result<Lsn, Error> {
-    let row = source.query_one(WRITTEN, &[]).await.map_err(|error| source.error(error))?;
-    let end: Option<String> = row.get(0);
-    Ok(end.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID))
 }
 
 /// The parent of a relation on the source and its bounds, if it is a partition.

@@ -5,8 +5,6 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use source::publication::BinaryRefusal;
 
-use super::Status;
-
 /// The form in which a stream's values come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValuesSnapshot {
@@ -49,12 +47,12 @@ impl From<&BinaryRefusal> for ValuesSnapshot {
 #[derive(Debug, Default)]
 pub(super) struct Form(Mutex<Option<ValuesSnapshot>>);
 
-impl Status {
-    pub(crate) fn set_values(&self, values: ValuesSnapshot) {
-        *self.form.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(values);
+impl Form {
+    pub(super) fn set(&self, values: ValuesSnapshot) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(values);
     }
 
-    pub(super) fn values(&self) -> Option<ValuesSnapshot> {
-        self.form.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn get(&self) -> Option<ValuesSnapshot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -13,7 +13,13 @@ use copy::{TableProgress, TableState};
 use serde::{Deserialize, Serialize};
 use wal_source::DecodedSnapshot;
 
-use super::{Blocked, CatchingUp, Mark, Phase, Status, ValuesSnapshot, WaitsFor};
+use super::Status;
+use super::awaited::CatchingUp;
+use super::form::ValuesSnapshot;
+use super::lag::{Lag, LagFigures, Mark};
+use super::phase::Phase;
+use super::standstill::Blocked;
+use super::waits::WaitsFor;
 
 /// The last error, which may be over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,30 +37,6 @@ pub struct Failing {
     pub since_unix_ms: i64,
     /// Their number.
     pub attempts: u64,
-}
-
-/// One stage's lag.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Lag {
-    /// Distance between two positions of the source's WAL.
-    pub bytes: Option<u64>,
-    /// Age of the oldest transaction that has not passed the stage.
-    pub seconds: Option<f64>,
-}
-
-/// The lags in the figure of module `status`.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct LagFigures {
-    /// On the source and not received.
-    pub receive: Lag,
-    /// Received and waiting.
-    pub queue: Lag,
-    /// Handed to the target and not committed there.
-    pub apply: Lag,
-    /// Committed on the target and not flushed there.
-    pub flush: Lag,
-    /// On the source and not committed on the target.
-    pub total: Lag,
 }
 
 /// Totals since the process started.

@@ -13,8 +13,9 @@ use apply::Backends;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::waits::Look;
-use super::{Phase, Status};
+use super::Status;
+use super::look::Look;
+use super::phase::Phase;
 use crate::error::Silence;
 
 /// A session of ours that waits for a lock, mostly on the target.
