@@ -6,8 +6,10 @@
 mod acting;
 mod archive;
 mod identity;
+mod names;
 mod new_schema;
 mod not_carried;
+mod pair;
 mod partitions;
 mod publication;
 mod resources;
@@ -15,15 +17,15 @@ mod rights;
 mod servers;
 mod slot;
 mod source_mode;
+mod start;
 mod tables;
 
-use source::publication::{PublishedTable, TableName};
-
+use self::pair::{Pair, pairs};
 use crate::finding::{End, Finding};
-use crate::publisher::{Publisher, SourceTable};
+use crate::publisher::Publisher;
 use crate::server::Server;
-use crate::subscriber::{Subscriber, TargetTable};
-use crate::{Facts, Wanted};
+use crate::subscriber::Subscriber;
+use crate::wanted::Wanted;
 
 /// The facts that a check needs.
 enum Check {
@@ -108,107 +110,29 @@ const CHECKS: [Check; 59] = [
 const ACTING: [Check; 3] =
     [Check::Table(acting::triggers), Check::Table(acting::rules), Check::Both(acting::foreign_keys)];
 
-/// A published table and the target's of the same name.
-struct Pair<'a> {
-    name: &'a TableName,
-    publisher: &'a Publisher,
-    source: &'a SourceTable,
-    target: &'a TargetTable,
-}
-
-impl Pair<'_> {
-    fn published(&self) -> &PublishedTable {
-        &self.source.published
-    }
-
-    /// `table public.t`
-    fn object(&self) -> String {
-        format!("table {}", self.name)
-    }
-
-    /// `column a of table public.t`
-    fn column(&self, column: &str) -> String {
-        format!("column {column} of table {}", self.name)
-    }
-}
-
 /// Runs every check on the facts that could be read.
-pub(crate) fn run(facts: &Facts, findings: &mut Vec<Finding>) {
-    let (source, target) = (facts.source.as_ref(), facts.target.as_ref());
-    for check in CHECKS.iter().chain(&ACTING) {
-        match check {
-            Check::Server(check) => {
-                let source = source.and_then(|source| source.server.as_ref());
-                let target = target.and_then(|target| target.server.as_ref());
-                findings.extend(source.into_iter().flat_map(|server| check(End::Source, server)));
-                findings.extend(target.into_iter().flat_map(|server| check(End::Target, server)));
-            }
-            Check::Source(check) => {
-                findings.extend(source.into_iter().flat_map(|source| check(&facts.wanted, source)));
-            }
-            Check::Target(check) => {
-                findings.extend(target.into_iter().flat_map(|target| check(&facts.wanted, target)));
-            }
-            Check::Both(check) => {
-                let both = source.zip(target);
-                findings.extend(
-                    both.into_iter().flat_map(|(source, target)| check(&facts.wanted, source, target)),
-                );
-            }
-            Check::Table(check) => findings.extend(pairs(source, target).flat_map(|pair| check(&pair))),
+pub(crate) fn run(wanted: &Wanted, source: Option<&Publisher>, target: Option<&Subscriber>) -> Vec<Finding> {
+    CHECKS.iter().chain(&ACTING).flat_map(|check| findings(check, wanted, source, target)).collect()
+}
+
+fn findings(
+    check: &Check,
+    wanted: &Wanted,
+    source: Option<&Publisher>,
+    target: Option<&Subscriber>,
+) -> Vec<Finding> {
+    match check {
+        Check::Server(check) => {
+            let source = source.and_then(|source| source.server.as_ref()).map(|server| (End::Source, server));
+            let target = target.and_then(|target| target.server.as_ref()).map(|server| (End::Target, server));
+            source.into_iter().chain(target).flat_map(|(end, server)| check(end, server)).collect()
         }
-    }
-}
-
-fn pairs<'a>(
-    source: Option<&'a Publisher>,
-    target: Option<&'a Subscriber>,
-) -> impl Iterator<Item = Pair<'a>> {
-    source.zip(target).into_iter().flat_map(|(publisher, target)| {
-        publisher.tables.iter().filter_map(move |source| {
-            let name = &source.published.name;
-            Some(Pair { name, publisher, source, target: target.tables.get(name)? })
-        })
-    })
-}
-
-/// Whether the next start will copy tables.
-fn copies(wanted: &Wanted, target: &Subscriber) -> bool {
-    match &target.state.subscription {
-        Some(subscription) if subscription.begun => subscription.unfinished > 0,
-        _ => wanted.copy_data,
-    }
-}
-
-/// Whether the subscription runs at this moment, and so holds its slots and sessions already.
-fn is_running(source: &Publisher) -> bool {
-    source.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
-}
-
-/// `a, b and 3 more`
-fn few(names: &[impl AsRef<str>]) -> String {
-    /// A list longer than a line does not help.
-    const SHOWN_MAX: usize = 8;
-    let shown: Vec<&str> = names.iter().take(SHOWN_MAX).map(AsRef::as_ref).collect();
-    let rest = names.len() - shown.len();
-    let more = if rest > 0 { format!(" and {rest} more") } else { String::new() };
-    format!("{}{more}", shown.join(", "))
-}
-
-/// `table a`, or `tables a, b`
-fn tables(names: &[impl AsRef<str>]) -> String {
-    format!("table{} {}", if names.len() == 1 { "" } else { "s" }, few(names))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_lists_are_cut_and_counted() {
-        assert_eq!(tables(&["a"]), "table a");
-        assert_eq!(tables(&["a", "b"]), "tables a, b");
-        let many: Vec<String> = (0..12).map(|n| n.to_string()).collect();
-        assert_eq!(few(&many), "0, 1, 2, 3, 4, 5, 6, 7 and 4 more");
+        Check::Source(check) => source.map(|source| check(wanted, source)).unwrap_or_default(),
+        Check::Target(check) => target.map(|target| check(wanted, target)).unwrap_or_default(),
+        Check::Both(check) => match (source, target) {
+            (Some(source), Some(target)) => check(wanted, source, target),
+            _ => Vec::new(),
+        },
+        Check::Table(check) => pairs(source, target).flat_map(|pair| check(&pair)).collect(),
     }
 }

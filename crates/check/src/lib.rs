@@ -27,8 +27,7 @@ mod read;
 mod server;
 mod subscriber;
 mod types;
-
-use std::path::{Path, PathBuf};
+mod wanted;
 
 use base::{PgVersion, SubscriptionName};
 use client::{ConnInfo, Session};
@@ -39,61 +38,10 @@ use crate::read::Reader;
 use crate::subscriber::Subscriber;
 
 pub use finding::{End, Finding, Place, Refuses, Report, Severity};
+pub use wanted::{NewSchema, Wanted};
 
 /// Majors that are supported on either end, as the test suite has them.
 const MAJORS: std::ops::RangeInclusive<u32> = 14..=18;
-
-/// What is wanted of the two servers.
-#[derive(Debug, Clone)]
-pub struct Wanted {
-    /// Names slot and origins.
-    pub subscription: SubscriptionName,
-    /// At least one.
-    pub publications: Vec<String>,
-    /// Copy the rows that exist at the start.
-    pub copy_data: bool,
-    /// Bring the schema over where none of the published tables is there.
-    pub create_schema: Option<NewSchema>,
-    /// Connections that copy at the same time.
-    pub copy_connections: usize,
-    /// Sessions that apply.
-    pub apply_sessions: usize,
-    /// Go on if the role may not set `session_replication_role`.
-    pub allow_triggers: bool,
-    /// Whether each source transaction stays one; `None`: where the target keeps commit timestamps.
-    pub keep_commit_timestamps: Option<bool>,
-    /// `synchronous_commit` of the sessions that apply.
-    pub synchronous_commit: &'static str,
-    /// The slot is a physical one: WAL is decoded outside the server.
-    pub physical_slot: bool,
-    /// The archive that has the WAL that the slot lost.
-    pub wal_archive: Option<PathBuf>,
-    /// Slots whose standbys must have WAL before it is decoded.
-    pub standby_slots: Vec<String>,
-    /// Whether there is a slot; otherwise all WAL comes from `wal_archive`.
-    pub wal_stream: bool,
-}
-
-impl Wanted {
-    /// The archive that is followed instead of a stream.
-    fn followed_archive(&self) -> Option<&Path> {
-        self.wal_archive.as_deref().filter(|_| self.physical_slot && !self.wal_stream)
-    }
-}
-
-/// How a schema is to be brought over.
-#[derive(Debug, Clone)]
-pub struct NewSchema {
-    /// The pg_dump to use; otherwise one is looked for.
-    pub pg_dump: Option<PathBuf>,
-}
-
-/// Both ends, as far as they could be read.
-struct Facts {
-    wanted: Wanted,
-    source: Option<Publisher>,
-    target: Option<Subscriber>,
-}
 
 /// A session that reads catalogs and does not wait for locks.
 ///
@@ -157,7 +105,7 @@ async fn look(
     let mut report = Report { source: source.map(place), target: target.map(place), ..Report::default() };
     let source = source.filter(|session| supported(End::Source, session, &mut report));
     let target = target.filter(|session| supported(End::Target, session, &mut report));
-    let mut facts = Facts { wanted: wanted.clone(), source: None, target: None };
+    let (mut publisher, mut subscriber) = (None, None);
     // The target is asked about the tables that the source publishes.
     let mut names = Vec::new();
     if let Some(session) = source {
@@ -167,7 +115,7 @@ async fn look(
         names = read.tables.iter().map(|table| table.published.name.clone()).collect();
         report.tables = names.len();
         report.findings.extend(reader.into_findings());
-        facts.source = Some(read);
+        publisher = Some(read);
     }
     if let Some(session) = target {
         let mut reader = Reader::new(End::Target, session);
@@ -175,15 +123,15 @@ async fn look(
             Subscriber::read(&mut reader, wanted, &names).await.map_err(|error| (End::Target, error))?;
         report.begun = read.state.is_begun();
         report.findings.extend(reader.into_findings());
-        facts.target = Some(read);
+        subscriber = Some(read);
     }
-    if let (Some(session), Some(facts)) = (source, &mut facts.source)
+    if let (Some(session), Some(publisher)) = (source, &mut publisher)
         && let Some(new) = wanted.create_schema.as_ref().filter(|_| !report.begun)
     {
         let major = session.version().major();
-        facts.pg_dump = Some(PgDump::find(new.pg_dump.as_deref(), major).await);
+        publisher.pg_dump = Some(PgDump::find(new.pg_dump.as_deref(), major).await);
     }
-    checks::run(&facts, &mut report.findings);
+    report.findings.extend(checks::run(wanted, publisher.as_ref(), subscriber.as_ref()));
     report.sort();
     Ok(report)
 }

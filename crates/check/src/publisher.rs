@@ -9,11 +9,11 @@ use source::publication::{self, PublishedTable};
 use source::slot::{self, SlotState};
 use state::STATE_SCHEMA;
 
-use crate::Wanted;
 use crate::archive::Archive;
 use crate::partitions::{Partitions, Uncarried};
 use crate::read::Reader;
 use crate::server::Server;
+use crate::wanted::Wanted;
 
 /// A publication that is wanted and exists.
 #[derive(Debug, Deserialize)]

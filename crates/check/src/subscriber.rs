@@ -6,10 +6,10 @@ use serde::Deserialize;
 use source::publication::{self, TableName, TargetTable as Described};
 use state::queries;
 
-use crate::Wanted;
 use crate::publisher::PARTITIONING;
 use crate::read::Reader;
 use crate::server::Server;
+use crate::wanted::Wanted;
 
 /// Schema `pgsluice` and this subscription in it, as [`queries::RIGHTS`] reads it.
 #[derive(Debug, Default, Deserialize)]

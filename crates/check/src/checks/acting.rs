@@ -2,11 +2,12 @@
 
 use base::quote_ident;
 
-use super::{Pair, few, pairs};
-use crate::Wanted;
+use super::names::few;
+use super::pair::{Pair, pairs};
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::Publisher;
 use crate::subscriber::Subscriber;
+use crate::wanted::Wanted;
 
 pub(super) fn triggers(pair: &Pair<'_>) -> Vec<Finding> {
     let names = &pair.target.facts.triggers;

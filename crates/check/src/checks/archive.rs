@@ -1,10 +1,10 @@
 //! The archive that is followed instead of a slot and a stream.
 
-use crate::Wanted;
 use crate::archive::Archive;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::Publisher;
 use crate::subscriber::Subscriber;
+use crate::wanted::Wanted;
 
 pub(super) fn archive(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(archive) = &source.archive else { return Vec::new() };

@@ -13,7 +13,8 @@
 use base::quote_ident;
 use source::publication::{Column, ReplicaIdentity};
 
-use super::{Pair, few};
+use super::names::few;
+use super::pair::Pair;
 use crate::finding::{End, Finding};
 use crate::subscriber::Index;
 

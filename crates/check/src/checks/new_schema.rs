@@ -7,19 +7,15 @@ use std::collections::BTreeSet;
 
 use base::quote_ident;
 
-use super::{few, tables};
-use crate::Wanted;
+use super::names::{few, tables};
+use super::start::creates_schema;
 use crate::finding::{End, Finding};
 use crate::publisher::Publisher;
 use crate::subscriber::Subscriber;
-
-/// Whether a start would look for tables to create.
-pub(super) fn is_wanted(wanted: &Wanted, target: &Subscriber) -> bool {
-    wanted.create_schema.is_some() && !target.state.is_begun()
-}
+use crate::wanted::Wanted;
 
 pub(super) fn new_schema(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
-    let Some(existing) = target.existing.as_ref().filter(|_| is_wanted(wanted, target)) else {
+    let Some(existing) = target.existing.as_ref().filter(|_| creates_schema(wanted, target)) else {
         return Vec::new();
     };
     let names = source.tables.iter().map(|table| &table.published.name);

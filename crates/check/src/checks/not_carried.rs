@@ -1,10 +1,10 @@
 //! Objects of the source's database that no logical replication carries. `docs/not-carried.md` has
 //! a section for each kind.
 
-use super::{few, tables};
-use crate::Wanted;
+use super::names::{few, tables};
 use crate::finding::{End, Finding};
 use crate::publisher::Publisher;
+use crate::wanted::Wanted;
 
 /// `see "Sequences" in docs/not-carried.md`
 pub(super) fn section(title: &str) -> String {

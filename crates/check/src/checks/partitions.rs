@@ -13,12 +13,13 @@
 use base::quote_ident;
 use source::publication::{ReplicaIdentity, TableKind, TableName};
 
-use super::{few, not_carried::section, tables};
-use crate::Wanted;
+use super::names::{few, tables};
+use super::not_carried::section;
 use crate::finding::{End, Finding};
 use crate::partitions::{Key, Partition, Root};
 use crate::publisher::{Publisher, SourceTable};
 use crate::subscriber::Subscriber;
+use crate::wanted::Wanted;
 
 /// The columns that find an old row.
 enum Identity<'a> {

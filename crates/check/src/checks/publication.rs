@@ -3,11 +3,12 @@
 use base::quote_ident;
 use source::publication::{ReplicaIdentity, TableKind, TableName};
 
-use super::{few, not_carried::section, tables};
-use crate::Wanted;
+use super::names::{few, tables};
+use super::not_carried::section;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::{Publisher, SourceTable};
 use crate::subscriber::Subscriber;
+use crate::wanted::Wanted;
 
 pub(super) fn missing(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let database = source.server.as_ref().map_or("the source", |server| server.database.as_str());

@@ -14,12 +14,12 @@
 //! with fewer connections than it may have, but not with none. A server may have room later, so
 //! `run` tries again rather than refuse, unless the subscription is new.
 
-use super::{copies, is_running};
-use crate::Wanted;
+use super::start::{copies, is_running};
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::Publisher;
 use crate::server::Server;
 use crate::subscriber::Subscriber;
+use crate::wanted::Wanted;
 
 /// Besides the connections that copy: one for looks, one that asks for the end of WAL.
 const SOURCE_SESSIONS: i64 = 2;

@@ -9,12 +9,14 @@ use base::quote_ident;
 use source::publication::{PublishedTable, TableName};
 use state::STATE_SCHEMA;
 
-use super::{Pair, copies, pairs, tables};
-use crate::Wanted;
+use super::names::{few, tables};
+use super::pair::{Pair, pairs};
+use super::start::copies;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::{Publisher, SourceTable};
 use crate::server::{Server, Service};
 use crate::subscriber::{Subscriber, TargetFacts};
+use crate::wanted::Wanted;
 
 /// A note that the server looks like a managed service, with what the service configures in its own
 /// way.
@@ -155,7 +157,7 @@ fn usage(end: End, server: &Server, names: &[&TableName]) -> Option<Finding> {
     let quoted: Vec<String> = shown.iter().map(|schema| quote_ident(schema)).collect();
     let sql = format!("GRANT USAGE ON SCHEMA {} TO {}", quoted.join(", "), quote_ident(&server.role));
     let what = format!("may not be entered: role {} has no USAGE", server.role);
-    Some(Finding::cannot(end, format!("schema {}", super::few(&shown)), what).sql(sql))
+    Some(Finding::cannot(end, format!("schema {}", few(&shown)), what).sql(sql))
 }
 
 /// COPY would leave rows out; with `row_security = off` the server raises an error instead.

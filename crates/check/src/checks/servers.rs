@@ -1,10 +1,10 @@
 //! The two servers as they are set up: before any table is looked at.
 
-use crate::Wanted;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::Publisher;
 use crate::server::Service;
 use crate::subscriber::Subscriber;
+use crate::wanted::Wanted;
 
 pub(super) fn wal_level(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let Some(server) = &source.server else { return Vec::new() };

@@ -6,11 +6,12 @@
 use base::quote_literal;
 use source::slot::SlotState;
 
-use super::{few, is_running};
-use crate::Wanted;
+use super::names::few;
+use super::start::is_running;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::{Publisher, Running};
 use crate::subscriber::Subscriber;
+use crate::wanted::Wanted;
 
 /// A transaction this old is not one of many short ones.
 const LONG_SECONDS: f64 = 60.0;

@@ -1,11 +1,11 @@
 //! Which of the two source modes a server allows, what each costs, and which one is recommended.
 
-use super::few;
-use crate::Wanted;
+use super::names::few;
 use crate::finding::{End, Finding};
 use crate::publisher::{Publisher, Undecoded};
 use crate::server::{Server, Service};
 use crate::subscriber::Subscriber;
+use crate::wanted::Wanted;
 
 /// Below it decoding takes a small part of a core: see [`DECODING_PER_GIGABYTE`].
 const BUSY_BYTES_PER_SECOND: f64 = 1e6;

@@ -3,15 +3,17 @@
 use base::quote_ident;
 use source::publication::{Generated, ReplicaIdentity};
 
-use super::{Pair, copies, few, pairs};
-use crate::Wanted;
+use super::names::{few, tables};
+use super::pair::{Pair, pairs};
+use super::start::{copies, creates_schema};
 use crate::finding::{End, Finding};
 use crate::publisher::{Publisher, SourceTable};
 use crate::subscriber::Subscriber;
 use crate::types::{Fit, fit};
+use crate::wanted::Wanted;
 
 pub(super) fn missing(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
-    if super::new_schema::is_wanted(wanted, target) {
+    if creates_schema(wanted, target) {
         return Vec::new();
     }
     let mut made: Vec<&str> = Vec::new();
@@ -262,7 +264,7 @@ pub(super) fn rows_in_the_way(wanted: &Wanted, source: &Publisher, target: &Subs
     let quoted: Vec<String> = filled.iter().map(|pair| pair.name.quoted()).collect();
     let what =
         "not empty: the copy adds the source's rows, twice where no key forbids it, and stops where one does";
-    let finding = Finding::warning(End::Target, super::tables(&names), what);
+    let finding = Finding::warning(End::Target, tables(&names), what);
     let remedy = "start with --copy-data off if the rows are the source's; or, if they may go";
     vec![finding.remedy(remedy).sql(format!("TRUNCATE {}", quoted.join(", ")))]
 }
