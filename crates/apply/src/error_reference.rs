@@ -28,40 +28,42 @@ base::error_reference! {
     Kind::Assembly(_) => carried(txn::error_reference()),
     Kind::State(_) => carried(state::error_reference()),
     Kind::Mapping { error: MappingError::MissingTable { .. }, .. } => mapping(
-        "The target lacks a table that changes came for",
+        "The target lacks a table that has changes",
         MappingError::MissingTable { table: TABLE.to_owned() },
         "The table was dropped or renamed on the target, or it joined the publication through \
-         `publish_via_partition_root`.",
-        "Create it on the target with the source's columns, or `ALTER PUBLICATION ... DROP TABLE` and skip what was \
-         sent already with `pgsluice skip --lsn LSN`.",
+        `publish_via_partition_root`.",
+        "Create the table on the target with the source's columns. Or run `ALTER PUBLICATION ... DROP \
+        TABLE`, and skip what the source has sent already with `pgsluice skip --lsn LSN`.",
         &[],
     ),
     Kind::Mapping { error: MappingError::MissingColumns { .. }, .. } => mapping(
         "The target's table lacks a column",
         MappingError::MissingColumns { table: TABLE.to_owned(), columns: vec!["balance".to_owned()] },
-        "The source publishes a column that the target's table has not: as a rule it was added there and not here. No \
-         row of the transaction was written.",
-        "Add it on the target with `ALTER TABLE ... ADD COLUMN`: pgsluice then goes on by itself; or leave it out of \
-         the publication's column list and skip what was sent already with `pgsluice skip --lsn LSN`.",
+        "The source publishes a column that the target's table lacks. Usually somebody added it on the \
+        source only. No row of the transaction was written.",
+        "Add the column on the target with `ALTER TABLE ... ADD COLUMN`; pgsluice then continues by itself. \
+        Or leave it out of the publication's column list, and skip what the source has sent already with \
+        `pgsluice skip --lsn LSN`.",
         &[COLUMN, SKIP],
     ),
     Kind::Mapping { error: MappingError::GeneratedColumn { .. }, .. } => mapping(
         "A published column is generated on the target",
         MappingError::GeneratedColumn { table: TABLE.to_owned(), column: "total".to_owned() },
         "The source sends values for a column that the target computes itself.",
-        "Run on the target `ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION`, or leave the column out of the \
-         publication's column list.",
+        "Run `ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION` on the target, or leave the column out of \
+        the publication's column list.",
         &[("pgsluice scenarios", "generated_columns_are_computed_on_each_end")],
     ),
     Kind::Mapping { error: MappingError::Rule { .. }, .. } => mapping(
         "A rule of the target fires for replicated changes",
         MappingError::Rule { table: TABLE.to_owned(), rule: "log_it".to_owned() },
-        "It is `ENABLE REPLICA` or `ENABLE ALWAYS`. PostgreSQL's own worker writes beneath rules, SQL cannot.",
-        "Run on the target `ALTER TABLE ... DISABLE RULE`, or make a trigger of it.",
+        "The rule is `ENABLE REPLICA` or `ENABLE ALWAYS`. PostgreSQL's own worker writes below the level of \
+        rules; SQL cannot.",
+        "Run `ALTER TABLE ... DISABLE RULE` on the target, or replace the rule with a trigger.",
         &[("pgsluice scenarios", "f5_rules_for_replicas_are_refused_by_name")],
     ),
     Kind::Change { .. } => applying(
-        "The target does not take a change",
+        "The target rejects a change",
         Kind::Change {
             table: TABLE.to_owned(),
             operation: "INSERT",
@@ -69,45 +71,47 @@ base::error_reference! {
             finished_at: FINISHED_AT,
             error: ServerError::new("ERROR", "23514", "new row violates check constraint \"positive\""),
         },
-        "A constraint, a trigger, row security or a type of the target refuses the row; the source's has no such.",
-        "Alter or drop what refuses it on the target; or pass over the transaction with `pgsluice skip --lsn LSN`, at the \
-         LSN in the message.",
+        "A constraint, a trigger, row security or a type on the target rejects the row. The source has none \
+        that does.",
+        "Alter or drop what rejects the row on the target. Or skip the transaction with `pgsluice skip --lsn \
+        LSN`, at the LSN in the message.",
         &[
             ("pgsluice scenarios", "other_constraints_of_the_target_are_errors"),
             ("pgsluice scenarios", "a_value_that_does_not_fit_is_not_cut_short"),
         ],
     ),
     Kind::Conflict { .. } => conflict(
-        "A row that is to be inserted is there already",
+        "A row to insert exists already",
         ConflictType::InsertExists,
         "accounts_pkey",
-        "Somebody else wrote a row of this key on the target.",
+        "Another writer inserted a row with this key on the target.",
         &[EXISTS],
     ),
     Kind::Conflict { .. } => conflict(
-        "An update leads to a key that is there already",
+        "An update leads to a key that exists already",
         ConflictType::UpdateExists,
         "accounts_email_key",
-        "A row of the target that the source has not holds the new value of a unique key.",
+        "A row that only the target has holds the new value of a unique key.",
         &[("pgsluice scenarios", "update_exists_names_the_index")],
     ),
     Kind::Conflict { .. } => conflict(
-        "A change meets rows by several unique keys",
+        "A change conflicts with several unique keys",
         ConflictType::MultipleUniqueConflicts,
         "\"accounts_pkey\", \"accounts_email_key\"",
-        "Rows of the target that the source has not hold several of its unique keys.",
+        "Rows that only the target has hold values of several unique keys of the new row.",
         &[],
     ),
     Kind::Commit { .. } => applying(
-        "The target does not take a commit",
+        "The target rejects a commit",
         Kind::Commit {
             xid: XID,
             finished_at: FINISHED_AT,
             error: ServerError::new("ERROR", "23505", "duplicate key value violates \"accounts_rank_key\""),
         },
-        "A deferred constraint or a constraint trigger of the target is checked at the end, and does not hold.",
-        "Repair the rows on the target, or drop the constraint there; or pass over the transaction with `pgsluice skip \
-         --lsn LSN`.",
+        "The target checks a deferred constraint or a constraint trigger at the commit, and it does not \
+        hold.",
+        "Repair the rows on the target, or drop the constraint there. Or skip the transaction with `pgsluice \
+        skip --lsn LSN`.",
         &[("pgsluice scenarios", "an_error_at_commit_names_its_transaction")],
     ),
     Kind::Statement { .. } => applying(
@@ -116,56 +120,60 @@ base::error_reference! {
             what: "recording a table as joined",
             error: ServerError::new("ERROR", "53100", "could not extend file \"base/16384/16385\""),
         },
-        "The target is short of something, or what pgsluice keeps there in schema `pgsluice` was altered.",
-        "Do what the server says: make room, or raise the limit that it names; `pgsluice check` looks at both ends.",
+        "The target is short of a resource, or somebody altered what pgsluice keeps there in schema \
+        `pgsluice`.",
+        "Do what the server's message says: make room, or raise the limit that it names. `pgsluice check` \
+        looks at both ends.",
         &[("pgsluice scenarios", "a_full_disk_of_the_target_is_waited_for")],
     ),
     Kind::NoIdentity { .. } => applying(
-        "A change of a table without a replica identity",
+        "A change for a table without a replica identity",
         Kind::NoIdentity { table: TABLE.to_owned(), operation: "UPDATE", xid: XID, finished_at: FINISHED_AT },
-        "Without a primary key, a named index or FULL the source cannot say which row it changed.",
-        "Run on the source `ALTER TABLE ... REPLICA IDENTITY FULL` (or `USING INDEX`), and skip what was sent already \
-         with `pgsluice skip --lsn LSN`.",
+        "Without a primary key, a named index or FULL, the source cannot say which row it changed.",
+        "Run `ALTER TABLE ... REPLICA IDENTITY FULL` (or `USING INDEX`) on the source. Then skip what the \
+        source has sent already with `pgsluice skip --lsn LSN`.",
         &[],
     ),
     Kind::PutAside(_) => entry(
         Doing::KeepingState,
-        "Changes cannot be put aside on disk, or read back",
+        "Changes cannot be written to the spool directory, or read back",
         Kind::PutAside(io::Error::other("Input/output error (os error 5)")),
-        "Changes that have not been applied wait in the spool directory, and the disk failed or is full; with \
-         `commit_order = relaxed` each transaction that is larger than a batch waits there as a whole.",
-        "Make room or repair the disk, or give another place by `--state-dir`; the source sends the changes again.",
+        "Unapplied changes wait in the spool directory, and the disk failed or is full. With `commit_order = \
+        relaxed`, each transaction that is larger than a batch waits there as a whole.",
+        "Make room, repair the disk, or give another place with `--state-dir`. The source sends the changes \
+        again.",
         &[],
     ),
     Kind::NotReplica => entry(
         Doing::Starting,
         "The target's role may not apply as a replica",
         Kind::NotReplica,
-        "Without `session_replication_role` the target's ordinary triggers and foreign keys would fire for what the \
-         source's have done already.",
-        "Run on the target, from 15 on: `GRANT SET ON PARAMETER session_replication_role TO` the role; before, use a \
-         superuser; or accept it with `--allow-triggers`.",
+        "Without `session_replication_role` the target's ordinary triggers and foreign keys would fire for \
+        changes that the source's triggers and keys have already handled.",
+        "Run `GRANT SET ON PARAMETER session_replication_role TO` the role on the target (15 and later). \
+        Before 15, use a superuser. Or accept the triggers with `--allow-triggers`.",
         &[("pgsluice scenarios", "f6_without_the_right_to_be_a_replica_it_refuses")],
     ),
     Kind::OtherTypes { .. } => applying(
         "A column had another type",
         Kind::OtherTypes { table: TABLE.to_owned(), column: "balance".to_owned() },
-        "The column's type was changed on both ends while rows of before had not been applied. Whether values come in binary is \
-         decided by the types that both ends have at a start.",
-        "Leave it: the stream begins anew, with values as text, as `--binary off` has them always.",
+        "The column's type was changed on both ends while older rows were still unapplied. pgsluice decides \
+        at the start whether values come in binary, from the types that both ends have then.",
+        "Leave it: the stream restarts with values as text, the form that `--binary off` always uses.",
         &[("pgsluice scenarios", "a_column_that_was_widened_on_both_ends_takes_what_came_before")],
     ),
     Kind::Forgotten { .. } => applying(
-        "A table was forgotten while it joined",
+        "A table was removed while it joined",
         Kind::Forgotten { table: TABLE.to_owned() },
-        "Its row in `pgsluice.copied_table` went away while the table was copied.",
-        "Leave it: the stream begins anew without it. `pgsluice refresh` takes it up again if it is published.",
+        "The table's row in `pgsluice.copied_table` was removed while the table was copied.",
+        "Leave it: the stream restarts without the table. If the table is published, `pgsluice refresh` adds \
+        it again.",
         &[],
     ),
     Kind::Lost => applying(
         "The applier's task is lost",
         Kind::Lost,
-        "A mistake of pgsluice itself. What was committed on the target counts, the rest was rolled back.",
+        "This is a defect of pgsluice.",
         "Report it with the log of a run with `--log-level debug`.",
         &[],
     ),
@@ -205,8 +213,8 @@ fn conflict(
         title,
         Kind::Conflict { conflict, xid: XID, finished_at: FINISHED_AT },
         cause,
-        "Remove or change the row on the target: pgsluice then goes on by itself; or pass over the whole transaction \
-         with `pgsluice skip --lsn LSN`.",
+        "Remove or change the row on the target; pgsluice then continues by itself. Or skip the whole \
+        transaction with `pgsluice skip --lsn LSN`.",
         held_by,
     )
 }

@@ -20,12 +20,12 @@ base::error_reference! {
     #[must_use]
     pub fn error_reference() -> Error where error is error.kind() => Kind;
     Kind::Client { .. } => copying(
-        "A row that the target does not take",
+        "The target rejects a row",
         client("write it into the target", refused_row()),
-        "A value does not fit the target's column, or violates a constraint that only the target has. The row is not \
-         shown; its line in the COPY is.",
-        "Alter the table on the target so that it takes what the source has, or leave the row out with a row filter: \
-         `ALTER PUBLICATION ... SET TABLE ... WHERE`.",
+        "A value does not fit the target's column, or it violates a constraint that only the target has. The \
+        message does not show the row, only its line in the COPY.",
+        "Alter the table on the target so that it accepts the source's rows; or leave the row out with a row \
+        filter: `ALTER PUBLICATION ... SET TABLE ... WHERE`.",
         &[("copy scenarios", "contents")],
     ),
     Kind::Client { .. } => copying(
@@ -34,32 +34,33 @@ base::error_reference! {
             "read it from the source",
             ServerError::new("FATAL", "57P01", "terminating connection due to administrator command"),
         ),
-        "A server was stopped, or is short of connections, memory or disk. Finished tables stay finished; others are \
-         emptied and copied anew under a new snapshot.",
-        "Repair what the server says, its log tells more; the settings to look at are `max_connections` and \
-         `statement_timeout`.",
+        "A server was stopped, or is short of connections, memory or disk. Finished tables stay finished. \
+        pgsluice empties the others and copies them under a new snapshot.",
+        "Repair what the server's message and log report. Look at `max_connections` and \
+        `statement_timeout`.",
         &[INTERRUPTED],
     ),
     Kind::NoTable => copying(
         "The target lacks a table",
         Kind::NoTable,
-        "The publication has a table that the target has not, or not in this schema.",
-        "Create it on the target, give `--create-schema` for a target that has none of them, or `ALTER PUBLICATION ... \
-         DROP TABLE`.",
+        "The publication has a table that the target lacks, or has in another schema.",
+        "Create the table on the target; or give `--create-schema` if the target has none of the tables; or \
+        run `ALTER PUBLICATION ... DROP TABLE`.",
         &[MISSING],
     ),
     Kind::NotATable => copying(
-        "A name that is no table on the target",
+        "The name is not a table on the target",
         Kind::NotATable,
         "The target has a view, a foreign table or a sequence of this name.",
-        "Rename one of them: `ALTER VIEW ... RENAME TO`.",
+        "Rename one of them, for example with `ALTER VIEW ... RENAME TO`.",
         &[],
     ),
     Kind::MissingColumns(_) => copying(
         "The target's table lacks a column (first copy)",
         Kind::MissingColumns(vec!["balance".to_owned()]),
-        "The source publishes columns that the target's table has not. Nothing was copied yet.",
-        "Add them on the target with `ALTER TABLE ... ADD COLUMN`, or publish a column list without them.",
+        "The source publishes columns that the target's table lacks. No row was copied.",
+        "Add the columns on the target with `ALTER TABLE ... ADD COLUMN`, or publish a column list without \
+        them.",
         &[MISSING],
     ),
     Kind::NotReplica => copying(
@@ -67,34 +68,36 @@ base::error_reference! {
         Kind::NotReplica,
         "Without `session_replication_role` the target's ordinary triggers and foreign keys would fire for every \
          copied row.",
-        "Run on the target, from 15 on: `GRANT SET ON PARAMETER session_replication_role TO` the role; before, use a \
-         superuser; or accept it with `--allow-triggers`.",
+        "Run `GRANT SET ON PARAMETER session_replication_role TO` the role on the target (15 and later). \
+        Before 15, use a superuser. Or accept the triggers with `--allow-triggers`.",
         &[RIGHTS],
     ),
     Kind::Dropped => copying(
-        "A table was dropped while it was to be copied",
+        "A table was dropped before it was copied",
         Kind::Dropped,
-        "Somebody dropped it on the source, or made it anew, between two looks.",
-        "Take it out of the publication if it is to stay away: `ALTER PUBLICATION ... DROP TABLE`.",
+        "Somebody dropped the table on the source, or dropped it and created it again, after pgsluice had \
+        listed the tables.",
+        "Remove the table from the publication if it will not come back: `ALTER PUBLICATION ... DROP \
+        TABLE`.",
         &[],
     ),
     Kind::Rewritten => copying(
-        "A table was written anew before it was copied",
+        "A table was rewritten before it was copied",
         Kind::Rewritten,
-        "All tables are copied under one snapshot. To it a table looks empty that ALTER TABLE writes anew before its turn, \
-         and TRUNCATE, VACUUM FULL and CLUSTER cannot be told from that. The other tables are copied; what is left is \
-         copied under a new snapshot.",
-        "Wait: it is copied again by itself. If it repeats, do without `ALTER TABLE`, `TRUNCATE`, `VACUUM FULL` and `CLUSTER` \
-         until `pgsluice status` says that the first copy is done.",
+        "pgsluice copies all tables under one snapshot. A table that ALTER TABLE rewrites before its turn \
+        looks empty under that snapshot. pgsluice cannot tell TRUNCATE, VACUUM FULL and CLUSTER from such an \
+        ALTER TABLE. It copies the other tables, and then this one under a new snapshot.",
+        "Wait: pgsluice copies the table again by itself. If this repeats, avoid `ALTER TABLE`, `TRUNCATE`, \
+        `VACUUM FULL` and `CLUSTER` until `pgsluice status` reports that the first copy is done.",
         &[REWRITTEN],
     ),
     Kind::SnapshotGone(_) => copying(
         "The copy's snapshot is gone",
         Kind::SnapshotGone(ServerError::new("ERROR", "22023", "invalid snapshot identifier").into()),
-        "A snapshot lives as long as the session that exported it, and that was lost. Unfinished tables are copied \
-         under a new one.",
-        "Look for what ends idle sessions on the source if it repeats: `idle_in_transaction_session_timeout`, or a \
-         firewall.",
+        "A snapshot lives as long as the session that exported it, and that session was lost. pgsluice \
+        copies unfinished tables under a new snapshot.",
+        "Find out what ends idle sessions on the source if this repeats: \
+        `idle_in_transaction_session_timeout`, or a firewall.",
         &[INTERRUPTED],
     ),
     // The user asked to stop, so no error is reported.
@@ -102,8 +105,9 @@ base::error_reference! {
     Kind::Broken(_) => copying(
         "The copy broke down",
         Kind::Broken("reading ended without an end".to_owned()),
-        "A mistake of pgsluice itself.",
-        "Report it with the log of a run with `--log-level debug`; `pgsluice run` copies unfinished tables again.",
+        "This is a defect of pgsluice.",
+        "Report it with the log of a run with `--log-level debug`. `pgsluice run` copies unfinished tables \
+        again.",
         &[],
     ),
 }

@@ -35,7 +35,7 @@ const RELOOK: HeldBy =
 const FINDINGS: HeldBy = ("pgsluice check", "every_finding_has_an_object_and_a_remedy_that_helps");
 const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_that_stalls_is_noticed");
 const COPY_AGAIN: &str =
-    "Run `pgsluice drop`, empty the tables on the target, and `pgsluice run` copies them again.";
+    "Run `pgsluice drop`, empty the tables on the target, and copy them again with `pgsluice run`.";
 
 base::error_reference! {
     /// Every way in which a pipeline fails.
@@ -51,45 +51,49 @@ base::error_reference! {
         Doing::KeepingState,
         "The spool directory cannot be used",
         Kind::Spool(io::Error::other("spool directory /var/lib/pgsluice/orders: Permission denied (os error 13)")),
-        "pgsluice keeps open transactions on this machine's disk, below `state_dir`; that cannot be made, read or \
-         emptied.",
-        "Give the directory to the user who runs pgsluice, or name another by `--state-dir`.",
+        "pgsluice keeps open transactions on this machine's disk, below `state_dir`. It cannot create, read \
+        or empty that directory.",
+        "Give the directory to the user of this process, or name another with `--state-dir`.",
         &[("pgsluice scenarios", "a_full_disk_under_the_spool_is_waited_for")],
     ),
     Kind::NoRoom { .. } => entry(
         Doing::KeepingState,
-        "The spool has no room for what comes again",
+        "The spool has no room for the changes that come again",
         Kind::NoRoom { dir: "/var/lib/pgsluice/orders".into(), free: 1_200_000, needed: 3_400_000_000 },
-        "The spool was full. The source sends again what was in it, so pgsluice asks whether there is room for as much before \
-         it begins.",
-        "Make room on that disk, or name a directory on another by `--state-dir`; it then goes on by itself.",
+        "The spool was full, and the source sends its contents again. pgsluice checks that there is room for \
+        as much before it starts.",
+        "Make room on that disk, or name a directory on another disk with `--state-dir`. `run` then \
+        continues by itself.",
         &[("pgsluice scenarios", "a_full_spool_is_asked_about_before_the_same_is_received_again")],
     ),
     Kind::SourceIsStandby => entry(
         Doing::Starting,
         "The source is a standby",
         Kind::SourceIsStandby,
-        "With `source_mode = wal`: the connection leads to a standby, as it may in the middle of a failover. What it has may be \
-         less than what was applied, and it does not say on which timeline it will go on.",
-        "Give a `--source` that leads to the primary, with `target_session_attrs=read-write` where it names several hosts; or \
-         promote this one. It is tried again meanwhile.",
+        "With `source_mode = wal`: the connection leads to a standby, as it may during a failover. The \
+        standby may have less WAL than pgsluice has applied, and it does not say on which timeline it will \
+        continue.",
+        "Give a `--source` that leads to the primary, with `target_session_attrs=read-write` if it names \
+        several hosts; or promote this standby. `run` keeps trying meanwhile.",
         &[FOLLOWED_BY_ITSELF],
     ),
     Kind::Silent(_) => entry(
         Doing::Applying,
-        "Nothing is heard of the target",
+        "The target is silent",
         Kind::Silent(Silence { pid: 4711, lasted: Duration::from_secs(60) }),
-        "The network swallows packets without a word: the target's backend waits for us, or is gone, and we wait for \
-         it. A backend that works or waits for a lock is left alone.",
-        "Look at what stands between; raise `wal_receiver_timeout` if pauses of that length are ordinary there.",
+        "The network drops packets without an error. The target's backend waits for pgsluice or is gone, and \
+        pgsluice waits for it. A backend that works, or waits for a lock, is left alone.",
+        "Look at the devices between. If pauses of that length are usual there, raise \
+        `wal_receiver_timeout`.",
         &[STALLED_TARGET],
     ),
     Kind::Disabled { .. } => entry(
         Doing::Starting,
         "The subscription is disabled",
         Kind::Disabled { name: name(), after: None },
-        "`pgsluice disable` said so, or an error did with `disable_on_error`; the message then has that error.",
-        "Repair the cause if there is one, then `pgsluice enable` and `pgsluice run`.",
+        "`pgsluice disable` disabled it, or an error did because `disable_on_error` is set. The message then \
+        has that error.",
+        "Repair the cause if there is one. Then run `pgsluice enable` and `pgsluice run`.",
         &[DISABLED, ("pgsluice run", "what_fails_can_be_disabled_and_enabled_again")],
     ),
     Kind::DisabledNow { .. } => entry(
@@ -99,15 +103,15 @@ base::error_reference! {
             name: name(),
             error: Box::new(unfit()),
         },
-        "`disable_on_error` is set, and a change does not fit the target. The error itself, which stands first in the \
-         message, has an entry of its own.",
-        "Repair the cause, or pass over the transaction with `pgsluice skip --lsn LSN`; then `pgsluice enable` and \
-         `pgsluice run`.",
+        "`disable_on_error` is set, and a change does not fit the target. The message begins with the error \
+        itself, which has its own entry.",
+        "Repair the cause, or skip the transaction with `pgsluice skip --lsn LSN`. Then run `pgsluice \
+        enable` and `pgsluice run`.",
         &[DISABLED],
     ),
     Kind::Refused(Refusal::Relook { .. }) => entry(
         Doing::Decoding,
-        "Tables must be copied again for decoding to go on",
+        "Tables must be copied again before decoding can continue",
         Kind::Refused(Refusal::Relook {
             cause: "cannot decode the source's WAL: WAL record 0/1A2B3C8: full_page_writes was switched off, so that catalogs \
                     cannot be followed; switch it on"
@@ -116,19 +120,20 @@ base::error_reference! {
             tables: vec!["public.orders".to_owned()],
             copy_data: true,
         }),
-        "With `source_mode = wal`: `full_page_writes` or `wal_level` was lowered, the database was moved, or the catalogs could not \
-         be followed. Decoding can go on from a new look at them, but not what was written before it and is not on the target.",
-        "Look whether the target's rows of these tables may be removed; then run `pgsluice relook` and `pgsluice run`. The other \
-         tables stay as they are.",
+        "With `source_mode = wal`: `full_page_writes` or `wal_level` was lowered, the database was moved, or \
+        pgsluice could not follow the catalogs. Decoding can restart from newly read catalogs. It cannot \
+        decode what was written before them and is not on the target.",
+        "Check whether the target's rows of these tables may be removed. Then run `pgsluice relook` and \
+        `pgsluice run`. The other tables stay as they are.",
         &[RELOOK],
     ),
     Kind::Refused(Refusal::OtherMode { .. }) => starting(
-        "The subscription was begun in the other source mode",
+        "The subscription was created in the other source mode",
         Refusal::OtherMode { name: name(), made_for: "logical" },
-        "Its slot is a logical one, perhaps adopted from a native subscription, and `source_mode = wal` needs a physical \
-         one; or the other way round.",
-        "Give the mode it was begun with. To change it, run `pgsluice drop`, empty the tables on the target, and \
-         `pgsluice run` copies them again.",
+        "Its slot is logical, perhaps adopted from a native subscription, and `source_mode = wal` needs a \
+        physical slot; or the other way round.",
+        "Give the mode that it was created with. To change the mode, run `pgsluice drop`, empty the tables \
+        on the target, and copy them again with `pgsluice run`.",
         &[WAL_STATE],
     ),
     Kind::Refused(Refusal::Check(_)) => starting(
@@ -139,18 +144,19 @@ base::error_reference! {
                 .to_owned(),
             "target, table public.accounts: does not exist; create it there, or give --create-schema".to_owned(),
         ]),
-        "A start looks at both ends before it changes anything. Every reason is told at once, each with its object and \
-         its remedy: settings, limits, rights, tables, columns, identities.",
-        "Do what each reason says; `pgsluice check` shows them with the SQL, and says when nothing is left.",
+        "A start checks both ends before it changes anything. It lists every reason at once, each with its \
+        object and its remedy: settings, limits, rights, tables, columns, identities.",
+        "Do what each reason says. `pgsluice check` shows the reasons with the SQL, and reports when none is \
+        left.",
         &[FINDINGS, ("pgsluice check", "what_is_said_of_a_table_is_what_the_applier_does")],
     ),
     Kind::Refused(Refusal::SlotOfAnotherTarget { .. }) => starting(
         "The slot belongs to another target",
         Refusal::SlotOfAnotherTarget { slot: SLOT.to_owned(), name: name() },
-        "A slot of this subscription's name exists and this target knows nothing of it: another target uses the name, \
-         or state on the target was removed by hand.",
-        "Give another name by `--subscription`; or, if nothing uses the slot, `SELECT pg_drop_replication_slot('...')` \
-         on the source.",
+        "The source has a slot with this subscription's name, and this target has no record of it. Another \
+        target uses the name, or somebody removed the state on the target.",
+        "Give another name with `--subscription`; or, if nothing uses the slot, run `SELECT \
+        pg_drop_replication_slot('...')` on the source.",
         &[],
     ),
     Kind::Refused(Refusal::OtherSource(_)) => starting(
@@ -160,82 +166,87 @@ base::error_reference! {
             made_for: "7412345678901234567".to_owned(),
             found: "7498765432109876543".to_owned(),
         }),
-        "`--source` leads to another cluster than the one that the subscription was made for: a wrong address, or a \
-         server that was made anew with initdb.",
-        "Correct `--source`; to begin with this server, `pgsluice drop`, empty the tables and `pgsluice run`.",
+        "`--source` leads to another cluster than the one that the subscription was created for. The address \
+        is wrong, or initdb created the server anew.",
+        "Correct `--source`. To replicate from this server, run `pgsluice drop`, empty the tables, and run \
+        `pgsluice run`.",
         &[OTHER_SOURCE],
     ),
     Kind::Refused(Refusal::NotOurSlot { .. }) => starting(
-        "A slot of our name that is not the one we made",
+        "The slot is not the one that pgsluice created",
         Refusal::NotOurSlot { slot: SLOT.to_owned(), name: name(), plugin: None, database: None },
-        "The slot was dropped and made again, as a physical one, for another plugin or in another database.",
+        "Somebody dropped the slot and created it again, as a physical slot, for another plugin or in \
+        another database.",
         COPY_AGAIN,
         &[SLOT_MADE_AGAIN],
     ),
     Kind::Refused(Refusal::SlotLost { .. }) => starting(
         "The slot was invalidated",
         Refusal::SlotLost { slot: SLOT.to_owned(), why: Some("wal_removed".to_owned()) },
-        "The source removed WAL that the target still needs, to keep to `max_slot_wal_keep_size` (or \
-         `idle_replication_slot_timeout`): the subscription was stopped or blocked for too long.",
-        "Run `pgsluice drop`, empty the tables and `pgsluice run` copies them again; raise `max_slot_wal_keep_size`.",
+        "The subscription was stopped or blocked for too long. The source removed WAL that the target still \
+        needs, because of `max_slot_wal_keep_size` or `idle_replication_slot_timeout`.",
+        "Run `pgsluice drop`, empty the tables, and copy them again with `pgsluice run`. Raise \
+        `max_slot_wal_keep_size`.",
         &[SLOT_LOST],
     ),
     Kind::Refused(Refusal::SlotGone { .. }) => starting(
         "The slot was dropped",
         Refusal::SlotGone { slot: SLOT.to_owned() },
-        "Somebody dropped it on the source, or a standby was promoted that had no copy of it (failover slots exist \
-         from 17 on).",
+        "Somebody dropped it on the source, or a standby without a copy of the slot was promoted. Failover \
+        slots exist from 17 on.",
         COPY_AGAIN,
         &[SLOT_GONE],
     ),
     Kind::Refused(Refusal::TargetBehind { .. }) => starting(
         "The slot is ahead of the target",
         Refusal::TargetBehind { slot: SLOT.to_owned(), confirmed: LATER, start: HERE },
-        "Three things look the same: the target was restored from a backup that is older than what it had confirmed; \
-         the slot was dropped and made again under the same name; or somebody advanced it. In each of them changes in \
-         between are missing here, and the source does not have them any more.",
+        "Three causes look the same. The target was restored from a backup that is older than the position \
+        it had confirmed. The slot was dropped and created again under the same name. Or somebody advanced \
+        the slot. In each case the target lacks changes that the source does not have any more.",
         COPY_AGAIN,
         &[RESTORED_TARGET, SLOT_MADE_AGAIN],
     ),
     Kind::Refused(Refusal::SourceBehind { .. }) => starting(
         "The source was restored to before our position",
         Refusal::SourceBehind { end: HERE, start: LATER },
-        "The source's files were put back to an older state: it writes other transactions at positions that the target \
-         has passed.",
-        "Compare with `pgsluice verify`; then `pgsluice drop`, empty the tables and copy them again by `pgsluice run`.",
+        "The source's files were restored to an older state. It now writes other transactions at positions \
+        that the target has passed.",
+        "Compare with `pgsluice verify`. Then run `pgsluice drop`, empty the tables, and copy them again \
+        with `pgsluice run`.",
         &[RESTORED_SOURCE],
     ),
     Kind::Refused(Refusal::Forked { .. }) => starting(
         "The source failed over to before our position",
         Refusal::Forked { before: 1, now: 2, fork: HERE, applied: LATER },
-        "A standby was promoted, or a backup recovered to a point in time, that had not received what the target has \
-         applied. A failover that lost nothing of ours is gone on from.",
-        "Compare with `pgsluice verify`; then `pgsluice drop`, empty the tables and copy them again by `pgsluice run`. \
-         For the next time, see `synchronized_standby_slots`.",
+        "A standby was promoted, or a backup was recovered to a point in time, without the changes that the \
+        target has applied. pgsluice follows a failover that lost none of these changes.",
+        "Compare with `pgsluice verify`. Then run `pgsluice drop`, empty the tables, and copy them again \
+        with `pgsluice run`. To be safe next time, see `synchronized_standby_slots`.",
         &[RESTORED_SOURCE],
     ),
     Kind::Refused(Refusal::OtherHistory { .. }) => starting(
-        "The source is of another history",
+        "The source has another history",
         Refusal::OtherHistory { before: 2, now: 1, applied: LATER },
-        "This server never was on the timeline that the target's changes came from: it is an old primary that came \
-         back after a failover, or was restored to before it.",
-        "Give the present primary as `--source`; if this is it, `pgsluice drop`, empty the tables and `pgsluice run`.",
+        "This server was never on the timeline that the target's changes came from. It is an old primary \
+        that came back after a failover, or it was restored to a state before the failover.",
+        "Give the present primary as `--source`. If this server is the primary, run `pgsluice drop`, empty \
+        the tables, and run `pgsluice run`.",
         &[RESTORED_SOURCE],
     ),
     Kind::Refused(Refusal::Binary(_)) => starting(
         "A column's values cannot come in binary",
         Refusal::Binary(source::publication::BinaryRefusal::example()),
-        "`binary = on` was asked for, and the binary form of a published column has no meaning on another server, or \
-         is another there.",
+        "`binary = on` is set. The binary form of a published column means nothing on another server, or the \
+        column has another type there.",
         "Give `--binary auto`, which uses binary where every column allows it.",
         &[("pgsluice scenarios", "c3_a_new_table_whose_types_do_not_travel_in_binary")],
     ),
     Kind::Refused(Refusal::Generated { .. }) => starting(
         "A published column that the target computes",
         Refusal::Generated { table: table(), column: "total".to_owned() },
-        "The copy would go past it, but none of its changes could be applied.",
-        "Run on the target `ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION`, or leave the column out of the \
-         publication's column list.",
+        "The copy could leave the column out, but pgsluice could not apply any change of it.",
+        "Run `ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION` on the target, or leave the column out of \
+        the publication's column list.",
         &[("pgsluice scenarios", "generated_columns_are_computed_on_each_end")],
     ),
     Kind::Refused(Refusal::PartOfTheTables { .. }) => entry(
@@ -245,75 +256,77 @@ base::error_reference! {
             there: vec!["public.accounts".to_owned()],
             missing: vec!["public.transfers".to_owned()],
         }),
-        "`--create-schema` is for a target that has none of the published tables.",
-        "Drop those that are there, or create the missing ones and run without `--create-schema`.",
+        "`--create-schema` needs a target that has none of the published tables.",
+        "Drop the tables that exist; or create the missing ones, and run without `--create-schema`.",
         &[("pgsluice scenarios", "what_the_target_does_not_take_is_named_and_nothing_is_left")],
     ),
     Kind::Refused(Refusal::NotJoined { .. }) => entry(
         Doing::Copying,
-        "A table that was added does not join",
+        "A table that was added cannot join the stream",
         refused(Refusal::NotJoined {
             table: "public.accounts".to_owned(),
             reason: "its changes cannot be put aside: No space left on device (os error 28)".to_owned(),
         }),
-        "A table was added to the publication and copied, and what came for it meanwhile could not be kept, or the \
-         target's table does not fit.",
-        "Repair the reason and start again with `pgsluice run`: the table is copied anew.",
+        "A table was added to the publication and copied. pgsluice could not keep the changes that arrived \
+        for it meanwhile, or the target's table does not fit.",
+        "Repair the cause and start `pgsluice run` again: it copies the table again.",
         &[("pgsluice scenarios", "c1_a_kill_while_a_table_joins_copies_it_anew")],
     ),
     Kind::Refused(Refusal::Dropped) => starting(
-        "The subscription was dropped meanwhile",
+        "The subscription was dropped at the same time",
         Refusal::Dropped,
-        "`pgsluice drop` or `pgsluice release` removed it while this was starting.",
-        "Run `pgsluice run` if it is to exist: it begins anew, with a copy.",
+        "`pgsluice drop` or `pgsluice release` removed the subscription while this process was starting.",
+        "Run `pgsluice run` if you want the subscription: it starts again from nothing, with a copy.",
         &[],
     ),
     Kind::Refused(Refusal::NoSnapshot) => starting(
         "The source exported no snapshot",
         Refusal::NoSnapshot,
-        "The answer to CREATE_REPLICATION_SLOT had none, which PostgreSQL always gives.",
-        "Connect to the server itself by `--source`, not through a pooler or a proxy.",
+        "The answer to CREATE_REPLICATION_SLOT had no snapshot. PostgreSQL always gives one.",
+        "Connect to the server itself with `--source`, not through a pooler or a proxy.",
         &[],
     ),
     Kind::Refused(Refusal::ApplierEnded) => entry(
         Doing::Applying,
         "The applier ended by itself",
         refused(Refusal::ApplierEnded),
-        "A mistake of pgsluice itself. What was committed on the target counts.",
-        "Report it with the log of a run with `--log-level debug`; `pgsluice run` goes on from the last commit.",
+        "This is a defect of pgsluice. What the target has committed stays.",
+        "Report it with the log of a run with `--log-level debug`. `pgsluice run` continues from the last \
+        commit.",
         &[],
     ),
     Kind::Refused(Refusal::ApplierBroke(_)) => entry(
         Doing::Applying,
         "The applier broke down",
         refused(Refusal::ApplierBroke("task 7 panicked".to_owned())),
-        "A mistake of pgsluice itself. What was committed on the target counts, the rest was rolled back.",
-        "Report it with the log of a run with `--log-level debug`; `pgsluice run` goes on from the last commit.",
+        "This is a defect of pgsluice. What the target has committed stays; the rest was rolled back.",
+        "Report it with the log of a run with `--log-level debug`. `pgsluice run` continues from the last \
+        commit.",
         &[],
     ),
     Kind::Refused(Refusal::AdoptionUnfinished { .. }) => adopting(
         "An adoption was interrupted",
         Refusal::AdoptionUnfinished { name: name() },
-        "`pgsluice adopt` was ended after it had disabled the native subscription and before it knew where that stood. \
-         Nothing is lost.",
-        "Repeat `pgsluice adopt`, or hand it back with `pgsluice release`.",
+        "`pgsluice adopt` ended after it had disabled the native subscription and before it had read that \
+        subscription's position. Nothing is lost.",
+        "Repeat `pgsluice adopt`, or hand the subscription back with `pgsluice release`.",
         &[KILLED_ADOPT],
     ),
     Kind::Refused(Refusal::SlotGivenBack { .. }) => adopting(
         "The native subscription has its slot again",
         Refusal::SlotGivenBack { native: NATIVE.to_owned(), slot: NATIVE_SLOT.to_owned() },
-        "Somebody gave the slot back to the native subscription by `ALTER SUBSCRIPTION`; both would apply the same \
-         changes.",
-        "Take it away again as the message says, `SET (slot_name = NONE)`; or hand everything back with `pgsluice \
-         release`.",
+        "Somebody gave the slot back to the native subscription with `ALTER SUBSCRIPTION`. Both would apply \
+        the same changes.",
+        "Take the slot away again with `SET (slot_name = NONE)`, as the message says; or hand everything \
+        back with `pgsluice release`.",
         &[ADOPT],
     ),
     Kind::Refused(Refusal::AdoptedOriginNone { .. }) => adopting(
         "An adopted subscription wants origin = none",
         Refusal::AdoptedOriginNone { name: name() },
-        "The native subscription asked for changes without an origin; asking for all of them now would send changes \
-         round in two-way replication.",
-        "Give `--origin none`, or leave out `--publication`, so that the stored options count.",
+        "The native subscription asked for changes without an origin. In two-way replication, asking for all \
+        changes now would send them round in a circle.",
+        "Give `--origin none`; or leave out `--publication`, so that pgsluice uses the stored options.",
         &[],
     ),
 }

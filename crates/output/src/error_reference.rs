@@ -22,16 +22,17 @@ base::error_reference! {
         Doing::Configuring,
         "Options of decoding that contradict one another",
         Error::options("database 16384 is none that was looked at"),
-        "What is asked for is not what the catalogs are of.",
-        "Run `pgsluice catalog export` for the database that is meant.",
+        "The options ask for another database than the catalog file describes.",
+        "Run `pgsluice catalog export` for the database that you want to decode.",
         &[],
     ),
     Kind::Wal(_) => decoding(
-        "WAL that is damaged, or of an unknown version",
+        "WAL that is damaged or has an unknown version",
         wal(),
-        "A page or a record is not what a server of PostgreSQL 14 to 18 wrote there: a file was damaged or cut, is of \
-         another cluster or timeline, or a newer server's.",
-        "Restore the segment that has this LSN from the archive, and name it with `--wal`; `pg_waldump` should read it, too.",
+        "A page or a record is not what a server of PostgreSQL 14 to 18 writes there. The file is damaged or \
+        cut short, comes from another cluster or timeline, or comes from a newer server.",
+        "Restore the segment with this LSN from the archive, and name it with `--wal`. `pg_waldump` should \
+        be able to read it too.",
         &[DAMAGED],
     ),
     // Its text is that of `decode`. It comes about like the next error.
@@ -39,21 +40,23 @@ base::error_reference! {
     Kind::Catalog(_) => decoding(
         "The catalogs cannot be followed",
         catalog::Catalog::from_bytes(b"something else").map_or_else(Error::from, |_| Error::new(Kind::Over)),
-        "The file of `pgsluice catalog export` is none or damaged, or a record about a catalog does not fit to what is \
-         known: `full_page_writes` or `wal_level` was lowered, or a database was moved.",
-        "Run `pgsluice run` again if it has stopped: it looks at the catalogs anew by itself, or says what must be copied again. \
-         For `pgsluice decode`, run `pgsluice catalog export` anew, and decode the WAL from then on.",
+        "The catalog file is damaged, or `pgsluice catalog export` did not write it. Or a record about a \
+        catalog does not fit what is known: `full_page_writes` or `wal_level` was lowered, or a database was \
+        moved.",
+        "Run `pgsluice run` again if it has stopped: it reads the catalogs again by itself, or says what \
+        must be copied again. For `pgsluice decode`, run `pgsluice catalog export` again, and decode the WAL \
+        from then on.",
         &[("catalog server", "damaged_files")],
     ),
     Kind::Reorder(_) => decoding(
         "Changes of open transactions cannot be kept",
         spool_full(),
-        "Transactions that are larger than the memory wait on disk, in the directory for temporary files.",
-        "Give `TMPDIR` a directory with room, and run it again.",
+        "Transactions that do not fit in memory wait on disk, in the directory for temporary files.",
+        "Give `TMPDIR` a directory with room, and run the command again.",
         &[("txn reorder", "every_failing_call_of_the_spool_is_an_error")],
     ),
     Kind::Refused { .. } => decoding(
-        "A table that cannot be decoded outside of the server",
+        "A table that cannot be decoded outside the server",
         Error::new(Kind::Refused {
             lsn: AT,
             refused: Refused {
@@ -67,18 +70,19 @@ base::error_reference! {
                     .to_owned(),
             },
         }),
-        "A column that is published has a type of an extension, or one whose text depends on the catalogs; or a row \
-         filter calls a function.",
-        "Leave `pgsluice run` to go on: it does so without the table, and copies it once it can be decoded. For `pgsluice \
-         decode`, give `--skip-refused`, or publish the table with a column list that leaves the column out.",
+        "A published column has a type from an extension, or a type whose text depends on the catalogs; or a \
+        row filter calls a function.",
+        "Leave `pgsluice run` alone: it continues without the table, and copies it once the table can be \
+        decoded. For `pgsluice decode`, give `--skip-refused`, or publish the table with a column list \
+        without that column.",
         &[REFUSED, ("output server", "what_cannot_be_rendered_is_refused_by_name")],
     ),
     Kind::Publication { .. } => decoding(
-        "A publication is missing where WAL is decoded",
+        "A publication is missing at the decoded place",
         Error::new(Kind::Publication { lsn: AT, what: "publication \"orders\" does not exist".to_owned() }),
-        "At this place of the WAL there was no such publication, or two of them published different columns of a table; \
-         the server stops there, too.",
-        "Name publications with `--publication` that were there, or begin later with `--from`.",
+        "At this place in the WAL the publication did not exist, or two publications published different \
+        columns of a table. The server's own decoding stops there too.",
+        "Name publications with `--publication` that existed then, or start later with `--from`.",
         &[MISSING],
     ),
     Kind::Value { .. } => decoding(
@@ -89,16 +93,18 @@ base::error_reference! {
             column: Some("note".to_owned()),
             cause: damaged(),
         }),
-        "The record's checksum is right, and its bytes are no value of the column's type: the row was damaged on the \
-         server, or the catalogs are not those of this WAL.",
-        "Look at the row on the server; if it is right, run `pgsluice catalog export` anew and report this.",
+        "The record's checksum is right, but its bytes are not a value of the column's type. The row was \
+        damaged on the server, or the catalogs do not belong to this WAL.",
+        "Look at the row on the server. If it is right, run `pgsluice catalog export` again and report this \
+        error.",
         &[],
     ),
     Kind::Filter { .. } => decoding(
         "A row filter fails for a row",
         Error::new(Kind::Filter { lsn: AT, table: "public.orders".to_owned(), cause: damaged().into() }),
-        "A cast in the filter cannot hold the row's value, which stops the server's decoding, too; or a value is damaged.",
-        "Alter the publication's filter, and begin behind this LSN with `--from`.",
+        "A cast in the filter cannot represent the row's value, which also stops the server's decoding; or a \
+        value is damaged.",
+        "Alter the publication's filter, and start after this LSN with `--from`.",
         &[],
     ),
     // Only reported after another error.

@@ -9,9 +9,8 @@ use crate::units::{Bytes, Seconds};
 
 /// Logical replication for stock PostgreSQL: copy, stream, apply
 ///
-/// Copies the tables of a publication from one PostgreSQL server into
-/// another and keeps them level. It needs no extension and no patch on
-/// either server.
+/// Copies the tables of a publication from one PostgreSQL server to another, and keeps the copy up
+/// to date. It needs no extension and no patch on either server.
 #[derive(Debug, Parser)]
 #[command(name = "pgsluice", version, after_help = exit::HELP, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -19,67 +18,62 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Everything pgsluice can be told to do.
+/// The commands of pgsluice.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Copy, then stream and apply changes until stopped
     ///
-    /// SIGTERM or SIGINT finishes or rolls back the batch in hand and ends
-    /// within 5 seconds; the same signal once more ends at once. With
-    /// several subscriptions in the configuration file all of them run in
-    /// this process, each on its own.
+    /// SIGTERM or SIGINT makes it finish or roll back the current batch and end within 5 seconds. A
+    /// second signal ends it at once. If the configuration file has several subscriptions, all of
+    /// them run in this process, each on its own.
     Run(Box<Table>),
-    /// Take over a native subscription of the target, and go on as run
+    /// Take over a native subscription of the target, and continue as run does
     ///
-    /// For who has CREATE SUBSCRIPTION already, perhaps far behind: disables
-    /// it, takes over its slot and position, copies nothing, and goes on from
-    /// there as run does. Publications and options are the native
-    /// subscription's unless given; so is the source, where the target's role
-    /// may read its connection string. Interrupted, it is repeated; later
-    /// starts are run's. release hands everything back.
+    /// For a target that already has a CREATE SUBSCRIPTION, even one that is far behind. adopt
+    /// disables it, takes over its slot and position, copies nothing, and continues from there as
+    /// run does. It uses the native subscription's publications and options unless others are
+    /// given. It also uses its source, if the target's role may read the connection string. After
+    /// an interruption, repeat the command; later starts use run. release hands everything back.
     Adopt(Box<AdoptArgs>),
     /// Hand an adopted subscription back to its native owner and enable that
     ///
-    /// Stops the process that runs it on this machine, moves the native
-    /// subscription's position to exactly where pgsluice came, gives it its
-    /// slot again and enables it. What pgsluice stored on the target goes.
+    /// Stops the process that runs it on this machine. Moves the native subscription's position to
+    /// exactly the place that pgsluice reached, gives it its slot again, and enables it. Removes
+    /// what pgsluice stored on the target.
     Release(ReleaseArgs),
-    /// Say every reason why source and target would not work together
+    /// List every reason why source and target would not work together
     ///
-    /// Looks at both servers and changes nothing: settings, limits, rights,
-    /// publications, every published table. Each finding names its object
-    /// and the remedy, as SQL where SQL can do it. It takes the settings of
-    /// run, which starts with the same check. The exit code is 0 if there is
-    /// nothing to do, 1 if there are warnings, 2 if it cannot work.
+    /// Reads both servers and changes nothing: settings, limits, rights, publications, every
+    /// published table. Each finding names its object and the remedy, as SQL where SQL can do it.
+    /// check takes the settings of run, which starts with the same check. The exit code is 0 if
+    /// there is nothing to do, 1 if there are warnings, 2 if replication cannot work.
     Check(Box<CheckArgs>),
     /// Show what a subscription is doing and how far behind it is
     ///
-    /// Asks the running process; if there is none on this machine, looks at
-    /// the state on the target and the slot on the source.
+    /// Asks the running process. If none runs on this machine, reads the state on the target and
+    /// the slot on the source.
     Status(StatusArgs),
-    /// Ask the running process to end, and wait until it has
+    /// Ask the running process to end, and wait until it has ended
     Stop(StopArgs),
-    /// Take up tables that were added to the publication, and leave out those
-    /// that were dropped from it
+    /// Add tables that were added to the publication, and leave out those that were dropped from it
     ///
-    /// A running subscription looks by itself every refresh_interval; this
-    /// has it look now, and says which tables are replicated, which are being
-    /// copied while the others go on, and which cannot be, with the reason.
-    /// The exit code is 6 if there are such.
+    /// A running subscription looks at the publication every refresh_interval; refresh makes it
+    /// look now. The command prints which tables are replicated, which are being copied while the
+    /// others continue, and which cannot be replicated, with the reason. The exit code is 6 if
+    /// there are any of these.
     Refresh(StopArgs),
     /// Skip one transaction that cannot be applied
     ///
-    /// As ALTER SUBSCRIPTION ... SKIP: the whole transaction is skipped,
-    /// whatever else it changed. The log names its LSN with the error.
+    /// Like ALTER SUBSCRIPTION ... SKIP: skips the whole transaction, whatever else it changed. The
+    /// log has its LSN with the error.
     Skip(SkipArgs),
-    /// Allow run to empty tables and copy them again, after the source's WAL
-    /// could not be decoded any further
+    /// Allow run to empty tables and copy them again, after decoding of the source's WAL failed
     ///
-    /// With source_mode = wal. Where full_page_writes or wal_level was lowered,
-    /// the database was moved, or the catalogs could not be followed, run
-    /// looks at the catalogs anew and goes on by itself if no table was written
-    /// meanwhile. If some were, it names them and stops; once this has
-    /// allowed it, the next run copies these again, and the others go on.
+    /// With source_mode = wal. Decoding fails if full_page_writes or wal_level was lowered, the
+    /// database was moved, or the catalogs could not be followed. run then reads the catalogs again
+    /// and continues by itself if no table was written meanwhile. If some were, it names them and
+    /// stops. Once relook has allowed it, the next run copies these tables again, and the others
+    /// continue.
     Relook(EndsArgs),
     /// Allow the subscription to run again
     Enable(EndsArgs),
@@ -87,39 +81,36 @@ pub(crate) enum Command {
     Disable(EndsArgs),
     /// Remove slot, replication origins and state from both servers
     ///
-    /// The tables on the target and their rows stay. May be repeated: what
-    /// is gone already is no error. An adopted subscription is released
-    /// instead; only with --force does its slot go, and the native
-    /// subscription stays behind disabled and without one.
+    /// The tables on the target and their rows stay. The command may be repeated: an object that is
+    /// gone already is not an error. It refuses an adopted subscription, which release hands back.
+    /// With --force it drops that subscription's slot too, and the native subscription stays
+    /// disabled and without a slot.
     Drop(DropArgs),
-    /// Compare sequences on both ends; with --apply bring the target's level
+    /// Compare sequences on both ends; with --apply set the target's to the source's
     ///
-    /// Logical replication does not carry sequences. Run it with --apply when
-    /// the source no longer writes, before the target takes over.
+    /// Logical replication does not carry sequences. Run this with --apply after the source has
+    /// stopped writing, before the target takes over.
     Sequences(SequencesArgs),
     /// Compare every published row on both ends
     ///
-    /// Table by table, in chunks of its key, while replication goes on: a
-    /// pgsluice that runs the subscription on this machine is asked to stand
-    /// still for a moment, so that both ends are looked at in the same state
-    /// and every difference is one. Without it both ends are compared as they
-    /// are. Differences are named by table, key and column. The exit code is
-    /// 0 if the ends are equal, 6 if they differ, 1 if that cannot be told.
+    /// Compares table by table, in chunks of the key, while replication continues. If pgsluice runs
+    /// the subscription on this machine, verify asks it to pause for a moment. Both ends are then
+    /// read in the same state, and every reported difference is real. Otherwise verify compares
+    /// both ends as they are. It names differences by table, key and column. The exit code is 0 if
+    /// the ends are equal, 6 if they differ, 1 if it cannot tell.
     Verify(VerifyArgs),
     /// Print what a range of WAL changed, without a slot or a server's help
     ///
-    /// Reads segments from directories and files, plain or compressed by gzip,
-    /// lz4 or zstd, and prints what committed: every change of every table,
-    /// or what publications publish. Text has a line each with LSN,
-    /// transaction, what happened, table and columns; json an object a line
-    /// with values as text; pgoutput the messages that a slot would send,
-    /// each behind its length (4 bytes), LSN (8) and transaction (4), all
-    /// big-endian. What tables look like is taken from the source, or from
-    /// a file of `pgsluice catalog export`, and followed through the WAL from
-    /// then on: WAL is needed from the place that the export names, and
-    /// transactions that had ended before the look are left out.
+    /// Reads segments from directories and files, plain or compressed with gzip, lz4 or zstd.
+    /// Prints what committed: every change of every table, or the changes that publications
+    /// publish. text has one line per change, with LSN, transaction, operation, table and columns.
+    /// json has one object per line, with values as text. pgoutput has the messages that a slot
+    /// would send; before each stand its length (4 bytes), LSN (8) and transaction (4), all
+    /// big-endian. The catalogs come from the source, or from a file of `pgsluice catalog export`,
+    /// and decode follows them through the WAL from then on. So it needs the WAL from the place
+    /// that the export names. It leaves out transactions that ended before the catalogs were read.
     Decode(DecodeArgs),
-    /// Keep the catalogs that decoding WAL begins with
+    /// Save the catalogs that decoding of WAL starts with
     Catalog(CatalogArgs),
     /// Print a manual page in roff
     Man(ManArgs),
@@ -127,7 +118,7 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Print the reference of all settings in Markdown
     ConfigReference,
-    /// Print every error with cause, remedy and what becomes of it, in Markdown
+    /// Print every error with its cause, its remedy and what pgsluice does, in Markdown
     ErrorReference,
 }
 
@@ -147,7 +138,7 @@ pub(crate) struct AdoptArgs {
     /// Name of the native subscription (default: that of --subscription)
     #[arg(long, value_name = "NAME")]
     pub(crate) native: Option<String>,
-    /// Take over and end; pgsluice run goes on
+    /// Take over and end; pgsluice run continues
     #[arg(long)]
     pub(crate) prepare_only: bool,
     #[command(flatten)]
@@ -157,7 +148,7 @@ pub(crate) struct AdoptArgs {
 /// `release`
 #[derive(Debug, Args)]
 pub(crate) struct ReleaseArgs {
-    /// How long to wait for the end of the process that runs it
+    /// How long to wait for the running process to end
     #[arg(long, default_value = "10s", value_name = "DURATION")]
     pub(crate) timeout: Seconds,
     #[command(flatten)]
@@ -177,7 +168,7 @@ pub(crate) struct StatusArgs {
 /// `stop`
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// How long to wait for its end
+    /// How long to wait for the process to end
     #[arg(long, default_value = "10s", value_name = "DURATION")]
     pub(crate) timeout: Seconds,
     #[command(flatten)]
@@ -187,8 +178,7 @@ pub(crate) struct StopArgs {
 /// `skip`
 #[derive(Debug, Args)]
 pub(crate) struct SkipArgs {
-    /// Commit LSN of the transaction as the log gives it; `none` takes an
-    /// earlier request back
+    /// Commit LSN of the transaction, as the log has it; `none` withdraws an earlier request
     #[arg(long, value_parser = parse_skip)]
     pub(crate) lsn: Lsn,
     #[command(flatten)]
@@ -198,7 +188,7 @@ pub(crate) struct SkipArgs {
 /// `drop`
 #[derive(Debug, Args)]
 pub(crate) struct DropArgs {
-    /// Go on if one end cannot be reached, or is not known to be ours
+    /// Continue if one end is unreachable, or an object is not known to belong to this subscription
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
@@ -215,12 +205,12 @@ pub(crate) struct SequencesArgs {
     /// own or use in a default
     #[arg(long)]
     pub(crate) all: bool,
-    /// Also move sequences back that are ahead on the target
+    /// Also move back sequences that are ahead on the target
     #[arg(long)]
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) settings: EndsArgs,
-    /// Publications whose tables' sequences are meant
+    /// Publications whose tables' sequences to compare
     #[arg(long, value_name = "NAME", help_heading = "Stream")]
     pub(crate) publication: Vec<String>,
 }
@@ -262,36 +252,34 @@ pub(crate) struct DecodeArgs {
     /// Directories with segments of WAL, or segments
     #[arg(long, value_name = "DIR|FILE", num_args = 1.., required = true)]
     pub(crate) wal: Vec<std::path::PathBuf>,
-    /// Print what committed from this position on
+    /// Print transactions that committed from this position on
     #[arg(long, value_name = "LSN")]
     pub(crate) from: Option<Lsn>,
-    /// Read WAL up to this position (default: as far as there is any)
+    /// Read WAL up to this position (default: to the end of what is there)
     #[arg(long, value_name = "LSN")]
     pub(crate) to: Option<Lsn>,
     /// Form of the output
     #[arg(long, value_enum, default_value = "text", value_name = "FORM")]
     pub(crate) format: DecodeFormat,
-    /// Catalogs that were exported, instead of a look at the source
+    /// File with exported catalogs, to use instead of the source's
     #[arg(long, value_name = "FILE", conflicts_with = "source")]
     pub(crate) catalog: Option<std::path::PathBuf>,
     /// Which database of the catalogs (default: the only one)
     #[arg(long, value_name = "NAME")]
     pub(crate) database: Option<String>,
-    /// Leave out tables that cannot be decoded, and name them in the end,
-    /// instead of stopping at their first change
+    /// Leave out tables that cannot be decoded, and name them at the end, instead of stopping at
+    /// their first change
     #[arg(long)]
     pub(crate) skip_refused: bool,
-    /// How long to wait for transactions that run while the source's catalogs
-    /// are looked at
+    /// How long to wait for transactions that run while decode reads the source's catalogs
     #[arg(long, default_value = "60s", value_name = "DURATION")]
     pub(crate) timeout: Seconds,
-    /// Take records apart that nobody wants: for the benchmark of the filter
+    /// Take apart records that no output needs: for the benchmark of the filter
     #[arg(long, hide = true)]
     pub(crate) no_early_filter: bool,
     #[command(flatten)]
     pub(crate) source: SourceArgs,
-    /// Publication whose changes are meant (default: every table); may be
-    /// given more than once
+    /// Publication whose changes to print (default: every table); may be given more than once
     #[arg(long, value_name = "NAME", help_heading = "Stream")]
     pub(crate) publication: Vec<String>,
 }
@@ -311,39 +299,38 @@ pub(crate) struct CatalogArgs {
     pub(crate) command: CatalogCommand,
 }
 
-/// What can be done with catalogs.
+/// The commands about catalogs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CatalogCommand {
     /// Write the source's catalogs, as they are now, to a file
     ///
-    /// For `pgsluice decode --catalog`. The role needs LOGIN and what
-    /// everybody may read; the server `wal_level = logical`. Waits until the
-    /// transactions that are running have ended. Nothing holds back the WAL
-    /// that decoding needs from then on: archive it, or let a physical slot
-    /// keep it.
+    /// For `pgsluice decode --catalog`. The role needs LOGIN and the rights that every role has;
+    /// the server needs `wal_level = logical`. The command waits until the running transactions
+    /// have ended. Nothing on the source keeps the WAL that decoding needs from then on: archive
+    /// it, or let a physical slot keep it.
     Export(CatalogExportArgs),
 }
 
 /// `catalog export`
 #[derive(Debug, Args)]
 pub(crate) struct CatalogExportArgs {
-    /// The file; one that is there is replaced
+    /// The file to write; an existing one is replaced
     #[arg(long, value_name = "FILE")]
     pub(crate) file: std::path::PathBuf,
-    /// How long to wait for transactions that are running
+    /// How long to wait for running transactions to end
     #[arg(long, default_value = "60s", value_name = "DURATION")]
     pub(crate) timeout: Seconds,
     #[command(flatten)]
     pub(crate) source: SourceArgs,
 }
 
-/// One server to look at.
+/// One server to read from.
 #[derive(Debug, Args)]
 pub(crate) struct SourceArgs {
     /// Configuration file, in TOML
     #[arg(long, value_name = "FILE", help_heading = "Servers")]
     pub(crate) config: Option<std::path::PathBuf>,
-    /// The subscription in the file whose source is meant
+    /// Subscription in the file whose source to use
     #[arg(long, value_name = "NAME", help_heading = "Servers")]
     pub(crate) subscription: Option<String>,
     /// Source database: a connection string or URI as libpq reads it

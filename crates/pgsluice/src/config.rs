@@ -1,10 +1,9 @@
-//! Where a setting's value comes from: flag, environment, file, what an
-//! adopted subscription has stored on the target, default.
+//! Where a setting's value comes from: flag, environment, file, options that an adopted
+//! subscription has stored on the target, default.
 //!
-//! Each source gives texts by key; the strongest source that names a key
-//! decides it alone, lists included. The texts of one subscription are then
-//! read by the table itself (`settings::Table`), so a file is checked by the
-//! same parsers and worded by the same messages as a flag.
+//! Each source gives texts by key. The strongest source that names a key decides it alone, lists
+//! included. `settings::Table` then reads the texts of one subscription, so a file passes the same
+//! parsers and gets the same messages as a flag.
 //!
 //! An empty environment variable counts as unset.
 
@@ -21,7 +20,7 @@ use toml::de::{DeTable, DeValue};
 use crate::failure::Failure;
 use crate::settings::{Place, Setting, Table};
 
-/// What flags, environment and file say.
+/// The settings of flags, environment and file.
 #[derive(Debug)]
 pub(crate) struct Config {
     settings: Vec<Setting>,
@@ -32,13 +31,13 @@ pub(crate) struct Config {
     stored: BTreeMap<String, Section>,
 }
 
-/// Texts by key, and what to call the place in a message.
+/// Texts by key, and the name of the place for messages.
 #[derive(Debug, Default, Clone)]
 struct Section {
     values: BTreeMap<String, Vec<OsString>>,
 }
 
-/// A setting that flags or environment give, for commands that are printed.
+/// A setting from flags or environment, for the commands that messages print.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
     pub(crate) key: String,
@@ -64,8 +63,8 @@ enum Origin {
 }
 
 impl Config {
-    /// Gathers what `matches` and the environment say, and reads the file
-    /// that one of them names.
+    /// Gathers the settings of `matches` and the environment, and reads the file that one of them
+    /// names.
     pub(crate) fn gather(
         matches: &ArgMatches,
         env: &dyn Fn(&str) -> Option<OsString>,
@@ -94,7 +93,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What flags and environment give, as they give it; a flag is stronger.
+    /// The settings of flags and environment, as given; a flag is stronger.
     pub(crate) fn said(&self) -> Vec<Said> {
         let said = |setting: &Setting| {
             let key = setting.key.clone();
@@ -106,15 +105,13 @@ impl Config {
         self.settings.iter().filter_map(said).collect()
     }
 
-    /// What the target has stored of `subscription`; weaker than all else but
-    /// the defaults.
+    /// Adds the settings that the target has stored for `subscription`. Only defaults are weaker.
     pub(crate) fn add_stored(&mut self, subscription: &str, values: BTreeMap<String, Vec<OsString>>) {
         self.stored.insert(subscription.to_owned(), Section { values });
     }
 
-    /// The chosen subscriptions, each with all its settings: the one that was
-    /// named, otherwise all of the file, otherwise the one made from flags
-    /// and environment alone.
+    /// The chosen subscriptions, each with all its settings: the named one, otherwise all of the
+    /// file, otherwise the one made from flags and environment alone.
     pub(crate) fn subscriptions(&self) -> anyhow::Result<Vec<Table>> {
         let Some(file) = self.file.as_ref().filter(|file| !file.subscriptions.is_empty()) else {
             return Ok(vec![self.table(None)?]);
@@ -150,7 +147,7 @@ impl Config {
                 word.push(value);
                 own.push(word);
             }
-            // Alone first, so that a message can name where the text stands.
+            // Read alone first, so that a message can name the place of the text.
             if let Err(error) = Table::read(own.clone()) {
                 return Err(refusal(setting, &origin, &error).into());
             }
@@ -173,7 +170,7 @@ impl Config {
         let flag = self.given.values.get(key).map(|values| (values, Origin::Flag));
         let variable = || self.environment.values.get(key).map(|values| (values, Origin::Environment));
         let stored = || {
-            // That it is stored for this one can be known by its name alone.
+            // Only the name tells whether settings are stored for this subscription.
             let (name, _) = (key != "subscription").then(|| self.look_up("subscription", section))??;
             let own = self.stored.get(name.first()?.to_str()?)?;
             Some((own.values.get(key)?, Origin::Target))
@@ -223,7 +220,7 @@ impl fmt::Display for At<'_> {
 }
 
 impl File {
-    /// Reads `text`, refusing whatever the table does not know.
+    /// Reads `text`, and refuses keys that the table does not know.
     fn read(path: &Path, text: &str, settings: &[Setting]) -> anyhow::Result<File> {
         let at = |offset: usize| At { path, line: 1 + text[..offset.min(text.len())].matches('\n').count() };
         let parsed = DeTable::parse(text).map_err(|error| {
@@ -249,7 +246,7 @@ impl File {
         Ok(file)
     }
 
-    /// The names of its `[[subscription]]` tables.
+    /// The names of the file's `[[subscription]]` tables.
     fn names(&self) -> Vec<String> {
         let own = |section: &Section| {
             section.values.get("subscription").and_then(|values| values.first()?.to_str().map(str::to_owned))
@@ -288,8 +285,8 @@ impl Section {
         Ok(own)
     }
 
-    /// One line of a file: a known key where it may stand, and its texts.
-    /// `own` is true inside a `[[subscription]]` table.
+    /// One line of a file: a known key at an allowed place, and its texts. `own` is true inside a
+    /// `[[subscription]]` table.
     fn insert(
         &mut self,
         key: &str,
@@ -339,7 +336,7 @@ fn text_of(value: &DeValue<'_>) -> Option<OsString> {
     Some(text.into())
 }
 
-/// The known key most like `key`, if one is like it.
+/// The known key that is most similar to `key`, if one is similar.
 fn suggestion(key: &str, known: Vec<String>) -> Option<String> {
     let scored = known.into_iter().map(|candidate| (strsim::jaro_winkler(key, &candidate), candidate));
     let (score, candidate) = scored.max_by(|left, right| left.0.total_cmp(&right.0))?;

@@ -1,8 +1,8 @@
-//! The reference of errors, made from what each crate says of its own.
+//! The reference of errors, made from the list that each crate has of its own errors.
 //!
-//! An entry's message is what its example prints as the program prints errors;
-//! whether it is tried again, and with which status the program ends, is what
-//! the program's own functions say of the example.
+//! An entry has an example, and the message of the entry is what the program prints for it. The
+//! functions that decide about real errors also decide about the example: whether `run` tries
+//! again, and with which status the program ends.
 
 #[cfg(test)]
 mod tests;
@@ -18,39 +18,41 @@ use crate::command::{from_admin, from_adopt, from_control, from_engine, from_ver
 use crate::exit::{Code, code_of};
 use crate::failure;
 use crate::invocation::Invocation;
+use crate::paragraph::wrapped;
 
 const HEAD: &str = "\
 # Errors
 
-Every error that pgsluice ends with, or tries again after: its message, how it
-comes about, and what to do. Generated from the code (`cargo x docs`); the
-messages are printed by the program's own error types, with names and
-positions filled in for an example. `pgsluice error-reference` prints this
-document.
+Every error that pgsluice ends with, or that `run` tries again after: its message, its cause, and
+what to do. The code generates this document (`cargo x docs`), and `pgsluice error-reference` prints
+it. Each message comes from the program's own error types, with example names and positions.
 
-A command in a message works as it is printed: it is completed with what the process was
-given, here `--config /etc/pgsluice.toml`. A cause or remedy below names a command by its
-words alone, and in it `LSN` stands for the one of the message.
+A command in a message works exactly as printed. pgsluice adds the options that the process was
+started with, here `--config /etc/pgsluice.toml`. A cause or a remedy below names a command without
+these options, and `LSN` in it stands for the LSN of the message.
 
-A message names the object, the cause and the next step; look it up here by the
-words that stay the same. `run` logs it, and `pgsluice status` shows the last
-one. What `pgsluice check` finds is not listed: each finding has its object, its
-remedy and the SQL with it. A process that runs several subscriptions goes on with
-the others, and ends with the exit status of the first that failed.
+A message names the object, the cause and the next step. To find it here, search for the words that
+are not names or positions. `run` logs each error, and `pgsluice status` shows the latest. The
+findings of `pgsluice check` are not listed: each prints its object, its remedy and the SQL. If one
+subscription of a process fails, the process goes on with the others. It ends with the exit status
+of the first that failed.
 
 ";
 
-/// What somebody may look for, and the titles of the entries that it leads to.
-/// Every one of these has a test that meets it.
+/// What a reader may look for, and the titles of the entries about it. A test meets each of these
+/// entries.
 const SITUATIONS: [(&str, &[&str]); 17] = [
     ("a wrong password", &["A wrong password"]),
     (
         "no TLS where it is required",
-        &["The server admits only connections with TLS", "TLS is asked for and not offered"],
+        &[
+            "The server admits only connections with TLS",
+            "The connection requires TLS and the server does not offer it",
+        ],
     ),
     (
         "a certificate that does not match",
-        &["The certificate is for another host", "The certificate's authority is not known"],
+        &["The certificate is for another host", "The certificate's authority is unknown"],
     ),
     ("a missing publication", &["A publication is missing"]),
     (
@@ -61,23 +63,26 @@ const SITUATIONS: [(&str, &[&str]); 17] = [
     ("a truncated stream", &["The server closed the connection", "A message that is cut short"]),
     (
         "corrupt or foreign state",
-        &["State on the target that is damaged or not ours", "The replication origin is gone"],
+        &["State on the target that is damaged or not pgsluice's", "The replication origin is gone"],
     ),
     ("a slot that was dropped", &["The slot was dropped"]),
     ("a slot that was invalidated", &["The slot was invalidated"]),
     (
         "a slot that was made again under the same name",
-        &["The slot is ahead of the target", "A slot of our name that is not the one we made"],
+        &["The slot is ahead of the target", "The slot is not the one that pgsluice created"],
     ),
     ("a target restored from an older backup", &["The slot is ahead of the target"]),
     (
         "a source restored to a position before ours",
-        &["The source was restored to before our position", "The source is of another history"],
+        &["The source was restored to before our position", "The source has another history"],
     ),
     ("a source failed over to a position before ours", &["The source failed over to before our position"]),
     ("another writer that holds our origin", &["Another writer holds our replication origin"]),
     ("a read-only target", &["The target cannot be written to"]),
-    ("a publication that was dropped and made again", &["A publication was dropped, and perhaps made again"]),
+    (
+        "a publication that was dropped and made again",
+        &["A publication was dropped, and perhaps created again"],
+    ),
 ];
 
 /// One entry in words.
@@ -136,20 +141,20 @@ fn all() -> Vec<Told> {
 }
 
 fn ends(code: Code) -> String {
-    format!("Not tried again: pgsluice ends with exit status {}.", code as u8)
+    format!("pgsluice does not try again; it ends with exit status {}.", code as u8)
 }
 
 /// What `run` does, and where it ends.
 fn run(error: &engine::Error) -> String {
     let code = code_of(&from_engine(error));
     let again = match error.verdict(false) {
-        Verdict::Soon => "at once, then ever more slowly, up to every `wal_retrieve_retry_interval`",
+        Verdict::Soon => "at once, then after longer and longer pauses, up to `wal_retrieve_retry_interval`",
         Verdict::Later => "every `wal_retrieve_retry_interval`",
         Verdict::Disable | Verdict::Stop => return ends(code),
     };
     let disables = match error.verdict(true) {
         Verdict::Disable => format!(
-            "; with `disable_on_error` it disables the subscription instead and ends with exit status {}",
+            ". With `disable_on_error` it disables the subscription instead, and ends with exit status {}",
             Code::Disabled as u8
         ),
         _ => String::new(),
@@ -183,7 +188,7 @@ fn anchor(title: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// As one runs it.
+/// The command that runs a test.
 fn test((place, name): &HeldBy) -> String {
     match place.split_once(' ') {
         Some((package, target)) => format!("`cargo test -p {package} --test {target} {name}`"),
@@ -210,7 +215,7 @@ pub(crate) fn markdown() -> String {
     out
 }
 
-/// The table of what people look for.
+/// The table of what readers look for.
 fn situations(out: &mut String, all: &[Told]) {
     out.push_str("## By what happened\n\n| what happened | error | held by |\n| --- | --- | --- |\n");
     for (what, titles) in SITUATIONS {
@@ -227,13 +232,11 @@ fn situations(out: &mut String, all: &[Told]) {
 
 fn section(out: &mut String, told: &Told) {
     let Told { title, message, cause, remedy, then, held_by, .. } = told;
-    let _ = write!(
-        out,
-        "### {title}\n\n```text\n{message}\n```\n\n- **Cause:** {cause}\n- **Remedy:** {remedy}\n- **Then:** {then}\n"
-    );
-    if !held_by.is_empty() {
-        let tests: Vec<String> = held_by.iter().map(test).collect();
-        let _ = writeln!(out, "- **Test:** {}", tests.join(", "));
+    let _ = write!(out, "### {title}\n\n```text\n{message}\n```\n\n");
+    let tests = held_by.iter().map(test).collect::<Vec<String>>().join(", ");
+    let items = [("Cause", *cause), ("Remedy", *remedy), ("Then", then.as_str()), ("Test", tests.as_str())];
+    for (name, text) in items.iter().filter(|(_, text)| !text.is_empty()) {
+        let _ = writeln!(out, "{}", wrapped("- ", &format!("**{name}:** {text}")));
     }
     out.push('\n');
 }

@@ -28,8 +28,7 @@ pub(crate) enum Code {
 }
 
 impl Code {
-    /// `check` has nothing else that could fail: a server that cannot be
-    /// reached is a finding.
+    /// `check` cannot fail in another way: an unreachable server is a finding.
     pub(crate) const WARNINGS: Code = Code::Failed;
     /// Settings that cannot be read cannot work either.
     pub(crate) const CANNOT: Code = Code::Usage;

@@ -1,19 +1,21 @@
-//! Commands that messages name, made complete: they work exactly as they are printed.
+//! Completes the commands that messages name, so that they work exactly as printed.
 //!
-//! A library's message says `pgsluice skip --lsn 16/B374D848` and cannot know how this process was told its subscription
-//! and servers. Whatever prints a message puts it through [`complete`]: each command is set in backquotes, and gets what
-//! this process was given and the command takes. Flags are repeated as flags, variables are set in front of the command,
-//! and settings of a file come with `--config`. Every command names its subscription.
+//! A library's message says `pgsluice skip --lsn 16/B374D848` and cannot know which settings this
+//! process has for the subscription and its servers. Code that prints a message passes it through
+//! [`complete`]. That sets each command in backquotes, and adds the settings of this process that
+//! the command takes. Flags are repeated as flags, variables stand in front of the command, and
+//! settings of a file come with `--config`. Every command names its subscription.
 //!
 //! | in the message | what is printed |
 //! | --- | --- |
 //! | `pgsluice` and a command's name | the command with its flags, completed |
-//! | the same with `--subscription` or behind a backquote | as it is: it was completed already |
-//! | a command that lacks what is not known here, such as the publication of `run` | as it is |
+//! | the same with `--subscription` or after a backquote | as it is: it is complete already |
+//! | a command that needs what this process does not know, such as the publication of `run` | as it is |
 //!
-//! No password is printed: a connection string loses it, and the first such command says where it is taken from.
+//! No password is printed. A connection string loses its password, and the first such command says
+//! where to give it.
 //!
-//! What does not belong here: which command is the remedy. That is the message's.
+//! What does not belong here: which command is the remedy. The message decides that.
 
 use std::ffi::OsString;
 use std::sync::{Mutex, PoisonError};
@@ -25,19 +27,19 @@ use crate::cli::Cli;
 use crate::config::Said;
 use crate::subject::Subject;
 
-/// What stands before every command in a message.
+/// The word before every command in a message.
 const PROGRAM: &str = "pgsluice ";
 
-/// Where the password is that a printed command does not have.
+/// Tells where to give the password that a printed command lacks.
 const PASSWORD: &str = " (its password is left out: set PGPASSWORD, or keep it in ~/.pgpass)";
 
 /// Commands that connect to no server.
 const WITHOUT_SERVERS: [&str; 2] = ["stop", "refresh"];
 
-/// Commands that need the target alone, although they take the source, too.
+/// Commands that need only the target, although they take the source too.
 const TARGET_ONLY: [&str; 3] = ["skip", "enable", "disable"];
 
-/// How this process was told one subscription.
+/// The settings that this process has for one subscription.
 #[derive(Debug, Clone)]
 pub(crate) struct Invocation {
     name: String,
@@ -50,22 +52,22 @@ pub(crate) struct Invocation {
     has_publications: bool,
 }
 
-/// The subscriptions of this process, as it was told them.
+/// The subscriptions of this process, with their settings.
 static TOLD: Mutex<Vec<Invocation>> = Mutex::new(Vec::new());
 
-/// From now on commands are completed for `subjects`.
+/// Completes commands for `subjects` from now on.
 pub(crate) fn remember(said: &[Said], subjects: &[Subject], env: &dyn Fn(&str) -> Option<OsString>) {
     let told = subjects.iter().map(|subject| Invocation::new(said, subject, env)).collect();
     *TOLD.lock().unwrap_or_else(PoisonError::into_inner) = told;
 }
 
-/// `text` with its commands completed, as far as it is known which subscription they are about: the one named, else the
-/// only one of the process.
+/// `text` with its commands completed, if it is known which subscription they are about: the one
+/// named, otherwise the only one of the process.
 pub(crate) fn complete(text: &str, subscription: Option<&str>) -> String {
     with_told(text, subscription, |own| own.complete(text, Clone::clone))
 }
 
-/// The same of a line of JSON.
+/// The same for a line of JSON.
 pub(crate) fn complete_json(line: &str, subscription: Option<&str>) -> String {
     with_told(line, subscription, |own| {
         own.complete(line, |command| {
@@ -87,7 +89,8 @@ fn with_told(text: &str, subscription: Option<&str>, with: impl Fn(&Invocation) 
     }
 }
 
-/// The subscription that a line of the log is about, as its field says. Colours stand between the field's parts.
+/// The subscription that a line of the log is about, from the line's field. Colours stand between
+/// the parts of the field.
 pub(crate) fn subscription_of(line: &str) -> Option<&str> {
     line.rmatch_indices("subscription").find_map(|(at, field)| name_behind(&line[at + field.len()..]))
 }
@@ -114,7 +117,7 @@ impl Invocation {
         let mut said = said.to_vec();
         for own in said.iter_mut().filter(|own| ["source", "target"].contains(&own.key.as_str())) {
             for value in &mut own.values {
-                // What is no connection string is refused before a command could need it.
+                // An invalid connection string is refused before a command could need it.
                 let Ok(shown) = Shown::of(&value.to_string_lossy()) else { continue };
                 lacks_password |= shown.lacks_secret;
                 *value = shown.text.into();
@@ -140,7 +143,7 @@ impl Invocation {
         }
     }
 
-    /// That of the reference of errors: everything is in a file.
+    /// The invocation of the error reference: all settings are in a file.
     pub(crate) fn example() -> Invocation {
         let config =
             Said { key: "config".to_owned(), values: vec!["/etc/pgsluice.toml".into()], by_flag: true };
@@ -183,7 +186,7 @@ impl Invocation {
         out
     }
 
-    /// The whole command; `None` if it was whole already, or cannot be made so here.
+    /// The whole command; `None` if it was complete already, or cannot be completed here.
     fn completed(&self, named: &Named<'_>) -> Option<String> {
         let has = |flag: &str| named.flags.iter().any(|own| own == flag);
         let takes = |key: &str| named.takes.iter().any(|(own, _)| own == key);
@@ -223,7 +226,7 @@ impl Invocation {
         Some(before.join(" "))
     }
 
-    /// Whether all is known here that the command needs.
+    /// Whether this process knows everything that the command needs.
     fn can(&self, command: &str) -> bool {
         match command {
             "run" | "check" => self.has_source && self.has_target && self.has_publications,
@@ -239,7 +242,7 @@ impl Invocation {
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Word,
-    /// The value may be left out, so that it is not the next word.
+    /// The value may be left out, so it cannot be the next word.
     Joined,
 }
 
@@ -255,7 +258,7 @@ struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// The command that `text` begins with: `pgsluice`, a command's name, and the flags that follow.
+    /// The command at the start of `text`: `pgsluice`, a command's name, and the flags that follow.
     fn at(text: &'a str, program: &Command) -> Option<Named<'a>> {
         let mut end = PROGRAM.len() + word(&text[PROGRAM.len()..]).len();
         let command = &text[PROGRAM.len()..end];
@@ -289,12 +292,12 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Letters and dashes at the beginning.
+/// Letters and dashes at the beginning of `text`.
 fn word(text: &str) -> &str {
     &text[..text.find(|c: char| !(c.is_ascii_lowercase() || c == '-')).unwrap_or(text.len())]
 }
 
-/// A flag's value at the beginning, without what ends the sentence.
+/// A flag's value at the beginning of `text`, without the end of the sentence.
 fn value(text: &str) -> &str {
     let ends = |c: char| c.is_whitespace() || ",;)`\"".contains(c);
     let value = &text[..text.find(ends).unwrap_or(text.len())];
@@ -302,7 +305,7 @@ fn value(text: &str) -> &str {
     if value.starts_with('-') { "" } else { value }
 }
 
-/// A word as a shell takes it.
+/// A word, quoted for a shell if it needs that.
 fn quoted(value: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
     match !value.is_empty() && value.chars().all(is_plain) {

@@ -1,7 +1,7 @@
 //! The log on stderr: text for people, JSON for machines.
 //!
-//! Progress bars are on stderr too; a log line moves them aside, so that
-//! neither tears the other. Commands in a line are completed (`invocation`).
+//! Progress bars are on stderr too. A log line moves them aside, so that neither breaks the other.
+//! Commands in a line are completed (`invocation`).
 
 use std::io::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::invocation;
 use crate::settings::{LogFormat, Process};
 
-/// Starts logging; bars of `bars` are moved aside for every line.
+/// Starts logging. Every line moves the bars of `bars` aside.
 pub(crate) fn start(process: &Process, bars: &MultiProgress) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&process.log_level)
         .map_err(|error| Failure::LogLevel { level: process.log_level.clone(), error: error.to_string() })?;

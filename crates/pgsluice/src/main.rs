@@ -1,10 +1,9 @@
 //! The program: one file per command.
 //!
-//! A command is handed the subscriptions it is about, already read from
-//! flags, environment and file (`config`), and gives back an exit code
-//! (`exit`). What a person reads on stdout is the command's result; logs and
-//! errors go to stderr. No password is printed, and row values only by
-//! `verify`, which is asked for them.
+//! A command receives the subscriptions that it is about, already read from flags, environment and
+//! file (`config`), and returns an exit code (`exit`). The command's result goes to stdout; logs
+//! and errors go to stderr. No command prints a password. Only `verify` prints row values, because
+//! that is its purpose.
 //!
 //! Circle: exit, failure: the exit code of an error is that of the failure inside it, and each
 //! failure has a code.
@@ -18,6 +17,7 @@ mod failure;
 mod flight;
 mod invocation;
 mod logging;
+mod paragraph;
 mod progress;
 mod reference;
 mod settings;
@@ -36,7 +36,7 @@ use crate::exit::{Code, code_of};
 use crate::failure::Failure;
 use crate::subject::Subject;
 
-/// How long the end of the process may be put off by servers that are told to cancel what they do.
+/// How long the process may delay its end for servers that must cancel their work.
 const SETTLE_BOUND: Duration = Duration::from_millis(600);
 
 fn main() -> ExitCode {
@@ -84,7 +84,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     let env = |name: &str| std::env::var_os(name);
     invocation::remember(&config.said(), &subjects, &env);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // These end in order, and see to signals themselves.
+    // These commands end in order, and handle signals themselves.
     let sees_to_signals = matches!(command, Command::Run(_) | Command::Adopt(_));
     let doing = async {
         let subjects = command::adopt::with_stored(&command, &mut config, subjects).await?;
@@ -120,9 +120,9 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             number = signalled(), if !sees_to_signals => Err(number),
         }
     });
-    // No server works for a process that has ended.
+    // No server should work for a process that has ended.
     runtime.block_on(client::settle_all(SETTLE_BOUND));
-    // A task that does not end must not keep the process.
+    // A task that does not end must not keep the process alive.
     runtime.shutdown_background();
     match ended {
         Ok(done) => done,
@@ -135,7 +135,7 @@ async fn signalled() -> i32 {
     let listen = |kind| signal(kind).ok();
     let (terminate, interrupt) = (listen(SignalKind::terminate()), listen(SignalKind::interrupt()));
     let (Some(mut terminate), Some(mut interrupt)) = (terminate, interrupt) else {
-        // Then it ends as any program does.
+        // Without a handler, a signal ends the program as usual.
         return std::future::pending().await;
     };
     tokio::select! {
@@ -144,7 +144,7 @@ async fn signalled() -> i32 {
     }
 }
 
-/// The one subscription of a command that is not for several.
+/// The one subscription of a command that takes only one.
 fn only(mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
     match subjects.len() {
         1 => Ok(subjects.swap_remove(0)),
@@ -155,7 +155,7 @@ fn only(mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
     }
 }
 
-/// The same before it is known what subscription that is.
+/// The same, before the subscription's name is known.
 fn only_table(mut tables: Vec<settings::Table>) -> anyhow::Result<settings::Table> {
     match tables.len() {
         1 => Ok(tables.swap_remove(0)),
@@ -174,16 +174,16 @@ fn block_on(command: impl Future<Output = anyhow::Result<Code>>) -> anyhow::Resu
 /// Prints what clap has to say: help on stdout, errors on stderr.
 fn show_clap(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
-        // clap repeats what it did not understand, a connection string too.
+        // clap repeats the text that it did not understand, even a connection string.
         eprint!("{}", without_passwords(&error.render().to_string()));
         return ExitCode::from(Code::Usage as u8);
     }
-    // A closed pipe is no reason to complain.
+    // A closed pipe is not an error.
     let _ = error.print();
     ExitCode::SUCCESS
 }
 
-/// `text` with the passwords of connection strings and URIs blotted out.
+/// `text` with the passwords of connection strings and URIs masked.
 fn without_passwords(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

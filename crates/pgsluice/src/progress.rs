@@ -1,11 +1,11 @@
-//! How far the pipelines are, for a person who watches.
+//! The progress of the pipelines, for a person who watches.
 //!
-//! On a terminal: a bar per table that is being copied and one for all, then
-//! a line with rate and lag. Elsewhere: a log line at intervals while the
-//! first copy runs, and when it is done.
+//! On a terminal: one bar per table that is being copied and one for all tables, then a line with
+//! rate and lag. Elsewhere: a log line at intervals while the first copy runs, and one when it is
+//! done.
 //!
-//! What is on the screen goes when the view does: a bar that is dropped as it
-//! is would stay there, and look as if it still moved.
+//! The view removes its bars from the screen when it ends. A bar that is only dropped would stay
+//! there, and look as if it still moved.
 
 mod echo;
 mod layout;
@@ -21,13 +21,13 @@ pub(crate) use self::echo::Quiet;
 use self::layout::Layout;
 use crate::units::{show_bytes, show_count, show_seconds};
 
-/// Time between two looks on a terminal.
+/// Time between two redraws on a terminal.
 const REDRAW: Duration = Duration::from_millis(500);
 
 /// Time between two log lines elsewhere.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Bars of tables shown at the same time; the rest is in the total.
+/// Most bars of tables shown at the same time; the rest is in the total.
 const BARS_MAX: usize = 12;
 
 /// Shows `pipelines` until the future is dropped.
@@ -46,7 +46,7 @@ pub(crate) async fn show(pipelines: &[Arc<Status>], bars: &MultiProgress, on_ter
     }
 }
 
-/// What is on the screen for one pipeline.
+/// The screen content for one pipeline.
 #[derive(Default)]
 struct View {
     tables: HashMap<String, ProgressBar>,
@@ -68,7 +68,7 @@ struct Sum {
     rows_estimated: u64,
     bytes: u64,
     bytes_estimated: u64,
-    /// What the table takes that takes longest of those begun: all cannot be done before.
+    /// Seconds left of the slowest table that has begun: the whole cannot end before it.
     seconds_left_min: f64,
 }
 
@@ -86,7 +86,7 @@ impl Sum {
         sum
     }
 
-    /// Figures in words for a log, at `rate` bytes a second.
+    /// Figures as text for a log, at `rate` bytes a second.
     fn words(&self, rate: Option<f64>) -> String {
         format!(
             "{} of {} tables, {} of about {} rows, {} of about {}{}",
@@ -100,7 +100,7 @@ impl Sum {
         )
     }
 
-    /// The same beside a bar, which shows how much of it is done; each with its weight.
+    /// The same figures beside a bar, which shows the share that is done; each with its weight.
     fn figures(&self, rate: Option<f64>) -> Vec<(u8, String)> {
         let tables = format!("{} of {} tables", self.done, self.tables);
         let amount = amount(self.rows, self.bytes);
@@ -117,14 +117,14 @@ impl Sum {
     }
 }
 
-/// What a table that is being copied takes at the rate it had so far, once there is one.
+/// Seconds that a table takes at its rate so far, once there is a rate.
 fn seconds_left(table: &TableSnapshot) -> Option<f64> {
     let seconds = table.elapsed_ms as f64 / 1e3;
     (table.state == "copying" && seconds > 0.5 && table.rows > 0)
         .then(|| table.rows_estimated.saturating_sub(table.rows) as f64 * seconds / table.rows as f64)
 }
 
-/// What was copied, in words with their weights.
+/// The copied amount, in words with their weights.
 fn amount(rows: u64, bytes: u64) -> [(u8, String); 2] {
     [(1, format!("{} rows", show_count(rows))), (2, show_bytes(bytes))]
 }
@@ -134,11 +134,11 @@ fn weighed([rate, left]: [String; 2]) -> [(u8, String); 2] {
     [(4, rate), (5, left)]
 }
 
-/// A figure's growth per second over about the last ten seconds, or since it began to grow.
+/// A figure's growth per second over about the last ten seconds, or since it started to grow.
 #[derive(Default)]
 struct Rate {
     last: Option<(Instant, u64)>,
-    /// Growth and seconds, each the less the longer ago it was.
+    /// Growth and seconds, each weighted less the longer ago it was.
     grown: f64,
     seconds: f64,
 }
@@ -151,9 +151,9 @@ impl Rate {
                 return self.per_second();
             }
             match figure.checked_sub(before) {
-                // A figure that falls has begun anew; it says nothing of a rate.
+                // A figure that falls has restarted, and gives no rate.
                 None => *self = Rate::default(),
-                // What has not begun to grow is slow to begin, not slow.
+                // A figure that has not started to grow has no rate yet.
                 Some(_) if figure == 0 => {}
                 Some(grown) => {
                     let kept = (-seconds / 10.0).exp();
@@ -258,7 +258,7 @@ impl View {
         bar.set_message(format!("{} of {}; {}", schema.done, schema.objects, building.join("; ")));
     }
 
-    /// The terminal may have another width than before.
+    /// Lays out again, because the terminal may have another width than before.
     fn lay_out(&mut self) -> Layout {
         let layout = Layout::of_terminal();
         if self.layout.replace(layout) != Some(layout) {

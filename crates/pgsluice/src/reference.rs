@@ -2,20 +2,21 @@
 
 use std::fmt::Write as _;
 
+use crate::paragraph::wrapped;
 use crate::settings::{Place, Setting};
 
 const HEAD: &str = "\
 # Configuration reference
 
-A setting is given by a flag, an environment variable or a key of the
-configuration file (`--config`); a flag is stronger than the environment, the
-environment stronger than the file, and the file stronger than the default.
-Keys at the file's top level hold for every subscription; a `[[subscription]]`
-table describes one, with its `name` and any setting not marked *top level*.
+A setting comes from a flag, an environment variable or a key of the configuration file
+(`--config`). A flag overrides the environment, the environment overrides the file, and the file
+overrides the default. Keys at the file's top level hold for every subscription. Each
+`[[subscription]]` table describes one subscription: it has the `name`, and any setting that is not
+marked *top level*.
 
-A duration is a number with one of the units `us`, `ms`, `s`, `min`, `h`, `d`;
-a size is a number with `B`, `kB`, `MB`, `GB` or `TB`, where a kB is 1024 bytes.
-A bare number is in the setting's unit. Switches take `on` or `off`.
+A duration is a number with one of the units `us`, `ms`, `s`, `min`, `h` and `d`. A size is a number
+with `B`, `kB`, `MB`, `GB` or `TB`; a kB is 1024 bytes. A number without a unit is in the setting's
+own unit. Switches take `on` or `off`.
 
 ";
 
@@ -51,13 +52,15 @@ fn section(out: &mut String, setting: &Setting) {
         (None, false) => setting.words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
         (None, true) => setting.value_name.to_lowercase().replace('|', " or "),
     };
+    let paragraphs: Vec<String> =
+        setting.meaning.trim().split("\n\n").map(|text| wrapped("", text)).collect();
     let many = if setting.many { ", several allowed" } else { "" };
     let _ = write!(
         out,
         "### {}\n\n{}\n\n| flag | file key | environment | value and unit | default |\n| --- | --- | --- | --- | --- |\n\
          | `{}` | {key} | `{}` | {values}{many} | {default} |\n\n",
         setting.key,
-        setting.meaning.trim(),
+        paragraphs.join("\n\n"),
         setting.flag(),
         setting.variable(),
     );

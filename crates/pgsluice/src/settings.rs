@@ -1,16 +1,15 @@
-//! The settings: one table.
+//! The settings, in one table.
 //!
-//! Every setting is one field here. Its name is the file key; the flag is the
-//! same with dashes, the environment variable the same in capitals behind
-//! `PGSLUICE_`; its doc comment is its documentation. `--help`, the man page,
-//! completions and the configuration reference are all made from this table,
-//! and `config` fills it from flags, environment, file and defaults.
+//! Every setting is one field here. The file key is the field's name. The flag is the same name
+//! with dashes. The environment variable is the name in capitals after `PGSLUICE_`. The doc comment
+//! is the documentation. `--help`, the man page, completions and the configuration reference all
+//! come from this table. `config` fills the table from flags, environment, file and defaults.
 //!
-//! A setting that exists in PostgreSQL keeps PostgreSQL's name, unit and
-//! default. The unit of a bare number is in the field's type (`units`).
+//! A setting that exists in PostgreSQL keeps PostgreSQL's name, unit and default. The type of a
+//! field has the unit of a bare number (`units`).
 //!
-//! What does not belong here: where a value comes from (`config`), and what a
-//! setting does (`engine::Settings` is handed the result).
+//! Two things do not belong here: where a value comes from (`config`), and what a setting does
+//! (`engine::Settings` receives the result).
 
 use std::any::TypeId;
 use std::ffi::OsString;
@@ -38,108 +37,104 @@ pub(crate) struct Table {
     pub(crate) process: Process,
 }
 
-/// Which subscription a command is about; every command has these.
+/// Which subscription a command is about. Every command has these.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Subscription")]
 pub(crate) struct Which {
     /// Configuration file, in TOML
     ///
-    /// Top-level keys are settings for every subscription; each
-    /// `[[subscription]]` table describes one, with its `name` and any
-    /// setting. A flag is stronger than the environment, the environment
-    /// stronger than the file.
+    /// Top-level keys are settings for every subscription. Each `[[subscription]]` table describes
+    /// one subscription, with its `name` and any setting. A flag overrides the environment, and the
+    /// environment overrides the file.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
     /// Name of the subscription (default: the first publication's name)
     ///
-    /// Slot and replication origins are named after it: `pgsluice_NAME` on
-    /// the source, `pgsluice_NAME_0` and so on on the target. Lower-case
-    /// letters, digits and underscores. With several subscriptions in the
-    /// file it chooses one of them. Inside a `[[subscription]]` table the key
-    /// is `name`.
+    /// The slot on the source is `pgsluice_NAME`. The replication origins on the target are
+    /// `pgsluice_NAME_0` and so on. A name has lower-case letters, digits and underscores. If the
+    /// file has several subscriptions, this chooses one of them. Inside a `[[subscription]]` table
+    /// the key is `name`.
     #[arg(long, value_name = "NAME")]
     pub(crate) subscription: Option<String>,
 
-    /// Directory of locks, control sockets and spooled transactions
-    /// (default: $XDG_STATE_HOME/pgsluice, or ~/.local/state/pgsluice)
+    /// Directory for locks, control sockets and spooled transactions (default:
+    /// $XDG_STATE_HOME/pgsluice, or ~/.local/state/pgsluice)
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) state_dir: Option<PathBuf>,
 }
 
-/// The two servers; commands that look at them have these.
+/// The two servers. Commands that read them have these.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Servers")]
 pub(crate) struct Ends {
     /// Source database: a connection string or URI as libpq reads it
     ///
-    /// What it leaves out comes from the PG* variables, the service file and
-    /// ~/.pgpass. Keep the password there: other users of this machine can
-    /// read command lines and, on some systems, environments.
+    /// Options that it leaves out come from the PG* variables, the service file and ~/.pgpass. Keep
+    /// the password in one of these: other users of this machine can read command lines and, on
+    /// some systems, environments.
     #[arg(long, value_name = "CONNINFO")]
     pub(crate) source: Option<String>,
 
     /// Target database: a connection string or URI as libpq reads it
     ///
-    /// The same advice about passwords holds: use ~/.pgpass.
+    /// Keep its password in ~/.pgpass too.
     #[arg(long, value_name = "CONNINFO")]
     pub(crate) target: Option<String>,
 }
 
-/// What is read from the source, and how.
+/// What pgsluice reads from the source, and how.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Stream")]
 pub(crate) struct Stream {
     /// Publication on the source to subscribe to; may be given more than once
     ///
-    /// A list in the file; separated by commas in the environment.
+    /// In the file it is a list. In the environment, commas separate the names.
     #[arg(long, value_name = "NAME")]
     pub(crate) publication: Vec<String>,
 
-    /// How changes are read: `logical` from a slot with pgoutput, `wal` by
-    /// decoding physical WAL
+    /// How to read changes: `logical` from a slot with pgoutput, `wal` by decoding physical WAL
     ///
-    /// With `wal` the source only ships bytes, of all databases, from a physical
-    /// slot; it needs a primary, full_page_writes and a database in UTF8, and
-    /// keeps what the catalogs were in the state directory, which must not get lost.
+    /// With `wal` the source only sends bytes from a physical slot, for all its databases. `wal`
+    /// needs a primary, full_page_writes and a database in UTF8. The state directory then holds the
+    /// catalogs as they were, so it must not get lost.
     #[arg(long, value_enum, default_value = "logical", value_name = "MODE")]
     pub(crate) source_mode: SourceMode,
 
     /// Ask for values in binary form
     ///
-    /// `auto` asks for it if every published column has the same built-in type
-    /// on both ends, arrays and ranges of such types included. The form of a
-    /// user-defined type may mean nothing on another server; `status` names the
-    /// column that is in the way. The first copy decides table by table.
+    /// `auto` asks for it if every published column has the same built-in type on both ends; arrays
+    /// and ranges of such types count as built-in. The form of a user-defined type may mean nothing
+    /// on another server; `status` names the column that prevents binary. The first copy decides
+    /// for each table.
     #[arg(long, value_enum, default_value = "auto", value_name = "MODE")]
     pub(crate) binary: Binary,
 
     /// Receive large transactions while they are still open
     ///
-    /// They are kept in a spool on disk until the source commits or aborts
-    /// them, instead of the source spilling them to its own disk.
+    /// pgsluice keeps them in a spool on disk until the source commits or aborts them. Otherwise
+    /// the source spills them to its own disk.
     #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) streaming: OnOff,
 
-    /// Which changes to apply by their origin: `any`, or `none` for only
-    /// those that did not come to the source by replication
+    /// Which changes to apply by their origin: `any` for all, or `none` for only those that did not
+    /// come to the source by replication
     ///
-    /// `none` keeps two databases that follow each other from looping.
+    /// `none` keeps changes from going round between two databases that follow each other.
     #[arg(long, value_enum, default_value = "any", value_name = "ORIGIN")]
     pub(crate) origin: Origin,
 
-    /// Longest time between two reports of our position to the source
+    /// Longest time between two reports of pgsluice's position to the source
     ///
-    /// 0 sends a report only when the source asks for one.
+    /// With 0, pgsluice reports only when the source asks.
     #[arg(long, default_value = "10s", value_name = "DURATION")]
     pub(crate) wal_receiver_status_interval: Seconds,
 
     /// Give up a connection to the source that has been silent for this long
     ///
-    /// Also one to the target, if its backend waits for us meanwhile; one that
-    /// waits for a lock is waited for. With `wal_stream = off`: so long a
-    /// segment of the archive may be wrong although others follow. 0 waits for
-    /// ever.
+    /// This also holds for a connection to the target whose backend waits for pgsluice. A backend
+    /// that waits for a lock may take any time. With `wal_stream = off`, a segment of the archive
+    /// may be wrong for this long although others follow it. 0 waits without limit.
     #[arg(long, default_value = "60s", value_name = "DURATION")]
     pub(crate) wal_receiver_timeout: Milliseconds,
 
@@ -149,56 +144,51 @@ pub(crate) struct Stream {
 
     /// Look this often for tables added to the publication or dropped from it
     ///
-    /// A table that was added is copied while the others go on, if the target
-    /// has an empty table of its name. 0 looks only when `pgsluice refresh`
-    /// asks for it.
+    /// pgsluice copies an added table while the others continue, if the target has an empty table
+    /// with its name. With 0, it looks only when `pgsluice refresh` asks.
     #[arg(long, default_value = "10s", value_name = "DURATION")]
     pub(crate) refresh_interval: Milliseconds,
 
-    /// What becomes of a table when the source has another of its name: `leave_out`
-    /// or `copy`
+    /// What to do with a table when the source has another table with its name: `leave_out` or
+    /// `copy`
     ///
-    /// It was dropped and made again, or another was renamed to its name. Nothing
-    /// of that one is applied to the old one's rows. `leave_out` says so, goes on
-    /// with the other tables, and waits until somebody has removed the target's
-    /// rows; `copy` removes them and copies the table again, whatever `copy_data`
-    /// says.
+    /// The source's table was dropped and created again, or another was renamed to its name.
+    /// pgsluice applies no change of the new table to the rows of the old one. `leave_out` reports
+    /// it, continues with the other tables, and waits until somebody has removed the target's rows.
+    /// `copy` removes the rows and copies the table again, even with `copy_data = off`.
     #[arg(long, value_enum, default_value = "leave_out", value_name = "WHAT")]
     pub(crate) on_table_replaced: OnTableReplaced,
 
-    /// With source_mode = wal, read WAL that the source has removed from here
+    /// With source_mode = wal, read WAL that the source has removed from this directory
     ///
-    /// A directory that the source's archive_command or pg_receivewal fills,
-    /// compressed by gzip, lz4 or zstd or not at all. Where it is given, a slot
-    /// that has lost WAL (max_slot_wal_keep_size) is made anew, and what is
-    /// missing comes from the archive.
+    /// The source's archive_command or pg_receivewal fills it. Files may be uncompressed, or
+    /// compressed with gzip, lz4 or zstd. If the setting is given and the slot has lost WAL
+    /// (max_slot_wal_keep_size), pgsluice creates the slot again and reads the missing WAL here.
     #[arg(long, value_name = "DIR")]
     pub(crate) wal_archive: Option<PathBuf>,
 
     /// With source_mode = wal, have the source send its WAL, through a slot
     ///
-    /// `off`: all WAL comes from wal_archive, which is followed as it grows,
-    /// with files that pg_receivewal is still writing (.partial). The source
-    /// has then no slot, and no walsender once it has begun. It can be set and
-    /// unset at any start.
+    /// With `off`, all WAL comes from wal_archive. pgsluice follows the archive as it grows,
+    /// including the files that pg_receivewal is still writing (.partial). The source then has no
+    /// slot, and after the start no walsender. The setting may change at any start.
     #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) wal_stream: OnOff,
 
     /// With source_mode = wal, decode WAL only once these standbys have it
     ///
-    /// Physical replication slots on the source, of the standbys that may take
-    /// its place; may be given more than once. Nothing is applied, or copied,
-    /// that one of them has not flushed, so that a failover to it can be
-    /// followed. With `logical` it is the source's own setting of that name
-    /// (17 and later).
+    /// These are physical replication slots on the source, of the standbys that may replace it; may
+    /// be given more than once. pgsluice applies and copies only what all of them have flushed, so
+    /// it can follow a failover to any of them. With `logical`, use the source's own setting with
+    /// this name (17 and later).
     #[arg(long, value_name = "SLOT", value_delimiter = ',')]
     pub(crate) synchronized_standby_slots: Vec<String>,
 
     /// With source_mode = wal, compare the catalogs this often with the source's
     ///
-    /// They are followed through the WAL and compared, row by row, at each
-    /// start and then this often; what differs stops the subscription. It
-    /// costs the source a read of its catalogs. 0 compares at starts only.
+    /// pgsluice follows the catalogs through the WAL. It compares them row by row with the source's
+    /// at each start, and then at this interval. A difference stops the subscription. Each
+    /// comparison makes the source read its catalogs. With 0, pgsluice compares at starts only.
     #[arg(long, default_value = "1h", value_name = "DURATION")]
     pub(crate) catalog_check_interval: Milliseconds,
 }
@@ -209,23 +199,21 @@ pub(crate) struct Stream {
 pub(crate) struct FirstCopy {
     /// Copy the rows that are in the published tables at the start
     ///
-    /// `off` starts with the changes that come after the slot's creation.
+    /// `off` starts with the changes after the slot's creation.
     #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) copy_data: OnOff,
 
-    /// Create the source's schema on a target that has none of the published
-    /// tables
+    /// Create the source's schema on a target that has none of the published tables
     ///
-    /// By `pg_dump`: the whole schema of the source's database but its
-    /// publications and subscriptions. Tables come before the copy; indexes,
-    /// constraints and triggers after it, over as many connections as copy
-    /// tables. Owners and privileges are kept if the target has all their
-    /// roles.
+    /// `pg_dump` reads the whole schema of the source's database, except publications and
+    /// subscriptions. pgsluice creates tables before the copy, and indexes, constraints and
+    /// triggers after it, over as many connections as copy tables. It keeps owners and privileges
+    /// if the target has all their roles.
     #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) create_schema: OnOff,
 
-    /// The `pg_dump` that reads the schema (default: the first in PATH or
-    /// below /usr/lib/postgresql that is not older than the source)
+    /// The `pg_dump` that reads the schema (default: the first in PATH or below /usr/lib/postgresql
+    /// that is not older than the source)
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) pg_dump: Option<PathBuf>,
 
@@ -233,8 +221,7 @@ pub(crate) struct FirstCopy {
     #[arg(long, default_value = "4", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) max_sync_workers_per_subscription: u16,
 
-    /// Tables larger than this are copied in ranges of about this size by
-    /// several connections
+    /// Copy tables larger than this in ranges of about this size, over several connections
     #[arg(long, default_value = "256MB", value_name = "SIZE")]
     pub(crate) copy_split_bytes: Bytes,
 }
@@ -245,88 +232,82 @@ pub(crate) struct FirstCopy {
 pub(crate) struct Apply {
     /// `synchronous_commit` of the sessions that write to the target
     ///
-    /// `off` loses nothing: only what the target has flushed is confirmed to
-    /// the source.
+    /// `off` loses nothing: pgsluice confirms to the source only what the target has flushed.
     #[arg(long, value_enum, default_value = "off", value_name = "LEVEL")]
     pub(crate) synchronous_commit: SynchronousCommit,
 
-    /// Disable the subscription when a transaction cannot be applied, instead
-    /// of trying again
+    /// Disable the subscription when a transaction cannot be applied, instead of trying again
     #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) disable_on_error: OnOff,
 
     /// Most rows to write as one batch
     ///
-    /// While the target keeps up, each transaction is written by itself,
-    /// whatever this is. While it is behind, changes are folded as they come:
-    /// a row that changes a hundred times is one row to write.
+    /// While the target keeps up, pgsluice writes each transaction by itself, whatever this value
+    /// is. While the target is behind, pgsluice folds changes as they come: a row that changes a
+    /// hundred times is one row to write.
     #[arg(long, default_value = "100000", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_rows_max: u32,
 
     /// Most bytes to write as one batch
     ///
-    /// Memory holds about two and a half times as much; the changes as they
-    /// came wait in `spool_dir` until the batch is committed, at most 1 GB.
+    /// A batch takes about two and a half times as much memory. The changes as they came wait in
+    /// the spool directory until the batch is committed, at most 1 GB.
     #[arg(long, default_value = "64MB", value_name = "SIZE")]
     pub(crate) batch_bytes_max: Bytes,
 
-    /// Which pages of the target are read before changes are applied (default:
-    /// off)
+    /// Which pages of the target to read before changes are applied (default: off)
     ///
-    /// `identity` reads the replica identity's index and heap pages of rows
-    /// that are updated or deleted; `all` besides them the leaf page of every
-    /// B-tree that a change enters. It pauses by itself while what it would
-    /// read is in memory.
+    /// `identity` reads the replica identity's index pages and heap pages of rows that are updated
+    /// or deleted. `all` also reads the leaf page of every B-tree that a change enters. Reading
+    /// pauses by itself while those pages are in memory.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) prefetch: Option<Prefetch>,
 
-    /// Another way to say `prefetch`: `on` for `identity`, `off` for `all`
+    /// Another way to set `prefetch`: `on` for `identity`, `off` for `all`
     #[arg(long, default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) prefetch_replica_identity_only: Option<OnOff>,
 
-    /// Connections that read pages of the target ahead (default: 8, or a
-    /// quarter of the connections that are left on the target if that is less)
+    /// Connections that read pages of the target ahead (default: 8, or a quarter of the target's
+    /// free connections if that is less)
     ///
-    /// 0 reads nothing ahead.
+    /// With 0, pgsluice reads nothing ahead.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(0..=256))]
     pub(crate) max_parallel_prefetch_workers_per_subscription: Option<u16>,
 
     /// Sessions that apply to the target at the same time
     ///
-    /// More than one helps where the target waits for its storage or has
-    /// cores to spare, and only while it is behind: what is independent of all
-    /// before it is executed early, what is not waits, and commits keep the
-    /// source's order. Each has a replication origin of its own, which takes
-    /// one of the target's `max_replication_slots` (from 18 on
-    /// `max_active_replication_origins`) until the subscription is dropped.
-    /// If the target has no room for all, fewer apply.
+    /// More than one helps only while the target is behind, and where it waits for its storage or
+    /// has free cores. Transactions that depend on no earlier one then execute early, and the
+    /// others wait. Commits keep the source's order. Each session has a replication origin, which
+    /// takes one of the target's `max_replication_slots` (from 18 on
+    /// `max_active_replication_origins`) until the subscription is dropped. If the target has no
+    /// room for all sessions, fewer apply.
     #[arg(long, default_value = "1", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) max_parallel_apply_workers_per_subscription: u16,
 
     /// Whether transactions become visible on the target in the source's order
     ///
-    /// `relaxed` lets one that is independent of all before it commit before
-    /// them, so that a large one does not delay those behind it; what depends
-    /// on an earlier one still comes after it. Readers of the target may then
-    /// see states that the source was never in. It needs more than one apply
-    /// worker; a transaction larger than a batch waits whole in a file of the
-    /// spool directory.
+    /// With `relaxed`, a transaction that depends on no earlier one may commit before them, so a
+    /// large transaction does not delay those after it. A transaction that depends on an earlier
+    /// one still commits after it. Readers of the target may then see states that the source was
+    /// never in. `relaxed` needs more than one apply worker. A transaction larger than a batch
+    /// waits as a whole in a file of the spool directory.
     #[arg(long, value_enum, default_value = "preserve", value_name = "ORDER")]
     pub(crate) commit_order: CommitOrder,
 
-    /// Keep the commit time of each transaction on the target, for which each
-    /// of the source becomes one of the target
+    /// Keep the commit time of each transaction on the target, by committing each of the source's
+    /// transactions by itself
     ///
-    /// `auto` does so while the target has `track_commit_timestamp = on`.
-    /// Without it transactions that wait are written as one, which is several
-    /// times as fast; their rows then have the commit time of the last.
+    /// `auto` does so while the target has `track_commit_timestamp = on`. Otherwise pgsluice writes
+    /// waiting transactions as one, which is several times as fast. Their rows then have the commit
+    /// time of the last transaction.
     #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
     pub(crate) keep_commit_timestamps: KeepCommitTimestamps,
 
     /// Run even if the target's role may not set session_replication_role
     ///
-    /// Then the target's ordinary triggers and foreign keys act on replicated
-    /// rows as they act on an application's.
+    /// The target's ordinary triggers and foreign keys then fire for replicated rows, as they do
+    /// for an application's rows.
     #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) allow_triggers: OnOff,
 }
@@ -337,8 +318,8 @@ pub(crate) struct Apply {
 pub(crate) struct Process {
     /// Serve Prometheus metrics at http://ADDRESS/metrics
     ///
-    /// An IP address and a port: 127.0.0.1:9187, or 0.0.0.0:9187 for every
-    /// address. Off unless set.
+    /// ADDRESS is an IP address and a port: 127.0.0.1:9187, or 0.0.0.0:9187 for every address. Off
+    /// unless set.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
 
@@ -346,8 +327,8 @@ pub(crate) struct Process {
     #[arg(long, value_enum, default_value = "text", value_name = "FORM")]
     pub(crate) log_format: LogFormat,
 
-    /// Least severe messages logged: error, warn, info, debug or trace, also
-    /// per module as in `info,apply=debug`
+    /// Least severe messages to log: error, warn, info, debug or trace, also per module as in
+    /// `info,apply=debug`
     #[arg(long, default_value = "info", value_name = "LEVEL")]
     pub(crate) log_level: String,
 }
@@ -435,7 +416,7 @@ impl Table {
     }
 }
 
-/// One row of the table, read back from clap.
+/// One row of the table, as clap has it.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
     /// The field's name, which is also the file key.
@@ -448,9 +429,9 @@ pub(crate) struct Setting {
     pub(crate) default: Option<String>,
     /// Unit of a bare number.
     pub(crate) unit: Option<&'static str>,
-    /// Allowed words, if the value is one of a few.
+    /// Allowed words, if the value must be one of them.
     pub(crate) words: Vec<String>,
-    /// More than one value may be given.
+    /// Whether more than one value may be given.
     pub(crate) many: bool,
     /// The doc comment.
     pub(crate) meaning: String,
@@ -499,7 +480,7 @@ impl Setting {
         format!("PGSLUICE_{}", self.key.to_ascii_uppercase())
     }
 
-    /// Where in the file it may stand.
+    /// Where in the file the setting may stand.
     pub(crate) fn place(&self) -> Place {
         match self.key.as_str() {
             "config" => Place::Nowhere,
@@ -515,17 +496,17 @@ impl Setting {
 pub(crate) enum Place {
     /// It names the file itself.
     Nowhere,
-    /// It is the process's, not a subscription's.
+    /// The setting belongs to the process, not to a subscription.
     TopLevel,
     /// `name` inside a `[[subscription]]` table, or `subscription` at the top
     /// level of a file without such tables.
     Name,
-    /// At the top level for every subscription, or in one's table.
+    /// At the top level for every subscription, or in the table of one.
     Anywhere,
 }
 
-/// Adds the names of file key and variable to the long help of every setting
-/// in `command` and its subcommands.
+/// Adds the file key and the variable to the long help of every setting in `command` and its
+/// subcommands.
 pub(crate) fn with_other_names(command: Command) -> Command {
     let table = Setting::all();
     command.mut_subcommands(|command| annotated(command, &table))

@@ -1,8 +1,7 @@
-//! From the settings' texts to what the engine takes.
+//! Turns the texts of settings into the engine's types.
 //!
-//! The last place where a value can be wrong: names, connection strings, and
-//! what must be there for a command. Messages name all three ways to set what
-//! is missing.
+//! This is the last place where a value can be wrong: names, connection strings, and settings that
+//! a command needs. Messages name all three ways to give a missing setting.
 
 use std::path::{Path, PathBuf};
 
@@ -16,11 +15,11 @@ use crate::settings::{
     SynchronousCommit, Table,
 };
 
-/// No setting: if it is set, every change is applied by itself, as after a
-/// batch that does not fit. For tests that compare the two paths.
+/// Not a setting: if this variable is set, every change is applied by itself, as after a batch that
+/// does not fit. It is for tests that compare the two paths.
 const EXACT_ONLY: &str = "PGSLUICE_EXACT_ONLY";
 
-/// What every command needs to know of a subscription.
+/// What every command needs to know about a subscription.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
     pub(crate) name: SubscriptionName,
@@ -55,8 +54,8 @@ impl Subject {
         end("target", self.table.ends.target.as_deref())
     }
 
-    /// Whether something is missing that an adopted subscription has stored on
-    /// the target, which is set.
+    /// Whether a setting is missing that an adopted subscription has stored on the target. The
+    /// target itself is set.
     pub(crate) fn lacks_stored(&self, publications: bool) -> bool {
         let Ends { source, target } = &self.table.ends;
         target.is_some() && (source.is_none() || publications && self.table.stream.publication.is_empty())
@@ -67,12 +66,12 @@ impl Subject {
         self.table.ends.source.is_some() && self.table.ends.target.is_some()
     }
 
-    /// The publications, perhaps none.
+    /// The publications; may be empty.
     pub(crate) fn publications(&self) -> &[String] {
         &self.table.stream.publication
     }
 
-    /// The archive of WAL that is followed instead of a stream.
+    /// The archive of WAL that is read instead of a stream.
     pub(crate) fn followed_archive(&self) -> Option<&Path> {
         let stream = &self.table.stream;
         let follows = stream.source_mode == SourceMode::Wal && !stream.wal_stream.0;
@@ -175,7 +174,7 @@ impl Subject {
     }
 }
 
-/// What is read ahead; the setting has two names.
+/// Which pages are read ahead. The setting has two names.
 fn prefetch(apply: &Apply) -> anyhow::Result<PrefetchMode> {
     let said = apply.prefetch.map(|what| match what {
         Prefetch::Off => PrefetchMode::Off,

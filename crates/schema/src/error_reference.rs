@@ -17,21 +17,21 @@ base::error_reference! {
     #[must_use]
     pub fn error_reference() -> Error where error is error.kind() => Kind;
     Kind::NotPgDump { .. } => creating(
-        "What --pg-dump names is no pg_dump",
+        "The program that --pg-dump names is not pg_dump",
         Kind::NotPgDump {
             path: "/usr/bin/psql".into(),
             why: "it is no pg_dump: to --version it says \"psql (PostgreSQL) 18.0\"".to_owned(),
             source_major: 17,
         },
-        "The path leads to nothing, to something that cannot be run, or to another program.",
+        "The path does not exist, is not executable, or is another program.",
         "Correct `--pg-dump`.",
         &[PG_DUMP],
     ),
     Kind::NoPgDump { .. } => creating(
         "pg_dump is not installed",
         Kind::NoPgDump { source_major: 17 },
-        "`--create-schema` reads the source's schema with PostgreSQL's own pg_dump, and this machine has none in PATH \
-         or where packages put it.",
+        "`--create-schema` reads the source's schema with PostgreSQL's own pg_dump. This machine has none, \
+        neither in PATH nor where packages install it.",
         "Install the client programs of the source's version or newer (`apt install postgresql-client-17`), or give \
          `--pg-dump`.",
         &[PG_DUMP],
@@ -39,8 +39,8 @@ base::error_reference! {
     Kind::OldPgDump { .. } => creating(
         "pg_dump is too old for the source",
         Kind::OldPgDump { found: vec![pg_dump()], source_major: 18 },
-        "A pg_dump does not read servers that are newer than itself.",
-        "Install a newer one, or give its path by `--pg-dump`.",
+        "pg_dump cannot read a server that is newer than itself.",
+        "Install a newer pg_dump, or give its path with `--pg-dump`.",
         &[PG_DUMP],
     ),
     Kind::DumpFailed { .. } => creating(
@@ -50,58 +50,60 @@ base::error_reference! {
             words: "pg_dump: error: query failed: ERROR:  permission denied for schema app".to_owned(),
             passing: false,
         },
-        "pg_dump reads every object of the source's database, not only the published ones, and the source's role may \
-         not read one; or the connection was lost, which is tried again.",
-        "Do what its words say: as a rule `GRANT USAGE ON SCHEMA` and `GRANT SELECT` to the source's role.",
+        "pg_dump reads every object of the source's database, not only the published ones. The source's role \
+        may not read one of them; or the connection was lost, and `run` then tries again.",
+        "Do what pg_dump's message says. Usually the source's role needs `GRANT USAGE ON SCHEMA` and `GRANT \
+        SELECT`.",
         &[],
     ),
     Kind::NotUtf8 { .. } => creating(
         "Names that are not UTF-8",
         Kind::NotUtf8 { program: pg_dump() },
-        "In a database of encoding SQL_ASCII names may be any bytes.",
-        "Rename them on the source: `ALTER TABLE ... RENAME`.",
+        "In a database with encoding SQL_ASCII, a name may be any sequence of bytes.",
+        "Rename them on the source with `ALTER TABLE ... RENAME`.",
         &[],
     ),
     Kind::CutDump { .. } => creating(
         "pg_dump printed half a schema",
         Kind::CutDump { within: "TABLE public.accounts".to_owned() },
-        "What it printed ends in the middle of a statement: pg_dump was ended by somebody, or prints what is not known \
-         here.",
-        "Give another version by `--pg-dump`, or create the tables yourself with `pg_dump --schema-only`.",
+        "The output ends in the middle of a statement. Somebody ended pg_dump, or it printed a form that \
+        pgsluice does not know.",
+        "Give another version with `--pg-dump`, or create the tables yourself with `pg_dump --schema-only`.",
         &[],
     ),
     Kind::UnknownCommand { .. } => creating(
-        "pg_dump printed what is not known here",
+        "pg_dump printed an unknown command",
         Kind::UnknownCommand { line: "\\connect shop".to_owned() },
-        "This pg_dump is newer than what this pgsluice knows.",
-        "Give an older version, not older than the source, by `--pg-dump`.",
+        "This pg_dump is newer than the versions that this pgsluice knows.",
+        "Give an older version with `--pg-dump`, but not one older than the source.",
         &[],
     ),
     Kind::MissingRoles { .. } => creating(
-        "Policies for roles that the target has not",
+        "The target lacks roles that policies name",
         Kind::MissingRoles { roles: "\"clerk\", \"auditor\"".to_owned() },
-        "A row security policy without its role would let other roles see other rows.",
-        "Create each of them on the target: `CREATE ROLE`.",
+        "A row security policy that is created without its role would show rows to other roles.",
+        "Create each of the roles on the target with `CREATE ROLE`.",
         &[RIGHTS],
     ),
     Kind::Client { .. } => creating(
-        "The target does not take a statement",
+        "The target rejects a statement of the schema",
         Kind::Client {
             attempt: "create EXTENSION hstore on the target (CREATE EXTENSION IF NOT EXISTS hstore)".to_owned(),
             cause: ServerError::new("ERROR", "0A000", "extension \"hstore\" is not available").into(),
             remedy: crate::refusal::remedy(SqlState::FEATURE_NOT_SUPPORTED.code(), "EXTENSION hstore"),
         },
-        "An extension is not installed there, an object exists already, the role may not create it, or the target is \
-         of another version. Nothing is left behind before the copy.",
-        "Do what the message says; where it says nothing, create the schema yourself with `pg_dump --schema-only` and \
-         run without `--create-schema`.",
+        "An extension is not installed there, an object exists already, the role may not create the object, \
+        or the target has another version. Before the copy, a failure leaves nothing behind.",
+        "Do what the message says. If it does not help, create the schema yourself with `pg_dump \
+        --schema-only`, and run without `--create-schema`.",
         &[REFUSED, RIGHTS],
     ),
     Kind::Broken(_) => creating(
         "Creating the schema broke down",
         Kind::Broken("task 7 panicked".to_owned()),
-        "A mistake of pgsluice itself.",
-        "Report it with the log of a run with `--log-level debug`; `pgsluice run` goes on where it stopped.",
+        "This is a defect of pgsluice.",
+        "Report it with the log of a run with `--log-level debug`. `pgsluice run` continues where it \
+        stopped.",
         &[],
     ),
 }

@@ -16,13 +16,14 @@ base::error_reference! {
     Kind::Client(_) => nothing_of_its_own(),
     Kind::InUse { .. } => entry(
         Doing::Starting,
-        "The subscription is applied by another process",
+        "Another process applies the subscription",
         Kind::InUse {
             name: "orders".to_owned(),
             holder: "process 4711 (pgsluice orders control, 192.0.2.7)".to_owned(),
         },
         "Another pgsluice, perhaps on another machine, holds the subscription's lock on the target.",
-        "Stop that one with `pgsluice stop` where it runs; or give this one another name by `--subscription`.",
+        "Stop that process with `pgsluice stop` on its machine; or give this one another name with \
+        `--subscription`.",
         &[
             ("pgsluice scenarios", "a_name_in_use_is_refused"),
             ("pgsluice run", "another_state_directory_does_not_get_round_the_lock_on_the_target"),
@@ -37,38 +38,42 @@ base::error_reference! {
             pid: 4711,
             who: " (psql, user postgres, local)".to_owned(),
         },
-        "A replication origin can be used by one session. Somebody attached this one, or the backend of a process \
-         whose machine is gone has not noticed yet.",
-        "End that session on the target with `SELECT pg_terminate_backend(...)`; pgsluice then goes on by itself.",
+        "Only one session can use a replication origin. Another session attached to this one, or a backend \
+        has not noticed yet that its client's machine is gone.",
+        "End that session on the target with `SELECT pg_terminate_backend(...)`. pgsluice then continues by \
+        itself.",
         &[("pgsluice scenarios", "another_session_that_holds_our_origin_is_named")],
     ),
     Kind::Damaged(_) => entry(
         Doing::KeepingState,
-        "State on the target that is damaged or not ours",
+        "State on the target that is damaged or not pgsluice's",
         Kind::Damaged(
             ServerError::new("ERROR", "42703", "column \"slot\" does not exist").into(),
         ),
-        "A table of schema `pgsluice` was altered or dropped, or the schema belonged to something else before.",
-        "Restore the schema from a backup of the same moment as the tables; or give up what it knows: `pgsluice drop \
-         --force`, `DROP SCHEMA pgsluice CASCADE`, empty the tables and begin anew.",
+        "Somebody altered or dropped a table of schema `pgsluice`, or the schema belonged to something else \
+        before.",
+        "Restore the schema from a backup of the same moment as the tables. Or give up its contents: run \
+        `pgsluice drop --force`, `DROP SCHEMA pgsluice CASCADE`, empty the tables, and start again from \
+        nothing.",
         &[STATE],
     ),
     Kind::OriginTaken { .. } => entry(
         Doing::Starting,
         "Another database of the target uses the subscription's name",
         Kind::OriginTaken { origin: "pgsluice_orders_0".to_owned(), name: "orders".to_owned() },
-        "Replication origins belong to the whole cluster. One of this name exists, and this database did not make it.",
-        "Give another name by `--subscription`; or `SELECT pg_replication_origin_drop('...')` if nothing uses it any \
-         more.",
+        "Replication origins belong to the whole cluster. An origin of this name exists, and this database \
+        did not create it.",
+        "Give another name with `--subscription`; or, if nothing uses the origin, drop it with `SELECT \
+        pg_replication_origin_drop('...')`.",
         &[],
     ),
     Kind::OriginGone { .. } => entry(
         Doing::KeepingState,
         "The replication origin is gone",
         Kind::OriginGone { origin: "pgsluice_orders_0".to_owned(), name: "orders".to_owned() },
-        "Somebody dropped it on the target, or the target was made from a dump, which has no origins. How far it came \
-         is not known any more.",
-        "Run `pgsluice drop`, empty the tables and `pgsluice run` copies them again.",
+        "Somebody dropped the origin on the target, or the target was made from a dump, which has no \
+        origins. The position of the target is lost.",
+        "Run `pgsluice drop`, empty the tables, and copy them again with `pgsluice run`.",
         &[STATE],
     ),
 }

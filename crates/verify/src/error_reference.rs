@@ -16,9 +16,9 @@ base::error_reference! {
         Error::client("lock table public.accounts")(
             ServerError::new("ERROR", "55P03", "canceling statement due to lock timeout").into(),
         ),
-        "What the message names failed, in the server's words: a lock that somebody holds, a right, or a lost \
-         connection.",
-        "Repair what it says and repeat `pgsluice verify`; it reads only, so that nothing is left.",
+        "The server's words say why the operation failed: another session holds a lock, a right is missing, \
+        or the connection was lost.",
+        "Repair the cause and repeat `pgsluice verify`. It only reads, so it leaves nothing behind.",
         &[],
     ),
     // Told where the source tells them.
@@ -30,18 +30,19 @@ base::error_reference! {
             "the process that runs subscription \"orders\" refused: another verify holds the subscription at present"
                 .to_owned(),
         ),
-        "To compare under equal states `verify` asks the process that runs the subscription to stand still for a \
-         moment, and that copies, waits after an error, or serves another `verify`.",
-        "Repeat it when `pgsluice status` says that it streams.",
+        "To compare equal states, `verify` asks the process that runs the subscription to pause its stream \
+        for a moment. That process is copying, waits after an error, or serves another `verify`.",
+        "Repeat the command when `pgsluice status` reports that the subscription streams.",
         &[("pgsluice scenarios", "a_verify_that_dies_does_not_stall_the_stream")],
     ),
     Kind::NoPrefix { .. } => entry(
         Doing::Verifying,
         "No snapshot fits the stream",
         Kind::NoPrefix { tries: 50 },
-        "A snapshot is of use if it sees exactly the first commits of the stream. Under many short transactions, or \
-         with a synchronous standby that lags, one after another does not.",
-        "Repeat `pgsluice verify` at a quieter time, or see what `synchronous_standby_names` of the source waits for.",
+        "`verify` needs a snapshot that sees exactly the first commits of the stream. Under many short \
+        transactions, or with a synchronous standby that lags, one snapshot after another does not.",
+        "Repeat `pgsluice verify` at a quieter time, or find out what `synchronous_standby_names` on the \
+        source waits for.",
         &[("pgsluice scenarios", "v1_a_snapshot_that_is_no_prefix_of_the_commits_is_not_used")],
     ),
 }

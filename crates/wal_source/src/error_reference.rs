@@ -33,108 +33,111 @@ base::error_reference! {
     Kind::OtherSource(_) => nothing_of_its_own(),
     Kind::Broke(_) => entry(
         Doing::Decoding,
-        "The decoding of WAL broke down",
+        "The decoding of WAL failed",
         Kind::Broke("task 7 panicked".to_owned()),
-        "A mistake of pgsluice itself. What was committed on the target counts.",
-        "Report it with a log of `--log-level debug`; `pgsluice run` goes on.",
+        "This is a defect of pgsluice.",
+        "Report it with the log of a run with `--log-level debug`. `pgsluice run` continues.",
         &[],
     ),
     Kind::Pass(_) => entry(
         Doing::Decoding,
         "Decoding for several subscriptions in one pass has ended",
         Kind::Pass("the record at 0/1A2B3C8 is damaged".to_owned()),
-        "Subscriptions of one process that follow the same server with `source_mode = wal` are decoded in one pass. What \
-         stands behind the colon concerned all of them, or all of a database, and ended the pass for these.",
-        "Look at the log or `pgsluice status`: each goes on by itself from what it has kept, and what lasts it tells as an \
-         error with an entry of its own.",
+        "The subscriptions of one process that follow the same server with `source_mode = wal` share one \
+        decoding pass. The error after the colon concerned all of them, or all of one database, and ended \
+        the pass for them.",
+        "Look at the log or `pgsluice status`. Each subscription continues by itself from its stored \
+        position. A cause that lasts appears there as an error with its own entry.",
         &[WAL_REFUSED],
     ),
     Kind::NotYet(_) => entry(
         Doing::Decoding,
-        "The catalogs cannot be looked at anew yet",
+        "The catalogs cannot be read again yet",
         Kind::NotYet(
             "full_page_writes is off, or was at the latest checkpoint: switch it on, and CHECKPOINT".to_owned(),
         ),
-        "With `source_mode = wal`: the source's WAL cannot be decoded any further, and the source is not yet again as it must be \
-         for decoding to go on.",
-        "Do on the source what the message says, such as `CHECKPOINT`. It is tried again until then, and goes on by itself; the \
-         slot keeps the WAL.",
+        "With `source_mode = wal`: pgsluice cannot decode the source's WAL any further, and the source does \
+        not meet the conditions for a restart of decoding yet.",
+        "Do on the source what the message says, for example `CHECKPOINT`. `run` tries again until then and \
+        continues by itself. The slot keeps the WAL.",
         &[NOT_YET],
     ),
     Kind::LeftTimeline { .. } => entry(
         Doing::Decoding,
         "The source is on another timeline",
         Kind::LeftTimeline { before: 1, now: 2 },
-        "With `wal_stream = off` or `synchronized_standby_slots`: a standby took the place of the source, or it was recovered. \
-         The next attempt goes on along the new timeline, if that has all that was decoded, and refuses otherwise.",
-        "Let the new primary archive to the directory that `--wal-archive` names, if one is followed; nothing else needs to be \
-         done.",
+        "With `wal_stream = off` or `synchronized_standby_slots`: a standby replaced the source, or the \
+        source was recovered. The next attempt follows the new timeline if it has all that was decoded, and \
+        refuses otherwise.",
+        "Let the new primary archive to the directory that `--wal-archive` names, if pgsluice reads one. \
+        Nothing else needs to be done.",
         &[ARCHIVE_FAILED_OVER],
     ),
     Kind::Decode(_) => entry(
         Doing::Decoding,
         "The WAL of a source cannot be decoded",
         damaged(),
-        "With `source_mode = wal`: what stands behind the colon has an entry of its own. Nothing of the transaction that it \
-         is met in, and nothing behind that, has been applied.",
-        "Do what that entry says. Where the catalogs could not be followed, they are looked at anew by itself. If the WAL is in \
-         order and only our decoding is not, `pgsluice drop`, empty the tables, and `pgsluice run --source-mode logical` copies \
-         them again.",
+        "With `source_mode = wal`: the error after the colon has its own entry. pgsluice has applied nothing \
+        of the transaction where the error is, and nothing after it.",
+        "Do what that entry says. If pgsluice could not follow the catalogs, it reads them again by itself. \
+        If the WAL is in order and only pgsluice's decoding fails, run `pgsluice drop`, empty the tables, \
+        and copy them again with `pgsluice run --source-mode logical`.",
         &[WAL_REFUSED],
     ),
     Kind::Archive(_) => entry(
         Doing::Decoding,
         "The archive of the source's WAL cannot be read",
         Kind::Archive(archived()),
-        "The slot has lost WAL that is needed, and `wal_archive` is read instead; or all WAL is read from there \
-         (`wal_stream = off`). What stands behind the colon has an entry of its own.",
-        "Do what that entry says, or give the directory that has the segments as `wal_archive`; it is tried again. A new \
-         subscription needs the segment of the latest checkpoint: where the archive was begun later, run `CHECKPOINT` on the \
-         source; where that segment is not full yet, `SELECT pg_switch_wal()`.",
+        "The slot has lost WAL that pgsluice needs, so it reads `wal_archive`; or it reads all WAL from \
+        there (`wal_stream = off`). The error after the colon has its own entry.",
+        "Do what that entry says, or give `wal_archive` the directory that has the segments; `run` tries \
+        again. A new subscription needs the segment of the latest checkpoint. If the archive starts later, \
+        run `CHECKPOINT` on the source. If that segment is not full yet, run `SELECT pg_switch_wal()`.",
         &[WAL_ARCHIVE, FOLLOWED_ARCHIVE],
     ),
     Kind::Unfit(Unfit::NoRestart { .. }) => starting(
-        "What the catalogs were is not known",
+        "The stored catalogs are missing",
         Unfit::NoRestart {
             path: "/var/lib/pgsluice/orders.wal".into(),
             why: "there is no such file".to_owned(),
         },
-        "With `source_mode = wal`, the catalogs as they were where WAL is needed from are kept in the state directory; \
-         the file is gone, damaged or not the slot's.",
-        "Start it where it ran before, with the same `state_dir`. Otherwise run `pgsluice drop`, empty the tables on \
-         the target, and `pgsluice run` copies them again.",
+        "With `source_mode = wal` the state directory holds the catalogs as they were at the place where \
+        decoding goes on. That file is gone, is damaged or belongs to another slot.",
+        "Start the subscription where it ran before, with the same `state_dir`. Otherwise run `pgsluice \
+        drop`, empty the tables on the target, and copy them again with `pgsluice run`.",
         &[WAL_STATE],
     ),
     Kind::Unfit(Unfit::ArchiveIsPgWal(_)) => starting(
         "The archive is a server's own directory",
         Unfit::ArchiveIsPgWal("/var/lib/postgresql/18/main/pg_wal".into()),
-        "With `wal_stream = off` all WAL comes from `wal_archive`. A server writes WAL to `pg_wal` before it makes it durable; \
-         only what is durable is archived, or sent to `pg_receivewal`.",
-        "Give the directory that the source's `archive_command` or `pg_receivewal` fills.",
+        "With `wal_stream = off` all WAL comes from `wal_archive`. A server writes WAL to `pg_wal` before \
+        the WAL is durable. Only durable WAL is archived, or sent to `pg_receivewal`.",
+        "Give `--wal-archive` the directory that the source's `archive_command` or `pg_receivewal` fills.",
         &[FOLLOWED_ARCHIVE],
     ),
     Kind::Unfit(Unfit::ArchiveOfAnother { .. }) => starting(
-        "The archive is of another server",
+        "The archive belongs to another server",
         Unfit::ArchiveOfAnother {
             dir: "/archive".into(),
             own: 7_300_000_000_000_000_001,
             found: 7_300_000_000_000_000_002,
         },
-        "With `wal_stream = off` all WAL comes from `wal_archive`. What is there was written by another cluster.",
-        "Give the directory that the source's `archive_command` or `pg_receivewal` fills.",
+        "With `wal_stream = off` all WAL comes from `wal_archive`. Another cluster wrote the WAL there.",
+        "Give `--wal-archive` the directory that the source's `archive_command` or `pg_receivewal` fills.",
         &[FOLLOWED_ARCHIVE],
     ),
     Kind::OtherCatalogs(_) => entry(
         Doing::Decoding,
-        "The catalogs that were followed are not the source's",
+        "The followed catalogs differ from the source's",
         Kind::OtherCatalogs(vec![
             "pg_class (0,7): relation \"orders\" was not followed".to_owned(),
         ]),
-        "With `source_mode = wal`, what tables, columns and publications are is followed through the WAL and compared with \
-         the source, at each start and every `catalog_check_interval`. They differ: somebody changed files of the source \
-         beneath the server, or following them is wrong, which is a defect of pgsluice.",
-        "Run `pgsluice verify`. Look into the source's log for damaged pages; if there are none, report the message. \
-         `pgsluice relook` allows the next `pgsluice run` to look at the catalogs anew and to copy all tables again.",
+        "With `source_mode = wal`, pgsluice follows tables, columns and publications through the WAL. It \
+        compares them with the source at each start and every `catalog_check_interval`, and now they differ. \
+        Either somebody changed files of the source underneath the server, or pgsluice has a defect.",
+        "Run `pgsluice verify`. Look for damaged pages in the source's log; if there are none, report the \
+        message. `pgsluice relook` allows the next `pgsluice run` to read the catalogs again and to copy all \
+        tables again.",
         &[OTHER_CATALOGS, OTHER_CATALOGS_LEFT],
     ),
     Kind::Unfit(Unfit::Undecodable(_)) => starting(
@@ -142,19 +145,19 @@ base::error_reference! {
         Unfit::Undecodable(vec![
             "table public.places cannot be decoded because of its column \"at\": type public.geometry".to_owned(),
         ]),
-        "`source_mode = wal` renders values and evaluates row filters without the server's code; an extension's type \
-         or another function it does not know.",
-        "Give `--source-mode logical`, or leave the tables to another subscription.",
+        "With `source_mode = wal` pgsluice renders values and evaluates row filters without the server's \
+        code. It does not know the types of extensions, nor every function.",
+        "Give `--source-mode logical`, or move the tables to another subscription.",
         &[WAL_REFUSED],
     ),
     Kind::Unfit(Unfit::OtherTimeline { .. }) => starting(
-        "The source's WAL goes on on another timeline",
+        "The source's WAL continues on another timeline",
         Unfit::OtherTimeline { before: 1, now: 2, fork: Some(HERE), kept: LATER },
-        "With `source_mode = wal`: the source was restored, or a standby was promoted that had not received what was decoded \
-         here. What is kept of the catalogs may be of transactions that this source never had. A failover behind it is \
-         followed.",
-        "Compare with `pgsluice verify`; then `pgsluice drop`, empty the tables and copy them again by `pgsluice run`. For \
-         the next time, name the standby's slot by `synchronized_standby_slots`.",
+        "With `source_mode = wal`: the source was restored, or a standby was promoted that had not received \
+        all WAL that pgsluice decoded. The stored catalogs may include transactions that this source never \
+        had. pgsluice follows a failover only if the new primary has all that was decoded.",
+        "Compare with `pgsluice verify`. Then run `pgsluice drop`, empty the tables, and copy them again \
+        with `pgsluice run`. To be safe next time, name the standby's slot in `synchronized_standby_slots`.",
         &[FAILED_OVER],
     ),
 }

@@ -22,9 +22,10 @@ base::error_reference! {
             end: "source",
             cause: ServerError::new("FATAL", "57P03", "the database system is starting up").into(),
         },
-        "The server cannot be reached or refuses the connection, for the reason behind it, which has an entry under \
-         *Connecting*. Commands do not try again.",
-        "Repair it and repeat the command; `pgsluice drop --force` goes on without an end that is gone for good.",
+        "The server is unreachable or refuses the connection. The message has the reason, which has an entry \
+        under *Connecting*. Commands do not try again.",
+        "Repair the cause and repeat the command. `pgsluice drop --force` continues without an end that is \
+        gone for good.",
         &[ONE_END],
     ),
     Kind::Query { .. } => operating(
@@ -33,36 +34,39 @@ base::error_reference! {
             doing: "disable it on the target".to_owned(),
             cause: ServerError::new("ERROR", "42501", "permission denied for table subscription").into(),
         },
-        "A right is missing, something is locked, or the state on the target was altered, as the server says.",
-        "Give the role that runs `pgsluice run`, whose tables in schema `pgsluice` they are.",
+        "A right is missing, another session holds a lock, or somebody altered the state on the target; the \
+        server's words say which.",
+        "Connect as the role that runs `pgsluice run`: it owns the tables in schema `pgsluice`.",
         &[],
     ),
     Kind::Source { .. } => operating(
         "A command on the source's slot fails",
         Kind::Source { cause: source::slot_not_dropped() },
-        "The source refused to show or drop the slot, as it says: as a rule the role is not `REPLICATION`.",
+        "The source refused to show or drop the slot, and the message has its reason. Usually the role does \
+        not have `REPLICATION`.",
         "Run `ALTER ROLE ... REPLICATION` on the source and repeat the command.",
         &[],
     ),
     Kind::InUse { .. } => operating(
-        "What is to be dropped is in use",
+        "The subscription to drop is in use",
         Kind::InUse {
             what: "replication slot \"pgsluice_orders\" on the source".to_owned(),
             by: "walsender 4711".to_owned(),
         },
-        "A pgsluice still runs the subscription, as a rule on another machine.",
-        "Stop it there with `pgsluice stop`, or end the session with `SELECT pg_terminate_backend(...)`; then repeat.",
+        "A pgsluice process still runs the subscription, usually on another machine.",
+        "Stop the process there with `pgsluice stop`, or end its session with `SELECT \
+        pg_terminate_backend(...)`. Then repeat the command.",
         &[HELD],
     ),
     Kind::Foreign { .. } => operating(
-        "What is to be dropped may be somebody else's",
+        "The slot or origin to drop may belong to another subscription",
         Kind::Foreign {
             what: "replication slot \"pgsluice_orders\" on the source".to_owned(),
             why: "belongs to database \"billing\", not \"shop\"".to_owned(),
         },
-        "Slots and origins belong to a whole cluster: another database of it may use the same name.",
-        "Give the right `--source` and `--target`; only if it is this subscription's nevertheless, `pgsluice drop \
-         --force`.",
+        "Slots and origins belong to a whole cluster, and another database of it may use the same name.",
+        "Give the right `--source` and `--target`. Run `pgsluice drop --force` only if it belongs to this \
+        subscription nevertheless.",
         &[FOREIGN],
     ),
     Kind::Missing { .. } => operating(
@@ -71,26 +75,28 @@ base::error_reference! {
             subscription: "orders".parse().expect("a name as in the manual"),
             place: "db2:5432/shop as repl".to_owned(),
         },
-        "The name is wrong, the target is another database, or the subscription was never begun or has been dropped.",
-        "Correct `--subscription` or `--target`; `pgsluice run` creates it.",
+        "The name is wrong, the target is another database, or the subscription was never created or was \
+        dropped.",
+        "Correct `--subscription` or `--target`. `pgsluice run` creates the subscription.",
         &[TARGET],
     ),
     Kind::SkipPassed { .. } => operating(
-        "The transaction to be skipped has passed",
+        "The transaction to skip has passed",
         Kind::SkipPassed {
             subscription: "orders".parse().expect("a name as in the manual"),
             lsn: Lsn::new(0x16_B374_D848),
             reached: Lsn::new(0x16_B374_E000),
         },
-        "It was applied or skipped already, or nothing for this target commits at this LSN. Nothing was changed.",
-        "Look at `pgsluice status`: where a transaction fails, its error has the LSN and the whole command.",
+        "The transaction was applied or skipped already, or no transaction for this target commits at this \
+        LSN. Nothing was changed.",
+        "Look at `pgsluice status`. If a transaction fails, its error has the LSN and the whole command.",
         &[SKIPPED],
     ),
     Kind::SkipOther { .. } => operating(
-        "Another transaction fails than the one to be skipped",
+        "Another transaction fails than the one to skip",
         Kind::SkipOther { lsn: Lsn::new(0x16_B374_F000), failing: Lsn::new(0x16_B374_D848) },
-        "The LSN is mistyped, or is one of the error's other positions. Nothing was changed.",
-        "Repeat `pgsluice skip --lsn LSN` with the LSN of the message.",
+        "The LSN has a typing error, or is another position from the error message. Nothing was changed.",
+        "Repeat `pgsluice skip --lsn LSN` with the LSN from the message.",
         &[SKIPPED],
     ),
 }

@@ -17,23 +17,24 @@ base::error_reference! {
     Kind::InUse { .. } => operating(
         "The subscription runs on this machine",
         Kind::InUse { subscription: name(), pid: Some(4711) },
-        "A subscription is run by one process. What would disturb it, another `run`, `drop`, `adopt` or `release`, \
-         waits for nobody.",
-        "Stop it with `pgsluice stop`, or give another name by `--subscription`.",
+        "Only one process can run a subscription. Another `run`, `drop`, `adopt` or `release` would disturb \
+        it, and does not wait for it.",
+        "Stop the process with `pgsluice stop`, or give another name with `--subscription`.",
         &[LOCK, ("operate", "a_second_holder_is_refused_with_the_pid_of_the_first")],
     ),
     Kind::NotRunning { .. } => operating(
         "Nothing runs the subscription here",
         Kind::NotRunning { subscription: name() },
-        "The process has ended, runs on another machine, or with another `state_dir`.",
-        "Start it with `pgsluice run`, or give the same `--state-dir` and `--subscription` as it was given.",
+        "The process has ended, or runs on another machine, or runs with another `state_dir`.",
+        "Start the process with `pgsluice run`, or give the `--state-dir` and `--subscription` that it was \
+        started with.",
         &[("pgsluice usage", "what_does_not_run_is_said_to_be_so")],
     ),
     Kind::PathTooLong { .. } => entry(
         Doing::KeepingState,
         "The state directory's path is too long",
         Error(Kind::PathTooLong { path: format!("/var/lib{}/orders.sock", "/deep".repeat(20)).into() }),
-        "A Unix socket's path has at most 107 bytes.",
+        "The path of a Unix socket has at most 107 bytes.",
         "Give a shorter `--state-dir`.",
         &[("operate", "a_path_too_long_for_a_socket_names_the_setting")],
     ),
@@ -45,8 +46,9 @@ base::error_reference! {
             path: "/var/lib/pgsluice".into(),
             cause: denied(),
         }),
-        "Lock, socket and spool are kept there, and the directory cannot be made or written by this user.",
-        "Give it to the user who runs pgsluice with `chown`, or name another by `--state-dir`.",
+        "pgsluice keeps lock, socket and spool in this directory, and its user cannot create it or write to \
+        it.",
+        "Give the directory to the user of this process with `chown`, or name another with `--state-dir`.",
         &[],
     ),
     Kind::Talk { .. } => operating(
@@ -55,8 +57,9 @@ base::error_reference! {
             subscription: name(),
             cause: io::Error::new(io::ErrorKind::TimedOut, "no answer within 5s"),
         },
-        "Its socket is there, and it is stopped (SIGSTOP), overloaded, or belongs to another user.",
-        "Look at the process and its log; run the command as the same user. `pgsluice stop`, or SIGTERM, ends it.",
+        "The process has a socket, but it is stopped (SIGSTOP), overloaded, or belongs to another user.",
+        "Look at the process and its log. Run the command as the same user. `pgsluice stop`, or SIGTERM, \
+        ends the process.",
         &[],
     ),
     Kind::Refused { .. } => operating(
@@ -65,8 +68,8 @@ base::error_reference! {
             subscription: name(),
             reason: apply::HoldError::NotStreaming.to_string(),
         },
-        "The command wants something of it that it cannot do at present, for the reason that is given.",
-        "Repeat the command when `pgsluice status` says that it streams.",
+        "The process cannot do at present what the command asks for; the message has the reason.",
+        "Repeat the command when `pgsluice status` reports that the subscription streams.",
         &[("operate", "a_stream_that_does_not_flow_cannot_be_held")],
     ),
 }

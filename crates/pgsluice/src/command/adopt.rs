@@ -1,8 +1,8 @@
-//! `pgsluice adopt`: a native subscription's slot and position, and on as `run`.
+//! `pgsluice adopt`: takes over a native subscription's slot and position, then continues as `run`.
 //!
-//! What the native subscription was told stands behind every other source of
-//! settings (`config`), here and whenever an adopted subscription's command
-//! lacks something: so `run --subscription NAME --target ...` is enough later.
+//! The native subscription's options are weaker than every other source of settings (`config`).
+//! They count here, and whenever a command about an adopted subscription lacks a setting. So
+//! `run --subscription NAME --target ...` is enough later.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -55,8 +55,8 @@ fn missing(native: &str, place: &str) -> anyhow::Error {
     Failure::NoNative { native: native.to_owned(), place: place.to_owned() }.into()
 }
 
-/// The subjects again, with what the target has stored of those that lack
-/// something; `command` says whether that matters.
+/// The subjects again, completed with the stored settings of adopted subscriptions that lack some;
+/// `command` says whether that matters.
 pub(crate) async fn with_stored(
     command: &Command,
     config: &mut Config,
@@ -85,7 +85,7 @@ pub(crate) async fn with_stored(
                 config.add_stored(name.as_str(), values(options));
                 found = true;
             }
-            // Then the command says by itself what is missing.
+            // The command itself reports what is missing.
             Ok(None) => {}
             Err(error) if native.is_some() => return Err(error),
             Err(error) => eprintln!("pgsluice: could not look for settings of \"{name}\": {error:#}"),
@@ -97,8 +97,8 @@ pub(crate) async fn with_stored(
     }
 }
 
-/// As the settings table has them. The native `binary` refuses where a type
-/// cannot be sent so; `auto` sends what can be.
+/// The native options as the settings table has them. The native `binary` refuses where a type
+/// cannot be sent in binary; `auto` sends the types that can be.
 fn values(options: NativeOptions) -> BTreeMap<String, Vec<OsString>> {
     let switch = |on: bool| if on { "on" } else { "off" };
     let one = |text: &str| vec![OsString::from(text)];

@@ -10,10 +10,10 @@ use crate::exit::{Code, exit};
 use crate::settings::Table;
 use crate::subject::end;
 
-/// What the session is called on the source.
+/// The session's application name on the source.
 const APPLICATION_NAME: &str = "pgsluice_catalog";
 
-/// Looks at the catalogs and writes them to a file.
+/// Reads the catalogs and writes them to a file.
 pub(crate) async fn catalog(table: &Table, args: &CatalogArgs) -> anyhow::Result<Code> {
     let CatalogCommand::Export(args) = &args.command;
     let source = end("source", table.ends.source.as_deref())?;
@@ -31,7 +31,8 @@ pub(crate) async fn catalog(table: &Table, args: &CatalogArgs) -> anyhow::Result
     Ok(Code::Done)
 }
 
-/// The one look at the catalogs of a database, which waits so long for transactions that are running.
+/// Reads the catalogs of a database once, after waiting at most `wait_max` for running
+/// transactions.
 pub(super) async fn look(source: &ConnInfo, wait_max: Duration) -> anyhow::Result<Catalog> {
     let session = client::connect(source, APPLICATION_NAME, &[]).await;
     let session = session.map_err(|error| {

@@ -1,4 +1,4 @@
-//! `pgsluice check`: everything that would be in the way, before it is.
+//! `pgsluice check`: everything that would prevent replication, before it does.
 
 use engine::{End, Finding, Report, Severity};
 use serde::Serialize;
@@ -16,7 +16,7 @@ struct Line<'a> {
     report: &'a Report,
 }
 
-/// Checks every one of `subjects`; the code is the worst one's.
+/// Checks all `subjects`; the exit code is the worst of theirs.
 pub(crate) async fn check(subjects: &[Subject], json: bool) -> anyhow::Result<Code> {
     let settings = subjects.iter().map(Subject::pipeline).collect::<anyhow::Result<Vec<_>>>()?;
     let mut worst = None;
@@ -48,7 +48,7 @@ fn verdict(worst: Option<Severity>) -> &'static str {
     }
 }
 
-/// For people: the worst first.
+/// The report as text, with the worst findings first.
 fn text(subscription: &str, report: &Report) -> String {
     let mut lines = vec![format!("{subscription}: {}", verdict(report.worst()))];
     for (end, place) in [(End::Source, &report.source), (End::Target, &report.target)] {
@@ -71,7 +71,7 @@ fn text(subscription: &str, report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Object and cause in a line, the remedy below.
+/// Object and cause in one line, the remedy below.
 fn describe(finding: &Finding) -> String {
     let mut text = format!("  {}, {}: {}", finding.end, finding.object, finding.what);
     if !finding.remedy.is_empty() {

@@ -1,6 +1,7 @@
 //! `pgsluice decode --wal DIR|FILE... (--source URL | --catalog FILE)`.
 //!
-//! What a range of WAL changed goes to stdout; what was decoded and what was not, to stderr.
+//! The changes in a range of WAL go to stdout. A summary of what was decoded and what was not goes
+//! to stderr.
 
 mod render;
 
@@ -45,7 +46,7 @@ pub(crate) async fn decode(table: &Table, args: &DecodeArgs) -> anyhow::Result<C
     tell(&mut decoder, args, end)
 }
 
-/// From 18 on a server leaves out publications that there are not, with a warning.
+/// Warns about missing publications. From 18 on a server does the same, and leaves them out.
 fn warn_of_missing(decoder: &Decoder, database: Oid, publications: &[String]) {
     let view = decoder.place().catalog.view(database, Xid::INVALID);
     let known = view.map(|view| view.publications()).unwrap_or_default();
@@ -83,7 +84,7 @@ fn options(
     Ok(options)
 }
 
-/// Decodes up to where it is wanted, or to the end of WAL. Where that is.
+/// Decodes up to the requested position, or to the end of WAL. Returns the position reached.
 fn read(
     decoder: &mut Decoder,
     segments: &Segments,
@@ -114,13 +115,13 @@ fn read(
     }
     match decoder.finish() {
         Ok(end) => Ok(end),
-        // A segment ends, or a range, where records do not.
+        // A segment or a range may end in the middle of a record.
         Err(error) if error.is_incomplete() => Ok(error.lsn().unwrap_or(decoder.position())),
         Err(error) => Err(from_output(&error)),
     }
 }
 
-/// Says what was decoded and what was left out.
+/// Prints what was decoded and what was left out.
 fn tell(decoder: &mut Decoder, args: &DecodeArgs, end: Lsn) -> anyhow::Result<Code> {
     let (begin, looked) = (decoder.place().catalog.start(), decoder.place().catalog.looked());
     let counters = decoder.counters();
@@ -168,7 +169,7 @@ pub(crate) fn from_segments(error: &segments::Error) -> anyhow::Error {
     exit(Code::Failed, base::with_causes(error))
 }
 
-/// Where transactions wait that are larger than the memory; gone with the process's command.
+/// Directory for transactions that do not fit in memory. It is removed when the command ends.
 struct SpoolDir(PathBuf);
 
 impl SpoolDir {

@@ -12,8 +12,8 @@ use crate::subject::Subject;
 /// `run` ends within 5 s of being asked.
 const STOP_BOUND: Duration = Duration::from_secs(10);
 
-/// Forbids the subscription to run, first on the target, so that nothing
-/// starts it again, then by stopping the process that runs it here.
+/// Forbids the subscription to run. The target is first, so that nothing starts it again; then the
+/// process that runs it here stops.
 pub(crate) async fn disable(subject: &Subject) -> anyhow::Result<Code> {
     let name = &subject.name;
     let target = connect("target", &subject.target()?, name).await?;

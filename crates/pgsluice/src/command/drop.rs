@@ -1,11 +1,11 @@
-//! `pgsluice drop`: slot, origins, state and spool; the tables stay.
+//! `pgsluice drop`: removes slot, origins, state and spool; the tables stay.
 //!
-//! It holds the subscription's lock while it works, so that no run of it can
-//! start on this machine meanwhile. Source first, target second, files last;
-//! each step may find its work done already.
+//! It holds the subscription's lock while it works, so that no `run` can start on this machine
+//! meanwhile. The source comes first, then the target, then the files. Each step may find its work
+//! already done.
 //!
-//! The slot of an adopted subscription is its native owner's, and is dropped
-//! only if that has gone or with `--force`.
+//! The slot of an adopted subscription belongs to its native owner. `drop` removes it only with
+//! `--force`, or if the owner is gone.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -19,13 +19,13 @@ use crate::failure::Failure;
 use crate::invocation::complete;
 use crate::subject::Subject;
 
-/// Removes the subscription; with `force` from whichever end there still is.
+/// Removes the subscription; with `force`, from whichever end is left.
 pub(crate) async fn drop(subject: &Subject, force: bool) -> anyhow::Result<Code> {
     let name = &subject.name;
     let lock = Lock::acquire(&subject.state_dir, name).map_err(from_control)?;
     let mut removed = Vec::new();
     let outcome = remove(subject, force, &mut removed).await;
-    // Said even if a later step failed: it is gone.
+    // Printed even if a later step failed, because these are removed.
     for what in &removed {
         super::say(format_args!("{name}: removed {what}"));
     }
@@ -87,8 +87,7 @@ async fn remove(subject: &Subject, force: bool, removed: &mut Vec<String>) -> an
     Ok(())
 }
 
-/// A session with one end; `None` if it cannot be had and `force` says to go
-/// on without.
+/// A session with one end; `None` if there is none and `force` allows to continue without.
 async fn open(end: &'static str, subject: &Subject, force: bool) -> anyhow::Result<Option<client::Session>> {
     let info = if end == "source" { subject.source() } else { subject.target() };
     let session = match info {
@@ -105,7 +104,7 @@ async fn open(end: &'static str, subject: &Subject, force: bool) -> anyhow::Resu
     }
 }
 
-/// Removes what is kept in the state directory; false if there is nothing.
+/// Removes a file or directory of the state directory; false if there is none.
 fn remove_at(path: &Path, by: impl Fn(&Path) -> std::io::Result<()>) -> anyhow::Result<bool> {
     match by(path) {
         Ok(()) => Ok(true),

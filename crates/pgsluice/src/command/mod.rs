@@ -36,7 +36,7 @@ async fn connect(end: &'static str, info: &ConnInfo, name: &SubscriptionName) ->
     admin::connect(end, info, name).await.map_err(from_admin)
 }
 
-/// Those that were named, or those that the target remembers.
+/// The publications that were named, or those that the target has stored.
 async fn publications(subject: &Subject) -> anyhow::Result<Vec<String>> {
     if !subject.publications().is_empty() {
         return Ok(subject.publications().to_vec());
@@ -89,13 +89,13 @@ pub(crate) fn from_verify(error: &::verify::Error) -> anyhow::Error {
     exit(Code::Failed, base::with_causes(error))
 }
 
-/// Prints a document; a reader that has gone away has seen enough.
+/// Prints a document. A closed pipe is not an error: the reader has seen enough.
 fn print(bytes: &[u8]) -> Code {
     let _ = std::io::stdout().write_all(bytes);
     Code::Done
 }
 
-/// Prints a line of a result, to whoever still reads.
+/// Prints a line of a result; a closed pipe is not an error.
 fn say(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

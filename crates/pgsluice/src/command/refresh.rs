@@ -1,5 +1,5 @@
-//! `pgsluice refresh`: has the running process look at the publication now,
-//! and says which tables take part, and which partitions differ.
+//! `pgsluice refresh`: makes the running process look at the publication now, and prints which
+//! tables take part and which partitions differ.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::subject::Subject;
 
-/// How often it is looked whether the process has looked.
+/// Interval between questions whether the process has looked.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Asks and waits until the look was taken; copying goes on behind it.
+/// Asks, and waits until the process has looked. Copying continues after that.
 pub(crate) async fn refresh(subject: &Subject, patience: Duration) -> anyhow::Result<Code> {
     let name = &subject.name;
     let ask =

@@ -1,4 +1,4 @@
-//! `pgsluice release`: back to the native subscription.
+//! `pgsluice release`: hands the subscription back to its native owner.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{from_adopt, from_control, stop};
 use crate::exit::Code;
 use crate::subject::Subject;
 
-/// Stops what runs here, then hands back.
+/// Stops the process that runs here, then hands back.
 pub(crate) async fn release(subject: &Subject, bound: Duration) -> anyhow::Result<Code> {
     let name = &subject.name;
     let (source, target) = (subject.source()?, subject.target()?);

@@ -1,10 +1,9 @@
-//! `pgsluice run`: every chosen subscription, until stopped.
+//! `pgsluice run`: runs every chosen subscription until stopped.
 //!
-//! Each subscription has its own lock, control socket, status and stop token
-//! below the process's: stopping one through its socket leaves the others
-//! running, a signal stops all. One that fails for good does not stop the
-//! others either; the process ends when all have ended, with the code of the
-//! first that failed.
+//! Each subscription has its own lock, control socket, status and stop token below the process's
+//! token. A stop through its socket leaves the others running; a signal stops all. A subscription
+//! that fails for good does not stop the others either. The process ends when all have ended, with
+//! the code of the first that failed.
 
 use std::io::IsTerminal as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,12 +27,12 @@ use crate::settings::{LogFormat, Process};
 use crate::subject::Subject;
 use crate::{logging, progress};
 
-/// A pipeline that has not ended this long after it was asked to is cut off;
-/// its servers roll back what it had in hand. SIGTERM promises 5 s, of which a
-/// busy machine may need one to end a process.
+/// A pipeline that has not ended this long after a stop request is cut off, and its servers roll
+/// back its current work. SIGTERM promises 5 s, of which a busy machine may need one to end a
+/// process.
 const STOP_BOUND: Duration = Duration::from_secs(4);
 
-/// How long servers may take to notice that what they do is not wanted any more.
+/// How long servers may take to notice a cancelled statement.
 const SETTLE_BOUND: Duration = Duration::from_millis(200);
 
 /// One subscription of this process.
@@ -67,7 +66,8 @@ pub(super) async fn run_logged(
     let mut pipelines = Vec::new();
     for (settings, lock) in settings.into_iter().zip(locks) {
         let status = Arc::new(Status::new(settings.subscription.clone()));
-        // Who asks for the status may know less than this process: commands are completed here.
+        // A client that asks for the status may know less than this process, so commands are
+        // completed here.
         status.complete_errors_by(|name, message| complete(message, Some(name)));
         let stop = stop.child_token();
         let server = Server::start(lock, Arc::clone(&status), stop.clone()).map_err(from_control)?;
@@ -86,9 +86,9 @@ pub(super) async fn run_logged(
         code = run_all(pipelines) => code,
         () = progress::show(&statuses, bars, on_terminal) => unreachable!("it shows for ever"),
     };
-    // Nothing is left on the screen that looks as if it still moved.
+    // A bar left on the screen would look as if it still moved.
     let _ = bars.clear();
-    // Whoever waits for a second signal has another hold on it.
+    // The task that waits for a second signal holds another reference.
     drop(quiet.lock().unwrap_or_else(PoisonError::into_inner).take());
     Ok(code)
 }
@@ -117,7 +117,7 @@ async fn run_all(pipelines: Vec<Pipeline>) -> Code {
     code
 }
 
-/// Runs one pipeline and says how it ended.
+/// Runs one pipeline and returns how it ended.
 async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> {
     let Pipeline { settings, status, stop, server } = pipeline;
     let name = settings.subscription.clone();
@@ -144,12 +144,13 @@ async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> 
         }
     };
     ended.cancel();
-    // It only waits for this token.
+    // The watcher only waits for this token.
     let _ = watcher.await;
-    // What was cut off is cancelled: nothing works for it any more when its lock is free.
+    // Cancels statements that were cut off: no server works for this subscription when its lock is
+    // free.
     client::settle(SETTLE_BOUND).await;
     status.set_phase(Phase::Stopped);
-    // The lock goes last: whoever waits for it finds nothing of us left.
+    // The lock goes last: the next process that takes it finds nothing of this one left.
     drop(server);
     match outcome {
         Ok(()) => {

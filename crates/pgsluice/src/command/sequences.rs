@@ -7,7 +7,7 @@ use crate::cli::SequencesArgs;
 use crate::exit::Code;
 use crate::subject::Subject;
 
-/// Compares, and brings level if asked to.
+/// Compares, and with `--apply` sets the target's sequences.
 pub(crate) async fn sequences(subject: &Subject, args: &SequencesArgs) -> anyhow::Result<Code> {
     let name = &subject.name;
     let publications = if args.all { Vec::new() } else { super::publications(subject).await? };

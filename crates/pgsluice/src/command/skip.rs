@@ -1,5 +1,5 @@
-//! `pgsluice skip --lsn LSN`: written to the target's state, then told to the
-//! running process, which may be waiting for its next attempt.
+//! `pgsluice skip --lsn LSN`: writes the request to the target's state, then tells the running
+//! process, which may wait for its next attempt.
 
 use base::Lsn;
 use operate::admin;
@@ -9,7 +9,7 @@ use super::{connect, from_admin, from_control};
 use crate::exit::Code;
 use crate::subject::Subject;
 
-/// Has one transaction skipped, or none if `lsn` is invalid.
+/// Requests to skip one transaction, or withdraws the request if `lsn` is invalid.
 pub(crate) async fn skip(subject: &Subject, lsn: Lsn) -> anyhow::Result<Code> {
     let name = &subject.name;
     let target = connect("target", &subject.target()?, name).await?;

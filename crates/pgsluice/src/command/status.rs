@@ -1,11 +1,9 @@
 //! `pgsluice status [--json]`.
 //!
-//! The running process knows best; without one, the servers know what there
-//! is. The JSON form is one object per subscription and line, with `running`
-//! saying which of the two it is: a running one's keys are those of
-//! `engine::Snapshot`, otherwise `stored` and `slot` hold what the target and
-//! the source say, null if there is nothing; `servers_asked` is false where
-//! they are not known.
+//! Asks the running process, or without one the servers. The JSON form is one object per
+//! subscription and line, and `running` says who answered. If a process runs, the keys are those of
+//! `engine::Snapshot`. Otherwise `stored` has the target's state and `slot` the source's, null
+//! where there is none. `servers_asked` is false if the servers are not known.
 
 use std::fmt::Write as _;
 
@@ -39,16 +37,16 @@ enum Found {
         servers_asked: bool,
         stored: Option<Box<Stored>>,
         slot: Option<Box<SlotFigures>>,
-        /// How far the target is, durably.
+        /// Position that the target has flushed.
         reached: Option<String>,
-        /// WAL of the source that is behind that.
+        /// WAL of the source after that position.
         behind_bytes: Option<u64>,
         /// The archive that is followed instead of a slot.
         archive: Option<String>,
     },
 }
 
-/// Shows every one of `subjects`; the code says whether all of them run.
+/// Shows all `subjects`; the exit code says whether all of them run.
 pub(crate) async fn status(subjects: &[Subject], json: bool) -> anyhow::Result<Code> {
     let mut code = Code::Done;
     for (position, subject) in subjects.iter().enumerate() {
@@ -101,7 +99,7 @@ async fn find(subject: &Subject) -> anyhow::Result<Found> {
     })
 }
 
-/// For people.
+/// The status as text.
 fn text(found: &Found) -> String {
     let mut lines = Lines::default();
     match found {
@@ -219,7 +217,7 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
     errors(lines, snapshot);
 }
 
-/// What failed, and whether it goes on failing.
+/// The last error, and whether it still recurs.
 fn errors(lines: &mut Lines, snapshot: &Snapshot) {
     let seconds_since = |unix_ms: i64| (snapshot.read_at_unix_ms - unix_ms).max(0) as f64 / 1e3;
     let totals = &snapshot.totals;
@@ -239,7 +237,7 @@ fn errors(lines: &mut Lines, snapshot: &Snapshot) {
     }
 }
 
-/// Tables and partitions that are not as the source has them, each with what to do.
+/// Tables and partitions that differ from the source's, each with its remedy.
 fn published(lines: &mut Lines, refresh: &Refresh) {
     if !refresh.joining.is_empty() {
         lines.add("being copied", refresh.joining.join(", "));
@@ -256,7 +254,7 @@ fn published(lines: &mut Lines, refresh: &Refresh) {
     }
 }
 
-/// A schema that is brought over, while there is something left to create.
+/// The creation of the schema, while something is left to create.
 fn schema(lines: &mut Lines, schema: &SchemaSnapshot) {
     if schema.done < schema.objects {
         lines.add("schema", format!("{} of {} objects created after the copy", schema.done, schema.objects));
@@ -266,7 +264,7 @@ fn schema(lines: &mut Lines, schema: &SchemaSnapshot) {
     }
 }
 
-/// From where on readers see states of the source, and what is missing.
+/// The position from which readers see states of the source, and what is missing until then.
 fn consistency(lines: &mut Lines, catching_up: &CatchingUp) {
     if catching_up.is_done_but_for_foreign_keys() {
         lines.add("consistent", format!("in every row; still to be done: {catching_up}"));
@@ -307,7 +305,7 @@ fn not_running(lines: &mut Lines, stored: Option<&Stored>) {
     }
 }
 
-/// What the source keeps for it.
+/// The slot, and what the source keeps for it.
 fn show_slot(lines: &mut Lines, slot: Option<&SlotFigures>, archive: Option<&str>) {
     match slot {
         Some(slot) => {
@@ -316,7 +314,7 @@ fn show_slot(lines: &mut Lines, slot: Option<&SlotFigures>, archive: Option<&str
                 .map_or_else(|| "inactive".to_owned(), |pid| format!("used by walsender {pid}"));
             lines.add("slot", format!("{}, {user}", slot.slot));
             match slot.physical {
-                // Nothing is confirmed of one: where it was is stored on the target.
+                // A physical slot has no confirmed position: the target stores it.
                 true => {
                     let restart = slot.restart_lsn.as_deref().unwrap_or("-");
                     lines.add("  from", format!("{restart}, where decoding goes on"));
@@ -367,7 +365,8 @@ fn show_values(values: &ValuesSnapshot) -> String {
     }
 }
 
-/// `here, in one pass for 3 subscriptions; catalogs compared with the source's 12 s ago, at 0/1A2B3C4D`
+/// `here, in one pass for 3 subscriptions; catalogs compared with the source's 12 s ago,
+/// at 0/1A2B3C4D`
 fn show_decoding(decoded: &DecodedSnapshot, seconds_since: impl Fn(i64) -> f64) -> String {
     let mut text = match decoded.subscriptions_in_pass {
         ..=1 => "here".to_owned(),
@@ -398,7 +397,7 @@ fn show_wait(waits: &WaitsFor) -> String {
     }
 }
 
-/// Whether the target has something in hand, for which others wait.
+/// Whether the target executes something that the queue waits for.
 fn is_applying(snapshot: &Snapshot) -> bool {
     let stage = snapshot.waits_for.as_ref().map(|waits| waits.stage.as_str());
     matches!(stage, Some("lock" | "statement" | "commit" | "rows" | "transaction" | "network" | "queue"))

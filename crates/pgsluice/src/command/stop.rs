@@ -1,4 +1,4 @@
-//! `pgsluice stop`: through the control socket, and waiting for the end.
+//! `pgsluice stop`: asks through the control socket, and waits for the end.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::subject::Subject;
 
-/// Stops every one of `subjects` that runs. One that does not run is stopped
-/// already.
+/// Stops all `subjects`. A subscription that does not run counts as stopped.
 pub(crate) async fn stop(subjects: &[Subject], bound: Duration) -> anyhow::Result<Code> {
     for subject in subjects {
         let name = &subject.name;
@@ -22,7 +21,7 @@ pub(crate) async fn stop(subjects: &[Subject], bound: Duration) -> anyhow::Resul
     Ok(Code::Done)
 }
 
-/// Asks and waits; the process's id if there was one.
+/// Asks and waits. Returns the process's id if there was a process.
 pub(super) async fn stop_one(subject: &Subject, bound: Duration) -> anyhow::Result<Option<u32>> {
     let (dir, name) = (&subject.state_dir, &subject.name);
     let pid = match control::ask(dir, name, &Request::Stop).await {

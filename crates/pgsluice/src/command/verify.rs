@@ -1,8 +1,8 @@
 //! `pgsluice verify [--json]`.
 //!
-//! Differences, one a line, and a summary go to stdout; how far it is, and how
-//! the ends were compared, to stderr. The JSON form is one object: the
-//! subscription, `equal`, `seconds`, and the keys of `verify::Report`.
+//! The differences, one a line, and a summary go to stdout. The progress, and how the ends were
+//! compared, go to stderr. The JSON form is one object: the subscription, `equal`, `seconds`, and
+//! the keys of `verify::Report`.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use crate::exit::Code;
 use crate::subject::Subject;
 use crate::units::{show_bytes, show_count, show_seconds};
 
-/// More pairs of connections than this want to be asked for.
+/// Most pairs of connections unless `--workers` asks for more.
 const WORKERS_MAX: usize = 8;
 
-/// Time between two looks at the progress.
+/// Time between two redraws of the progress.
 const REDRAW: Duration = Duration::from_millis(500);
 
 /// Time between two lines where there is no terminal.
@@ -71,7 +71,7 @@ pub(crate) async fn verify(subject: &Subject, args: &VerifyArgs) -> anyhow::Resu
     Ok(code(&report))
 }
 
-/// What was found differs even where something else could not be compared.
+/// A difference that was found counts even if another table could not be compared.
 fn code(report: &Report) -> Code {
     match (report.is_equal(), report.differs()) {
         (true, _) => Code::Done,
@@ -84,7 +84,7 @@ fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX)
 }
 
-/// The process that can hold the stream, if there is one that must.
+/// The process that can hold the stream, if one runs.
 async fn find_pin(subject: &Subject) -> anyhow::Result<Box<dyn Pin>> {
     let name = &subject.name;
     match control::ask(&subject.state_dir, name, &Request::Status).await {
@@ -106,7 +106,7 @@ async fn find_pin(subject: &Subject) -> anyhow::Result<Box<dyn Pin>> {
     Ok(Box::new(RunningPin::new(subject.state_dir.clone(), name.clone())))
 }
 
-/// Where the ends stand when nobody here applies changes.
+/// Describes the positions of both ends when no process here applies changes.
 async fn standing(subject: &Subject) -> anyhow::Result<String> {
     let name = &subject.name;
     let target = connect("target", &subject.target()?, name).await?;
@@ -135,7 +135,7 @@ async fn standing(subject: &Subject) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Shows how far it is until the future is dropped.
+/// Shows the progress until the future is dropped.
 async fn show(progress: &Progress, began: Instant) {
     let on_terminal = std::io::stderr().is_terminal();
     let bar = ProgressBar::new(1);
@@ -158,7 +158,7 @@ async fn show(progress: &Progress, began: Instant) {
     }
 }
 
-/// A bar that leaves nothing behind.
+/// A bar that is removed from the screen when it is dropped.
 struct Cleared(ProgressBar);
 
 impl Drop for Cleared {
@@ -188,7 +188,7 @@ fn words(now: &ProgressSnapshot, elapsed: Duration) -> String {
     text
 }
 
-/// For people.
+/// Prints the report as text.
 fn tell(subject: &Subject, report: &Report, seconds: f64, hide_values: bool) {
     let mut rows = 0;
     let (mut differ, mut failed) = (0, 0);

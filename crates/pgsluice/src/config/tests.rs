@@ -10,7 +10,7 @@ use crate::cli::Cli;
 use crate::exit::{Code, code_of};
 use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
 
-/// What `pgsluice run` with these flags, variables and file is told.
+/// The settings of `pgsluice run` with these flags, variables and file.
 fn read(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> anyhow::Result<Vec<Table>> {
     let mut words = vec!["pgsluice", "run"];
     words.extend(flags);
@@ -27,14 +27,14 @@ fn read(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> anyhow::Res
     Config::gather(own, &look_up)?.subscriptions()
 }
 
-/// The one subscription of settings that are right.
+/// The one subscription of valid settings.
 fn one(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> Table {
     let mut tables = read(flags, env, file).unwrap();
     assert_eq!(tables.len(), 1);
     tables.remove(0)
 }
 
-/// The message about settings that are wrong.
+/// The message about invalid settings.
 fn refused(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> String {
     let error = read(flags, env, file).unwrap_err();
     assert_eq!(code_of(&error), Code::Usage, "{error:#}");
@@ -162,7 +162,7 @@ fn what_is_wrong_elsewhere_is_named_too() {
 
 #[test]
 fn every_setting_can_be_set_everywhere() {
-    // A value that each accepts and that is not its default.
+    // A value that each setting accepts and that is not its default.
     let value = |setting: &Setting| match setting.key.as_str() {
         "source_mode" => "wal",
         "binary" | "keep_commit_timestamps" => "off",
@@ -182,7 +182,7 @@ fn every_setting_can_be_set_everywhere() {
         let from_env = one(&[], &[(&setting.variable(), value)], None);
         let from_file = one(&[], &[], Some(&format!("{} = \"{value}\"", setting.key)));
         let mut from_file = format!("{from_file:?}");
-        // The file's own name is the one difference.
+        // Only the file's own name differs.
         let start = from_file.find("config: Some(").unwrap();
         let end = start + from_file[start..].find(')').unwrap() + 1;
         from_file.replace_range(start..end, "config: None");

@@ -1,5 +1,4 @@
-//! The reference says of every error what somebody needs who meets it, and
-//! nothing that is not so.
+//! The reference has all that an operator needs for every error, and claims nothing that is untrue.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,12 +8,12 @@ use clap::CommandFactory;
 use super::*;
 use crate::cli::Cli;
 
-/// What a remedy may begin with: an order, and no description.
-const ORDERS: [&str; 39] = [
-    "Add", "Adopt", "Alter", "Check", "Compare", "Connect", "Correct", "Create", "Do", "Drop", "End", "Give",
-    "Go", "Hand", "Install", "Issue", "Leave", "Let", "Look", "Make", "Move", "Name", "Put", "Raise", "Read",
-    "Remove", "Rename", "Renew", "Repair", "Repeat", "Report", "Restore", "Run", "Set", "Start", "Stop",
-    "Take", "Wait", "Write",
+/// What a remedy may begin with: an order, not a description.
+const ORDERS: [&str; 41] = [
+    "Add", "Adopt", "Alter", "Change", "Check", "Compare", "Connect", "Correct", "Create", "Do", "Drop",
+    "End", "Find", "Give", "Go", "Hand", "Install", "Issue", "Leave", "Let", "Look", "Make", "Move", "Name",
+    "Put", "Raise", "Read", "Remove", "Rename", "Renew", "Repair", "Repeat", "Report", "Restore", "Run",
+    "Set", "Start", "Stop", "Take", "Wait", "Write",
 ];
 
 /// What stands between backquotes.
@@ -32,7 +31,7 @@ fn repository() -> &'static Path {
 /// What is wrong with an entry by itself.
 fn complaints(told: &Told) -> Vec<String> {
     let Told { title, cause, remedy, message, .. } = told;
-    let order = remedy.split([' ', ',', ':', ';']).next().unwrap_or_default();
+    let order = remedy.split([' ', ',', ':', ';', '.']).next().unwrap_or_default();
     let rules = [
         (message.trim().is_empty(), "it has no message".to_owned()),
         (cause.len() < 20 || !cause.ends_with('.'), format!("the cause is no sentence: {cause}")),
@@ -68,7 +67,7 @@ fn no_two_errors_share_a_message_or_a_title() {
     assert!(messages.len() > 100, "the error references are there: {}", messages.len());
 }
 
-/// Commands and flags are pgsluice's own: those that were renamed are found.
+/// A remedy that names a renamed command or flag fails here.
 #[test]
 fn remedies_name_commands_and_flags_that_exist() {
     let program = Cli::command();
@@ -109,7 +108,7 @@ fn has_test(path: &Path, name: &str) -> bool {
     lines.windows(2).any(|pair| pair[0].starts_with("#[") && pair[0].contains("test]") && declares(pair[1]))
 }
 
-/// Whether there is such a test where it is said to be.
+/// Whether the test exists in the place that the entry names.
 fn exists((place, name): &HeldBy) -> bool {
     let package = |name: &str| repository().join("crates").join(name);
     match place.split_once(' ') {
@@ -144,8 +143,8 @@ fn what_people_look_for_is_there_and_has_a_test() {
     }
 }
 
-/// What is said of trying again and of exit codes comes from the functions
-/// that decide it; these are examples that would show a mix-up.
+/// The functions that decide about retries and exit codes also write the entry; these examples
+/// would show a mix-up.
 #[test]
 fn what_comes_then_is_what_the_program_does() {
     let all = all();
@@ -154,13 +153,13 @@ fn what_comes_then_is_what_the_program_does() {
         found.map(|told| told.then.clone()).unwrap_or_else(|| panic!("{title}"))
     };
     assert!(then("A wrong password").ends_with("exit status 1."));
-    assert!(then("A setting that is needed is missing").ends_with("exit status 2."));
-    assert!(then("The subscription is applied by another process").ends_with("exit status 3."));
+    assert!(then("A required setting is missing").ends_with("exit status 2."));
+    assert!(then("Another process applies the subscription").ends_with("exit status 3."));
     assert!(then("The subscription is disabled").ends_with("exit status 4."));
     assert!(then("Nothing runs the subscription here").ends_with("exit status 5."));
     assert!(then("The server is starting up or shutting down").contains("tries again by itself, at once"));
-    let conflict = then("A row that is to be inserted is there already");
-    assert!(conflict.contains("every `wal_retrieve_retry_interval`; with `disable_on_error`"), "{conflict}");
+    let conflict = then("A row to insert exists already");
+    assert!(conflict.contains("every `wal_retrieve_retry_interval`. With `disable_on_error`"), "{conflict}");
 }
 
 #[test]

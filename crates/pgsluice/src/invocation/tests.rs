@@ -1,4 +1,4 @@
-//! What comes of the commands in messages.
+//! How commands in messages are completed.
 
 use clap::Parser as _;
 

@@ -1,19 +1,20 @@
 //! Keeps the terminal from writing `^C` among the bars.
 //!
-//! The cursor stands behind the last bar's last column, so that what is echoed there begins another line: the bars are then
-//! taken away from one line too low, and the first of them stays on the screen for good. So the terminal is told not to
-//! show control characters (`ECHOCTL`) as long as there are bars, and told again how it was. Only while this process is
-//! in the foreground: one in the background would be stopped by asking.
+//! The cursor is after the last bar's last column, so an echo there starts another line. The bars
+//! would then be removed from one line too low, and the first of them would stay on the screen. So
+//! while there are bars, this module switches off the display of control characters (`ECHOCTL`),
+//! and restores it afterwards. It does so only while this process is in the foreground, because a
+//! background process that asks is stopped.
 
 use std::io::stderr;
 
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcgetpgrp, tcsetattr};
 
-/// The terminal shows control characters again when this goes.
+/// The terminal shows control characters again when this is dropped.
 pub(crate) struct Quiet(bool);
 
 impl Quiet {
-    /// If bars are shown on standard error.
+    /// Quiet if bars are shown on standard error.
     pub(crate) fn when(bars: bool) -> Quiet {
         Quiet(bars && show_control(false))
     }

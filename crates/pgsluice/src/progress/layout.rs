@@ -4,19 +4,20 @@
 //!   public.orders            ========----------------  41% 250,000 rows, 100 MB, 55 MB/s, 4 s left
 //!   name                     bar                           words
 //! ```
-//! Words are never cut: where they do not fit, whole figures are left out, those first that matter least. A terminal of
-//! 110 columns has room for all of them.
+//! Words are never cut. If they do not fit, whole figures are left out, the least important
+//! first. A terminal of 110 columns has room for all of them.
 
 use indicatif::ProgressStyle;
 
-/// Of a terminal that does not say.
+/// Columns of a terminal that does not report them.
 const COLUMNS: usize = 80;
-/// Between name, bar, percentage and words, and the percentage.
+/// Columns between name, bar, percentage and words, and of the percentage.
 const FIXED: usize = 3 + 4;
-/// All figures of a total: `12 of 34 tables, 1,234,567,890 rows, 123.4 GB, 123.4 MB/s, 12 min 34 s left`.
+/// All figures of a total:
+/// `12 of 34 tables, 1,234,567,890 rows, 123.4 GB, 123.4 MB/s, 12 min 34 s left`.
 const WORDS: usize = 62;
 
-/// See the module.
+/// The columns of a line's parts; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     name: usize,
@@ -25,7 +26,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Of the terminal that standard error is.
+    /// The layout for the terminal that standard error is.
     pub(super) fn of_terminal() -> Layout {
         let size = rustix::termios::tcgetwinsize(std::io::stderr());
         let columns = size.map(|size| usize::from(size.ws_col)).ok().filter(|columns| *columns > 0);
@@ -47,7 +48,7 @@ impl Layout {
         style(&format!("{{prefix:{name}!}} {{bar:{bar}}} {{percent:>3}}% {{wide_msg}}"))
     }
 
-    /// As many of `figures` as fit, in their order; each comes with its weight, and the lightest go first.
+    /// As many of `figures` as fit, in their order. Each has a weight, and the lightest go first.
     pub(super) fn words(self, figures: Vec<(u8, String)>) -> String {
         let mut left = figures;
         loop {
@@ -61,7 +62,7 @@ impl Layout {
     }
 }
 
-/// A template of ours, which is well-formed.
+/// The style of one of our templates, which is well-formed.
 pub(super) fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -22,60 +22,65 @@ base::error_reference! {
     Kind::Decode(_) => stream(
         "A message of an unknown type",
         Kind::Decode(misread(b"?")),
-        "The bytes were altered on the way, or the source is newer than this pgsluice and sends what it does not know.",
-        "Look at what stands between if it repeats (a proxy; TLS by `sslmode=require` finds altered bytes); otherwise \
-         get a pgsluice that knows the server's version.",
+        "The bytes changed on the way; or the source is newer than this pgsluice and sends a message that \
+        pgsluice does not know.",
+        "Look for a proxy between if this repeats; with TLS (`sslmode=require`) the connection detects \
+        altered bytes. Otherwise install a pgsluice that supports the server's version.",
         &[ALTERED, DAMAGED],
     ),
     Kind::Decode(_) => stream(
         "A message that is cut short",
         Kind::Decode(misread(b"I\0\0\x40\0N\0\x02t\0\0\0\x09ab")),
-        "The stream was truncated or altered on the way: a message says that it is longer than it is.",
-        "Look at what stands between if it repeats, and encrypt the connection: `sslmode=require` finds altered bytes.",
+        "The stream was truncated or altered on the way: a message is shorter than the length that it \
+        states.",
+        "Look at the devices between if this repeats, and encrypt the connection: `sslmode=require` detects \
+        altered bytes.",
         &[DAMAGED, ("proto mutations", "a_changed_byte_is_an_error_or_another_value")],
     ),
     Kind::OutOfPlace { .. } => stream(
         "A message out of its place",
         Kind::OutOfPlace { message: "INSERT", state: "outside a transaction" },
-        "Bytes were altered or lost on the way, or the server sends what its protocol does not allow.",
-        "Look at what stands between if it repeats; give `--streaming off` to see whether only large transactions do \
-         it.",
+        "Bytes changed or got lost on the way, or the server sends what its protocol does not allow.",
+        "Look at the devices between if this repeats. Give `--streaming off` to see whether only large \
+        transactions cause it.",
         &[],
     ),
     Kind::UnknownRelation(_) => stream(
-        "A change of a table that was not described",
+        "A change for a table without a description",
         Kind::UnknownRelation(Oid(16384)),
-        "The server describes a table before its first change. Its description was lost or altered on the way.",
-        "Look at what stands between if it repeats, and encrypt the connection: `sslmode=require`.",
+        "The server describes a table before its first change. That description got lost or changed on the \
+        way.",
+        "Look at the devices between if this repeats, and encrypt the connection with `sslmode=require`.",
         &[],
     ),
     Kind::Columns { .. } => stream(
         "A row that does not fit its table's description",
         Kind::Columns { relation: "public.accounts".to_owned(), values: 3, columns: 2 },
-        "Bytes were altered on the way: the row has another number of values than its table has columns.",
-        "Look at what stands between if it repeats, and encrypt the connection: `sslmode=require`.",
+        "Bytes changed on the way: the row has another number of values than its table has columns.",
+        "Look at the devices between if this repeats, and encrypt the connection with `sslmode=require`.",
         &[],
     ),
     Kind::Binary { .. } => stream(
-        "A value in binary form that was not asked for",
+        "A value in binary form where text was expected",
         Kind::Binary { relation: "public.accounts".to_owned() },
-        "Bytes were altered on the way, or the server sends in binary what was to come as text.",
-        "Look at what stands between if it repeats; give `--binary off` to see whether it matters.",
+        "Bytes changed on the way, or the server sends a value in binary where pgsluice asked for text.",
+        "Look at the devices between if this repeats. Give `--binary off` to see whether the form of values \
+        matters.",
         &[],
     ),
     Kind::Commit { .. } => stream(
-        "A commit that is not the one announced",
+        "A commit at another place than announced",
         Kind::Commit { announced: Lsn::new(0x16_B374_D848), came: Lsn::new(0x16_B374_D900) },
-        "Bytes were altered on the way, or a message was lost.",
-        "Look at what stands between if it repeats, and encrypt the connection: `sslmode=require`.",
+        "Bytes changed on the way, or a message got lost.",
+        "Look at the devices between if this repeats, and encrypt the connection with `sslmode=require`.",
         &[],
     ),
     Kind::TwoPhase(_) => stream(
         "Prepared transactions from a slot that has two-phase decoding",
         Kind::TwoPhase(b'P'),
-        "The slot was made with `two_phase`, by hand or by a native subscription; pgsluice makes it without and gets \
-         prepared transactions with their commit.",
-        "Run `pgsluice drop` and begin anew, or make the slot without `two_phase`.",
+        "The slot was created with `two_phase`, by hand or by a native subscription. pgsluice creates it \
+        without, and receives prepared transactions when they commit.",
+        "Run `pgsluice drop` and start again from nothing, or create the slot without `two_phase`.",
         &[],
     ),
     Kind::Spool { .. } => entry(
@@ -85,9 +90,9 @@ base::error_reference! {
             Kind::Spool { xid: Xid(742), error: io::Error::other(NO_SPACE) },
             None,
         ),
-        "Large transactions that are still open wait on this machine's disk, below `state_dir`; it is full, or the \
-         directory may not be written.",
-        "Make room there, or give a larger place by `--state-dir`; until then the source keeps the WAL.",
+        "Large open transactions wait on this machine's disk, below `state_dir`. The disk is full, or \
+        pgsluice may not write to the directory.",
+        "Make room there, or give a larger place with `--state-dir`. Until then the source keeps the WAL.",
         &[FULL],
     ),
 }

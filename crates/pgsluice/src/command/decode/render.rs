@@ -46,7 +46,7 @@ struct Line<'a> {
     old: Option<Row<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     new: Option<Row<'a>>,
-    /// Large values that the change did not touch, and which WAL does not have.
+    /// Names of large values that the change did not touch, so that WAL does not have them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unchanged: Vec<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -69,7 +69,7 @@ struct Line<'a> {
     content: Option<String>,
 }
 
-/// A row's columns and their values, in their order.
+/// A row's columns and their values, in column order.
 #[derive(Clone, Copy)]
 struct Row<'a> {
     relation: &'a Relation,
@@ -155,7 +155,7 @@ impl<W: Write> Renderer<W> {
         String::from_utf8(text).ok()
     }
 
-    /// What a message says; `None` for those that only describe others.
+    /// The line for a message; `None` for messages that only describe others.
     fn line<'a>(&'a self, output: &Output<'_>, message: &'a Message) -> Option<Line<'a>> {
         let plain = |kind| Line {
             lsn: output.lsn.to_string(),
@@ -221,7 +221,7 @@ impl<W: Write> Renderer<W> {
     }
 }
 
-/// A reader that has gone away has seen enough.
+/// A closed pipe is not an error: the reader has seen enough.
 fn written(written: io::Result<()>) -> anyhow::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -269,7 +269,7 @@ fn literal(value: &str) -> String {
     text
 }
 
-/// One line for people.
+/// One line of text.
 fn text(line: &Line<'_>) -> String {
     let mut words = vec![line.lsn.clone(), line.xid.to_string(), line.kind.to_ascii_uppercase()];
     if let (Some(schema), Some(table)) = (line.schema, line.table) {
@@ -277,7 +277,7 @@ fn text(line: &Line<'_>) -> String {
     }
     for (what, row) in [("key", line.key), ("old", line.old), ("new", line.new)] {
         let Some(row) = row else { continue };
-        // What an INSERT has can only be the new row.
+        // An INSERT can only have a new row.
         if what != "new" || line.kind != "insert" {
             words.push(format!("{what}:"));
         }
