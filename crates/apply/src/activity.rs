@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::table::Table;
+use plan::Table;
 
 /// The work of the target that a session waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use base::{Lsn, Progress, Xid};
 use client::{Canceller, Wire};
+use plan::{Batch, Change, Digest, End};
 use proto::pgoutput::{CommitInfo, Relation};
 use schedule::{CommittedRanges, Footprint};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -38,8 +39,8 @@ use txn::{Assembler, Begin, Block, Event, Input, Spool};
 use self::executing::start;
 use self::options::AHEAD_ROWS;
 pub use self::options::{CommitOrder, Options, SourceTypes, sessions};
-use crate::batch::{Batch, Change, Chunk, Digest, End};
 use crate::catalog::Catalog;
+use crate::chunk::Chunk;
 use crate::counters::Counters;
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity, pipelined};

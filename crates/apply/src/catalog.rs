@@ -16,16 +16,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use base::{Lsn, Oid, SubscriptionName, Xid};
 use client::Session;
+use plan::{Bounds, Holder, MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
 use proto::pgoutput::{Relation, RelationColumn};
 use rustc_hash::FxHashMap;
 use state::{CopiedFrom, JoinedTables, LEAVE_OUT, Parting, STATE_SCHEMA, Since, TableKey};
 
 use crate::applier::SourceTypes;
 use crate::error::{Error, Kind};
-use crate::holder::Holder;
 use crate::join::Part;
-use crate::search::Bounds;
-use crate::table::{MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
 
 /// The part that a relation of the stream plays here.
 #[derive(Clone)]
@@ -358,7 +356,7 @@ SELECT c.oid, c.relkind = 'p',
 /// Inherent (the type itself decides which values are equal): these, and numeric, float4, float8,
 /// interval, timetz, inet, cidr, jsonb.
 ///
-/// Last, for an array: the type that holds it in a set ([`crate::holder`]).
+/// Last, for an array: the type that holds it in a set ([`plan::Holder`]).
 ///
 /// These types round by their modifier: numeric, time, timetz, timestamp(tz), interval. For others
 /// the server refuses values that are too long, except that it cuts off blanks at the end of
@@ -462,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_column_that_had_another_type_is_found() {
-        let relation = crate::table::fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
+        let relation = plan::fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
         let now = |types: &[(&str, u32)]| {
             let types = types.iter().map(|(name, oid)| ((*name).to_owned(), Oid(*oid))).collect();
             SourceTypes::from([(("s".to_owned(), "t".to_owned()), types)])

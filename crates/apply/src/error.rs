@@ -5,10 +5,9 @@ use std::fmt;
 use base::{Lsn, Xid};
 use client::SqlState;
 use conflict::Conflict;
+use plan::{MappingError, quoted_name};
 use proto::frame::ServerError;
 use txn::{AssemblyError, Begin};
-
-use crate::table::{MappingError, quoted_name};
 
 /// The reason why the applier stopped. In every case the target holds whole transactions up to its
 /// stored progress.

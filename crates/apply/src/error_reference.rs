@@ -5,11 +5,11 @@ use std::io;
 use base::error_reference::{Doing, Entry, HeldBy, carried, entry, nothing_of_its_own};
 use base::{Lsn, Xid};
 use conflict::{Conflict, ConflictType, Met};
+use plan::MappingError;
 use proto::frame::ServerError;
 
 use crate::Error;
 use crate::error::Kind;
-use crate::table::MappingError;
 
 const TABLE: &str = "public.accounts";
 const XID: Xid = Xid(742);

@@ -38,6 +38,10 @@ use base::crash_phases::{self, Phase};
 use bytes::{BufMut, BytesMut};
 use client::{PipelineResult, SqlState, Wire};
 use conflict::{Conflict, ConflictType, Met, Resolution};
+use plan::{
+    Batch, Change, Digest, End, Parameters, Path, Plan, Statement, Table, Tally, plain_statement,
+    sql::{Shape, plain},
+};
 use proto::frame::ServerError;
 use rustc_hash::{FxHashMap, FxHashSet};
 use sending::{Sending, run};
@@ -45,21 +49,16 @@ use state::{ABORT_MOVES_ORIGIN, statements};
 use txn::{Begin, Op};
 
 use crate::activity::{self, Doing};
-use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
+use crate::chunk::{Chunk, Originals};
 use crate::counters::add;
 use crate::error::{Error, Kind};
 use crate::explain::{explain, whole_scan};
 use crate::fit::EXACT;
 use crate::join::Join;
 use crate::large::Large;
-use crate::plan::Plan;
 use crate::runaway::{self, Cancelled};
-use crate::settled::Originals;
-use crate::shape::{Shape, plain};
 use crate::shared::Shared;
 use crate::sizes::Sizes;
-use crate::statement::{Parameters, Statement, plain_statement};
-use crate::table::{Path, Table};
 use crate::write::{Writer, Writing, truncate};
 
 /// How often a transaction that met a deadlock or a serialization failure is tried again before the
@@ -484,7 +483,7 @@ impl Executor {
         if let Some(spilled) = changes {
             let mut reader = spilled.read().map_err(Kind::PutAside)?;
             while let Some(batch) = self.disk(|| reader.next(REPLAY_BYTES))? {
-                let batch = batch.only(&since);
+                let batch = batch.only(|begin| since.includes(begin.final_lsn, begin.xid));
                 if batch.ends.is_empty() {
                     continue;
                 }

@@ -1,8 +1,7 @@
 //! Reads the plan that the server's planner makes of a statement.
 
 use client::Wire;
-
-use crate::shape::Shape;
+use plan::sql::Shape;
 
 /// Returns the lines of the plan of `shape` in this session. If a transaction is open, an error
 /// aborts it.

@@ -32,12 +32,12 @@ use std::io;
 use std::sync::Arc;
 
 use base::Oid;
+use plan::{Batch, Change, End};
 use proto::pgoutput::CommitInfo;
 use state::{Parting, Since, TableKey};
 use tokio::sync::{Notify, mpsc, oneshot};
 use txn::Begin;
 
-use crate::batch::{Batch, Change, End};
 use crate::spill::{Spill, Spilled};
 
 /// A table's changes that wait in memory, in bytes; more go to the file.
@@ -207,33 +207,13 @@ pub(crate) struct Join {
     pub(crate) done: oneshot::Sender<Result<(), String>>,
 }
 
-impl Batch {
-    /// Keeps the changes of transactions that came `since`. All of its transactions have ended.
-    pub(crate) fn only(self, since: &Since) -> Batch {
-        let mut kept = Batch::default();
-        let mut changes = self.changes.into_iter();
-        let mut start = 0;
-        for end in self.ends {
-            let own = changes.by_ref().take(end.changes_end - start);
-            start = end.changes_end;
-            if since.includes(end.begin.final_lsn, end.begin.xid) {
-                own.for_each(|change| kept.push(change));
-                kept.end(end.begin, end.commit, end.skipped);
-            } else {
-                own.for_each(drop);
-            }
-        }
-        kept
-    }
-}
-
 /// The part that a relation of the stream plays for the applier.
 #[derive(Debug, Clone)]
 pub(crate) enum Part {
     /// The table takes part.
-    Joined(Arc<crate::table::Table>),
+    Joined(Arc<plan::Table>),
     /// The table is joining; its changes wait.
-    Joining(TableKey, Result<Arc<crate::table::Table>, String>),
+    Joining(TableKey, Result<Arc<plan::Table>, String>),
     /// The relation no longer matches its name, so these tables are to be left out.
     Replaced(Vec<(TableKey, Parting)>),
     /// Its changes are not applied.

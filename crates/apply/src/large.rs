@@ -13,11 +13,10 @@
 use std::fs::File;
 use std::io;
 
+use plan::{Batch, Digest, Gathering};
 use schedule::Footprint;
 use txn::Begin;
 
-use crate::batch::{Batch, Digest};
-use crate::footprint::Gathering;
 use crate::spill::{Spill, Spilled};
 
 /// A large transaction whose changes are arriving.
@@ -67,12 +66,11 @@ mod tests {
     use std::sync::Arc;
 
     use base::{Lsn, PgTimestamp, Xid};
+    use plan::{Change, fixtures};
     use proto::pgoutput::{Column, CommitInfo, Tuple};
     use txn::Op;
 
     use super::*;
-    use crate::batch::Change;
-    use crate::table::fixtures;
 
     const BEGIN: Begin = Begin { xid: Xid(7), final_lsn: Lsn::new(80), commit_time: PgTimestamp(0) };
 

@@ -1,19 +1,19 @@
-//! Applies transactions to a target PostgreSQL: plan, batch, exact replay, progress by origin.
+//! Applies transactions to a target PostgreSQL: planner, executor, exact replay, progress.
 //!
 //! ```text
-//!   messages     transactions     batch        plan           target
-//!   ---------> txn::Assembler --> batch --> fold, shape --> executor --> COMMIT + origin
-//!                    ^              |                          |
+//!   messages     transactions      batch      plan           target
+//!   ---------> txn::Assembler --> planner --> chunk --> executor --> COMMIT + origin
+//!                    ^              |                      |
 //!                 catalog           +-- the changes as they came --> exact replay
 //! ```
 //! [`Target::attach`] passes the fences and reads the target's progress. [`apply`] takes the stream
-//! from there. Crate `state` keeps what pgsluice stores on the target.
+//! from there. Crate `plan` makes plans and their SQL, crate `state` keeps what pgsluice
+//! stores on the target.
 
 mod activity;
 mod applier;
-mod bag;
-mod batch;
 mod catalog;
+mod chunk;
 mod conflict_log;
 mod counters;
 mod error;
@@ -21,25 +21,19 @@ mod error_reference;
 mod executor;
 mod explain;
 mod fit;
-mod fold;
-mod footprint;
 mod gate;
-mod holder;
 mod join;
 mod large;
 mod lock_watch;
 mod open_transaction;
-mod plan;
+#[cfg(test)]
+mod plans_on_servers;
 mod prefetch;
 mod runaway;
-mod search;
 mod settled;
-mod shape;
 mod shared;
 mod sizes;
 mod spill;
-mod statement;
-mod table;
 mod target;
 mod workers;
 mod write;

@@ -23,18 +23,16 @@ use std::time::Duration;
 
 use base::{Lsn, PgTimestamp, Xid};
 use client::Canceller;
+use plan::{Batch, Change, Digest, End, Plan, Table, Tally};
 use proto::pgoutput::{CommitInfo, Relation};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use txn::{AssemblyError, Begin, Event, Streamed};
 
-use crate::batch::{Batch, Change, Chunk, Digest, End, Tally};
+use crate::chunk::{Chunk, Originals};
 use crate::counters::add;
 use crate::error::{Error, Kind};
 use crate::executor::{ComingParts, Executor};
-use crate::plan::Plan;
-use crate::settled::Originals;
-use crate::table::Table;
 
 /// Limits of one part: changes and bytes.
 const PART_ROWS: usize = 10_000;

@@ -1,7 +1,7 @@
 //! Notices statements that run away, names them and cancels them.
 //!
 //! A statement that finds rows by their key cannot have a plan that reads the table for each row
-//! ([`crate::search`]). Other statements can run away:
+//! ([`plan::search`]). Other statements can run away:
 //!
 //! - Tables without a key are searched by whatever index there is.
 //! - Large tables are searched in a form that trusts the statistics.

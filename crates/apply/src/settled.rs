@@ -15,22 +15,16 @@
 
 use std::fs::File;
 
-use crate::batch::{Batch, Chunk, Digest};
-use crate::plan::Plan;
-use crate::spill::{Spill, Spilled};
+use plan::{Batch, Digest, Plan};
+
+use crate::chunk::{Chunk, Originals};
+use crate::spill::Spill;
 
 /// Limit of all these files together, in bytes; further changes wait.
 pub(crate) const FILES_MAX: u64 = 1024 * 1024 * 1024;
 /// Above this many rows that each take a statement, nothing is added. More would delay the target's
 /// next commit, without bringing its last one closer.
 const SINGLE_ROWS_MAX: usize = 1_000;
-
-/// The changes of a chunk, as they came.
-#[derive(Debug)]
-pub(crate) enum Originals {
-    Memory(Batch),
-    Disk(Spilled),
-}
 
 /// Whole transactions that will be one chunk.
 #[derive(Debug)]
@@ -112,12 +106,11 @@ mod tests {
     use std::sync::{Arc, LazyLock};
 
     use base::{Lsn, PgTimestamp, Xid};
+    use plan::{Change, Table, fixtures};
     use proto::pgoutput::{Column, CommitInfo, OldTuple, Tuple};
     use txn::{Begin, Op};
 
     use super::*;
-    use crate::batch::Change;
-    use crate::table::{Table, fixtures};
 
     const ROOM: Room = Room { rows: 1_000, bytes: 1_000_000, file_bytes: 1_000_000, transactions: 1_000 };
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress};
+use plan::{Digest, End, Tally};
 use schedule::RangeTracker;
 
-use crate::batch::{Digest, End, Tally};
 use crate::counters::{Counters, add};
 use crate::fit::Fit;
 

@@ -1,6 +1,6 @@
 //! How large the target's planner takes a table to be, asked now and then.
 //!
-//! Sets of rows have the fastest form ([`Search::Plain`](crate::search::Search)) only on tables
+//! Sets of rows have the fastest form ([`Search::Plain`](plan::search::Search)) only on tables
 //! that look large, because there the look-up costs a fraction of every other plan. The size that
 //! the planner sees can change without our doing: a user truncates the table, or autovacuum counts
 //! it while it is empty. So each answer holds for [`LOOK_AGE`], or less if we delete rows
@@ -13,18 +13,12 @@
 use std::time::{Duration, Instant};
 
 use base::Oid;
+use plan::Table;
 use rustc_hash::FxHashMap;
-
-use crate::table::Table;
 
 /// How long an answer is believed. One question takes the server about 100 us, for all tables of a
 /// chunk.
 pub(crate) const LOOK_AGE: Duration = Duration::from_secs(5);
-
-/// The fewest rows of a table that looks large. The planner assumes ten look-ups for any set; with
-/// the sessions' costs they cost about 25. The cheapest other plan reads the index once, which
-/// costs more than 0.015 for each row and 0.0125 for each of ten pairs. The two meet at 1,400 rows.
-pub(crate) const LARGE: f64 = 10_000.0;
 
 /// The target's answer for a table.
 #[derive(Debug, Clone, PartialEq)]
@@ -116,8 +110,10 @@ impl Sizes {
 
 #[cfg(test)]
 mod tests {
+
+    use plan::fixtures;
+
     use super::*;
-    use crate::table::fixtures;
 
     #[test]
     fn rows_are_no_more_than_the_planner_reckons_with() {

@@ -17,13 +17,10 @@ use std::sync::Arc;
 
 use base::{Lsn, PgTimestamp, Xid};
 use bytes::{Buf, BufMut, Bytes};
+use plan::{Batch, Change, End, Plan, Table};
 use proto::pgoutput::{CommitInfo, OldTuple, Tuple};
 use rustc_hash::FxHashMap;
 use txn::{Begin, Op};
-
-use crate::batch::{Batch, Change, End};
-use crate::plan::Plan;
-use crate::table::Table;
 
 /// Size of one write.
 const BLOCK: usize = 256 * 1024;

@@ -43,7 +43,7 @@ pub struct Backends {
 }
 
 /// Settings of a session that applies. They leave the server's planner no way to find a row but by
-/// an index, whatever the statistics say ([`crate::search`] has the argument). Costs are the ones
+/// an index, whatever the statistics say ([`plan::search`] has the argument). Costs are the ones
 /// that we count on, not ones set for other queries.
 pub(crate) fn session_settings(synchronous_commit: &str) -> Vec<(&str, &str)> {
     vec![

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use base::Lsn;
 use client::Canceller;
+use plan::{Digest, Plan};
 use schedule::{Action, Either, Footprint, Manner, Preserve, Relaxed};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
@@ -30,7 +31,7 @@ use tokio_util::task::AbortOnDropHandle;
 use self::open::OpenTransaction;
 use self::worker::work;
 use crate::applier::Work;
-use crate::batch::{Chunk, Digest};
+use crate::chunk::{Chunk, Originals};
 use crate::counters::add;
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
@@ -38,8 +39,7 @@ use crate::join::Join;
 use crate::large::Large;
 use crate::lock_watch::{LockWatch, Wait};
 use crate::open_transaction::{Ended, Start};
-use crate::plan::Plan;
-use crate::settled::{FILES_MAX, Originals};
+use crate::settled::FILES_MAX;
 use crate::shared::Shared;
 
 /// What a worker is told to do.

@@ -11,17 +11,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::Lsn;
+use plan::{
+    Arrays, Fold, Lookup, Mask, Misfit, Net, PIECE, Parameters, Plan, Stage, Statement, Step, Table,
+    bag::{Bag, Row, Rules},
+    plain_statement, row_statement,
+    sql::{Kind, Present, Shape, Shapes, bags, non_key, plain},
+};
 use proto::pgoutput::{Column, Tuple};
 use rustc_hash::FxHashMap;
 use txn::Op;
 
-use crate::bag::{Bag, Mask, Row, Rules};
-use crate::fold::{Fold, Net};
-use crate::plan::{PIECE, Plan, Stage, Step};
 use crate::prefetch::{Hand, Prefetch, Written};
-use crate::shape::{Kind, Present, Shape, Shapes, bags, non_key, plain};
-use crate::statement::{Arrays, Misfit, Parameters, Statement, plain_statement, row_statement};
-use crate::table::{Lookup, Table};
 
 /// A COPY of fewer rows loses in its start what it saves.
 const COPY_ROWS_MIN: u64 = 32;
@@ -573,9 +573,10 @@ pub(crate) fn truncate(tables: &[Arc<Table>], restart_identity: bool) -> Stateme
 
 #[cfg(test)]
 mod tests {
+
+    use plan::{Change, fixtures};
+
     use super::*;
-    use crate::batch::Change;
-    use crate::table::fixtures;
 
     fn tuple(id: &str, a: Option<&str>) -> Tuple {
         let a = a.map_or(Column::Unchanged, |a| Column::Text(a.as_bytes()));

@@ -13,7 +13,7 @@
 //! subscriber.rs  what the target has                /            (the table in checks.rs)
 //! ```
 //!
-//! The checks judge a table by the applier's rules (`apply`, `table.rs` and `catalog.rs`), which
+//! The checks judge a table by the applier's rules (`table.rs` in `plan`), which
 //! they repeat in bulk. The places that must agree say so, and a test compares the two.
 //!
 //! Does not belong here: repairs, and problems that show only while rows are applied.

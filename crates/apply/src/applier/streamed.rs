@@ -2,11 +2,11 @@
 //! ([`crate::open_transaction`]).
 
 use base::{Lsn, Xid};
+use plan::Digest;
 use tokio::sync::mpsc;
 use txn::{Begin, Event, Notice};
 
 use super::{Planning, Work};
-use crate::batch::Digest;
 use crate::error::{Error, Kind};
 use crate::join::Part;
 use crate::open_transaction::{Mapped, Told};

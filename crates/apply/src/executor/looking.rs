@@ -7,10 +7,10 @@
 use std::time::Instant;
 
 use client::SqlState;
+use plan::sql::{LARGE, of_large_set};
 
 use super::*;
 use crate::runaway;
-use crate::shape::of_large_set;
 use crate::sizes;
 
 /// The executor looks at a table's plans again once the table has grown by this factor.
@@ -62,8 +62,8 @@ impl Executor {
     /// rows. Where the planner might take another index, its present plan decides.
     async fn may_be_plain(&mut self, table: &Table, rows: f64, outside: bool) -> Result<bool, Error> {
         let Some(index) = &table.key_index else { return Ok(false) };
-        if rows < sizes::LARGE || !index.has_rival || table.key.len() == 1 {
-            return Ok(rows >= sizes::LARGE);
+        if rows < LARGE || !index.has_rival || table.key.len() == 1 {
+            return Ok(rows >= LARGE);
         }
         if !outside {
             return Ok(false);

@@ -33,16 +33,15 @@ use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher};
 
 use base::Oid;
+use plan::{
+    Arrays, Change, Element, Lookup,
+    sql::{self, row_parameters, row_sql},
+};
 use proto::pgoutput::Column;
 use txn::Op;
 
 use super::pipelined::{ASK_EACH, ASK_OF_FEW, Sent, Way};
 use super::*;
-use crate::batch::Change;
-use crate::holder::Element;
-use crate::shape::{self, row_parameters, row_sql};
-use crate::statement::Arrays;
-use crate::table::Lookup;
 use crate::write::one_change;
 
 /// The most kinds of changes with a branch; others go as statements.
@@ -74,7 +73,7 @@ struct Slot {
 /// The changes that the procedure can execute, and the procedure if there is one.
 #[derive(Default)]
 pub(super) struct Procedure {
-    known: FxHashMap<(u64, shape::Kind), usize>,
+    known: FxHashMap<(u64, sql::Kind), usize>,
     /// The text of each kind of change, and the slots of its values.
     branches: Vec<(String, Vec<usize>)>,
     slots: Vec<Slot>,
@@ -114,7 +113,7 @@ fn int(array: &mut Arrays, bytes: &[u8]) {
 
 impl Procedure {
     /// The branch for a change, made if it is new; `None` if the change cannot have one.
-    fn branch(&mut self, table: &Table, kind: shape::Kind, binary: bool) -> Option<usize> {
+    fn branch(&mut self, table: &Table, kind: sql::Kind, binary: bool) -> Option<usize> {
         let key = (table.id, kind);
         if let Some(&number) = self.known.get(&key) {
             return Some(number);
@@ -233,7 +232,7 @@ impl Procedure {
         let known = self.branches.len();
         let branch = values[start..].iter().all(fits).then(|| self.branch(table, kind.clone(), binary))?;
         if self.branches.len() > known && table.lookup == Lookup::UniqueKey && !matches!(op, Op::Insert(_)) {
-            self.unseen.push(Arc::new(shape::of_one_change(table, &kind)));
+            self.unseen.push(Arc::new(sql::of_one_change(table, &kind)));
         }
         branch
     }
@@ -404,10 +403,10 @@ impl Executor {
 
 #[cfg(test)]
 mod tests {
+    use plan::fixtures;
     use proto::pgoutput::Tuple;
 
     use super::*;
-    use crate::table::fixtures;
 
     fn tuple(values: [Column<'_>; 3]) -> Tuple {
         values.into_iter().collect()
@@ -499,8 +498,8 @@ mod tests {
         target.columns[2].type_oid = NAME;
         let table = Table::map(1, relation, &target).unwrap();
         let mut procedure = Procedure::default();
-        assert_eq!(procedure.branch(&table, shape::Kind::RowInsert, true), None);
+        assert_eq!(procedure.branch(&table, sql::Kind::RowInsert, true), None);
         assert!(procedure.slots.is_empty());
-        assert_eq!(procedure.branch(&table, shape::Kind::RowDelete, true), Some(1), "its key is an integer");
+        assert_eq!(procedure.branch(&table, sql::Kind::RowDelete, true), Some(1), "its key is an integer");
     }
 }

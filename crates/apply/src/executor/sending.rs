@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use client::{Pipeline, PipelineResult, Wire};
+use plan::{Misfit, PIECE, Statement, sql::Shape};
 
 use super::{Prepared, Setback};
 use crate::error::{Error, Kind, is_transient};
-use crate::plan::PIECE;
 use crate::prefetch;
-use crate::shape::Shape;
-use crate::statement::{Misfit, Statement};
 use crate::write::{Writer, Writing};
 
 /// Statements in flight. New ones are prepared, all are executed in order, and their results are
@@ -47,7 +45,11 @@ impl<'w> Sending<'w> {
             self.pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
             self.fresh.push(Arc::clone(shape));
         }
-        statement.execute(&mut self.pipeline);
+        let name = &shape.name;
+        match statement.copy_rows() {
+            Some(mut rows) => self.pipeline.execute_copy(name, |out| rows.put(out)),
+            None => self.pipeline.execute(name, statement.byte_len(), |out| statement.put(out)),
+        }
         self.expected.push(statement.rows_expected);
     }
 

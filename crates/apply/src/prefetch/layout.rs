@@ -29,13 +29,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::{Oid, quote_ident};
+use plan::{
+    Column, Element, Lookup as Located, Table, TargetColumn,
+    search::{self, Search},
+    sql::Shape,
+};
 
 use super::gauge::Gauge;
-use super::{Mode, Written};
-use crate::holder::Element;
-use crate::search::{self, Search};
-use crate::shape::Shape;
-use crate::table::{Column, Lookup as Located, Table, TargetColumn};
+use super::options::Mode;
+
+/// What a set does to its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    Inserted,
+    Updated,
+    Deleted,
+}
 
 /// A key column of a B-tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -372,8 +381,10 @@ impl Making<'_> {
 
 #[cfg(test)]
 pub(super) mod tests {
+
+    use plan::fixtures;
+
     use super::*;
-    use crate::table::fixtures;
 
     pub(in crate::prefetch) fn index(oid: u32, name: &str, columns: &[&str]) -> Index {
         let operator = |sign: &str| format!("OPERATOR(pg_catalog.{sign})");

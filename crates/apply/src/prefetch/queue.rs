@@ -19,14 +19,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use base::Lsn;
+use plan::{Arrays, CHANGE_OVERHEAD, Table};
 use proto::pgoutput::Column;
 use rustc_hash::{FxHashSet, FxHasher};
 use txn::Op;
 
 use super::layout::{Layout, Need};
-use crate::batch::CHANGE_OVERHEAD;
-use crate::statement::Arrays;
-use crate::table::Table;
 
 /// Limit of the values that wait, in bytes. A batch takes 16 MB by default. Each small change costs
 /// [`CHANGE_OVERHEAD`] and as much again for values. That makes 50,000 keys, each of 80 bytes at
@@ -411,10 +409,12 @@ fn hash(row: &Row<'_>) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Mode;
+
+    use plan::fixtures;
+
     use super::super::layout::tests::indexes;
+    use super::super::options::Mode;
     use super::*;
-    use crate::table::fixtures;
 
     const BOUNDS: Bounds = Bounds { rows_max: 32, pages_max: 1_000 };
 

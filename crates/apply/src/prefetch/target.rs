@@ -2,11 +2,11 @@
 
 use base::quote_literal;
 use client::Wire;
+use plan::Table;
 
-use super::Mode;
 use super::layout::{Index, Indexes, KeyColumn, Layout, Lookup};
+use super::options::Mode;
 use crate::explain::explain;
-use crate::table::Table;
 
 /// Why a table cannot be looked up.
 pub(super) type Failure = client::Error;

@@ -15,17 +15,21 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
 use client::{Pipeline, PipelineResult, Replication, SqlState, Wire};
+use plan::{Statement, Table};
 use proto::frame::ServerError;
 use rustc_hash::FxHashSet;
 
 use super::gauge::Turn;
+use super::known::LAYOUT_AGE_MAX;
 use super::layout::Lookup;
-use super::queue::Group;
-use super::{CONNECTIONS_SHARE, Job, LAYOUT_AGE_MAX, Shared, TROUBLE, target};
+use super::queue::{Group, ROWS_MIN};
+use super::shared::{Job, Shared, TROUBLE};
+use super::target;
 use crate::counters::add;
-use crate::statement::Statement;
-use crate::table::Table;
 
+/// Without a setting, prefetching takes at most one of this many connections that the target has
+/// left.
+const CONNECTIONS_SHARE: usize = 4;
 /// A connection is closed after this long without work.
 const IDLE: Duration = Duration::from_secs(60);
 /// A group that takes longer than the first makes later ones smaller; one below the second makes
@@ -33,7 +37,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// wait for them. Many enough, so that the round trip costs little.
 const GROUP_LONG: Duration = Duration::from_millis(40);
 const GROUP_SHORT: Duration = Duration::from_millis(10);
-const GROUP_ROWS: std::ops::RangeInclusive<usize> = super::ROWS_MIN..=256;
+const GROUP_ROWS: std::ops::RangeInclusive<usize> = ROWS_MIN..=256;
 
 /// These sessions write nothing, wait for no lock, and run nothing for long. Their plans are made
 /// once, by their indexes, as the plans of the applier's sets are.
@@ -152,7 +156,7 @@ async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::
     if let Some(buffers) = number(0) {
         // The other three quarters stay for the applier's own pages and those of other sessions.
         let pages = u64::try_from(buffers / 4).unwrap_or(0);
-        shared.pages_ahead.store(pages.max(super::ROWS_MIN as u64 * 4), Ordering::Relaxed);
+        shared.pages_ahead.store(pages.max(ROWS_MIN as u64 * 4), Ordering::Relaxed);
     }
     if let (None, Some(left)) = (shared.options.workers, number(1)) {
         let most = shared.workers.load(Ordering::Relaxed);
@@ -167,7 +171,7 @@ async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::
 /// handles a lost connection.
 async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Result<(), client::Error> {
     let (mode, binary) = (shared.options.mode, shared.options.binary);
-    let known = table.prefetch.known().layout.clone();
+    let known = shared.known.layout(table);
     let learned = async {
         if let Some(known) = known {
             let indexes = target::read_indexes(&mut session.wire, table).await?;
@@ -180,7 +184,7 @@ async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Re
     match learned.await {
         Ok(layout) => {
             tracing::debug!(table = %table.name, lookups = layout.all().count(), "learned what to prefetch");
-            table.prefetch.set(Some(layout), LAYOUT_AGE_MAX);
+            shared.known.set(table, Some(layout), LAYOUT_AGE_MAX);
             shared.learned(table);
             Ok(())
         }
@@ -191,9 +195,9 @@ async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Re
                 error.sqlstate().map(SqlState::from_code),
                 Some(SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED)
             ) {
-                table.prefetch.set(None, CHANGED);
+                shared.known.set(table, None, CHANGED);
             } else {
-                not_prefetched(table, &error);
+                not_prefetched(shared, table, &error);
             }
             shared.queue().take_waiting(table);
             Ok(())
@@ -202,9 +206,9 @@ async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Re
 }
 
 /// Pauses all look-ups of this table.
-fn not_prefetched(table: &Table, why: &dyn std::fmt::Display) {
+fn not_prefetched(shared: &Shared, table: &Arc<Table>, why: &dyn std::fmt::Display) {
     tracing::info!(table = %table.name, "its pages are not prefetched for {} s: {why}", TROUBLE.as_secs());
-    table.prefetch.set(None, TROUBLE);
+    shared.known.set(table, None, TROUBLE);
 }
 
 async fn look_up(shared: &Shared, session: &mut Session, group: Group) -> Result<(), client::Error> {
@@ -288,7 +292,7 @@ fn adapt(shared: &Shared, rows: usize, took: Duration) {
 async fn failed(
     shared: &Shared,
     session: &mut Session,
-    table: &Table,
+    table: &Arc<Table>,
     error: &ServerError,
 ) -> Result<(), client::Error> {
     session.wire.query("DEALLOCATE ALL").await?;
@@ -303,9 +307,9 @@ async fn failed(
             tracing::debug!(table = %table.name, "a look-up took too long: {}", error.message);
             let rows = shared.group_rows.load(Ordering::Relaxed);
             adapt(shared, rows, GROUP_LONG * 2);
-            table.prefetch.set(None, Duration::ZERO);
+            shared.known.set(table, None, Duration::ZERO);
         }
-        _ => not_prefetched(table, error),
+        _ => not_prefetched(shared, table, error),
     }
     Ok(())
 }
@@ -330,7 +334,7 @@ async fn run(
         if !prepared.contains(&shape.name) {
             pipeline.prepare(&shape.name, &shape.sql, &shape.parameter_types);
         }
-        statement.execute(&mut pipeline);
+        pipeline.execute(&shape.name, statement.byte_len(), |out| statement.put(out));
     }
     no_parameters(&mut pipeline);
     let result = pipeline.run().await?;

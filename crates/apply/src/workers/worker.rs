@@ -4,14 +4,14 @@
 //! queue is closed or the session is lost.
 
 use client::Canceller;
+use plan::Digest;
 use tokio::sync::mpsc;
 
 use super::{Answer, Command, Report};
-use crate::batch::{Chunk, Digest};
+use crate::chunk::{Chunk, Originals};
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
 use crate::open_transaction::{self as streamed, Outcome};
-use crate::settled::Originals;
 
 /// Runs a worker: one command after another, until there are no more.
 pub(super) async fn work(

@@ -1,6 +1,6 @@
 //! How the applier will find a row, and whether it can write sets.
 //!
-//! `apply`'s `table.rs` decides it when the relation is described; this is
+//! `plan`'s `table.rs` decides it when the relation is described; this is
 //! the same decision from the same facts, and must agree with it:
 //!
 //! | the target has, for the source's identity ... | a row is found by | changes are written |

@@ -1,4 +1,4 @@
-//! Tables without a key, whose rows are found by all of their values (`apply/src/bag.rs`).
+//! Tables without a key, whose rows are found by all of their values (`plan/src/bag.rs`).
 
 use rand::Rng as _;
 use testkit::wait_for;

@@ -13,44 +13,62 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
-use client::Pipeline;
 use proto::pgoutput::Column;
 
 use crate::holder::{Element, held_len, put_held};
-use crate::shape::Shape;
+use crate::sql::Shape;
+
+/// A set is written by statements of about this many bytes each. That is large enough for a
+/// statement's own cost to vanish. It is small against the memory of either end, where a value
+/// stands several times while its set is executed.
+pub const PIECE: usize = 4 * 1024 * 1024;
 
 /// One execution of a shape.
 #[derive(Debug)]
-pub(crate) struct Statement {
-    pub(crate) shape: Arc<Shape>,
-    pub(crate) parameters: Parameters,
+pub struct Statement {
+    /// What is executed.
+    pub shape: Arc<Shape>,
+    /// What it is executed with.
+    pub parameters: Parameters,
     /// Rows it must report. Any other count means that the target differs from what the source had.
-    pub(crate) rows_expected: u64,
+    pub rows_expected: u64,
 }
 
 /// The parameters of one execution.
 #[derive(Debug)]
-pub(crate) enum Parameters {
+pub enum Parameters {
     /// Formats, count and values, as in Bind.
     Values(BytesMut),
+    /// One array for each parameter.
     Arrays(Arrays),
     /// No parameters, but rows for a COPY.
     Rows(Arrays),
 }
 
 impl Statement {
-    /// Adds its execution to `pipeline`.
-    pub(crate) fn execute(&self, pipeline: &mut Pipeline<'_>) {
-        let name = &self.shape.name;
+    /// Size of its parameters, approximately.
+    pub fn byte_len(&self) -> usize {
         match &self.parameters {
-            Parameters::Values(values) => pipeline.execute(name, values.len(), |out| out.put_slice(values)),
-            Parameters::Arrays(arrays) => {
-                pipeline.execute(name, arrays.byte_len(), |out| arrays.put(&self.shape, out));
-            }
-            Parameters::Rows(arrays) => {
-                let mut rows = CopyRows::new(arrays);
-                pipeline.execute_copy(name, |out| rows.put(out));
-            }
+            Parameters::Values(values) => values.len(),
+            Parameters::Arrays(arrays) => arrays.byte_len(),
+            Parameters::Rows(_) => 0,
+        }
+    }
+
+    /// Appends its parameters, as in Bind.
+    pub fn put(&self, out: &mut BytesMut) {
+        match &self.parameters {
+            Parameters::Values(values) => out.put_slice(values),
+            Parameters::Arrays(arrays) => arrays.put(&self.shape, out),
+            Parameters::Rows(_) => out.put_u32(0),
+        }
+    }
+
+    /// The rows that follow it as COPY data; `None` if it is not a COPY.
+    pub fn copy_rows(&self) -> Option<CopyRows<'_>> {
+        match &self.parameters {
+            Parameters::Values(_) | Parameters::Arrays(_) => None,
+            Parameters::Rows(arrays) => Some(CopyRows::new(arrays)),
         }
     }
 }
@@ -58,11 +76,11 @@ impl Statement {
 /// A value that cannot stand in an array: an unchanged TOAST value, or one whose form is not the
 /// column's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Misfit;
+pub struct Misfit;
 
 /// The columns of a set, row by row.
 #[derive(Debug)]
-pub(crate) struct Arrays {
+pub struct Arrays {
     binary: bool,
     columns: Vec<Array>,
     rows: u32,
@@ -93,18 +111,19 @@ impl Array {
 }
 
 impl Arrays {
-    pub(crate) fn new(columns: usize, binary: bool) -> Self {
+    /// No rows yet, of this many columns.
+    pub fn new(columns: usize, binary: bool) -> Self {
         Arrays::within(columns, binary, &mut Vec::new())
     }
 
     /// Like `new`, but reuses the memory of arrays that were sent.
-    pub(crate) fn within(columns: usize, binary: bool, spare: &mut Vec<Vec<u8>>) -> Self {
+    pub fn within(columns: usize, binary: bool, spare: &mut Vec<Vec<u8>>) -> Self {
         let array = || Array { elements: spare.pop().unwrap_or_default(), has_null: false };
         Arrays { binary, columns: std::iter::repeat_with(array).take(columns).collect(), rows: 0 }
     }
 
     /// Leaves its memory to later arrays.
-    pub(crate) fn leave(self, spare: &mut Vec<Vec<u8>>) {
+    pub fn leave(self, spare: &mut Vec<Vec<u8>>) {
         spare.clear();
         let elements = self.columns.into_iter().map(|array| array.elements);
         spare.extend(elements.map(|mut elements| {
@@ -115,17 +134,18 @@ impl Arrays {
         spare.reverse();
     }
 
-    pub(crate) fn rows(&self) -> u64 {
+    /// The number of rows.
+    pub fn rows(&self) -> u64 {
         u64::from(self.rows)
     }
 
     /// Size of the message that the arrays make, approximately.
-    pub(crate) fn byte_len(&self) -> usize {
+    pub fn byte_len(&self) -> usize {
         self.columns.iter().map(|array| array.elements.len() + 24).sum::<usize>() + 6
     }
 
     /// Adds one row; `values` has a value for every column.
-    pub(crate) fn push<'a>(&mut self, values: impl Iterator<Item = Column<'a>>) -> Result<(), Misfit> {
+    pub fn push<'a>(&mut self, values: impl Iterator<Item = Column<'a>>) -> Result<(), Misfit> {
         let mut filled = 0;
         for (array, value) in self.columns.iter_mut().zip(values) {
             let bytes = match value {
@@ -152,12 +172,12 @@ impl Arrays {
     }
 
     /// Goes through the rows from the first.
-    pub(crate) fn walk(&self) -> Walk<'_> {
+    pub fn walk(&self) -> Walk<'_> {
         Walk { arrays: self, at: vec![0; self.columns.len()], left: self.rows }
     }
 
     /// Cuts the rows into pieces of `rows` each.
-    pub(crate) fn cut(self, rows: usize) -> Vec<Arrays> {
+    pub fn cut(self, rows: usize) -> Vec<Arrays> {
         let mut pieces = Vec::new();
         let places: Vec<usize> = (0..self.columns.len()).collect();
         let mut row = vec![Column::Unchanged; places.len()];
@@ -173,13 +193,13 @@ impl Arrays {
     }
 
     /// The COPY that inserts these rows.
-    pub(crate) fn into_copy(self, shape: Arc<Shape>) -> Statement {
+    pub fn into_copy(self, shape: Arc<Shape>) -> Statement {
         let rows_expected = self.rows();
         Statement { shape, parameters: Parameters::Rows(self), rows_expected }
     }
 
     /// The statement that writes these rows.
-    pub(crate) fn into_statement(self, shape: Arc<Shape>, rows_expected: u64) -> Statement {
+    pub fn into_statement(self, shape: Arc<Shape>, rows_expected: u64) -> Statement {
         Statement { shape, parameters: Parameters::Arrays(self), rows_expected }
     }
 
@@ -194,7 +214,7 @@ impl Arrays {
     }
 
     /// Parameters, as in Bind, from arrays of one column each that differ in length.
-    pub(crate) fn parameters(each: &[(Element, Arrays)]) -> Parameters {
+    pub fn parameters(each: &[(Element, Arrays)]) -> Parameters {
         let mut out = BytesMut::with_capacity(each.iter().map(|(_, arrays)| arrays.byte_len()).sum());
         out.put_u16(1);
         out.put_u16(1);
@@ -207,7 +227,7 @@ impl Arrays {
 }
 
 /// The rows of a set, one after another.
-pub(crate) struct Walk<'a> {
+pub struct Walk<'a> {
     arrays: &'a Arrays,
     /// Where each column's next value begins.
     at: Vec<usize>,
@@ -217,7 +237,7 @@ pub(crate) struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Puts the next row's values into `row`, each at its column's place in `places`; false at the
     /// end.
-    pub(crate) fn next(&mut self, places: &[usize], row: &mut [Column<'a>]) -> bool {
+    pub fn next(&mut self, places: &[usize], row: &mut [Column<'a>]) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;
         let binary = self.arrays.binary;
@@ -239,7 +259,7 @@ impl<'a> Walk<'a> {
 }
 
 /// A set's rows in the format of COPY: binary if the values are binary, text if they are text.
-struct CopyRows<'a> {
+pub struct CopyRows<'a> {
     arrays: &'a Arrays,
     walk: Walk<'a>,
     row: Vec<Column<'a>>,
@@ -258,7 +278,7 @@ impl<'a> CopyRows<'a> {
     }
 
     /// The next message; false if it is the last.
-    fn put(&mut self, out: &mut BytesMut) -> bool {
+    pub fn put(&mut self, out: &mut BytesMut) -> bool {
         let (binary, start) = (self.arrays.binary, out.len());
         if binary && !self.begun {
             out.put_slice(b"PGCOPY\n\xff\r\n\0");
@@ -328,7 +348,7 @@ fn count(parameters: usize) -> u16 {
 }
 
 /// The statement of one change.
-pub(crate) fn row_statement<'a>(
+pub fn row_statement<'a>(
     shape: Arc<Shape>,
     values: impl Iterator<Item = Column<'a>> + Clone,
 ) -> Result<Statement, Misfit> {
@@ -358,7 +378,7 @@ pub(crate) fn row_statement<'a>(
 }
 
 /// A statement without parameters whose row count says nothing.
-pub(crate) fn plain_statement(shape: Arc<Shape>) -> Statement {
+pub fn plain_statement(shape: Arc<Shape>) -> Statement {
     let mut parameters = BytesMut::with_capacity(4);
     parameters.put_u32(0);
     Statement { shape, parameters: Parameters::Values(parameters), rows_expected: 0 }
@@ -367,8 +387,8 @@ pub(crate) fn plain_statement(shape: Arc<Shape>) -> Statement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::{Kind, Shapes};
-    use crate::table::fixtures;
+    use crate::fixtures;
+    use crate::sql::{Kind, Shapes};
 
     #[test]
     fn rows_come_back_as_they_were_pushed() {

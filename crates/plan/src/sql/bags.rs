@@ -12,9 +12,8 @@
 //! may have changed it since. A changed row counts as another row, as in native apply. No join and
 //! no index can use that comparison, so the row is fetched only by its place.
 
-use super::{columns_at, list, unnested};
-use crate::bag::Mask;
-use crate::table::{Column, Table};
+use super::lists::{columns_at, list, unnested};
+use crate::table::{Column, Mask, Table};
 
 /// The equality of every built-in type, and of arrays of them.
 const ANY_EQUALITY: &str = "OPERATOR(pg_catalog.=)";
@@ -25,13 +24,13 @@ const HASHED_MAX: usize = 4;
 /// not even one that reads the table in another order. The statement is planned when it is
 /// executed, so that the planner sees the table's size at that time. For a table that it takes for
 /// empty, it would read the set once for each row of the table.
-pub(crate) const JOIN_BY_HASH: &str = "SELECT 1 WHERE pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true) OPERATOR(pg_catalog.=) '' \
+pub const JOIN_BY_HASH: &str = "SELECT 1 WHERE pg_catalog.set_config('plan_cache_mode', 'force_custom_plan', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_hashjoin', 'on', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_seqscan', 'on', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_sort', 'on', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_indexscan', 'off', true) OPERATOR(pg_catalog.=) ''";
 /// Restores the settings of the sessions that apply.
-pub(crate) const JOIN_BY_INDEX: &str = "SELECT 1 WHERE pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true) OPERATOR(pg_catalog.=) '' \
+pub const JOIN_BY_INDEX: &str = "SELECT 1 WHERE pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_hashjoin', 'off', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_seqscan', 'off', true) OPERATOR(pg_catalog.=) '' \
      OR pg_catalog.set_config('enable_sort', 'off', true) OPERATOR(pg_catalog.=) '' \
@@ -39,14 +38,14 @@ pub(crate) const JOIN_BY_INDEX: &str = "SELECT 1 WHERE pg_catalog.set_config('pl
 
 /// How a set of rows is found.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Finding {
+pub struct Finding {
     /// The columns in which each row has a NULL; `None` where a NULL may be in any column.
-    pub(crate) nulls: Option<Mask>,
+    pub nulls: Option<Mask>,
 }
 
 impl Finding {
     /// Whether an index may lead to the rows.
-    pub(crate) fn is_led(&self, table: &Table) -> bool {
+    pub fn is_led(&self, table: &Table) -> bool {
         table.indexed.iter().any(|index| match &self.nulls {
             Some(nulls) => index.finds_nulls || !nulls[index.column],
             // No index serves a condition that is for a value or a NULL.

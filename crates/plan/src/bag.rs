@@ -36,47 +36,45 @@ use rustc_hash::FxHasher;
 use txn::Op;
 
 use crate::batch::CHANGE_OVERHEAD;
-use crate::plan::PIECE;
-use crate::table::{Collisions, Table};
+use crate::statement::PIECE;
+use crate::table::{Collisions, Mask, Table};
 
 /// How many rows that are alike one bag looks for: each takes a statement of its own.
 const LIKE_MAX: u32 = 16;
 
-/// Which columns, by position.
-pub(crate) type Mask = Vec<bool>;
-
 /// One row: its old values, which are looked for, and its new values.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub struct Row {
     /// `None` for a new row.
-    pub(crate) old: Option<Tuple>,
+    pub old: Option<Tuple>,
     /// How many rows like it are looked for before it.
-    pub(crate) nth: u32,
+    pub nth: u32,
     /// The row with every value; `None` for a row that is deleted.
-    pub(crate) new: Option<Tuple>,
+    pub new: Option<Tuple>,
     /// The columns that an UPDATE sent, if not all. The others are TOAST values that did not
     /// change.
-    pub(crate) sent: Option<Mask>,
+    pub sent: Option<Mask>,
 }
 
 impl Row {
     /// The columns in which a NULL is looked for.
-    pub(crate) fn nulls(&self) -> Mask {
+    pub fn nulls(&self) -> Mask {
         self.old.iter().flat_map(Tuple::columns).map(|value| value == Column::Null).collect()
     }
 }
 
 /// What a table requires of its bags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rules {
+pub struct Rules {
     /// A row may change more than once, and rows may be written in another order.
-    pub(crate) chains: bool,
+    pub chains: bool,
     /// All rows to update have NULLs in the same columns, and write the same columns.
-    pub(crate) uniform: bool,
+    pub uniform: bool,
 }
 
 impl Rules {
-    pub(crate) fn of(table: &Table) -> Rules {
+    /// The rules of `table`.
+    pub fn of(table: &Table) -> Rules {
         Rules {
             chains: table.collisions == Collisions::None,
             uniform: !table.columns.iter().all(|column| column.exact),
@@ -86,7 +84,7 @@ impl Rules {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Bag {
+pub struct Bag {
     rules: Rules,
     rows: Vec<Row>,
     /// The first row that looks for a value, and how many rows do.
@@ -104,7 +102,7 @@ pub(crate) struct Bag {
 
 impl Bag {
     /// `detached` as in [`crate::fold::Fold::new`].
-    pub(crate) fn new(rules: Rules, detached: bool) -> Bag {
+    pub fn new(rules: Rules, detached: bool) -> Bag {
         Bag {
             rules,
             rows: Vec::new(),
@@ -122,17 +120,18 @@ impl Bag {
     }
 
     /// Memory, approximately.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.tuple_bytes + self.rows.len() * CHANGE_OVERHEAD
     }
 
-    pub(crate) fn into_rows(self) -> Vec<Row> {
+    /// The rows, in the order in which they first appeared.
+    pub fn into_rows(self) -> Vec<Row> {
         self.rows
     }
 
     /// Takes one change in. Returns false, with nothing changed, if the change must begin another
     /// bag or cannot be in a bag.
-    pub(crate) fn add(&mut self, op: &Op) -> bool {
+    pub fn add(&mut self, op: &Op) -> bool {
         if self.bytes() >= PIECE {
             return false;
         }

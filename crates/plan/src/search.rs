@@ -17,60 +17,31 @@
 //! | `Ordered` | place of the first of `a, b` in order    | only an index in that order gives it without  |
 //! |           | between `b >= s.c1` and `b <= s.c1`      | sorting                                       |
 //!
-//! `Guarded` and `Ordered` need what the sessions that apply have switched off ([`crate::target`]):
-//! scans of whole tables and bitmaps, index-only scans, sorting, and joins by hash or merge.
-//! `Plain` is the fastest. Of 5 us for a narrow row, on 15 and 18, `Guarded` takes the backend 0.5
-//! us more and `Ordered` 1.2 us more.
-
-#[cfg(test)]
-mod on_servers;
+//! `Guarded` and `Ordered` need what the sessions that apply have switched off (`target.rs` of
+//! crate `apply`): scans of whole tables and bitmaps, index-only scans, sorting, and joins by hash
+//! or merge. `Plain` is the fastest. Of 5 us for a narrow row, on 15 and 18, `Guarded` takes the
+//! backend 0.5 us more and `Ordered` 1.2 us more.
 
 use std::fmt::Write;
 
+use crate::key_index::{Bounds, KeyColumn, KeyIndex};
 use crate::table::{Column, Table};
-
-/// A column of the unique index by which rows are found, as that index has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KeyColumn {
-    /// Its position in the source's tuple.
-    pub(crate) position: usize,
-    /// Operators of the index's own class as SQL.
-    pub(crate) bounds: Bounds,
-}
-
-/// How an index orders a column.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Bounds {
-    /// `>=`
-    pub(crate) at_least: String,
-    /// `<=`
-    pub(crate) at_most: String,
-    /// The column's clause in ORDER BY, behind its name.
-    pub(crate) order: String,
-}
-
-/// The unique index by which rows are found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KeyIndex {
-    /// In the order of the index.
-    pub(crate) columns: Vec<KeyColumn>,
-    /// Another index has a column of the key and does not begin with all columns of the key. The
-    /// planner might take that index.
-    pub(crate) has_rival: bool,
-}
 
 /// See the table in the module's documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Search {
+pub enum Search {
+    /// The key is compared for equality.
     Plain,
+    /// The same, in a form that implies no order.
     Guarded,
+    /// By the place of the first row in the order of the key's index.
     Ordered,
 }
 
 impl Search {
     /// The form for a set of rows. `is_large` says that the planner takes the table for large, and
     /// so searches it by its key.
-    pub(crate) fn of_set(table: &Table, is_large: bool) -> Search {
+    pub fn of_set(table: &Table, is_large: bool) -> Search {
         match &table.key_index {
             None => Search::Plain,
             // Partitions have indexes of their own, and a row's place alone does not say in which
@@ -83,14 +54,14 @@ impl Search {
     }
 
     /// The form for one row. Without a join the planner gains nothing from reading a whole index.
-    pub(crate) fn of_row(table: &Table) -> Search {
+    pub fn of_row(table: &Table) -> Search {
         let has_rival = table.key_index.as_ref().is_some_and(|index| index.has_rival);
         if has_rival && !table.partitioned { Search::Ordered } else { Search::Plain }
     }
 }
 
 /// The value that a key column is compared with, given the column's number within the key.
-pub(crate) type Value<'v> = &'v dyn Fn(usize) -> String;
+pub type Value<'v> = &'v dyn Fn(usize) -> String;
 
 fn equals(column: &Column, row: &str, value: &str) -> String {
     let (name, equality) = (&column.sql, column.equality());
@@ -98,17 +69,17 @@ fn equals(column: &Column, row: &str, value: &str) -> String {
 }
 
 /// `row.key = value` for the whole key.
-pub(crate) fn is_key(table: &Table, row: &str, value: Value<'_>) -> String {
+pub fn is_key(table: &Table, row: &str, value: Value<'_>) -> String {
     conjunction(table.key.iter().enumerate().map(|(n, &at)| equals(&table.columns[at], row, &value(n))))
 }
 
 /// The same in a form that no index and no join can use: for a row that was found by its place.
-pub(crate) fn is_still_key(table: &Table, row: &str, value: Value<'_>) -> String {
+pub fn is_still_key(table: &Table, row: &str, value: Value<'_>) -> String {
     format!("({}) IS TRUE", is_key(table, row, value))
 }
 
 /// The condition that joins a set of rows with the table; not for the form `Ordered`.
-pub(crate) fn joins(table: &Table, search: Search, row: &str, value: Value<'_>) -> String {
+pub fn joins(table: &Table, search: Search, row: &str, value: Value<'_>) -> String {
     let (Search::Guarded, Some(index)) = (search, &table.key_index) else {
         return is_key(table, row, value);
     };
@@ -145,7 +116,7 @@ fn is_between(column: &Column, Bounds { at_least, at_most, .. }: &Bounds, row: &
 /// last column is compared by its bounds, and the first by `= ANY`. The columns between are
 /// compared for equality. The planner could take an index on the first and the last column without
 /// them, which reads the rows that these two select.
-pub(crate) fn place(table: &Table, index: &KeyIndex, value: Value<'_>) -> String {
+pub fn place(table: &Table, index: &KeyIndex, value: Value<'_>) -> String {
     let number = |position: usize| table.key.iter().position(|at| *at == position).unwrap_or_default();
     let (mut conditions, mut order) = (Vec::new(), String::new());
     let last = index.columns.len() - 1;
@@ -174,7 +145,7 @@ fn conjunction(conditions: impl Iterator<Item = String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::fixtures;
+    use crate::fixtures;
 
     #[test]
     fn a_key_with_a_rival_is_searched_in_its_order() {

@@ -2,8 +2,7 @@
 //!
 //! The mapping is made from the source's description of a relation and the target's catalogs of the
 //! table of the same name. It decides once, for every later change, which columns correspond, how a
-//! row is found and which path its changes take. It does no I/O; [`crate::catalog`] reads the
-//! catalogs.
+//! row is found and which path its changes take. Crate `apply` reads the catalogs.
 //!
 //! | the target table has ...                                  | path |
 //! |-----------------------------------------------------------|------|
@@ -20,41 +19,51 @@ use base::{Oid, quote_ident};
 use proto::pgoutput::{Relation, RelationColumn, ReplicaIdentity};
 
 use crate::holder::{Element, Holder};
-use crate::prefetch::Slot;
-use crate::search::{Bounds, KeyColumn, KeyIndex};
+use crate::key_index::{Bounds, KeyColumn, KeyIndex};
+
+/// Which columns, by position.
+pub type Mask = Vec<bool>;
 
 /// A column of the target as its catalogs describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TargetColumn {
-    pub(crate) name: String,
-    pub(crate) type_oid: Oid,
-    pub(crate) array_oid: Oid,
+pub struct TargetColumn {
+    /// As in the catalogs.
+    pub name: String,
+    /// Its type beneath all domains.
+    pub type_oid: Oid,
+    /// The array type of that type.
+    pub array_oid: Oid,
     /// The type that wraps the column's values in a set, if the column's type is an array.
-    pub(crate) holder: Option<Holder>,
+    pub holder: Option<Holder>,
     /// The type beneath all domains. It has no modifier, so a cast to it never cuts a value short.
-    pub(crate) type_name: String,
-    pub(crate) not_null: bool,
-    pub(crate) generated: bool,
-    pub(crate) identity_always: bool,
+    pub type_name: String,
+    /// It takes no NULL.
+    pub not_null: bool,
+    /// The target computes it.
+    pub generated: bool,
+    /// An identity column GENERATED ALWAYS.
+    pub identity_always: bool,
     /// The equality operator as SQL, `None` if the type has none.
-    pub(crate) equality: Option<String>,
+    pub equality: Option<String>,
     /// Equal values have equal bytes in both wire forms.
-    pub(crate) bytewise: bool,
+    pub bytewise: bool,
     /// The type's own rule decides which values are equal, so it is the same on both ends: neither
     /// a collation nor a user changes it.
-    pub(crate) inherent: bool,
-    pub(crate) is_enum: bool,
+    pub inherent: bool,
+    /// The type is an enum.
+    pub is_enum: bool,
     /// The column's own type as SQL, without its modifier.
-    pub(crate) declared: String,
-    pub(crate) typmod: i32,
+    pub declared: String,
+    /// Its modifier, -1 without one.
+    pub typmod: i32,
     /// Its own type as SQL with the modifier, where that rounds stored values (numbers and times).
-    pub(crate) rounded: Option<String>,
+    pub rounded: Option<String>,
 }
 
 impl TargetColumn {
     /// The type of the parameter that carries the column in a set, in binary form, and the type of
     /// its elements.
-    pub(crate) fn parameter(&self) -> (Oid, Element) {
+    pub fn parameter(&self) -> (Oid, Element) {
         match &self.holder {
             Some(holder) => (holder.array_oid, Element { oid: holder.oid, holds: Some(self.type_oid) }),
             None => (self.array_oid, self.type_oid.into()),
@@ -62,12 +71,12 @@ impl TargetColumn {
     }
 
     /// The element type of that parameter, as SQL.
-    pub(crate) fn carried(&self) -> &str {
+    pub fn carried(&self) -> &str {
         self.holder.as_ref().map_or(&self.declared, |holder| &holder.name)
     }
 
     /// The column's value from an element of that parameter; `element` is SQL.
-    pub(crate) fn value_of(&self, element: String) -> String {
+    pub fn value_of(&self, element: String) -> String {
         match &self.holder {
             Some(_) => format!("({element}).value"),
             None => element,
@@ -77,48 +86,54 @@ impl TargetColumn {
 
 /// A target table as its catalogs describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TargetTable {
-    pub(crate) oid: Oid,
+pub struct TargetTable {
+    /// In `pg_class`.
+    pub oid: Oid,
     /// The root of its partitions; its own OID where it has none.
-    pub(crate) root: Oid,
-    pub(crate) partitioned: bool,
-    pub(crate) columns: Vec<TargetColumn>,
+    pub root: Oid,
+    /// Its rows are in partitions.
+    pub partitioned: bool,
+    /// In the order of the table.
+    pub columns: Vec<TargetColumn>,
     /// The keys of every unique, valid, immediate, non-partial index without expressions. The
     /// replica identity or primary key is first.
-    pub(crate) unique_keys: Vec<UniqueKey>,
+    pub unique_keys: Vec<UniqueKey>,
     /// The first of `unique_keys` is the replica identity index or the primary key.
-    pub(crate) has_identity: bool,
+    pub has_identity: bool,
     /// A trigger that fires for what we write.
-    pub(crate) firing_trigger: Option<String>,
+    pub firing_trigger: Option<String>,
     /// A rule that would rewrite what we write.
-    pub(crate) firing_rule: Option<String>,
+    pub firing_rule: Option<String>,
     /// At most one index of any kind is unique or excludes.
-    pub(crate) sole_unique_key: bool,
+    pub sole_unique_key: bool,
     /// The number of indexes that are unique or exclude, its partitions' own included.
-    pub(crate) constraints: usize,
+    pub constraints: usize,
     /// The first columns of indexes that find single values, and whether each index finds NULLs.
     /// Native apply would use the same indexes from 16 on.
-    pub(crate) indexed: Vec<(String, bool)>,
+    pub indexed: Vec<(String, bool)>,
 }
 
 /// The first column of an index, by position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Leading {
-    pub(crate) column: usize,
-    pub(crate) finds_nulls: bool,
+pub struct Leading {
+    /// Its position in the source's tuple.
+    pub column: usize,
+    /// The index finds NULLs.
+    pub finds_nulls: bool,
 }
 
 /// The columns of a unique index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UniqueKey {
-    pub(crate) names: Vec<String>,
+pub struct UniqueKey {
+    /// The columns, in the order of the index.
+    pub names: Vec<String>,
     /// For each column, ` COLLATE ...` if the index has another collation than the column. Without
     /// it the planner would not use the index.
-    pub(crate) collate: Vec<String>,
+    pub collate: Vec<String>,
     /// For each column, how the index orders it.
-    pub(crate) bounds: Vec<Bounds>,
+    pub bounds: Vec<Bounds>,
     /// See [`KeyIndex::has_rival`].
-    pub(crate) has_rival: bool,
+    pub has_rival: bool,
 }
 
 impl UniqueKey {
@@ -142,28 +157,30 @@ impl UniqueKey {
 
 /// One published column and its counterpart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Column {
+pub struct Column {
     /// Quoted.
-    pub(crate) sql: String,
-    pub(crate) target: TargetColumn,
-    pub(crate) key: bool,
+    pub sql: String,
+    /// The counterpart.
+    pub target: TargetColumn,
+    /// Part of the key by which rows are found.
+    pub key: bool,
     /// ` COLLATE ...`, if the index that finds rows has another collation than the column.
-    pub(crate) collate: String,
+    pub collate: String,
     /// The type to which the source's values are cast before they are compared, because storing
     /// rounded them.
-    pub(crate) rounded: Option<String>,
+    pub rounded: Option<String>,
     /// Values are equal on the target exactly if their bytes are.
-    pub(crate) exact: bool,
+    pub exact: bool,
 }
 
 impl Column {
     /// The column's equality operator as SQL.
-    pub(crate) fn equality(&self) -> &str {
+    pub fn equality(&self) -> &str {
         self.target.equality.as_deref().unwrap_or("OPERATOR(pg_catalog.=)")
     }
 
     /// A value of the source in the form that is compared with the column; `value` is SQL.
-    pub(crate) fn compared(&self, value: String) -> String {
+    pub fn compared(&self, value: String) -> String {
         match &self.rounded {
             Some(rounded) => format!("{value}::{rounded}"),
             None => value,
@@ -173,7 +190,7 @@ impl Column {
 
 /// How a row is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lookup {
+pub enum Lookup {
     /// By columns that are unique on the target.
     UniqueKey,
     /// By the source's identity columns, which are not unique on the target: one of the rows that
@@ -187,55 +204,59 @@ pub(crate) enum Lookup {
 
 /// See the table in the module's documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Path {
+pub enum Path {
+    /// The net effect per key.
     Fold,
     /// See [`crate::bag`].
     Bag,
+    /// One change at a time; runs of INSERTs together.
     Rows,
+    /// One change at a time, and a barrier for every other table.
     RowsAlone,
 }
 
 /// The mapping of one source relation.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     /// Distinguishes mappings within one process.
-    pub(crate) id: u64,
+    pub id: u64,
     /// `schema.table` for messages.
-    pub(crate) name: String,
+    pub name: String,
     /// Quoted for SQL.
-    pub(crate) sql: String,
-    pub(crate) partitioned: bool,
+    pub sql: String,
+    /// Its rows are in partitions.
+    pub partitioned: bool,
     /// In the order of the source's tuples.
-    pub(crate) columns: Vec<Column>,
+    pub columns: Vec<Column>,
     /// Quoted names of target columns that the source does not have.
-    pub(crate) extras: Vec<String>,
+    pub extras: Vec<String>,
     /// Positions of the key columns, ascending.
-    pub(crate) key: Vec<usize>,
+    pub key: Vec<usize>,
     /// The same, one flag per column.
-    pub(crate) key_mask: Vec<bool>,
-    pub(crate) lookup: Lookup,
+    pub key_mask: Vec<bool>,
+    /// How its rows are found.
+    pub lookup: Lookup,
     /// The index by which rows are found with [`Lookup::UniqueKey`].
-    pub(crate) key_index: Option<KeyIndex>,
-    pub(crate) path: Path,
+    pub key_index: Option<KeyIndex>,
+    /// Which path its changes take.
+    pub path: Path,
     /// The indexes that may lead to a row whose values are known.
-    pub(crate) indexed: Vec<Leading>,
+    pub indexed: Vec<Leading>,
     /// Keys are equal on the target exactly if their bytes are.
-    pub(crate) exact_key: bool,
+    pub exact_key: bool,
     /// Rows with different keys never collide.
-    pub(crate) sole_unique_key: bool,
-    /// The look-ups that prefetch its changes.
-    pub(crate) prefetch: Slot,
+    pub sole_unique_key: bool,
     /// OID of the target's table.
-    pub(crate) oid: Oid,
+    pub oid: Oid,
     /// OID of its root if it is a partition, and `oid` otherwise.
-    pub(crate) root: Oid,
+    pub root: Oid,
     /// What rows of different transactions can collide by (rule A2).
-    pub(crate) collisions: Collisions,
+    pub collisions: Collisions,
 }
 
 /// See [`Table::collisions`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Collisions {
+pub enum Collisions {
     /// Nothing: no index is unique or excludes.
     None,
     /// The key, and these other sets of columns, by position.
@@ -248,11 +269,33 @@ pub(crate) enum Collisions {
 
 /// Why a relation cannot be applied to the target's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum MappingError {
-    MissingTable { table: String },
-    MissingColumns { table: String, columns: Vec<String> },
-    GeneratedColumn { table: String, column: String },
-    Rule { table: String, rule: String },
+pub enum MappingError {
+    /// The target has no such table.
+    MissingTable {
+        /// `schema.table`
+        table: String,
+    },
+    /// The target's table lacks published columns.
+    MissingColumns {
+        /// `schema.table`
+        table: String,
+        /// Those that it lacks.
+        columns: Vec<String>,
+    },
+    /// The target computes a published column itself.
+    GeneratedColumn {
+        /// `schema.table`
+        table: String,
+        /// The computed one.
+        column: String,
+    },
+    /// A rule would rewrite what is applied.
+    Rule {
+        /// `schema.table`
+        table: String,
+        /// The rule's name.
+        rule: String,
+    },
 }
 
 impl fmt::Display for MappingError {
@@ -290,7 +333,7 @@ impl fmt::Display for MappingError {
 impl std::error::Error for MappingError {}
 
 /// A name made by [`display_name`], quoted for SQL.
-pub(crate) fn quoted_name(shown: &str) -> String {
+pub fn quoted_name(shown: &str) -> String {
     match shown.split_once('.') {
         Some((schema, table)) => format!("{}.{}", quote_ident(schema), quote_ident(table)),
         None => quote_ident(shown),
@@ -298,13 +341,13 @@ pub(crate) fn quoted_name(shown: &str) -> String {
 }
 
 /// `schema.table` for messages.
-pub(crate) fn display_name(relation: &Relation) -> String {
+pub fn display_name(relation: &Relation) -> String {
     format!("{}.{}", relation.namespace, relation.name)
 }
 
 impl Table {
     /// Whether both mappings lead to the same table in the same way.
-    pub(crate) fn is_as(&self, other: &Table) -> bool {
+    pub fn is_as(&self, other: &Table) -> bool {
         let same_place = self.sql == other.sql && self.path == other.path;
         let same_columns = self.columns == other.columns && self.extras == other.extras;
         let same_rows = self.key == other.key
@@ -316,7 +359,7 @@ impl Table {
     }
 
     /// Maps `relation` onto `target`.
-    pub(crate) fn map(id: u64, relation: Arc<Relation>, target: &TargetTable) -> Result<Table, MappingError> {
+    pub fn map(id: u64, relation: Arc<Relation>, target: &TargetTable) -> Result<Table, MappingError> {
         let name = display_name(&relation);
         if let Some(rule) = &target.firing_rule {
             return Err(MappingError::Rule { table: name, rule: rule.clone() });
@@ -383,7 +426,6 @@ impl Table {
             indexed,
             exact_key,
             sole_unique_key,
-            prefetch: Slot::default(),
             oid,
             root,
             collisions,
@@ -391,7 +433,7 @@ impl Table {
     }
 
     /// `ONLY` for plain tables: child tables are left alone, as in native apply.
-    pub(crate) fn only(&self) -> &'static str {
+    pub fn only(&self) -> &'static str {
         if self.partitioned { "" } else { "ONLY " }
     }
 }
@@ -482,87 +524,9 @@ fn collisions(relation: &Relation, target: &TargetTable, columns: &[Column], key
 }
 
 #[cfg(test)]
-pub(crate) mod fixtures {
-    //! A table with an integer key and two columns, for tests of other files.
-
-    use proto::pgoutput::RelationColumn;
-
-    use super::*;
-
-    pub(crate) fn unique_key(name: &str) -> UniqueKey {
-        let operator = |sign: &str| format!("OPERATOR(pg_catalog.{sign})");
-        let bounds = Bounds {
-            at_least: operator(">="),
-            at_most: operator("<="),
-            order: format!("USING {} NULLS LAST", operator("<")),
-        };
-        let (names, collate) = (vec![name.to_owned()], vec![String::new()]);
-        UniqueKey { names, collate, bounds: vec![bounds], has_rival: false }
-    }
-
-    pub(crate) fn target_column(name: &str, type_oid: u32) -> TargetColumn {
-        TargetColumn {
-            name: name.to_owned(),
-            type_oid: Oid(type_oid),
-            array_oid: Oid(1007),
-            holder: None,
-            type_name: "integer".to_owned(),
-            not_null: true,
-            generated: false,
-            identity_always: false,
-            equality: Some("OPERATOR(pg_catalog.=)".to_owned()),
-            bytewise: true,
-            inherent: true,
-            is_enum: false,
-            declared: "integer".to_owned(),
-            typmod: -1,
-            rounded: None,
-        }
-    }
-
-    pub(crate) fn relation(identity: ReplicaIdentity) -> Arc<Relation> {
-        relation_of(identity, &["id"])
-    }
-
-    pub(crate) fn relation_with_key(key: &[&str]) -> Arc<Relation> {
-        relation_of(ReplicaIdentity::Default, key)
-    }
-
-    fn relation_of(identity: ReplicaIdentity, key: &[&str]) -> Arc<Relation> {
-        let column = |name: &str| RelationColumn {
-            identity: key.contains(&name) || identity == ReplicaIdentity::Full,
-            name: name.to_owned(),
-            type_oid: Oid(23),
-            typmod: -1,
-        };
-        let columns = ["id", "a", "b"].map(column).to_vec();
-        Arc::new(Relation { id: Oid(16384), namespace: "s".into(), name: "t".into(), identity, columns })
-    }
-
-    pub(crate) fn target() -> TargetTable {
-        TargetTable {
-            oid: Oid(16385),
-            root: Oid(16385),
-            partitioned: false,
-            columns: ["id", "a", "b", "extra"].map(|name| target_column(name, 23)).to_vec(),
-            unique_keys: vec![unique_key("id")],
-            has_identity: true,
-            firing_trigger: None,
-            firing_rule: None,
-            sole_unique_key: true,
-            constraints: 1,
-            indexed: vec![("id".to_owned(), true)],
-        }
-    }
-
-    pub(crate) fn table() -> Arc<Table> {
-        Arc::new(Table::map(1, relation(ReplicaIdentity::Default), &target()).unwrap())
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
 
     #[test]
     fn each_row_of_the_table_of_paths() {

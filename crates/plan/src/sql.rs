@@ -13,42 +13,49 @@
 //! Names are always qualified and operators written out, because sessions run with an empty
 //! `search_path`.
 
-pub(crate) mod bags;
+pub mod bags;
+mod lists;
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use bags::Finding;
 use base::Oid;
+use lists::{arrays, columns_at, from_arrays, list};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::bag::Mask;
 use crate::holder::Element;
 use crate::search::{self, Search};
-use crate::sizes::LARGE;
-use crate::table::{Column, Lookup, Table, TargetColumn};
+use crate::table::{Column, Lookup, Mask, Table, TargetColumn};
 
 const TEXT: Oid = Oid(25);
 const TEXT_ARRAY: Oid = Oid(1009);
 
+/// The fewest rows of a table that looks large. The planner assumes ten look-ups for any set; with
+/// the sessions' costs they cost about 25. The cheapest other plan reads the index once, which
+/// costs more than 0.015 for each row and 0.0125 for each of ten pairs. The two meet at 1,400 rows.
+pub const LARGE: f64 = 10_000.0;
+
 /// A statement to prepare.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// The prepared statement's name within its session.
-    pub(crate) name: String,
-    pub(crate) sql: String,
-    pub(crate) parameter_types: Vec<Oid>,
+    pub name: String,
+    /// Its text.
+    pub sql: String,
+    /// The type of each parameter.
+    pub parameter_types: Vec<Oid>,
     /// For arrays: the element type of each parameter.
-    pub(crate) element_types: Vec<Element>,
+    pub element_types: Vec<Element>,
     /// The table, for messages, if a unique index must find its rows.
-    pub(crate) by_index: Option<String>,
+    pub by_index: Option<String>,
 }
 
 impl Shape {
     /// The same statement, made to fail if it meets an unexpected number of rows. It must meet
     /// every row it is given, and a probe must meet none. It reports one row. `None` where SQL
     /// cannot say so; a COPY fails by itself and stays as it is.
-    pub(crate) fn insisting(&self) -> Option<Shape> {
+    pub fn insisting(&self) -> Option<Shape> {
         let (first_word, _) = self.sql.split_once(' ')?;
         let (returning, must) = match first_word {
             "COPY" => return Some(self.twin(self.name.clone(), self.sql.clone())),
@@ -80,25 +87,32 @@ impl Shape {
 }
 
 /// The columns that an UPDATE writes: those whose value was sent.
-pub(crate) type Present = Mask;
+pub type Present = Mask;
 
 /// What a shape is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// Returns a row if any of the keys exists.
     SetProbe,
+    /// Inserts rows.
     SetInsert,
     /// An INSERT of rows that follow as COPY data.
     Copy,
+    /// Deletes rows by their keys.
     SetDelete,
+    /// Updates these columns of rows, by their keys.
     SetUpdate(Present),
     /// An UPDATE that keeps nothing of the old row.
     SetReplace,
     /// Deletes rows that are found by all of their values.
     BagDelete(Finding),
+    /// Updates these columns of rows that are found by all of their values.
     BagUpdate(Present, Finding),
+    /// Inserts one row.
     RowInsert,
+    /// Updates these columns of one row.
     RowUpdate(Present),
+    /// Deletes one row.
     RowDelete,
     /// Finds the row that an UPDATE or DELETE is for.
     RowProbe,
@@ -106,7 +120,7 @@ pub(crate) enum Kind {
 
 /// Every shape in use, made once.
 #[derive(Debug, Default)]
-pub(crate) struct Shapes {
+pub struct Shapes {
     made: FxHashMap<(u64, bool, Kind, Search), Arc<Shape>>,
     /// Tables, by their ids, that the planner is known to take for large, and the lowest row count
     /// that it may still assume.
@@ -123,14 +137,15 @@ pub(crate) struct Shapes {
 const NULLS_MAX: usize = 32;
 
 impl Shapes {
-    pub(crate) fn new() -> Self {
+    /// No shape yet.
+    pub fn new() -> Self {
         Shapes::default()
     }
 
     /// How rows of `table` are found that have a NULL in each of these columns. Such rows have
     /// conditions of their own, which an index and hash joins can serve, until there are
     /// [`NULLS_MAX`] kinds.
-    pub(crate) fn finding(&mut self, table: &Table, nulls: Mask) -> Finding {
+    pub fn finding(&mut self, table: &Table, nulls: Mask) -> Finding {
         let known = self.nulls.entry(table.id).or_default();
         if !known.contains(&nulls) {
             if known.len() == NULLS_MAX {
@@ -142,7 +157,7 @@ impl Shapes {
     }
 
     /// Notes how many rows the planner takes the table to have.
-    pub(crate) fn looks(&mut self, table: &Table, rows: f64) {
+    pub fn looks(&mut self, table: &Table, rows: f64) {
         if rows >= LARGE && !self.doubted.contains(&table.id) {
             self.large.insert(table.id, rows);
         } else {
@@ -151,7 +166,7 @@ impl Shapes {
     }
 
     /// Notes that rows were deleted: the next count of the table may find few.
-    pub(crate) fn shrinks(&mut self, table: &Table, rows: u64) {
+    pub fn shrinks(&mut self, table: &Table, rows: u64) {
         if let Some(large) = self.large.get_mut(&table.id) {
             *large -= rows as f64;
             if *large < LARGE {
@@ -161,21 +176,21 @@ impl Shapes {
     }
 
     /// The statements that find rows of the table by its key.
-    pub(crate) fn made_for(&self, table: &Table) -> impl Iterator<Item = Arc<Shape>> {
+    pub fn made_for(&self, table: &Table) -> impl Iterator<Item = Arc<Shape>> {
         let id = table.id;
         let of_table = self.made.iter().filter(move |((made_for, ..), _)| *made_for == id);
         of_table.map(|(_, shape)| Arc::clone(shape)).filter(|shape| shape.by_index.is_some())
     }
 
     /// Notes that the table was taken for large and a statement then ran away.
-    pub(crate) fn doubt(&mut self, table: &Table) {
+    pub fn doubt(&mut self, table: &Table) {
         self.large.remove(&table.id);
         self.doubted.insert(table.id);
     }
 
     /// The shape of `kind` on `table`. `binary` chooses the form of a set's parameters and means
     /// nothing for rows.
-    pub(crate) fn get(&mut self, table: &Table, binary: bool, kind: Kind) -> Arc<Shape> {
+    pub fn get(&mut self, table: &Table, binary: bool, kind: Kind) -> Arc<Shape> {
         let is_set = matches!(kind, Kind::SetProbe | Kind::SetDelete | Kind::SetUpdate(_) | Kind::SetReplace);
         let search = match is_set {
             true => Search::of_set(table, self.large.contains_key(&table.id)),
@@ -193,7 +208,7 @@ impl Shapes {
 }
 
 /// A statement without parameters, such as `BEGIN`.
-pub(crate) fn plain(name: &str, sql: &str) -> Shape {
+pub fn plain(name: &str, sql: &str) -> Shape {
     let (name, sql) = (name.to_owned(), sql.to_owned());
     Shape { name, sql, parameter_types: Vec::new(), element_types: Vec::new(), by_index: None }
 }
@@ -241,55 +256,8 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind, search: Search) 
 
 /// Positions of the columns that an UPDATE of a set writes. The key is equal by construction, and
 /// an identity column GENERATED ALWAYS in the key must not even be assigned its own value.
-pub(crate) fn non_key(table: &Table, present: &[bool]) -> Vec<usize> {
+pub fn non_key(table: &Table, present: &[bool]) -> Vec<usize> {
     (0..table.columns.len()).filter(|&at| present[at] && !table.columns[at].key).collect()
-}
-
-fn list<T>(
-    items: impl IntoIterator<Item = T>,
-    separator: &str,
-    mut write: impl FnMut(T) -> String,
-) -> String {
-    let mut text = String::new();
-    for (position, item) in items.into_iter().enumerate() {
-        if position > 0 {
-            text.push_str(separator);
-        }
-        text.push_str(&write(item));
-    }
-    text
-}
-
-/// The arrays as a relation `s(c0, c1, ...)`.
-fn from_arrays(columns: &[&Column], binary: bool) -> String {
-    format!("{} AS s", arrays(columns, binary))
-}
-
-/// The same without a name.
-fn arrays(columns: &[&Column], binary: bool) -> String {
-    format!("({})", unnested(columns, binary))
-}
-
-/// A query for the rows of arrays with values for these columns. The arrays are unnested in a
-/// select list, in step with one another. In FROM their rows would be copied to a tuplestore first,
-/// and to a file if they exceed `work_mem`.
-fn unnested(columns: &[&Column], binary: bool) -> String {
-    let element = |n: usize| format!("pg_catalog.unnest(${})", n + 1);
-    if binary {
-        let rows = list(columns.iter().enumerate(), ", ", |(n, column)| {
-            format!("{} AS c{n}", column.target.value_of(element(n)))
-        });
-        return format!("SELECT {rows}");
-    }
-    let rows = list(0..columns.len(), ", ", |n| format!("{} AS c{n}", element(n)));
-    let casts = list(columns.iter().enumerate(), ", ", |(n, column)| {
-        format!("u.c{n}::{} AS c{n}", column.target.type_name)
-    });
-    format!("SELECT {casts} FROM (SELECT {rows}) AS u")
-}
-
-fn columns_at<'a>(table: &'a Table, positions: &[usize]) -> Vec<&'a Column> {
-    positions.iter().map(|&position| &table.columns[position]).collect()
 }
 
 fn set_probe(table: &Table, binary: bool, search: Search) -> String {
@@ -376,17 +344,17 @@ fn set_update(
 }
 
 /// The statement that deletes a set of rows where the table looks large, without a name.
-pub(crate) fn of_large_set(table: &Table, binary: bool) -> Shape {
+pub fn of_large_set(table: &Table, binary: bool) -> Shape {
     make(String::new(), table, binary, &Kind::SetDelete, Search::Plain)
 }
 
 /// The statement of one change, without a name.
-pub(crate) fn of_one_change(table: &Table, kind: &Kind) -> Shape {
+pub fn of_one_change(table: &Table, kind: &Kind) -> Shape {
     make(String::new(), table, true, kind, Search::of_row(table))
 }
 
 /// The columns whose values a statement of one change takes, in the statement's order.
-pub(crate) fn row_parameters(table: &Table, kind: &Kind) -> Vec<usize> {
+pub fn row_parameters(table: &Table, kind: &Kind) -> Vec<usize> {
     let all = 0..table.columns.len();
     match kind {
         Kind::RowInsert => all.collect(),
@@ -399,7 +367,7 @@ pub(crate) fn row_parameters(table: &Table, kind: &Kind) -> Vec<usize> {
 type Put<'p> = &'p dyn Fn(usize) -> String;
 
 /// The statement of one change.
-pub(crate) fn row_sql(table: &Table, kind: &Kind, put: Put<'_>) -> String {
+pub fn row_sql(table: &Table, kind: &Kind, put: Put<'_>) -> String {
     match kind {
         Kind::RowInsert => row_insert(table, put),
         Kind::RowUpdate(present) => {
@@ -516,8 +484,8 @@ fn row_update_identity(table: &Table, written: &[usize], put: Put<'_>) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
     use crate::holder::Holder;
-    use crate::table::fixtures;
 
     fn sql(binary: bool, kind: Kind) -> String {
         make("p".into(), &fixtures::table(), binary, &kind, Search::Plain).sql

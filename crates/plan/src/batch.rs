@@ -7,43 +7,56 @@ use base::Lsn;
 use proto::pgoutput::CommitInfo;
 use txn::{Begin, Op};
 
-use crate::plan::Plan;
-use crate::settled::Originals;
 use crate::table::Table;
 
 /// One change, mapped onto the target.
 #[derive(Debug)]
-pub(crate) enum Change {
-    Row { table: Arc<Table>, op: Op },
-    Truncate { tables: Vec<Arc<Table>>, restart_identity: bool },
+pub enum Change {
+    /// One row.
+    Row {
+        /// Where it is written.
+        table: Arc<Table>,
+        /// What happened to it.
+        op: Op,
+    },
+    /// TRUNCATE.
+    Truncate {
+        /// As the source named them.
+        tables: Vec<Arc<Table>>,
+        /// Sequences begin anew.
+        restart_identity: bool,
+    },
 }
 
 /// The end of a source transaction within a batch.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct End {
+pub struct End {
     /// The transaction's changes end before this index.
-    pub(crate) changes_end: usize,
-    pub(crate) begin: Begin,
-    pub(crate) commit: CommitInfo,
+    pub changes_end: usize,
+    /// How the transaction began.
+    pub begin: Begin,
+    /// Its commit.
+    pub commit: CommitInfo,
     /// `skip --lsn` named the transaction, so its changes are not in the batch.
-    pub(crate) skipped: bool,
+    pub skipped: bool,
 }
 
 /// Whole transactions, or a part of one that is too large for a batch.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
-    pub(crate) changes: Vec<Change>,
+pub struct Batch {
+    /// In source order.
+    pub changes: Vec<Change>,
     /// The transactions that end here, in commit order.
-    pub(crate) ends: Vec<End>,
+    pub ends: Vec<End>,
     /// The transaction that does not end here. If there is one, the batch holds nothing else.
-    pub(crate) open: Option<Begin>,
+    pub open: Option<Begin>,
     /// Bytes of row data.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
 }
 
 /// What a change costs besides its row data: the enum, the tables' counters, the entry of the fold.
 /// Measured in tens of bytes; rounded up.
-pub(crate) const CHANGE_OVERHEAD: usize = 160;
+pub const CHANGE_OVERHEAD: usize = 160;
 
 impl Change {
     fn cost(&self) -> usize {
@@ -56,13 +69,14 @@ impl Change {
 }
 
 impl Batch {
-    pub(crate) fn push(&mut self, change: Change) {
+    /// Adds a change of the transaction that has begun.
+    pub fn push(&mut self, change: Change) {
         self.bytes += change.cost();
         self.changes.push(change);
     }
 
     /// Splits the batch into its first `transactions` and the rest.
-    pub(crate) fn split(mut self, transactions: usize) -> (Batch, Batch) {
+    pub fn split(mut self, transactions: usize) -> (Batch, Batch) {
         let mut later = Batch { ends: self.ends.split_off(transactions), ..Batch::default() };
         let middle = self.ends.last().map_or(0, |end| end.changes_end);
         later.changes = self.changes.split_off(middle);
@@ -72,12 +86,13 @@ impl Batch {
         (self, later)
     }
 
-    pub(crate) fn end(&mut self, begin: Begin, commit: CommitInfo, skipped: bool) {
+    /// Ends the transaction that the last changes belong to.
+    pub fn end(&mut self, begin: Begin, commit: CommitInfo, skipped: bool) {
         self.ends.push(End { changes_end: self.changes.len(), begin, commit, skipped });
     }
 
     /// The number of leading transactions that stay within all three limits, but at least one.
-    pub(crate) fn count_within(&self, transactions: usize, changes: usize, bytes: usize) -> usize {
+    pub fn count_within(&self, transactions: usize, changes: usize, bytes: usize) -> usize {
         let mut cost = 0;
         let mut start = 0;
         let fits = |end: &&End| {
@@ -89,7 +104,7 @@ impl Batch {
     }
 
     /// Takes out the first `transactions` of those that end here.
-    pub(crate) fn take_first(&mut self, transactions: usize) -> Batch {
+    pub fn take_first(&mut self, transactions: usize) -> Batch {
         let ends: Vec<End> = self.ends.drain(..self.ends.len().min(transactions)).collect();
         let end = ends.last().map_or(0, |end| end.changes_end);
         self.ends.iter_mut().for_each(|later| later.changes_end -= end);
@@ -100,7 +115,7 @@ impl Batch {
     }
 
     /// Takes out the transactions that end here. A transaction that has only begun stays.
-    pub(crate) fn take_whole(&mut self) -> Batch {
+    pub fn take_whole(&mut self) -> Batch {
         let mut whole = std::mem::take(self);
         let end = whole.ends.last().map_or(0, |end| end.changes_end);
         for change in whole.changes.split_off(end) {
@@ -112,8 +127,26 @@ impl Batch {
 }
 
 impl Batch {
+    /// Keeps the changes of transactions that `is_wanted`. All of its transactions have ended.
+    pub fn only(self, is_wanted: impl Fn(&Begin) -> bool) -> Batch {
+        let mut kept = Batch::default();
+        let mut changes = self.changes.into_iter();
+        let mut start = 0;
+        for end in self.ends {
+            let own = changes.by_ref().take(end.changes_end - start);
+            start = end.changes_end;
+            if is_wanted(&end.begin) {
+                own.for_each(|change| kept.push(change));
+                kept.end(end.begin, end.commit, end.skipped);
+            } else {
+                own.for_each(drop);
+            }
+        }
+        kept
+    }
+
     /// Undoes [`Batch::take_whole`].
-    pub(crate) fn put_back(&mut self, mut whole: Batch) {
+    pub fn put_back(&mut self, mut whole: Batch) {
         whole.bytes += self.bytes;
         whole.changes.append(&mut self.changes);
         *self = whole;
@@ -122,22 +155,27 @@ impl Batch {
 
 /// What changes did, counted when they are committed.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Tally {
-    pub(crate) inserts: u64,
-    pub(crate) updates: u64,
-    pub(crate) deletes: u64,
-    pub(crate) truncates: u64,
+pub struct Tally {
+    /// Rows inserted.
+    pub inserts: u64,
+    /// Rows updated.
+    pub updates: u64,
+    /// Rows deleted.
+    pub deletes: u64,
+    /// Tables truncated.
+    pub truncates: u64,
     /// Rows written after folding.
-    pub(crate) written: u64,
+    pub written: u64,
 }
 
 impl Tally {
     /// Whether nothing changed.
-    pub(crate) fn is_nothing(&self) -> bool {
+    pub fn is_nothing(&self) -> bool {
         self.inserts + self.updates + self.deletes + self.truncates == 0
     }
 
-    pub(crate) fn of(changes: &[Change]) -> Tally {
+    /// Counts `changes`.
+    pub fn of(changes: &[Change]) -> Tally {
         let mut tally = Tally::default();
         for change in changes {
             match change {
@@ -163,25 +201,29 @@ impl std::ops::AddAssign for Tally {
 
 /// Summary of the changes that become one target transaction.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Digest {
+pub struct Digest {
     /// Source transactions that end in it, skipped ones included.
-    pub(crate) transactions: usize,
-    pub(crate) skipped: u64,
+    pub transactions: usize,
+    /// How many of these were skipped.
+    pub skipped: u64,
     /// The end of the last of them.
-    pub(crate) last: Option<End>,
+    pub last: Option<End>,
     /// The end of what was handed over before it.
-    pub(crate) since: Lsn,
+    pub since: Lsn,
     /// Bytes of row data as they came.
-    pub(crate) bytes: usize,
-    pub(crate) tally: Tally,
+    pub bytes: usize,
+    /// What the changes did.
+    pub tally: Tally,
 }
 
 impl Digest {
-    pub(crate) fn of(batch: &Batch) -> Digest {
+    /// The digest of a batch.
+    pub fn of(batch: &Batch) -> Digest {
         Digest { bytes: batch.bytes, tally: Tally::of(&batch.changes), ..Digest::of_ends(&batch.ends) }
     }
 
-    pub(crate) fn of_ends(ends: &[End]) -> Digest {
+    /// The digest of transactions whose changes are elsewhere.
+    pub fn of_ends(ends: &[End]) -> Digest {
         Digest {
             transactions: ends.len(),
             skipped: ends.iter().filter(|end| end.skipped).count() as u64,
@@ -191,54 +233,12 @@ impl Digest {
     }
 
     /// Adds the digest of later changes.
-    pub(crate) fn extend(&mut self, later: &Digest) {
+    pub fn extend(&mut self, later: &Digest) {
         self.transactions += later.transactions;
         self.skipped += later.skipped;
         self.last = later.last.or(self.last);
         self.bytes += later.bytes;
         self.tally += later.tally;
-    }
-}
-
-/// The unit of work that an executor is handed.
-#[derive(Debug)]
-pub(crate) struct Chunk {
-    pub(crate) originals: Originals,
-    pub(crate) digest: Digest,
-    /// The changes as sets; `None` where they contradict one another.
-    pub(crate) plan: Option<Plan>,
-    /// The target transaction begins with this chunk.
-    pub(crate) first: bool,
-    /// The target transaction ends with this chunk.
-    pub(crate) last: bool,
-    /// Each source transaction becomes one target transaction; there is no common plan then.
-    pub(crate) each: bool,
-}
-
-impl Chunk {
-    /// Whole transactions that become one target transaction.
-    pub(crate) fn whole(batch: Batch, binary: bool) -> Chunk {
-        Chunk::new(batch, true, binary)
-    }
-
-    /// Whole transactions that each stay one target transaction.
-    pub(crate) fn each(batch: Batch) -> Chunk {
-        let digest = Digest::of(&batch);
-        Chunk { digest, plan: None, first: true, last: true, each: true, originals: Originals::Memory(batch) }
-    }
-
-    /// Whole transactions, or a part of one.
-    pub(crate) fn new(batch: Batch, first: bool, binary: bool) -> Chunk {
-        let mut plan = Plan::new(binary);
-        let fits = plan.add_all(&batch.changes).is_ok();
-        Chunk {
-            digest: Digest::of(&batch),
-            plan: fits.then_some(plan),
-            first,
-            last: batch.open.is_none(),
-            each: false,
-            originals: Originals::Memory(batch),
-        }
     }
 }
 
@@ -248,7 +248,7 @@ mod tests {
     use proto::pgoutput::Tuple;
 
     use super::*;
-    use crate::table::fixtures;
+    use crate::fixtures;
 
     fn batch(changes: &[usize]) -> Batch {
         let table = fixtures::table();

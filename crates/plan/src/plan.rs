@@ -4,7 +4,7 @@
 //! trigger fires and no foreign key is checked, so only the order within a table matters. A table
 //! with a firing trigger, and TRUNCATE, are barriers: everything before them is written first.
 //!
-//! [`crate::write`] makes the statements of a plan.
+//! `write.rs` of crate `apply` makes the statements of a plan, one after another.
 
 use std::sync::Arc;
 
@@ -14,41 +14,43 @@ use txn::Op;
 use crate::bag::{Bag, Rules};
 use crate::batch::{CHANGE_OVERHEAD, Change};
 use crate::fold::{Fold, Folded};
-use crate::statement::{Arrays, Misfit};
+use crate::statement::{Arrays, Misfit, PIECE};
 use crate::table::{Path, Table};
-
-/// A set is written by statements of about this many bytes each. That is large enough for a
-/// statement's own cost to vanish. It is small against the memory of either end, where a value
-/// stands several times while its set is executed.
-pub(crate) const PIECE: usize = 4 * 1024 * 1024;
 
 /// One step for one table. The steps of a table are executed in order.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub enum Step {
+    /// Rows by key.
     Fold(Fold),
+    /// Rows without a key.
     Bag(Bag),
     /// Consecutive INSERTs into a table that does not fold by key.
     Append(Arrays),
+    /// One change by itself.
     Row(Op),
 }
 
 /// One stage of a plan. Stages are executed in order.
 #[derive(Debug)]
-pub(crate) enum Stage {
+pub enum Stage {
     /// Steps of several tables, in any order between tables.
     Tables(Tables),
     /// One change by itself.
     Row(Arc<Table>, Op),
+    /// The tables that one TRUNCATE names.
     Truncate {
+        /// As the source named them.
         tables: Vec<Arc<Table>>,
+        /// Sequences begin anew.
         restart_identity: bool,
     },
 }
 
 /// Tables between two barriers.
 #[derive(Debug, Default)]
-pub(crate) struct Tables {
-    pub(crate) tables: Vec<(Arc<Table>, Vec<Step>)>,
+pub struct Tables {
+    /// The steps of each table, in order.
+    pub tables: Vec<(Arc<Table>, Vec<Step>)>,
     index: FxHashMap<u64, usize>,
 }
 
@@ -64,8 +66,9 @@ impl Tables {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) stages: Vec<Stage>,
+pub struct Plan {
+    /// In order.
+    pub stages: Vec<Stage>,
     /// Values come in binary form.
     binary: bool,
     detached: bool,
@@ -77,22 +80,22 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// A plan for changes that are kept as long as the plan is.
-    pub(crate) fn new(binary: bool) -> Plan {
+    pub fn new(binary: bool) -> Plan {
         Plan { stages: Vec::new(), binary, detached: false, rows: 0, single_rows: 0, bytes: 0 }
     }
 
     /// A plan with values of its own: the messages they came in are not kept.
-    pub(crate) fn detached(binary: bool) -> Plan {
+    pub fn detached(binary: bool) -> Plan {
         Plan { detached: true, ..Plan::new(binary) }
     }
 
     /// Whether values come in binary form.
-    pub(crate) fn binary(&self) -> bool {
+    pub fn binary(&self) -> bool {
         self.binary
     }
 
     /// The tables whose rows the plan writes; a table may come twice.
-    pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+    pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.stages.iter().flat_map(|stage| {
             let (many, one) = match stage {
                 Stage::Tables(stage) => (stage.tables.as_slice(), None),
@@ -104,25 +107,25 @@ impl Plan {
     }
 
     /// Rows to write.
-    pub(crate) fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         self.rows
     }
 
     /// Rows that each take a statement of their own, the first row of each bag included. A
     /// statement may even read a whole table, so more of these rows gain nothing from being written
     /// together.
-    pub(crate) fn single_rows(&self) -> usize {
+    pub fn single_rows(&self) -> usize {
         self.single_rows
     }
 
     /// Memory, approximately.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Adds changes in source order. An error means that they contradict earlier changes or that a
     /// value does not fit; the plan is of no further use then.
-    pub(crate) fn add_all(&mut self, changes: &[Change]) -> Result<(), Misfit> {
+    pub fn add_all(&mut self, changes: &[Change]) -> Result<(), Misfit> {
         changes.iter().try_for_each(|change| self.add(change))
     }
 

@@ -41,11 +41,16 @@ use crate::table::Table;
 
 /// What a key is in the end. Tuples may lack unchanged TOAST values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Net {
+pub enum Net {
+    /// A new row.
     Insert(Tuple),
+    /// A row that was there, and its new values.
     Update(Tuple),
+    /// A row that was there and goes.
     Delete,
+    /// A key that must be absent and stays so.
     Absent,
+    /// A row that was there, and goes for a new one.
     Replace(Tuple),
 }
 
@@ -69,7 +74,7 @@ struct Entry {
 
 /// Whether a change was folded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Folded {
+pub enum Folded {
     Yes,
     /// The change alters the key, or must be kept apart for another reason: it is a step of its
     /// own.
@@ -81,7 +86,7 @@ pub(crate) enum Folded {
 /// Net effects by key, in the order in which the keys first appeared. A fold that was sorted takes
 /// no more changes.
 #[derive(Debug, Default)]
-pub(crate) struct Fold {
+pub struct Fold {
     index: HashTable<usize>,
     /// The keys' columns, one after another, in the tuples' own encoding.
     arena: Vec<u8>,
@@ -95,45 +100,45 @@ pub(crate) struct Fold {
 impl Fold {
     /// A `detached` fold holds tuples in memory of its own. Any other fold shares the memory of the
     /// messages they came in, which suits a fold that does not outlive them.
-    pub(crate) fn new(detached: bool) -> Fold {
+    pub fn new(detached: bool) -> Fold {
         Fold { detached, ..Fold::default() }
     }
 
     /// The number of keys.
-    pub(crate) fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         self.entries.len()
     }
 
     /// Memory, approximately.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.arena.len() + self.tuple_bytes + self.entries.len() * CHANGE_OVERHEAD
     }
 
     /// Each key (as a row of key columns only) with its net effect.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (Columns<'_>, &Net)> {
+    pub fn entries(&self) -> impl Iterator<Item = (Columns<'_>, &Net)> {
         (0..self.entries.len()).map(|at| self.entry(at))
     }
 
     /// One key with its net effect, by its number below [`Fold::rows`].
-    pub(crate) fn entry(&self, at: usize) -> (Columns<'_>, &Net) {
+    pub fn entry(&self, at: usize) -> (Columns<'_>, &Net) {
         let entry = &self.entries[at];
         (Tuple::walk(&self.arena[entry.start..entry.end]), &entry.net)
     }
 
     /// The hash of an entry's key.
-    pub(crate) fn hash(&self, at: usize) -> u64 {
+    pub fn hash(&self, at: usize) -> u64 {
         self.entries[at].hash
     }
 
     /// The hash of a row's key, the same as for a folded one; `None` where a key value is missing.
-    pub(crate) fn hash_of(table: &Table, tuple: &Tuple) -> Option<u64> {
+    pub fn hash_of(table: &Table, tuple: &Tuple) -> Option<u64> {
         let mut fold = Fold::default();
         fold.push_key(table, tuple).then(|| hash(&fold.arena))
     }
 
     /// Takes the entries at `units` out, which must be ascending and precede any sorting. The fold
     /// takes no more changes.
-    pub(crate) fn take_out(&mut self, units: &[u32]) -> Fold {
+    pub fn take_out(&mut self, units: &[u32]) -> Fold {
         let mut taken = Fold::new(self.detached);
         let mut wanted = units.iter().map(|&unit| unit as usize).peekable();
         for (at, mut entry) in std::mem::take(&mut self.entries).into_iter().enumerate() {
@@ -151,13 +156,13 @@ impl Fold {
     }
 
     /// Frees the tuple of an entry that was written.
-    pub(crate) fn written(&mut self, at: usize) {
+    pub fn written(&mut self, at: usize) {
         self.entries[at].net = Net::Absent;
     }
 
     /// Sorts the keys so that neighbours lie near one another in an index: by their bytes, shorter
     /// values first. For numbers that is their own order.
-    pub(crate) fn sort(&mut self) {
+    pub fn sort(&mut self) {
         let Fold { arena, entries, index, .. } = self;
         entries.sort_unstable_by(|a, b| arena[a.start..a.end].cmp(&arena[b.start..b.end]));
         // The index holds positions from before sorting.
@@ -166,7 +171,7 @@ impl Fold {
 
     /// Sorts the rows to insert by the values at `columns` of their tuples, in the same sense as
     /// [`Fold::sort`]. They come after all other entries.
-    pub(crate) fn sort_inserts(&mut self, columns: &[usize]) {
+    pub fn sort_inserts(&mut self, columns: &[usize]) {
         let mut values = Vec::new();
         let mut put = |net: &Net| {
             let start = values.len();
@@ -191,7 +196,7 @@ impl Fold {
     }
 
     /// Takes one change in.
-    pub(crate) fn add(&mut self, table: &Table, op: &Op) -> Folded {
+    pub fn add(&mut self, table: &Table, op: &Op) -> Folded {
         let start = self.arena.len();
         let folded = match op {
             Op::Insert(new) => self.push_key(table, new).then_some(()),
@@ -308,7 +313,7 @@ mod tests {
     use proto::pgoutput::OldTuple;
 
     use super::*;
-    use crate::table::fixtures;
+    use crate::fixtures;
 
     fn row(id: u8, a: Option<u8>, b: u8) -> Tuple {
         let (id, text, b) = (id.to_string(), a.map(|a| a.to_string()), b.to_string());

@@ -13,15 +13,16 @@ use std::sync::Arc;
 
 use base::Oid;
 use client::{ConnInfo, Replication, Wire};
+use plan::{
+    Lookup, Mask, Table,
+    sql::{Kind, Shape, Shapes, bags},
+};
 use proto::pgoutput::{Relation, RelationColumn, ReplicaIdentity};
 use testkit::{Cluster, Major};
 
-use crate::bag::Mask;
 use crate::catalog::Catalog;
 use crate::prefetch;
-use crate::shape::{Kind, Shape, Shapes, bags};
 use crate::sizes::{answer, question};
-use crate::table::{Lookup, Table};
 use crate::target::session_settings;
 
 /// Number of rows for which a statement is executed.

@@ -16,27 +16,29 @@
 //!
 //! Rejected: the table's own row type, which changes with its columns and checks the domains of
 //! columns that are not sent. Also rejected: temporary types, which on 14 and 15 would move the
-//! origin ([`state::State`]).
+//! origin (crate `state`).
 
 use base::Oid;
 use bytes::{BufMut, BytesMut};
 
 /// A type that holds arrays of one type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Holder {
-    pub(crate) oid: Oid,
-    pub(crate) array_oid: Oid,
+pub struct Holder {
+    /// In `pg_type`.
+    pub oid: Oid,
+    /// Its array type.
+    pub array_oid: Oid,
     /// As SQL.
-    pub(crate) name: String,
+    pub name: String,
 }
 
 /// The element type of an array parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Element {
+pub struct Element {
     /// The element type that the array's header names.
-    pub(crate) oid: Oid,
+    pub oid: Oid,
     /// `Some` if each element is a holder, of an array of this type.
-    pub(crate) holds: Option<Oid>,
+    pub holds: Option<Oid>,
 }
 
 impl From<Oid> for Element {

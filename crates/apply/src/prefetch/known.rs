@@ -1,0 +1,103 @@
+//! The look-ups of each mapped table, as far as they are known.
+//!
+//! A table is found by the id of its mapping, so a table that is mapped anew is learned anew. What
+//! is known of a mapping goes when nobody has the mapping any more.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use plan::Table;
+use rustc_hash::FxHashMap;
+
+use super::layout::Layout;
+use super::queue::ROWS_MIN;
+
+/// Maximum age of a table's look-ups, because indexes come and go.
+pub(super) const LAYOUT_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// The result of asking for a table's look-ups.
+pub(super) enum Lookups {
+    Known(Arc<Layout>),
+    /// A worker is finding them out.
+    Asked,
+    /// The table has none at present.
+    None,
+}
+
+/// Every table that changes came for.
+#[derive(Default)]
+pub(super) struct KnownTables(Mutex<FxHashMap<u64, Known>>);
+
+struct Known {
+    mapping: Weak<Table>,
+    layout: Option<Arc<Layout>>,
+    /// When the look-ups must be found out again; `None` if nothing is known yet.
+    until: Option<Instant>,
+    /// A worker is finding out the look-ups.
+    asked: bool,
+    /// Rows that came before anything was known.
+    rows: usize,
+}
+
+impl Known {
+    fn nothing(table: &Arc<Table>) -> Known {
+        Known { mapping: Arc::downgrade(table), layout: None, until: None, asked: false, rows: 0 }
+    }
+
+    fn lookups(&self) -> Lookups {
+        match &self.layout {
+            Some(layout) => Lookups::Known(Arc::clone(layout)),
+            None if self.asked || self.until.is_none() => Lookups::Asked,
+            None => Lookups::None,
+        }
+    }
+}
+
+impl KnownTables {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<u64, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The look-ups of `table`. A table that no change came for yet counts as asked for.
+    pub(super) fn of(&self, table: &Table) -> Lookups {
+        self.lock().get(&table.id).map_or(Lookups::Asked, Known::lookups)
+    }
+
+    /// The look-ups of `table`, if they are known.
+    pub(super) fn layout(&self, table: &Table) -> Option<Arc<Layout>> {
+        self.lock().get(&table.id)?.layout.clone()
+    }
+
+    /// The look-ups of `table`, of which `rows` have come, and whether a worker must find them out:
+    /// they are unknown or too old, and enough rows have come. Only one caller is told so.
+    pub(super) fn ask(&self, table: &Arc<Table>, rows: usize, now: Instant) -> (Lookups, bool) {
+        let mut tables = self.lock();
+        let known = entry(&mut tables, table);
+        known.rows = known.rows.saturating_add(rows);
+        let must_learn = known.until.is_none_or(|until| until <= now) && known.rows >= ROWS_MIN;
+        if must_learn {
+            known.until = Some(now + LAYOUT_AGE_MAX);
+            known.asked = true;
+        }
+        (known.lookups(), must_learn)
+    }
+
+    /// Takes the answer, which lasts this long; `None` if `table` has no look-ups at present.
+    pub(super) fn set(&self, table: &Arc<Table>, layout: Option<Arc<Layout>>, lasts: Duration) {
+        let until = Some(Instant::now() + lasts);
+        *entry(&mut self.lock(), table) = Known { layout, until, ..Known::nothing(table) };
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget(&self, table: &Table) {
+        self.lock().remove(&table.id);
+    }
+}
+
+fn entry<'k>(tables: &'k mut FxHashMap<u64, Known>, table: &Arc<Table>) -> &'k mut Known {
+    if !tables.contains_key(&table.id) {
+        // A new mapping comes rarely, and often in place of one that is gone.
+        tables.retain(|_, known| known.mapping.strong_count() > 0);
+    }
+    tables.entry(table.id).or_insert_with(|| Known::nothing(table))
+}
