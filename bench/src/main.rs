@@ -1,15 +1,17 @@
-//! pgsluice measured against stock PostgreSQL, on the same servers in the same run.
+//! Measures pgsluice against stock PostgreSQL, on the same servers in the same run.
 //!
 //! Rules of every benchmark:
-//! - Native logical replication with its best documented settings, and ours, alternate; the order turns with each
-//!   repeat. Figures are medians; the ratio is the better the larger.
-//! - Both start from a file copy of the same kind of target and are handed the same WAL. Both servers have the same
-//!   settings, printed with the result.
-//! - After each run both ends are proven to hold the same rows. A case that is lost stays in the table.
+//! - Native logical replication with its best documented settings and pgsluice alternate. The order
+//!   turns with each repeat. Figures are medians, and a larger ratio is better.
+//! - Both start from a file copy of the same target and get the same WAL. Both servers have the
+//!   same settings, printed with the result.
+//! - After each run the benchmark proves that both ends hold the same rows. A lost case stays in
+//!   the table.
 //!
-//! A benchmark is a list of cases on each major; its last line of output is one JSON object. Figures of whole runs go
-//! to `docs/benchmarks`, case by case, those of small or one-sided ones to `target/benchmarks`, so that a quick look
-//! never replaces a recorded figure. Does not belong here: assertions about speed.
+//! A benchmark is a list of cases on each major. Its last line of output is one JSON object.
+//! Figures of whole runs go to `docs/benchmarks`, case by case. Figures of small or one-sided runs
+//! go to `target/benchmarks`, so that a quick look never replaces a recorded figure. Assertions
+//! about speed do not belong here.
 
 mod cases;
 mod lab;

@@ -1,4 +1,4 @@
-//! What the command line says: what is measured, on which majors, how large and how often.
+//! The command line: what to measure, on which majors, how large and how often.
 
 use std::path::PathBuf;
 
@@ -20,17 +20,16 @@ pub(crate) enum Bench {
     Catchup,
     /// WAL decoded by the walsender and by ours.
     Decode,
-    /// The cases of `decode` that are about changes nobody subscribed to, and about what it costs
-    /// to ask.
+    /// The cases of `decode` about changes without a subscriber, and about the cost of the filter.
     EarlyFilter,
-    /// Every row of both ends compared, beside counting and hashing them.
+    /// A comparison of every row of both ends, beside counting and hashing them.
     Verify,
     /// Each mechanism of applying by itself: reading ahead, several workers, batches.
     Ablation,
-    /// How long after its commit a small transaction is seen on the subscriber, under a steady
+    /// How long after its commit a small transaction is visible on the subscriber, under a steady
     /// load.
     Lag,
-    /// What replicating costs the publisher, and all ends together, with the source `wal`.
+    /// The cost of replication for the publisher, and for all ends together, with the source `wal`.
     PublisherCost,
 }
 
@@ -61,7 +60,7 @@ impl Arm {
     }
 }
 
-/// Measures pgsluice beside native logical replication.
+/// Measures pgsluice beside native logical replication
 #[derive(Clone, Parser)]
 #[command(name = "cargo x bench", bin_name = "cargo x bench")]
 pub(crate) struct Options {
@@ -94,7 +93,7 @@ pub(crate) struct Options {
     /// Measure one side alone; there is no ratio then.
     #[arg(long, value_name = "SIDE")]
     pub(crate) only: Option<Arm>,
-    /// Measure nothing: write the document again from what was recorded.
+    /// Measure nothing: write the page again from the records.
     #[arg(long)]
     pub(crate) document: bool,
     /// Leave the clusters' directories behind.
@@ -129,14 +128,13 @@ impl Options {
         arms
     }
 
-    /// Whether its figures may stand in the documents, where each case is replaced by itself.
+    /// Whether the figures may go to the documents, where each case replaces its own record.
     pub(crate) fn is_whole(&self) -> bool {
         let sized = self.quick || self.rows.is_some() || self.transactions.is_some();
         !sized && self.only.is_none() && self.repeats >= REPEATS
     }
 
-    /// The arguments that measure the same again; where the result goes and what stays behind is
-    /// left out.
+    /// The arguments that repeat the measurement, without the place of the result and what to keep.
     pub(crate) fn repeatable(&self) -> String {
         let mut words: Vec<String> =
             self.bench.to_possible_value().map(|name| name.get_name().to_owned()).into_iter().collect();

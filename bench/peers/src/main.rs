@@ -1,10 +1,10 @@
-//! `cargo x bench churn`: the version store under the message's workload, beside itself without bottom-up
-//! deletion and beside other stores.
+//! `cargo x bench churn`: the version store under the message's workload, compared with itself
+//! without bottom-up deletion and with other stores.
 //!
-//! Every run is a process of its own in a control group with the same memory, on a new store, with a sync at
-//! every commit. The last line of output is one JSON object. Cases that were run as they are meant to be go to
-//! `docs/benchmarks`, quick ones, and those with other stores or another length, to `target/benchmarks`. Does not
-//! belong here: assertions about speed.
+//! Every run is a process of its own in a control group with the same memory, on a new store, with
+//! a sync at every commit. The last line of output is one JSON object. Whole cases go to
+//! `docs/benchmarks`. Quick ones, and those with other stores or another length, go to
+//! `target/benchmarks`. Assertions about speed do not belong here.
 
 mod cage;
 mod engines;
@@ -58,7 +58,7 @@ struct Options {
     /// The control group of the child.
     #[arg(long, hide = true)]
     cage: Option<PathBuf>,
-    /// Inserts so many new keys in this process: for counting instructions.
+    /// Inserts this number of new keys in this process: for counting instructions.
     #[arg(long, hide = true)]
     inserts: Option<u64>,
 }
@@ -107,7 +107,7 @@ fn run(options: &Options) -> Result<()> {
                     report.measure(index, arm, &dir);
                 }
             }
-            // An hour is long: what there is can be looked at.
+            // An hour is long, so the results so far can be looked at.
             report.write(&root.join("target/benchmarks"))?;
         }
     }
@@ -147,7 +147,8 @@ fn cases(options: &Options) -> Vec<Case> {
         .filter(|(name, .., quick)| *quick || !options.quick || options.case.iter().any(|case| case == name));
     wanted
         .map(|(name, keys, count, per_commit, _)| {
-            // The small stores get what holds them twice; both get the same for every store.
+            // The small stores get memory for twice their size. In each case all stores get the
+            // same.
             let memory_bytes = if count == large { capped } else { 256 } * MEBIBYTE;
             Case::new(name, Plan { keys, count, per_commit, memory_bytes, seconds })
         })
@@ -155,7 +156,7 @@ fn cases(options: &Options) -> Vec<Case> {
 }
 
 impl Report {
-    /// One run; one that fails stands in the report, and the others go on.
+    /// One run. A failed run stays in the report, and the others continue.
     fn measure(&mut self, index: usize, arm: Arm, dir: &Path) {
         let result = run_caged(arm, &self.cases[index].plan, dir);
         let case = &mut self.cases[index];
@@ -202,7 +203,8 @@ fn child(options: &Options, plan: &str) -> Result<()> {
     Ok(())
 }
 
-/// Instructions that new keys alone cost, with and without bottom-up deletion; `None` without valgrind.
+/// Instructions that new keys alone cost, with and without bottom-up deletion; `None` without
+/// valgrind.
 fn instructions(dir: &Path) -> Result<Option<Instructions>> {
     let count = |arm: Arm| -> Result<Option<u64>> {
         let store = tempfile::tempdir_in(dir)?;

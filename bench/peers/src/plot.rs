@@ -1,5 +1,5 @@
-//! One picture per case: above, the size of the files; below, transactions done; over the seconds of the
-//! median run.
+//! One picture per case over the seconds of the median run: the size of the files above, the
+//! finished transactions below.
 
 use std::path::Path;
 

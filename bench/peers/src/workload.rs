@@ -1,8 +1,9 @@
-//! The message's workload in one process: one update and two look-ups per transaction, and what grows around
-//! it.
+//! The message's workload in one process: one update and two look-ups per transaction, and the
+//! growth of the files.
 //!
-//! A run is loading, then four phases: warm-up and steady, with the horizon a fixed number of transactions
-//! behind; pinned, where it stands still and a reader holds what it sees; released. Every operation is timed.
+//! A run loads, and then has four phases. In warm-up and steady, the horizon is a fixed number of
+//! transactions behind. In pinned, the horizon stands still and a reader holds its snapshot. Last
+//! comes released. Every operation is timed.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -138,8 +139,8 @@ struct Driver<'a> {
     first: u64,
     end: u64,
     horizon: u64,
-    /// Keys that got a newer version at an LSN, where somebody has to forget: the LSN up to which, and the
-    /// key.
+    /// Keys with old versions that somebody must forget: the LSN of the change, the key, and the
+    /// LSN before which versions are to go.
     obsolete: VecDeque<(u64, u64, u64)>,
     clocks: Clocks,
     missing: u64,
@@ -210,7 +211,7 @@ impl Driver<'_> {
                     self.end += 1;
                 }
             }
-            // Not what this very batch writes: some stores show that only after the commit.
+            // Not the keys of this batch: some stores show them only after the commit.
             let last = self.end.saturating_sub(2 * count);
             let mut read = || {
                 let number = self.draw();
@@ -250,7 +251,8 @@ impl Driver<'_> {
                         None => open.delete(*key, *lsn),
                     })?;
                 }
-                // Both are known: the first one's time is that of saying so of the second, too.
+                // Both keys are known, so the first look-up's time includes the announcement of the
+                // second.
                 let first = timed(&mut clocks.look_up, || {
                     open.prefetch(*b);
                     open.get(*a)
@@ -377,8 +379,8 @@ fn dir_bytes(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes that this process made the disk read, and that it handed to the kernel to be written. What the
-/// kernel counts as written is whole units of its cache, whatever part of one changed.
+/// Bytes that this process made the disk read, and that it handed to the kernel to be written. What
+/// the kernel counts as written is whole units of its cache, whatever part of one changed.
 fn io_bytes() -> Result<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/self/io")?;
     let field = |name: &str| {

@@ -1,10 +1,11 @@
-//! What every benchmark's report shares, whatever it measures.
+//! What the reports of all benchmarks share.
 //!
-//! `bench` compares replication, and `bench/peers`, a workspace of its own, compares stores. Both write
-//! tables of Markdown ([`table`]), pictures ([`chart`]), and where and when they measured
-//! ([`provenance`]). What the figures mean stays with each of them; so do the formats of their
+//! `bench` compares replication. `bench/peers`, a workspace of its own, compares stores. Both write
+//! tables of Markdown ([`table`]), pictures ([`chart`]), wrapped prose ([`wrap`]), and where and
+//! when they measured ([`provenance`]). Each of them defines its figures and the format of its
 //! records.
 
 pub mod chart;
 pub mod provenance;
 pub mod table;
+pub mod wrap;

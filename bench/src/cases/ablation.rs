@@ -1,33 +1,36 @@
-//! What each mechanism does by itself: reading ahead, several apply workers, batches.
+//! What each mechanism contributes by itself: reading ahead, several apply workers, batches.
 //!
-//! Both sides are pgsluice, which differs in one setting; the plain side is measured once for all cases of a group, and
-//! the order of all runs turns with each repeat. For prefetch the subscriber keeps commit timestamps, so that each
-//! transaction is applied as one (rule F3), no batch folds or orders anything, and what follows is at hand all the same.
-//! Where several workers are measured, batches are of one row instead: transactions that must stay one go to one session
-//! while that is quick.
+//! Both sides are pgsluice and differ in one setting. The plain side is measured once for all cases
+//! of a group, and the order of all runs turns with each repeat. For prefetch the subscriber keeps
+//! commit timestamps. So each transaction is applied as one (rule F3), no batch folds or orders
+//! anything, and the following transactions are still known ahead. With several workers, batches
+//! have one row instead: transactions that must stay one go to one session while that is quick.
 
 use anyhow::{Context, Result};
 use testkit::Major;
 
 use crate::cases::catchup;
 use crate::lab::backlog::{self, Backlog};
-use crate::report::{Case, Stock};
+use crate::report::{Case, EQUAL, Stock};
 use crate::{Arm, Options, Say};
 
-/// What each setting is measured beside.
+/// The sides of each case.
 pub(crate) const STOCK: Stock = Stock {
-    sides: "both are pgsluice. Group `prefetch`: one apply worker, batches of one transaction; plain is `--prefetch off`. \
-            Group `workers`: no prefetch, batches of one row, that is of one transaction; plain is one apply worker. Group `batch`: no \
-            prefetch, one apply worker; plain are batches of one row, that is of one transaction",
-    columns: "\"Equal\": after every run both ends held the same rows (count and hash).",
+    sides: &[
+        "Both sides are pgsluice.",
+        "Group `prefetch`: one apply worker, batches of one transaction. The plain side has `--prefetch off`.",
+        "Group `workers`: no prefetch, batches of one row, so of one transaction. The plain side has one apply worker.",
+        "Group `batch`: no prefetch, one apply worker. The plain side has batches of one row, so of one transaction.",
+    ],
+    columns: &[EQUAL],
 };
 
-/// What the founding message and the issue ask where reads are slow: `identity` for updates, `all` for inserts. Nothing is
-/// asked of the others.
+/// The goals of the message and the issue for slow reads: `identity` for updates, `all` for
+/// inserts. The other cases have no goal.
 const GOAL_UPDATES: f64 = 2.4;
 const GOAL_INSERTS: f64 = 1.7;
 const NO_GOAL: f64 = 1.0;
-/// So slow that more would show nothing else.
+/// These runs are so slow that more transactions would show nothing else.
 const TRANSACTIONS: u64 = 100_000;
 const TRANSACTIONS_QUICK: u64 = 20_000;
 
@@ -38,9 +41,9 @@ const BATCH_ROWS: [u32; 5] = [10, 100, 1_000, 10_000, 100_000];
 /// One setting in several values.
 struct Group {
     name: &'static str,
-    /// Batches are of one transaction whatever is set.
+    /// Batches have one transaction, whatever is set.
     stamped: bool,
-    /// Of the side that the others are measured beside.
+    /// Settings of the plain side.
     plain: Vec<String>,
     setups: Vec<Setup>,
 }
@@ -102,8 +105,8 @@ fn groups() -> Vec<Group> {
     ]
 }
 
-/// Every group over every scenario on every major. A case is chosen by its group, its scenario, or both
-/// (`prefetch-updates-slow`).
+/// Every group over every scenario on every major. A case is chosen by its group, its scenario, or
+/// both (`prefetch-updates-slow`).
 pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
     let fewer = if options.quick { TRANSACTIONS_QUICK } else { TRANSACTIONS };
     let transactions = options.transactions.or(Some(fewer));

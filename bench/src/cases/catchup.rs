@@ -1,20 +1,20 @@
 //! Catching up with a backlog that was written while the subscriber was off.
 //!
 //! ```text
-//!   copy, native -> image, parked slot ─┐
-//!   copy, ours   -> image, parked slot ─┴─> subscriber off, backlog written once, mark
-//!        ┌──────────────────────────────────────────────┘
-//!        └─> per run: image and slot back, warm up, clock on, replicate, mark seen, clock off, compare
+//! copy, native -> image, parked slot ─┐
+//! copy, ours   -> image, parked slot ─┴─> subscriber off, backlog written once, mark
+//! ┌──────────────────────────────────────────────┘
+//! └─> per run: image and slot back, warm up, clock on, replicate, mark seen, clock off, compare
 //! ```
 //!
-//! The mark is a row written after the backlog: changes are applied in commit order, so who sees it sees everything.
-//! The plot shows how much of the backlog's WAL is not applied yet, from the replication origins, which both sides
-//! advance with each commit.
+//! The mark is a row written after the backlog. Changes are applied in commit order, so a session
+//! that sees the mark sees everything. The plot shows how much of the backlog's WAL is not applied
+//! yet. It comes from the replication origins, which both sides advance with each commit.
 //!
-//! With `--source wal` there is a third side, which reads WAL and decodes it itself: it is told beside native, and beside
-//! what reads from a logical slot, from the same runs.
+//! With `--source wal` there is a third side, which reads WAL and decodes it itself. The report
+//! compares it with native and with the side that reads from a logical slot, from the same runs.
 //!
-//! On slow storage ([`crate::lab::slow`]) buffers are cold when a run begins; the first copy is not
+//! On slow storage ([`crate::lab::slow`]) buffers are cold when a run begins. The first copy is not
 //! slowed.
 
 use std::time::Instant;
@@ -53,7 +53,8 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     let mut ready = prepare(options, say, &name, major, backlog, &[])?;
     let mut compared = compared(options, &ready, backlog);
     if backlog.slow.is_none() {
-        // Slow storage has no limit of this kind: who reads ahead waits less than one session that writes sets.
+        // Slow storage has no such limit: a side that reads ahead waits less than one session that
+        // writes sets.
         for arm in options.order(0).into_iter().filter(|arm| *arm != Arm::Native) {
             let limit = ready.limit(backlog, arm)?;
             say.line(&format!(
@@ -70,7 +71,7 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     }
     for repeat in 0..options.repeats {
         for arm in options.order(repeat) {
-            // What its users on slow storage are told to set.
+            // The settings that the documents advise for slow storage.
             let words: Vec<String> = backlog.words.iter().map(|word| (*word).to_owned()).collect();
             let run = ready.catch_up(backlog, arm, &words)?;
             let described = compared[0].case.describe(arm, repeat + 1, options.repeats, &run);
@@ -81,7 +82,7 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     Ok(compared.into_iter().map(|compared| compared.case).collect())
 }
 
-/// One case, and whose runs it is made of.
+/// One case, and the sides whose runs it compares.
 struct Compared {
     case: Case,
     stock: Arm,
@@ -131,7 +132,7 @@ fn compared(options: &Options, ready: &Ready, backlog: &Backlog) -> Vec<Compared
     }
 }
 
-/// A backlog that is written, and a subscriber's image for each side to go back to.
+/// A written backlog, and an image of the subscriber for each side to return to.
 pub(crate) struct Ready {
     rig: Rig,
     pub(crate) window: Window,
@@ -139,7 +140,7 @@ pub(crate) struct Ready {
     version: String,
 }
 
-/// Makes servers with these settings `more`, copies, writes the backlog.
+/// Starts servers with the settings `more`, copies, and writes the backlog.
 pub(crate) fn prepare(
     options: &Options,
     say: &Say,
@@ -155,8 +156,8 @@ pub(crate) fn prepare(
     rig.pair.source.sql(DB, &backlog.rows)?;
     rig.pair.source.sql(DB, &format!("CREATE PUBLICATION {NAME} FOR TABLE mark, {tables}"))?;
     rig.pair.source.sql(DB, "VACUUM ANALYZE")?;
-    // A physical slot begins at the last checkpoint, which on other servers is minutes ago. Without this one, filling the
-    // tables would be read again with the backlog.
+    // A physical slot begins at the last checkpoint, which on other servers is minutes old. Without
+    // this one, pgsluice would read the filling of the tables again with the backlog.
     rig.pair.source.sql(DB, "CHECKPOINT")?;
     say.line(&format!("{name}: rows are on the publisher"));
     rig.save("empty")?;
@@ -190,8 +191,8 @@ impl Ready {
         case
     }
 
-    /// What the servers need for this backlog whoever replicates it as `arm` does. The subscriber is off, and is
-    /// stopped again.
+    /// The time that the servers alone need for this backlog if it is replicated as `arm` does. The
+    /// subscriber is off, and is stopped again.
     fn limit(&mut self, backlog: &Backlog, arm: Arm) -> Result<Limit> {
         let rig = &mut self.rig;
         rig.unpark(arm)?;
@@ -205,14 +206,14 @@ impl Ready {
         Ok(Limit { walsender, sets, cores: std::thread::available_parallelism()?.get() })
     }
 
-    /// One run; pgsluice is told `words` besides.
+    /// One run; pgsluice gets the extra arguments `words`.
     pub(crate) fn catch_up(&mut self, backlog: &Backlog, arm: Arm, words: &[String]) -> Result<Run> {
         self.rig.words = words.to_vec();
         catch_up(&mut self.rig, backlog, arm, &self.window)
     }
 }
 
-/// First copy by `arm`; then its slot is parked and the stopped subscriber kept as an image.
+/// First copy by `arm`. Then its slot is parked, and the stopped subscriber kept as an image.
 fn synchronise(rig: &mut Rig, arm: Arm) -> Result<()> {
     match join(rig, arm)? {
         None => rig.disable()?,
@@ -223,12 +224,13 @@ fn synchronise(rig: &mut Rig, arm: Arm) -> Result<()> {
     rig.park(arm)
 }
 
-/// First copy by `arm`, which goes on to stream; pgsluice, if that is what runs.
+/// First copy by `arm`, which then streams. Returns pgsluice if `arm` is pgsluice.
 pub(crate) fn join(rig: &Rig, arm: Arm) -> Result<Option<Sluice>> {
     let target = &rig.pair.target;
     match arm {
         Arm::Native => {
-            // Not by `Cluster::sql`: two statements would be one transaction, in which no slot can be made.
+            // Not by `Cluster::sql`: it would make one transaction of two statements, and no slot
+            // can be created in that.
             target.sql(DB, &rig.create_subscription())?;
             wait_for("native's first copy", STEP_BOUND, || {
                 let ready = "SELECT coalesce(bool_and(srsubstate = 'r'), false) FROM pg_subscription_rel";
@@ -238,7 +240,7 @@ pub(crate) fn join(rig: &Rig, arm: Arm) -> Result<Option<Sluice>> {
         }
         Arm::Ours | Arm::Wal => {
             let mut sluice = rig.run_sluice(arm)?;
-            // A row that comes by the stream: all tables have joined.
+            // A row that arrives by the stream proves that all tables have joined.
             rig.pair.source.sql(DB, "INSERT INTO mark VALUES (0) ON CONFLICT DO NOTHING")?;
             let streams = format!(
                 "SELECT count(*) FROM pg_stat_replication WHERE application_name LIKE '%{NAME}%stream'"
@@ -269,7 +271,7 @@ impl Window {
     }
 }
 
-/// The subscriber is off.
+/// Writes the backlog while the subscriber is off.
 fn write_backlog(rig: &Rig, backlog: &Backlog) -> Result<(Written, Window)> {
     let source = &rig.pair.source;
     let lsn = || -> Result<u64> {
@@ -291,7 +293,7 @@ fn writing_alone(rig: &mut Rig, backlog: &Backlog, arm: Arm) -> Result<Alone> {
     Ok(sets)
 }
 
-/// So that no run begins with cold buffers.
+/// Reads the tables, so that no run begins with cold buffers.
 fn warm_up(rig: &Rig, backlog: &Backlog) -> Result<()> {
     let begun = Instant::now();
     let plan =
@@ -316,7 +318,7 @@ fn catch_up(rig: &mut Rig, backlog: &Backlog, arm: Arm, window: &Window) -> Resu
     let before = Aftermath::look(rig, backlog)?;
     let (mut run, sluice) = measure(rig, start, |probe| look(probe, window))?;
     let mut tables = backlog.tables.clone();
-    // Ours has seen one mark before the backlog; native gets that with it.
+    // pgsluice has seen one mark before the backlog; native gets that mark with it.
     tables.push("mark".to_owned());
     run.equal = rig.is_equal(&tables);
     finish(sluice)?;

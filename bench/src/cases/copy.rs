@@ -1,7 +1,9 @@
-//! The first copy: from the start of replication until the rows of every table are committed on the subscriber.
+//! The first copy: from the start of replication until the rows of every table are committed on the
+//! subscriber.
 //!
-//! Native's clock ends when the last table's copy has committed (state `f`), before it has joined the stream: in
-//! doubt for native. The plot shows the size of the tables on the subscriber.
+//! Native's clock ends when the last table's copy has committed (state `f`), before the table has
+//! joined the stream. Where the end is unclear, the measurement favours native. The plot shows the
+//! size of the tables on the subscriber.
 
 use anyhow::{Context, Result};
 use testkit::{Major, StopMode};
@@ -12,20 +14,21 @@ use crate::lab::rig::{DB, NAME, Rig};
 use crate::report::Case;
 use crate::{Arm, Options, Say};
 
-/// The copy is to be no slower than native's.
+/// The goal: no slower than native.
 const GOAL: f64 = 1.0;
 const ROWS: u64 = 5_000_000;
 const ROWS_QUICK: u64 = 1_000_000;
 const BYTES_PER_MEGABYTE: f64 = 1e6;
 
-/// The rows, spread over this many tables.
+/// The number of tables that share the rows.
 pub(crate) struct Shape {
     pub(crate) case: &'static str,
     pub(crate) tables: Vec<String>,
 }
 
 impl Shape {
-    /// Creates the tables on both ends and fills the publisher's, `each` with so many rows of about 150 bytes.
+    /// Creates the tables on both ends and fills the publisher's with `each` rows of about 150
+    /// bytes.
     pub(crate) fn publish(&self, rig: &Rig, each: u64) -> Result<()> {
         for table in &self.tables {
             rig.pair.both(
@@ -62,7 +65,7 @@ pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
     each_shape(options, |major, shape| run_case(options, say, major, shape))
 }
 
-/// `run_case` for every shape that is wanted, on every major.
+/// Runs `run_case` for every wanted shape, on every major.
 pub(crate) fn each_shape(
     options: &Options,
     run_case: impl Fn(Major, &Shape) -> Result<Case>,

@@ -1,13 +1,15 @@
-//! Decoding: the server's walsender beside ours, over the same WAL.
+//! Decoding: the server's walsender beside pgsluice, over the same WAL.
 //!
-//! The walsender sends a slot's messages to a reader that throws them away; ours reads the segments, decodes them and
-//! sends the same messages, framed alike, over a socket to such a reader. What counts is the CPU time of who decodes:
-//! the server's processes on one side, the decoding thread on the other. Readers are not counted. Messages and their
-//! bytes (but for announcements, which may be repeated) must be as many on both sides.
+//! The walsender sends a slot's messages to a reader that throws them away. pgsluice reads the
+//! segments, decodes them, and sends the same messages in the same frames over a socket to such a
+//! reader. The measure is the CPU time of the decoding side: the server's processes on one side,
+//! the decoding thread on the other. Readers do not count. Both sides must send the same number of
+//! messages and bytes, except for announcements, which may be repeated.
 //!
-//! For memory the same WAL is decoded once more on both sides, ours by `pgsluice decode`, a program of its own, while the
-//! resident memory, and our directory for what is spilled, are looked at all the time. The walsender's is without what it
-//! shares with the server's other processes.
+//! For memory, both sides decode the same WAL once more. pgsluice then is `pgsluice decode`, a
+//! program of its own. Meanwhile the benchmark samples the resident memory, and our spool
+//! directory. The walsender's figure leaves out memory that it shares with the server's other
+//! processes.
 
 use std::io::{self, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -33,15 +35,22 @@ use crate::lab::rig::{DB, NAME};
 use crate::report::{Case, Stock};
 use crate::{Arm, Options, Say};
 
-/// What ours is measured beside.
+/// The sides of each case.
 pub(crate) const STOCK: Stock = Stock {
-    sides: "Stock: the walsender with `proto_version 2`, `binary`, and `streaming` as the case says, sending to a reader \
-            that throws everything away, seldom and much at a time, as pgsluice reads a slot: read as it comes, each \
-            message is a segment of its own, and the walsender takes twice the CPU; pgsluice: `output::Decoder` over the server's \
-            segments, with the same options, sending the same messages to such a reader. All seconds are CPU seconds of who decodes, and rates are rows \
-            of the case per CPU second, sent or not",
-    columns: "\"Equal\": both sent the same number of messages, and of bytes in them, but for announcements of tables \
-              and types, and for streamed transactions of which nothing is published.",
+    sides: &[
+        "Stock: the walsender with `proto_version 2` and `binary`, and with `streaming` as the case says. It sends to a \
+         reader that throws everything away.",
+        "That reader reads seldom and much at a time, as pgsluice reads a slot. If it read each message as it comes, each \
+         would be a TCP segment of its own, and the walsender would take twice the CPU.",
+        "pgsluice: `output::Decoder` over the server's segments. It has the same options, and sends the same messages to \
+         the same kind of reader.",
+        "All seconds are CPU seconds of the decoding side. Rates are rows of the case per CPU second, whether or not they \
+         are sent.",
+    ],
+    columns: &[
+        "\"Equal\": both sent the same number of messages, with the same number of bytes. This leaves out \
+                announcements of tables and types, and streamed transactions without a published change.",
+    ],
 };
 
 /// The cases of the early filter.
@@ -70,7 +79,7 @@ const DATA_HEADER: usize = 25;
 
 /// `logical_decoding_work_mem`, which is also what `pgsluice decode` has.
 const WORK_MEM_MB: u64 = 64;
-/// So much WAL is decoded where instructions are counted, which takes fifty times as long.
+/// WAL to decode where instructions are counted, which takes fifty times as long.
 const COUNTED_BYTES: u64 = 64 << 20;
 /// Between two looks at a program's memory.
 const LOOK: Duration = Duration::from_millis(2);
@@ -91,7 +100,7 @@ struct Job {
     goal: f64,
     /// GB of WAL per CPU second.
     rate_goal: Option<f64>,
-    /// Everything is wanted, and comes out as it is read: what the filter costs is counted.
+    /// Everything is published and comes out as it is read, so the cost of the filter is counted.
     filter_cost: bool,
 }
 
@@ -315,7 +324,7 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
     Ok(case)
 }
 
-/// How much was sent, but for announcements.
+/// What was sent, without announcements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Sent {
     messages: u64,
@@ -324,7 +333,7 @@ struct Sent {
 
 impl Sent {
     fn count(&mut self, data: &[u8]) {
-        // Where a stream is cut is everybody's own business; none of the cases publishes what is streamed.
+        // Each side decides where it cuts a stream, and no case publishes what is streamed.
         if !matches!(data.first(), Some(b'R' | b'Y' | b'S' | b'E' | b'c')) {
             self.messages += 1;
             self.bytes += data.len() as u64;
@@ -358,7 +367,8 @@ impl Stage {
             .into_iter()
             .chain([
                 ("wal_keep_size", "20GB".to_owned()),
-                // The reader says nothing, and the server is silent itself while it reads what it spilled.
+                // The reader sends nothing, and the server is silent itself while it reads its
+                // spill files.
                 ("wal_sender_timeout", "0".to_owned()),
                 ("logical_decoding_work_mem", format!("{}MB", job.work_mem_mb)),
             ])
@@ -421,7 +431,7 @@ impl Stage {
         Ok((run_of(cpu, started, 0), sent?))
     }
 
-    /// The most memory of its own that the walsender has for the same.
+    /// The most memory of its own that the walsender takes for the same WAL.
     fn walsender_resident(&self, job: &Job) -> Result<u64> {
         let url = self.cluster.url(DB);
         let has_ended = AtomicBool::new(false);
@@ -488,11 +498,11 @@ impl Stage {
         let output = command.output().context("valgrind counts instructions: apt-get install valgrind")?;
         let text = String::from_utf8_lossy(&output.stderr);
         let count = text.split_once(COLLECTED).and_then(|(_, rest)| rest.split_whitespace().next());
-        // The end is somewhere in a record, which `decode` says.
+        // The end is inside a record, which `decode` reports.
         Ok(count.with_context(|| format!("valgrind: {text}"))?.parse()?)
     }
 
-    /// What `pgsluice decode` takes for the same.
+    /// The memory and the spool that `pgsluice decode` takes for the same WAL.
     fn room(&self) -> Result<Room> {
         let spools = std::env::temp_dir().join(format!("pgsluice-bench-room-{}", std::process::id()));
         std::fs::create_dir_all(&spools)?;

@@ -1,12 +1,13 @@
-//! How long after its commit a small transaction is seen on the subscriber.
+//! How long after its commit a small transaction is visible on the subscriber.
 //!
-//! A *beat* is a row of its own table, committed alone every few milliseconds. One session on the publisher notes when
-//! its COMMIT was answered, one on the subscriber asks all the time which beat is the newest. Both are on this machine
-//! and so have one clock. A beat is flushed when its COMMIT is answered, whatever the load does. Both sides are looked
-//! at alike; a look every 0.2 ms bounds what can be told apart.
+//! A *beat* is a row of its own table, committed alone every few milliseconds. One session on the
+//! publisher notes when its COMMIT was answered. One on the subscriber asks all the time which beat
+//! is the newest. Both are on this machine, so they share a clock. A beat is flushed when its
+//! COMMIT is answered, whatever the load does. Both sides are sampled alike; a sample every 0.2 ms
+//! limits the resolution.
 //!
-//! The load is half of what goes through native replication on this machine while it is written: that is measured
-//! first, in the same run.
+//! The load is half of what native replication carries on this machine while it is written. That
+//! rate is measured first, in the same run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -22,18 +23,24 @@ use crate::lab::load::{self, Amount, Script, Value};
 use crate::lab::measure::{Run, finish, measure_work};
 use crate::lab::probe::Probe;
 use crate::lab::rig::{DB, NAME, Rig, STEP_BOUND, first};
-use crate::report::{Case, Stock, Unit};
+use crate::report::{Case, EQUAL, Stock, Unit};
 use crate::{Arm, Options, Say};
 
-/// What ours is measured beside.
+/// The sides of each case.
 pub(crate) const STOCK: Stock = Stock {
-    sides: "Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`; pgsluice: its \
-            defaults. Load: single-row updates of ten sessions at half the rate that goes through native replication \
-            on this machine while it is written",
-    columns: "A figure is the time from the answer to a small transaction's COMMIT on the publisher to the first look \
-              that sees it on the subscriber. Steady: the goal is native's figure and 1 ms. Large among small: both \
-              sides are pgsluice, with `--commit-order preserve` and `relaxed`. \"Equal\": after every run both ends \
-              held the same rows (count and hash).",
+    sides: &[
+        "Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`.",
+        "pgsluice: its defaults.",
+        "Load: single-row updates by ten sessions, at half the rate that native replication can carry on this machine \
+         while the load is written.",
+    ],
+    columns: &[
+        "A figure is the time from the answer to a small transaction's COMMIT on the publisher to the first look that \
+         sees it on the subscriber.",
+        "Steady: the goal is native's figure plus 1 ms.",
+        "Large among small: both sides are pgsluice, with `--commit-order preserve` and `relaxed`.",
+        EQUAL,
+    ],
 };
 
 const SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, counter integer) WITH (fillfactor = 50);
@@ -46,7 +53,7 @@ const TIME_QUICK: Duration = Duration::from_secs(10);
 const PACE: Duration = Duration::from_millis(5);
 /// From one look to the next.
 const LOOK: Duration = Duration::from_micros(200);
-/// What ours may be slower by.
+/// Time by which pgsluice may be slower.
 const GOAL_MS: f64 = 1.0;
 
 /// Rows of the one large transaction.
@@ -54,9 +61,9 @@ const LARGE: i64 = 1_000_000;
 const LARGE_QUICK: i64 = 200_000;
 const LARGE_SCHEMA: &str =
     "CREATE TABLE large (pk integer PRIMARY KEY, counter integer) WITH (fillfactor = 50);";
-/// Small ones that go on beside it; much less than either side can apply.
+/// Rate of the small transactions beside it, much less than either side can apply.
 const SMALL_PER_SECOND: f64 = 500.0;
-/// The large one begins when the small ones have gone on for so long.
+/// The large transaction begins this long after the small ones.
 const BEFORE_LARGE: Duration = Duration::from_secs(2);
 const GOAL_RELAXED: f64 = 5.0;
 
@@ -156,7 +163,7 @@ pub(crate) fn start_anew(rig: &mut Rig) -> Result<()> {
     rig.settle()
 }
 
-/// How long small transactions wait for a large one that has nothing to do with them, in both orders of commit.
+/// How long small transactions wait for an unrelated large one, in both orders of commit.
 fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
     let name = format!("lag large-among-small-{major}");
     let rows = options.rows.map_or(if options.quick { LARGE_QUICK } else { LARGE }, |rows| rows as i64);
@@ -214,7 +221,8 @@ fn write_both(source: &Cluster, load: Amount) -> Result<()> {
     })
 }
 
-/// The lag of each beat where nothing is applied: how long after its COMMIT the walsender has sent it.
+/// The lag of each beat if nothing is applied: the time from its COMMIT until the walsender has
+/// sent it.
 fn sent_by_walsender(rig: &Rig, load: impl FnOnce(&Cluster) -> Result<()>) -> Result<Vec<f64>> {
     const SLOT: &str = "alone";
     let source = &rig.pair.source;
@@ -225,16 +233,17 @@ fn sent_by_walsender(rig: &Rig, load: impl FnOnce(&Cluster) -> Result<()>) -> Re
     beats(source, |over| runtime.block_on(receive(&url, SLOT, beat, over)), || load(source))
 }
 
-/// When each beat was received, which are the rows that are inserted into the table `beat`.
+/// When each beat was received. Beats are the rows inserted into the table `beat`.
 async fn receive(url: &str, slot: &str, beat: u32, over: &AtomicBool) -> Result<Vec<(usize, Instant)>> {
-    /// How often it is seen that it is over.
+    /// Interval between checks for the end.
     const LOOK_UP: Duration = Duration::from_millis(100);
     let mut reader = Reader::start(url, slot, false).await?;
     let mut seen = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let Ok(message) = tokio::time::timeout(LOOK_UP, reader.message()).await else { continue };
         let message = message?;
-        // Insert: its tag, the relation, `N`, the number of columns; a tag, the length and the text of the first one.
+        // An Insert has a tag, the relation, `N` and the number of columns. Then the first column
+        // has a tag, a length and its text.
         if message.first() == Some(&b'I') && message.get(1..5) == Some(&beat.to_be_bytes()) {
             let id = message.get(13..).context("an Insert that is too short")?;
             seen.push((std::str::from_utf8(id)?.parse()?, Instant::now()));
@@ -243,7 +252,8 @@ async fn receive(url: &str, slot: &str, beat: u32, over: &AtomicBool) -> Result<
     Ok(seen)
 }
 
-/// One run of what replicates already, and the lag of each beat. `tables` are compared after it.
+/// One run of a replication that is already running, and the lag of each beat. `tables` are
+/// compared after it.
 pub(crate) fn under_load(
     rig: &Rig,
     sluice: Option<&Sluice>,
@@ -259,7 +269,7 @@ pub(crate) fn under_load(
         let cpu = sluice.map_or(0.0, Sluice::cpu_seconds) - before;
         Ok((cpu, sluice.map_or(0, Sluice::resident_bytes_max), false))
     })?;
-    // A mark would not do: it may overtake.
+    // A mark is not enough: it may overtake.
     for table in tables {
         let rows = format!("SELECT count(*), sum(hashtext(t::text)) FROM {table} t");
         let source = source.sql(DB, &rows)?;
@@ -269,7 +279,7 @@ pub(crate) fn under_load(
     Ok((run, lags))
 }
 
-/// Beats while `load` runs; how long each took to be seen by `see`, in seconds.
+/// Sends beats while `load` runs. Returns the seconds until `see` saw each.
 fn beats(
     source: &Cluster,
     see: impl FnOnce(&AtomicBool) -> Result<Vec<(usize, Instant)>> + Send,
@@ -290,7 +300,7 @@ fn beats(
     let mut looks = seen.into_iter().peekable();
     for (beat, sent) in (1..).zip(sent) {
         while looks.next_if(|(newest, _)| *newest < beat).is_some() {}
-        // Those at the end were not waited for.
+        // The run did not wait for the last beats.
         let Some((_, seen)) = looks.peek() else { break };
         lags.push(seen.saturating_duration_since(sent).as_secs_f64());
     }
@@ -301,7 +311,8 @@ fn beats(
 /// When each beat's COMMIT was answered.
 fn send(url: &str, over: &AtomicBool) -> Result<Vec<Instant>> {
     let probe = Probe::connect(url)?;
-    // Only what is flushed is sent: without this a figure would be that of the publisher's WAL writer.
+    // Only what is flushed is sent: without this a figure would be that of the publisher's WAL
+    // writer.
     probe.row("SET synchronous_commit = on")?;
     let mut sent = Vec::new();
     while !over.load(Ordering::Relaxed) {
@@ -313,7 +324,7 @@ fn send(url: &str, over: &AtomicBool) -> Result<Vec<Instant>> {
     Ok(sent)
 }
 
-/// When the newest beat was first seen to be which.
+/// The time at which each newest beat was first seen.
 fn see(url: &str, over: &AtomicBool) -> Result<Vec<(usize, Instant)>> {
     let probe = Probe::connect(url)?;
     let mut seen: Vec<(usize, Instant)> = Vec::new();

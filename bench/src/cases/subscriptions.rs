@@ -1,8 +1,10 @@
-//! Several subscriptions to one publisher: a walsender for each, native, beside one pass over WAL for all.
+//! Several subscriptions to one publisher: native with a walsender for each, beside one pass over
+//! WAL for all.
 //!
-//! Each has a table and a publication of its own, and each transaction changes a row of every table, so that nobody may
-//! leave anything out. Nothing is off: the load is written while all replicate, and the clock stops when all have a row that
-//! was written last. What the sessions that write take is not counted.
+//! Each subscription has a table and a publication of its own. Each transaction changes a row of
+//! every table, so no side may leave anything out. Nothing is off: the load is written while all
+//! replicate. The clock stops when all have a row that was written last. The CPU time of the
+//! writing sessions does not count.
 
 use std::time::Instant;
 
@@ -28,7 +30,7 @@ fn numbers() -> std::ops::RangeInclusive<usize> {
     1..=SUBSCRIPTIONS
 }
 
-/// For all subscriptions.
+/// The SQL for all subscriptions.
 fn each(sql: impl Fn(usize) -> String) -> String {
     numbers().map(sql).collect::<Vec<_>>().join("; ")
 }
@@ -81,7 +83,7 @@ pub(crate) fn measure(options: &Options, say: &Say, major: Major) -> Result<Vec<
 fn run(rig: &mut Rig, arm: Arm, transactions: u64) -> Result<Run> {
     rig.restore("empty")?;
     rig.drop_slots()?;
-    // Alike for each run.
+    // Each run starts with the same rows.
     let fill =
         |n| format!("TRUNCATE t{n}, mark{n}; INSERT INTO t{n} SELECT i, 0 FROM generate_series(1, {ROWS}) i");
     rig.pair.source.sql(DB, &each(fill))?;
@@ -126,7 +128,7 @@ const STATEMENTS: [&str; SUBSCRIPTIONS] = [
     "UPDATE t4 SET n = n + 1 WHERE id = :id",
 ];
 
-/// Copies, and goes on to stream.
+/// Copies, and then streams.
 fn start(rig: &Rig, arm: Arm) -> Result<Option<Sluice>> {
     let target = &rig.pair.target;
     if arm != Arm::Native {

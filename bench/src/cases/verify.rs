@@ -1,7 +1,8 @@
-//! Verify: every row of both ends compared while a subscription runs, beside `SELECT count(*), sum(hashtext(t::text))`
-//! of every table on both servers at the same time, which is the least that reads every value once.
+//! Verify compares every row of both ends while a subscription runs.
 //!
-//! Both sides find the rows in `shared_buffers`: a round of each that is not measured comes first.
+//! Beside it run `SELECT count(*), sum(hashtext(t::text))` of every table, on both servers at the
+//! same time. That is the least work that reads every value once. Both sides find the rows in
+//! `shared_buffers`: an unmeasured round of each comes first.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,16 +21,21 @@ use crate::{Arm, Options, Say};
 const GOAL: f64 = 1.0 / 1.5;
 const ROWS: u64 = 5_000_000;
 const ROWS_QUICK: u64 = 1_000_000;
-/// Between two looks at a running comparison.
+/// Interval between samples of a running comparison.
 const PACE: Duration = Duration::from_millis(10);
 
-/// What verify is measured beside.
+/// The sides of each case.
 pub(crate) const STOCK: Stock = Stock {
-    sides: "hashtext: `SELECT count(*), sum(hashtext(t::text))` of one table after the other, on both servers at the \
-            same time, by one session each under the servers' default planner settings; pgsluice: `verify` with its \
-            defaults, beside a running `run`",
-    columns: "Rows are those of one end. \"Equal\": what that side found, which for hashtext is that both servers gave \
-              the same sums. The goal of 0.67 is one and a half times hashtext's time.",
+    sides: &[
+        "hashtext: `SELECT count(*), sum(hashtext(t::text))` of one table after the other, on both servers at the same \
+         time. Each server has one session with its default planner settings.",
+        "pgsluice: `verify` with its defaults, beside a running `run`.",
+    ],
+    columns: &[
+        "Rows are those of one end.",
+        "\"Equal\": the verdict of that side. For hashtext it means that both servers gave the same sums.",
+        "The goal of 0.67 is one and a half times hashtext's time.",
+    ],
 };
 
 /// Every case on every major.
@@ -104,7 +110,8 @@ fn hashes(source: Probe, target: Probe, tables: &[String]) -> Result<bool> {
     Ok(source?? == target??)
 }
 
-/// Runs `pgsluice verify`, which must find both ends equal; its CPU seconds and largest resident memory.
+/// Runs `pgsluice verify`, which must find both ends equal; its CPU seconds and largest resident
+/// memory.
 fn verify(rig: &Rig) -> Result<(f64, u64)> {
     let command = Sluice::command(&rig.pair, &["verify", "--publication", NAME, "--subscription", NAME])?;
     let mut sluice = Sluice::start(command)?;

@@ -1,5 +1,5 @@
-//! What replicating left on the subscriber: dead rows, entries of indexes and WAL, which somebody has to clean up, keep
-//! in memory and send on. Autovacuum is off while this is measured.
+//! What replication left on the subscriber: dead rows, index entries and WAL. The server must clean
+//! these up, keep them in memory and send them on. Autovacuum is off while this is measured.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::lab::backlog::Backlog;
 use crate::lab::rig::{DB, Rig};
 
-/// Of the backlog's tables; what counts is the difference of two.
+/// Figures of the backlog's tables; the difference of two counts.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Aftermath {
     pub(crate) wal_bytes: f64,
@@ -19,7 +19,7 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
-    /// Whoever wrote must have ended: statistics are handed over then.
+    /// The writing sessions must have ended: they hand over statistics then.
     pub(crate) fn look(rig: &Rig, backlog: &Backlog) -> Result<Aftermath> {
         let names: Vec<String> = backlog.tables.iter().map(|table| format!("'{table}'")).collect();
         let rows = rig.pair.target.sql(
@@ -57,7 +57,7 @@ impl Aftermath {
         }
     }
 
-    /// Of updates, those that left all indexes alone; `None` without updates.
+    /// The share of updates that left all indexes alone; `None` without updates.
     pub(crate) fn heap_only_share(&self) -> Option<f64> {
         (self.updates > 0.0).then(|| self.heap_only_updates / self.updates)
     }

@@ -1,4 +1,4 @@
-//! What is written while the subscriber is off, and what the issue's table of goals asks of each.
+//! What is written while the subscriber is off, and the goal of the issue for each.
 
 use testkit::Major;
 
@@ -8,7 +8,7 @@ use crate::lab::load::{Script, Value};
 use crate::lab::slow;
 
 const TRANSACTIONS: u64 = 400_000;
-/// Of rows that are soon written: what a start takes, some 0.3 s, must not be what is measured.
+/// Transactions of narrow rows. They must take much longer than the start, which takes some 0.3 s.
 const TRANSACTIONS_NARROW: u64 = 1_000_000;
 const TRANSACTIONS_TPCB: u64 = 300_000;
 const TRANSACTIONS_QUICK: u64 = 100_000;
@@ -95,16 +95,17 @@ pub(crate) struct Backlog {
     pub(crate) goal_wal: f64,
     /// On slow storage, with this much of `shared_buffers`.
     pub(crate) slow: Option<&'static str>,
-    /// What its users are told to set; native has its best settings everywhere.
+    /// Settings that the documents advise; native has its best settings everywhere.
     pub(crate) words: &'static [&'static str],
 }
 
-/// Pages are read ahead, and batches are larger, so that a page that many changes need is read for fewer of them.
+/// Pages are read ahead, and batches are larger, so that a page that many changes need is read for
+/// fewer of them.
 const SLOW_WORDS: &[&str] =
     &["--prefetch", "all", "--batch-rows-max", "1000000", "--batch-bytes-max", "256MB"];
 
 impl Backlog {
-    /// What it needs of the servers.
+    /// Server settings that this backlog needs.
     pub(crate) fn settings(&self, major: Major) -> Vec<(&'static str, String)> {
         self.slow.map_or_else(Vec::new, |buffers| slow::settings(major, buffers))
     }
@@ -177,8 +178,8 @@ pub(crate) fn updates(options: &Options) -> Backlog {
     }
 }
 
-/// The first scenario with 0.1 ms for each read. The message's own figures were 7:40 against 3:10, and 10:10 against
-/// 5:50 for the second; the goals are this project's.
+/// The first scenario with 0.1 ms for each read. The message's own figures were 7:40 against 3:10,
+/// and 10:10 against 5:50 for the second; the goals are this project's.
 pub(crate) fn updates_slow(options: &Options) -> Backlog {
     let updates = updates(options);
     Backlog {
@@ -355,7 +356,7 @@ fn thousand_rows(options: &Options) -> Backlog {
     Backlog { transactions: count, changes_per_transaction: BLOCK, ..narrow }
 }
 
-/// Of a type whose values may be equal and have other bytes.
+/// A key of a type whose equal values may have different bytes.
 fn numeric_key(options: &Options) -> Backlog {
     let rows = options.rows.unwrap_or(ROWS);
     let transactions = transactions(options);
@@ -365,17 +366,19 @@ fn numeric_key(options: &Options) -> Backlog {
     let script = Script::one(vec![("pk", up_to(rows))], "UPDATE t SET counter = counter + 1 WHERE pk = :pk");
     let pick = format!("1 + floor(random() * {rows})");
     let narrow = narrow("numeric-key", what, rows, transactions, script, &pick);
-    // They are to be no slower.
+    // The goal: no slower than native.
     Backlog { schema: NUMERIC_SCHEMA, goal: 1.0, goal_wal: 1.0, ..narrow }
 }
 
-/// No index is unique, so a row is found by all of its columns; up to 15 native looks for it from the table's beginning.
+/// No index is unique, so a row is found by all of its columns; up to 15 native looks for it from
+/// the table's beginning.
 fn without_key(options: &Options) -> Backlog {
     let what = "with an index that is not unique";
     keyless(options, "without-key", what, KEYLESS_SCHEMA, "SELECT sum(counter) FROM t WHERE pk > 0", 1)
 }
 
-/// On each major native looks for it so here. It takes long: one in a hundred as many.
+/// On every major, native then searches for a row from the table's beginning. It takes long, so
+/// there are a hundredth of the transactions.
 fn without_index(options: &Options) -> Backlog {
     keyless(options, "without-index", "without an index", BARE_SCHEMA, "SELECT sum(counter) FROM t", 100)
 }
@@ -396,7 +399,7 @@ fn keyless(
     );
     let script = Script::one(vec![("pk", up_to(rows))], "UPDATE t SET counter = counter + 1 WHERE pk = :pk");
     let narrow = narrow(case, what, rows, transactions, script, &format!("1 + floor(random() * {rows})"));
-    // They are to be no slower.
+    // The goal: no slower than native.
     Backlog { schema, warm_up, goal: 1.0, goal_wal: 1.0, ..narrow }
 }
 
@@ -442,7 +445,7 @@ fn large(options: &Options) -> u64 {
     options.rows.unwrap_or(if options.quick { LARGE_ROWS_QUICK } else { LARGE_ROWS })
 }
 
-/// One transaction of so many new rows.
+/// One transaction of new rows.
 fn large_insert(options: &Options) -> Backlog {
     let rows = large(options);
     Backlog {
@@ -500,7 +503,7 @@ pub(crate) fn unpublished(options: &Options) -> Backlog {
     }
 }
 
-/// One transaction that changes so many rows.
+/// One transaction that changes many rows.
 fn large_update(options: &Options) -> Backlog {
     let rows = large(options);
     let script =

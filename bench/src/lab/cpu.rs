@@ -31,8 +31,8 @@ pub(crate) fn cpu_of(cluster: &Cluster) -> BTreeMap<String, f64> {
     cluster.cpu_seconds().into_iter().collect()
 }
 
-/// What was spent in between. A process that ended has left its kind for `exited`, with what it had spent before:
-/// that is taken off again, so that the sum is right.
+/// The seconds spent in between. A process that ended has left its kind for `exited`, with what it
+/// had spent before. That part is subtracted again, so that the sum is right.
 pub(crate) fn spent(before: BTreeMap<String, f64>, after: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
     let mut spent = after;
     let mut left = 0.0;

@@ -1,10 +1,11 @@
 //! The machine's own limits for catching up, measured in the same run.
 //!
-//! Two things must be done by the servers whoever replicates: the walsender decodes and sends the backlog, and the
-//! subscriber writes the rows; where WAL is read as it stands, the walsender only sends it. Each is measured alone: the
-//! walsender with a reader that throws everything away, the writing with set-based statements of a batch's size that
-//! are fed from a table on the subscriber itself. Both use the machine's cores, so together they cannot take less than
-//! the larger of the two, nor less than the sum of their CPU seconds shared by the cores.
+//! The servers must do two things for any replication. The walsender decodes and sends the backlog,
+//! or only sends it if WAL is read as it stands. The subscriber writes the rows. Each is measured
+//! alone: the walsender with a reader that throws everything away, the writing with set-based
+//! statements of a batch's size, fed from a table on the subscriber itself. Both use the machine's
+//! cores. Together they cannot take less than the larger of the two, nor less than the sum of their
+//! CPU seconds divided by the cores.
 
 use std::time::{Duration, Instant};
 
@@ -27,14 +28,14 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Rows of one set: the default of `batch_rows_max`.
 pub(crate) const SET_ROWS: u64 = 100_000;
 
-/// What one of the two took alone.
+/// The time that one of the two took alone.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Alone {
     pub(crate) seconds: f64,
     pub(crate) cpu: f64,
 }
 
-/// What the servers need in any case.
+/// The time that the servers need in any case.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Limit {
     pub(crate) walsender: Alone,
@@ -43,7 +44,8 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Seconds that nobody who writes every change can undercut on this machine; who folds the changes of a row may.
+    /// A lower bound in seconds for any side that writes every change on this machine. A side that
+    /// folds the changes of a row may be faster.
     pub(crate) fn seconds(&self) -> f64 {
         let shared = (self.walsender.cpu + self.sets.cpu) / self.cores as f64;
         shared.max(self.walsender.seconds).max(self.sets.seconds)
@@ -77,7 +79,7 @@ pub(crate) fn sets_alone(target: &Cluster, sets: &Sets) -> Result<Alone> {
     Ok(alone)
 }
 
-/// What the walsender took to send `commits` transactions from `slot`; nothing is confirmed.
+/// The time in which the walsender sends `commits` transactions from `slot`; nothing is confirmed.
 pub(crate) fn walsender_alone(rig: &Rig, slot: &str, commits: u64) -> Result<Alone> {
     let source = &rig.pair.source;
     let url = source.url(DB);
@@ -87,7 +89,8 @@ pub(crate) fn walsender_alone(rig: &Rig, slot: &str, commits: u64) -> Result<Alo
     Ok(alone)
 }
 
-/// What the walsender took to send the WAL from `start` to `end` as it stands; nothing is confirmed.
+/// The time in which the walsender sends the WAL from `start` to `end` as it stands; nothing is
+/// confirmed.
 pub(crate) fn wal_alone(rig: &Rig, slot: &str, start: u64, end: u64) -> Result<Alone> {
     let source = &rig.pair.source;
     let url = source.url(DB);
@@ -123,7 +126,8 @@ async fn read(url: &str, slot: &str, commits: u64) -> Result<()> {
         let message = message.with_context(|| format!("only {seen} of {commits} transactions came"))??;
         seen += u64::from(message.first().is_some_and(|kind| COMMITS.contains(kind)));
     }
-    // The walsender is told nothing; it ends with the connection, and the slot is dropped then.
+    // The reader says no goodbye: the walsender ends with the connection, and the slot is dropped
+    // then.
     drop(reader);
     Ok(())
 }
@@ -166,7 +170,7 @@ impl Reader {
             let frame = match self.wire.buffered_frame()? {
                 Some(frame) => frame,
                 None => {
-                    // The walsender is fastest while nobody listens.
+                    // The walsender is fastest while the reader does not listen.
                     let taken = std::mem::take(&mut self.taken);
                     if let Some(pause) = self.pauses.as_mut().and_then(|pauses| pauses.after(taken)) {
                         tokio::time::sleep(pause).await;

@@ -1,4 +1,5 @@
-//! Writes the backlog: sessions on the publisher, by pgbench where it is installed, else by sessions of our own.
+//! Writes the backlog by sessions on the publisher: by pgbench where it is installed, otherwise by
+//! our own sessions.
 
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
@@ -31,7 +32,7 @@ pub(crate) struct Script {
 pub(crate) enum Value {
     /// One of them, at random.
     Random { from: i64, to: i64 },
-    /// `times` such a one, plus one.
+    /// A random block number below `blocks`, times `times`, plus one.
     Block { blocks: i64, times: i64 },
     /// The next of a sequence.
     Next(&'static str),
@@ -100,9 +101,10 @@ pub(crate) struct Written {
 /// How much is written, and how fast.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Amount {
-    /// So many transactions, rounded down to the same number for every session, as fast as the server can.
+    /// This number of transactions, rounded down to the same number for every session, as fast as
+    /// the server can.
     Transactions(u64),
-    /// So many a second, for so long.
+    /// A rate per second, for some time.
     Rate { per_second: f64, time: Duration },
 }
 
@@ -162,7 +164,7 @@ fn run_pgbench(port: u16, script: &Script, amount: Amount) -> Result<()> {
     Ok(())
 }
 
-/// How many transactions it were.
+/// Runs the script in sessions. Returns the number of transactions.
 fn run_sessions(port: u16, script: &Script, amount: Amount) -> Result<u64> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {

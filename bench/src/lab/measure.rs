@@ -1,7 +1,8 @@
-//! One run under the clock: wall time, CPU seconds, and a curve of how far it was when.
+//! One run under the clock: wall time, CPU seconds, and a curve of its progress.
 //!
-//! The clock starts before the statement or the process that starts replication, and ends when a session on the
-//! subscriber sees the result. Both sides are looked at by the same query at the same pace.
+//! The clock starts before the statement or the process that starts replication. It ends when a
+//! session on the subscriber sees the result. Both sides are sampled by the same query at the same
+//! pace.
 
 use std::time::{Duration, Instant};
 
@@ -16,9 +17,9 @@ use crate::lab::rig::{DB, Rig};
 
 /// Between two looks: below one per cent of a run of two seconds.
 const PACE: Duration = Duration::from_millis(20);
-/// Whoever needs longer for one run does not replicate.
+/// A run that takes longer does not replicate.
 const RUN_BOUND: Duration = Duration::from_secs(3600);
-/// What a stopped pgsluice may take to exit.
+/// Longest time for a stopped pgsluice to exit.
 const STOP_BOUND: Duration = Duration::from_secs(10);
 
 /// What one run showed.
@@ -42,10 +43,10 @@ pub(crate) struct Look {
     pub(crate) done: bool,
 }
 
-/// Starts replication by `start` and looks by `look` until it is done. `equal` and `aftermath` are for the caller to fill
-/// in.
+/// Starts replication with `start` and samples with `look` until it is done. The caller fills in
+/// `equal` and `aftermath`.
 ///
-/// Returns the running pgsluice too, if that is what was started.
+/// Returns the running pgsluice too, if `start` started it.
 pub(crate) fn measure(
     rig: &Rig,
     start: impl FnOnce(&Probe) -> Result<Option<Sluice>>,
@@ -78,7 +79,7 @@ pub(crate) fn measure(
     Ok((Run { seconds, cpu, curve, resident_bytes_max, equal: false, aftermath: None }, sluice))
 }
 
-/// Ends pgsluice, if it was that, in order.
+/// Ends pgsluice in order, if it was started.
 pub(crate) fn finish(sluice: Option<Sluice>) -> Result<()> {
     let Some(mut sluice) = sluice else { return Ok(()) };
     let status = sluice.terminate(STOP_BOUND)?;
@@ -86,8 +87,8 @@ pub(crate) fn finish(sluice: Option<Sluice>) -> Result<()> {
     Ok(())
 }
 
-/// One run of `work`, which returns pgsluice's CPU seconds, its largest resident memory and whether the ends were
-/// found equal.
+/// One run of `work`, which returns pgsluice's CPU seconds, its largest resident memory and whether
+/// the ends were found equal.
 pub(crate) fn measure_work(rig: &Rig, work: impl FnOnce() -> Result<(f64, u64, bool)>) -> Result<Run> {
     let (publisher, subscriber) = (cpu_of(&rig.pair.source), cpu_of(&rig.pair.target));
     let started = Instant::now();

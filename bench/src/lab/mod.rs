@@ -1,13 +1,13 @@
 //! The laboratory: servers to measure on, load to put on them, and the instruments.
 //!
-//! - The servers: [`rig`] is a publisher and a subscriber with images to go back to; [`slow`] gives the
-//!   subscriber slow storage.
-//! - The load: [`backlog`] lists what is written, [`load`] writes it.
-//! - The instruments: [`measure`] runs the clock, [`cpu`] counts CPU seconds, [`probe`] is the session that
-//!   looks, [`aftermath`] is what a run left behind, [`limit`] is what the servers alone can do, and
-//!   [`machine`] names the program that was measured.
+//! - The servers: [`rig`] is a publisher and a subscriber with images to return to. [`slow`] gives
+//!   the subscriber slow storage.
+//! - The load: [`backlog`] lists what is written, and [`load`] writes it.
+//! - The instruments: [`measure`] runs the clock, [`cpu`] counts CPU seconds, and [`probe`] is the
+//!   session that samples. [`aftermath`] is what a run left behind, and [`limit`] is what the
+//!   servers alone can do. [`machine`] names the measured program.
 //!
-//! Nothing here knows a benchmark by name; what is measured is in `cases`.
+//! Nothing here knows a benchmark by name; `cases` has what is measured.
 
 pub(crate) mod aftermath;
 pub(crate) mod backlog;

@@ -1,4 +1,5 @@
-//! One session that stays open while something is measured, so that looking costs the servers next to nothing.
+//! One session that stays open during a measurement, so that sampling costs the servers next to
+//! nothing.
 
 use anyhow::{Context, Result};
 use tokio::runtime::Runtime;

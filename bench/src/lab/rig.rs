@@ -1,7 +1,8 @@
-//! A publisher and a subscriber of one major, and images of the subscriber to go back to.
+//! A publisher and a subscriber of one major, and images of the subscriber to return to.
 //!
-//! An image is a copy of the stopped subscriber's data directory. It lies beside it, so it goes when the cluster goes.
-//! Slots on the publisher go back in the same way: a *parked* slot is never streamed from, each run gets a copy of it.
+//! An image is a copy of the stopped subscriber's data directory. It lies beside that directory, so
+//! it is removed with the cluster. Slots on the publisher return in the same way: no run streams
+//! from a *parked* slot, and each run gets a copy of it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,8 +22,9 @@ pub(crate) const STEP_BOUND: Duration = Duration::from_secs(900);
 /// How a parked slot's name ends.
 const PARKED: &str = "_parked";
 
-/// What both servers of a pair are started with, besides what replication needs. Everything that is measured fits in
-/// `shared_buffers`, and neither checkpoints nor autovacuum start in the middle of one run and not of the other.
+/// Settings of both servers of a pair, besides what replication needs. Everything that is measured
+/// fits in `shared_buffers`. Neither checkpoints nor autovacuum start in the middle of one run and
+/// not of the other.
 pub(crate) fn settings(connections: u32) -> Vec<(&'static str, String)> {
     [
         ("shared_buffers", "1GB"),
@@ -59,7 +61,7 @@ fn parked(arm: Arm) -> String {
 pub(crate) struct Rig {
     pub(crate) pair: Pair,
     connections: u32,
-    /// What pgsluice is told besides.
+    /// Extra arguments for pgsluice.
     pub(crate) words: Vec<String>,
     slow: Option<SlowReads>,
 }
@@ -78,7 +80,7 @@ impl Rig {
         Ok(Rig { pair, connections, words: Vec::new(), slow: None })
     }
 
-    /// From its next start on the subscriber reads slowly.
+    /// Makes the subscriber read slowly from its next start on.
     pub(crate) fn read_slowly(&mut self) -> Result<()> {
         let slow = SlowReads::build()?;
         self.pair.target.set_environment(&slow.environment()?);
@@ -127,14 +129,14 @@ impl Rig {
         Ok(())
     }
 
-    /// Nothing of what was prepared is still on its way to the disk when the clock starts.
+    /// Waits until nothing of the preparation is still on its way to the disk.
     pub(crate) fn settle(&self) -> Result<()> {
         ensure!(Command::new("sync").status().context("running sync")?.success(), "sync failed");
         Ok(())
     }
 
-    /// Drops every slot but the parked ones, as soon as nobody uses them. The subscriber must be down, or its
-    /// subscription disabled.
+    /// Drops every slot but the parked ones, as soon as no session uses them. The subscriber must
+    /// be down, or its subscription disabled.
     pub(crate) fn drop_slots(&self) -> Result<()> {
         let others = format!("FROM pg_replication_slots WHERE slot_name NOT LIKE '%{PARKED}'");
         wait_for("the slots to be released", STEP_BOUND, || {
@@ -151,7 +153,7 @@ impl Rig {
         self.drop_slots()
     }
 
-    /// Makes `arm`'s slot anew where it was parked.
+    /// Creates `arm`'s slot again at its parked position.
     pub(crate) fn unpark(&self, arm: Arm) -> Result<()> {
         self.drop_slots()?;
         self.copy_slot(arm, &parked(arm), &slot(arm))
@@ -168,7 +170,7 @@ impl Rig {
         self.create_subscription_named(&slot(Arm::Native), NAME)
     }
 
-    /// The same under another name, which its slot has too, to another publication.
+    /// The same under another name, which its slot has too, for another publication.
     pub(crate) fn create_subscription_named(&self, name: &str, publication: &str) -> String {
         let streaming = if self.major() >= Major::V16 { "parallel" } else { "on" };
         format!(

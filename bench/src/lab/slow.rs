@@ -1,9 +1,10 @@
-//! Slow storage under the subscriber: each 8 KB it reads takes 0.1 ms, as in the message on prefetching.
+//! Slow storage under the subscriber: each read of 8 KB takes 0.1 ms, as in the message on
+//! prefetching.
 //!
-//! A small library, compiled here with the machine's C compiler, is preloaded into the subscriber's server for the
-//! measured runs, whichever side is measured. What the server reads is in the kernel's cache, so the delay is all that a
-//! read costs besides a copy. Version 18 reads by `io_method = sync` then: in its own processes, as all versions before
-//! it do, so that whoever asks for a page waits for it.
+//! A small library, compiled here with the machine's C compiler, is preloaded into the subscriber's
+//! server for the measured runs of both sides. The kernel has the server's pages in its cache, so a
+//! read costs the delay and a copy. Version 18 then reads with `io_method = sync`: in its own
+//! processes, as all earlier versions do, so that the process that asks for a page waits for it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +26,7 @@ impl SlowReads {
         command.args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
         let output = command.arg("-ldl").output().context("running cc, the C compiler")?;
         ensure!(output.status.success(), "cc: {}", String::from_utf8_lossy(&output.stderr));
-        // The server's user is another one, and may not enter where we build.
+        // The server runs as another user, who may not enter our build directory.
         let shared = std::env::temp_dir().join(format!("pgsluice-slow-reads-{}.so", std::process::id()));
         std::fs::copy(&library, &shared).with_context(|| format!("copying to {}", shared.display()))?;
         Ok(SlowReads(shared))
@@ -37,7 +38,7 @@ impl SlowReads {
         Ok(maps.contains(self.0.to_str().context("a path that is not UTF-8")?))
     }
 
-    /// What the server needs in its environment.
+    /// Variables for the server's environment.
     pub(crate) fn environment(&self) -> Result<[(&str, &str); 2]> {
         let path = self.0.to_str().context("a path that is not UTF-8")?;
         Ok([("LD_PRELOAD", path), ("PGSLUICE_READ_DELAY_US", DELAY_US)])

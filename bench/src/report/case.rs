@@ -1,4 +1,4 @@
-//! One case on one major: its sizes, the runs of both sides, and what they come to.
+//! One case on one major: its sizes, the runs of both sides, and their figures.
 //!
 //! A case is recorded as one line of JSON, so its fields are a format: a new one has a default.
 
@@ -52,7 +52,7 @@ impl Unit {
     }
 }
 
-/// What titles of server processes are called that send WAL or what was decoded of it.
+/// Title of the server processes that send WAL or decoded changes.
 const WALSENDER: &str = "walsender";
 
 /// One case on one major.
@@ -62,7 +62,7 @@ pub(crate) struct Case {
     pub(super) name: String,
     /// When, by what and where it was measured.
     pub(super) date: String,
-    /// What measured it, after `cargo x bench`.
+    /// The command that measured it, after `cargo x bench`.
     pub(crate) arguments: String,
     pub(super) pgsluice: String,
     pub(super) machine: String,
@@ -77,7 +77,7 @@ pub(crate) struct Case {
     pub(crate) unit: Unit,
     /// Rows that one run copies or changes.
     pub(super) rows: u64,
-    /// What they are in WAL, where that is asked for.
+    /// Their size in WAL, where it is needed.
     #[serde(default)]
     pub(crate) wal_bytes: f64,
     /// What writing the backlog took the publisher.
@@ -165,17 +165,17 @@ impl Case {
         })
     }
 
-    /// Rows per second that nobody who writes every change can exceed on this machine.
+    /// Rows per second that no side which writes every change can exceed on this machine.
     pub(super) fn limit_rate(&self) -> Option<f64> {
         Some(self.rows as f64 / self.limit?.seconds())
     }
 
-    /// How near ours comes to that.
+    /// The share of that limit that ours reaches.
     pub(super) fn of_limit(&self) -> Option<f64> {
         Some(self.median(&self.ours)? / self.limit_rate()?)
     }
 
-    /// How many times as long as ours took the publisher wrote.
+    /// The publisher's writing time as a multiple of ours.
     pub(super) fn of_publisher(&self) -> Option<f64> {
         let ours = median(self.ours.iter().map(|run| run.seconds));
         self.publisher.as_ref().filter(|_| ours > 0.0).map(|written| written.seconds / ours)

@@ -1,8 +1,8 @@
-//! What a benchmark leaves: a table to read, a document, a plot per case, and one JSON object.
+//! The results of a benchmark: a table to read, a page, a plot per case, and one JSON object.
 //!
-//! [`case`] says what one case came to, [`document`] writes it down, [`json`] is the last line of
+//! [`case`] has the figures of one case, [`document`] writes the page, [`json`] is the last line of
 //! output, and [`plot`] draws the runs. This file keeps the record: a case that is measured again
-//! replaces its earlier figures, and all other recorded cases stay in the document.
+//! replaces its earlier figures, and all other recorded cases stay on the page.
 
 mod case;
 mod document;
@@ -16,25 +16,34 @@ use anyhow::{Context, Result, ensure};
 
 pub(crate) use case::{Case, Unit};
 
-/// What ours is measured beside.
+/// What pgsluice is compared with.
 pub(crate) struct Stock {
-    /// For the document: what each side does, and what the columns mean.
-    pub(crate) sides: &'static str,
-    pub(crate) columns: &'static str,
+    /// For the page: the settings of each side, and the meaning of columns, as items of a list.
+    pub(crate) sides: &'static [&'static str],
+    pub(crate) columns: &'static [&'static str],
 }
 
 /// Native logical replication.
 pub(crate) const NATIVE: Stock = Stock {
-    sides: "Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`; \
-            pgsluice: its defaults unless its section says otherwise; `max_sync_workers_per_subscription` alike",
-    columns: "\"Equal\": after every run both ends held the same rows (count and hash). \"Limit\": what the servers \
-              alone allow on this machine, measured in the same run: the walsender sending to a reader that throws \
-              everything away, and the same number of rows written on the subscriber by set-based statements fed \
-              from a table there. Both need the machine's cores, so the limit is the longer of the two, or the sum \
-              of their CPU seconds shared by the cores if that is longer; who writes only the last of several \
-              versions of a row may be faster than it. \"publisher / ours\": how many times as \
-              long as ours took the publisher needed to write the same.",
+    sides: &[
+        "Native: `binary = true`, `streaming = parallel` (`on` before 16), `synchronous_commit = off`. It has as many \
+         `max_sync_workers_per_subscription` as pgsluice.",
+        "pgsluice: its defaults, unless the section of the case says otherwise.",
+    ],
+    columns: &[
+        EQUAL,
+        "\"Limit\": what the servers alone allow on this machine, measured in the same run. Its first part is the \
+         walsender, which sends to a reader that throws everything away. Its second part is the same number of rows, \
+         written on the subscriber by set-based statements from a table there. Both parts need the machine's cores. So \
+         the limit is the longer of the two times, or the sum of their CPU seconds divided by the cores if that is \
+         longer. A side that writes only the last of several versions of a row may be faster than the limit.",
+        "\"publisher / ours\": the time that the publisher needed to write the changes, as a multiple of ours.",
+    ],
 };
+
+/// The meaning of the column \"equal\" where rows are compared.
+pub(crate) const EQUAL: &str =
+    "\"Equal\": after every run both ends held the same rows, by their count and a hash.";
 
 /// A whole benchmark.
 pub(crate) struct Report {
@@ -53,8 +62,7 @@ impl Report {
         distinct(self.cases.iter().map(|case| case.version.as_str()))
     }
 
-    /// Writes the plots to `out`, and the document of these cases and of those that were measured
-    /// there before.
+    /// Writes the plots to `out`, and the page of these cases and of all recorded ones.
     pub(crate) fn write(mut self, out: &Path) -> Result<()> {
         std::fs::create_dir_all(out)?;
         for case in self.cases.iter().filter(|case| case.has_curve()) {
@@ -74,8 +82,7 @@ impl Report {
     }
 }
 
-/// What was measured before and what was measured now, each case once: its later figures replace
-/// its earlier ones.
+/// The recorded cases and the measured ones. If a case is in both, the measured figures count.
 fn with_earlier(records: &Path, measured: Vec<Case>) -> Result<Vec<Case>> {
     let earlier = if records.exists() { std::fs::read_to_string(records)? } else { String::new() };
     let earlier: Result<Vec<Case>, _> = earlier.lines().map(serde_json::from_str).collect();

@@ -1,8 +1,11 @@
-//! A directory that gets a server's WAL while it is written, as `pg_receivewal` leaves it: whole segments, and the last one
-//! with `.partial` in its name, as long as a segment from the beginning.
+//! A directory that gets a server's WAL while it is written, as `pg_receivewal` leaves it.
 //!
-//! `pg_receivewal` itself follows no server that is newer than it, and there is one of one major here. So the pages are read
-//! from `pg_wal`, which is the same as long as the machine does not go down.
+//! It has whole segments, and the last one with `.partial` in its name, which is as long as a
+//! segment from the start.
+//!
+//! `pg_receivewal` itself follows no server that is newer than it, and only one major's is
+//! installed here. So this module reads the pages from `pg_wal`, which is the same as long as the
+//! machine does not go down.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +21,7 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 const PAGE: usize = 8192;
-/// As much as the sources of tests keep: what lasts longer than this is none of them.
+/// The segments that a test's source keeps. A longer WAL does not belong to a test.
 const SEGMENTS_MAX: usize = 64;
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Hexadecimal digits of a segment's name.
@@ -33,10 +36,11 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Of the server with this data directory, from its oldest segment on; beside that directory, and removed with it at the
-    /// latest.
+    /// An archive of the server with this data directory, from its oldest segment on. It lies
+    /// beside that directory, and is removed with it at the latest.
     ///
     /// # Errors
+    ///
     /// When the directory cannot be made.
     pub fn start(data_dir: &Path) -> Result<Archive> {
         let dir = tempfile::Builder::new()
@@ -51,14 +55,14 @@ impl Archive {
             while !stopped.load(Ordering::Relaxed) {
                 // A segment may have been removed or recycled since it was listed.
                 let _ = filler.look();
-                // How often an archive gets what was written is up to the archive.
+                // The archive itself decides how often it takes new WAL.
                 thread::sleep(INTERVAL);
             }
         });
         Ok(Archive { dir, stop, filling: Some(filling) })
     }
 
-    /// Where it is.
+    /// The archive's directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -76,7 +80,7 @@ impl Drop for Archive {
 struct Filler {
     from: PathBuf,
     to: PathBuf,
-    /// By name: where the last page was; `None` of those that are whole.
+    /// The last page's offset by the segment's name; `None` for whole segments.
     segments: BTreeMap<String, Option<u64>>,
 }
 
@@ -87,7 +91,8 @@ impl Filler {
             .collect();
         names.retain(|name| name.len() == NAME_DIGITS && name.bytes().all(|byte| byte.is_ascii_hexdigit()));
         names.sort();
-        // What the next one says is asked first: then this one is not written to any more.
+        // The next segment is checked first: once it has begun, this one is not written to any
+        // more.
         let begun: Vec<bool> = names.iter().map(|name| self.is_begun(name)).collect();
         for (at, name) in names.iter().enumerate().filter(|(at, _)| begun[*at]) {
             let is_followed = names.get(at + 1).is_some_and(|next| next[..8] == name[..8]) && begun[at + 1];
@@ -122,7 +127,8 @@ impl Filler {
                 break;
             }
             if next > *at {
-                // Only now it was written to for the last time: what was read of it may have been older in one half.
+                // The segment was written to for the last time before this point. An earlier read
+                // may have been older in one half.
                 let mut before = [0; PAGE];
                 from.read_exact_at(&mut before, *at)?;
                 to.write_all_at(&before, *at)?;
@@ -137,7 +143,7 @@ impl Filler {
             let whole: Vec<_> =
                 self.segments.iter().filter(|(_, at)| at.is_none()).map(|(name, _)| name).collect();
             for old in whole.iter().rev().skip(SEGMENTS_MAX) {
-                // It has gone before.
+                // It may be gone already.
                 let _ = fs::remove_file(self.to.join(old));
             }
         }
@@ -145,7 +151,7 @@ impl Filler {
     }
 }
 
-/// Whether a page was written for where it is, and not before the file was given its name.
+/// Whether a page was written for its place, and not before the file got its name.
 fn is_of(page: &[u8; PAGE], name: &str, within: u64, size: u64) -> bool {
     let number = |digits: &str| u64::from_str_radix(digits, 16).unwrap_or(u64::MAX);
     let begin = (number(&name[8..16]) << 32) + number(&name[16..24]) * size;

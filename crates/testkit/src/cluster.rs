@@ -1,8 +1,9 @@
-//! One PostgreSQL server of our own: started, stopped, killed, asked.
+//! One PostgreSQL server of our own: start it, stop it, kill it, query it.
 //!
-//! A cluster's directory holds `data`, `s` (its socket directory; the name is short because a socket's path must
-//! stay below 108 bytes) and `log`. A lock on `<directory>.lock` is held while its owner lives: a directory whose
-//! lock is free belongs to a process that was killed, and the next process to start a cluster removes it.
+//! A cluster's directory holds `data`, `s` (its socket directory) and `log`. The name `s` is short
+//! because a socket's path must stay below 108 bytes. The owner holds a lock on `<directory>.lock`
+//! while it lives. A directory with a free lock belongs to a killed process, and the next process
+//! that starts a cluster removes it.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -24,9 +25,10 @@ use crate::sql::{self, Rows};
 use crate::template;
 use crate::user::ServerUser;
 
-/// Below the ports the kernel hands out to clients (32768 and up), so that a cluster that is down keeps its port.
+/// Below the ports that the kernel hands out to clients (32768 and up), so that a cluster that is
+/// down keeps its port.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// How many ports are tried; two of us meeting this often by chance does not happen.
+/// How many ports are tried. Two clusters do not meet this often by chance.
 const PORT_ATTEMPTS_MAX: usize = 20;
 /// A start includes crash recovery, on a machine that may be building something at the same time.
 const START_BOUND: Duration = Duration::from_secs(120);
@@ -34,8 +36,9 @@ const START_BOUND: Duration = Duration::from_secs(120);
 const STOP_BOUND: Duration = Duration::from_secs(60);
 const PREFIX: &str = "pgsluice-test-";
 
-/// What every cluster starts with; [`Builder::setting`] overrides. Small, because many run at a time; `fsync` is off
-/// because killing processes loses nothing the kernel was handed (see [`Builder::durable`]).
+/// Settings of every cluster; [`Builder::setting`] overrides them. They are small, because many
+/// clusters run at a time. `fsync` is off, because killing a process loses nothing that the kernel
+/// already has (see [`Builder::durable`]).
 const SETTINGS: [(&str, &str); 16] = [
     ("listen_addresses", "127.0.0.1"),
     ("wal_level", "logical"),
@@ -55,7 +58,7 @@ const SETTINGS: [(&str, &str); 16] = [
     ("lc_messages", "C"),
 ];
 
-/// How a server is told to stop.
+/// How a server stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopMode {
     /// Waits for its clients to leave.
@@ -66,7 +69,7 @@ pub enum StopMode {
     Immediate,
 }
 
-/// What a cluster is started with.
+/// Everything that a cluster is started with.
 #[derive(Clone, Debug)]
 pub struct Builder {
     major: Major,
@@ -95,7 +98,8 @@ impl Builder {
     /// Copies the template and starts a server on it.
     ///
     /// # Errors
-    /// When the binaries cannot be had or the server does not start; the end of its log is part of the error.
+    /// When the binaries cannot be had or the server does not start; the end of its log is part of
+    /// the error.
     pub fn start(self) -> Result<Cluster> {
         let cluster = Cluster::without_data(self.major)?;
         template::copy_to(self.major, cluster.user, &cluster.data_dir())?;
@@ -131,7 +135,7 @@ impl Cluster {
         Builder { major, settings: Vec::new(), hba: None }
     }
 
-    /// A directory and nothing in it.
+    /// An empty directory.
     fn without_data(major: Major) -> Result<Cluster> {
         let user = ServerUser::find()?;
         let server = server_dir(major)?;
@@ -154,10 +158,12 @@ impl Cluster {
         bail!("{PORT_ATTEMPTS_MAX} ports in a row were taken before the server could listen");
     }
 
-    /// A standby that receives this server's WAL through the physical slot `slot`, which is made if there is none. The
-    /// server is stopped while its files are copied; slots are not, as by `pg_basebackup`.
+    /// A standby that receives this server's WAL through the physical slot `slot`, which is created
+    /// if it is missing. The server is stopped while its files are copied. Slots are not copied, as
+    /// with `pg_basebackup`.
     ///
     /// # Errors
+    ///
     /// As [`Cluster::stop`] and [`Builder::start`].
     pub fn standby(&mut self, slot: &str) -> Result<Cluster> {
         use std::io::Write;
@@ -246,8 +252,9 @@ impl Cluster {
         }
     }
 
-    /// CPU seconds by kind of process since the server started: `walsender`, `client backend`, `checkpointer` ... for
-    /// those that run, `postmaster`, and `exited` for all children that have ended. Empty while it is down.
+    /// CPU seconds by kind of process since the server started: `walsender`, `client backend`,
+    /// `checkpointer` and so on for running processes, `postmaster`, and `exited` for all children
+    /// that have ended. Empty while the server is down.
     pub fn cpu_seconds(&self) -> Vec<(String, f64)> {
         self.pid().map(process::server_cpu_seconds).unwrap_or_default()
     }
@@ -300,7 +307,7 @@ impl Cluster {
         self.start_again()
     }
 
-    /// What the server finds in its environment from its next start on.
+    /// Sets the server's environment from its next start on.
     pub fn set_environment(&mut self, environment: &[(&str, &str)]) {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         self.environment = environment.iter().map(owned).collect();
@@ -331,7 +338,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Reads the server's own word for it: the last line of `postmaster.pid`.
+    /// Waits until the server reports that it is ready, in the last line of `postmaster.pid`.
     fn wait_ready(&mut self) -> Result<()> {
         let file = self.data_dir().join("postmaster.pid");
         let server = self.server.as_mut().expect("just started");
@@ -428,7 +435,7 @@ fn new_directory(user: ServerUser) -> Result<(PathBuf, File)> {
     Ok((dir, lock))
 }
 
-/// Removes what killed processes left in `place`: directories of ours whose lock nobody holds.
+/// Removes the directories in `place` that killed processes left: their locks are free.
 fn sweep(place: &Path) {
     let Ok(entries) = std::fs::read_dir(place) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {

@@ -1,9 +1,10 @@
 //! A system identifier of its own for a copied data directory.
 //!
-//! Copies of one template would all claim to be the same cluster, and a program that refuses to replicate a cluster
-//! into itself would refuse every pair. The identifier stands in two places (`src/include/catalog/pg_control.h`,
-//! `src/include/access/xlog_internal.h`): the first eight bytes of `global/pg_control`, whose CRC-32C follows its
-//! last field, and the long header on the first page of each WAL segment, which has no checksum of its own.
+//! All copies of one template would claim to be the same cluster. A program that refuses to
+//! replicate a cluster into itself would then refuse every pair. The identifier stands in two
+//! places (`src/include/catalog/pg_control.h`, `src/include/access/xlog_internal.h`):
+//! - the first eight bytes of `global/pg_control`, whose CRC-32C follows its last field;
+//! - the long header on the first page of each WAL segment, which has no checksum of its own.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,7 +19,8 @@ const XLP_SYSID: u64 = 24;
 /// `PG_CONTROL_MAX_SAFE_SIZE`: the struct, its CRC included, fits one disk sector.
 const CONTROL_SIZE_MAX: usize = 512;
 
-/// Writes `identifier` (positive as an `int8`, which is how SQL shows it) into a data directory that was shut down cleanly and is not running.
+/// Writes `identifier` into a data directory that was shut down cleanly and is not running. The
+/// identifier is positive as an `int8`, the form in which SQL shows it.
 pub(crate) fn set(data: &Path, identifier: u64) -> Result<()> {
     set_control(&data.join("global/pg_control"), identifier).context("pg_control")?;
     for entry in std::fs::read_dir(data.join("pg_wal"))? {
@@ -35,7 +37,7 @@ fn set_control(path: &Path, identifier: u64) -> Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
     let mut bytes = vec![0; CONTROL_SIZE_MAX];
     file.read_exact_at(&mut bytes, 0)?;
-    // The struct's length differs by major: its CRC is found where it is true.
+    // The struct's length differs by major, so its CRC is found where it holds.
     let Some(at) = crc_offset(&bytes) else { bail!("no CRC-32C holds") };
     bytes[..8].copy_from_slice(&identifier.to_ne_bytes());
     let crc = crc32c(&bytes[..at]).to_ne_bytes();

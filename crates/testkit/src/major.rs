@@ -1,4 +1,4 @@
-//! The majors we test on, and which of them this run is asked for.
+//! The majors we test on, and which of them this run must test.
 
 use std::io::{self, Write};
 use std::panic::resume_unwind;
@@ -22,7 +22,7 @@ pub enum Major {
 impl Major {
     /// Every supported major, oldest first.
     pub const ALL: [Major; 5] = [Major::V14, Major::V15, Major::V16, Major::V17, Major::V18];
-    /// What the default suite runs on: the oldest that most people run, and the newest.
+    /// The majors of the default suite: the oldest that most people run, and the newest.
     pub const DEFAULT: [Major; 2] = [Major::V15, Major::V18];
 
     /// The major's number, 14 to 18.
@@ -35,9 +35,11 @@ impl Major {
         Major::ALL.into_iter().find(|major| major.number() == number)
     }
 
-    /// The majors this run is asked for: `PGSLUICE_TEST_MAJORS` (`all`, or numbers with commas), else [`Major::DEFAULT`].
+    /// The majors that this run must test: `PGSLUICE_TEST_MAJORS` (`all`, or numbers with commas),
+    /// otherwise [`Major::DEFAULT`].
     ///
     /// # Panics
+    ///
     /// If the variable holds anything else: a typing error must not shrink the matrix silently.
     pub fn under_test() -> Vec<Major> {
         match std::env::var("PGSLUICE_TEST_MAJORS") {
@@ -47,10 +49,11 @@ impl Major {
         }
     }
 
-    /// Runs `test` on every major under test, so many of them `at_once`. What fails is told at once as well, not only when
-    /// the test runner comes to tell what it has kept of each test.
+    /// Runs `test` on every major under test, `at_once` of them at the same time. A failure is
+    /// printed at once, and again when the test runner prints the output of each test.
     ///
     /// # Panics
+    ///
     /// As the first of the tests that failed.
     pub fn each(at_once: usize, test: impl Fn(Major) + Sync) {
         let name = test_name();
@@ -66,7 +69,7 @@ impl Major {
                     let Err(panic) = test.join() else { continue };
                     let what = panic.downcast_ref::<String>().map(String::as_str);
                     let what = what.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
-                    // Past what the runner catches; nobody may be reading it.
+                    // Written past what the runner captures. A closed stream is not an error.
                     let _ = writeln!(io::stderr(), "{name}{ON}{major}: {what:.SHOWN_MAX$}");
                     resume_unwind(panic);
                 }
@@ -75,17 +78,18 @@ impl Major {
     }
 }
 
-/// Between the name of a test and its major, in the name of a thread.
+/// Stands between the name of a test and its major, in the name of a thread.
 const ON: &str = " on PostgreSQL ";
 
-/// The test that this thread belongs to, as its runner and [`Major::each`] name threads; empty in a thread without a name.
+/// The test that this thread belongs to, as its runner and [`Major::each`] name threads; empty in a
+/// thread without a name.
 pub fn test_name() -> String {
     let thread = thread::current();
     let name = thread.name().unwrap_or_default();
     name.split(ON).next().unwrap_or_default().to_owned()
 }
 
-/// Characters of why a test failed.
+/// Most characters of a failure's reason.
 const SHOWN_MAX: usize = 1_000;
 
 impl fmt::Display for Major {

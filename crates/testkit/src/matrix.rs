@@ -1,14 +1,16 @@
-//! Settings of the applier that must all lead to the same rows, and which of them a test takes.
+//! Settings of the applier that must all lead to the same rows, and the choice of a combination for
+//! a test.
 //!
-//! Every pair of values of two settings stands in one of nine rows ([`pairwise`]); a printed seed says which a test
-//! takes. [`FORCED`] chooses one of the whole product instead, as `cargo x matrix` does one after another.
+//! Every pair of values of two settings stands in one of nine rows ([`pairwise`]). A printed seed
+//! decides which row a test takes. [`FORCED`] chooses one row of the whole product instead, as
+//! `cargo x matrix` does for one after another.
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
 
-/// A combination, as it is printed: all tests that choose by themselves take this one.
+/// A combination as printed: all tests that choose by themselves take this one.
 pub const FORCED: &str = "PGSLUICE_MATRIX";
 
 const WORKERS: [usize; 3] = [1, 2, 8];
@@ -110,8 +112,8 @@ pub fn forced() -> Option<Combination> {
     Some(text.parse().unwrap_or_else(|error| panic!("{FORCED}: {error:#}")))
 }
 
-/// The combination that test `number` of those with this seed takes: the one that is [`forced`], else one of
-/// [`pairwise`], another for each of nine numbers.
+/// The combination that test `number` of those with this seed takes: the one that is [`forced`],
+/// else one of [`pairwise`], another for each of nine numbers.
 pub fn chosen(seed: u64, number: usize) -> Combination {
     let rows = pairwise();
     // Rows that follow one another differ little: go by more than one.

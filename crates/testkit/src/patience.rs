@@ -1,13 +1,15 @@
-//! How long something may stand still before it is taken for a hang.
+//! How long something may stand still before it counts as a hang.
 //!
-//! A bound of a test is there for hangs and says nothing about speed. It is given for a machine that has nothing else to
-//! do. Where more threads want to run than there are processors each gets a share of one, and what took a second takes
-//! several: there the seconds of a bound last as much longer ([`at_this_load`]), and [`Patience`] looks at the load all
-//! the time, as it changes while something is waited for.
+//! A bound of a test is there for hangs and says nothing about speed. It is written for an idle
+//! machine. If more threads want to run than there are processors, each gets only a share of one,
+//! and a task of a second takes several. The seconds of a bound then last as much longer
+//! ([`at_this_load`]). [`Patience`] samples the load all the time, because it changes during the
+//! wait.
 
 use std::time::{Duration, Instant};
 
-/// However busy the machine is, a bound lasts no longer than this many times: a hang must end in an hour, not in a day.
+/// The longest stretch of a bound, however busy the machine is: a hang must end in an hour, not in
+/// a day.
 const SHARES_MAX: f64 = 20.0;
 
 /// A bound that runs while it exists, more slowly the busier the machine is.
@@ -26,7 +28,8 @@ impl Patience {
         Patience { bound, began: now, looked: now, spent: Duration::ZERO }
     }
 
-    /// How much of the bound is spent. To be asked often: the load is taken to be what it is now since the last time.
+    /// The spent part of the bound. Call this often: it assumes that the present load has lasted
+    /// since the last call.
     pub fn spent(&mut self) -> Duration {
         let now = Instant::now();
         self.spend(now, threads_per_processor());
@@ -49,13 +52,14 @@ impl Patience {
     }
 }
 
-/// `bound`, longer by as much as the machine is busier than it can be; for what measures time itself.
+/// `bound`, lengthened by the overload of the machine; for code that measures time itself.
 pub fn at_this_load(bound: Duration) -> Duration {
     bound.mul_f64(threads_per_processor().clamp(1.0, SHARES_MAX))
 }
 
-/// Threads that want to run for each processor: now or over the last minute, whichever is more. A load that begins is
-/// in the first at once, and what has piled up under one that ended is in the second.
+/// Threads that want to run for each processor, now or over the last minute, whichever is more. A
+/// new load shows in the first number at once. The second shows the work that piled up under a load
+/// that has ended.
 fn threads_per_processor() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);

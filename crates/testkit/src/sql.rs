@@ -8,8 +8,8 @@ pub type Rows = Vec<Vec<Option<String>>>;
 
 /// Runs `sql` at `url` on a connection of its own and returns the rows of its last statement.
 ///
-/// Several statements are one implicit transaction, as the simple protocol has it: `VACUUM` or `CREATE DATABASE`
-/// wants a call of its own.
+/// Several statements are one implicit transaction, as the simple protocol has it: `VACUUM` or
+/// `CREATE DATABASE` wants a call of its own.
 ///
 /// # Errors
 /// What the server answers, with the statement.

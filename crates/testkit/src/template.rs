@@ -1,7 +1,8 @@
-//! `initdb` once per major; every cluster is a copy.
+//! Runs `initdb` once per major; every cluster is a copy.
 //!
-//! A template lives beside the server binaries, under a name that says everything its contents depend on: the
-//! package, the options below and the user that owns the files. It appears by a rename, whole.
+//! A template lives beside the server binaries. Its name says everything that its contents depend
+//! on: the package, the options below and the user that owns the files. A rename makes it appear as
+//! a whole.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +16,8 @@ use crate::user::ServerUser;
 
 /// Count up when [`INITDB`] changes.
 const FORMAT: u32 = 1;
-/// The C locale sorts alike on every major and machine; `--no-sync` because a template can be made again.
+/// The C locale sorts alike on every major and machine. `--no-sync` is enough because a template
+/// can be made again.
 const INITDB: [&str; 6] =
     ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-N"];
 

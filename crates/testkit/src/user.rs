@@ -1,7 +1,7 @@
-//! Who runs the servers: a PostgreSQL server refuses to run as root.
+//! The user of the servers: a PostgreSQL server refuses to run as root.
 //!
-//! Started by an ordinary user, servers run as that user. Started by root, they run as `postgres`, else `nobody`,
-//! whichever exists; nothing is added to the machine's users.
+//! If an ordinary user starts the tests, servers run as that user. If root starts them, servers run
+//! as `postgres`, otherwise as `nobody`, whichever exists. The machine gets no new user.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -55,8 +55,9 @@ impl ServerUser {
         })
     }
 
-    /// `program` run as this user, and told by the kernel to end (`signal`) when the thread that spawns it dies: so
-    /// spawn from [`crate::process::spawn`]. `setpriv` (util-linux) does both, which keeps `unsafe` out of here.
+    /// A command that runs `program` as this user. The kernel sends it `signal` when the thread
+    /// that spawns it dies, so spawn it with [`crate::process::spawn`]. `setpriv` (util-linux) does
+    /// both, which keeps `unsafe` out of here.
     pub(crate) fn command(&self, program: &Path, signal: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.arg(format!("--pdeathsig={signal}"));
@@ -71,7 +72,8 @@ impl ServerUser {
     }
 }
 
-/// uid and gid of `name` in the text of a passwd file. Roots by another name do not count.
+/// uid and gid of `name` in the text of a passwd file. A root account under another name does not
+/// count.
 fn find_in_passwd(passwd: &str, name: &str) -> Option<(u32, u32)> {
     passwd.lines().map(|line| line.split(':').collect::<Vec<_>>()).find_map(|fields| {
         (fields.first() == Some(&name) && fields.len() >= 4)

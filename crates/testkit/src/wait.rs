@@ -6,30 +6,33 @@ use anyhow::{Result, bail};
 
 use crate::patience::Patience;
 
-/// First pause between two looks; doubled each time up to [`PAUSE_MAX`].
+/// First pause between two checks; it doubles each time, up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
-/// Longest pause: short against every bound a test uses, long enough to leave two cores to the servers.
+/// Longest pause. It is short against every bound that a test uses, and long enough to leave two
+/// cores to the servers.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// While something moves it is waited for up to this many bounds.
+/// While something moves, the wait lasts up to this many bounds.
 const MOVING_BOUNDS: u32 = 20;
-/// How often within a bound somebody looks whether it moves: twice without a difference, and it stands still.
+/// Checks for movement within a bound. Two without a difference mean that it stands still.
 const LOOKS: u32 = 3;
 
-/// Looks at `condition` until it holds.
+/// Checks `condition` until it holds.
 ///
 /// # Errors
-/// When it does not hold within `bound`, which lasts longer where the machine is busy ([`Patience`]; the message names
-/// `what`), or at once when `condition` itself fails.
+///
+/// When the condition does not hold within `bound`, which lasts longer where the machine is busy
+/// ([`Patience`]; the message names `what`), or at once when `condition` itself fails.
 pub fn wait_for(what: &str, bound: Duration, condition: impl FnMut() -> Result<bool>) -> Result<()> {
     wait_while_it_moves(what, bound, condition, || ())
 }
 
-/// [`wait_for`] something that is no hang as long as it moves: `progress` says how far it is, and is only asked where
-/// a third of `bound` went by. From each time that it differs the bound begins anew, up to a bound that is 20 times as
-/// long.
+/// Waits as [`wait_for`] does for something that does not hang as long as it moves. `progress` says
+/// how far it is, and is only asked after a third of `bound`. The bound starts again each time that
+/// it differs, up to a bound 20 times as long.
 ///
 /// # Errors
+///
 /// As [`wait_for`].
 pub fn wait_while_it_moves<P: PartialEq>(
     what: &str,
@@ -50,7 +53,7 @@ pub fn wait_while_it_moves<P: PartialEq>(
             }
             seen = now;
         }
-        // A pause may be longer than a bound: one look tells nothing.
+        // A pause may be longer than a bound, so one check alone shows nothing.
         if all.is_over() || looks > 1 && still.spent() >= bound {
             bail!("waited {:.0?} for {what}, in vain", all.elapsed());
         }

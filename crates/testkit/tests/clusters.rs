@@ -1,4 +1,5 @@
-//! The harness itself, on real servers: a test of a test must be able to fail, so each one breaks something.
+//! Tests the harness itself, on real servers. A test of a test must be able to fail, so each one
+//! breaks something.
 
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,8 @@ fn cpu_time_is_told_by_kind_of_process_even_after_its_end() {
     assert!(cluster.cpu_seconds().iter().any(|(kind, _)| kind == "checkpointer"));
 }
 
-/// Set in the process that [`a_killed_test_leaves_no_server_behind`] starts: where to write the postmaster's pid.
+/// Set in the process that [`a_killed_test_leaves_no_server_behind`] starts: where to write the
+/// postmaster's pid.
 const HOLD: &str = "TESTKIT_HOLD";
 
 #[test]
@@ -121,6 +123,7 @@ fn a_killed_test_leaves_no_server_behind() {
     test.kill().unwrap();
     test.wait().unwrap();
     wait_for("the server's end", bound, || Ok(!std::fs::exists(format!("/proc/{pid}"))?)).unwrap();
-    // The directory is swept by the next process that starts a cluster: not asserted, another test may be first.
+    // The directory is swept by the next process that starts a cluster: not asserted, another test
+    // may be first.
     let _ = std::fs::remove_dir_all(std::path::Path::new(data).parent().unwrap());
 }

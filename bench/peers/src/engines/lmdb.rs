@@ -24,8 +24,9 @@ impl Lmdb {
         std::fs::create_dir_all(&dir)?;
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP_BYTES);
-        // SAFETY: the flag only keeps the kernel from reading ahead, as LMDB advises where data outgrow
-        // memory; the directory was made for this process, nobody else maps or changes its files.
+        // SAFETY: the flag only keeps the kernel from reading ahead, as LMDB advises where data
+        // outgrow memory; the directory was made for this process, nobody else maps or changes its
+        // files.
         let env = unsafe { options.flags(EnvFlags::NO_READ_AHEAD).open(&dir)? };
         let mut transaction = env.write_txn()?;
         let table = env.create_database(&mut transaction, None)?;

@@ -1,8 +1,10 @@
-//! Every store behind one face: batches of puts, deletes and look-ups, each made durable as a whole.
+//! Every store behind one interface: batches of puts, deletes and look-ups, each made durable as a
+//! whole.
 //!
-//! Our store forgets by its horizon. The others keep versions as is usual with ordered stores: the key
-//! followed by the inverted LSN, so that the newest version comes first, and a delete of the range behind the
-//! horizon for each key that got a newer one. Each has its default settings but for memory and durability.
+//! Our store forgets by its horizon. The others keep versions as is usual with ordered stores. The
+//! key is followed by the inverted LSN, so the newest version comes first. For each key with a
+//! newer version, the range behind the horizon is deleted. Each store has its default settings
+//! except for memory and durability.
 
 mod fjall;
 mod lmdb;
@@ -19,7 +21,7 @@ use store::BottomUp;
 
 use crate::workload::Keys;
 
-/// Who is measured.
+/// The measured stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Arm {
@@ -65,8 +67,8 @@ impl Arm {
     }
 
     pub(crate) fn open(self, dir: &Path, memory_bytes: u64, keys: Keys) -> Result<Box<dyn Engine>> {
-        // A half made every store that has a cache of its own slower where data outgrow memory. But fjall with more was
-        // killed by the limit under Zipf's law.
+        // A half made every store that has a cache of its own slower where data outgrow memory. But
+        // fjall with more was killed by the limit under Zipf's law.
         let is_half = self == Arm::Fjall && keys == Keys::Zipf;
         let cache_bytes = memory_bytes as usize / 4 * if is_half { 2 } else { 3 };
         let ours = |bottom_up, is_apart| ours::Ours::open(dir, cache_bytes, bottom_up, is_apart);
