@@ -28,6 +28,15 @@ pub(crate) struct State {
     pub(crate) forbidden: Vec<String>,
     #[serde(skip)]
     pub(crate) subscription: Option<Subscription>,
+    /// A process runs the subscription.
+    #[serde(skip)]
+    pub(crate) is_running: bool,
+}
+
+/// The subscription's lock, as [`queries::running`] reads it.
+#[derive(Debug, Deserialize)]
+struct Running {
+    is_running: bool,
 }
 
 /// The subscription's row, as [`queries::SUBSCRIPTION`] reads it.
@@ -307,13 +316,15 @@ impl Subscriber {
     ) -> Result<Subscriber, client::Error> {
         let server = Server::read(reader).await?;
         let mut state: State = reader.row("schema pgsluice", queries::RIGHTS, &[]).await?.unwrap_or_default();
+        let name = wanted.subscription.as_str();
         if state.tables && state.usage && state.forbidden.is_empty() {
-            let name = wanted.subscription.as_str();
             state.subscription = reader.row("pgsluice.subscription", queries::SUBSCRIPTION, &[&name]).await?;
         }
+        let running: Option<Running> = reader.row("locks", &queries::running(), &[&name]).await?;
+        state.is_running = running.is_some_and(|running| running.is_running);
         let origin = wanted.subscription.origin(0);
         let origins = reader
-            .row("replication origins", &queries::origins(), &[&origin, &wanted.subscription.as_str()])
+            .row("replication origins", &queries::origins(), &[&origin, &name])
             .await?
             .unwrap_or_default();
         let forbidden: Vec<Name> =
@@ -329,10 +340,7 @@ impl Subscriber {
         let existing = described.as_ref().map(|described| described.keys().cloned().collect());
         let mut tables = tables(reader, described.unwrap_or_default(), replica).await?;
         let steps: Option<Count> = match state.has_steps && state.usage {
-            true => {
-                let name = wanted.subscription.as_str();
-                reader.row("pgsluice.schema_step", queries::UNBUILT, &[&name]).await?
-            }
+            true => reader.row("pgsluice.schema_step", queries::UNBUILT, &[&name]).await?,
             false => None,
         };
         let unbuilt = steps.is_some_and(|steps| steps.count > 0);

@@ -4,6 +4,7 @@
 //! its name. So it is handed SQL. What it makes of the answer does not belong here.
 
 use crate::origins::origins_of;
+use crate::state::is_lock_of;
 
 /// One row about the schema and the role's rights in it:
 ///
@@ -37,6 +38,14 @@ SELECT s.consistent_point IS NOT NULL AS begun, s.enabled, s.source_sysid,
        (SELECT pg_catalog.count(*) FROM pgsluice.copied_table t
          WHERE t.subscription = s.name AND NOT t.finished) AS unfinished
   FROM pgsluice.subscription s WHERE s.name = $1::text";
+
+/// `$1` is the subscription's name. One row, whose `is_running` says whether a process has taken the
+/// subscription's lock, and so runs it.
+#[must_use]
+pub fn running() -> String {
+    let lock = is_lock_of("$1::text");
+    format!("SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE {lock}) AS is_running")
+}
 
 /// `$1` is the subscription's name. One row, whose `count` is the number of indexes that a schema
 /// that was brought over still lacks.

@@ -38,6 +38,17 @@ use crate::since::{Since, TableKey};
 /// "pgsl": the first half of our advisory locks' keys.
 const LOCK_CLASS: i32 = 0x7067_736c;
 
+/// SQL that is true for the row `l` of `pg_locks` that is the granted lock of a subscription. `name`
+/// is SQL, too, and gives the subscription's name.
+pub(crate) fn is_lock_of(name: &str) -> String {
+    format!(
+        "l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::int8 = {LOCK_CLASS} \
+         AND l.objid::int8 & 4294967295 = pg_catalog.hashtext({name})::int8 & 4294967295 \
+         AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d \
+                            WHERE d.datname = pg_catalog.current_database())"
+    )
+}
+
 /// How long to wait for a backend of a dead process that holds a lock or an origin. Its socket
 /// closes at once, but it may be in the middle of a statement.
 pub(crate) const FENCE_WAIT: Duration = Duration::from_secs(20);
@@ -230,15 +241,14 @@ impl State {
             if row.get(0) {
                 return Ok(());
             }
-            let sql = "SELECT pg_catalog.format('process %s (%s, %s)', a.pid, a.application_name, \
-                              coalesce(a.client_addr::text, 'local')), a.pid \
-                         FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
-                        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::int8 = $1::int8 \
-                          AND l.objid::int8 & 4294967295 = pg_catalog.hashtext($2)::int8 & 4294967295 \
-                          AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d \
-                                             WHERE d.datname = pg_catalog.current_database())";
-            let class = i64::from(LOCK_CLASS);
-            let holder = self.session.query_opt(sql, &[&class, &name]).await.map_err(lost)?;
+            let sql = format!(
+                "SELECT pg_catalog.format('process %s (%s, %s)', a.pid, a.application_name, \
+                        coalesce(a.client_addr::text, 'local')), a.pid \
+                   FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
+                  WHERE {}",
+                is_lock_of("$1::text")
+            );
+            let holder = self.session.query_opt(&sql, &[&name]).await.map_err(lost)?;
             if let Some(pid) = holder.as_ref().map(|row| row.get::<_, i32>(1))
                 && Some(pid) == earlier
             {

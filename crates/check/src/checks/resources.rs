@@ -41,7 +41,9 @@ pub(super) fn slots(wanted: &Wanted, source: &Publisher, target: &Subscriber) ->
 }
 
 pub(super) fn walsenders(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
-    let Some(server) = source.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
+    let Some(server) = source.server.as_ref().filter(|_| !is_running(source, target)) else {
+        return Vec::new();
+    };
     let needed = walsenders_needed(wanted, target);
     let Some(max) = server.number("max_wal_senders") else { return Vec::new() };
     short(server, "max_wal_senders", max, server.walsenders, needed, "walsender").into_iter().collect()
@@ -100,7 +102,9 @@ pub(super) fn origins(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
 }
 
 pub(super) fn source_connections(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
-    let Some(server) = source.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
+    let Some(server) = source.server.as_ref().filter(|_| !is_running(source, target)) else {
+        return Vec::new();
+    };
     let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
     let least = SOURCE_SESSIONS + copying.min(1);
     let walsenders = walsenders_needed(wanted, target);
@@ -108,7 +112,9 @@ pub(super) fn source_connections(wanted: &Wanted, source: &Publisher, target: &S
 }
 
 pub(super) fn target_connections(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
-    let Some(server) = target.server.as_ref().filter(|_| !is_running(source)) else { return Vec::new() };
+    let Some(server) = target.server.as_ref().filter(|_| !is_running(source, target)) else {
+        return Vec::new();
+    };
     let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
     let applying = if wanted.apply_sessions > 1 { wanted.apply_sessions as i64 } else { 0 };
     let most = (TARGET_SESSIONS + applying).max(TARGET_SESSIONS_COPYING + copying);

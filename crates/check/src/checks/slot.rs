@@ -120,7 +120,7 @@ pub(super) fn subscription(wanted: &Wanted, source: &Publisher, target: &Subscri
         findings.push(finding.remedy("pgsluice enable").refusing(Refuses::Never));
     }
     if own.begun {
-        let state = if is_running(source) { "is running" } else { "exists and will be continued" };
+        let state = if is_running(source, target) { "is running" } else { "exists and will be continued" };
         let what = format!("{state}: {} tables, {} not copied yet", own.tables, own.unfinished);
         findings.push(Finding::note(End::Target, &object, what));
     }

@@ -12,9 +12,12 @@ pub(super) fn copies(wanted: &Wanted, target: &Subscriber) -> bool {
     }
 }
 
-/// Whether the subscription runs at this moment, and so holds its slots and sessions already.
-pub(super) fn is_running(source: &Publisher) -> bool {
-    source.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
+/// Whether the subscription runs at this moment, and so holds its slots and sessions already. A
+/// member of a shared pass and a subscription that only reads an archive have no slot in use, so the
+/// lock on the target decides. The slot of a native subscription that is to be adopted is in use,
+/// too, and its walsender will be ours.
+pub(super) fn is_running(source: &Publisher, target: &Subscriber) -> bool {
+    target.state.is_running || source.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
 }
 
 /// Whether a start would look for tables to create.

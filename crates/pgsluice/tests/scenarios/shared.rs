@@ -81,6 +81,17 @@ impl Stage<'_> {
         serde_json::from_str(&called.stdout()).unwrap_or_default()
     }
 
+    /// Each subscription is known to run, although no slot of its own may be in use.
+    #[track_caller]
+    fn check_knows_that_all_run(&self) {
+        for name in ALL {
+            let mut called = Sluice::start(self.command(&["check", "--subscription", name])).unwrap();
+            called.wait(BOUND).unwrap().expect("an end");
+            let found = called.stdout();
+            assert!(found.contains("is running: "), "{name}: {found}{}", called.stderr());
+        }
+    }
+
     #[track_caller]
     fn at(&self, url: String, sql: &str) -> String {
         let mut sessions = self.sessions.borrow_mut();
@@ -251,6 +262,7 @@ fn databases_and_subscriptions_of_a_server_are_decoded_in_one_pass() {
         stage.wait("all to say so", || {
             ALL.iter().all(|name| stage.status(name)["decoded"]["subscriptions_in_pass"] == 3)
         });
+        stage.check_knows_that_all_run();
         let begun = stage.kept();
         write(stage, 1);
         stage.same(ALL);
@@ -338,6 +350,7 @@ fn killed_at_any_instant_nothing_of_anybody_is_lost_or_comes_twice() {
 fn an_archive_is_read_once_for_all_and_nothing_is_lost_or_comes_twice() {
     on_stage_from(true, |stage| {
         stage.wait_for_one_pass();
+        stage.check_knows_that_all_run();
         // What a pass begins in is behind a switch at times.
         write(stage, 1);
         stage.source("postgres", "SELECT pg_switch_wal()");
