@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use base::{Oid, PgVersion};
-use types::{Align, Attribute, Codec, Generated, Settings, Tuple, TypeInfo, TypeKind, payload};
+use types::{Align, Attribute, Codec, Generated, HeapTuple, Settings, TypeInfo, TypeKind, payload};
 
 /// OIDs and layouts of base types with a form of their own.
 const BASE: [(u32, i16, Align); 24] = [
@@ -91,7 +91,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let columns = &columns[usize::from(which) % columns.len()..];
     let codecs = &codecs[codecs.len() - columns.len()..];
     let mut values = Vec::new();
-    if Tuple::from_page(rest).and_then(|tuple| tuple.deform(columns, &mut values)).is_ok() {
+    if HeapTuple::from_page(rest).and_then(|tuple| tuple.deform(columns, &mut values)).is_ok() {
         for (value, codec) in values.iter().zip(codecs) {
             if let Ok(Some(payload)) = value.payload() {
                 render(codec, &payload);

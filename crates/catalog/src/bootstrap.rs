@@ -34,7 +34,7 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::error::{Error, Kind as ErrorKind, Result};
 use crate::pages::{Pages, Tid};
 use crate::rows::{Attribute, Kind, Place, Shape};
-use crate::table::Table;
+use crate::table::CatalogTable;
 use crate::transactions::Transactions;
 use crate::{Catalog, File, GLOBAL_TABLESPACE, SHARED, Server, Space};
 
@@ -79,7 +79,7 @@ type FilesOf = FxHashMap<Kind, RelFileLocator>;
 /// What was read from one database under its snapshot.
 struct Read {
     space: Space,
-    tables: Vec<(Kind, Table)>,
+    tables: Vec<(Kind, CatalogTable)>,
     files: FilesOf,
 }
 
@@ -419,8 +419,8 @@ async fn read_inside(
     Ok(Read { space, tables, files })
 }
 
-async fn table(session: &Session, major: u32, kind: Kind) -> Result<Table> {
-    let mut table = Table::new(kind);
+async fn table(session: &Session, major: u32, kind: Kind) -> Result<CatalogTable> {
+    let mut table = CatalogTable::new(kind);
     if kind.place() == Place::Hidden {
         return Ok(table);
     }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::Oid;
 
-use crate::rows::Row;
+use crate::rows::CatalogRow;
 
 /// Answers that no longer hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,10 +49,10 @@ pub(crate) struct Collected {
 
 impl Collected {
     /// Adds a row of a catalog of `database` that is now there, or is now gone.
-    pub(crate) fn add(&mut self, database: Oid, row: &Row, deleted: bool) {
+    pub(crate) fn add(&mut self, database: Oid, row: &CatalogRow, deleted: bool) {
         self.is_something = true;
         match row {
-            Row::Class(row) => {
+            CatalogRow::Class(row) => {
                 let side = if deleted { &mut self.before } else { &mut self.after };
                 side.insert((database, row.oid), row.namespace);
                 self.changes.relations.insert((database, row.oid));
@@ -60,29 +60,29 @@ impl Collected {
                     self.changes.databases.insert(database);
                 }
             }
-            Row::Attribute(row) => {
+            CatalogRow::Attribute(row) => {
                 self.columns.insert((database, row.relation));
             }
-            Row::Index(row) => {
+            CatalogRow::Index(row) => {
                 self.changes.relations.insert((database, row.relation));
             }
-            Row::Type(row) => {
+            CatalogRow::Type(row) => {
                 let side = if deleted { &mut self.types_before } else { &mut self.types_after };
                 side.insert((database, row.oid));
             }
-            Row::Namespace(_) if !deleted => {}
-            Row::Namespace(_)
-            | Row::Inherits(_)
-            | Row::Enum(_)
-            | Row::Publication(_)
-            | Row::PublicationTable(_)
-            | Row::PublicationSchema(_) => {
+            CatalogRow::Namespace(_) if !deleted => {}
+            CatalogRow::Namespace(_)
+            | CatalogRow::Inherits(_)
+            | CatalogRow::Enum(_)
+            | CatalogRow::Publication(_)
+            | CatalogRow::PublicationTable(_)
+            | CatalogRow::PublicationSchema(_) => {
                 self.changes.databases.insert(database);
             }
-            Row::Origin(_) => self.changes.origins = true,
+            CatalogRow::Origin(_) => self.changes.origins = true,
             // A range's row never changes, a filter's chunks come with the filter's own row, and
             // databases make no answers.
-            Row::Range(_) | Row::FilterChunk(_) | Row::Database(_) => {}
+            CatalogRow::Range(_) | CatalogRow::FilterChunk(_) | CatalogRow::Database(_) => {}
         }
     }
 

@@ -7,7 +7,7 @@ use base::{Oid, Xid};
 
 use crate::cell::Text;
 use crate::pages::Tid;
-use crate::rows::{Kind, Place, Publication, Row};
+use crate::rows::{CatalogRow, Kind, Place, Publication};
 use crate::{Catalog, SHARED};
 
 impl Catalog {
@@ -80,7 +80,7 @@ impl Catalog {
     }
 
     /// Names a row of a catalog by its place, and by the names of the objects it is about.
-    fn named(&self, database: Oid, tid: Tid, row: &Row) -> String {
+    fn named(&self, database: Oid, tid: Tid, row: &CatalogRow) -> String {
         let view = self.view(database, Xid::INVALID);
         let view = view.as_ref();
         let relation = |oid: Oid| {
@@ -100,42 +100,44 @@ impl Catalog {
             None => format!("publication {oid}, which has no name,"),
         };
         let (catalog, what) = match row {
-            Row::Class(row) => (Kind::Class, format!("relation \"{}\"", row.name)),
-            Row::Attribute(row) => {
+            CatalogRow::Class(row) => (Kind::Class, format!("relation \"{}\"", row.name)),
+            CatalogRow::Attribute(row) => {
                 (Kind::Attribute, format!("column \"{}\" of {}", row.name, relation(row.relation)))
             }
-            Row::Type(row) => (Kind::Type, format!("type \"{}\"", row.name)),
-            Row::Namespace(row) => (Kind::Namespace, format!("schema \"{}\"", row.name)),
-            Row::Index(row) => (Kind::Index, format!("index {}", relation(row.index))),
-            Row::Inherits(row) => (Kind::Inherits, format!("{} as a child", relation(row.child))),
-            Row::Enum(row) => (Kind::Enum, format!("label \"{}\" of {}", row.label, type_of(row.type_oid))),
-            Row::Range(row) => (Kind::Range, type_of(row.range)),
-            Row::Publication(row) => (Kind::Publication, format!("publication \"{}\"", row.name)),
-            Row::PublicationTable(row) => {
+            CatalogRow::Type(row) => (Kind::Type, format!("type \"{}\"", row.name)),
+            CatalogRow::Namespace(row) => (Kind::Namespace, format!("schema \"{}\"", row.name)),
+            CatalogRow::Index(row) => (Kind::Index, format!("index {}", relation(row.index))),
+            CatalogRow::Inherits(row) => (Kind::Inherits, format!("{} as a child", relation(row.child))),
+            CatalogRow::Enum(row) => {
+                (Kind::Enum, format!("label \"{}\" of {}", row.label, type_of(row.type_oid)))
+            }
+            CatalogRow::Range(row) => (Kind::Range, type_of(row.range)),
+            CatalogRow::Publication(row) => (Kind::Publication, format!("publication \"{}\"", row.name)),
+            CatalogRow::PublicationTable(row) => {
                 let (table, of) = (relation(row.relation), publication(row.publication));
                 (Kind::PublicationTable, format!("{table} in {of}"))
             }
-            Row::PublicationSchema(row) => (Kind::PublicationSchema, publication(row.publication)),
-            Row::FilterChunk(_) => (Kind::FilterChunk, "a part of a row filter".to_owned()),
-            Row::Database(row) => (Kind::Database, format!("database \"{}\"", row.name)),
-            Row::Origin(row) => (Kind::Origin, format!("replication origin {}", row.id)),
+            CatalogRow::PublicationSchema(row) => (Kind::PublicationSchema, publication(row.publication)),
+            CatalogRow::FilterChunk(_) => (Kind::FilterChunk, "a part of a row filter".to_owned()),
+            CatalogRow::Database(row) => (Kind::Database, format!("database \"{}\"", row.name)),
+            CatalogRow::Origin(row) => (Kind::Origin, format!("replication origin {}", row.id)),
         };
         format!("{} ({},{}): {what}", catalog.name(), tid.block, tid.offset)
     }
 
     /// The committed rows of a catalog, without what depends on where they were read.
-    fn comparable(&self, database: Oid, kind: Kind) -> BTreeMap<Tid, Row> {
+    fn comparable(&self, database: Oid, kind: Kind) -> BTreeMap<Tid, CatalogRow> {
         let view = self.view(database, Xid::INVALID);
-        let same = |row: &Row| match row.clone() {
-            Row::Attribute(mut row) => {
+        let same = |row: &CatalogRow| match row.clone() {
+            CatalogRow::Attribute(mut row) => {
                 row.missing = None;
-                Row::Attribute(row)
+                CatalogRow::Attribute(row)
             }
-            Row::PublicationTable(mut row) => {
+            CatalogRow::PublicationTable(mut row) => {
                 if let (Some(Text::There(pointer)), Some(view)) = (&row.filter, &view) {
                     row.filter = view.detoast(pointer).map(Text::Here);
                 }
-                Row::PublicationTable(row)
+                CatalogRow::PublicationTable(row)
             }
             row => row,
         };

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::field::{Field, field_struct};
 use crate::pages::Pages;
 use crate::rows::Kind;
-use crate::table::Table;
+use crate::table::CatalogTable;
 use crate::transactions::Transactions;
 use crate::{Catalog, File, Server, Space};
 
@@ -99,7 +99,7 @@ impl Field for File {
     fn read(fields: &mut Fields<'_>) -> Option<Self> {
         let (database, kind, owner) = Field::read(fields)?;
         let pages = Pages::read(fields)?;
-        let table = if bool::read(fields)? { Some(Table::read(kind, fields)?) } else { None };
+        let table = if bool::read(fields)? { Some(CatalogTable::read(kind, fields)?) } else { None };
         Some(File { database, kind, pages, table, owner })
     }
 }

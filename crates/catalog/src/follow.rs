@@ -5,14 +5,14 @@
 //! catalogs did not see. What the look saw is in the rows that it read.
 
 use base::{Lsn, Oid, RelFileLocator, Xid};
-use decode::{Decoded, Ended, NewTuple, Place, What, decode};
+use decode::{Decoded, NewTuple, Place, TransactionEnd, What, decode};
 use rustc_hash::FxHashSet;
 use wal::{Fork, Parts, Record, Rmgr};
 
 use crate::changes::{Changes, Collected};
 use crate::error::{Error, Kind as ErrorKind, Result};
 use crate::pages::Tid;
-use crate::rows::{Kind, Row};
+use crate::rows::{CatalogRow, Kind};
 use crate::table::Stamp;
 use crate::transactions::{Entry, Unknown};
 use crate::{Catalog, SHARED};
@@ -342,7 +342,7 @@ impl Catalog {
         Some(Box::new(changes))
     }
 
-    fn commit(&mut self, lsn: Lsn, ended: &Ended<'_>) -> Result<Followed> {
+    fn commit(&mut self, lsn: Lsn, ended: &TransactionEnd<'_>) -> Result<Followed> {
         let top = ended.xid;
         for sub in ended.subxacts.iter() {
             self.transactions.assign(sub, top);
@@ -370,7 +370,7 @@ impl Catalog {
         Ok(Followed { changes, rows, own, resolved, ..Followed::default() })
     }
 
-    fn abort_record(&mut self, ended: &Ended<'_>) -> Option<Xid> {
+    fn abort_record(&mut self, ended: &TransactionEnd<'_>) -> Option<Xid> {
         let gone: Vec<Xid> = ended.subxacts.iter().chain([ended.xid]).collect();
         // If a subtransaction wrote nothing itself, only its own subtransactions may be known.
         let top = gone.iter().map(|xid| self.transactions.top(*xid)).find(|top| !gone.contains(top));
@@ -469,8 +469,8 @@ impl Catalog {
     }
 
     /// Checks whether the row moves a followed database to another default tablespace.
-    pub(crate) fn check_database(&self, at: &At, row: &Row) -> Result<()> {
-        let Row::Database(row) = row else { return Ok(()) };
+    pub(crate) fn check_database(&self, at: &At, row: &CatalogRow) -> Result<()> {
+        let CatalogRow::Database(row) = row else { return Ok(()) };
         match self.spaces.get(&row.oid) {
             Some(space) if space.tablespace != row.tablespace => {
                 Err(Error::new(ErrorKind::Moved { lsn: at.lsn, database: space.name.clone() }))

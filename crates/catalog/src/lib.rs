@@ -49,7 +49,7 @@ use rustc_hash::FxHashMap;
 
 use crate::pages::Pages;
 use crate::rows::{Kind, Shape};
-use crate::table::{Stamp, Table};
+use crate::table::{CatalogTable, Stamp};
 use crate::transactions::Transactions;
 
 /// Stands for the database of shared catalogs.
@@ -108,7 +108,7 @@ pub(crate) struct File {
     pub(crate) kind: Kind,
     pub(crate) pages: Pages,
     /// `None` while a rewrite fills it.
-    pub(crate) table: Option<Table>,
+    pub(crate) table: Option<CatalogTable>,
     /// The transaction that made it, while no other transaction uses it.
     pub(crate) owner: Option<Stamp>,
 }
@@ -182,7 +182,7 @@ impl Catalog {
     }
 
     /// The rows of a catalog as a transaction sees them.
-    pub(crate) fn table(&self, database: Oid, kind: Kind, viewer: Xid) -> Option<&Table> {
+    pub(crate) fn table(&self, database: Oid, kind: Kind, viewer: Xid) -> Option<&CatalogTable> {
         let locator = self.file_of(database, kind, viewer)?;
         self.files.get(&locator)?.table.as_ref()
     }

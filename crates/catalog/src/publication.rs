@@ -54,7 +54,7 @@ impl Publication {
 }
 
 /// How one publication publishes a relation.
-struct Way {
+struct PublishedThrough {
     level: usize,
     relation: Oid,
 }
@@ -90,7 +90,7 @@ impl<'a> View<'a> {
         }
         let ancestors = self.ancestors(class);
         let mut actions = Actions::NONE;
-        let mut best: Option<(Way, Vec<&Publication>)> = None;
+        let mut best: Option<(PublishedThrough, Vec<&Publication>)> = None;
         for publication in publications.iter().filter_map(|name| self.publication(name)) {
             let Some(way) = self.way(publication, class, &ancestors) else { continue };
             actions = actions | publication.actions();
@@ -137,9 +137,10 @@ impl<'a> View<'a> {
         self.names_table(publication, relation).is_some() || by_schema()
     }
 
-    fn way(&self, publication: &Publication, class: &Class, ancestors: &[Oid]) -> Option<Way> {
+    fn way(&self, publication: &Publication, class: &Class, ancestors: &[Oid]) -> Option<PublishedThrough> {
         let named = |(_, ancestor): &(usize, &Oid)| self.names(publication, **ancestor);
-        let level = |(index, relation): (usize, &Oid)| Way { level: index + 1, relation: *relation };
+        let level =
+            |(index, relation): (usize, &Oid)| PublishedThrough { level: index + 1, relation: *relation };
         let highest = || ancestors.iter().enumerate().rfind(named).map(level);
         let above = if publication.all_tables {
             ancestors.iter().enumerate().next_back().map(level)
@@ -150,7 +151,7 @@ impl<'a> View<'a> {
         if !published || (class.kind == PARTITIONED && !publication.via_root) {
             return None;
         }
-        let itself = Way { level: 0, relation: class.oid };
+        let itself = PublishedThrough { level: 0, relation: class.oid };
         Some(if publication.via_root { above.unwrap_or(itself) } else { itself })
     }
 

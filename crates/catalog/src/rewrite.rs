@@ -28,8 +28,8 @@ use decode::MapEntry;
 use crate::error::{Error, Result};
 use crate::follow::At;
 use crate::pages::{Copied, Pages};
-use crate::rows::{Class, Kind, Place, Row};
-use crate::table::{Stamp, Table};
+use crate::rows::{CatalogRow, Class, Kind, Place};
+use crate::table::{CatalogTable, Stamp};
 use crate::transactions::{Entry, OwnFile};
 use crate::{Catalog, File, GLOBAL_TABLESPACE, SHARED, Space};
 
@@ -86,9 +86,9 @@ impl Catalog {
     }
 
     /// Takes what a new row says about the files of catalogs.
-    pub(crate) fn rewritten(&mut self, at: &At, row: &Row) -> Result<()> {
+    pub(crate) fn rewritten(&mut self, at: &At, row: &CatalogRow) -> Result<()> {
         self.check_database(at, row)?;
-        let Row::Class(row) = row else { return Ok(()) };
+        let CatalogRow::Class(row) = row else { return Ok(()) };
         let database = self.files[&at.locator].database;
         let Some(space) = self.spaces.get(&database) else { return Ok(()) };
         let of = |oid: Oid| {
@@ -101,7 +101,7 @@ impl Catalog {
             let number = if row.file == 0 { row.oid.0 } else { row.file };
             let locator = space.locator(database, row, number);
             // TOAST is not copied as pages but written row by row.
-            let table = (kind == Kind::FilterChunk).then(|| Table::new(kind));
+            let table = (kind == Kind::FilterChunk).then(|| CatalogTable::new(kind));
             let file = File { database: owner, kind, pages: Pages::default(), table, owner: Some(at.stamp) };
             self.files.entry(locator).or_insert(file);
         } else if let Some((owner, kind)) = of(row.oid).filter(|_| row.file != 0) {
@@ -182,7 +182,7 @@ impl Catalog {
             return Ok(());
         }
         let shape = self.shapes.get(&file.kind).ok_or_else(unseen)?;
-        let mut table = Table::new(file.kind);
+        let mut table = CatalogTable::new(file.kind);
         let mut waiting = Vec::new();
         for copied in file.pages.copied() {
             let unfit = |what: &str| Error::broken(lsn, format!("a row of {} {what}", file.kind.name()));

@@ -21,7 +21,7 @@ macro_rules! catalogs {
 
         /// A row of one of them.
         #[derive(Debug, Clone, PartialEq, Eq)]
-        pub(crate) enum Row { $($row($row)),* }
+        pub(crate) enum CatalogRow { $($row($row)),* }
 
         $(
             $(#[$doc])*
@@ -31,9 +31,9 @@ macro_rules! catalogs {
             impl Is for $row {
                 const KIND: Kind = Kind::$row;
 
-                fn of(row: &Row) -> Option<&$row> {
+                fn of(row: &CatalogRow) -> Option<&$row> {
                     match row {
-                        Row::$row(row) => Some(row),
+                        CatalogRow::$row(row) => Some(row),
                         _ => None,
                     }
                 }
@@ -77,30 +77,30 @@ macro_rules! catalogs {
             }
 
             /// A row from the results of SQL.
-            pub(crate) fn row_of_sql(self, mut texts: impl Iterator<Item = Option<String>>) -> Option<Row> {
+            pub(crate) fn row_of_sql(self, mut texts: impl Iterator<Item = Option<String>>) -> Option<CatalogRow> {
                 match self {
-                    $(Kind::$row => Some(Row::$row($row {
+                    $(Kind::$row => Some(CatalogRow::$row($row {
                         $($field: Cell::from_sql(texts.next()?.as_deref())?),*
                     }))),*
                 }
             }
 
-            fn row_of_disk<'a>(self, mut values: impl Iterator<Item = Value<'a>>) -> Option<Row> {
+            fn row_of_disk<'a>(self, mut values: impl Iterator<Item = Value<'a>>) -> Option<CatalogRow> {
                 match self {
-                    $(Kind::$row => Some(Row::$row($row { $($field: Cell::from_disk(&values.next()?)?),* }))),*
+                    $(Kind::$row => Some(CatalogRow::$row($row { $($field: Cell::from_disk(&values.next()?)?),* }))),*
                 }
             }
 
-            pub(crate) fn read_row(self, fields: &mut Fields<'_>) -> Option<Row> {
+            pub(crate) fn read_row(self, fields: &mut Fields<'_>) -> Option<CatalogRow> {
                 match self {
-                    $(Kind::$row => Some(Row::$row($row { $($field: Field::read(fields)?),* }))),*
+                    $(Kind::$row => Some(CatalogRow::$row($row { $($field: Field::read(fields)?),* }))),*
                 }
             }
         }
 
-        impl Row {
+        impl CatalogRow {
             pub(crate) fn write(&self, out: &mut Vec<u8>) {
-                match self { $(Row::$row(row) => { $(row.$field.write(out);)* }),* }
+                match self { $(CatalogRow::$row(row) => { $(row.$field.write(out);)* }),* }
             }
         }
     };
@@ -120,7 +120,7 @@ pub(crate) enum Place {
 /// A kind of row.
 pub(crate) trait Is: Sized {
     const KIND: Kind;
-    fn of(row: &Row) -> Option<&Self>;
+    fn of(row: &CatalogRow) -> Option<&Self>;
 }
 
 catalogs! {
@@ -266,24 +266,24 @@ impl Kind {
     }
 }
 
-impl Row {
+impl CatalogRow {
     /// The keys by which the row is found. 0 means none.
     pub(crate) fn keys(&self) -> [u32; KEYS] {
         match self {
-            Row::Class(row) => [row.oid.0, row.file, row.toast.0],
-            Row::Attribute(row) => [row.relation.0, 0, 0],
-            Row::Type(row) => [row.oid.0, 0, 0],
-            Row::Namespace(row) => [row.oid.0, 0, 0],
-            Row::Index(row) => [row.relation.0, row.index.0, 0],
-            Row::Inherits(row) => [row.child.0, row.parent.0, 0],
-            Row::Enum(row) => [row.type_oid.0, 0, 0],
-            Row::Range(row) => [row.range.0, row.multirange.0, 0],
-            Row::Publication(row) => [row.oid.0, 0, 0],
-            Row::PublicationTable(row) => [row.relation.0, row.publication.0, 0],
-            Row::PublicationSchema(row) => [row.namespace.0, row.publication.0, 0],
-            Row::FilterChunk(row) => [row.value.0, 0, 0],
-            Row::Database(row) => [row.oid.0, 0, 0],
-            Row::Origin(row) => [row.id.0, 0, 0],
+            CatalogRow::Class(row) => [row.oid.0, row.file, row.toast.0],
+            CatalogRow::Attribute(row) => [row.relation.0, 0, 0],
+            CatalogRow::Type(row) => [row.oid.0, 0, 0],
+            CatalogRow::Namespace(row) => [row.oid.0, 0, 0],
+            CatalogRow::Index(row) => [row.relation.0, row.index.0, 0],
+            CatalogRow::Inherits(row) => [row.child.0, row.parent.0, 0],
+            CatalogRow::Enum(row) => [row.type_oid.0, 0, 0],
+            CatalogRow::Range(row) => [row.range.0, row.multirange.0, 0],
+            CatalogRow::Publication(row) => [row.oid.0, 0, 0],
+            CatalogRow::PublicationTable(row) => [row.relation.0, row.publication.0, 0],
+            CatalogRow::PublicationSchema(row) => [row.namespace.0, row.publication.0, 0],
+            CatalogRow::FilterChunk(row) => [row.value.0, 0, 0],
+            CatalogRow::Database(row) => [row.oid.0, 0, 0],
+            CatalogRow::Origin(row) => [row.id.0, 0, 0],
         }
     }
 }
@@ -310,8 +310,8 @@ impl Shape {
     }
 
     /// The row in a tuple; `None` if it cannot be a row of this catalog.
-    pub(crate) fn row(&self, tuple: &decode::RawTuple<'_>) -> Option<Row> {
-        let tuple = types::Tuple::new(tuple.infomask2, tuple.infomask, tuple.hoff, tuple.bytes).ok()?;
+    pub(crate) fn row(&self, tuple: &decode::RawTuple<'_>) -> Option<CatalogRow> {
+        let tuple = types::HeapTuple::new(tuple.infomask2, tuple.infomask, tuple.hoff, tuple.bytes).ok()?;
         let mut values = Vec::new();
         tuple.deform(&self.columns, &mut values).ok()?;
         let value = |place: &Option<usize>| place.map_or(Value::Null, |place| values[place]);

@@ -23,7 +23,7 @@ use wal::Fields;
 
 use crate::field::{Field, field_struct};
 use crate::pages::Tid;
-use crate::rows::{Is, KEYS, Kind, Row};
+use crate::rows::{CatalogRow, Is, KEYS, Kind};
 
 /// A transaction that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ field_struct!(Stamp { xid, top });
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
-    pub(crate) row: Row,
+    pub(crate) row: CatalogRow,
     /// `None` when it has committed.
     pub(crate) inserter: Option<Stamp>,
     pub(crate) deleter: Option<Stamp>,
@@ -57,19 +57,19 @@ impl Version {
 
 /// The rows of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Table {
+pub(crate) struct CatalogTable {
     kind: Kind,
     versions: FxHashMap<Tid, Version>,
     keys: [FxHashMap<u32, Vec<Tid>>; KEYS],
 }
 
-impl Table {
-    pub(crate) fn new(kind: Kind) -> Table {
-        Table { kind, versions: FxHashMap::default(), keys: Default::default() }
+impl CatalogTable {
+    pub(crate) fn new(kind: Kind) -> CatalogTable {
+        CatalogTable { kind, versions: FxHashMap::default(), keys: Default::default() }
     }
 
     /// Adds a new row. The row that was in its place is dead.
-    pub(crate) fn insert(&mut self, tid: Tid, row: Row, inserter: Option<Stamp>) {
+    pub(crate) fn insert(&mut self, tid: Tid, row: CatalogRow, inserter: Option<Stamp>) {
         self.remove(tid);
         for (keys, key) in self.keys.iter_mut().zip(row.keys()) {
             if key != 0 {
@@ -89,7 +89,7 @@ impl Table {
         self.versions.get_mut(&tid)
     }
 
-    pub(crate) fn remove(&mut self, tid: Tid) -> Option<Row> {
+    pub(crate) fn remove(&mut self, tid: Tid) -> Option<CatalogRow> {
         let version = self.versions.remove(&tid)?;
         for (keys, key) in self.keys.iter_mut().zip(version.row.keys()) {
             if let Some(tids) = keys.get_mut(&key) {
@@ -115,8 +115,8 @@ impl Table {
         versions.filter_map(|(tid, version)| Some((*tid, R::of(&version.row)?)))
     }
 
-    /// Like [`Table::all`], for rows of any kind.
-    pub(crate) fn rows(&self, viewer: Xid) -> impl Iterator<Item = (Tid, &Row)> {
+    /// Like [`CatalogTable::all`], for rows of any kind.
+    pub(crate) fn rows(&self, viewer: Xid) -> impl Iterator<Item = (Tid, &CatalogRow)> {
         let versions = self.versions.iter().filter(move |(_, version)| version.is_visible(viewer));
         versions.map(|(tid, version)| (*tid, &version.row))
     }
@@ -132,8 +132,8 @@ impl Table {
         }
     }
 
-    pub(crate) fn read(kind: Kind, fields: &mut Fields<'_>) -> Option<Table> {
-        let mut table = Table::new(kind);
+    pub(crate) fn read(kind: Kind, fields: &mut Fields<'_>) -> Option<CatalogTable> {
+        let mut table = CatalogTable::new(kind);
         for _ in 0..fields.u32()? {
             let (tid, inserter, deleter) = Field::read(fields)?;
             table.insert(tid, kind.read_row(fields)?, inserter);

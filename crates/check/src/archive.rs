@@ -6,7 +6,7 @@ use base::Lsn;
 use serde::Deserialize;
 use source::segments::{self, Lineage, Segments};
 
-use crate::read::Reader;
+use crate::read::FactReader;
 
 /// The contents of an archive directory.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ const CHECKPOINT: &str = "SELECT c.timeline_id AS timeline, c.redo_lsn::text AS 
     FROM pg_catalog.pg_control_checkpoint() c";
 
 impl Archive {
-    pub(crate) async fn read(reader: &mut Reader<'_>, dir: &Path) -> Result<Archive, client::Error> {
+    pub(crate) async fn read(reader: &mut FactReader<'_>, dir: &Path) -> Result<Archive, client::Error> {
         let checkpoint: Option<Checkpoint> = reader.row("latest checkpoint", CHECKPOINT, &[]).await?;
         let dir = dir.to_owned();
         let looked = tokio::task::spawn_blocking(move || Archive::look(dir, checkpoint)).await;

@@ -34,7 +34,7 @@ use client::{ConnInfo, Session};
 use schema::PgDump;
 
 use crate::publisher::Publisher;
-use crate::read::Reader;
+use crate::read::FactReader;
 use crate::subscriber::Subscriber;
 
 pub use finding::{End, Finding, Place, Refuses, Report, Severity};
@@ -109,7 +109,7 @@ async fn look(
     // The target is asked about the tables that the source publishes.
     let mut names = Vec::new();
     if let Some(session) = source {
-        let mut reader = Reader::new(End::Source, session);
+        let mut reader = FactReader::new(End::Source, session);
         let slot = subscriber::slot_name(target, wanted).await;
         let read = Publisher::read(&mut reader, wanted, slot).await.map_err(|error| (End::Source, error))?;
         names = read.tables.iter().map(|table| table.published.name.clone()).collect();
@@ -118,7 +118,7 @@ async fn look(
         publisher = Some(read);
     }
     if let Some(session) = target {
-        let mut reader = Reader::new(End::Target, session);
+        let mut reader = FactReader::new(End::Target, session);
         let read =
             Subscriber::read(&mut reader, wanted, &names).await.map_err(|error| (End::Target, error))?;
         report.begun = read.state.is_begun();

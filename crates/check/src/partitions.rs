@@ -9,7 +9,7 @@
 use serde::Deserialize;
 use state::STATE_SCHEMA;
 
-use crate::read::Reader;
+use crate::read::FactReader;
 
 /// A partition with storage below a table that is published as its root.
 #[derive(Debug, Deserialize)]
@@ -29,12 +29,12 @@ pub(crate) struct Partition {
     /// well: a root's primary key takes in only one that is the same in this.
     pub(crate) primary: Vec<String>,
     /// The leaf's part of each of the root's keys, by the names of both indexes.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<IndexPart>,
 }
 
 /// A leaf's part of a root's index.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Part {
+pub(crate) struct IndexPart {
     pub(crate) root_index: String,
     pub(crate) index: String,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Root {
     /// `relreplident`.
     pub(crate) letter: String,
     /// Unique indexes that may be a replica identity, the primary key first.
-    pub(crate) keys: Vec<Key>,
+    pub(crate) keys: Vec<RootKey>,
     /// Columns that it and the partitioned tables below are partitioned by;
     /// `None` where one is partitioned by an expression.
     pub(crate) partitioned_by: Option<Vec<String>>,
@@ -54,7 +54,7 @@ pub(crate) struct Root {
 
 /// A unique index.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Key {
+pub(crate) struct RootKey {
     pub(crate) index: String,
     pub(crate) columns: Vec<String>,
     pub(crate) primary: bool,
@@ -203,7 +203,7 @@ SELECT (SELECT pg_catalog.count(DISTINCT d.objid) FROM pg_catalog.pg_depend d
 impl Partitions {
     /// Of the published tables `oids`.
     pub(crate) async fn read(
-        reader: &mut Reader<'_>,
+        reader: &mut FactReader<'_>,
         oids: &Vec<u32>,
         publications: &Vec<String>,
     ) -> Result<Partitions, client::Error> {
@@ -223,7 +223,10 @@ impl Partitions {
 
 impl Uncarried {
     /// In the database whose tables `oids` are published.
-    pub(crate) async fn read(reader: &mut Reader<'_>, oids: &Vec<u32>) -> Result<Uncarried, client::Error> {
+    pub(crate) async fn read(
+        reader: &mut FactReader<'_>,
+        oids: &Vec<u32>,
+    ) -> Result<Uncarried, client::Error> {
         let read = reader.row("what is not replicated", UNCARRIED, &[oids, &STATE_SCHEMA]).await?;
         Ok(read.unwrap_or_default())
     }

@@ -11,7 +11,7 @@ use state::STATE_SCHEMA;
 
 use crate::archive::Archive;
 use crate::partitions::{Partitions, Uncarried};
-use crate::read::Reader;
+use crate::read::FactReader;
 use crate::server::Server;
 use crate::wanted::Wanted;
 
@@ -309,7 +309,7 @@ const EXTENSIONS: &str = "SELECT e.extname::text AS name FROM pg_catalog.pg_exte
 impl Publisher {
     /// `slot` is the name of the subscription's slot.
     pub(crate) async fn read(
-        reader: &mut Reader<'_>,
+        reader: &mut FactReader<'_>,
         wanted: &Wanted,
         slot: String,
     ) -> Result<Publisher, client::Error> {
@@ -402,7 +402,7 @@ fn undecoded(made_of: MadeOf, tables: &[SourceTable]) -> Option<Undecoded> {
 /// The tables as the stream will have them, unless they could not be read; and
 /// why there is no such stream.
 async fn inspect(
-    reader: &mut Reader<'_>,
+    reader: &mut FactReader<'_>,
     publications: &[String],
 ) -> (Option<Vec<PublishedTable>>, Option<String>) {
     if publications.is_empty() {

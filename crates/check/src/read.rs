@@ -10,15 +10,15 @@ use tokio_postgres::types::ToSql;
 use crate::finding::{End, Finding};
 
 /// A session, and the objects that it could not read.
-pub(crate) struct Reader<'a> {
+pub(crate) struct FactReader<'a> {
     pub(crate) end: End,
     pub(crate) session: &'a Session,
     untold: Vec<Finding>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FactReader<'a> {
     pub(crate) fn new(end: End, session: &'a Session) -> Self {
-        Reader { end, session, untold: Vec::new() }
+        FactReader { end, session, untold: Vec::new() }
     }
 
     pub(crate) fn into_findings(self) -> Vec<Finding> {

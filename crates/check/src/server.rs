@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use base::PgVersion;
 use serde::Deserialize;
 
-use crate::read::Reader;
+use crate::read::FactReader;
 
 /// A managed service that runs the server, if it needs statements of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -92,7 +92,7 @@ SELECT pg_catalog.current_database()::text AS database, r.rolname::text AS role,
  WHERE r.rolname = CURRENT_USER";
 
 impl Server {
-    pub(crate) async fn read(reader: &mut Reader<'_>) -> Result<Option<Server>, client::Error> {
+    pub(crate) async fn read(reader: &mut FactReader<'_>) -> Result<Option<Server>, client::Error> {
         let Some(mut server) = reader.row::<Server>("server", SERVER, &[]).await? else { return Ok(None) };
         server.version = reader.session.version();
         // It serves only to tell two servers from one.

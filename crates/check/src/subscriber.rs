@@ -7,13 +7,13 @@ use source::publication::{self, TableName, TargetTable as Described};
 use state::queries;
 
 use crate::publisher::PARTITIONING;
-use crate::read::Reader;
+use crate::read::FactReader;
 use crate::server::Server;
 use crate::wanted::Wanted;
 
 /// Schema `pgsluice` and this subscription in it, as [`queries::RIGHTS`] reads it.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct State {
+pub(crate) struct SchemaState {
     pub(crate) schema: bool,
     pub(crate) tables: bool,
     /// A schema was brought over.
@@ -49,7 +49,7 @@ pub(crate) struct Subscription {
     pub(crate) unfinished: i64,
 }
 
-impl State {
+impl SchemaState {
     /// The subscription exists and will be continued.
     pub(crate) fn is_begun(&self) -> bool {
         self.subscription.as_ref().is_some_and(|subscription| subscription.begun)
@@ -165,7 +165,7 @@ pub(crate) struct NativeSubscription {
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     pub(crate) server: Option<Server>,
-    pub(crate) state: State,
+    pub(crate) state: SchemaState,
     pub(crate) origins: Origins,
     /// Origins in use, if that may be known.
     pub(crate) origins_active: Option<i64>,
@@ -310,12 +310,13 @@ const CHUNK: usize = 200;
 
 impl Subscriber {
     pub(crate) async fn read(
-        reader: &mut Reader<'_>,
+        reader: &mut FactReader<'_>,
         wanted: &Wanted,
         names: &[TableName],
     ) -> Result<Subscriber, client::Error> {
         let server = Server::read(reader).await?;
-        let mut state: State = reader.row("schema pgsluice", queries::RIGHTS, &[]).await?.unwrap_or_default();
+        let mut state: SchemaState =
+            reader.row("schema pgsluice", queries::RIGHTS, &[]).await?.unwrap_or_default();
         let name = wanted.subscription.as_str();
         if state.tables && state.usage && state.forbidden.is_empty() {
             state.subscription = reader.row("pgsluice.subscription", queries::SUBSCRIPTION, &[&name]).await?;
@@ -375,7 +376,7 @@ impl Subscriber {
 }
 
 /// Tried by SET, because services grant the right in ways of their own.
-async fn may_be_replica(reader: &Reader<'_>) -> bool {
+async fn may_be_replica(reader: &FactReader<'_>) -> bool {
     let session = reader.session;
     let set = session.batch_execute("BEGIN; SET LOCAL session_replication_role = replica; ROLLBACK").await;
     if set.is_err() {
@@ -386,13 +387,13 @@ async fn may_be_replica(reader: &Reader<'_>) -> bool {
 }
 
 /// `None` if the role may not read it: then all named origins count.
-async fn active_origins(reader: &Reader<'_>) -> Option<i64> {
+async fn active_origins(reader: &FactReader<'_>) -> Option<i64> {
     let sql = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_replication_origin_status";
     reader.session.query_one(sql, &[]).await.ok().map(|row| row.get(0))
 }
 
 async fn tables(
-    reader: &mut Reader<'_>,
+    reader: &mut FactReader<'_>,
     described: HashMap<TableName, Described>,
     replica: bool,
 ) -> Result<HashMap<TableName, TargetTable>, client::Error> {
@@ -418,7 +419,7 @@ async fn tables(
 
 /// Only where there are pages: an empty file needs no look.
 async fn look_for_rows(
-    reader: &mut Reader<'_>,
+    reader: &mut FactReader<'_>,
     tables: &mut HashMap<TableName, TargetTable>,
 ) -> Result<(), client::Error> {
     let may_hold = |table: &&mut TargetTable| {

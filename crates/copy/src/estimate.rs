@@ -16,7 +16,7 @@ use client::Wire;
 use source::publication::TableName;
 
 use crate::layout::Layout;
-use crate::plan::{Heap, PageRange, Unit};
+use crate::plan::{CopyUnit, Heap, PageRange};
 use crate::sql::conditions;
 use crate::{CopyJob, Error};
 
@@ -97,7 +97,7 @@ fn sample_sql(row_filter: Option<&str>, heap: &Heap) -> String {
     let page = |number: u64| {
         let at = (2 * number + 1) * heap.pages / (2 * PAGES);
         let pages = PageRange { from: Some(at), to: Some(at + 1) };
-        let unit = Unit { relation: heap.name.clone(), is_root: false, pages, bytes: 0 };
+        let unit = CopyUnit { relation: heap.name.clone(), is_root: false, pages, bytes: 0 };
         let (relation, conditions) = (unit.relation.quoted(), conditions(&unit, row_filter));
         format!("SELECT pg_catalog.count(*) AS n FROM ONLY {relation} WHERE {conditions}")
     };

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use client::Wire;
 use source::publication::{TableKind, TableName};
 
-use crate::plan::{Heap, PageRange, Unit, heap_units};
+use crate::plan::{CopyUnit, Heap, PageRange, heap_units};
 use crate::{CopyJob, Error};
 
 /// What is below a published table.
@@ -29,11 +29,11 @@ impl Layout {
     }
 
     /// What is copied by one COPY each.
-    pub(crate) fn units(&self, job: &CopyJob, range_bytes: u64) -> Vec<Unit> {
+    pub(crate) fn units(&self, job: &CopyJob, range_bytes: u64) -> Vec<CopyUnit> {
         let is_root = job.table.kind == TableKind::Partitioned;
         if is_root && (self.root_only || self.heaps.is_empty()) {
             let relation = job.table.name.clone();
-            return vec![Unit { relation, is_root, pages: PageRange::default(), bytes: self.bytes() }];
+            return vec![CopyUnit { relation, is_root, pages: PageRange::default(), bytes: self.bytes() }];
         }
         self.heaps.iter().flat_map(|heap| heap_units(heap, range_bytes)).collect()
     }

@@ -16,7 +16,7 @@ pub(crate) struct PageRange {
 
 /// The rows that one COPY reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Unit {
+pub(crate) struct CopyUnit {
     /// The relation that is read: the table itself or one of its leaves.
     pub(crate) relation: TableName,
     /// Read with everything below it.
@@ -74,8 +74,8 @@ pub(crate) fn page_ranges(pages: u64, pages_per_range: u64) -> Vec<PageRange> {
 }
 
 /// The units of one relation with storage.
-pub(crate) fn heap_units(heap: &Heap, range_bytes: u64) -> Vec<Unit> {
-    let unit = |pages, bytes| Unit { relation: heap.name.clone(), is_root: false, pages, bytes };
+pub(crate) fn heap_units(heap: &Heap, range_bytes: u64) -> Vec<CopyUnit> {
+    let unit = |pages, bytes| CopyUnit { relation: heap.name.clone(), is_root: false, pages, bytes };
     // A relation not much larger than one range is not worth two.
     if !heap.has_pages || heap.pages < 2 || heap.bytes <= range_bytes.saturating_add(range_bytes / 2) {
         return vec![unit(PageRange::default(), heap.bytes)];

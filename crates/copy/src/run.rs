@@ -14,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{Error, Kind};
 use crate::layout::{Layout, layouts};
 use crate::options::{Options, Snapshot};
-use crate::plan::{Unit, range_bytes};
+use crate::plan::{CopyUnit, range_bytes};
 use crate::progress::{CopyProgress, TableProgress};
 use crate::record::CopyRecord;
-use crate::schedule::{Claim, Schedule, Way};
+use crate::schedule::{Claim, CopyMethod, Schedule};
 use crate::sql::{copy_in, copy_out};
 use crate::table::{self, Start};
 use crate::transfer::transfer;
@@ -41,17 +41,17 @@ pub struct Attempt {
 }
 
 /// A table of this attempt.
-struct Table {
+struct PlannedTable {
     job: CopyJob,
-    units: Vec<Unit>,
+    units: Vec<CopyUnit>,
     progress: Arc<TableProgress>,
     /// Rows of the ranges that are committed.
     rows: AtomicU64,
 }
 
-struct Shared {
+struct SharedAttempt {
     attempt: Attempt,
-    tables: Vec<Table>,
+    tables: Vec<PlannedTable>,
     schedule: Schedule,
     encoding: &'static str,
     /// The first of the tables that cannot be copied under this snapshot.
@@ -96,7 +96,7 @@ async fn copy_all(
     let schedule = Schedule::new(tables.iter().map(|table| table.units.len()).collect());
     let units: usize = tables.iter().map(|table| table.units.len()).sum();
     let connections = attempt.options.connections.clamp(1, units.max(1));
-    let shared = Arc::new(Shared { attempt, tables, schedule, encoding, put_off: Mutex::new(None) });
+    let shared = Arc::new(SharedAttempt { attempt, tables, schedule, encoding, put_off: Mutex::new(None) });
     let first = Arc::clone(&shared);
     workers.spawn(async move { work(&first, source, target).await });
     for _ in 1..connections {
@@ -111,7 +111,7 @@ async fn copy_all(
 
 /// A further worker only makes the copy faster. If a server has no connection left for it, the
 /// others do its work.
-async fn further_worker(shared: Arc<Shared>) -> Result<(), Error> {
+async fn further_worker(shared: Arc<SharedAttempt>) -> Result<(), Error> {
     let Attempt { source, target, snapshot, options, .. } = &shared.attempt;
     let connected = async {
         let source = session::connect_source(source, snapshot, options).await?;
@@ -127,7 +127,7 @@ async fn further_worker(shared: Arc<Shared>) -> Result<(), Error> {
     }
 }
 
-async fn work(shared: &Shared, mut source: Wire, mut target: Wire) -> Result<(), Error> {
+async fn work(shared: &SharedAttempt, mut source: Wire, mut target: Wire) -> Result<(), Error> {
     session::set_encoding(&mut source, shared.encoding).await?;
     session::set_encoding(&mut target, shared.encoding).await?;
     let mut current = None;
@@ -148,12 +148,12 @@ async fn work(shared: &Shared, mut source: Wire, mut target: Wire) -> Result<(),
 }
 
 async fn start_table(
-    shared: &Shared,
+    shared: &SharedAttempt,
     index: usize,
     source: &mut Wire,
     target: &mut Wire,
 ) -> Result<(), Error> {
-    let Shared { attempt, schedule, .. } = shared;
+    let SharedAttempt { attempt, schedule, .. } = shared;
     let table = &shared.tables[index];
     match held::hold(source, &table.job).await {
         Err(error) if error.is_rewritten() => {
@@ -165,7 +165,7 @@ async fn start_table(
             }
             put_off.get_or_insert(error);
             drop(put_off);
-            schedule.started(index, Way::Whole);
+            schedule.started(index, CopyMethod::Whole);
             return Ok(());
         }
         held => held?,
@@ -174,13 +174,13 @@ async fn start_table(
     let start = table::start(target, &table.job, table.units.len() > 1, &*attempt.record, point).await?;
     table.progress.start();
     match start {
-        Start::Ranges => schedule.started(index, Way::Ranges),
+        Start::Ranges => schedule.started(index, CopyMethod::Ranges),
         Start::Finished => {
-            schedule.started(index, Way::Whole);
+            schedule.started(index, CopyMethod::Whole);
             table.progress.finish();
         }
         Start::OneTransaction => {
-            schedule.started(index, Way::Whole);
+            schedule.started(index, CopyMethod::Whole);
             let mut rows = 0;
             for unit in &table.units {
                 rows += copy_unit(table, unit, source, target).await?;
@@ -192,7 +192,7 @@ async fn start_table(
 }
 
 async fn copy_range(
-    shared: &Shared,
+    shared: &SharedAttempt,
     index: usize,
     unit: usize,
     source: &mut Wire,
@@ -212,14 +212,24 @@ async fn copy_range(
     Ok(())
 }
 
-async fn copy_unit(table: &Table, unit: &Unit, source: &mut Wire, target: &mut Wire) -> Result<u64, Error> {
+async fn copy_unit(
+    table: &PlannedTable,
+    unit: &CopyUnit,
+    source: &mut Wire,
+    target: &mut Wire,
+) -> Result<u64, Error> {
     let (job, progress) = (&table.job, &table.progress);
     let (rows, bytes) = transfer(source, target, &copy_out(job, unit), &copy_in(job), progress).await?;
     progress.unit_done(unit.bytes, rows, bytes);
     Ok(rows)
 }
 
-async fn finish_table(shared: &Shared, table: &Table, rows: u64, target: &mut Wire) -> Result<(), Error> {
+async fn finish_table(
+    shared: &SharedAttempt,
+    table: &PlannedTable,
+    rows: u64,
+    target: &mut Wire,
+) -> Result<(), Error> {
     let Attempt { snapshot, record, .. } = &shared.attempt;
     table::finish(target, &table.job, &**record, snapshot.consistent_point, rows).await?;
     table.progress.finish();
@@ -227,7 +237,7 @@ async fn finish_table(shared: &Shared, table: &Table, rows: u64, target: &mut Wi
 }
 
 /// The tables with their units, the largest first.
-async fn plan(source: &mut Wire, jobs: Vec<CopyJob>, attempt: &Attempt) -> Result<Vec<Table>, Error> {
+async fn plan(source: &mut Wire, jobs: Vec<CopyJob>, attempt: &Attempt) -> Result<Vec<PlannedTable>, Error> {
     let mut layouts = layouts(source, &jobs).await?;
     let known = estimate::rows(source, &jobs, &layouts).await?;
     let total: u64 = layouts.values().map(Layout::bytes).sum();
@@ -239,9 +249,9 @@ async fn plan(source: &mut Wire, jobs: Vec<CopyJob>, attempt: &Attempt) -> Resul
         let units = layout.units(&job, range_bytes);
         let rows = known.get(&job.table.oid.0).copied().unwrap_or(job.table.rows_estimate);
         let progress = attempt.progress.announce(&name, rows, layout.bytes());
-        tables.push(Table { job, units, progress, rows: AtomicU64::new(0) });
+        tables.push(PlannedTable { job, units, progress, rows: AtomicU64::new(0) });
     }
-    let bytes = |table: &Table| table.units.iter().map(|unit| unit.bytes).sum::<u64>();
+    let bytes = |table: &PlannedTable| table.units.iter().map(|unit| unit.bytes).sum::<u64>();
     tables.sort_by_key(|table| std::cmp::Reverse(bytes(table)));
     Ok(tables)
 }

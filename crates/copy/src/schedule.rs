@@ -29,7 +29,7 @@ pub(crate) enum Claim {
 
 /// How a table is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum CopyMethod {
     /// Whole, by the worker that started it, or not at all.
     Whole,
     /// Range by range, by all workers.
@@ -107,11 +107,11 @@ impl Schedule {
     }
 
     /// The claim to start `table` was decided.
-    pub(crate) fn started(&self, table: usize, way: Way) {
+    pub(crate) fn started(&self, table: usize, way: CopyMethod) {
         let mut states = self.states();
         debug_assert_eq!(states[table], State::Starting);
         states[table] = match way {
-            Way::Ranges if self.units[table] > 0 => State::Open { next: 0, done: 0 },
+            CopyMethod::Ranges if self.units[table] > 0 => State::Open { next: 0, done: 0 },
             _ => State::Given { done: 0 },
         };
         drop(states);
@@ -158,14 +158,14 @@ mod tests {
     fn own_table_first_then_a_new_one_then_help() {
         let schedule = Schedule::new(vec![3, 1, 4]);
         assert_eq!(now(&schedule, None), Some(Claim::Start { table: 0 }));
-        schedule.started(0, Way::Ranges);
+        schedule.started(0, CopyMethod::Ranges);
         assert_eq!(now(&schedule, None), Some(Claim::Start { table: 1 }));
         assert_eq!(now(&schedule, Some(0)), Some(Claim::Range { table: 0, unit: 0 }));
-        schedule.started(1, Way::Whole);
+        schedule.started(1, CopyMethod::Whole);
         assert_eq!(now(&schedule, Some(1)), Some(Claim::Start { table: 2 }));
         assert!(matches!(schedule.claim_now(Some(1)), Next::Claim(Claim::Range { table: 0, unit: 1 })));
         assert!(!schedule.range_done(0));
-        schedule.started(2, Way::Ranges);
+        schedule.started(2, CopyMethod::Ranges);
         assert_eq!(now(&schedule, None), Some(Claim::Range { table: 2, unit: 0 }));
         assert_eq!(now(&schedule, Some(0)), Some(Claim::Range { table: 0, unit: 2 }));
         assert!(!schedule.range_done(0));
@@ -177,7 +177,7 @@ mod tests {
         let schedule = Schedule::new(vec![2]);
         assert!(matches!(schedule.claim_now(None), Next::Claim(Claim::Start { .. })));
         assert!(matches!(schedule.claim_now(None), Next::Wait));
-        schedule.started(0, Way::Whole);
+        schedule.started(0, CopyMethod::Whole);
         assert!(matches!(schedule.claim_now(None), Next::Nothing));
     }
 
@@ -194,7 +194,7 @@ mod tests {
             for worker in picks.into_iter().chain((0..5).cycle().take(400)) {
                 match now(&schedule, current[worker]) {
                     Some(Claim::Start { table }) => {
-                        schedule.started(table, Way::Ranges);
+                        schedule.started(table, CopyMethod::Ranges);
                         current[worker] = Some(table);
                     }
                     Some(Claim::Range { table, unit }) => {

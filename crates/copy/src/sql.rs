@@ -4,10 +4,10 @@ use base::quote_ident;
 use source::publication::TableKind;
 
 use crate::CopyJob;
-use crate::plan::{PageRange, Unit};
+use crate::plan::{CopyUnit, PageRange};
 
 /// Reads `unit` on the source.
-pub(crate) fn copy_out(job: &CopyJob, unit: &Unit) -> String {
+pub(crate) fn copy_out(job: &CopyJob, unit: &CopyUnit) -> String {
     let columns = quoted_columns(&job.columns);
     let format = job.format.option();
     let relation = unit.relation.quoted();
@@ -46,7 +46,7 @@ fn column_list(columns: &str) -> String {
 }
 
 /// Which rows of its relation belong to `unit`, as SQL; empty for all.
-pub(crate) fn conditions(unit: &Unit, row_filter: Option<&str>) -> String {
+pub(crate) fn conditions(unit: &CopyUnit, row_filter: Option<&str>) -> String {
     let PageRange { from, to } = unit.pages;
     let mut conditions = Vec::new();
     // Line pointers count from 1, so (n,0) is before the first row of page n.

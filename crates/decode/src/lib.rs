@@ -34,11 +34,11 @@ pub use heap::{
 };
 pub use items::{Invalidation, Item, Items, MapEntry};
 pub use server::{
-    Checkpoint, DatabaseCreated, DatabaseDropped, FileCreated, FileTruncated, Message, RelationMap,
+    Checkpoint, DatabaseCreated, DatabaseDropped, FileCreated, FileTruncated, LogicalMessage, RelationMap,
     RunningXacts,
 };
 pub use tuple::{PageItem, RawTuple, page_item, page_tuple};
-pub use xact::{Ended, OriginProgress, Prepared};
+pub use xact::{OriginProgress, Prepared, TransactionEnd};
 
 use base::{Oid, Xid};
 use wal::Record;
@@ -81,9 +81,9 @@ pub enum What<'a> {
     /// The command ids of a catalog row that the next record changes.
     NewCid(NewCid),
     /// A transaction committed.
-    Commit(Ended<'a>),
+    Commit(TransactionEnd<'a>),
     /// A transaction, or a subtransaction, aborted.
-    Abort(Ended<'a>),
+    Abort(TransactionEnd<'a>),
     /// A transaction was prepared.
     Prepare(Prepared<'a>),
     /// Some transactions are subtransactions of a top-level transaction.
@@ -105,7 +105,7 @@ pub enum What<'a> {
     /// The running transactions. All older ones that are not listed have ended.
     RunningXacts(RunningXacts<'a>),
     /// `pg_logical_emit_message`.
-    Message(Message<'a>),
+    Message(LogicalMessage<'a>),
     /// Mapped catalogs have these files from here on.
     RelationMap(RelationMap<'a>),
     /// Files were made for a relation.

@@ -28,7 +28,7 @@ pub struct RunningXacts<'a> {
 
 /// `pg_logical_emit_message`.
 #[derive(Debug, Clone, Copy)]
-pub struct Message<'a> {
+pub struct LogicalMessage<'a> {
     /// The database it was written in.
     pub database: Oid,
     /// Whether it counts only if its transaction commits.
@@ -145,7 +145,7 @@ pub(crate) fn message<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     let prefix = main.take(prefix).ok_or(CUT_SHORT)?;
     let prefix = prefix.strip_suffix(&[0]).ok_or("its prefix has no end")?;
     let content = main.take(content).ok_or(CUT_SHORT)?;
-    end(&main, What::Message(Message { database, transactional: transactional != 0, prefix, content }))
+    end(&main, What::Message(LogicalMessage { database, transactional: transactional != 0, prefix, content }))
 }
 
 /// `RELMAPPER_FILEMAGIC`.

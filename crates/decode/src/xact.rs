@@ -37,7 +37,7 @@ pub struct OriginProgress {
 
 /// A transaction that committed or aborted.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended<'a> {
+pub struct TransactionEnd<'a> {
     /// The transaction. For a prepared one, it is in the record's data, because another session
     /// ended it. It may be a subtransaction, which aborts with a record of its own.
     pub xid: Xid,
@@ -88,7 +88,7 @@ pub(crate) fn abort<'a>(input: &Input<'_, 'a>) -> Read<What<'a>> {
     end(input).map(What::Abort)
 }
 
-fn end<'a>(input: &Input<'_, 'a>) -> Read<Ended<'a>> {
+fn end<'a>(input: &Input<'_, 'a>) -> Read<TransactionEnd<'a>> {
     let mut main = Fields::new(input.parts.main());
     let time = PgTimestamp(main.i64().ok_or(CUT_SHORT)?);
     let xinfo = if input.record.info() & HAS_INFO != 0 { main.u32().ok_or(CUT_SHORT)? } else { 0 };
@@ -105,7 +105,7 @@ fn end<'a>(input: &Input<'_, 'a>) -> Read<Ended<'a>> {
     if xinfo & !(known | stats_bit) != 0 {
         return Err("it has unknown flags");
     }
-    let mut ended = Ended {
+    let mut ended = TransactionEnd {
         xid: input.record.xid(),
         time,
         database: None,

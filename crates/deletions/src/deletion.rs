@@ -11,7 +11,7 @@
 
 use base::{Lsn, PgTimestamp, Xid};
 
-use crate::key::Key;
+use crate::key::RowKey;
 
 /// Length of a tombstone without the witness.
 const HEAD_BYTES: usize = 15;
@@ -43,7 +43,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy)]
 pub struct Deletion<'a> {
     /// Which one.
-    pub key: &'a Key,
+    pub key: &'a RowKey,
     /// What is kept of it.
     pub tombstone: Tombstone,
 }

@@ -104,7 +104,7 @@ pub struct Question {
 /// What to find out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
-    /// Nothing before that time: [`Event::Timer`].
+    /// Nothing before that time: [`HorizonEvent::Timer`].
     Wait(Moment),
     /// How far the memory could forget: [`Reply::Candidate`].
     Candidate,
@@ -112,7 +112,8 @@ pub enum Ask {
     Activity,
     /// `pg_current_wal_insert_lsn()` on the publisher's primary: [`Reply::Position`].
     Position,
-    /// Nothing: [`Event::Flushed`] whenever the target has flushed more, at least up to there.
+    /// Nothing: [`HorizonEvent::Flushed`] whenever the target has flushed more, at least up to
+    /// there.
     Flushed(Lsn),
 }
 
@@ -134,7 +135,7 @@ pub enum Reply<'a> {
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum HorizonEvent {
     /// The time of [`Ask::Wait`] has come.
     Timer,
     /// A deletion was captured.
@@ -277,16 +278,16 @@ impl Horizon {
 
     /// Takes note of what happened. If the horizon may move, returns to where: that is for
     /// [`crate::Memory::advance`].
-    pub fn tell(&mut self, event: Event, now: Moment) -> Option<Candidate> {
+    pub fn tell(&mut self, event: HorizonEvent, now: Moment) -> Option<Candidate> {
         match event {
-            Event::Timer => self.timer(now),
-            Event::Deletion => {
+            HorizonEvent::Timer => self.timer(now),
+            HorizonEvent::Deletion => {
                 self.interval.found_deletion();
                 if let State::Idle { due } = &mut self.state {
                     *due = (*due).min(now + self.interval.current());
                 }
             }
-            Event::Flushed { lsn, is_joining } => {
+            HorizonEvent::Flushed { lsn, is_joining } => {
                 if let State::Applied { of, until } = &self.state
                     && lsn >= *until
                     && !is_joining
@@ -297,7 +298,7 @@ impl Horizon {
                     return Some(of);
                 }
             }
-            Event::Dropped(_) => self.drop_candidate(now),
+            HorizonEvent::Dropped(_) => self.drop_candidate(now),
         }
         None
     }

@@ -34,7 +34,7 @@ use base::Oid;
 use sha2::{Digest, Sha256};
 use store::KEY_BYTES_MAX;
 
-pub use equality::{ColumnType, Equality, Refused, Shape};
+pub use equality::{ColumnType, Equality, Shape, UnknownEquality};
 pub use value::{Malformed, Value};
 
 /// Bytes of a SHA-256 that stand for an identity: 128 bits.
@@ -53,7 +53,7 @@ mod tag {
 
 /// The key of a row or of an emptied table. It may be written again, and keeps its memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Key {
+pub struct RowKey {
     bytes: Vec<u8>,
     /// What was hashed; empty where the bytes say everything.
     witness: Vec<u8>,
@@ -92,7 +92,7 @@ impl Identity {
         &self,
         table: Oid,
         values: impl IntoIterator<Item = Value<'v>>,
-        key: &mut Key,
+        key: &mut RowKey,
     ) -> Result<(), Malformed> {
         key.begin(table, tag::IDENTITY);
         let mut values = values.into_iter();
@@ -108,12 +108,12 @@ impl Identity {
     }
 }
 
-impl Key {
+impl RowKey {
     /// The key under which it is remembered that `relation` was emptied. It is `table` itself, or
     /// a partition below it.
     #[must_use]
-    pub fn of_emptied(table: Oid, relation: Oid) -> Key {
-        let mut key = Key::default();
+    pub fn of_emptied(table: Oid, relation: Oid) -> RowKey {
+        let mut key = RowKey::default();
         key.begin(table, tag::TABLE);
         key.bytes.extend_from_slice(&relation.0.to_be_bytes());
         key
@@ -162,8 +162,8 @@ impl Key {
 mod tests {
     use super::*;
 
-    fn key(identity: &Identity, values: &[Value<'_>]) -> Key {
-        let mut key = Key::default();
+    fn key(identity: &Identity, values: &[Value<'_>]) -> RowKey {
+        let mut key = RowKey::default();
         identity.write(Oid(16400), values.iter().copied(), &mut key).unwrap();
         key
     }
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn an_emptied_table_is_no_row() {
-        let (table, partition) = (Key::of_emptied(Oid(1), Oid(1)), Key::of_emptied(Oid(1), Oid(2)));
+        let (table, partition) = (RowKey::of_emptied(Oid(1), Oid(1)), RowKey::of_emptied(Oid(1), Oid(2)));
         assert_ne!(table, partition);
         assert_eq!((table.table(), partition.table()), (Oid(1), Oid(1)));
     }

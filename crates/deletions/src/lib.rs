@@ -8,13 +8,13 @@
 //!
 //! ```text
 //! capture --- Deletion ---> Memory <--- look_up --- apply
-//!             by Key          ^
+//!             by RowKey       ^
 //!                             '--- advance --- Horizon <--- what the publisher and the target say
 //! ```
 //!
-//! [`Key`] names a row so that equal identities have equal keys. [`Memory`] keeps a tombstone for
-//! each deletion, within bounds, across crashes. README.md says why answers are right, and what a
-//! crash leaves.
+//! [`RowKey`] names a row so that equal identities have equal keys. [`Memory`] keeps a tombstone
+//! for each deletion, within bounds, across crashes. README.md says why answers are right, and what
+//! a crash leaves.
 //!
 //! The crate knows no SQL and no sockets, and no clock but the ones that callers read. Decoding the
 //! target's WAL belongs to `output`, asking the servers and acting on an answer to `engine` and
@@ -34,8 +34,10 @@ mod publisher;
 pub use coverage::{Answer, Candidate, Cut, Miss, Server};
 pub use deletion::{Deletion, Kind, Tombstone};
 pub use error::Error;
-pub use horizon::{Ask, Dropped, Event, Horizon, Moment, Progress, Question, Reply, Settings, Waiting};
+pub use horizon::{
+    Ask, Dropped, Horizon, HorizonEvent, Moment, Progress, Question, Reply, Settings, Waiting,
+};
 pub use interval::Interval;
-pub use key::{ColumnType, Equality, Identity, Key, Malformed, Refused, Shape, Value};
+pub use key::{ColumnType, Equality, Identity, Malformed, RowKey, Shape, UnknownEquality, Value};
 pub use memory::{Bounds, Discarded, Disks, Figures, Memory, Opened};
 pub use publisher::{Activity, By, Doing, Holder, Publisher, Session};

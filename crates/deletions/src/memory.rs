@@ -32,7 +32,7 @@ use store::{Disk, FileDisk, Kind, Options, Store, Tree};
 use crate::coverage::{Answer, Candidate, Cut, Forgotten, Miss, Server};
 use crate::deletion::{Deletion, Tombstone};
 use crate::error::{Error, Result};
-use crate::key::Key;
+use crate::key::RowKey;
 use crate::ledger::Entry;
 use crate::marks::{Mark, Marks};
 
@@ -345,7 +345,7 @@ impl Memory {
     }
 
     /// Writes a tombstone. False if there was no room, and it is among what was cut.
-    fn put(&mut self, key: &Key, tombstone: &Tombstone) -> Result<bool> {
+    fn put(&mut self, key: &RowKey, tombstone: &Tombstone) -> Result<bool> {
         let failed = Error::store("write to its store");
         tombstone.encode(key.witness(), &mut self.value);
         match self.store.put(self.tombstones, key.bytes(), tombstone.lsn, &self.value) {
@@ -465,7 +465,7 @@ impl Memory {
     ///
     /// # Errors
     /// The store's disk, and damage.
-    pub fn look_up(&mut self, key: &Key, miss: Miss) -> Result<Answer> {
+    pub fn look_up(&mut self, key: &RowKey, miss: Miss) -> Result<Answer> {
         if !self.has_begun {
             self.figures.retention_exceeded += 1;
             return Ok(Answer::NotCovered);
@@ -474,19 +474,19 @@ impl Memory {
             return Ok(Answer::NotYet);
         }
         let row = self.tombstone(key)?;
-        let table = self.tombstone(&Key::of_emptied(key.table(), key.table()))?;
+        let table = self.tombstone(&RowKey::of_emptied(key.table(), key.table()))?;
         let last = [row, table].into_iter().flatten().max_by_key(|tombstone| tombstone.lsn);
         let answer = last.map_or_else(|| self.forgotten.without_tombstone(miss), Answer::Deleted);
         self.figures.retention_exceeded += u64::from(answer == Answer::NotCovered);
         Ok(answer)
     }
 
-    /// The last deletion of a row, or of a partition's or table's rows ([`Key::of_emptied`]),
+    /// The last deletion of a row, or of a partition's or table's rows ([`RowKey::of_emptied`]),
     /// whether or not capture has passed anything.
     ///
     /// # Errors
     /// As [`Memory::look_up`].
-    pub fn tombstone(&self, key: &Key) -> Result<Option<Tombstone>> {
+    pub fn tombstone(&self, key: &RowKey) -> Result<Option<Tombstone>> {
         let version =
             self.store.latest(self.tombstones, key.bytes()).map_err(Error::store("read its store"))?;
         let Some(version) = version.filter(|version| version.lsn > self.forgotten.floor()) else {
@@ -499,7 +499,7 @@ impl Memory {
 
     /// Says that a row is going to be looked up, so that a page that is not in memory is read
     /// meanwhile.
-    pub fn prefetch(&self, key: &Key) {
+    pub fn prefetch(&self, key: &RowKey) {
         self.store.prefetch(self.tombstones, key.bytes());
     }
 

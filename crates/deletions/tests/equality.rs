@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt::Write;
 
 use base::Oid;
-use deletions::{ColumnType, Equality, Identity, Key, Shape, Value};
+use deletions::{ColumnType, Equality, Identity, RowKey, Shape, Value};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -462,15 +462,16 @@ impl Server {
     }
 }
 
-fn key(identity: &Identity, value: Value<'_>) -> Key {
-    let mut key = Key::default();
+fn key(identity: &Identity, value: Value<'_>) -> RowKey {
+    let mut key = RowKey::default();
     identity.write(Oid(1), [value], &mut key).unwrap_or_else(|error| panic!("{value:?}: {error}"));
     key
 }
 
 /// A pair of values about which key and server differ, and what of it.
 fn difference(values: &[Sent], pairs: &[Pair], identity: &Identity) -> Option<String> {
-    let keys: Vec<Key> = values.iter().map(|(text, _)| key(identity, Value::Text(text.as_bytes()))).collect();
+    let keys: Vec<RowKey> =
+        values.iter().map(|(text, _)| key(identity, Value::Text(text.as_bytes()))).collect();
     for ((text, binary), of_text) in values.iter().zip(&keys) {
         if key(identity, Value::Binary(binary)) != *of_text {
             return Some(format!("{text:?} has another key in binary"));

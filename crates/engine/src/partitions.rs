@@ -29,7 +29,7 @@ use source::publication::{self, PublishedTable};
 use state::{PartitionRow, State, Suspicion};
 use tokio::time::Instant;
 
-use self::probe::{Outcome, Probe};
+use self::probe::{Comparison, Probe};
 pub(crate) use self::subscription::Subscription;
 use crate::Origin;
 use crate::error::Error;
@@ -156,9 +156,9 @@ impl Partitions {
                 break;
             }
             match probe.compare(table, row).await? {
-                Outcome::Postponed => self.postponed = true,
-                Outcome::Differs(difference) => tell(subscription, &mut self.differing, pair, difference),
-                Outcome::Level => {
+                Comparison::Postponed => self.postponed = true,
+                Comparison::Differs(difference) => tell(subscription, &mut self.differing, pair, difference),
+                Comparison::Level => {
                     if let Some(told) = self.differing.remove(&pair) {
                         tracing::info!(subscription = %subscription.settings.subscription,
                             "partition {} of {}: both ends agree again", told.partition, told.root);

@@ -53,7 +53,7 @@ use self::form::Form;
 pub use self::form::ValuesSnapshot;
 use self::lag::Mark;
 pub use self::lag::{Lag, LagFigures};
-pub(crate) use self::look::{Look, read_statement};
+pub(crate) use self::look::{BackendLook, read_statement};
 pub use self::phase::Phase;
 pub use self::snapshot::{
     BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, LastError, PrefetchSnapshot, Refresh,

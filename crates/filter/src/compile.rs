@@ -12,7 +12,7 @@ use crate::error::{Refused, Result};
 use crate::evaluate::Expression;
 use crate::functions::{Operator, cast, comparison};
 use crate::names;
-use crate::node::{Item, Node};
+use crate::node::{ExpressionNode, Item};
 use crate::value::Kind;
 
 /// `C_COLLATION_OID` and the OID of POSIX, which is the same collation.
@@ -41,8 +41,8 @@ impl Filter {
     /// When a part of it cannot be evaluated here.
     pub fn compile(prqual: &str, text: &str, surroundings: Surroundings) -> Result<Filter, Refused> {
         let refused = |reason: String| Refused { text: text.to_owned(), reason };
-        let tree =
-            Node::parse(prqual).ok_or_else(|| refused("it is not stored as it was expected".to_owned()))?;
+        let tree = ExpressionNode::parse(prqual)
+            .ok_or_else(|| refused("it is not stored as it was expected".to_owned()))?;
         let mut compiler = Compiler { surroundings, columns: Vec::new() };
         let root = match compiler.expression(&tree).map_err(refused)? {
             (root, Kind::Bool) => root,
@@ -80,7 +80,7 @@ struct Compiler {
 type Compiled<T = (Expression, Kind)> = std::result::Result<T, String>;
 
 /// Returns a field that every node of its kind has.
-fn have<T>(field: Option<T>, node: &Node) -> Compiled<T> {
+fn have<T>(field: Option<T>, node: &ExpressionNode) -> Compiled<T> {
     field.ok_or_else(|| format!("its {} is not stored as it was expected", node.name))
 }
 
@@ -124,7 +124,7 @@ fn part(node: &str) -> String {
 }
 
 impl Compiler {
-    fn expression(&mut self, node: &Node) -> Compiled {
+    fn expression(&mut self, node: &ExpressionNode) -> Compiled {
         match node.name.as_str() {
             "VAR" => self.column(node),
             "CONST" => constant(node),
@@ -148,7 +148,7 @@ impl Compiler {
         }
     }
 
-    fn column(&mut self, node: &Node) -> Compiled {
+    fn column(&mut self, node: &ExpressionNode) -> Compiled {
         let number: i16 = have(node.number("varattno"), node)?;
         if number <= 0 || node.number("varno") != Some(1) || node.number("varlevelsup") != Some(0) {
             return Err("it has something that is no column".to_owned());
@@ -159,7 +159,7 @@ impl Compiler {
     }
 
     /// A cast that only gives the same bytes another type.
-    fn relabel(&mut self, node: &Node) -> Compiled {
+    fn relabel(&mut self, node: &ExpressionNode) -> Compiled {
         let (argument, from) = self.expression(have(node.node("arg"), node)?)?;
         let to = kind_of(have(node.number("resulttype"), node)?)?;
         let cast = match (from, to) {
@@ -173,7 +173,7 @@ impl Compiler {
         Ok((Expression::Cast(cast, to, Box::new(argument)), to))
     }
 
-    fn function(&mut self, node: &Node) -> Compiled {
+    fn function(&mut self, node: &ExpressionNode) -> Compiled {
         let function: u32 = have(node.number("funcid"), node)?;
         let Some((from, to, cast)) = cast(function) else {
             return Err(calls(function));
@@ -189,7 +189,7 @@ impl Compiler {
         Ok((Expression::Cast(cast, to, Box::new(argument)), to))
     }
 
-    fn comparison(&mut self, node: &Node) -> Compiled<(Operator, Box<[Expression; 2]>)> {
+    fn comparison(&mut self, node: &ExpressionNode) -> Compiled<(Operator, Box<[Expression; 2]>)> {
         let arguments = have(node.nodes("args"), node)?;
         let (operator, kinds) = self.operator(node)?;
         let [left, right] = arguments[..] else { return Err("it has an operator of one side".to_owned()) };
@@ -201,7 +201,7 @@ impl Compiler {
     }
 
     /// The comparison behind an operator, if it is one and its collation is known.
-    fn operator(&self, node: &Node) -> Compiled<(Operator, (Kind, Kind))> {
+    fn operator(&self, node: &ExpressionNode) -> Compiled<(Operator, (Kind, Kind))> {
         let function: u32 = have(node.number("opfuncid"), node)?;
         let Some((left, right, operator)) = comparison(function) else {
             let operator: u32 = have(node.number("opno"), node)?;
@@ -223,7 +223,7 @@ impl Compiler {
         Ok((operator, (left, right)))
     }
 
-    fn any_of(&mut self, node: &Node) -> Compiled {
+    fn any_of(&mut self, node: &ExpressionNode) -> Compiled {
         let (operator, (left_kind, right_kind)) = self.operator(node)?;
         let arguments = have(node.nodes("args"), node)?;
         let [left, array] = arguments[..] else { return Err("it has an operator of one side".to_owned()) };
@@ -237,7 +237,7 @@ impl Compiler {
     }
 
     /// The elements of an array in the filter, each by itself or all in one constant.
-    fn elements(&mut self, node: &Node, kind: Kind) -> Compiled<Vec<Expression>> {
+    fn elements(&mut self, node: &ExpressionNode, kind: Kind) -> Compiled<Vec<Expression>> {
         match node.name.as_str() {
             "ARRAYEXPR" if node.is_true("multidims") == Some(false) => {
                 let mut elements = Vec::new();
@@ -257,7 +257,7 @@ impl Compiler {
         }
     }
 
-    fn boolean(&mut self, node: &Node) -> Compiled {
+    fn boolean(&mut self, node: &ExpressionNode) -> Compiled {
         let mut arguments = Vec::new();
         for argument in have(node.nodes("args"), node)? {
             match self.expression(argument)? {
@@ -275,7 +275,7 @@ impl Compiler {
     }
 
     /// If only being NULL counts, the argument may be a column of any type.
-    fn null_test(&mut self, node: &Node) -> Compiled {
+    fn null_test(&mut self, node: &ExpressionNode) -> Compiled {
         if node.is_true("argisrow") != Some(false) {
             return Err("it asks whether a row is null".to_owned());
         }
@@ -296,7 +296,7 @@ impl Compiler {
         Ok((test, Kind::Bool))
     }
 
-    fn boolean_test(&mut self, node: &Node) -> Compiled {
+    fn boolean_test(&mut self, node: &ExpressionNode) -> Compiled {
         let (argument, Kind::Bool) = self.expression(have(node.node("arg"), node)?)? else {
             return Err("it asks whether what is no boolean is true".to_owned());
         };
@@ -314,7 +314,7 @@ impl Compiler {
 }
 
 /// The bytes of a constant, in the form of a column of its type; `None` is NULL.
-fn constant_payload(node: &Node) -> Compiled<Option<Box<[u8]>>> {
+fn constant_payload(node: &ExpressionNode) -> Compiled<Option<Box<[u8]>>> {
     if have(node.is_true("constisnull"), node)? {
         return Ok(None);
     }
@@ -328,12 +328,12 @@ fn constant_payload(node: &Node) -> Compiled<Option<Box<[u8]>>> {
     Ok(Some(payload.into()))
 }
 
-fn constant(node: &Node) -> Compiled {
+fn constant(node: &ExpressionNode) -> Compiled {
     let kind = kind_of(have(node.number("consttype"), node)?)?;
     Ok((Expression::Constant(constant_payload(node)?, kind), kind))
 }
 
-fn constant_elements(node: &Node, kind: Kind) -> Compiled<Vec<Expression>> {
+fn constant_elements(node: &ExpressionNode, kind: Kind) -> Compiled<Vec<Expression>> {
     let Some(array) = constant_payload(node)? else { return Err("it looks for a value in NULL".to_owned()) };
     let expected = || format!("its {} is not stored as it was expected", node.name);
     let (element, elements) = types::array_elements(&array, |element| match element.0 {

@@ -12,12 +12,12 @@ pub(crate) enum Item {
     /// The bytes of a constant.
     Bytes(Vec<u8>),
     List(Vec<Item>),
-    Node(Node),
+    Node(ExpressionNode),
 }
 
 /// A node with its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Node {
+pub(crate) struct ExpressionNode {
     pub(crate) name: String,
     fields: Vec<(String, Item)>,
 }
@@ -25,9 +25,9 @@ pub(crate) struct Node {
 /// How deep nodes and lists may be nested.
 const DEPTH_MAX: usize = 500;
 
-impl Node {
+impl ExpressionNode {
     /// Parses a tree; `None` if `text` is not one.
-    pub(crate) fn parse(text: &str) -> Option<Node> {
+    pub(crate) fn parse(text: &str) -> Option<ExpressionNode> {
         let mut tokens = Tokens { rest: text, depth: 0 };
         match tokens.item()? {
             Item::Node(node) if tokens.rest.trim().is_empty() => Some(node),
@@ -54,7 +54,7 @@ impl Node {
         Some(self.word(name)? == "true")
     }
 
-    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+    pub(crate) fn node(&self, name: &str) -> Option<&ExpressionNode> {
         match self.field(name)? {
             Item::Node(node) => Some(node),
             _ => None,
@@ -62,11 +62,11 @@ impl Node {
     }
 
     /// The nodes of a list.
-    pub(crate) fn nodes(&self, name: &str) -> Option<Vec<&Node>> {
+    pub(crate) fn nodes(&self, name: &str) -> Option<Vec<&ExpressionNode>> {
         match self.field(name)? {
             Item::Word(word) if word == "<>" => Some(Vec::new()),
             Item::List(items) => {
-                let found: Vec<&Node> = items
+                let found: Vec<&ExpressionNode> = items
                     .iter()
                     .filter_map(|item| match item {
                         Item::Node(node) => Some(node),
@@ -137,8 +137,8 @@ impl<'a> Tokens<'a> {
         Some(item)
     }
 
-    fn node(&mut self) -> Option<Node> {
-        let mut node = Node { name: self.next()?.to_owned(), fields: Vec::new() };
+    fn node(&mut self) -> Option<ExpressionNode> {
+        let mut node = ExpressionNode { name: self.next()?.to_owned(), fields: Vec::new() };
         loop {
             match self.next()? {
                 "}" => return Some(node),
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn fields_lists_and_bytes() {
         let text = "{OPEXPR :opno 96 :name a\\ b :args ({VAR :varno 1} {CONST :constvalue 4 [ 1 -1 0 0 0 0 0 0 ]}) :none <>}";
-        let node = Node::parse(text).unwrap();
+        let node = ExpressionNode::parse(text).unwrap();
         assert_eq!((node.name.as_str(), node.number("opno")), ("OPEXPR", Some(96)));
         assert_eq!(node.word("name"), Some("a\\ b"));
         let args = node.nodes("args").unwrap();
@@ -197,7 +197,7 @@ mod tests {
             "{A :b 1 [ 300 ]}",
             &deep,
         ] {
-            assert_eq!(Node::parse(text), None, "{text}");
+            assert_eq!(ExpressionNode::parse(text), None, "{text}");
         }
     }
 }

@@ -7,10 +7,10 @@ use decode::RawTuple;
 use filter::Filter;
 use proto::pgoutput::encode;
 use txn::reorder::Chunks;
-use types::{Settings, Tuple, Value, Varlena};
+use types::{HeapTuple, Settings, Value, Varlena};
 
 use crate::error::{Error, Kind, Result};
-use crate::table::Table;
+use crate::table::OutputTable;
 
 /// Memory for the values of a row, kept from one row to the next.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(crate) struct Side<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Of<'a> {
     pub(crate) lsn: Lsn,
-    pub(crate) table: &'a Table,
+    pub(crate) table: &'a OutputTable,
     pub(crate) chunks: &'a Chunks,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Of<'a> {
     /// Takes a row apart.
     pub(crate) fn side(&self, tuple: &RawTuple<'a>, room: &mut Room) -> Result<Side<'a>> {
         let mut values: Vec<Value<'a>> = room.take();
-        let deformed = Tuple::new(tuple.infomask2, tuple.infomask, tuple.hoff, tuple.bytes)
+        let deformed = HeapTuple::new(tuple.infomask2, tuple.infomask, tuple.hoff, tuple.bytes)
             .and_then(|tuple| tuple.deform(&self.table.attributes, &mut values));
         deformed.map_err(|cause| self.broken(None, cause))?;
         Ok(Side { values, stored: tuple.attributes() })

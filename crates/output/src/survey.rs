@@ -35,7 +35,7 @@ use wal::{Reader, Record, Rmgr, Start};
 
 use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::table::Table;
+use crate::table::OutputTable;
 use crate::tables::Tables;
 
 /// A table as it is published, and why it cannot be decoded, if it cannot.
@@ -62,7 +62,7 @@ pub fn published(catalog: &Catalog, options: &Options) -> Result<Vec<PublishedTa
     Ok(all.into_iter().map(|(name, refused)| PublishedTable { name, refused }).collect())
 }
 
-fn described(catalog: &Catalog, options: &Options) -> Result<Vec<Arc<Table>>> {
+fn described(catalog: &Catalog, options: &Options) -> Result<Vec<Arc<OutputTable>>> {
     Tables::new(Arc::new(options.clone())).all(catalog)
 }
 
@@ -160,7 +160,7 @@ impl Survey {
             view.iter().flat_map(View::table_files).collect()
         };
         let (before, after) = (files(kept), files(now));
-        let is_affected = |table: &&Arc<Table>| match after.get(&table.oid) {
+        let is_affected = |table: &&Arc<OutputTable>| match after.get(&table.oid) {
             Some(file) => before.get(&table.oid) != Some(file) || self.written.contains(file),
             // The table is partitioned and has no rows of its own.
             None => false,

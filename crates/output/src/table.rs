@@ -28,7 +28,7 @@ const WARNS_SINCE: u32 = 18;
 
 /// A relation at a place in the WAL. Compares by its number.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted(pub(crate) Arc<Table>);
+pub(crate) struct Wanted(pub(crate) Arc<OutputTable>);
 
 impl PartialEq for Wanted {
     fn eq(&self, other: &Wanted) -> bool {
@@ -46,7 +46,7 @@ impl Hash for Wanted {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct OutputTable {
     /// Different for each description.
     pub(crate) number: u64,
     pub(crate) oid: Oid,
@@ -101,7 +101,7 @@ pub(crate) enum Failure {
     Publication(String),
 }
 
-impl Table {
+impl OutputTable {
     pub(crate) fn full_name(&self) -> String {
         format!("{}.{}", self.schema, self.name)
     }
@@ -167,7 +167,12 @@ fn is_ordinary(column: &Column) -> bool {
 ///
 /// # Errors
 /// The catalogs contradict themselves.
-pub(crate) fn describe(view: &View<'_>, options: &Options, oid: Oid, number: u64) -> Result<Option<Table>> {
+pub(crate) fn describe(
+    view: &View<'_>,
+    options: &Options,
+    oid: Oid,
+    number: u64,
+) -> Result<Option<OutputTable>> {
     let Some(own) = view.relation(oid)? else { return Ok(None) };
     let mut published = match how(view, options, &own) {
         How::Not => return Ok(None),
@@ -187,7 +192,7 @@ pub(crate) fn describe(view: &View<'_>, options: &Options, oid: Oid, number: u64
     }
     let is_sent = sent_of_own(&published, target, above.is_some());
     announce(view, &own, is_sent, &mut announcements);
-    let mut table = Table {
+    let mut table = OutputTable {
         actions: published.actions,
         target: target.oid,
         published_as: (target.schema.clone(), target.name.clone()),
@@ -206,12 +211,12 @@ pub(crate) fn describe(view: &View<'_>, options: &Options, oid: Oid, number: u64
     Ok(Some(table))
 }
 
-fn empty(own: &Relation, number: u64) -> Table {
+fn empty(own: &Relation, number: u64) -> OutputTable {
     let rendered = own.columns.iter().enumerate().filter_map(|(place, column)| {
         let missing = column.missing.as_ref().filter(|missing| missing.stored.is_none())?;
         Some((place, missing.clone()))
     });
-    Table {
+    OutputTable {
         number,
         oid: own.oid,
         target: own.oid,
@@ -231,8 +236,8 @@ fn empty(own: &Relation, number: u64) -> Table {
 }
 
 /// The server reports an error for the first change of the table, of any kind.
-fn contradictory(own: &Relation, number: u64, what: String) -> Table {
-    Table { failure: Some(Failure::Publication(what)), ..empty(own, number) }
+fn contradictory(own: &Relation, number: u64, what: String) -> OutputTable {
+    OutputTable { failure: Some(Failure::Publication(what)), ..empty(own, number) }
 }
 
 /// Which columns the message of a relation itself has. If its rows are sent as rows of a table

@@ -16,7 +16,7 @@ use wal::{Actions, Interest, LocatorFilterCache};
 
 use crate::error::{Error, Refused, Result};
 use crate::options::{OnRefused, Options};
-use crate::table::{Table, Wanted, describe};
+use crate::table::{OutputTable, Wanted, describe};
 
 /// Answers for transactions that see the same catalogs.
 #[derive(Debug, Default)]
@@ -129,7 +129,7 @@ impl Tables {
     }
 
     /// Every published table, as all transactions see it.
-    pub(crate) fn all(&mut self, catalog: &Catalog) -> Result<Vec<Arc<Table>>> {
+    pub(crate) fn all(&mut self, catalog: &Catalog) -> Result<Vec<Arc<OutputTable>>> {
         let Some(view) = catalog.view(self.options.database, Xid::INVALID) else { return Ok(Vec::new()) };
         let mut all = Vec::new();
         for oid in view.relations().into_iter().filter(|oid| oid.is_user_defined()) {
@@ -213,7 +213,7 @@ fn unwanted(relation: Oid) -> Answer {
 
 /// Whether the table's rows are always left out because they cannot be written. If that depends on
 /// which tables take part, it may change before the rows come out, and is decided then.
-fn is_left_out(table: &Table, options: &Options) -> bool {
+fn is_left_out(table: &OutputTable, options: &Options) -> bool {
     matches!(options.refused, OnRefused::LeaveOut) && table.refused().is_some()
 }
 

@@ -19,7 +19,7 @@ use wal::Actions;
 use crate::error::{Error, Kind, Result};
 use crate::options::{OnRefused, Options, Streaming};
 use crate::row::{Of, Room, Side};
-use crate::table::{Failure, Table, Wanted};
+use crate::table::{Failure, OutputTable, Wanted};
 
 /// From this major on, BEGIN is sent with a transaction's first message, and a transaction without
 /// messages is not sent.
@@ -265,7 +265,7 @@ impl Writer {
     }
 
     /// Describes a table to the receiver, unless the receiver has this description.
-    fn announce(&mut self, table: &Table, lsn: Lsn, xid: Xid) {
+    fn announce(&mut self, table: &OutputTable, lsn: Lsn, xid: Xid) {
         let (top, named) = (self.top(), self.named(xid));
         let last = (named.map(|_| top), table.number);
         if self.last_announced == last {
@@ -291,7 +291,7 @@ impl Writer {
 
     /// Whether rows of the table can come out. False if they are left out; an error if they may not
     /// be.
-    fn can_come_out(&self, table: &Table, lsn: Lsn) -> Result<bool> {
+    fn can_come_out(&self, table: &OutputTable, lsn: Lsn) -> Result<bool> {
         match &table.failure {
             None => Ok(true),
             Some(Failure::Refused(refused)) => match &self.options.refused {
@@ -349,17 +349,17 @@ impl Writer {
         of: &Of<'a>,
         action: &Action<'a>,
         filters: Option<&'a [Filter]>,
-    ) -> Result<Option<Change<'a>>> {
+    ) -> Result<Option<SentChange<'a>>> {
         let [new_room, old_room] = &mut self.rooms;
         let change = match action {
-            Action::Insert(new) => Change { letter: b'I', old: None, new: Some(of.side(new, new_room)?) },
+            Action::Insert(new) => SentChange { letter: b'I', old: None, new: Some(of.side(new, new_room)?) },
             Action::Update { old, new } => {
                 let old = old.as_ref().map(|old| of.side(&old.tuple, old_room)).transpose()?;
-                Change { letter: b'U', old, new: Some(of.side(new, new_room)?) }
+                SentChange { letter: b'U', old, new: Some(of.side(new, new_room)?) }
             }
             Action::Delete(old) => {
                 let old = old.as_ref().map(|old| of.side(&old.tuple, old_room)).transpose()?;
-                Change { letter: b'D', old, new: None }
+                SentChange { letter: b'D', old, new: None }
             }
         };
         match filters {
@@ -408,7 +408,7 @@ impl Writer {
 }
 
 /// A change of a row in the form that is sent.
-struct Change<'a> {
+struct SentChange<'a> {
     letter: u8,
     old: Option<Side<'a>>,
     new: Option<Side<'a>>,
@@ -416,7 +416,11 @@ struct Change<'a> {
 
 /// What filters leave of a change. An update that moves a row into the published rows becomes an
 /// insert; one that moves it out becomes a delete.
-fn filtered<'a>(of: &Of<'a>, filters: &'a [Filter], change: Change<'a>) -> Result<Option<Change<'a>>> {
+fn filtered<'a>(
+    of: &Of<'a>,
+    filters: &'a [Filter],
+    change: SentChange<'a>,
+) -> Result<Option<SentChange<'a>>> {
     let (old, new) = match (&change.old, &change.new) {
         (Some(old), Some(new)) => (old, new),
         (Some(one), None) | (None, Some(one)) => {
@@ -428,8 +432,8 @@ fn filtered<'a>(of: &Of<'a>, filters: &'a [Filter], change: Change<'a>) -> Resul
     let kept = (of.keeps(filters, old)?, of.keeps(filters, &completed)?);
     Ok(match kept {
         (false, false) => None,
-        (false, true) => Some(Change { letter: b'I', old: None, new: Some(completed) }),
-        (true, false) => Some(Change { letter: b'D', old: change.old, new: None }),
+        (false, true) => Some(SentChange { letter: b'I', old: None, new: Some(completed) }),
+        (true, false) => Some(SentChange { letter: b'D', old: change.old, new: None }),
         (true, true) => Some(change),
     })
 }

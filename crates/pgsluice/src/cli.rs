@@ -4,7 +4,7 @@ use base::Lsn;
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit;
-use crate::settings::{Ends, Table, Which};
+use crate::settings::{Ends, SettingsTable, Which};
 use crate::units::{Bytes, Seconds};
 
 /// Logical replication for stock PostgreSQL: copy, stream, apply
@@ -26,7 +26,7 @@ pub(crate) enum Command {
     /// SIGTERM or SIGINT makes it finish or roll back the current batch and end within 5 seconds. A
     /// second signal ends it at once. If the configuration file has several subscriptions, all of
     /// them run in this process, each on its own.
-    Run(Box<Table>),
+    Run(Box<SettingsTable>),
     /// Take over a native subscription of the target, and continue as run does
     ///
     /// For a target that already has a CREATE SUBSCRIPTION, even one that is far behind. adopt
@@ -129,7 +129,7 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) settings: Table,
+    pub(crate) settings: SettingsTable,
 }
 
 /// `adopt`
@@ -142,7 +142,7 @@ pub(crate) struct AdoptArgs {
     #[arg(long)]
     pub(crate) prepare_only: bool,
     #[command(flatten)]
-    pub(crate) settings: Table,
+    pub(crate) settings: SettingsTable,
 }
 
 /// `release`

@@ -2,7 +2,7 @@
 //! subscription has stored on the target, default.
 //!
 //! Each source gives texts by key. The strongest source that names a key decides it alone, lists
-//! included. `settings::Table` then reads the texts of one subscription, so a file passes the same
+//! included. `settings::SettingsTable` then reads the texts of one subscription, so a file passes the same
 //! parsers and gets the same messages as a flag.
 //!
 //! An empty environment variable counts as unset.
@@ -18,7 +18,7 @@ use clap::parser::ValueSource;
 use toml::de::{DeTable, DeValue};
 
 use crate::failure::Failure;
-use crate::settings::{Place, Setting, Table};
+use crate::settings::{Place, Setting, SettingsTable};
 
 /// The settings of flags, environment and file.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Config {
 
     /// The chosen subscriptions, each with all its settings: the named one, otherwise all of the
     /// file, otherwise the one made from flags and environment alone.
-    pub(crate) fn subscriptions(&self) -> anyhow::Result<Vec<Table>> {
+    pub(crate) fn subscriptions(&self) -> anyhow::Result<Vec<SettingsTable>> {
         let Some(file) = self.file.as_ref().filter(|file| !file.subscriptions.is_empty()) else {
             return Ok(vec![self.table(None)?]);
         };
@@ -136,7 +136,7 @@ impl Config {
     }
 
     /// All settings of one subscription.
-    fn table(&self, section: Option<&Section>) -> anyhow::Result<Table> {
+    fn table(&self, section: Option<&Section>) -> anyhow::Result<SettingsTable> {
         let mut words = Vec::new();
         for setting in &self.settings {
             let Some((values, origin)) = self.look_up(&setting.key, section) else { continue };
@@ -148,12 +148,12 @@ impl Config {
                 own.push(word);
             }
             // Read alone first, so that a message can name the place of the text.
-            if let Err(error) = Table::read(own.clone()) {
+            if let Err(error) = SettingsTable::read(own.clone()) {
                 return Err(refusal(setting, &origin, &error).into());
             }
             words.extend(own);
         }
-        Ok(Table::read(words).map_err(|error| Failure::Together(error.to_string()))?)
+        Ok(SettingsTable::read(words).map_err(|error| Failure::Together(error.to_string()))?)
     }
 
     /// The strongest source's texts for `key`. A subscription's own name is

@@ -86,7 +86,7 @@ const SITUATIONS: [(&str, &[&str]); 17] = [
 ];
 
 /// One entry in words.
-struct Told {
+struct EntryText {
     doing: Doing,
     title: &'static str,
     message: String,
@@ -96,44 +96,46 @@ struct Told {
     held_by: &'static [HeldBy],
 }
 
-impl Told {
-    fn new<E>(entry: Entry<E>, message: impl Fn(&E) -> String, then: impl Fn(E) -> String) -> Told {
+impl EntryText {
+    fn new<E>(entry: Entry<E>, message: impl Fn(&E) -> String, then: impl Fn(E) -> String) -> EntryText {
         let Entry { doing, title, error, cause, remedy, held_by } = entry;
         let message = Invocation::example().complete(&message(&error), Clone::clone);
-        Told { doing, title, message, cause, remedy, then: then(error), held_by }
+        EntryText { doing, title, message, cause, remedy, then: then(error), held_by }
     }
 }
 
 /// Every entry, in the order of the document.
-fn all() -> Vec<Told> {
+fn all() -> Vec<EntryText> {
     let mut all = Vec::new();
     let own = failure::error_reference().into_iter();
-    all.extend(own.map(|entry| Told::new(entry, ToString::to_string, |error| ends(error.code()))));
+    all.extend(own.map(|entry| EntryText::new(entry, ToString::to_string, |error| ends(error.code()))));
     let pipeline = engine::error_reference().into_iter();
-    all.extend(pipeline.map(|entry| Told::new(entry, |error| base::with_causes(error), |error| run(&error))));
+    all.extend(
+        pipeline.map(|entry| EntryText::new(entry, |error| base::with_causes(error), |error| run(&error))),
+    );
     let handed_over = adopt::error_reference().into_iter();
     all.extend(handed_over.map(|entry| {
-        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_adopt(&error))))
+        EntryText::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_adopt(&error))))
     }));
     let compared = verify::error_reference().into_iter();
     all.extend(compared.map(|entry| {
-        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_verify(&error))))
+        EntryText::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_verify(&error))))
     }));
     let asked = control::error_reference().into_iter();
     all.extend(asked.map(|entry| {
-        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_control(error))))
+        EntryText::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_control(error))))
     }));
     let servers = admin::error_reference().into_iter();
     all.extend(servers.map(|entry| {
-        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_admin(error))))
+        EntryText::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_admin(error))))
     }));
     let decoded = output::error_reference().into_iter();
     all.extend(decoded.map(|entry| {
-        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_output(&error))))
+        EntryText::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_output(&error))))
     }));
     let files = source::segments_error_reference().into_iter();
     all.extend(files.map(|entry| {
-        Told::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_segments(&error))))
+        EntryText::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_segments(&error))))
     }));
     // Stable: within a group in the order of the crates.
     all.sort_by_key(|told| told.doing);
@@ -216,10 +218,10 @@ pub(crate) fn markdown() -> String {
 }
 
 /// The table of what readers look for.
-fn situations(out: &mut String, all: &[Told]) {
+fn situations(out: &mut String, all: &[EntryText]) {
     out.push_str("## By what happened\n\n| what happened | error | held by |\n| --- | --- | --- |\n");
     for (what, titles) in SITUATIONS {
-        let entries: Vec<&Told> = all.iter().filter(|told| titles.contains(&told.title)).collect();
+        let entries: Vec<&EntryText> = all.iter().filter(|told| titles.contains(&told.title)).collect();
         let links: Vec<_> =
             entries.iter().map(|told| format!("[{}](#{})", told.title, anchor(told.title))).collect();
         let mut tests: Vec<String> = entries.iter().flat_map(|told| told.held_by.iter().map(test)).collect();
@@ -230,8 +232,8 @@ fn situations(out: &mut String, all: &[Told]) {
     out.push('\n');
 }
 
-fn section(out: &mut String, told: &Told) {
-    let Told { title, message, cause, remedy, then, held_by, .. } = told;
+fn section(out: &mut String, told: &EntryText) {
+    let EntryText { title, message, cause, remedy, then, held_by, .. } = told;
     let _ = write!(out, "### {title}\n\n```text\n{message}\n```\n\n");
     let tests = held_by.iter().map(test).collect::<Vec<String>>().join(", ");
     let items = [("Cause", *cause), ("Remedy", *remedy), ("Then", then.as_str()), ("Test", tests.as_str())];

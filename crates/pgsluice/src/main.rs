@@ -156,7 +156,7 @@ fn only(mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
 }
 
 /// The same, before the subscription's name is known.
-fn only_table(mut tables: Vec<settings::Table>) -> anyhow::Result<settings::Table> {
+fn only_table(mut tables: Vec<settings::SettingsTable>) -> anyhow::Result<settings::SettingsTable> {
     match tables.len() {
         1 => Ok(tables.swap_remove(0)),
         _ => {

@@ -22,7 +22,7 @@ use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
 
 /// All settings.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Table {
+pub(crate) struct SettingsTable {
     #[command(flatten)]
     pub(crate) which: Which,
     #[command(flatten)]
@@ -404,15 +404,15 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-impl Table {
+impl SettingsTable {
     /// The table as a command line of its own.
     fn command() -> Command {
-        Table::augment_args(Command::new("settings").no_binary_name(true).disable_help_flag(true))
+        SettingsTable::augment_args(Command::new("settings").no_binary_name(true).disable_help_flag(true))
     }
 
     /// Reads `words`, flags and their values, filling in the defaults.
-    pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Result<Table, clap::Error> {
-        Table::from_arg_matches(&Table::command().try_get_matches_from(words)?)
+    pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Result<SettingsTable, clap::Error> {
+        SettingsTable::from_arg_matches(&SettingsTable::command().try_get_matches_from(words)?)
     }
 }
 
@@ -440,7 +440,7 @@ pub(crate) struct Setting {
 impl Setting {
     /// The whole table in its order.
     pub(crate) fn all() -> Vec<Setting> {
-        Table::command().get_arguments().map(Setting::from_arg).collect()
+        SettingsTable::command().get_arguments().map(Setting::from_arg).collect()
     }
 
     fn from_arg(arg: &Arg) -> Setting {

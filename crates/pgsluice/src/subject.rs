@@ -11,8 +11,8 @@ use engine::{PrefetchMode, Settings};
 
 use crate::failure::Failure;
 use crate::settings::{
-    Apply, Binary, CommitOrder, Ends, KeepCommitTimestamps, OnTableReplaced, Origin, Prefetch, SourceMode,
-    SynchronousCommit, Table,
+    Apply, Binary, CommitOrder, Ends, KeepCommitTimestamps, OnTableReplaced, Origin, Prefetch, SettingsTable,
+    SourceMode, SynchronousCommit,
 };
 
 /// Not a setting: if this variable is set, every change is applied by itself, as after a batch that
@@ -24,12 +24,12 @@ const EXACT_ONLY: &str = "PGSLUICE_EXACT_ONLY";
 pub(crate) struct Subject {
     pub(crate) name: SubscriptionName,
     pub(crate) state_dir: PathBuf,
-    table: Table,
+    table: SettingsTable,
 }
 
 impl Subject {
     /// The name and state directory of `table`.
-    pub(crate) fn new(table: Table) -> anyhow::Result<Subject> {
+    pub(crate) fn new(table: SettingsTable) -> anyhow::Result<Subject> {
         let name = match (&table.which.subscription, table.stream.publication.first()) {
             (Some(name), _) | (None, Some(name)) => name,
             (None, None) => {
@@ -80,7 +80,7 @@ impl Subject {
 
     /// Everything `run` needs.
     pub(crate) fn pipeline(&self) -> anyhow::Result<Settings> {
-        let Table { stream, copy, apply, .. } = &self.table;
+        let SettingsTable { stream, copy, apply, .. } = &self.table;
         if stream.publication.is_empty() {
             return Err(Failure::Missing { key: "publication" }.into());
         }
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn the_two_names_of_prefetch_agree_or_are_refused() {
         let read = |words: &[&str]| {
-            let table = Table::read(words.iter().map(std::ffi::OsString::from)).unwrap();
+            let table = SettingsTable::read(words.iter().map(std::ffi::OsString::from)).unwrap();
             prefetch(&table.apply)
         };
         for (words, expected) in [

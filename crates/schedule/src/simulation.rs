@@ -22,10 +22,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use base::Lsn;
-use checkers::Event;
+use checkers::SimulationEvent;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use source::{Key, Op, Row, Rows, Source, split_ops};
+use source::{Op, Rows, SimulatedKey, SimulatedRow, Source, split_ops};
 use target::{Done, Local, Lock};
 
 use crate::{Action, CommittedRanges, Either, Footprint, KeyFilter, Manner, Preserve, Relaxed, Units};
@@ -72,7 +72,7 @@ enum Report {
 struct Worker {
     job: Option<Job>,
     /// The rows that its open transaction wrote.
-    writes: BTreeMap<Key, Option<Row>>,
+    writes: BTreeMap<SimulatedKey, Option<SimulatedRow>>,
     open: bool,
     waits_for: Option<Lock>,
     /// A cancel is on its way to the server.
@@ -84,7 +84,7 @@ struct Worker {
 #[derive(Debug)]
 enum Record {
     /// A chunk's writes, and its range.
-    Commit { chunk: u64, writes: BTreeMap<Key, Option<Row>>, range: (Lsn, Lsn) },
+    Commit { chunk: u64, writes: BTreeMap<SimulatedKey, Option<SimulatedRow>>, range: (Lsn, Lsn) },
     /// The rows of ranges were folded.
     Folded(CommittedRanges),
 }
@@ -116,7 +116,7 @@ struct World {
     /// The chunk of each number of the schedule, from 1 on; numbering starts anew after a loss.
     numbers: Vec<u64>,
     late: BTreeMap<u64, Vec<Op>>,
-    history: Vec<Event>,
+    history: Vec<SimulationEvent>,
     /// How many of ten thousand statements fail.
     failures: u32,
     /// In how many of ten thousand steps everything is lost.
@@ -205,7 +205,7 @@ impl World {
             }
             self.since.insert(chunk, self.handed);
             self.handed = chunk;
-            self.history.push(Event::Pushed(chunk, footprint.clone()));
+            self.history.push(SimulationEvent::Pushed(chunk, footprint.clone()));
             self.numbers.push(chunk);
             assert_eq!(self.schedule.push(footprint, manner), self.numbers.len() as u64);
         }
@@ -236,14 +236,14 @@ impl World {
             self.wal.push(Record::Folded(reached.clone()));
         }
         self.flushed = self.wal.len();
-        self.history.push(Event::Confirmed(reached.prefix.as_u64()));
+        self.history.push(SimulationEvent::Confirmed(reached.prefix.as_u64()));
     }
 
     fn act(&mut self, action: Action) {
         let (number, worker, kind) = match action {
             Action::Speculate { number, worker, split } => {
                 let chunk = self.chunk(number);
-                self.history.push(Event::Speculated(chunk, split.clone()));
+                self.history.push(SimulationEvent::Speculated(chunk, split.clone()));
                 let (ops, footprint) = &self.source.chunks[chunk as usize - 1];
                 let (early, late) = split_ops(ops, footprint, &split);
                 self.late.insert(number, late);
@@ -267,7 +267,7 @@ impl World {
             Action::Replay { number, worker, .. } | Action::Alone { number, worker } => {
                 let others =
                     self.workers.iter().enumerate().filter(|(at, other)| *at != worker && other.open);
-                self.history.push(Event::Alone(self.chunk(number), others.count()));
+                self.history.push(SimulationEvent::Alone(self.chunk(number), others.count()));
                 (number, worker, Kind::Exact)
             }
             Action::Rollback { number, worker } => {
@@ -275,7 +275,7 @@ impl World {
             }
         };
         let ops = self.ops(number);
-        self.history.push(Event::Began(self.chunk(number), kind == Kind::Exact));
+        self.history.push(SimulationEvent::Began(self.chunk(number), kind == Kind::Exact));
         assert!(!self.workers[worker].open, "a whole chunk begins its transaction");
         self.begin(worker, number, ops, kind);
     }
@@ -295,7 +295,8 @@ impl World {
             self.workers[at].cancel = false;
             // The cancel hits whatever runs.
             if let Some(job) = &self.workers[at].job {
-                self.history.push(Event::Cancelled(matches!(job.kind, Kind::Speculative | Kind::Rollback)));
+                self.history
+                    .push(SimulationEvent::Cancelled(matches!(job.kind, Kind::Speculative | Kind::Rollback)));
                 if job.kind == Kind::Speculative {
                     self.fail(at);
                 }
@@ -324,7 +325,7 @@ impl World {
                 Report::RolledBack
             }
             Kind::Set | Kind::Exact => {
-                self.history.push(Event::CommitSent(self.chunk(number)));
+                self.history.push(SimulationEvent::CommitSent(self.chunk(number)));
                 self.commit(at, self.chunk(number));
                 Report::Committed
             }
@@ -340,7 +341,7 @@ impl World {
         self.redo(&record);
         self.wal.push(record);
         self.end(at, true);
-        self.history.push(Event::Committed(chunk, self.rows == self.source.after(&self.held)));
+        self.history.push(SimulationEvent::Committed(chunk, self.rows == self.source.after(&self.held)));
     }
 
     fn redo(&mut self, record: &Record) {
@@ -402,7 +403,7 @@ impl World {
         match report {
             Report::Stumbled => self.schedule.stumbled(number),
             Report::Committed => {
-                self.history.push(Event::Acknowledged(self.chunk(number)));
+                self.history.push(SimulationEvent::Acknowledged(self.chunk(number)));
                 self.schedule.committed(number);
             }
             Report::Executed => self.preserve().executed(number),
@@ -442,7 +443,7 @@ impl World {
             if let Some(chunk) = sent.map(|job| self.chunk(job.number))
                 && self.random.random_bool(0.5)
             {
-                self.history.push(Event::CommitSent(chunk));
+                self.history.push(SimulationEvent::CommitSent(chunk));
                 self.commit(at, chunk);
             }
         }
@@ -463,7 +464,7 @@ impl World {
         self.numbers.clear();
         self.since.clear();
         self.late.clear();
-        self.history.push(Event::Lost(self.held.clone()));
+        self.history.push(SimulationEvent::Lost(self.held.clone()));
     }
 }
 

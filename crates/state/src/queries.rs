@@ -39,7 +39,7 @@ SELECT s.consistent_point IS NOT NULL AS begun, s.enabled, s.source_sysid,
          WHERE t.subscription = s.name AND NOT t.finished) AS unfinished
   FROM pgsluice.subscription s WHERE s.name = $1::text";
 
-/// `$1` is the subscription's name. One row, whose `is_running` says whether a process has taken the
+/// `$1` is the subscription's name. One row, whose `is_running` says whether a process holds the
 /// subscription's lock, and so runs it.
 #[must_use]
 pub fn running() -> String {

@@ -38,8 +38,8 @@ use crate::since::{Since, TableKey};
 /// "pgsl": the first half of our advisory locks' keys.
 const LOCK_CLASS: i32 = 0x7067_736c;
 
-/// SQL that is true for the row `l` of `pg_locks` that is the granted lock of a subscription. `name`
-/// is SQL, too, and gives the subscription's name.
+/// SQL that is true for the row `l` of `pg_locks` that is the granted lock of a subscription.
+/// `name` is SQL, too, and gives the subscription's name.
 pub(crate) fn is_lock_of(name: &str) -> String {
     format!(
         "l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::int8 = {LOCK_CLASS} \

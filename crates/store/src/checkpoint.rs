@@ -280,7 +280,7 @@ impl Checkpointer {
     ) -> Result<()> {
         let mut replaced = Vec::new();
         let mut dirty = BTreeSet::new();
-        let mut writes: BTreeMap<u32, Image> = BTreeMap::new();
+        let mut writes: BTreeMap<u32, BlockContent> = BTreeMap::new();
         let table_len = job.table_len as usize;
         let gone = self.table.drain(table_len.min(self.table.len())..);
         replaced.extend(gone.filter(|entry| entry.is_some()).map(|entry| entry.block));
@@ -289,7 +289,7 @@ impl Checkpointer {
             let entry = Entry { block: self.blocks.allocate(), crc: page.checksum() };
             self.set(page.id(), entry, &mut replaced, &mut dirty);
             done.entries.push((page.id(), entry));
-            writes.insert(entry.block, Image::Page(page));
+            writes.insert(entry.block, BlockContent::Page(page));
         }
         // Freed ids belong to the first stage, which has the pages that led to them.
         for id in std::mem::take(&mut job.freed) {
@@ -357,7 +357,7 @@ impl Checkpointer {
         pages: usize,
         dirty: BTreeSet<usize>,
         replaced: &mut Vec<u32>,
-        writes: &mut BTreeMap<u32, Image>,
+        writes: &mut BTreeMap<u32, BlockContent>,
     ) -> Result<()> {
         if pages.div_ceil(ENTRIES) > DIRECTORIES_MAX {
             return Err(Error::full((DIRECTORIES_MAX * ENTRIES * ENTRIES) as u32));
@@ -376,20 +376,20 @@ impl Checkpointer {
             let entry = Entry { block: self.blocks.allocate(), crc: crc32fast::hash(&bytes[..]) };
             let old = std::mem::replace(&mut self.table_pages[index], entry);
             replaced.extend(old.is_some().then_some(old.block));
-            writes.insert(entry.block, Image::Table(bytes));
+            writes.insert(entry.block, BlockContent::Table(bytes));
         }
         for index in dirty_directories.into_iter().filter(|index| *index < directories) {
             let bytes = entries_page(KIND_DIRECTORY, index, &self.table_pages);
             let entry = Entry { block: self.blocks.allocate(), crc: crc32fast::hash(&bytes[..]) };
             let old = std::mem::replace(&mut self.directories[index], entry);
             replaced.extend(old.is_some().then_some(old.block));
-            writes.insert(entry.block, Image::Table(bytes));
+            writes.insert(entry.block, BlockContent::Table(bytes));
         }
         Ok(())
     }
 
     /// Writes blocks in the order of the file, neighbours together.
-    fn write_runs(&self, writes: &BTreeMap<u32, Image>) -> Result<()> {
+    fn write_runs(&self, writes: &BTreeMap<u32, BlockContent>) -> Result<()> {
         let mut run = Vec::with_capacity(RUN_BYTES_MAX.min(writes.len() * PAGE_BYTES));
         let mut first = 0;
         let flush = |first: u32, run: &mut Vec<u8>| {
@@ -410,16 +410,16 @@ impl Checkpointer {
 }
 
 /// The content of a block.
-enum Image {
+enum BlockContent {
     Page(Arc<Page>),
     Table(Box<[u8; PAGE_BYTES]>),
 }
 
-impl Image {
+impl BlockContent {
     fn bytes(&self) -> &[u8; PAGE_BYTES] {
         match self {
-            Image::Page(page) => page.bytes(),
-            Image::Table(bytes) => bytes,
+            BlockContent::Page(page) => page.bytes(),
+            BlockContent::Table(bytes) => bytes,
         }
     }
 }

@@ -392,7 +392,7 @@ fn round_after(number: u64, blocks: u64) -> u64 {
 }
 
 /// A block of the ring that is whole and belongs to this store.
-struct Block {
+struct RingBlock {
     number: u64,
     commit_no: u64,
     seq: u64,
@@ -405,7 +405,7 @@ struct Block {
 /// All blocks that opening looks at.
 struct Ring {
     /// By place; `None` in a place without a whole block.
-    places: Vec<Option<Block>>,
+    places: Vec<Option<RingBlock>>,
     /// The block and commit behind the last whole one.
     end: (u64, u64),
 }
@@ -429,7 +429,7 @@ impl Ring {
         Ok(ring)
     }
 
-    fn block(&self, number: u64, commit_no: u64, meta: &crate::meta::Meta) -> Option<&Block> {
+    fn block(&self, number: u64, commit_no: u64, meta: &crate::meta::Meta) -> Option<&RingBlock> {
         let place = usize::try_from(number % u64::from(meta.log_blocks.max(1))).ok()?;
         let block = self.places.get(place)?.as_ref()?;
         (block.number == number && block.commit_no == commit_no).then_some(block)
@@ -511,14 +511,14 @@ impl Ring {
     }
 }
 
-fn parse_block(bytes: &[u8; PAGE_BYTES], store_id: u64) -> Option<Block> {
+fn parse_block(bytes: &[u8; PAGE_BYTES], store_id: u64) -> Option<RingBlock> {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let length = usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
     let is_whole = bytes[..4] == crc32fast::hash(&bytes[4..]).to_le_bytes();
     if !is_whole || word(8) != store_id || length > PAYLOAD_BYTES {
         return None;
     }
-    Some(Block {
+    Some(RingBlock {
         number: word(16),
         commit_no: word(24),
         seq: word(32),

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use crate::page::{Fence, Page};
-use crate::tree::Change;
+use crate::tree::VersionChange;
 
 /// The most pending versions. The eldest's leaf has then been read when its turn comes, even if
 /// other pages are being read, and a checkpoint waits for few versions.
@@ -100,8 +100,8 @@ impl Pending {
     }
 
     /// Keeps a version, in place of one of the same key and LSN.
-    pub(crate) fn add(&self, tree: u8, change: Change<'_>) {
-        let Change { key, lsn, delete, value } = change;
+    pub(crate) fn add(&self, tree: u8, change: VersionChange<'_>) {
+        let VersionChange { key, lsn, delete, value } = change;
         let place = (tree, key.to_vec(), Reverse(lsn));
         let version = Versioned { delete, value: value.to_vec() };
         self.change(|versions| {

@@ -50,16 +50,16 @@ pub(crate) struct Registry {
 
 /// The part of a store that readers and the writer share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedStore {
     pub(crate) pager: Arc<Pager>,
     pub(crate) pending: Pending,
     registry: Mutex<Registry>,
 }
 
-impl Shared {
-    pub(crate) fn new(pager: Arc<Pager>, committed: u64, horizon: u64) -> Shared {
+impl SharedStore {
+    pub(crate) fn new(pager: Arc<Pager>, committed: u64, horizon: u64) -> SharedStore {
         let registry = Registry { committed, horizon, readers: BTreeMap::new() };
-        Shared { pager, pending: Pending::default(), registry: Mutex::new(registry) }
+        SharedStore { pager, pending: Pending::default(), registry: Mutex::new(registry) }
     }
 
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
@@ -72,7 +72,7 @@ impl Shared {
         View { horizon: registry.horizon, readers: registry.readers.keys().copied().collect() }
     }
 
-    fn snapshot(self: &Arc<Shared>, as_of: Option<Lsn>) -> Result<Snapshot> {
+    fn snapshot(self: &Arc<SharedStore>, as_of: Option<Lsn>) -> Result<Snapshot> {
         let mut registry = self.registry();
         let (floor, committed) = (registry.horizon, registry.committed);
         let lsn = as_of.map_or(committed, Lsn::as_u64);
@@ -175,7 +175,7 @@ fn visible(tree: TreeRef, lsn: u64, version: Versioned, floor: u64) -> Option<Ve
 
 /// Takes snapshots. Cheap to clone and to hand to other threads.
 #[derive(Debug, Clone)]
-pub struct Reader(pub(crate) Arc<Shared>);
+pub struct Reader(pub(crate) Arc<SharedStore>);
 
 impl Reader {
     /// Takes a snapshot as of the last commit.
@@ -211,7 +211,7 @@ impl Reader {
 /// sees from being removed.
 #[derive(Debug)]
 pub struct Snapshot {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     floor: u64,
     lsn: u64,
 }
@@ -267,7 +267,7 @@ struct Leaf {
 /// Keys in order, each with its version. Ends after the first error.
 #[derive(Debug)]
 pub struct Scan<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedStore,
     tree: TreeRef,
     as_of: u64,
     floor: u64,
@@ -281,7 +281,7 @@ pub struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     pub(crate) fn new(
-        shared: &'a Shared,
+        shared: &'a SharedStore,
         tree: TreeRef,
         range: impl RangeBounds<[u8]>,
         as_of: u64,

@@ -24,9 +24,9 @@ use crate::meta::{Meta, SLOTS};
 use crate::page::{Fence, KEY_BYTES_MAX, NEWEST, PAGE_BYTES, VALUE_BYTES_MAX};
 use crate::pager::Pager;
 use crate::pages::Pages;
-use crate::reader::Shared;
+use crate::reader::SharedStore;
 use crate::store::{Checkpoints, Options, Stats, Store, Tidying, TreeState};
-use crate::tree::Change;
+use crate::tree::VersionChange;
 
 /// Opening on disks instead of files.
 impl Store {
@@ -125,7 +125,7 @@ fn assemble(
     let pager = Arc::new(Pager::new(data, options.cache_pages(), checkpointer.table().to_vec()));
     let pages = Pages::new(pager.clone(), checkpointer.table(), options.pages_max());
     let store = Store {
-        shared: Arc::new(Shared::new(pager, meta.committed, meta.horizon)),
+        shared: Arc::new(SharedStore::new(pager, meta.committed, meta.horizon)),
         pages,
         log,
         trees: meta.trees.iter().cloned().map(TreeState::new).collect(),
@@ -200,7 +200,8 @@ fn replay(store: &mut Store, commit: &Commit, before: u64) -> Result<()> {
             return Err(damaged("a record is not one that could have been written"));
         }
         let reference = state.reference(tree);
-        let change = Change { key: record.key, lsn: record.lsn, delete: record.delete, value: record.value };
+        let change =
+            VersionChange { key: record.key, lsn: record.lsn, delete: record.delete, value: record.value };
         store.apply(reference, change)?;
         if store.pages.dirty() >= store.dirty_max() {
             // After a crash from here on, opening reads this commit again.

@@ -28,9 +28,9 @@ use crate::page::{Fence, KEY_BYTES_MAX, NEWEST, PAGE_BYTES, VALUE_BYTES_MAX};
 use crate::pager::TreeRef;
 use crate::pages::{Changed, Pages};
 use crate::pending::{PAGES_CHANGED, PAGES_PER_VERSION, PENDING_MAX};
-use crate::reader::{Reader, Scan, Shared, Tree, Version};
+use crate::reader::{Reader, Scan, SharedStore, Tree, Version};
 use crate::room::{BottomUp, Written};
-use crate::tree::{Change, Swept};
+use crate::tree::{Swept, VersionChange};
 
 /// The number of leaves swept for each split. A tree grows by splits only, and the sweep looks at a
 /// multiple of that. So garbage that no full leaf meets stays a fraction of the tree. Four is the
@@ -252,7 +252,7 @@ pub(crate) struct Tidying {
 /// An open store, for its only writer. Readers use a [`Reader`].
 #[derive(Debug)]
 pub struct Store {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedStore>,
     pub(crate) pages: Pages,
     pub(crate) log: Log,
     pub(crate) trees: Vec<TreeState>,
@@ -327,7 +327,7 @@ impl Store {
     /// The size limit is reached, and then nothing has changed. The key or the value is too long,
     /// or the LSN is committed already. Disk and damage.
     pub fn put(&mut self, tree: Tree, key: &[u8], lsn: Lsn, value: &[u8]) -> Result<()> {
-        self.write(tree, Change { key, lsn: lsn.as_u64(), delete: false, value })
+        self.write(tree, VersionChange { key, lsn: lsn.as_u64(), delete: false, value })
     }
 
     /// Writes the deletion of `key` at `lsn`, with a value of its own. Otherwise like
@@ -336,10 +336,10 @@ impl Store {
     /// # Errors
     /// As [`Store::put`].
     pub fn delete(&mut self, tree: Tree, key: &[u8], lsn: Lsn, value: &[u8]) -> Result<()> {
-        self.write(tree, Change { key, lsn: lsn.as_u64(), delete: true, value })
+        self.write(tree, VersionChange { key, lsn: lsn.as_u64(), delete: true, value })
     }
 
-    fn write(&mut self, tree: Tree, change: Change<'_>) -> Result<()> {
+    fn write(&mut self, tree: Tree, change: VersionChange<'_>) -> Result<()> {
         self.ready()?;
         if change.key.len() > KEY_BYTES_MAX || change.value.len() > VALUE_BYTES_MAX {
             return Err(Error::misuse(format!(
@@ -367,14 +367,14 @@ impl Store {
             self.apply_pending_of_leaf(tree.0, change.key, change.lsn)?;
             self.apply_and_sweep(tree.0, change)?;
         }
-        let Change { key, lsn, delete, value } = change;
+        let VersionChange { key, lsn, delete, value } = change;
         self.log.add(Record { tree: tree.0.id, delete, lsn, key, value });
         self.written_max = self.written_max.max(lsn);
         Ok(())
     }
 
     /// Puts a change into its leaf, and sweeps for the splits that it caused.
-    pub(crate) fn apply_and_sweep(&mut self, tree: TreeRef, change: Change<'_>) -> Result<()> {
+    pub(crate) fn apply_and_sweep(&mut self, tree: TreeRef, change: VersionChange<'_>) -> Result<()> {
         let written = self.apply(tree, change)?;
         if written.splits > 0 {
             if written.has_history {
@@ -401,7 +401,7 @@ impl Store {
     }
 
     /// Puts a change into its leaf, and counts what that did.
-    pub(crate) fn apply(&mut self, tree: TreeRef, change: Change<'_>) -> Result<Written> {
+    pub(crate) fn apply(&mut self, tree: TreeRef, change: VersionChange<'_>) -> Result<Written> {
         let shared = &self.shared;
         let result = self.pages.write(tree, change, self.options.bottom_up, || shared.view());
         let written = self.poison_on_error(result)?;

@@ -49,7 +49,7 @@ type Steps = Vec<(u32, usize)>;
 
 /// A version to be written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Change<'a> {
+pub(crate) struct VersionChange<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) lsn: u64,
     pub(crate) delete: bool,
@@ -110,11 +110,11 @@ impl Pages {
     pub(crate) fn write(
         &mut self,
         tree: TreeRef,
-        change: Change<'_>,
+        change: VersionChange<'_>,
         bottom_up: BottomUp,
         view: impl Fn() -> View,
     ) -> Result<Written> {
-        let Change { key, lsn, value, .. } = change;
+        let VersionChange { key, lsn, value, .. } = change;
         let mut flags = CellFlags { delete: change.delete, overflow: false };
         if fits_cell(key, value) {
             return self.write_cell(tree, key, lsn, flags, value, bottom_up, view);

@@ -17,7 +17,7 @@ use base::Oid;
 use crate::codec::Codec;
 use crate::error::{Error, Result};
 use crate::number::{signed, unsigned};
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 use crate::settings::Settings;
 use crate::text::is_space;
 use crate::tuple::{Align, Value, take};
@@ -43,7 +43,7 @@ struct Array<'a> {
 
 impl<'a> Array<'a> {
     fn read(payload: &'a [u8]) -> Result<Self> {
-        let mut reader = Reader::new(payload, "array");
+        let mut reader = ByteReader::new(payload, "array");
         let dimensions =
             usize::try_from(reader.i32()?).ok().filter(|&count| count <= DIMENSIONS_MAX).ok_or(DAMAGED)?;
         let data_offset = reader.i32()?;

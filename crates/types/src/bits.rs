@@ -1,11 +1,11 @@
 //! bit and varbit: a number of bits, then bytes that hold them, highest bit first.
 
 use crate::error::{Error, Result};
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 
 fn read(payload: &[u8]) -> Result<(usize, &[u8])> {
     const DAMAGED: Error = Error::damaged("bit string");
-    let mut reader = Reader::new(payload, "bit string");
+    let mut reader = ByteReader::new(payload, "bit string");
     let count = usize::try_from(reader.i32()?).map_err(|_| DAMAGED)?;
     let bytes = reader.rest();
     if bytes.len() == count.div_ceil(8) { Ok((count, bytes)) } else { Err(DAMAGED) }

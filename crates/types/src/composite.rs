@@ -5,7 +5,7 @@ use crate::codec::{Codec, Composite};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
 use crate::text::is_space;
-use crate::tuple::{Attribute, Tuple, Value};
+use crate::tuple::{Attribute, HeapTuple, Value};
 use crate::varlena::HEADER;
 
 /// The position of the null bitmap in a payload: the header of 23 bytes begins with the varlena's
@@ -17,7 +17,7 @@ impl Composite {
         let (header, bytes) =
             payload.split_first_chunk::<BITMAP>().ok_or(Error::damaged("header of a composite value"))?;
         let [.., i2_low, i2_high, i_low, i_high, hoff] = *header;
-        let tuple = Tuple::new(
+        let tuple = HeapTuple::new(
             u16::from_le_bytes([i2_low, i2_high]),
             u16::from_le_bytes([i_low, i_high]),
             hoff,

@@ -9,7 +9,7 @@ use base::PgVersion;
 
 use crate::error::{Error, Result};
 use crate::number::{padded, signed};
-use crate::reader::{Reader, fixed};
+use crate::reader::{ByteReader, fixed};
 use crate::zone::TimeZone;
 
 const SECOND: i64 = 1_000_000;
@@ -134,7 +134,7 @@ fn time_of_day(stored: [u8; 8]) -> Result<u64> {
 
 /// `timetz_out`. The zone is stored in seconds west of UTC.
 pub(crate) fn timetz(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let mut reader = Reader::new(payload, "timetz");
+    let mut reader = ByteReader::new(payload, "timetz");
     hms(time_of_day(reader.array()?)?, out);
     offset(reader.i32()?.saturating_neg(), out);
     Ok(())
@@ -142,7 +142,7 @@ pub(crate) fn timetz(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
 
 /// `timetz_send`, `interval_send`: numbers of these widths.
 pub(crate) fn fields_binary(payload: &[u8], widths: &[usize], out: &mut Vec<u8>) -> Result<()> {
-    let mut reader = Reader::new(payload, "time");
+    let mut reader = ByteReader::new(payload, "time");
     for &width in widths {
         out.extend(reader.take(width)?.iter().rev());
     }
@@ -151,7 +151,7 @@ pub(crate) fn fields_binary(payload: &[u8], widths: &[usize], out: &mut Vec<u8>)
 
 /// `interval_out`.
 pub(crate) fn interval(payload: &[u8], version: PgVersion, out: &mut Vec<u8>) -> Result<()> {
-    let mut reader = Reader::new(payload, "interval");
+    let mut reader = ByteReader::new(payload, "interval");
     let (time, days, months) = (reader.i64()?, reader.i32()?, reader.i32()?);
     if version.major() >= 17 {
         match (time, days, months) {

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::float::float8;
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 
 /// The brackets around a list of points (`path_delim`).
 #[derive(Clone, Copy)]
@@ -15,7 +15,7 @@ enum Enclosed {
     Closed,
 }
 
-fn point(reader: &mut Reader<'_>, out: &mut Vec<u8>) -> Result<()> {
+fn point(reader: &mut ByteReader<'_>, out: &mut Vec<u8>) -> Result<()> {
     out.push(b'(');
     float8(reader.f64()?, out);
     out.push(b',');
@@ -24,7 +24,7 @@ fn point(reader: &mut Reader<'_>, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-fn points(reader: &mut Reader<'_>, count: usize, enclosed: Enclosed, out: &mut Vec<u8>) -> Result<()> {
+fn points(reader: &mut ByteReader<'_>, count: usize, enclosed: Enclosed, out: &mut Vec<u8>) -> Result<()> {
     match enclosed {
         Enclosed::Not => {}
         Enclosed::Open => out.push(b'['),
@@ -46,22 +46,22 @@ fn points(reader: &mut Reader<'_>, count: usize, enclosed: Enclosed, out: &mut V
 
 /// `point_out`.
 pub(crate) fn point_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    point(&mut Reader::new(payload, "point"), out)
+    point(&mut ByteReader::new(payload, "point"), out)
 }
 
 /// `lseg_out`.
 pub(crate) fn lseg_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    points(&mut Reader::new(payload, "lseg"), 2, Enclosed::Open, out)
+    points(&mut ByteReader::new(payload, "lseg"), 2, Enclosed::Open, out)
 }
 
 /// `box_out`.
 pub(crate) fn box_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    points(&mut Reader::new(payload, "box"), 2, Enclosed::Not, out)
+    points(&mut ByteReader::new(payload, "box"), 2, Enclosed::Not, out)
 }
 
 /// `line_out`.
 pub(crate) fn line_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let mut reader = Reader::new(payload, "line");
+    let mut reader = ByteReader::new(payload, "line");
     for before in *b"{,," {
         out.push(before);
         float8(reader.f64()?, out);
@@ -72,7 +72,7 @@ pub(crate) fn line_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
 
 /// `circle_out`.
 pub(crate) fn circle_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let mut reader = Reader::new(payload, "circle");
+    let mut reader = ByteReader::new(payload, "circle");
     out.push(b'<');
     point(&mut reader, out)?;
     out.push(b',');
@@ -82,8 +82,8 @@ pub(crate) fn circle_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// Whether the path is closed, and its points.
-fn path(payload: &[u8]) -> Result<(bool, usize, Reader<'_>)> {
-    let mut reader = Reader::new(payload, "path");
+fn path(payload: &[u8]) -> Result<(bool, usize, ByteReader<'_>)> {
+    let mut reader = ByteReader::new(payload, "path");
     let count = reader.count(16)?;
     let closed = reader.i32()? != 0;
     reader.i32()?;
@@ -92,15 +92,15 @@ fn path(payload: &[u8]) -> Result<(bool, usize, Reader<'_>)> {
 }
 
 /// The polygon's points, without the box around them.
-fn polygon(payload: &[u8]) -> Result<(usize, Reader<'_>)> {
-    let mut reader = Reader::new(payload, "polygon");
+fn polygon(payload: &[u8]) -> Result<(usize, ByteReader<'_>)> {
+    let mut reader = ByteReader::new(payload, "polygon");
     let count = reader.count(16)?;
     reader.take(32)?;
     exact(&reader, count)?;
     Ok((count, reader))
 }
 
-fn exact(reader: &Reader<'_>, count: usize) -> Result<()> {
+fn exact(reader: &ByteReader<'_>, count: usize) -> Result<()> {
     if reader.rest().len() == count * 16 { Ok(()) } else { Err(Error::damaged("number of points")) }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn polygon_text(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
 
 /// The send functions of types that consist of float8 only.
 pub(crate) fn floats_binary(payload: &[u8], count: usize, out: &mut Vec<u8>) -> Result<()> {
-    let mut reader = Reader::new(payload, "geometric value");
+    let mut reader = ByteReader::new(payload, "geometric value");
     (0..count).try_for_each(|_| {
         out.extend_from_slice(&reader.u64()?.to_be_bytes());
         Ok(())

@@ -10,7 +10,7 @@
 
 use crate::error::{Error, Result};
 use crate::numeric;
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 use crate::text::json_string;
 use crate::varlena::Varlena;
 
@@ -41,7 +41,7 @@ struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     fn open(bytes: &'a [u8]) -> Result<Self> {
-        let mut reader = Reader::new(bytes, "jsonb");
+        let mut reader = ByteReader::new(bytes, "jsonb");
         let header = reader.u32()?;
         let count = (header & COUNT) as usize;
         let kind = header & (OBJECT | ARRAY);

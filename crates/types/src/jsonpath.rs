@@ -9,7 +9,7 @@ use base::PgVersion;
 
 use crate::error::{Error, Result};
 use crate::numeric;
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 use crate::text::json_string;
 use crate::tuple::Align;
 use crate::varlena::Varlena;
@@ -107,7 +107,7 @@ fn priority(kind: u8) -> u8 {
 
 /// `jsonpath_out`. `jsonpath_send` puts the version 1 before it.
 pub(crate) fn text(payload: &[u8], version: PgVersion, out: &mut Vec<u8>) -> Result<()> {
-    let mut reader = Reader::new(payload, "jsonpath");
+    let mut reader = ByteReader::new(payload, "jsonpath");
     let header = reader.u32()?;
     if header & !LAX != VERSION {
         return Err(DAMAGED);
@@ -135,7 +135,7 @@ struct Item<'a> {
     start: usize,
     next: u32,
     /// Where its content begins.
-    content: Reader<'a>,
+    content: ByteReader<'a>,
 }
 
 impl Item<'_> {
@@ -160,7 +160,7 @@ impl Item<'_> {
 impl<'a> Path<'a, '_> {
     fn item(&mut self, start: usize) -> Result<Item<'a>> {
         self.visits_left = self.visits_left.checked_sub(1).ok_or(DAMAGED)?;
-        let mut content = Reader::new(self.data, "jsonpath");
+        let mut content = ByteReader::new(self.data, "jsonpath");
         content.seek(start);
         let kind = content.u8()?;
         content.seek(Align::Int.up(content.at()));

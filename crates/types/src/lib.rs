@@ -1,6 +1,6 @@
 //! Renders stored values to the bytes that the server's output and send functions return.
 //!
-//! This crate is handed heap tuples ([`Tuple`]) and descriptions of their columns and types
+//! This crate is handed heap tuples ([`HeapTuple`]) and descriptions of their columns and types
 //! ([`Attribute`], [`TypeInfo`]) by the code that reads WAL and catalogs. A type is compiled to a
 //! [`Codec`] once. Compiling refuses a type whose values cannot be rendered, and names it. A codec
 //! then turns payloads into text (`typoutput`) or binary (`typsend`).
@@ -45,6 +45,6 @@ pub use describe::{TypeInfo, TypeKind, Types};
 pub use error::{Error, Result, Unsupported};
 pub use numeric::{NumericParts, parts as numeric_parts};
 pub use settings::Settings;
-pub use tuple::{Align, Attribute, Generated, Tuple, Value};
+pub use tuple::{Align, Attribute, Generated, HeapTuple, Value};
 pub use varlena::{Compression, ToastPointer, Varlena, payload};
 pub use zone::{TimeZone, ZoneFile};

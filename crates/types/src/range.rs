@@ -5,7 +5,7 @@
 use crate::codec::Codec;
 use crate::composite::quote;
 use crate::error::{Error, Result};
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 use crate::settings::Settings;
 use crate::tuple::{Value, take};
 use crate::varlena::HEADER;
@@ -20,13 +20,13 @@ const UPPER_INFINITE: u8 = 0x10;
 const NULL_BOUNDS: u8 = 0x60;
 
 /// One range, taken apart.
-struct Range<'a> {
+struct RangeValue<'a> {
     flags: u8,
     lower: Value<'a>,
     upper: Value<'a>,
 }
 
-impl<'a> Range<'a> {
+impl<'a> RangeValue<'a> {
     /// The range with these flags whose bounds begin at `at`.
     fn bounds(flags: u8, payload: &'a [u8], at: &mut usize, subtype: &Codec) -> Result<Self> {
         let mut bound = |absent: u8| {
@@ -37,12 +37,12 @@ impl<'a> Range<'a> {
         };
         let (lower, upper) =
             (bound(LOWER_INFINITE | NULL_BOUNDS & 0x20)?, bound(UPPER_INFINITE | NULL_BOUNDS & 0x40)?);
-        Ok(Range { flags, lower, upper })
+        Ok(RangeValue { flags, lower, upper })
     }
 
     fn read(payload: &'a [u8], subtype: &Codec) -> Result<Self> {
         let (&flags, bounds) = payload.split_last().ok_or(Error::damaged("range"))?;
-        Range::bounds(flags, bounds, &mut 4, subtype)
+        RangeValue::bounds(flags, bounds, &mut 4, subtype)
     }
 
     /// `range_deparse`.
@@ -82,18 +82,18 @@ fn bound_text(bound: &Value<'_>, subtype: &Codec, settings: &Settings, out: &mut
 
 /// `range_out`.
 pub(crate) fn text(payload: &[u8], subtype: &Codec, settings: &Settings, out: &mut Vec<u8>) -> Result<()> {
-    Range::read(payload, subtype)?.text(subtype, settings, out)
+    RangeValue::read(payload, subtype)?.text(subtype, settings, out)
 }
 
 /// `range_send`.
 pub(crate) fn binary(payload: &[u8], subtype: &Codec, settings: &Settings, out: &mut Vec<u8>) -> Result<()> {
-    Range::read(payload, subtype)?.binary(subtype, settings, out)
+    RangeValue::read(payload, subtype)?.binary(subtype, settings, out)
 }
 
 /// The ranges of a multirange. Bounds lie one after the other, each aligned. The stored positions
 /// only repeat where.
-fn ranges<'a>(payload: &'a [u8], subtype: &Codec) -> Result<Vec<Range<'a>>> {
-    let mut reader = Reader::new(payload, "multirange");
+fn ranges<'a>(payload: &'a [u8], subtype: &Codec) -> Result<Vec<RangeValue<'a>>> {
+    let mut reader = ByteReader::new(payload, "multirange");
     reader.u32()?;
     // Each range has at least a byte of flags.
     let count = reader.count(1)?;
@@ -107,7 +107,7 @@ fn ranges<'a>(payload: &'a [u8], subtype: &Codec) -> Result<Vec<Range<'a>>> {
         .iter()
         .map(|&flags| {
             // Each range begins like a single one: with its first bound aligned.
-            Range::bounds(flags, payload, &mut at, subtype)
+            RangeValue::bounds(flags, payload, &mut at, subtype)
         })
         .collect()
 }

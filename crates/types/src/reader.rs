@@ -5,16 +5,16 @@ use crate::error::{Error, Result};
 
 /// A position in stored bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct ByteReader<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Names the value in errors.
     what: &'static str,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) fn new(bytes: &'a [u8], what: &'static str) -> Self {
-        Reader { bytes, at: 0, what }
+        ByteReader { bytes, at: 0, what }
     }
 
     pub(crate) fn at(&self) -> usize {

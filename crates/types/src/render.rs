@@ -127,7 +127,7 @@ fn builtin_text(builtin: Builtin, payload: &[u8], settings: &Settings, out: &mut
         Builtin::JsonPath => jsonpath::text(payload, version, out)?,
         Builtin::TsVector => textsearch::vector_text(payload, out)?,
         Builtin::TsQuery => textsearch::query_text(payload, out)?,
-        Builtin::Snapshot => text::Snapshot::read(payload)?.text(out),
+        Builtin::Snapshot => text::PgSnapshot::read(payload)?.text(out),
         Builtin::Lsn => text::lsn(payload, out)?,
     }
     Ok(())
@@ -185,7 +185,7 @@ fn builtin_binary(builtin: Builtin, payload: &[u8], version: PgVersion, out: &mu
         }
         Builtin::TsVector => textsearch::vector_binary(payload, out)?,
         Builtin::TsQuery => textsearch::query_binary(payload, out)?,
-        Builtin::Snapshot => text::Snapshot::read(payload)?.binary(out),
+        Builtin::Snapshot => text::PgSnapshot::read(payload)?.binary(out),
     }
     Ok(())
 }

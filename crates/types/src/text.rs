@@ -5,7 +5,7 @@ use base::PgVersion;
 
 use crate::error::{Error, Result};
 use crate::number::unsigned;
-use crate::reader::{Reader, fixed};
+use crate::reader::{ByteReader, fixed};
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
@@ -58,26 +58,26 @@ pub(crate) fn lsn(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
 
 /// Block and line of a tid. The block is stored as two halves, the high one first.
 pub(crate) fn tid(payload: &[u8]) -> Result<(u32, u16)> {
-    let mut reader = Reader::new(payload, "tid");
+    let mut reader = ByteReader::new(payload, "tid");
     let block = u32::from(reader.u16()?) << 16 | u32::from(reader.u16()?);
     Ok((block, reader.u16()?))
 }
 
 /// A snapshot: xmin, xmax, and the xids between them.
-pub(crate) struct Snapshot<'a> {
+pub(crate) struct PgSnapshot<'a> {
     pub(crate) xmin: u64,
     pub(crate) xmax: u64,
     xip: &'a [u8],
 }
 
-impl<'a> Snapshot<'a> {
+impl<'a> PgSnapshot<'a> {
     pub(crate) fn read(payload: &'a [u8]) -> Result<Self> {
-        let mut reader = Reader::new(payload, "pg_snapshot");
+        let mut reader = ByteReader::new(payload, "pg_snapshot");
         let count = reader.u32()? as usize;
         let (xmin, xmax) = (reader.u64()?, reader.u64()?);
         let xip = reader.rest();
         if xip.len() / 8 == count && xip.len().is_multiple_of(8) {
-            Ok(Snapshot { xmin, xmax, xip })
+            Ok(PgSnapshot { xmin, xmax, xip })
         } else {
             Err(Error::damaged("pg_snapshot"))
         }

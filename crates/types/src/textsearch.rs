@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::number::unsigned;
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 
 /// A lexeme with its stored positions: two bits of weight, 14 of position.
 struct Lexeme<'a> {
@@ -23,7 +23,7 @@ impl Lexeme<'_> {
 
 fn lexemes(payload: &[u8]) -> Result<Vec<Lexeme<'_>>> {
     const DAMAGED: Error = Error::damaged("tsvector");
-    let mut reader = Reader::new(payload, "tsvector");
+    let mut reader = ByteReader::new(payload, "tsvector");
     let count = reader.count(4)?;
     let entries = reader.take(count * 4)?;
     let strings = reader.rest();
@@ -34,7 +34,7 @@ fn lexemes(payload: &[u8]) -> Result<Vec<Lexeme<'_>>> {
         let text = strings.get(start..start + length).ok_or(DAMAGED)?;
         let mut positions: &[u8] = &[];
         if entry & 1 != 0 {
-            let mut reader = Reader::new(strings, "tsvector");
+            let mut reader = ByteReader::new(strings, "tsvector");
             reader.seek((start + length).next_multiple_of(2));
             let count = usize::from(reader.u16()?);
             positions = reader.take(count * 2)?;
@@ -130,7 +130,7 @@ impl Operator {
 
 fn items(payload: &[u8]) -> Result<Vec<Item<'_>>> {
     const DAMAGED: Error = Error::damaged("tsquery");
-    let mut reader = Reader::new(payload, "tsquery");
+    let mut reader = ByteReader::new(payload, "tsquery");
     let count = reader.count(12)?;
     let stored = reader.take(count * 12)?;
     let operands = reader.rest();

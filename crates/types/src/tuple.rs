@@ -117,13 +117,13 @@ impl<'a> Value<'a> {
 
 /// A tuple whose header has been read.
 #[derive(Debug, Clone, Copy)]
-pub struct Tuple<'a> {
+pub struct HeapTuple<'a> {
     natts: usize,
     bitmap: Option<&'a [u8]>,
     data: &'a [u8],
 }
 
-impl<'a> Tuple<'a> {
+impl<'a> HeapTuple<'a> {
     /// A tuple in the form of WAL: `xl_heap_header`, and what follows the fixed header of 23 bytes.
     ///
     /// # Errors
@@ -137,18 +137,23 @@ impl<'a> Tuple<'a> {
             0 => None,
             _ => Some(bytes[..start].get(..natts.div_ceil(8)).ok_or(DAMAGED)?),
         };
-        Ok(Tuple { natts, bitmap, data })
+        Ok(HeapTuple { natts, bitmap, data })
     }
 
     /// A tuple from a heap page, with its whole header.
     ///
     /// # Errors
-    /// As [`Tuple::new`].
+    /// As [`HeapTuple::new`].
     pub fn from_page(item: &'a [u8]) -> Result<Self> {
         let (header, bytes) =
             item.split_first_chunk::<HEADER_SIZE>().ok_or(Error::damaged("header of a tuple"))?;
         let [.., i2_low, i2_high, i_low, i_high, hoff] = *header;
-        Tuple::new(u16::from_le_bytes([i2_low, i2_high]), u16::from_le_bytes([i_low, i_high]), hoff, bytes)
+        HeapTuple::new(
+            u16::from_le_bytes([i2_low, i2_high]),
+            u16::from_le_bytes([i_low, i_high]),
+            hoff,
+            bytes,
+        )
     }
 
     fn is_null(&self, index: usize) -> bool {
@@ -246,7 +251,7 @@ mod tests {
         let bytes = [&[0][..], data].concat();
         let attributes = [column(-1, Align::Int)];
         let mut values = Vec::new();
-        Tuple::new(1, 2, 24, &bytes).unwrap().deform(&attributes, &mut values).unwrap();
+        HeapTuple::new(1, 2, 24, &bytes).unwrap().deform(&attributes, &mut values).unwrap();
         let expected = "written by a server ".repeat(200);
         assert_eq!(values[0].payload().unwrap().unwrap().as_ref(), expected.as_bytes());
         // A value that is cut off is damaged.
@@ -265,11 +270,11 @@ mod tests {
         // Data before the header's end, unaligned data, no room for the bitmap, more columns than
         // there are.
         for (natts, infomask, hoff) in [(1, 0, 16), (1, 0, 25), (9, 1, 24), (1, 0, 48)] {
-            assert!(Tuple::new(natts, infomask, hoff, &[0xff; 9]).is_err(), "{natts} {infomask} {hoff}");
+            assert!(HeapTuple::new(natts, infomask, hoff, &[0xff; 9]).is_err(), "{natts} {infomask} {hoff}");
         }
-        let tuple = Tuple::new(2, 0, 24, &[0, 1, 2, 3, 4]).unwrap();
+        let tuple = HeapTuple::new(2, 0, 24, &[0, 1, 2, 3, 4]).unwrap();
         assert!(tuple.deform(&[column(4, Align::Int)], &mut Vec::new()).is_err());
         assert!(tuple.deform(&[column(4, Align::Int), column(1, Align::Char)], &mut Vec::new()).is_err());
-        assert!(Tuple::from_page(&[0; 22]).is_err());
+        assert!(HeapTuple::from_page(&[0; 22]).is_err());
     }
 }

@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use base::Oid;
 
 use crate::error::{Error, Result};
-use crate::reader::Reader;
+use crate::reader::ByteReader;
 
 /// Length of the plain header, from which the server counts alignment.
 pub(crate) const HEADER: usize = 4;
@@ -89,7 +89,7 @@ impl ToastPointer {
     }
 
     fn read(bytes: &[u8]) -> Result<Self> {
-        let mut reader = Reader::new(bytes, "TOAST pointer");
+        let mut reader = ByteReader::new(bytes, "TOAST pointer");
         let raw_size = reader.u32()?.checked_sub(4).ok_or(Error::damaged("TOAST pointer"))?;
         let info = reader.u32()?;
         let stored_size = info & SIZE_MASK;
@@ -170,7 +170,7 @@ impl<'a> Varlena<'a> {
 
     /// Reads what follows the length of a compressed value, in a row or in chunks.
     fn compressed(bytes: &'a [u8]) -> Result<Self> {
-        let mut reader = Reader::new(bytes, "compressed value");
+        let mut reader = ByteReader::new(bytes, "compressed value");
         let info = reader.u32()?;
         Ok(Varlena::Compressed {
             raw_size: (info & SIZE_MASK) as usize,

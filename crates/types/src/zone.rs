@@ -31,10 +31,10 @@ pub enum TimeZone {
 
 /// A time zone's offsets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ZoneFile(Arc<Table>);
+pub struct ZoneFile(Arc<ZoneTable>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Table {
+struct ZoneTable {
     /// Unix seconds, ascending, with the offset that begins there.
     transitions: Vec<(i64, i32)>,
     /// The offset before the first transition.
@@ -53,7 +53,7 @@ impl TimeZone {
     /// # Errors
     /// When `bytes` are not such a file of version 2 or later, or the file counts leap seconds.
     pub fn from_tzif(bytes: &[u8]) -> Result<Self> {
-        Table::read(bytes).map(|table| TimeZone::File(ZoneFile(Arc::new(table))))
+        ZoneTable::read(bytes).map(|table| TimeZone::File(ZoneFile(Arc::new(table))))
     }
 
     /// How many seconds east of UTC the zone's clocks are at that time (Unix seconds).
@@ -100,7 +100,7 @@ impl Counts {
     }
 }
 
-impl Table {
+impl ZoneTable {
     fn read(bytes: &[u8]) -> Result<Self> {
         let second = HEADER_SIZE + Counts::read(bytes)?.size(4);
         let bytes = bytes.get(second..).ok_or(DAMAGED)?;
@@ -128,7 +128,7 @@ impl Table {
         let last = transitions.last().map(|&(time, _)| time);
         let begins = |last| rule.as_ref().and_then(|rule: &Rule| rule.switch_after(last)).unwrap_or(i64::MAX);
         let rule_begins = last.map_or(i64::MIN, begins);
-        Ok(Table { transitions, first: offset(0)?, rule, rule_begins })
+        Ok(ZoneTable { transitions, first: offset(0)?, rule, rule_begins })
     }
 
     fn offset_at(&self, time: i64) -> i32 {

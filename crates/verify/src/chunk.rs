@@ -7,9 +7,9 @@
 use client::Session;
 
 use crate::Error;
-use crate::range::Range;
+use crate::range::KeyRange;
 use crate::session;
-use crate::table::Table;
+use crate::table::ComparedTable;
 
 /// Sampled pages for each chunk: enough for chunks whose sizes differ by about a fifth.
 const SAMPLED_PAGES: f64 = 30.0;
@@ -22,7 +22,7 @@ const WORTH_SPLITTING: u64 = 3;
 #[derive(Debug, Clone)]
 pub(crate) struct Chunk {
     pub(crate) table: usize,
-    pub(crate) range: Range,
+    pub(crate) range: KeyRange,
     /// Its share of the source's table.
     pub(crate) bytes: u64,
     /// How often another session's lock was in the way.
@@ -33,7 +33,7 @@ pub(crate) struct Chunk {
 pub(crate) async fn split(
     source: &Session,
     number: usize,
-    table: &Table,
+    table: &ComparedTable,
     chunk_bytes: u64,
 ) -> Result<Vec<Chunk>, Error> {
     let count = table.bytes.div_ceil(chunk_bytes.max(1));
@@ -52,14 +52,14 @@ pub(crate) async fn split(
 }
 
 /// Ranges between bounds that are in order, perhaps with equal ones.
-fn ranges(mut bounds: Vec<Vec<String>>) -> Vec<Range> {
+fn ranges(mut bounds: Vec<Vec<String>>) -> Vec<KeyRange> {
     bounds.dedup();
     let mut ranges = Vec::with_capacity(bounds.len() + 1);
     let mut after = None;
     for bound in bounds {
-        ranges.push(Range { after: after.replace(bound.clone()), through: Some(bound) });
+        ranges.push(KeyRange { after: after.replace(bound.clone()), through: Some(bound) });
     }
-    ranges.push(Range { after, through: None });
+    ranges.push(KeyRange { after, through: None });
     ranges
 }
 
@@ -75,7 +75,7 @@ mod tests {
             bounds.sort_unstable();
             let texts = bounds.iter().map(|bound| vec![bound.to_string()]).collect();
             let value = |bound: &Vec<String>| bound[0].parse::<u32>().unwrap();
-            let holds = |range: &Range| {
+            let holds = |range: &KeyRange| {
                 range.after.as_ref().is_none_or(|after| key > value(after))
                     && range.through.as_ref().is_none_or(|through| key <= value(through))
             };
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn without_bounds_there_is_one_chunk_with_everything() {
-        assert_eq!(ranges(Vec::new()), [Range::default()]);
-        assert!(Range::default().is_all());
+        assert_eq!(ranges(Vec::new()), [KeyRange::default()]);
+        assert!(KeyRange::default().is_all());
     }
 }

@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use client::Session;
 
 use crate::Error;
-use crate::range::Range;
-use crate::report::{Difference, Key};
+use crate::range::KeyRange;
+use crate::report::{Difference, KeyValues};
 use crate::session::{self, Pair, Rows, number};
 use crate::sql::{BUCKETS, Side, shown};
-use crate::table::Table;
+use crate::table::ComparedTable;
 
 /// Rows up to which buckets would cost more than they save.
 const FEW_ROWS: u64 = 5_000;
@@ -39,7 +39,7 @@ struct Digest {
 
 /// What was found in a chunk.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundDifferences {
     pub(crate) source_rows: u64,
     pub(crate) target_rows: u64,
     pub(crate) equal: bool,
@@ -49,7 +49,11 @@ pub(crate) struct Found {
 }
 
 /// Runs the statements of both ends at the same time.
-async fn both(pair: &Pair, table: &Table, sql: impl Fn(&Side) -> String) -> Result<(Rows, Rows), Error> {
+async fn both(
+    pair: &Pair,
+    table: &ComparedTable,
+    sql: impl Fn(&Side) -> String,
+) -> Result<(Rows, Rows), Error> {
     let (ours, theirs) = (sql(&table.source), sql(&table.target));
     let attempt = |end: &str| format!("read table \"{}\" on the {end}", table.name);
     let (on_source, on_target) = (attempt("source"), attempt("target"));
@@ -60,7 +64,12 @@ async fn both(pair: &Pair, table: &Table, sql: impl Fn(&Side) -> String) -> Resu
 }
 
 /// Compares the rows in `range`; names at most `limit` differences.
-pub(crate) async fn compare(pair: &Pair, table: &Table, range: &Range, limit: usize) -> Result<Found, Error> {
+pub(crate) async fn compare(
+    pair: &Pair,
+    table: &ComparedTable,
+    range: &KeyRange,
+    limit: usize,
+) -> Result<FoundDifferences, Error> {
     if !range.is_all() {
         // An index is right for all but huge ranges, whatever the planner assumes about the order
         // of rows: the statement runs once for each range.
@@ -75,7 +84,12 @@ pub(crate) async fn compare(pair: &Pair, table: &Table, range: &Range, limit: us
     found
 }
 
-async fn compare_planned(pair: &Pair, table: &Table, range: &Range, limit: usize) -> Result<Found, Error> {
+async fn compare_planned(
+    pair: &Pair,
+    table: &ComparedTable,
+    range: &KeyRange,
+    limit: usize,
+) -> Result<FoundDifferences, Error> {
     let digest = |rows: &Rows| {
         rows.first().map_or_else(Digest::default, |row| Digest {
             rows: number(row, 0),
@@ -84,8 +98,12 @@ async fn compare_planned(pair: &Pair, table: &Table, range: &Range, limit: usize
     };
     let (ours, theirs) = both(pair, table, |side| side.digest(range)).await?;
     let (ours, theirs) = (digest(&ours), digest(&theirs));
-    let mut found =
-        Found { source_rows: ours.rows, target_rows: theirs.rows, equal: ours == theirs, ..Found::default() };
+    let mut found = FoundDifferences {
+        source_rows: ours.rows,
+        target_rows: theirs.rows,
+        equal: ours == theirs,
+        ..FoundDifferences::default()
+    };
     if found.equal {
         return Ok(found);
     }
@@ -154,8 +172,8 @@ impl Unmatched {
     async fn list(
         &mut self,
         pair: &Pair,
-        table: &Table,
-        range: &Range,
+        table: &ComparedTable,
+        range: &KeyRange,
         buckets: Option<&[usize]>,
     ) -> Result<(), Error> {
         let attempt = format!("list rows of table \"{}\"", table.name);
@@ -185,7 +203,7 @@ impl Unmatched {
     }
 
     /// Returns false if there is no room for more.
-    fn note(&mut self, table: &Table, source: Run, target: Run) -> bool {
+    fn note(&mut self, table: &ComparedTable, source: Run, target: Run) -> bool {
         if self.keys.len().max(self.rows.len()) >= self.limit {
             self.more = true;
             return false;
@@ -261,7 +279,7 @@ impl<'a> Listing<'a> {
 /// Compares the rows with these keys column by column.
 async fn columns(
     pair: &Pair,
-    table: &Table,
+    table: &ComparedTable,
     keys: &BTreeSet<Vec<String>>,
     limit: usize,
     more: &mut bool,
@@ -288,7 +306,7 @@ async fn columns(
 }
 
 /// The rest of each row, by its key.
-fn by_key(table: &Table, rows: Rows) -> BTreeMap<Vec<Option<String>>, Rows> {
+fn by_key(table: &ComparedTable, rows: Rows) -> BTreeMap<Vec<Option<String>>, Rows> {
     let mut map: BTreeMap<_, Rows> = BTreeMap::new();
     for mut row in rows {
         let values = row.split_off(table.key.len().min(row.len()));
@@ -299,14 +317,14 @@ fn by_key(table: &Table, rows: Rows) -> BTreeMap<Vec<Option<String>>, Rows> {
 
 /// Rows of one key: one on each end, unless something is wrong.
 fn compare_rows(
-    table: &Table,
+    table: &ComparedTable,
     key: &[Option<String>],
     source: Rows,
     target: Rows,
     differences: &mut Vec<Difference>,
 ) {
     let names = table.key.iter().map(|column| table.columns[*column].clone());
-    let key = Key(names.zip(key.iter().cloned()).collect());
+    let key = KeyValues(names.zip(key.iter().cloned()).collect());
     let mut target = target.into_iter();
     for ours in source {
         let Some(theirs) = target.next() else {

@@ -40,5 +40,5 @@ pub use error::Error;
 pub use error_reference::error_reference;
 pub use pin::{NoPin, Pin, PinError, SourceSnapshot};
 pub use progress::{Progress, ProgressSnapshot};
-pub use report::{Difference, Key, Report, TableReport};
+pub use report::{Difference, KeyValues, Report, TableReport};
 pub use run::{Options, verify};

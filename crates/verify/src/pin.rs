@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use crate::error::{Error, Kind};
 use crate::session::{self, End, Pair};
 use crate::sql::Side;
-use crate::table::Table;
+use crate::table::ComparedTable;
 
 /// How long to try for snapshots: long enough for a first copy of a small table, a reconnection, or
 /// another session's ALTER TABLE.
@@ -114,15 +114,15 @@ pub(crate) struct PinFigures {
 }
 
 /// Why there are no snapshots.
-pub(crate) enum Refused {
+pub(crate) enum PinFailure {
     /// This table cannot be locked.
     Table(usize, Error),
     All(Error),
 }
 
-impl From<Error> for Refused {
+impl From<Error> for PinFailure {
     fn from(error: Error) -> Self {
-        Refused::All(error)
+        PinFailure::All(error)
     }
 }
 
@@ -130,7 +130,7 @@ impl From<PinError> for Attempt {
     fn from(error: PinError) -> Self {
         match error {
             PinError::Passing(message) => Attempt::Passing(Kind::Pin(message).into()),
-            PinError::Final(message) => Attempt::Final(Refused::All(Kind::Pin(message).into())),
+            PinError::Final(message) => Attempt::Final(PinFailure::All(Kind::Pin(message).into())),
         }
     }
 }
@@ -138,12 +138,12 @@ impl From<PinError> for Attempt {
 /// Why an attempt failed.
 enum Attempt {
     Passing(Error),
-    Final(Refused),
+    Final(PinFailure),
 }
 
 impl From<Error> for Attempt {
     fn from(error: Error) -> Self {
-        Attempt::Final(Refused::All(error))
+        Attempt::Final(PinFailure::All(error))
     }
 }
 
@@ -189,8 +189,8 @@ impl Holders {
     pub(crate) async fn take(
         &mut self,
         pin: &mut dyn Pin,
-        tables: &[(usize, &Table)],
-    ) -> Result<Snapshots, Refused> {
+        tables: &[(usize, &ComparedTable)],
+    ) -> Result<Snapshots, PinFailure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let attempt = self.attempt(pin, tables).await;
@@ -209,7 +209,7 @@ impl Holders {
                 }
             };
             if Instant::now() >= deadline {
-                return Err(Refused::All(error));
+                return Err(PinFailure::All(error));
             }
             tracing::debug!("no snapshots yet: {error}");
             tokio::time::sleep(PAUSE).await;
@@ -221,7 +221,11 @@ impl Holders {
         self.pair.end().await
     }
 
-    async fn attempt(&mut self, pin: &mut dyn Pin, tables: &[(usize, &Table)]) -> Result<Snapshots, Attempt> {
+    async fn attempt(
+        &mut self,
+        pin: &mut dyn Pin,
+        tables: &[(usize, &ComparedTable)],
+    ) -> Result<Snapshots, Attempt> {
         lock(&self.pair.source, tables, |table| &table.source).await?;
         pin.hold().await?;
         self.held_at = pin.is_live().then(Instant::now);
@@ -271,10 +275,11 @@ impl Holders {
 /// Begins a transaction that holds the tables.
 async fn lock(
     holder: &Session,
-    tables: &[(usize, &Table)],
-    side: fn(&Table) -> &Side,
+    tables: &[(usize, &ComparedTable)],
+    side: fn(&ComparedTable) -> &Side,
 ) -> Result<(), Attempt> {
-    let statement = |table: &Table| format!("LOCK TABLE {} IN ACCESS SHARE MODE", side(table).relation);
+    let statement =
+        |table: &ComparedTable| format!("LOCK TABLE {} IN ACCESS SHARE MODE", side(table).relation);
     let all: Vec<String> = tables.iter().map(|(_, table)| statement(table)).collect();
     let locked = session::run(holder, "lock the tables", &format!("{BEGIN}; {}", all.join("; "))).await;
     let Err(error) = locked else { return Ok(()) };
@@ -291,7 +296,7 @@ async fn lock(
         match session::run(holder, "lock the table", &statement(table)).await {
             Err(error) if error.is_locked() => return Err(Attempt::Passing(error)),
             Err(error) if error.is_connection_lost() => return Err(error.into()),
-            Err(error) => return Err(Attempt::Final(Refused::Table(*number, error))),
+            Err(error) => return Err(Attempt::Final(PinFailure::Table(*number, error))),
             Ok(()) => session::run(holder, "end a transaction", "ROLLBACK").await?,
         }
     }

@@ -7,9 +7,9 @@ use serde::{Serialize, Serializer};
 
 /// Columns and values that name a row.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key(pub(crate) Vec<(String, Option<String>)>);
+pub struct KeyValues(pub(crate) Vec<(String, Option<String>)>);
 
-impl fmt::Display for Key {
+impl fmt::Display for KeyValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, (column, value)) in self.0.iter().enumerate() {
             let comma = if position > 0 { ", " } else { "" };
@@ -19,7 +19,7 @@ impl fmt::Display for Key {
     }
 }
 
-impl Serialize for Key {
+impl Serialize for KeyValues {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(column, value)| (column, value)))
     }
@@ -32,7 +32,7 @@ pub enum Difference {
     /// Both ends have the row, with different values in this column; long values are cut off.
     Changed {
         /// Which row.
-        key: Key,
+        key: KeyValues,
         /// Which column.
         column: String,
         /// The source's value, `None` for NULL.
@@ -43,12 +43,12 @@ pub enum Difference {
     /// Only the source has the row.
     Missing {
         /// Which row.
-        key: Key,
+        key: KeyValues,
     },
     /// Only the target has the row.
     Extra {
         /// Which row.
-        key: Key,
+        key: KeyValues,
     },
     /// A row of a table without a key, which the ends have in different numbers.
     Count {
@@ -209,8 +209,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn key(values: &[(&str, Option<&str>)]) -> Key {
-        Key(values.iter().map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned))).collect())
+    fn key(values: &[(&str, Option<&str>)]) -> KeyValues {
+        KeyValues(values.iter().map(|(name, value)| ((*name).to_owned(), value.map(str::to_owned))).collect())
     }
 
     #[test]

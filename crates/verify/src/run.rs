@@ -15,12 +15,12 @@ use tokio::time::Instant;
 
 use crate::Error;
 use crate::chunk::{self, Chunk};
-use crate::compare::{Found, compare};
-use crate::pin::{Holders, Pin, Refused, Snapshots};
+use crate::compare::{FoundDifferences, compare};
+use crate::pin::{Holders, Pin, PinFailure, Snapshots};
 use crate::progress::Progress;
 use crate::report::{Report, TableReport};
 use crate::session::Pair;
-use crate::table::{Matched, Table, match_tables};
+use crate::table::{ComparedTable, Matched, match_tables};
 
 /// The operator's options.
 #[derive(Debug, Clone)]
@@ -76,12 +76,12 @@ pub async fn verify(
         let group = plan.next_group(budget, workers);
         let snapshots = match holders.take(pin, &group.tables(&plan.tables)).await {
             Ok(snapshots) => snapshots,
-            Err(Refused::Table(table, error)) => {
+            Err(PinFailure::Table(table, error)) => {
                 plan.put_back(group.into_queue());
                 plan.fail(table, &error);
                 continue;
             }
-            Err(Refused::All(error)) => return Err(error),
+            Err(PinFailure::All(error)) => return Err(error),
         };
         let began = Instant::now();
         let pairs = match group.by {
@@ -109,7 +109,7 @@ fn millis(time: Duration) -> u64 {
 /// The tables to compare, and their state.
 struct Plan {
     /// `None` where there is nothing to compare.
-    tables: Vec<Option<Box<Table>>>,
+    tables: Vec<Option<Box<ComparedTable>>>,
     reports: Vec<TableReport>,
     /// Chunks of each table that were not compared yet.
     left: Vec<usize>,
@@ -234,7 +234,7 @@ enum By {
 
 struct State {
     queue: VecDeque<Chunk>,
-    done: Vec<(Chunk, Result<Found, Error>)>,
+    done: Vec<(Chunk, Result<FoundDifferences, Error>)>,
     /// Another session waits for a lock that a holder has.
     given_up: bool,
 }
@@ -242,7 +242,7 @@ struct State {
 /// The outcome of a group.
 struct Compared {
     left: VecDeque<Chunk>,
-    done: Vec<(Chunk, Result<Found, Error>)>,
+    done: Vec<(Chunk, Result<FoundDifferences, Error>)>,
     bytes: u64,
 }
 
@@ -260,7 +260,7 @@ impl Group {
         self.state.into_inner().unwrap_or_else(PoisonError::into_inner).queue
     }
 
-    fn tables<'a>(&self, tables: &'a [Option<Box<Table>>]) -> Vec<(usize, &'a Table)> {
+    fn tables<'a>(&self, tables: &'a [Option<Box<ComparedTable>>]) -> Vec<(usize, &'a ComparedTable)> {
         let of = |number: &usize| Some((*number, tables[*number].as_deref()?));
         self.tables.iter().filter_map(of).collect()
     }
@@ -337,7 +337,7 @@ impl Group {
     /// Differences of a table that have been named so far.
     fn named(&self, plan: &Plan, table: usize) -> usize {
         let before = plan.reports[table].differences.len();
-        let of = |(chunk, result): &(Chunk, Result<Found, Error>)| match result {
+        let of = |(chunk, result): &(Chunk, Result<FoundDifferences, Error>)| match result {
             Ok(found) if chunk.table == table => found.differences.len(),
             _ => 0,
         };

@@ -2,7 +2,7 @@
 
 use base::{quote_ident, quote_literal};
 
-use crate::range::Range;
+use crate::range::KeyRange;
 
 /// Rows of a chunk that differs are told apart by this many values of the low
 /// bits of their hashes: some hundred rows each in a chunk of usual size.
@@ -88,7 +88,7 @@ impl Side {
     }
 
     /// ` WHERE ...`, or nothing.
-    fn conditions(&self, range: &Range) -> String {
+    fn conditions(&self, range: &KeyRange) -> String {
         let row = |names: &[String]| match names {
             [one] => one.clone(),
             several => format!("({})", several.join(", ")),
@@ -106,7 +106,7 @@ impl Side {
     }
 
     /// Count and sum of a chunk: one row.
-    pub(crate) fn digest(&self, range: &Range) -> String {
+    pub(crate) fn digest(&self, range: &KeyRange) -> String {
         let (hash, conditions) = (self.hash(&self.row_text()), self.conditions(range));
         format!(
             "SELECT pg_catalog.count(*), pg_catalog.sum({hash})::pg_catalog.text FROM {}{conditions}",
@@ -116,7 +116,7 @@ impl Side {
 
     /// Count and sum of each bucket of a chunk. OFFSET keeps the hash from
     /// being computed for each place where it is used.
-    pub(crate) fn buckets(&self, range: &Range) -> String {
+    pub(crate) fn buckets(&self, range: &KeyRange) -> String {
         let (hash, conditions) = (self.hash(&self.row_text()), self.conditions(range));
         format!(
             "SELECT h & {mask}, pg_catalog.count(*), pg_catalog.sum(h)::pg_catalog.text \
@@ -128,7 +128,7 @@ impl Side {
 
     /// Hash and name of each row in `buckets` of a chunk, in order of hashes;
     /// without `buckets` in all of them.
-    pub(crate) fn named_rows(&self, range: &Range, buckets: Option<&[usize]>) -> String {
+    pub(crate) fn named_rows(&self, range: &KeyRange, buckets: Option<&[usize]>) -> String {
         let text = self.row_text();
         let (hash, conditions) = (self.hash(&text), self.conditions(range));
         let names = match self.key_values.as_slice() {
@@ -235,7 +235,8 @@ mod tests {
 
     #[test]
     fn ranges_and_filters_are_conditions_of_the_key() {
-        let range = Range { after: Some(vec!["1".into(), "it's".into()]), through: Some(vec!["2".into()]) };
+        let range =
+            KeyRange { after: Some(vec!["1".into(), "it's".into()]), through: Some(vec!["2".into()]) };
         let sql = side().digest(&range);
         let condition = "WHERE (\"a\", \"b\") > ('1', 'it''s') AND \"a\" <= '2' AND (x > 1 OR y)";
         assert!(sql.ends_with(condition), "{sql}");
@@ -244,11 +245,11 @@ mod tests {
     #[test]
     fn bytes_of_no_encoding_are_escaped_on_the_way() {
         let side = Side { bytes: Bytes::Unknown, ..side() };
-        let range = Range { after: Some(vec![r"\377it's\\".into()]), through: None };
+        let range = KeyRange { after: Some(vec![r"\377it's\\".into()]), through: None };
         let sql = side.digest(&range);
         assert!(sql.ends_with(r#"WHERE "a" > E'\377it''s\\' AND (x > 1 OR y)"#), "{sql}");
         let sent = r#"pg_catalog.encode(pg_catalog.convert_to(pg_catalog.concat("a"), 'SQL_ASCII'), 'escape') AS k0"#;
-        assert!(side.named_rows(&Range::default(), None).contains(sent));
+        assert!(side.named_rows(&KeyRange::default(), None).contains(sent));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::sql::{self, Bytes, Side};
 
 /// A table that can be compared.
 #[derive(Debug, Clone)]
-pub(crate) struct Table {
+pub(crate) struct ComparedTable {
     pub(crate) name: TableName,
     /// Published columns, in the source's order.
     pub(crate) columns: Vec<String>,
@@ -43,7 +43,7 @@ pub(crate) struct Table {
 
 /// The outcome of matching a published table.
 pub(crate) enum Matched {
-    Table(Box<Table>),
+    Table(Box<ComparedTable>),
     /// The target has no such table, or not all of its columns.
     Mismatch(TableName, String),
 }
@@ -198,7 +198,7 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    fn matched(&self) -> Result<Table, String> {
+    fn matched(&self) -> Result<ComparedTable, String> {
         let Both { table, target, .. } = self;
         let missing: Vec<String> = table
             .columns
@@ -231,7 +231,7 @@ impl Both<'_> {
         let values = table.columns.iter().map(|column| self.source_value(column)).collect();
         let (source, target) = (side(table.kind, values), side(target.kind, names.clone()));
         let (name, bytes) = (table.name.clone(), table.bytes);
-        Ok(Table { name, columns, key, range_columns, source, target, bytes, notes: Vec::new() })
+        Ok(ComparedTable { name, columns, key, range_columns, source, target, bytes, notes: Vec::new() })
     }
 
     /// The source's column as the target's type writes it.
@@ -310,7 +310,7 @@ fn family(base: Oid) -> Option<Family> {
 }
 
 /// Drops the row filter on the target if the target cannot evaluate it.
-async fn check_filter(target: &Session, table: &mut Table) -> Result<(), Error> {
+async fn check_filter(target: &Session, table: &mut ComparedTable) -> Result<(), Error> {
     let Some(filter) = &table.target.filter else { return Ok(()) };
     let sql = format!("EXPLAIN SELECT FROM {} WHERE ({filter})", table.target.relation);
     match session::rows(target, "look at the row filter", &sql).await {
@@ -331,7 +331,7 @@ async fn check_filter(target: &Session, table: &mut Table) -> Result<(), Error> 
 const CORRELATION_MIN: f64 = 0.5;
 
 /// Gives up ranges where the rows of a range lie all over the table.
-async fn check_order(source: &Session, target: &Session, table: &mut Table) -> Result<(), Error> {
+async fn check_order(source: &Session, target: &Session, table: &mut ComparedTable) -> Result<(), Error> {
     let Some(first) = table.key.first().map(|column| table.columns[*column].clone()) else { return Ok(()) };
     if table.range_columns == 0 {
         return Ok(());

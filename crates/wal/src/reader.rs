@@ -102,7 +102,7 @@ pub struct Reader {
 }
 
 /// A whole record, in the scratch or at the front of the input.
-struct Found {
+struct FoundRecord {
     lsn: Lsn,
     end: Lsn,
     /// The number of its bytes in the input; 0 if it is in the scratch.
@@ -234,7 +234,7 @@ impl Reader {
     }
 
     /// The next record in `input`, which begins at `position`; `None` when all input was taken.
-    fn next(&mut self, input: &mut &[u8]) -> Result<Option<Found>> {
+    fn next(&mut self, input: &mut &[u8]) -> Result<Option<FoundRecord>> {
         while !input.is_empty() {
             if let State::Switched = self.state {
                 self.skip(input, self.segment_end().bytes_since(self.position));
@@ -298,7 +298,7 @@ impl Reader {
     }
 
     /// Takes the first bytes of a record, or the whole record if it is there.
-    fn begin(&mut self, input: &mut &[u8]) -> Result<Option<Found>> {
+    fn begin(&mut self, input: &mut &[u8]) -> Result<Option<FoundRecord>> {
         let lsn = self.position;
         let within = usize::try_from(self.page_left()).unwrap_or(PAGE_SIZE).min(input.len());
         if within >= HEADER && record::total_length(input) != 0 {
@@ -306,7 +306,7 @@ impl Reader {
             self.check_header(lsn, &input[..HEADER])?;
             if length <= within {
                 self.skip(input, length as u64);
-                return Ok(Some(Found { lsn, end: self.end(), in_input: length }));
+                return Ok(Some(FoundRecord { lsn, end: self.end(), in_input: length }));
             }
         }
         self.scratch.clear();
@@ -322,7 +322,7 @@ impl Reader {
         length: u32,
         is_checked: bool,
         input: &mut &[u8],
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<FoundRecord>> {
         let wanted = match (length, is_checked) {
             (0, _) => 4,
             (_, false) => HEADER,
@@ -353,7 +353,7 @@ impl Reader {
                 return Ok(None);
             }
         }
-        Ok(Some(Found { lsn, end: self.end(), in_input: 0 }))
+        Ok(Some(FoundRecord { lsn, end: self.end(), in_input: 0 }))
     }
 
     /// Where the next record may start, after the bytes that were taken.

@@ -8,7 +8,7 @@ use base::{PgVersion, RelFileLocator, Xid};
 use catalog::{Catalog, Files};
 use decode::{NewTuple, What};
 use testkit::{Major, StopMode};
-use types::{Codec, Settings, Tuple, Value};
+use types::{Codec, HeapTuple, Settings, Value};
 
 use crate::stage::{DB, Stage, Talk, builder, try_look};
 
@@ -273,7 +273,7 @@ fn compare_missing(stage: &Stage, table: &str) -> usize {
         if missing.stored.is_some() {
             let attributes = [column.stored.clone()];
             let mut values: Vec<Value<'_>> = Vec::new();
-            Tuple::new(0, 0, 24, &[0]).unwrap().deform(&attributes, &mut values).unwrap();
+            HeapTuple::new(0, 0, 24, &[0]).unwrap().deform(&attributes, &mut values).unwrap();
             let payload = values[0].payload().unwrap().unwrap();
             let (mut text, mut binary) = (Vec::new(), Vec::new());
             codec.text(&payload, &settings, &mut text).unwrap();

@@ -16,7 +16,7 @@ use source::publication::{ReplicaIdentity, TableKind, TableName};
 use super::names::{few, tables};
 use super::not_carried::section;
 use crate::finding::{End, Finding};
-use crate::partitions::{Key, Partition, Root};
+use crate::partitions::{Partition, Root, RootKey};
 use crate::publisher::{Publisher, SourceTable};
 use crate::subscriber::Subscriber;
 use crate::wanted::Wanted;
@@ -49,7 +49,7 @@ impl Partition {
     }
 
     /// Gives it the identity that the root has by `key`, as far as it can be had.
-    fn follow(&self, key: &Key) -> String {
+    fn follow(&self, key: &RootKey) -> String {
         let table = self.table().quoted();
         match self.parts.iter().find(|part| part.root_index == key.index) {
             Some(part) => {
@@ -116,7 +116,7 @@ pub(super) fn root_without_identity(_: &Wanted, source: &Publisher) -> Vec<Findi
 /// What gives the root an identity that its leaves hold.
 fn set_identity(root: &Root, name: &TableName, leaves: &[&Partition]) -> Vec<String> {
     let table = name.quoted();
-    let held = |key: &&Key| leaves.iter().all(|leaf| leaf.holds(&key.columns));
+    let held = |key: &&RootKey| leaves.iter().all(|leaf| leaf.holds(&key.columns));
     if let Some(key) = root.keys.iter().find(held).or(root.keys.first()) {
         let set = format!("ALTER TABLE {table} REPLICA IDENTITY USING INDEX {}", quote_ident(&key.index));
         let others = leaves.iter().filter(|leaf| !leaf.holds(&key.columns));

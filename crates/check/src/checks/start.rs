@@ -12,10 +12,10 @@ pub(super) fn copies(wanted: &Wanted, target: &Subscriber) -> bool {
     }
 }
 
-/// Whether the subscription runs at this moment, and so holds its slots and sessions already. A
-/// member of a shared pass and a subscription that only reads an archive have no slot in use, so the
-/// lock on the target decides. The slot of a native subscription that is to be adopted is in use,
-/// too, and its walsender will be ours.
+/// Whether the subscription runs at this moment, and so holds its slots and sessions already. The
+/// lock on the target says so, because a member of a shared pass uses no slot, and a subscription
+/// that only reads an archive has none. While a native subscription that is to be adopted uses the
+/// slot, its walsender counts as ours, too.
 pub(super) fn is_running(source: &Publisher, target: &Subscriber) -> bool {
     target.state.is_running || source.slot.as_ref().is_some_and(|slot| slot.active_pid.is_some())
 }

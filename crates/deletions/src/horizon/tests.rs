@@ -43,7 +43,7 @@ impl Test {
         let Ask::Wait(until) = self.ask() else { panic!("{:?}", self.ask()) };
         let waited = until - self.now;
         self.now = until;
-        self.horizon.tell(Event::Timer, self.now);
+        self.horizon.tell(HorizonEvent::Timer, self.now);
         waited
     }
 
@@ -66,7 +66,7 @@ impl Test {
     }
 
     fn flushed(&mut self, lsn: u64, is_joining: bool) -> Option<Candidate> {
-        self.horizon.tell(Event::Flushed { lsn: Lsn::new(lsn), is_joining }, self.now)
+        self.horizon.tell(HorizonEvent::Flushed { lsn: Lsn::new(lsn), is_joining }, self.now)
     }
 }
 
@@ -115,7 +115,7 @@ fn the_interval_doubles_while_there_is_nothing_and_a_deletion_ends_that() {
         assert_eq!(test.wait(), ms(expected));
         test.reply(Reply::Candidate(None));
     }
-    test.horizon.tell(Event::Deletion, test.now);
+    test.horizon.tell(HorizonEvent::Deletion, test.now);
     assert_eq!(test.wait(), ms(100));
     test.reply(Reply::Candidate(Some(OF)));
     assert_eq!(test.ask(), Ask::Activity);
@@ -227,7 +227,7 @@ fn d2_a_candidate_is_dropped_wherever_it_is() {
         for why in [Dropped::Reconnected, Dropped::Timeline, Dropped::NewPipeline, Dropped::NewTable] {
             let mut test = Test::at_clock();
             step(&mut test);
-            assert_eq!(test.horizon.tell(Event::Dropped(why), test.now), None);
+            assert_eq!(test.horizon.tell(HorizonEvent::Dropped(why), test.now), None);
             assert_eq!(test.flushed(u64::MAX, false), None);
             assert_eq!(test.wait(), ms(100));
             assert_eq!((test.ask(), test.horizon.progress().dropped), (Ask::Candidate, 1));

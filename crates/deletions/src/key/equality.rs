@@ -84,20 +84,20 @@ pub enum Equality {
 
 /// A type whose equality is not known here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct UnknownEquality {
     /// The type's name.
     pub type_name: String,
     /// Why it is refused.
     pub reason: &'static str,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for UnknownEquality {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "deletions cannot be remembered by a value of type {}: {}", self.type_name, self.reason)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for UnknownEquality {}
 
 const NONDETERMINISTIC: &str = "its collation is not deterministic, so only the server knows equal values";
 const EXTENSION: &str = "it is a base type of an extension, whose equality only the server knows";
@@ -126,8 +126,8 @@ impl Equality {
     ///
     /// # Errors
     /// Only the server knows.
-    pub fn of(column: &ColumnType<'_>) -> Result<Equality, Refused> {
-        let refused = |reason| Refused { type_name: column.name.to_owned(), reason };
+    pub fn of(column: &ColumnType<'_>) -> Result<Equality, UnknownEquality> {
+        let refused = |reason| UnknownEquality { type_name: column.name.to_owned(), reason };
         match &column.shape {
             Shape::Enum => Ok(Equality::Text),
             Shape::Array(element) => Equality::of(element).map(|element| Equality::Array(Box::new(element))),

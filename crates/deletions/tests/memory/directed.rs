@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use base::{Lsn, Oid, PgTimestamp};
 use deletions::{
-    Answer, Bounds, Candidate, Discarded, Equality, Identity, Key, Kind, Memory, Opened, Server, Tombstone,
-    Value,
+    Answer, Bounds, Candidate, Discarded, Equality, Identity, Kind, Memory, Opened, RowKey, Server,
+    Tombstone, Value,
 };
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -77,16 +77,16 @@ fn truncate_leaves_one_tombstone_for_a_table() {
     let mut memory = settled(&SimDisks::default(), Bounds::default());
     record(&mut memory, &row(1), tombstone(200, 2000));
     let emptied = Tombstone { kind: Kind::Truncate, ..tombstone(300, 3000) };
-    record(&mut memory, &Key::of_emptied(TABLE, TABLE), emptied);
+    record(&mut memory, &RowKey::of_emptied(TABLE, TABLE), emptied);
     record(&mut memory, &row(3), tombstone(400, 4000));
-    let partition = Key::of_emptied(Oid(9), Oid(10));
+    let partition = RowKey::of_emptied(Oid(9), Oid(10));
     record(&mut memory, &partition, Tombstone { lsn: Lsn::new(410), ..emptied });
     commit(&mut memory, 410, 0);
     assert_eq!(ask(&mut memory, 1, 0), Answer::Deleted(emptied));
     assert_eq!(ask(&mut memory, 2, 0), Answer::Deleted(emptied), "a row that nobody deleted by itself");
     assert_eq!(ask(&mut memory, 3, 0), Answer::Deleted(tombstone(400, 4000)));
     assert_eq!(memory.tombstone(&partition).unwrap().unwrap().lsn, Lsn::new(410));
-    let mut elsewhere = Key::default();
+    let mut elsewhere = RowKey::default();
     Identity::new(vec![Equality::Bool], false).write(Oid(9), [Value::Text(b"t")], &mut elsewhere).unwrap();
     assert_eq!(memory.look_up(&elsewhere, miss(2000, 0)).unwrap(), SEEN, "only a partition was emptied");
 }
@@ -96,7 +96,7 @@ fn rows_of_equal_hash_are_told_apart() {
     let mut memory = settled(&SimDisks::default(), Bounds::default());
     let identity = Identity::new(vec![Equality::Text], true);
     let key = |text: &str| {
-        let mut key = Key::default();
+        let mut key = RowKey::default();
         identity.write(TABLE, [Value::Text(text.as_bytes())], &mut key).unwrap();
         key
     };

@@ -11,7 +11,9 @@ mod disk;
 mod walk;
 
 use base::{Lsn, Oid, PgTimestamp, Xid};
-use deletions::{Bounds, Deletion, Equality, Identity, Key, Kind, Memory, Miss, Opened, Server, Tombstone};
+use deletions::{
+    Bounds, Deletion, Equality, Identity, Kind, Memory, Miss, Opened, RowKey, Server, Tombstone,
+};
 
 use crate::disk::SimDisks;
 
@@ -33,9 +35,9 @@ pub(crate) fn open(disks: &SimDisks, bounds: Bounds) -> (Memory, Opened) {
 }
 
 /// The key of a row whose identity is a number.
-pub(crate) fn row(number: u64) -> Key {
+pub(crate) fn row(number: u64) -> RowKey {
     let identity = Identity::new(vec![Equality::Integer(8)], false);
-    let mut key = Key::default();
+    let mut key = RowKey::default();
     identity.write(TABLE, [deletions::Value::Text(number.to_string().as_bytes())], &mut key).unwrap();
     key
 }
@@ -51,7 +53,7 @@ pub(crate) fn tombstone(lsn: u64, time: i64) -> Tombstone {
     }
 }
 
-pub(crate) fn record(memory: &mut Memory, key: &Key, tombstone: Tombstone) {
+pub(crate) fn record(memory: &mut Memory, key: &RowKey, tombstone: Tombstone) {
     memory.record(&Deletion { key, tombstone }).unwrap();
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use base::{Lsn, PgTimestamp, Xid};
 use deletions::{
-    Activity, Ask, By, Candidate, Doing, Event as Told, Holder, Horizon, Publisher, Reply, Session, Settings,
+    Activity, Ask, By, Candidate, Doing, Holder, Horizon, HorizonEvent as Told, Publisher, Reply, Session,
+    Settings,
 };
 use rand::Rng;
 

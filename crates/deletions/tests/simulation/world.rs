@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use base::{Lsn, Oid, PgTimestamp};
 use deletions::{
-    Answer, Bounds, Deletion, Dropped, Equality, Event as Told, Identity, Key, Memory, Miss, Opened, Server,
-    Value,
+    Answer, Bounds, Deletion, Dropped, Equality, HorizonEvent as Told, Identity, Memory, Miss, Opened,
+    RowKey, Server, Value,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -92,8 +92,8 @@ fn server() -> Server {
     }
 }
 
-fn key(row: u64) -> Key {
-    let mut key = Key::default();
+fn key(row: u64) -> RowKey {
+    let mut key = RowKey::default();
     let identity = Identity::new(vec![Equality::Integer(8)], false);
     identity.write(Oid(16_400), [Value::Text(row.to_string().as_bytes())], &mut key).unwrap();
     key

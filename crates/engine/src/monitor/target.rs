@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{ANSWER_TIMEOUT, INTERVAL};
-use crate::status::{Blocked, Look, Motion, WaitsFor, read_statement};
+use crate::status::{BackendLook, Blocked, Motion, WaitsFor, read_statement};
 use crate::{Settings, Status};
 
 /// How long work must stand still before the server is asked.
@@ -234,7 +234,7 @@ impl<'a> Watch<'a> {
             let (kind, name): (Option<String>, Option<String>) = (row.get(2), row.get(3));
             let (operation, table) = read_statement(row.get::<_, Option<&str>>(4).unwrap_or_default());
             let lasts = row.get::<_, Option<f64>>(5).unwrap_or_default().max(0.0);
-            Look {
+            BackendLook {
                 end: self.place.word(),
                 pid: row.get(0),
                 state: row.get(1),
@@ -244,7 +244,7 @@ impl<'a> Watch<'a> {
                 lasts: Duration::try_from_secs_f64(lasts).unwrap_or_default(),
             }
         });
-        let works = look.as_ref().is_some_and(Look::works);
+        let works = look.as_ref().is_some_and(BackendLook::works);
         if let Some(look) = look.as_ref().filter(|_| works) {
             self.tell_long(look);
         }
@@ -280,7 +280,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Logs each statement that has taken long once.
-    fn tell_long(&mut self, look: &Look) {
+    fn tell_long(&mut self, look: &BackendLook) {
         if look.lasts < LONG {
             return;
         }

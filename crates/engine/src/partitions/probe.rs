@@ -59,7 +59,7 @@ const ACTIONS: &str = "SELECT COALESCE(pg_catalog.bool_or(p.pubinsert), false), 
                          FROM pg_catalog.pg_publication p WHERE p.pubname = ANY ($1::text[])";
 
 /// The result of a comparison.
-pub(super) enum Outcome {
+pub(super) enum Comparison {
     /// No difference was found, or only an expected one.
     Level,
     Differs(DifferingPartition),
@@ -84,7 +84,7 @@ pub(super) struct Probe<'a> {
 }
 
 /// Rows that only one end has.
-struct Found {
+struct OneSided {
     only_there: usize,
     looked_at: usize,
 }
@@ -145,22 +145,26 @@ impl<'a> Probe<'a> {
     }
 
     /// Looks for rows of the partition that only one end has.
-    pub(super) async fn compare(&self, table: &PublishedTable, row: &PartitionRow) -> Result<Outcome, Error> {
+    pub(super) async fn compare(
+        &self,
+        table: &PublishedTable,
+        row: &PartitionRow,
+    ) -> Result<Comparison, Error> {
         let actions = self.source.query_one(ACTIONS, &[&table.publications]).await;
         let actions = actions.map_err(|error| self.source.error(error))?;
         let (inserts, removals): (bool, bool) = (actions.get(0), actions.get(1));
         let gained = row.suspicion == Some(Suspicion::Gained);
         // The target need not have rows that are not published.
         if table.columns.is_empty() || (gained && !inserts) || (!gained && !removals) {
-            return Ok(Outcome::Level);
+            return Ok(Comparison::Level);
         }
         let found = match gained {
             true => self.missing(table, row).await?,
             false => self.left(table, row).await?,
         };
         match found {
-            Asked::Answered(None) | Asked::Locked => Ok(Outcome::Postponed),
-            Asked::Answered(Some(Found { only_there: 0, .. })) => Ok(Outcome::Level),
+            Asked::Answered(None) | Asked::Locked => Ok(Comparison::Postponed),
+            Asked::Answered(Some(OneSided { only_there: 0, .. })) => Ok(Comparison::Level),
             Asked::Answered(Some(found)) if gained => {
                 let what = format!(
                     "has rows that the target does not have, {} of the first {}; rows that a partition has when it \
@@ -168,7 +172,7 @@ impl<'a> Probe<'a> {
                     found.only_there, found.looked_at
                 );
                 let remedy = remedy::send(&self.source, row).await?;
-                Ok(Outcome::Differs(difference(row, what, remedy)))
+                Ok(Comparison::Differs(difference(row, what, remedy)))
             }
             Asked::Answered(Some(_)) => {
                 let what = format!(
@@ -176,12 +180,12 @@ impl<'a> Probe<'a> {
                     remedy::what_happened(&self.source, row).await?
                 );
                 let remedy = remedy::remove(&self.source, &self.target, row).await?;
-                Ok(Outcome::Differs(difference(row, what, remedy)))
+                Ok(Comparison::Differs(difference(row, what, remedy)))
             }
             Asked::Refused(reason) => {
                 let what = format!("{}, and its rows could not be compared: {reason}", suspicion(row));
                 let remedy = "compare both ends: pgsluice verify".to_owned();
-                Ok(Outcome::Differs(difference(row, what, remedy)))
+                Ok(Comparison::Differs(difference(row, what, remedy)))
             }
         }
     }
@@ -191,7 +195,7 @@ impl<'a> Probe<'a> {
         &self,
         table: &PublishedTable,
         row: &PartitionRow,
-    ) -> Result<Asked<Option<Found>>, Error> {
+    ) -> Result<Asked<Option<OneSided>>, Error> {
         let leaf = TableName::new(&row.partition.0, &row.partition.1);
         let (filter, root) = (table.row_filter.as_deref().unwrap_or("true"), table.name.quoted());
         let sql = "SELECT pg_catalog.has_table_privilege($1::oid, 'SELECT')";
@@ -206,7 +210,11 @@ impl<'a> Probe<'a> {
     }
 
     /// Rows within the partition's bounds that only the target has.
-    async fn left(&self, table: &PublishedTable, row: &PartitionRow) -> Result<Asked<Option<Found>>, Error> {
+    async fn left(
+        &self,
+        table: &PublishedTable,
+        row: &PartitionRow,
+    ) -> Result<Asked<Option<OneSided>>, Error> {
         let root = table.name.quoted();
         let Some(bounds) = remedy::bounds_on_target(&self.target, row).await? else {
             let reason =
@@ -223,12 +231,12 @@ impl<'a> Probe<'a> {
         (one, from): (&Session, &str),
         (other, root): (&Session, &str),
         columns: &Columns<'_>,
-    ) -> Result<Asked<Option<Found>>, Error> {
+    ) -> Result<Asked<Option<OneSided>>, Error> {
         let sql = format!("SELECT {} FROM {from} LIMIT {}", columns.values(), columns.sample());
         let rows = ask!(self.rows(one, &sql, &[]).await?);
         let sample: Vec<Vec<Option<String>>> = rows.iter().map(|row| row.get(0)).collect();
         if sample.is_empty() {
-            return Ok(Asked::Answered(Some(Found { only_there: 0, looked_at: 0 })));
+            return Ok(Asked::Answered(Some(OneSided { only_there: 0, looked_at: 0 })));
         }
         let written = ask!(self.rows(&self.source, WRITTEN, &[]).await?);
         let written: Option<String> = written.first().and_then(|row| row.get(0));
@@ -240,10 +248,10 @@ impl<'a> Probe<'a> {
         let there = ask!(self.present(other, root, columns, &sample, &all).await?);
         let missing: Vec<usize> = all.into_iter().filter(|number| !there.contains(number)).collect();
         if missing.is_empty() {
-            return Ok(Asked::Answered(Some(Found { only_there: 0, looked_at: sample.len() })));
+            return Ok(Asked::Answered(Some(OneSided { only_there: 0, looked_at: sample.len() })));
         }
         let still = ask!(self.present(one, from_table(from), columns, &sample, &missing).await?);
-        Ok(Asked::Answered(Some(Found { only_there: still.len(), looked_at: sample.len() })))
+        Ok(Asked::Answered(Some(OneSided { only_there: still.len(), looked_at: sample.len() })))
     }
 
     /// Returns those of `which` that `table` has.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What a backend of ours does, by its server.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Look {
+pub(crate) struct BackendLook {
     /// `source` or `target`.
     pub(crate) end: &'static str,
     pub(crate) pid: i32,
@@ -17,7 +17,7 @@ pub(crate) struct Look {
     pub(crate) lasts: Duration,
 }
 
-impl Look {
+impl BackendLook {
     /// Whether the backend executes something for us.
     pub(crate) fn works(&self) -> bool {
         let active = self

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::Status;
-use super::look::Look;
+use super::look::BackendLook;
 use super::phase::Phase;
 use crate::error::Silence;
 
@@ -89,7 +89,7 @@ pub(crate) struct Standstill {
     /// The target's lock, and the source's.
     blocked: Mutex<[Option<Blocked>; 2]>,
     /// The answers of both servers, each with its time.
-    pub(super) looked: Mutex<[Option<(Look, Instant)>; 2]>,
+    pub(super) looked: Mutex<[Option<(BackendLook, Instant)>; 2]>,
     silent: watch::Sender<Option<Silence>>,
 }
 

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Status;
 use super::lag::{Lag, LagFigures};
-use super::look::Look;
+use super::look::BackendLook;
 use super::phase::Phase;
 use super::standstill::lock;
 use crate::byte_size::ByteSize;
@@ -72,7 +72,7 @@ impl WaitsFor {
     }
 
     /// The wait for what a backend does.
-    pub(crate) fn of_look(look: &Look) -> WaitsFor {
+    pub(crate) fn of_look(look: &BackendLook) -> WaitsFor {
         let end = look.end;
         let (stage, mut what) = match look.operation.as_deref() {
             _ if look.waits_for_us() => (
@@ -134,7 +134,7 @@ impl WaitsFor {
 
 impl Status {
     /// Stores what a server says about a backend of ours; `None` clears it.
-    pub(crate) fn set_looked(&self, end: usize, look: Option<Look>) {
+    pub(crate) fn set_looked(&self, end: usize, look: Option<BackendLook>) {
         lock(&self.standstill.looked)[end] = look.map(|look| (look, Instant::now()));
     }
 
@@ -163,10 +163,10 @@ impl Status {
         })
     }
 
-    fn looked(&self) -> Option<Look> {
+    fn looked(&self) -> Option<BackendLook> {
         let looked = lock(&self.standstill.looked);
-        let fresh = |(look, at): &(Look, Instant)| {
-            (at.elapsed() < FRESH).then(|| Look { lasts: look.lasts + at.elapsed(), ..look.clone() })
+        let fresh = |(look, at): &(BackendLook, Instant)| {
+            (at.elapsed() < FRESH).then(|| BackendLook { lasts: look.lasts + at.elapsed(), ..look.clone() })
         };
         let found = looked
             .iter()
@@ -175,7 +175,7 @@ impl Status {
             .filter(|look| look.lasts >= LONG || look.waits_for_us());
         // An end that waits for us may in truth wait for the other end's work, so work counts
         // first.
-        found.max_by_key(Look::works)
+        found.max_by_key(BackendLook::works)
     }
 
     /// The wait for what is in hand on the target or on our disk.
@@ -248,8 +248,8 @@ impl Status {
 mod tests {
     use super::*;
 
-    fn look(operation: &str, wait_event: Option<(&str, &str)>) -> Look {
-        Look {
+    fn look(operation: &str, wait_event: Option<(&str, &str)>) -> BackendLook {
+        BackendLook {
             end: "target",
             pid: 7,
             state: Some("active".to_owned()),

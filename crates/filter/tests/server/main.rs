@@ -16,7 +16,7 @@ use filter::{Filter, Refused, Surroundings};
 use oracle::Oracle;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use types::{Attribute, Tuple, Value};
+use types::{Attribute, HeapTuple, Value};
 
 /// The clusters' locale is C.
 const C: Surroundings = Surroundings { default_collation_is_c: true };
@@ -106,7 +106,7 @@ impl Rows {
     fn judge(&self, filter: &Filter) -> Vec<filter::Result<bool>> {
         let judge = |tuple: &Vec<u8>| {
             let mut values: Vec<Value<'_>> = Vec::new();
-            Tuple::from_page(tuple).unwrap().deform(&self.attributes, &mut values).unwrap();
+            HeapTuple::from_page(tuple).unwrap().deform(&self.attributes, &mut values).unwrap();
             let payload = |number: i16| {
                 let payload = values[usize::try_from(number).unwrap() - 1].payload()?;
                 Ok(payload.map(|payload| Cow::Owned(payload.into_owned())))

@@ -7,14 +7,14 @@ use client::ConnInfo;
 
 use crate::cli::{CatalogArgs, CatalogCommand};
 use crate::exit::{Code, exit};
-use crate::settings::Table;
+use crate::settings::SettingsTable;
 use crate::subject::end;
 
 /// The session's application name on the source.
 const APPLICATION_NAME: &str = "pgsluice_catalog";
 
 /// Reads the catalogs and writes them to a file.
-pub(crate) async fn catalog(table: &Table, args: &CatalogArgs) -> anyhow::Result<Code> {
+pub(crate) async fn catalog(table: &SettingsTable, args: &CatalogArgs) -> anyhow::Result<Code> {
     let CatalogCommand::Export(args) = &args.command;
     let source = end("source", table.ends.source.as_deref())?;
     let catalog = look(&source, args.timeout.0).await?;

@@ -19,13 +19,13 @@ use crate::cli::DecodeArgs;
 use crate::command::catalog::{from_catalog, look};
 use crate::exit::{Code, exit};
 use crate::failure::Failure;
-use crate::settings::Table;
+use crate::settings::SettingsTable;
 use crate::subject::end;
 use crate::units::{show_bytes, show_count};
 use render::Renderer;
 
 /// Prints what a range of WAL changed.
-pub(crate) async fn decode(table: &Table, args: &DecodeArgs) -> anyhow::Result<Code> {
+pub(crate) async fn decode(table: &SettingsTable, args: &DecodeArgs) -> anyhow::Result<Code> {
     let catalog = match &args.catalog {
         Some(file) => Catalog::open(file).map_err(|error| from_catalog(&error))?,
         None => look(&end("source", table.ends.source.as_deref())?, args.timeout.0).await?,
@@ -58,7 +58,7 @@ fn warn_of_missing(decoder: &Decoder, database: Oid, publications: &[String]) {
 fn options(
     catalog: &Catalog,
     segments: &Segments,
-    table: &Table,
+    table: &SettingsTable,
     args: &DecodeArgs,
 ) -> anyhow::Result<Options> {
     let databases = catalog.databases();

@@ -25,7 +25,7 @@ use crate::units::{show_bytes, show_count, show_seconds};
 /// What was found of one subscription.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-enum Found {
+enum FoundState {
     Running {
         running: bool,
         #[serde(flatten)]
@@ -51,7 +51,7 @@ pub(crate) async fn status(subjects: &[Subject], json: bool) -> anyhow::Result<C
     let mut code = Code::Done;
     for (position, subject) in subjects.iter().enumerate() {
         let found = find(subject).await?;
-        if matches!(found, Found::Stored { .. }) {
+        if matches!(found, FoundState::Stored { .. }) {
             code = Code::NotRunning;
         }
         let name = Some(subject.name.as_str());
@@ -65,13 +65,13 @@ pub(crate) async fn status(subjects: &[Subject], json: bool) -> anyhow::Result<C
     Ok(code)
 }
 
-async fn find(subject: &Subject) -> anyhow::Result<Found> {
+async fn find(subject: &Subject) -> anyhow::Result<FoundState> {
     let name = &subject.name;
     match control::ask(&subject.state_dir, name, &Request::Status).await {
         Ok(answer) => {
             let snapshot =
                 answer.status.ok_or_else(|| anyhow::anyhow!("the process answered without a status"))?;
-            return Ok(Found::Running { running: true, snapshot });
+            return Ok(FoundState::Running { running: true, snapshot });
         }
         Err(error) if error.is_not_running() => {}
         Err(error) => return Err(from_control(error)),
@@ -87,7 +87,7 @@ async fn find(subject: &Subject) -> anyhow::Result<Found> {
         end = admin::source_end(&source).await.map_err(from_admin)?;
     }
     let reached = stored.as_ref().and_then(|stored| stored.reached());
-    Ok(Found::Stored {
+    Ok(FoundState::Stored {
         running: false,
         subscription: name.to_string(),
         servers_asked,
@@ -100,15 +100,15 @@ async fn find(subject: &Subject) -> anyhow::Result<Found> {
 }
 
 /// The status as text.
-fn text(found: &Found) -> String {
+fn text(found: &FoundState) -> String {
     let mut lines = Lines::default();
     match found {
-        Found::Running { snapshot, .. } => running(&mut lines, snapshot),
-        Found::Stored { subscription, servers_asked: false, .. } => {
+        FoundState::Running { snapshot, .. } => running(&mut lines, snapshot),
+        FoundState::Stored { subscription, servers_asked: false, .. } => {
             lines.add("subscription", subscription);
             lines.add("state", "not running on this machine; give --source and --target to see more");
         }
-        Found::Stored { subscription, stored, slot, reached, behind_bytes, archive, .. } => {
+        FoundState::Stored { subscription, stored, slot, reached, behind_bytes, archive, .. } => {
             lines.add("subscription", subscription);
             not_running(&mut lines, stored.as_deref());
             if let Some(reached) = reached {

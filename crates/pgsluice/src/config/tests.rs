@@ -11,7 +11,7 @@ use crate::exit::{Code, code_of};
 use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
 
 /// The settings of `pgsluice run` with these flags, variables and file.
-fn read(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> anyhow::Result<Vec<Table>> {
+fn read(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> anyhow::Result<Vec<SettingsTable>> {
     let mut words = vec!["pgsluice", "run"];
     words.extend(flags);
     let dir = tempfile::tempdir()?;
@@ -28,7 +28,7 @@ fn read(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> anyhow::Res
 }
 
 /// The one subscription of valid settings.
-fn one(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> Table {
+fn one(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> SettingsTable {
     let mut tables = read(flags, env, file).unwrap();
     assert_eq!(tables.len(), 1);
     tables.remove(0)

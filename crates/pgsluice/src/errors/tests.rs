@@ -29,8 +29,8 @@ fn repository() -> &'static Path {
 }
 
 /// What is wrong with an entry by itself.
-fn complaints(told: &Told) -> Vec<String> {
-    let Told { title, cause, remedy, message, .. } = told;
+fn complaints(told: &EntryText) -> Vec<String> {
+    let EntryText { title, cause, remedy, message, .. } = told;
     let order = remedy.split([' ', ',', ':', ';', '.']).next().unwrap_or_default();
     let rules = [
         (message.trim().is_empty(), "it has no message".to_owned()),
@@ -50,7 +50,7 @@ fn complaints(told: &Told) -> Vec<String> {
 fn every_error_has_a_cause_and_an_order_that_names_something() {
     let wrong: Vec<String> = all().iter().flat_map(complaints).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let vague = Told { remedy: "The administrator should look into it.", ..all().remove(0) };
+    let vague = EntryText { remedy: "The administrator should look into it.", ..all().remove(0) };
     assert_eq!(complaints(&vague).len(), 2, "a vague one is found");
 }
 

@@ -12,7 +12,7 @@ fn told(said: &[Said], env: &[(&str, &str)]) -> Invocation {
     let words = said.iter().flat_map(|own| {
         own.values.iter().map(|value| format!("--{}={}", own.key.replace('_', "-"), value.to_string_lossy()))
     });
-    let table = crate::settings::Table::read(words.map(Into::into)).unwrap();
+    let table = crate::settings::SettingsTable::read(words.map(Into::into)).unwrap();
     let env = |name: &str| env.iter().find(|(own, _)| *own == name).map(|(_, value)| OsString::from(value));
     Invocation::new(said, &Subject::new(table).unwrap(), &env)
 }

@@ -7,7 +7,7 @@ use crate::{Footprint, Late, Split, Touched, Units};
 
 /// Chunks are numbered from 1 in the order of the source.
 #[derive(Debug, Clone)]
-pub(super) enum Event {
+pub(super) enum SimulationEvent {
     Pushed(u64, Footprint),
     /// Executed before its turn, except for the late part.
     Speculated(u64, Split),
@@ -27,38 +27,38 @@ pub(super) enum Event {
     Lost(BTreeSet<u64>),
 }
 
-impl Event {
+impl SimulationEvent {
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Event::Pushed(..) => "Pushed",
-            Event::Speculated(..) => "Speculated",
-            Event::Began(..) => "Began",
-            Event::Alone(..) => "Alone",
-            Event::CommitSent(..) => "CommitSent",
-            Event::Committed(..) => "Committed",
-            Event::Acknowledged(..) => "Acknowledged",
-            Event::Cancelled(..) => "Cancelled",
-            Event::Confirmed(..) => "Confirmed",
-            Event::Lost(..) => "Lost",
+            SimulationEvent::Pushed(..) => "Pushed",
+            SimulationEvent::Speculated(..) => "Speculated",
+            SimulationEvent::Began(..) => "Began",
+            SimulationEvent::Alone(..) => "Alone",
+            SimulationEvent::CommitSent(..) => "CommitSent",
+            SimulationEvent::Committed(..) => "Committed",
+            SimulationEvent::Acknowledged(..) => "Acknowledged",
+            SimulationEvent::Cancelled(..) => "Cancelled",
+            SimulationEvent::Confirmed(..) => "Confirmed",
+            SimulationEvent::Lost(..) => "Lost",
         }
     }
 }
 
 /// Each chunk commits once, after the one before it, and is sent to commit only when that one was
 /// acknowledged.
-pub(super) fn order(history: &[Event]) -> Result<(), String> {
+pub(super) fn order(history: &[SimulationEvent]) -> Result<(), String> {
     let (mut committed, mut acknowledged) = (0, 0);
     for event in history {
         match event {
-            Event::CommitSent(chunk) if *chunk != acknowledged + 1 => {
+            SimulationEvent::CommitSent(chunk) if *chunk != acknowledged + 1 => {
                 return Err(format!("{chunk} was told to commit when {acknowledged} was acknowledged"));
             }
-            Event::Committed(chunk, _) if *chunk != committed + 1 => {
+            SimulationEvent::Committed(chunk, _) if *chunk != committed + 1 => {
                 return Err(format!("{chunk} committed behind {committed}"));
             }
-            Event::Committed(chunk, _) => committed = *chunk,
-            Event::Acknowledged(chunk) => acknowledged = *chunk,
-            Event::Lost(held) => {
+            SimulationEvent::Committed(chunk, _) => committed = *chunk,
+            SimulationEvent::Acknowledged(chunk) => acknowledged = *chunk,
+            SimulationEvent::Lost(held) => {
                 let last = held.len() as u64;
                 if !held.iter().copied().eq(1..=last) || last > committed {
                     return Err(format!("begun anew with {held:?} behind {committed}"));
@@ -73,15 +73,15 @@ pub(super) fn order(history: &[Event]) -> Result<(), String> {
 
 /// Whatever is lost, a chunk commits only when the target lacks it, and confirmed chunks stay. In
 /// the end nothing is missing that was acknowledged and not lost.
-pub(super) fn exactly_once(history: &[Event]) -> Result<(), String> {
+pub(super) fn exactly_once(history: &[SimulationEvent]) -> Result<(), String> {
     let (mut held, mut confirmed) = (BTreeSet::new(), 0);
     for event in history {
         match event {
-            Event::Committed(chunk, _) if !held.insert(*chunk) => {
+            SimulationEvent::Committed(chunk, _) if !held.insert(*chunk) => {
                 return Err(format!("{chunk} was committed twice"));
             }
-            Event::Confirmed(chunk) => confirmed = confirmed.max(*chunk),
-            Event::Lost(left) => {
+            SimulationEvent::Confirmed(chunk) => confirmed = confirmed.max(*chunk),
+            SimulationEvent::Lost(left) => {
                 if let Some(chunk) = left.difference(&held).next() {
                     return Err(format!("{chunk} came from nowhere"));
                 }
@@ -97,16 +97,16 @@ pub(super) fn exactly_once(history: &[Event]) -> Result<(), String> {
 }
 
 /// Number of chunks that committed while an earlier one was missing.
-pub(super) fn overtakings(history: &[Event]) -> usize {
+pub(super) fn overtakings(history: &[SimulationEvent]) -> usize {
     let mut held: BTreeSet<u64> = BTreeSet::new();
     let mut overtook = 0;
     for event in history {
         match event {
-            Event::Committed(chunk, _) => {
+            SimulationEvent::Committed(chunk, _) => {
                 overtook += usize::from((held.range(..chunk).count() as u64) < chunk - 1);
                 held.insert(*chunk);
             }
-            Event::Lost(left) => held.clone_from(left),
+            SimulationEvent::Lost(left) => held.clone_from(left),
             _ => {}
         }
     }
@@ -115,9 +115,9 @@ pub(super) fn overtakings(history: &[Event]) -> usize {
 
 /// After each commit the target holds the result of its chunks, in their order. Where order is
 /// preserved, that is a state of the source.
-pub(super) fn atomicity(history: &[Event]) -> Result<(), String> {
+pub(super) fn atomicity(history: &[SimulationEvent]) -> Result<(), String> {
     history.iter().try_for_each(|event| match event {
-        Event::Committed(chunk, false) => {
+        SimulationEvent::Committed(chunk, false) => {
             Err(format!("after {chunk} the target holds what the source never held"))
         }
         _ => Ok(()),
@@ -126,14 +126,14 @@ pub(super) fn atomicity(history: &[Event]) -> Result<(), String> {
 
 /// A chunk executed before its turn shares nothing that changes show with an earlier chunk that was
 /// not acknowledged. A failure may be reported only of a chunk that has nothing before it.
-pub(super) fn dependency(history: &[Event]) -> Result<(), String> {
+pub(super) fn dependency(history: &[SimulationEvent]) -> Result<(), String> {
     let mut in_flight: BTreeMap<u64, &Footprint> = BTreeMap::new();
     for event in history {
         match event {
-            Event::Pushed(chunk, footprint) => drop(in_flight.insert(*chunk, footprint)),
-            Event::Acknowledged(chunk) => drop(in_flight.remove(chunk)),
-            Event::Lost(_) => in_flight.clear(),
-            Event::Began(chunk, may_report) => {
+            SimulationEvent::Pushed(chunk, footprint) => drop(in_flight.insert(*chunk, footprint)),
+            SimulationEvent::Acknowledged(chunk) => drop(in_flight.remove(chunk)),
+            SimulationEvent::Lost(_) => in_flight.clear(),
+            SimulationEvent::Began(chunk, may_report) => {
                 let mine = in_flight.get(chunk).copied();
                 for (before, footprint) in in_flight.range(..chunk) {
                     if *may_report {
@@ -154,7 +154,7 @@ pub(super) fn dependency(history: &[Event]) -> Result<(), String> {
                     }
                 }
             }
-            Event::Speculated(chunk, split) => {
+            SimulationEvent::Speculated(chunk, split) => {
                 let Some(Footprint::Tables(tables)) = in_flight.get(chunk) else {
                     return Err(format!("{chunk} is a barrier and was executed ahead"));
                 };
@@ -201,10 +201,12 @@ fn overlap(table: &Touched, late: &Late, other: &Touched) -> bool {
 
 /// A barrier and exact replay find nothing else open. A cancel never hits a chunk that was told to
 /// commit.
-pub(super) fn solitude(history: &[Event]) -> Result<(), String> {
+pub(super) fn solitude(history: &[SimulationEvent]) -> Result<(), String> {
     history.iter().try_for_each(|event| match event {
-        Event::Alone(chunk, others) if *others > 0 => Err(format!("{chunk} is not alone: {others} others")),
-        Event::Cancelled(false) => Err("a cancel hit a head".to_owned()),
+        SimulationEvent::Alone(chunk, others) if *others > 0 => {
+            Err(format!("{chunk} is not alone: {others} others"))
+        }
+        SimulationEvent::Cancelled(false) => Err("a cancel hit a head".to_owned()),
         _ => Ok(()),
     })
 }
@@ -219,9 +221,9 @@ fn canaries() {
     let whole = Footprint::Tables(vec![Touched { root: base::Oid(1), mapping: 1, units: Units::Whole }]);
     let ahead = |before: Footprint, late: Late| {
         dependency(&[
-            Event::Pushed(1, before),
-            Event::Pushed(2, on(vec![7, 8])),
-            Event::Speculated(2, vec![late]),
+            SimulationEvent::Pushed(1, before),
+            SimulationEvent::Pushed(2, on(vec![7, 8])),
+            SimulationEvent::Speculated(2, vec![late]),
         ])
     };
     assert!(ahead(on(vec![9]), Late::Nothing).is_ok());
@@ -230,26 +232,37 @@ fn canaries() {
     assert!(ahead(whole, Late::Nothing).is_err());
     assert!(ahead(Footprint::Everything, Late::All).is_err());
 
-    let in_order =
-        [Event::CommitSent(1), Event::Committed(1, true), Event::Acknowledged(1), Event::CommitSent(2)];
+    let in_order = [
+        SimulationEvent::CommitSent(1),
+        SimulationEvent::Committed(1, true),
+        SimulationEvent::Acknowledged(1),
+        SimulationEvent::CommitSent(2),
+    ];
     assert!(order(&in_order).is_ok());
-    assert!(order(&[&in_order[..2], &[Event::CommitSent(2)]].concat()).is_err(), "not acknowledged");
-    assert!(order(&[Event::Committed(2, true)]).is_err(), "overtaken");
-    assert!(order(&[&in_order[..3], &[Event::Committed(1, true)]].concat()).is_err(), "twice");
-    let lost = |held: &[u64]| Event::Lost(held.iter().copied().collect());
-    assert!(order(&[Event::Committed(1, true), lost(&[2])]).is_err(), "a gap");
-    assert!(order(&[Event::Committed(1, true), lost(&[])]).is_ok(), "it was not flushed");
+    assert!(
+        order(&[&in_order[..2], &[SimulationEvent::CommitSent(2)]].concat()).is_err(),
+        "not acknowledged"
+    );
+    assert!(order(&[SimulationEvent::Committed(2, true)]).is_err(), "overtaken");
+    assert!(order(&[&in_order[..3], &[SimulationEvent::Committed(1, true)]].concat()).is_err(), "twice");
+    let lost = |held: &[u64]| SimulationEvent::Lost(held.iter().copied().collect());
+    assert!(order(&[SimulationEvent::Committed(1, true), lost(&[2])]).is_err(), "a gap");
+    assert!(order(&[SimulationEvent::Committed(1, true), lost(&[])]).is_ok(), "it was not flushed");
 
-    let commit = |chunk| Event::Committed(chunk, true);
+    let commit = |chunk| SimulationEvent::Committed(chunk, true);
     assert!(exactly_once(&[commit(2), commit(1), lost(&[2]), commit(1)]).is_ok());
     assert!(exactly_once(&[commit(2), lost(&[2]), commit(2)]).is_err(), "twice");
     assert!(exactly_once(&[commit(2), lost(&[1, 2])]).is_err(), "from nowhere");
-    assert!(exactly_once(&[commit(2), Event::Confirmed(2)]).is_err(), "past a gap");
-    assert!(exactly_once(&[commit(1), Event::Confirmed(1), lost(&[])]).is_err(), "not flushed");
+    assert!(exactly_once(&[commit(2), SimulationEvent::Confirmed(2)]).is_err(), "past a gap");
+    assert!(exactly_once(&[commit(1), SimulationEvent::Confirmed(1), lost(&[])]).is_err(), "not flushed");
     assert_eq!(overtakings(&[commit(2), commit(1), commit(4), lost(&[1, 2]), commit(3)]), 2);
 
     let began = |before: Footprint, mine: Footprint, may_report: bool| {
-        dependency(&[Event::Pushed(1, before), Event::Pushed(2, mine), Event::Began(2, may_report)])
+        dependency(&[
+            SimulationEvent::Pushed(1, before),
+            SimulationEvent::Pushed(2, mine),
+            SimulationEvent::Began(2, may_report),
+        ])
     };
     assert!(began(on(vec![9]), on(vec![7]), false).is_ok());
     assert!(began(on(vec![9]), on(vec![7]), true).is_err(), "reported too early");
@@ -259,6 +272,9 @@ fn canaries() {
     let large = |keys| super::filtered(on(keys));
     assert!(began(large(vec![9]), on(vec![7]), false).is_ok());
     assert!(began(large(vec![7]), on(vec![7]), false).is_err());
-    assert!(atomicity(&[Event::Committed(1, false)]).is_err());
-    assert!(solitude(&[Event::Alone(1, 1)]).is_err() && solitude(&[Event::Cancelled(false)]).is_err());
+    assert!(atomicity(&[SimulationEvent::Committed(1, false)]).is_err());
+    assert!(
+        solitude(&[SimulationEvent::Alone(1, 1)]).is_err()
+            && solitude(&[SimulationEvent::Cancelled(false)]).is_err()
+    );
 }

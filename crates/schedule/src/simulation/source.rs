@@ -8,25 +8,25 @@ use rand::rngs::StdRng;
 
 use crate::{Footprint, Late, Split, Touched, Units};
 
-pub(super) type Key = (u8, u8);
+pub(super) type SimulatedKey = (u8, u8);
 /// The row's version, and its value of the other unique key.
-pub(super) type Row = (u32, u8);
-pub(super) type Rows = BTreeMap<Key, Row>;
+pub(super) type SimulatedRow = (u32, u8);
+pub(super) type Rows = BTreeMap<SimulatedKey, SimulatedRow>;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Op {
-    Insert(Key, Row),
-    Update(Key, Row),
-    Delete(Key),
+    Insert(SimulatedKey, SimulatedRow),
+    Update(SimulatedKey, SimulatedRow),
+    Delete(SimulatedKey),
 }
 
 impl Op {
-    pub(super) fn key(self) -> Key {
+    pub(super) fn key(self) -> SimulatedKey {
         let (Op::Insert(key, _) | Op::Update(key, _) | Op::Delete(key)) = self;
         key
     }
 
-    pub(super) fn row(self) -> Option<Row> {
+    pub(super) fn row(self) -> Option<SimulatedRow> {
         match self {
             Op::Insert(_, row) | Op::Update(_, row) => Some(row),
             Op::Delete(_) => None,
@@ -88,7 +88,7 @@ impl Source {
 }
 
 /// Applies `writes` to `rows`.
-pub(super) fn write(rows: &mut Rows, writes: &BTreeMap<Key, Option<Row>>) {
+pub(super) fn write(rows: &mut Rows, writes: &BTreeMap<SimulatedKey, Option<SimulatedRow>>) {
     for (&key, row) in writes {
         match row {
             Some(row) => rows.insert(key, *row),

@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rand::Rng;
 
-use super::source::{Key, Op, Row};
+use super::source::{Op, SimulatedKey, SimulatedRow};
 use super::{Who, World};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lock {
-    Row(Key),
+    Row(SimulatedKey),
     Unique(u8, u8),
 }
 
@@ -27,7 +27,7 @@ pub(super) enum Done {
 }
 
 impl World {
-    fn row(&self, at: usize, key: Key) -> Option<Row> {
+    fn row(&self, at: usize, key: SimulatedKey) -> Option<SimulatedRow> {
         let own = self.workers[at].writes.get(&key).copied();
         own.unwrap_or_else(|| self.rows.get(&key).copied())
     }
@@ -57,7 +57,7 @@ impl World {
         let present = self.row(at, key).is_some();
         let fits = matches!(op, Op::Insert(..)) != present;
         let taken = |unique| {
-            let keys: BTreeSet<Key> =
+            let keys: BTreeSet<SimulatedKey> =
                 self.rows.keys().chain(self.workers[at].writes.keys()).copied().collect();
             let others = keys.into_iter().filter(|other| other.0 == key.0 && *other != key);
             others.filter_map(|other| self.row(at, other)).any(|row| row.1 == unique)

@@ -5,13 +5,13 @@ use crate::error::Result;
 use crate::page::NEWEST;
 use crate::pager::TreeRef;
 use crate::store::Store;
-use crate::tree::{Change, fits_cell};
+use crate::tree::{VersionChange, fits_cell};
 
 impl Store {
     /// Whether a change may go into its leaf later. It may if the leaf is not in memory, the change
     /// is newer than all versions there, and there will be room for it.
-    pub(crate) fn may_wait(&self, tree: TreeRef, change: Change<'_>) -> bool {
-        let Change { key, lsn, value, .. } = change;
+    pub(crate) fn may_wait(&self, tree: TreeRef, change: VersionChange<'_>) -> bool {
+        let VersionChange { key, lsn, value, .. } = change;
         let is_larger_than_memory = self.pages.in_use() as usize > self.options.cache_pages();
         is_larger_than_memory
             && lsn >= self.written_max
@@ -27,7 +27,7 @@ impl Store {
     }
 
     /// Keeps a change, and starts reading its leaf.
-    pub(crate) fn keep_pending(&mut self, tree: TreeRef, change: Change<'_>) {
+    pub(crate) fn keep_pending(&mut self, tree: TreeRef, change: VersionChange<'_>) {
         self.shared.pending.add(tree.id, change);
         self.stats.pending += 1;
         self.pages.pager.prefetch(tree, change.key, change.lsn);
@@ -69,7 +69,7 @@ impl Store {
         for (key, lsn, version) in
             self.shared.pending.of_leaf(tree.id, &leaf, &leaf.low_fence()).into_iter().rev()
         {
-            let change = Change { key: &key, lsn, delete: version.delete, value: &version.value };
+            let change = VersionChange { key: &key, lsn, delete: version.delete, value: &version.value };
             let result = self.apply_and_sweep(tree, change);
             // There was room for the version when it was accepted.
             self.is_poisoned |= result.is_err();

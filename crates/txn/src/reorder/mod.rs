@@ -308,7 +308,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         let Some(transaction) = self.open.get_mut(&xid) else { return Ok(()) };
         let before = transaction.memory();
         let names = std::mem::take(&mut transaction.main.names);
-        let main = transaction::Part { run: transaction.main.run.take(), names };
+        let main = transaction::NamedRun { run: transaction.main.run.take(), names };
         let late = std::mem::take(&mut transaction.late);
         let (is_first, children) = (!transaction.streamed, &transaction.children);
         let aborted = aborted(&self.subs, children);

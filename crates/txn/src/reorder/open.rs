@@ -17,7 +17,7 @@ use super::event::{Boundary, Finished, Prepared};
 use super::input::{At, Change, End, Resolve, Target};
 use super::replay::Replay;
 use super::run::Pieces;
-use super::transaction::{Part, Remembered, Transaction};
+use super::transaction::{NamedRun, Remembered, Transaction};
 use super::{NO_TIME, Output, ReorderBuffer, Sub, aborted, block};
 
 impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
@@ -292,7 +292,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         }
         let ended = match self.end(end.xid, end.subxacts)? {
             Some(ended) => ended,
-            None => Ended::new(Transaction::new(end.xid, end.lsn)),
+            None => EndedTransaction::new(Transaction::new(end.xid, end.lsn)),
         };
         let prepared = ended.transaction.as_prepared(&how);
         self.emit_prepared(ended, end.lsn, prepared, resolve)?;
@@ -306,7 +306,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
 
     fn emit_prepared(
         &mut self,
-        ended: Ended<R>,
+        ended: EndedTransaction<R>,
         finished: Lsn,
         prepared: Prepared,
         resolve: &mut dyn Resolve<R>,
@@ -323,12 +323,12 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     /// Puts a whole transaction into the output.
     fn emit(
         &mut self,
-        ended: Ended<R>,
+        ended: EndedTransaction<R>,
         finished: Lsn,
         around: (Boundary, Boundary),
         resolve: &mut dyn Resolve<R>,
     ) -> Result<(), Error> {
-        let Ended { transaction, aborted, undecided } = ended;
+        let EndedTransaction { transaction, aborted, undecided } = ended;
         transaction.check(finished)?;
         if let Some(xid) = undecided {
             return Err(Kind::Undecided { xid, top: transaction.xid, finished }.into());
@@ -369,7 +369,9 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
                 self.say_aborted(end.xid, subxid, end.end_lsn, end.time);
             }
         }
-        let Some(Ended { mut transaction, .. }) = self.end(end.xid, end.subxacts)? else { return Ok(()) };
+        let Some(EndedTransaction { mut transaction, .. }) = self.end(end.xid, end.subxacts)? else {
+            return Ok(());
+        };
         if transaction.streamed {
             self.say_aborted(end.xid, end.xid, end.end_lsn, end.time);
         }
@@ -451,7 +453,9 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     }
 
     fn leave(&mut self, end: &End<'_>) -> Result<(), Error> {
-        let Some(Ended { transaction, .. }) = self.end(end.xid, end.subxacts)? else { return Ok(()) };
+        let Some(EndedTransaction { transaction, .. }) = self.end(end.xid, end.subxacts)? else {
+            return Ok(());
+        };
         if transaction.streamed {
             self.say_aborted(end.xid, end.xid, end.end_lsn, end.time);
         }
@@ -470,7 +474,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         over.sort_unstable();
         for (_, xid) in over {
             let ended = self.end(Xid(xid), &[]);
-            let Some(Ended { transaction, .. }) = self.noting(ended)? else { continue };
+            let Some(EndedTransaction { transaction, .. }) = self.noting(ended)? else { continue };
             if transaction.streamed {
                 self.say_aborted(Xid(xid), Xid(xid), Lsn::INVALID, NO_TIME);
             }
@@ -482,7 +486,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
 
     /// Removes an ended transaction with its subtransactions, and returns it. `None` if it left
     /// nothing here.
-    fn end(&mut self, xid: Xid, subxacts: &[Xid]) -> Result<Option<Ended<R>>, Error> {
+    fn end(&mut self, xid: Xid, subxacts: &[Xid]) -> Result<Option<EndedTransaction<R>>, Error> {
         for &sub in subxacts {
             if self.open.contains_key(&sub) {
                 self.adopt(self.lsn, xid, sub)?;
@@ -492,7 +496,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.memory -= transaction.memory();
         self.waiting -= usize::from(transaction.waiting.is_some());
         if transaction.children.is_empty() {
-            return Ok(Some(Ended::new(transaction)));
+            return Ok(Some(EndedTransaction::new(transaction)));
         }
         let aborted = aborted(&self.subs, &transaction.children);
         let committed: FxHashSet<Xid> = subxacts.iter().copied().collect();
@@ -503,12 +507,12 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
                 undecided = Some(*child);
             }
         }
-        Ok(Some(Ended { transaction, aborted, undecided }))
+        Ok(Some(EndedTransaction { transaction, aborted, undecided }))
     }
 }
 
 /// A transaction that is no longer open.
-struct Ended<R> {
+struct EndedTransaction<R> {
     transaction: Transaction<R>,
     /// Subtransactions that were aborted and left entries.
     aborted: FxHashSet<Xid>,
@@ -516,9 +520,9 @@ struct Ended<R> {
     undecided: Option<Xid>,
 }
 
-impl<R> Ended<R> {
-    fn new(transaction: Transaction<R>) -> Ended<R> {
-        Ended { transaction, aborted: FxHashSet::default(), undecided: None }
+impl<R> EndedTransaction<R> {
+    fn new(transaction: Transaction<R>) -> EndedTransaction<R> {
+        EndedTransaction { transaction, aborted: FxHashSet::default(), undecided: None }
     }
 }
 
@@ -531,7 +535,7 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         spool: &mut dyn crate::Spool,
     ) -> Result<(), Error> {
         self.main.run.remove_from(from, |head| is_void(head.xid));
-        let (void, late) = self.late.drain(..).partition(|part: &Part<R>| is_void(part.run.key()));
+        let (void, late) = self.late.drain(..).partition(|part: &NamedRun<R>| is_void(part.run.key()));
         self.late = late;
         for part in void {
             part.run.discard(spool)?;

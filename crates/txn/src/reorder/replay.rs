@@ -22,7 +22,7 @@ use super::error::{Error, Kind as Failure};
 use super::event::{Action, Boundary, Event, Message, Row, Truncate};
 use super::run::{Pieces, Reader};
 use super::toast::Chunks;
-use super::transaction::{Names, Part};
+use super::transaction::{NamedRun, Names};
 use crate::Spool;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ struct Merge<R> {
 
 impl<R> Merge<R> {
     /// Starts all readers but the main one, which the first [`Merge::advance`] starts.
-    fn open((main, late): (Part<R>, Vec<Part<R>>), spool: &mut dyn Spool) -> Result<Merge<R>, Error> {
+    fn open((main, late): (NamedRun<R>, Vec<NamedRun<R>>), spool: &mut dyn Spool) -> Result<Merge<R>, Error> {
         let main = (main.run.read(spool)?, main.names);
         let mut merge = Merge { main, late: Vec::new(), current: 0, waiting: BinaryHeap::new() };
         for part in late {
@@ -111,7 +111,7 @@ pub(crate) struct Replay<R> {
 impl<R: Clone + Eq + Hash> Replay<R> {
     pub(crate) fn new(
         top: Xid,
-        parts: (Part<R>, Vec<Part<R>>),
+        parts: (NamedRun<R>, Vec<NamedRun<R>>),
         aborted: FxHashSet<Xid>,
         (opening, closing): (Boundary, Boundary),
         spool: &mut dyn Spool,

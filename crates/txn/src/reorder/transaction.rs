@@ -23,9 +23,9 @@ pub(crate) struct Transaction<R> {
     /// Reading from here on finds the whole transaction again.
     pub(crate) first_lsn: Lsn,
     /// Entries of the transaction and its subtransactions.
-    pub(crate) main: Part<R>,
+    pub(crate) main: NamedRun<R>,
     /// Entries that subtransactions wrote before their top-level transaction was known.
-    pub(crate) late: Vec<Part<R>>,
+    pub(crate) late: Vec<NamedRun<R>>,
     /// Its subtransactions, as far as they are known.
     pub(crate) children: Vec<Xid>,
     pub(crate) waiting: Option<Waiting>,
@@ -42,7 +42,7 @@ pub(crate) struct Transaction<R> {
 
 /// Entries, with the relations that they are about.
 #[derive(Debug)]
-pub(crate) struct Part<R> {
+pub(crate) struct NamedRun<R> {
     pub(crate) run: Run,
     pub(crate) names: Names<R>,
 }
@@ -91,7 +91,7 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         Transaction {
             xid,
             first_lsn,
-            main: Part { run: Run::new(xid), names: Names::default() },
+            main: NamedRun { run: Run::new(xid), names: Names::default() },
             late: Vec::new(),
             children: Vec::new(),
             waiting: None,
@@ -115,11 +115,11 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         self.parts().map(|part| part.run.allocated()).sum()
     }
 
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &Part<R>> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &NamedRun<R>> {
         std::iter::once(&self.main).chain(&self.late)
     }
 
-    pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part<R>> {
+    pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut NamedRun<R>> {
         std::iter::once(&mut self.main).chain(&mut self.late)
     }
 

@@ -16,7 +16,7 @@ use corpus::{Recorded, cases, damage, random, recorded};
 use decode::{NewTuple, RawTuple, What, decode};
 use rand::Rng;
 use txn::reorder::{Action, Boundary, Chunks, Event, Options, ReorderBuffer, Resolve, Target};
-use types::{Align, Attribute, Generated, Tuple, Value, Varlena};
+use types::{Align, Attribute, Generated, HeapTuple, Value, Varlena};
 use wal::Record;
 
 use crate::spools::{Files, MemorySpool};
@@ -78,7 +78,7 @@ fn text(tuple: &RawTuple<'_>, chunks: &Chunks, table: &str) -> String {
         _ => vec![column(8, Align::Double), varlena],
     };
     let mut values = Vec::new();
-    let tuple = Tuple::new(tuple.infomask2, tuple.infomask, tuple.hoff, tuple.bytes).unwrap();
+    let tuple = HeapTuple::new(tuple.infomask2, tuple.infomask, tuple.hoff, tuple.bytes).unwrap();
     tuple.deform(&columns, &mut values).unwrap();
     let value = |value: &Value<'_>| match value {
         Value::Null => "null".to_owned(),

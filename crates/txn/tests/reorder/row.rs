@@ -5,7 +5,7 @@ use decode::RawTuple;
 use rand::Rng;
 use rand::rngs::StdRng;
 use txn::reorder::Chunks;
-use types::{Align, Attribute, Generated, Tuple, Value, Varlena};
+use types::{Align, Attribute, Generated, HeapTuple, Value, Varlena};
 
 /// The bytes of a chunk. It is small, so that a value has several chunks.
 const CHUNK: usize = 40;
@@ -118,7 +118,7 @@ pub(crate) fn columns(tuple: &RawTuple<'_>, chunks: &Chunks) -> Vec<Column> {
     };
     let attributes = vec![text; tuple.attributes()];
     let mut values = Vec::new();
-    let read = Tuple::new(tuple.infomask2, tuple.infomask, tuple.hoff, tuple.bytes).unwrap();
+    let read = HeapTuple::new(tuple.infomask2, tuple.infomask, tuple.hoff, tuple.bytes).unwrap();
     read.deform(&attributes, &mut values).unwrap();
     let column = |value: &Value<'_>| match value {
         Value::Varlena(Varlena::External(pointer)) => match chunks.value(pointer).unwrap() {

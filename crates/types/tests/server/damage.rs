@@ -4,7 +4,7 @@
 use base::Oid;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use types::{Attribute, Codec, Settings, Tuple};
+use types::{Attribute, Codec, HeapTuple, Settings};
 
 use crate::oracle::Oracle;
 
@@ -29,7 +29,7 @@ struct Damaged {
 impl Damaged {
     /// Reads everything that can be read from a tuple.
     fn read(&self, item: &[u8]) -> usize {
-        let Ok(tuple) = Tuple::from_page(item) else { return 0 };
+        let Ok(tuple) = HeapTuple::from_page(item) else { return 0 };
         let mut values = Vec::new();
         if tuple.deform(&self.attributes, &mut values).is_err() {
             return 0;
@@ -95,7 +95,7 @@ fn no_damage_panics() {
 
 fn every_payload_as_every_type(damaged: &Damaged, tuple: &[u8]) {
     let mut values = Vec::new();
-    Tuple::from_page(tuple).unwrap().deform(&damaged.attributes, &mut values).unwrap();
+    HeapTuple::from_page(tuple).unwrap().deform(&damaged.attributes, &mut values).unwrap();
     let mut rendered = 0;
     for value in &values {
         for codec in &damaged.codecs {

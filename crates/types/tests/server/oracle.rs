@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{SinkExt, TryStreamExt};
 use testkit::{Cluster, Major, Rows};
 use tokio_postgres::{Client, NoTls};
-use types::{Attribute, Codec, Generated, Settings, ToastPointer, Tuple, TypeInfo, Value, Varlena};
+use types::{Attribute, Codec, Generated, HeapTuple, Settings, ToastPointer, TypeInfo, Value, Varlena};
 
 use crate::catalog;
 
@@ -175,7 +175,7 @@ impl Oracle {
             let [number, page, line] = [0, 1, 2].map(|index| row[index].as_ref().unwrap());
             let item = page_item(&unhex(page), line.parse().unwrap()).unwrap();
             let mut values = Vec::new();
-            Tuple::from_page(&item).unwrap().deform(&attributes, &mut values).unwrap();
+            HeapTuple::from_page(&item).unwrap().deform(&attributes, &mut values).unwrap();
             (number.parse().unwrap(), values[missing].payload().unwrap().unwrap().into_owned())
         };
         wanted.iter().map(value).collect()
@@ -222,7 +222,7 @@ impl Oracle {
         let mut totals = Totals { rows: tuples.len(), ..Totals::default() };
         for (row, item) in tuples.iter().enumerate() {
             let mut values = Vec::new();
-            Tuple::from_page(item).unwrap().deform(&attributes, &mut values).unwrap();
+            HeapTuple::from_page(item).unwrap().deform(&attributes, &mut values).unwrap();
             for (column, (&index, codec)) in shown.iter().zip(&codecs).enumerate() {
                 let place = || format!("{table}.{} row {row} on {}", names[index], self.major());
                 let Some(payload) = payload(&values[index], &chunks, &mut totals) else {

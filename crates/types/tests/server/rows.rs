@@ -1,6 +1,6 @@
 //! Altered tables, and users' types.
 
-use types::{Generated, Tuple, Value};
+use types::{Generated, HeapTuple, Value};
 
 use crate::oracle::Oracle;
 
@@ -41,7 +41,7 @@ fn nothing_is_stored_of_a_virtual_column(oracle: &Oracle) {
     let index = attributes.iter().position(|attribute| attribute.generated == Generated::Virtual).unwrap();
     for item in oracle.tuples("t") {
         let mut values = Vec::new();
-        Tuple::from_page(&item).unwrap().deform(&attributes, &mut values).unwrap();
+        HeapTuple::from_page(&item).unwrap().deform(&attributes, &mut values).unwrap();
         assert_eq!(values[index], Value::Null);
     }
 }

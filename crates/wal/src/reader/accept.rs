@@ -3,7 +3,7 @@
 
 use base::Lsn;
 
-use super::{Accepted, Found, Reader, State};
+use super::{Accepted, FoundRecord, Reader, State};
 use crate::error::{Error, Result};
 use crate::fields::Fields;
 use crate::record::Record;
@@ -12,7 +12,7 @@ use crate::rmgr::Rmgr;
 impl Reader {
     /// Checks a whole record, and changes the reader by it. `None` if the record is not to be
     /// handed out.
-    pub(super) fn accept(&mut self, found: &Found, bytes: &[u8]) -> Result<Option<Accepted>> {
+    pub(super) fn accept(&mut self, found: &FoundRecord, bytes: &[u8]) -> Result<Option<Accepted>> {
         let lsn = found.lsn;
         let record = Record::read(bytes, lsn, found.end, self.known_layout(lsn)?)?;
         self.previous = lsn;

@@ -41,11 +41,11 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     table: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<Row<'a>>,
+    key: Option<RenderedRow<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    old: Option<Row<'a>>,
+    old: Option<RenderedRow<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    new: Option<Row<'a>>,
+    new: Option<RenderedRow<'a>>,
     /// Names of large values that the change did not touch, so that WAL does not have them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unchanged: Vec<&'a str>,
@@ -71,14 +71,14 @@ struct Line<'a> {
 
 /// A row's columns and their values, in column order.
 #[derive(Clone, Copy)]
-struct Row<'a> {
+struct RenderedRow<'a> {
     relation: &'a Relation,
     tuple: &'a Tuple,
     /// Only the columns of the replica identity.
     key_only: bool,
 }
 
-impl<'a> Row<'a> {
+impl<'a> RenderedRow<'a> {
     fn columns(self) -> impl Iterator<Item = (&'a str, Column<'a>)> {
         let columns = self.relation.columns.iter().zip(self.tuple.columns());
         let wanted = columns.filter(move |(column, _)| !self.key_only || column.identity);
@@ -90,7 +90,7 @@ impl<'a> Row<'a> {
     }
 }
 
-impl Serialize for Row<'_> {
+impl Serialize for RenderedRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (name, value) in self.columns() {
@@ -179,15 +179,15 @@ impl<W: Write> Renderer<W> {
         };
         let of = |kind, relation: &Oid, old: Option<&'a OldTuple>, new: Option<&'a Tuple>| {
             let relation = self.relations.get(relation)?;
-            let old = old.map(|old| Row { relation, tuple: &old.tuple, key_only: old.key_only });
-            let new = new.map(|tuple| Row { relation, tuple, key_only: false });
+            let old = old.map(|old| RenderedRow { relation, tuple: &old.tuple, key_only: old.key_only });
+            let new = new.map(|tuple| RenderedRow { relation, tuple, key_only: false });
             Some(Line {
                 schema: Some(&relation.namespace),
                 table: Some(&relation.name),
                 key: old.filter(|old| old.key_only),
                 old: old.filter(|old| !old.key_only),
                 new,
-                unchanged: new.map(Row::unchanged).unwrap_or_default(),
+                unchanged: new.map(RenderedRow::unchanged).unwrap_or_default(),
                 ..plain(kind)
             })
         };
