@@ -2,8 +2,8 @@
 //! subscription has stored on the target, default.
 //!
 //! Each source gives texts by key. The strongest source that names a key decides it alone, lists
-//! included. `settings::SettingsTable` then reads the texts of one subscription, so a file passes the
-//! same parsers and gets the same messages as a flag.
+//! included. `settings::SettingsTable` then reads the texts of one subscription, so a file passes
+//! the same parsers and gets the same messages as a flag.
 //!
 //! An empty environment variable counts as unset.
 
