@@ -131,19 +131,7 @@ pub(crate) fn shown(all: &[String]) -> String {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Relook { cause, is_proven, tables, copy_data } => {
-                let why = match is_proven {
-                    true => "were written since the last change that the target has",
-                    false => "may have rows that were decoded wrongly",
-                };
-                let with = if *copy_data { "" } else { " --copy-data on" };
-                write!(
-                    f,
-                    "{cause}. To go on, the catalogs must be looked at anew, and tables be copied again that {why}: {}. Their \
-                     rows on the target are removed first. To allow that: pgsluice relook; then: pgsluice run{with}",
-                    shown(tables)
-                )
-            }
+            Refusal::Relook { .. } | Refusal::Binary(..) | Refusal::Generated { .. } | Refusal::PartOfTheTables { .. } | Refusal::NotJoined { .. } => self.of_tables(f),
             Refusal::OtherMode { name, made_for } => write!(
                 f,
                 "subscription \"{name}\" has a slot for --source-mode {made_for}, and goes on in that mode only; \
@@ -157,13 +145,34 @@ impl fmt::Display for Refusal {
                 write!(f, "these servers cannot replicate as they are, for {count}; see pgsluice check:")?;
                 reasons.iter().try_for_each(|reason| write!(f, "\n  {reason}"))
             }
+            Refusal::SlotOfAnotherTarget { .. } | Refusal::NotOurSlot { .. } | Refusal::SlotLost { .. } | Refusal::SlotGone { .. } => self.of_slot(f),
+            Refusal::OtherSource(other) => other.fmt(f),
+            Refusal::TargetBehind { .. } | Refusal::SourceBehind { .. } | Refusal::Forked { .. } | Refusal::OtherHistory { .. } => self.of_history(f),
+            Refusal::Dropped => f.write_str(
+                "the subscription was dropped from the target at this moment; to begin anew: pgsluice run",
+            ),
+            Refusal::NoSnapshot => f.write_str(
+                "the source made a slot but exported no snapshot; give a --source that leads to PostgreSQL itself, \
+                 without a pooler between",
+            ),
+            Refusal::ApplierEnded => f.write_str("the applier ended although nobody had asked it to"),
+            Refusal::ApplierBroke(error) => write!(f, "the applier broke down: {error}"),
+            Refusal::AdoptionUnfinished { .. } | Refusal::SlotGivenBack { .. } | Refusal::AdoptedOriginNone { .. } => self.of_adoption(f),
+        }
+    }
+}
+
+/// The messages by theme. `fmt` says which variants belong to which.
+impl Refusal {
+    /// A slot that is not ours, or has not what the target needs.
+    fn of_slot(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Refusal::SlotOfAnotherTarget { slot, name } => write!(
                 f,
                 "replication slot \"{slot}\" exists on the source, but the target knows no subscription \"{name}\": \
                  the name is in use by another target; choose another --subscription, or drop the slot if nothing \
                  uses it"
             ),
-            Refusal::OtherSource(other) => other.fmt(f),
             Refusal::NotOurSlot { slot, name, plugin, database } => write!(
                 f,
                 "replication slot \"{slot}\" on the source is not the one that was made for subscription \"{name}\" \
@@ -183,6 +192,13 @@ impl fmt::Display for Refusal {
                 "replication slot \"{slot}\" does not exist on the source any more, so changes may be missing; drop \
                  the subscription and copy again"
             ),
+            _ => unreachable!("another theme: {self:?}"),
+        }
+    }
+
+    /// A source whose WAL does not continue what the target has.
+    fn of_history(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Refusal::TargetBehind { slot, confirmed, start } => write!(
                 f,
                 "the slot \"{slot}\" on the source is at {confirmed}, but the target has only changes up to {start}, \
@@ -206,6 +222,26 @@ impl fmt::Display for Refusal {
                  which is not part of its history: it was restored to an earlier state, or is an old primary; give \
                  the right --source; if this is the one, {COPY_AGAIN}"
             ),
+            _ => unreachable!("another theme: {self:?}"),
+        }
+    }
+
+    /// Tables and columns that cannot be replicated as they are.
+    fn of_tables(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Relook { cause, is_proven, tables, copy_data } => {
+                let why = match is_proven {
+                    true => "were written since the last change that the target has",
+                    false => "may have rows that were decoded wrongly",
+                };
+                let with = if *copy_data { "" } else { " --copy-data on" };
+                write!(
+                    f,
+                    "{cause}. To go on, the catalogs must be looked at anew, and tables be copied again that {why}: {}. Their \
+                     rows on the target are removed first. To allow that: pgsluice relook; then: pgsluice run{with}",
+                    shown(tables)
+                )
+            }
             Refusal::Binary(why) => write!(f, "--binary on is not possible: {why}; use --binary auto"),
             Refusal::Generated { table, column } => write!(
                 f,
@@ -220,15 +256,13 @@ impl fmt::Display for Refusal {
                 shown(missing)
             ),
             Refusal::NotJoined { table, reason } => write!(f, "table \"{table}\" could not join: {reason}"),
-            Refusal::Dropped => f.write_str(
-                "the subscription was dropped from the target at this moment; to begin anew: pgsluice run",
-            ),
-            Refusal::NoSnapshot => f.write_str(
-                "the source made a slot but exported no snapshot; give a --source that leads to PostgreSQL itself, \
-                 without a pooler between",
-            ),
-            Refusal::ApplierEnded => f.write_str("the applier ended although nobody had asked it to"),
-            Refusal::ApplierBroke(error) => write!(f, "the applier broke down: {error}"),
+            _ => unreachable!("another theme: {self:?}"),
+        }
+    }
+
+    /// A subscription that was adopted.
+    fn of_adoption(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Refusal::AdoptionUnfinished { name } => write!(
                 f,
                 "subscription \"{name}\" is being adopted and that was interrupted: to go on, pgsluice adopt; to hand \
@@ -246,6 +280,7 @@ impl fmt::Display for Refusal {
                 "subscription \"{name}\" was adopted with origin = none: give --origin none, or no --publication, so \
                  that its options are taken from the target"
             ),
+            _ => unreachable!("another theme: {self:?}"),
         }
     }
 }

@@ -136,38 +136,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::ConfigFile { path, error } => {
-                write!(f, "could not read configuration file {}: {error}", path.display())
-            }
-            Failure::Toml { place, message } => write!(f, "{place}: {message}"),
-            Failure::UnknownKey { place, key, suggestion: Some(other) } => {
-                write!(f, "{place}: unknown key \"{key}\"; did you mean \"{other}\"?")
-            }
-            Failure::UnknownKey { place, key, suggestion: None } => {
-                write!(f, "{place}: unknown key \"{key}\"; see pgsluice config-reference")
-            }
-            Failure::ProcessKey { place, key } => {
-                write!(f, "{place}: \"{key}\" belongs to the whole process: set it at the top level")
-            }
-            Failure::WrongType { place, key, many } => {
-                let many = if *many { " or a list of them" } else { "" };
-                write!(f, "{place}: \"{key}\" needs a text, a number or a boolean{many}")
-            }
-            Failure::Unnamed { path } => {
-                write!(f, "{}: every [[subscription]] needs a name", path.display())
-            }
-            Failure::TwoForms { path } => {
-                write!(f, "{}: both a top-level subscription and [[subscription]] tables", path.display())
-            }
-            Failure::NamedTwice { path, name } => {
-                write!(f, "{}: two subscriptions are named \"{name}\"", path.display())
-            }
-            Failure::NotInFile { path, wanted, names } => write!(
-                f,
-                "{} has no subscription named \"{wanted}\"; it has {}",
-                path.display(),
-                names.join(", ")
-            ),
+            Failure::ConfigFile { .. } | Failure::Toml { .. } | Failure::UnknownKey { .. } | Failure::ProcessKey { .. } | Failure::WrongType { .. } | Failure::Unnamed { .. } | Failure::TwoForms { .. } | Failure::NamedTwice { .. } | Failure::NotInFile { .. } => self.of_file(f),
             Failure::Value { value, place, reason } => {
                 write!(f, "invalid value \"{value}\" for {place}: {reason}")
             }
@@ -200,6 +169,56 @@ impl fmt::Display for Failure {
             Failure::NoDatabase { wanted, names } => {
                 write!(f, "the catalogs have no database \"{wanted}\"; they have {}", names.join(", "))
             }
+            Failure::NoNative { .. } | Failure::Adopted { .. } | Failure::StillRuns { .. } | Failure::NotLooked { .. } => self.of_subscription(f),
+            Failure::Metrics { address, error } => write!(f, "could not serve metrics at {address}: {error}; give another address by --metrics"),
+        }
+    }
+}
+
+/// The messages by theme. `fmt` says which variants belong to which.
+impl Failure {
+    /// What is wrong in the configuration file.
+    fn of_file(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::ConfigFile { path, error } => {
+                write!(f, "could not read configuration file {}: {error}", path.display())
+            }
+            Failure::Toml { place, message } => write!(f, "{place}: {message}"),
+            Failure::UnknownKey { place, key, suggestion: Some(other) } => {
+                write!(f, "{place}: unknown key \"{key}\"; did you mean \"{other}\"?")
+            }
+            Failure::UnknownKey { place, key, suggestion: None } => {
+                write!(f, "{place}: unknown key \"{key}\"; see pgsluice config-reference")
+            }
+            Failure::ProcessKey { place, key } => {
+                write!(f, "{place}: \"{key}\" belongs to the whole process: set it at the top level")
+            }
+            Failure::WrongType { place, key, many } => {
+                let many = if *many { " or a list of them" } else { "" };
+                write!(f, "{place}: \"{key}\" needs a text, a number or a boolean{many}")
+            }
+            Failure::Unnamed { path } => {
+                write!(f, "{}: every [[subscription]] needs a name", path.display())
+            }
+            Failure::TwoForms { path } => {
+                write!(f, "{}: both a top-level subscription and [[subscription]] tables", path.display())
+            }
+            Failure::NamedTwice { path, name } => {
+                write!(f, "{}: two subscriptions are named \"{name}\"", path.display())
+            }
+            Failure::NotInFile { path, wanted, names } => write!(
+                f,
+                "{} has no subscription named \"{wanted}\"; it has {}",
+                path.display(),
+                names.join(", ")
+            ),
+            _ => unreachable!("another theme: {self:?}"),
+        }
+    }
+
+    /// Subscriptions, and the processes that run them.
+    fn of_subscription(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Failure::NoNative { native, place } => write!(
                 f,
                 "there is no native subscription \"{native}\" in {place}: give its name with --native, and as --target \
@@ -211,7 +230,11 @@ impl fmt::Display for Failure {
                  back; with --force it is removed with its slot, and \"{native}\" stays disabled and without a slot"
             ),
             Failure::StillRuns { name, pid, bound } => {
-                write!(f, "process {pid} still runs subscription \"{name}\" after {} s: see its log", bound.as_secs())
+                write!(
+                    f,
+                    "process {pid} still runs subscription \"{name}\" after {} s: see its log",
+                    bound.as_secs()
+                )
             }
             Failure::NotLooked { name, phase, bound } => write!(
                 f,
@@ -219,7 +242,7 @@ impl fmt::Display for Failure {
                  s; it does so while it streams: see pgsluice status",
                 bound.as_secs()
             ),
-            Failure::Metrics { address, error } => write!(f, "could not serve metrics at {address}: {error}; give another address by --metrics"),
+            _ => unreachable!("another theme: {self:?}"),
         }
     }
 }

@@ -12,7 +12,7 @@ use engine::{PrefetchMode, Settings};
 use crate::failure::Failure;
 use crate::settings::{
     Apply, Binary, CommitOrder, Ends, KeepCommitTimestamps, OnTableReplaced, Origin, Prefetch, SettingsTable,
-    SourceMode, SynchronousCommit,
+    SourceMode, Stream, SynchronousCommit,
 };
 
 /// Not a setting: if this variable is set, every change is applied by itself, as after a batch that
@@ -78,9 +78,8 @@ impl Subject {
         stream.wal_archive.as_deref().filter(|_| follows)
     }
 
-    /// Everything `run` needs.
-    pub(crate) fn pipeline(&self) -> anyhow::Result<Settings> {
-        let SettingsTable { stream, copy, apply, .. } = &self.table;
+    /// Refuses settings that are valid one by one and not together.
+    fn check_together(&self, stream: &Stream) -> anyhow::Result<()> {
         if stream.publication.is_empty() {
             return Err(Failure::Missing { key: "publication" }.into());
         }
@@ -100,6 +99,13 @@ impl Subject {
             );
             return Err(Failure::Together(why).into());
         }
+        Ok(())
+    }
+
+    /// Everything `run` needs.
+    pub(crate) fn pipeline(&self) -> anyhow::Result<Settings> {
+        let SettingsTable { stream, copy, apply, .. } = &self.table;
+        self.check_together(stream)?;
         Ok(Settings {
             subscription: self.name.clone(),
             source: self.source()?,
@@ -119,13 +125,7 @@ impl Subject {
                 Origin::Any => engine::Origin::Any,
                 Origin::None => engine::Origin::None,
             },
-            synchronous_commit: match apply.synchronous_commit {
-                SynchronousCommit::Off => engine::SynchronousCommit::Off,
-                SynchronousCommit::Local => engine::SynchronousCommit::Local,
-                SynchronousCommit::RemoteWrite => engine::SynchronousCommit::RemoteWrite,
-                SynchronousCommit::On => engine::SynchronousCommit::On,
-                SynchronousCommit::RemoteApply => engine::SynchronousCommit::RemoteApply,
-            },
+            synchronous_commit: synchronous_commit(apply.synchronous_commit),
             disable_on_error: apply.disable_on_error.0,
             copy_data: copy.copy_data.0,
             create_schema: copy.create_schema.0,
@@ -146,11 +146,7 @@ impl Subject {
                 CommitOrder::Preserve => engine::CommitOrder::Preserve,
                 CommitOrder::Relaxed => engine::CommitOrder::Relaxed,
             },
-            keep_commit_timestamps: match apply.keep_commit_timestamps {
-                KeepCommitTimestamps::Auto => None,
-                KeepCommitTimestamps::On => Some(true),
-                KeepCommitTimestamps::Off => Some(false),
-            },
+            keep_commit_timestamps: keep_commit_timestamps(apply.keep_commit_timestamps),
             exact_only: std::env::var_os(EXACT_ONLY).is_some_and(|value| !value.is_empty()),
             wal_receiver_status_interval: stream.wal_receiver_status_interval.0,
             wal_receiver_timeout: stream.wal_receiver_timeout.0,
@@ -171,6 +167,26 @@ impl Subject {
             allow_triggers: apply.allow_triggers.0,
             state_dir: self.state_dir.clone(),
         })
+    }
+}
+
+/// What a commit on the target waits for.
+fn synchronous_commit(value: SynchronousCommit) -> engine::SynchronousCommit {
+    match value {
+        SynchronousCommit::Off => engine::SynchronousCommit::Off,
+        SynchronousCommit::Local => engine::SynchronousCommit::Local,
+        SynchronousCommit::RemoteWrite => engine::SynchronousCommit::RemoteWrite,
+        SynchronousCommit::On => engine::SynchronousCommit::On,
+        SynchronousCommit::RemoteApply => engine::SynchronousCommit::RemoteApply,
+    }
+}
+
+/// `None` leaves it to the target's setting.
+fn keep_commit_timestamps(value: KeepCommitTimestamps) -> Option<bool> {
+    match value {
+        KeepCommitTimestamps::Auto => None,
+        KeepCommitTimestamps::On => Some(true),
+        KeepCommitTimestamps::Off => Some(false),
     }
 }
 

@@ -30,7 +30,7 @@ use bytes::Bytes;
 use client::{Pauses, SqlState, Wire};
 use proto::replication::{PgoutputOptions, StandbyStatus, WalsenderMessage, start_physical};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use txn::{Block, Input};
 
@@ -227,39 +227,12 @@ impl Stream {
             self.last_heard_at = Instant::now();
             let dense = self.last_heard_at - waiting_since < DENSE;
             self.asked = false;
-            let mut inputs = Vec::new();
-            let mut bytes = 0;
-            let mut next = Some(frame);
-            while let Some(frame) = next {
-                if self.is_left && frame.tag == COPY_DONE {
-                    let timeout = self.options.timeout;
-                    let patience = if timeout.is_zero() { Duration::MAX } else { timeout };
-                    let next = tokio::time::timeout(patience, self.next_timeline()).await;
-                    next.map_err(|_| Error::silent(self.attempt(), timeout))??;
-                    break;
-                }
-                bytes += self.take(frame, &mut inputs, progress, heard)?;
-                if bytes >= BLOCK_BYTES {
-                    break;
-                }
-                next = self.wire.buffered_frame().map_err(|error| self.failed(error))?;
-                self.check_publications()?;
-            }
+            let (inputs, bytes) = self.gather(frame, progress, heard).await?;
             if inputs.is_empty() {
                 continue;
             }
-            let room = self.room.clone();
-            let handing_over = room.hand_over(inputs, bytes, out);
-            tokio::pin!(handing_over);
-            loop {
-                tokio::select! {
-                    taken = &mut handing_over => match taken {
-                        true => break,
-                        false => return Ok(()),
-                    },
-                    _ = tick.tick() => self.report_if_due(progress).await?,
-                    () = stop.cancelled() => return Ok(()),
-                }
+            if !self.hand_over((inputs, bytes), progress, out, (&mut tick, stop)).await? {
+                return Ok(());
             }
             if let Some(pauses) = self.pauses.as_mut()
                 && dense
@@ -276,6 +249,55 @@ impl Stream {
             // A stream that never pauses must not starve the feedback.
             if self.last_report_at.elapsed() >= REPORT_INTERVAL_MIN {
                 self.report_if_due(progress).await?;
+            }
+        }
+    }
+
+    /// Takes `frame` and the frames that have arrived behind it, up to the size of a block. Returns
+    /// the inputs and their bytes.
+    async fn gather(
+        &mut self,
+        frame: proto::frame::Frame,
+        progress: &Progress,
+        heard: &Heard,
+    ) -> Result<(Vec<Input>, usize), Error> {
+        let (mut inputs, mut bytes) = (Vec::new(), 0);
+        let mut next = Some(frame);
+        while let Some(frame) = next {
+            if self.is_left && frame.tag == COPY_DONE {
+                let timeout = self.options.timeout;
+                let patience = if timeout.is_zero() { Duration::MAX } else { timeout };
+                let next = tokio::time::timeout(patience, self.next_timeline()).await;
+                next.map_err(|_| Error::silent(self.attempt(), timeout))??;
+                break;
+            }
+            bytes += self.take(frame, &mut inputs, progress, heard)?;
+            if bytes >= BLOCK_BYTES {
+                break;
+            }
+            next = self.wire.buffered_frame().map_err(|error| self.failed(error))?;
+            self.check_publications()?;
+        }
+        Ok((inputs, bytes))
+    }
+
+    /// Waits for room and hands a block to `out`, and reports meanwhile. Returns false if `stop`
+    /// was cancelled or `out` is closed.
+    async fn hand_over(
+        &mut self,
+        (inputs, bytes): (Vec<Input>, usize),
+        progress: &Progress,
+        out: &mpsc::Sender<Block>,
+        (tick, stop): (&mut Interval, &CancellationToken),
+    ) -> Result<bool, Error> {
+        let room = self.room.clone();
+        let handing_over = room.hand_over(inputs, bytes, out);
+        tokio::pin!(handing_over);
+        loop {
+            tokio::select! {
+                taken = &mut handing_over => return Ok(taken),
+                _ = tick.tick() => self.report_if_due(progress).await?,
+                () = stop.cancelled() => return Ok(false),
             }
         }
     }

@@ -95,18 +95,42 @@ fn or_lost(text: Option<&String>) -> &str {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::SlotUsedSince { native, slot } => write!(
-                f,
-                "native subscription \"{native}\" was given slot \"{slot}\" again without release, so it is \
-                 not known what it has applied; if it was never enabled since: ALTER SUBSCRIPTION {ident} DISABLE; \
-                 ALTER SUBSCRIPTION {ident} SET (slot_name = NONE); then: pgsluice release",
-                ident = quote_ident(native)
-            ),
+            Refusal::SlotUsedSince { .. }
+            | Refusal::SlotNotThere { .. }
+            | Refusal::SlotOfAnother { .. }
+            | Refusal::SlotLost { .. }
+            | Refusal::SlotBusy { .. } => self.of_slot(f),
             Refusal::MadeByRun { name, native } => write!(
                 f,
                 "subscription \"{name}\" exists already and was made by the command run; adopt under another \
                  --subscription, with --native {native}"
             ),
+            Refusal::NoSlot { .. }
+            | Refusal::OtherOwner { .. }
+            | Refusal::SuperusersOnly { .. }
+            | Refusal::TwoPhase { .. }
+            | Refusal::Skips { .. }
+            | Refusal::Synchronising { .. }
+            | Refusal::NativeDropped => self.of_native(f),
+            Refusal::NoWayBack { .. }
+            | Refusal::NotAdopted { .. }
+            | Refusal::NobodyToReleaseTo { .. }
+            | Refusal::CommittedAhead { .. } => self.of_release(f),
+            Refusal::OriginTaken { origin, name } => write!(
+                f,
+                "replication origin \"{origin}\" exists on the target, but this database knows no subscription \
+                 \"{name}\": another database of the cluster uses the name; adopt under another --subscription, with \
+                 --native"
+            ),
+        }
+    }
+}
+
+/// The messages by theme. `fmt` says which variants belong to which.
+impl Refusal {
+    /// A native subscription that cannot be adopted as it is.
+    fn of_native(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Refusal::NoSlot { native } => write!(
                 f,
                 "native subscription \"{native}\" has no slot (slot_name = NONE), so there is no place to go on from; \
@@ -124,12 +148,6 @@ impl fmt::Display for Refusal {
                  one: connect to the target as a superuser; or let one ALTER SUBSCRIPTION {} SET (password_required = \
                  true), for which its connection string must have a password",
                 quote_ident(native)
-            ),
-            Refusal::NoWayBack { role, function } => write!(
-                f,
-                "role \"{role}\" may not move a replication origin on the target, so release could not hand the \
-                 subscription back; GRANT EXECUTE ON FUNCTION {function} TO {}",
-                quote_ident(role)
             ),
             Refusal::TwoPhase { native } => write!(
                 f,
@@ -152,6 +170,23 @@ impl fmt::Display for Refusal {
                  PUBLICATION after a table was taken out of the publication",
                 tables.join(", "),
                 quote_ident(native)
+            ),
+            Refusal::NativeDropped => f.write_str(
+                "the native subscription was dropped at this moment: there is nothing to adopt; pgsluice run copies",
+            ),
+            _ => unreachable!("another theme: {self:?}"),
+        }
+    }
+
+    /// The slot of the native subscription.
+    fn of_slot(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::SlotUsedSince { native, slot } => write!(
+                f,
+                "native subscription \"{native}\" was given slot \"{slot}\" again without release, so it is \
+                 not known what it has applied; if it was never enabled since: ALTER SUBSCRIPTION {ident} DISABLE; \
+                 ALTER SUBSCRIPTION {ident} SET (slot_name = NONE); then: pgsluice release",
+                ident = quote_ident(native)
             ),
             Refusal::SlotNotThere { slot, place } => write!(
                 f,
@@ -176,14 +211,18 @@ impl fmt::Display for Refusal {
                 "replication slot \"{slot}\" on the source is still in use by walsender {pid}; end it and repeat the \
                  command: SELECT pg_terminate_backend({pid})"
             ),
-            Refusal::NativeDropped => f.write_str(
-                "the native subscription was dropped at this moment: there is nothing to adopt; pgsluice run copies",
-            ),
-            Refusal::OriginTaken { origin, name } => write!(
+            _ => unreachable!("another theme: {self:?}"),
+        }
+    }
+
+    /// What stands against handing back.
+    fn of_release(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NoWayBack { role, function } => write!(
                 f,
-                "replication origin \"{origin}\" exists on the target, but this database knows no subscription \
-                 \"{name}\": another database of the cluster uses the name; adopt under another --subscription, with \
-                 --native"
+                "role \"{role}\" may not move a replication origin on the target, so release could not hand the \
+                 subscription back; GRANT EXECUTE ON FUNCTION {function} TO {}",
+                quote_ident(role)
             ),
             Refusal::NotAdopted { name } => write!(
                 f,
@@ -201,6 +240,7 @@ impl fmt::Display for Refusal {
                  {at} on, which a native subscription would apply again; run it with --commit-order preserve until \
                  status shows that it is level, stop it, and repeat: pgsluice release"
             ),
+            _ => unreachable!("another theme: {self:?}"),
         }
     }
 }

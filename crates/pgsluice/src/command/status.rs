@@ -8,8 +8,8 @@
 use std::fmt::Write as _;
 
 use engine::{
-    CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, ValuesSnapshot,
-    WaitsFor,
+    CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, TableSnapshot,
+    Totals, ValuesSnapshot, WaitsFor,
 };
 use operate::admin::{self, SlotFigures, Stored};
 use operate::control::{self, Request};
@@ -147,21 +147,42 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
     if let Some(waits) = snapshot.waits_for.as_ref().filter(|_| snapshot.blocked.is_none()) {
         lines.add("waits for", show_wait(waits));
     }
-    let tables = &snapshot.copy.tables;
-    if !tables.is_empty() {
-        let done = tables.iter().filter(|table| table.state == "done").count();
-        let rows: u64 = tables.iter().map(|table| table.rows).sum();
-        lines.add("first copy", format!("{done} of {} tables, {} rows", tables.len(), show_count(rows)));
-        for table in tables.iter().filter(|table| table.state == "copying") {
-            let (rows, all) = (show_count(table.rows), show_count(table.rows_estimated));
-            lines
-                .add("", format!("{}: {rows} of about {all} rows, {}", table.table, show_bytes(table.bytes)));
-        }
-    }
+    first_copy(lines, &snapshot.copy.tables);
     schema(lines, &snapshot.schema);
     if let Some(refresh) = &snapshot.refresh {
         published(lines, refresh);
     }
+    progress(lines, snapshot);
+    applied(lines, &snapshot.totals);
+    lines.add("prefetch", show_prefetch(&snapshot.prefetch));
+    if let Some(values) = &snapshot.values {
+        lines.add("values", show_values(values));
+    }
+    if let Some(decoded) = &snapshot.decoded {
+        lines.add("decoding", show_decoding(decoded, seconds_since));
+    }
+    let met: Vec<_> = snapshot.totals.conflicts.iter().filter(|(_, count)| **count > 0).collect();
+    let met: Vec<_> = met.iter().map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
+    lines.add("conflicts", if met.is_empty() { "none".to_owned() } else { met.join(", ") });
+    errors(lines, snapshot);
+}
+
+/// Nothing where this process has copied no table.
+fn first_copy(lines: &mut Lines, tables: &[TableSnapshot]) {
+    if tables.is_empty() {
+        return;
+    }
+    let done = tables.iter().filter(|table| table.state == "done").count();
+    let rows: u64 = tables.iter().map(|table| table.rows).sum();
+    lines.add("first copy", format!("{done} of {} tables, {} rows", tables.len(), show_count(rows)));
+    for table in tables.iter().filter(|table| table.state == "copying") {
+        let (rows, all) = (show_count(table.rows), show_count(table.rows_estimated));
+        lines.add("", format!("{}: {rows} of about {all} rows, {}", table.table, show_bytes(table.bytes)));
+    }
+}
+
+/// How far each stage is, and how far behind the one before it.
+fn progress(lines: &mut Lines, snapshot: &Snapshot) {
     let lag = &snapshot.lag;
     lines.add("lag", show_lag(&lag.total));
     for (name, lag) in
@@ -182,7 +203,10 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
             or_none(&snapshot.flushed)
         ),
     );
-    let totals = &snapshot.totals;
+}
+
+/// What was done since the process started.
+fn applied(lines: &mut Lines, totals: &Totals) {
     lines.add(
         "applied",
         format!(
@@ -204,17 +228,6 @@ fn running(lines: &mut Lines, snapshot: &Snapshot) {
             show_count(totals.truncates)
         ),
     );
-    lines.add("prefetch", show_prefetch(&snapshot.prefetch));
-    if let Some(values) = &snapshot.values {
-        lines.add("values", show_values(values));
-    }
-    if let Some(decoded) = &snapshot.decoded {
-        lines.add("decoding", show_decoding(decoded, seconds_since));
-    }
-    let met: Vec<_> = totals.conflicts.iter().filter(|(_, count)| **count > 0).collect();
-    let met: Vec<_> = met.iter().map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
-    lines.add("conflicts", if met.is_empty() { "none".to_owned() } else { met.join(", ") });
-    errors(lines, snapshot);
 }
 
 /// The last error, and whether it still recurs.
