@@ -13,7 +13,7 @@
 //! | who | works through |
 //! | --- | --- |
 //! | the process that holds the subscription's lock | [`State`] |
-//! | commands, which hold no lock | [`stored`], [`removal`], [`adoption()`] |
+//! | commands, which hold no lock | [`stored`], [`removal`], [`conflict_history`], [`adoption()`] |
 //! | transactions that apply or copy, because a record is true only together with their rows | [`statements`] |
 //! | transactions that bring a schema over | [`schema_steps`] |
 //! | checks of both ends | [`queries`] |
@@ -23,6 +23,8 @@
 
 mod adoption;
 mod array_holders;
+pub mod conflict_history;
+mod conflict_record;
 mod copied_from;
 mod copy_again;
 mod copy_origin;
@@ -42,6 +44,7 @@ pub mod statements;
 pub mod stored;
 
 pub use adoption::{AdoptedSource, Adoption, NativeOptions, adoption, make_adopted, store_adoption};
+pub use conflict_record::{ConflictRecord, Outcome, RecordedValues};
 pub use copied_from::{CopiedFrom, Parting};
 pub use copy_origin::commit_under;
 pub use error::Error;

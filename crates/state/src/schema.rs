@@ -58,7 +58,32 @@ CREATE TABLE IF NOT EXISTS pgsluice.partition (
     filenode oid NOT NULL,
     bounds text NOT NULL,
     suspicion text,
-    PRIMARY KEY (subscription, root_oid, partition_oid))";
+    PRIMARY KEY (subscription, root_oid, partition_oid));
+CREATE TABLE IF NOT EXISTS pgsluice.conflict_history (
+    id int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    subscription text NOT NULL REFERENCES pgsluice.subscription ON DELETE CASCADE,
+    at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    type text NOT NULL,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    index_name text,
+    resolution text NOT NULL,
+    outcome text NOT NULL,
+    remote_xid int8 NOT NULL,
+    finished_at pg_lsn NOT NULL,
+    remote_time timestamptz NOT NULL,
+    remote_origin text,
+    local_xid int8,
+    local_origin text,
+    local_time timestamptz,
+    key json,
+    local_row json,
+    remote_row json,
+    replica_identity json,
+    detail text NOT NULL);
+CREATE INDEX IF NOT EXISTS conflict_history_at ON pgsluice.conflict_history (subscription, at);
+CREATE INDEX IF NOT EXISTS conflict_history_error ON pgsluice.conflict_history (subscription, finished_at)
+ WHERE outcome = 'error'";
 
 /// Makes the schema and its tables where they are missing, in the open transaction if there is one.
 ///

@@ -3,8 +3,11 @@
 //! The records are true only together with the applied rows, so the control session cannot write
 //! them. Positions are parameters or the caller's expressions; names are literals.
 
+use std::time::Duration;
+
 use base::{SubscriptionName, quote_literal};
 
+use crate::conflict_record::{ConflictRecord, Outcome};
 use crate::since::{Since, TableKey};
 
 /// Clears the transaction that was to be skipped.
@@ -70,6 +73,60 @@ pub fn read_copied_table(subscription: &SubscriptionName, table: (&str, &str)) -
     )
 }
 
+/// Records a conflict.
+///
+/// A transaction that was rolled back comes again and meets the same conflict. So its record is
+/// written only if the history has none of the same commit, type, table and index.
+#[must_use]
+pub fn record_conflict(subscription: &str, record: &ConflictRecord<'_>) -> String {
+    let mut columns = vec![("subscription", quote_literal(subscription))];
+    columns.extend(record.columns());
+    let (names, values): (Vec<&str>, Vec<String>) = columns.iter().cloned().unzip();
+    let insert = format!("INSERT INTO pgsluice.conflict_history ({})", names.join(", "));
+    if record.outcome != Outcome::Error {
+        return format!("{insert} VALUES ({})", values.join(", "));
+    }
+    let same = ["subscription", "outcome", "finished_at", "type", "schema_name", "table_name", "index_name"];
+    let same = columns.iter().filter(|(name, _)| same.contains(name));
+    let same: Vec<String> = same
+        .map(|(name, value)| match *name {
+            "index_name" => format!("h.{name} IS NOT DISTINCT FROM {value}"),
+            _ => format!("h.{name} = {value}"),
+        })
+        .collect();
+    format!(
+        "{insert} SELECT {} WHERE NOT EXISTS (SELECT FROM pgsluice.conflict_history h WHERE {})",
+        values.join(", "),
+        same.join(" AND ")
+    )
+}
+
+/// The most records that one [`prune_conflicts`] removes, so that nothing waits long behind it.
+pub const PRUNED_CONFLICTS_MAX: u64 = 10_000;
+
+/// Removes records of conflicts that are older than `age`, and all but the newest `rows`. Removes
+/// [`PRUNED_CONFLICTS_MAX`] of them at most, the oldest first.
+#[must_use]
+pub fn prune_conflicts(subscription: &str, age: Duration, rows: u64) -> String {
+    let subscription = quote_literal(subscription);
+    let first_kept = match rows.min(i64::MAX as u64).checked_sub(1) {
+        None => "'infinity'::timestamptz".to_owned(),
+        Some(newer) => format!(
+            "(SELECT k.at FROM pgsluice.conflict_history k WHERE k.subscription = {subscription} \
+              ORDER BY k.at DESC OFFSET {newer} LIMIT 1)"
+        ),
+    };
+    // GREATEST leaves out the NULL of a history that is shorter. One bound for both can use the
+    // index.
+    format!(
+        "DELETE FROM pgsluice.conflict_history WHERE id IN ( \
+          SELECT h.id FROM pgsluice.conflict_history h WHERE h.subscription = {subscription} \
+             AND h.at < GREATEST(pg_catalog.now() - {}::float8 * '1 second'::interval, {first_kept}) \
+           ORDER BY h.at LIMIT {PRUNED_CONFLICTS_MAX})",
+        age.as_secs()
+    )
+}
+
 /// The condition that finds the row of a table, given as schema and name.
 fn row_of(subscription: &SubscriptionName, (schema, name): (&str, &str)) -> String {
     format!(
@@ -78,4 +135,67 @@ fn row_of(subscription: &SubscriptionName, (schema, name): (&str, &str)) -> Stri
         quote_literal(schema),
         quote_literal(name)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Lsn, PgTimestamp, Xid};
+    use conflict::{Commit, ConflictType, Origin, Resolution, Written};
+
+    use super::*;
+    use crate::conflict_record::RecordedValues;
+
+    fn record(outcome: Outcome, local: Option<&Written>) -> ConflictRecord<'_> {
+        ConflictRecord {
+            kind: ConflictType::InsertExists,
+            table: ("public", "it's"),
+            index: None,
+            resolution: Resolution::LastUpdateWins,
+            outcome,
+            remote_xid: Xid(7),
+            finished_at: Lsn::new(0x1_0000_0020),
+            remote_time: PgTimestamp(5),
+            remote_origin: None,
+            local,
+            values: RecordedValues { key: Some(r#"{"a":"\\"}"#), ..RecordedValues::default() },
+            detail: "Key already exists.",
+        }
+    }
+
+    #[test]
+    fn a_record_is_one_insert_of_quoted_literals() {
+        let commit = Commit { origin: Origin::Local, time: PgTimestamp(6), time_text: String::new() };
+        let written = Written { xid: Xid(8), commit: Some(commit) };
+        let sql = record_conflict("s", &record(Outcome::Kept, Some(&written)));
+        assert_eq!(
+            sql,
+            "INSERT INTO pgsluice.conflict_history (subscription, type, schema_name, table_name, index_name, \
+             resolution, outcome, remote_xid, finished_at, remote_time, remote_origin, local_xid, local_origin, \
+             local_time, key, local_row, remote_row, replica_identity, detail) VALUES ('s', 'insert_exists', \
+             'public', 'it''s', NULL, 'last_update_wins', 'kept', 7, '1/20'::pg_lsn, \
+             ('2000-01-01 00:00:00+00'::timestamptz + 5::float8 * '1 microsecond'::interval), NULL, 8::int8, '', \
+             ('2000-01-01 00:00:00+00'::timestamptz + 6::float8 * '1 microsecond'::interval)::timestamptz, \
+             E'{\"a\":\"\\\\\\\\\"}'::json, NULL::json, NULL::json, NULL::json, 'Key already exists.')"
+        );
+    }
+
+    #[test]
+    fn only_what_was_rolled_back_looks_for_an_earlier_record() {
+        assert!(!record_conflict("s", &record(Outcome::Applied, None)).contains("NOT EXISTS"));
+        let sql = record_conflict("s", &record(Outcome::Error, None));
+        let (_, condition) = sql.split_once("WHERE NOT EXISTS").unwrap();
+        assert_eq!(
+            condition,
+            " (SELECT FROM pgsluice.conflict_history h WHERE h.subscription = 's' AND h.type = 'insert_exists' AND \
+             h.schema_name = 'public' AND h.table_name = 'it''s' AND h.index_name IS NOT DISTINCT FROM NULL AND \
+             h.outcome = 'error' AND h.finished_at = '1/20'::pg_lsn)"
+        );
+    }
+
+    #[test]
+    fn no_rows_to_keep_means_that_all_are_removed() {
+        assert!(prune_conflicts("s", Duration::from_secs(60), 0).contains("'infinity'"));
+        let sql = prune_conflicts("s", Duration::from_secs(60), 10);
+        assert!(sql.contains("OFFSET 9 LIMIT 1") && sql.contains("60::float8"), "{sql}");
+    }
 }
