@@ -1,15 +1,12 @@
 //! Circles of files inside a crate: files that use one another, directly or through others.
 //!
-//! Handed are the crates of the product with their sources. A circle is a complaint unless the
-//! crate's header explains it, in a paragraph of this form with the files as this check prints them:
+//! The input is the crates of the product with their sources. A circle is a complaint unless the
+//! crate's header explains it, in a paragraph of this form with the files as this check prints
+//! them:
 //!
 //! ```text
 //! Circle: a, a/b, c: why they cannot be taken apart.
 //! ```
-//!
-//! Circles that were there before this check are on a list, [`DEBT`]. A circle may have no more
-//! files than its line has, and a line whose circle is gone is a complaint. [`settle`] writes the
-//! list anew and refuses when the number of files would grow.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

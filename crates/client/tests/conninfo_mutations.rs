@@ -1,5 +1,5 @@
-//! Connection strings and what becomes of them when characters are lost, changed or added: never a panic, and no
-//! password in what is printed.
+//! Connection strings with characters lost, changed or added: never a panic, and no password in
+//! what is printed.
 //!
 //! `PGSLUICE_MUTATIONS` runs more cases than a smoke run has time for.
 

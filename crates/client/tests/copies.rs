@@ -83,7 +83,7 @@ fn an_error_in_the_middle_ends_the_copy_at_once() {
             wire.copy_in("COPY t FROM STDIN").await.unwrap();
             wire.copy_in_block(&row("1\tgood")).await.unwrap();
             wire.copy_in_block(&row("wrong\tbad")).await.unwrap();
-            // Without a look at what the server says this would go on for ever.
+            // Without reading the server's answer, this loop would not end.
             let filler: Vec<u8> = (2..5000).flat_map(|i| row(&format!("{i}\t{}", "x".repeat(100)))).collect();
             let error = loop {
                 if let Err(error) = wire.copy_in_block(&filler).await {
@@ -131,7 +131,8 @@ fn a_server_that_talks_while_we_write_blocks_nobody() {
     run("notices", async {
         let mut wire = wire(&over_tcp(&cluster, "user=postgres")).await;
         wire.copy_in("COPY t FROM STDIN").await.unwrap();
-        // One call larger than all buffers between us and the server, answered by a hundred times as much.
+        // One call larger than all buffers between us and the server, answered by a hundred times
+        // as much.
         let rows: Vec<u8> = (0..50_000).flat_map(|i| row(&i.to_string())).collect();
         wire.copy_in_block(&rows).await.unwrap();
         assert_eq!(wire.copy_in_finish().await.unwrap(), 50_000);
@@ -179,7 +180,8 @@ fn a_copy_whose_server_dies_is_a_lost_connection() {
     });
 }
 
-/// It ends while we write and resets the connection, because it has not read everything: its last words are there.
+/// The server ends while we write, and resets the connection because it has not read everything.
+/// Its last words still arrive.
 #[test]
 fn a_server_that_goes_while_we_write_is_heard() {
     let cluster = Cluster::start(Major::V15).unwrap();

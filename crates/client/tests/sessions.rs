@@ -1,4 +1,5 @@
-//! Connecting and authenticating: both kinds of connection, every method, and what is said when it fails.
+//! Connecting and authenticating: both kinds of connection, every method, and the messages of
+//! failures.
 
 #![allow(clippy::unwrap_used, reason = "tests, with functions of their own")]
 
@@ -207,7 +208,8 @@ fn a_running_query_can_be_cancelled() {
             () = asking => unreachable!(),
         };
         assert_eq!(error.sqlstate(), Some("57014"), "{error}");
-        // A late request may still hit; what it hits is an error of the server, not of the connection.
+        // A late request may still hit; what it hits is an error of the server, not of the
+        // connection.
         let after = wire.query("SELECT 1").await;
         assert!(after.is_ok() || after.is_err_and(|error| error.sqlstate() == Some("57014")));
     });
@@ -262,7 +264,7 @@ fn a_server_that_goes_away_is_a_lost_connection() {
     run("again", async { connect(&info, "", &[]).await.unwrap() });
 }
 
-/// A command that waits when the server dies must not wait for ever.
+/// A command that waits when the server dies must end.
 #[test]
 fn a_command_under_way_learns_that_its_server_is_gone() {
     let mut cluster = cluster(Major::V15);

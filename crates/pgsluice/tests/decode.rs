@@ -148,7 +148,8 @@ fn ranges_of_wal_are_printed_without_a_slot() {
         assert_eq!(update["key"], serde_json::json!({"id": "2"}));
         let raw = decode(&["--publication", "p", "--format", "pgoutput"]);
         assert!(raw.status.success() && raw.stdout[16] == b'B');
-        // Without the file the catalogs are looked at now, and what was before is left out, with a word.
+        // Without the file, decode reads the catalogs now, and leaves out earlier changes with a
+        // message.
         let late = pgsluice(&["decode", "--wal", &wal, "--source", &url, "--publication", "p"]);
         let said = String::from_utf8_lossy(&late.stderr).into_owned();
         assert!(late.stdout.is_empty(), "{said}");
@@ -167,7 +168,8 @@ fn tables_that_are_gone_by_the_end_are_named_among_those_left_out() {
             "CREATE TABLE gone (c regclass)",
             "INSERT INTO gone VALUES ('t')",
             "DROP TABLE gone",
-            // The same within one transaction, within one that did not commit, and of a table that was repaired.
+            // The same within one transaction, within one that did not commit, and of a table that
+            // was repaired.
             "BEGIN; CREATE TABLE brief (c regclass); INSERT INTO brief VALUES ('t'); DROP TABLE brief; COMMIT",
             "BEGIN; CREATE TABLE never (c regclass); INSERT INTO never VALUES ('t'); ROLLBACK",
             "INSERT INTO \"Odd\" VALUES (1, 't')",

@@ -1,9 +1,10 @@
-//! One transaction of many rows, streamed while it is open or sent after its commit, and many transactions that wait
-//! for a target that is busy: memory stays bounded.
+//! Memory stays bounded for one transaction of many rows, streamed while it is open or sent after
+//! its commit. It also stays bounded for many transactions that wait for a busy target.
 //!
-//! `PGSLUICE_MEMORY_ROWS` sets the rows: 10,000,000 is what is promised; the default is enough to exceed the limit if
-//! the transaction were held in memory. `PGSLUICE_MEMORY_ROW_BYTES` sets about how large each is: so many rows of the
-//! default size take 50 GB of disk with what both servers and the spool keep.
+//! `PGSLUICE_MEMORY_ROWS` sets the rows. 10,000,000 is what the documents promise; the default is
+//! enough to exceed the limit if the transaction were held in memory. `PGSLUICE_MEMORY_ROW_BYTES`
+//! sets the approximate size of a row. 10,000,000 rows of the default size take 50 GB of disk with
+//! what both servers and the spool keep.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -33,8 +34,8 @@ fn asked(variable: &str, default: u64) -> u64 {
     if text.is_empty() { default } else { text.parse().unwrap_or_else(|_| panic!("{variable} is a number")) }
 }
 
-/// Memory of `pgsluice` while it applies [`rows`] rows, which `write` writes: the source's session runs it with the
-/// statement that inserts the rows from `first` to `last`.
+/// Memory of `pgsluice` while it applies [`rows`] rows. `write` writes them: it gets the source's
+/// session and the statement that inserts the rows from `first` to `last`.
 fn resident_of(
     major: Major,
     streaming: &str,
@@ -80,8 +81,8 @@ fn resident_of(
 fn one_large_transaction_is_not_held_in_memory() {
     let transaction = rows() * row_bytes();
     assert!(transaction > RESIDENT_MAX, "a transaction of {transaction} bytes would show nothing");
-    // Each major in one of the two ways: they differ here, in who keeps the open transaction. Out of order it stands
-    // aside besides, as a whole.
+    // Each major tests one of the two ways, which differ here in the holder of the open
+    // transaction. Out of order, the transaction also stands aside as a whole.
     let ways = [("on", ["1", "preserve"]), ("off", ["2", "relaxed"])];
     for (major, (streaming, how)) in Major::under_test().into_iter().zip(ways.into_iter().cycle()) {
         let resident = resident_of(major, streaming, how, |pair, insert| {
@@ -96,8 +97,8 @@ fn one_large_transaction_is_not_held_in_memory() {
     }
 }
 
-/// Transactions of a thousand rows each, more of them than may be held, while somebody keeps the table locked: what
-/// is executed next is full, and so is what grows behind it.
+/// Transactions of a thousand rows each, more of them than fit, while a session keeps the table
+/// locked. The next batch is full, and so is the one that grows after it.
 #[test]
 fn a_backlog_is_not_held_in_memory() {
     // What is measured is ours and the same on each.

@@ -1,5 +1,5 @@
-//! The README's quick start, run as it stands there, from its CREATE PUBLICATION to its `drop`, on real servers.
-//! Only what is a stand-in in the text is replaced: the two connection strings and the LSN.
+//! The README's quick start, run as it stands there on real servers, from its CREATE PUBLICATION to
+//! its `drop`. The test replaces only the placeholders: the two connection strings and the LSN.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -43,7 +43,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The command's arguments, without both ends: these are in the environment of every command that testkit runs.
+/// The command's arguments without both ends, which are in the environment of every command that
+/// testkit runs.
 fn arguments(line: &str) -> Option<Vec<String>> {
     let mut words = words(line).into_iter();
     let program = words.next()?;

@@ -1,9 +1,8 @@
-//! Before the copy: all of it in one transaction.
+//! Before the copy: everything in one transaction.
 //!
-//! What is left for after the copy is tried as well, on the empty tables, and
-//! taken back: a statement that the target will not take, because its version
-//! is older or an extension's is, shall be known before a day of copying and
-//! not after it.
+//! The statements for after the copy are tried too, on the empty tables, and rolled back. The
+//! target may reject one because its version, or that of an extension, is older. That must be known
+//! before a day of copying and not after it.
 
 use base::SubscriptionName;
 use client::{ConnInfo, Session, SqlState};

@@ -44,7 +44,7 @@ pub(crate) enum Kind {
     UnknownCommand {
         line: String,
     },
-    /// Policies name roles that the target has not got.
+    /// Policies name roles that the target lacks.
     MissingRoles {
         roles: String,
     },

@@ -143,8 +143,8 @@ async fn work(group: Arc<Group>, session: Session) -> Result<(), Error> {
 }
 
 /// Other sessions may lock the relations of a step in another order than ours does: a reader of a
-/// partitioned table, or autovacuum. A deadlock is then no reason to lose what the other workers are
-/// building, so the step is tried again.
+/// partitioned table, or autovacuum. A deadlock is then no reason to lose what the other workers
+/// are building, so the step is tried again.
 async fn persist(group: &Group, step: &Step, session: &Session) -> Result<bool, Error> {
     const TRIES_MAX: usize = 5;
     for _ in 1..TRIES_MAX {

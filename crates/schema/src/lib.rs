@@ -1,11 +1,11 @@
 //! The source's schema on a target that is empty, by pg_dump.
 //!
-//! Handed: where both servers are, a pg_dump ([`PgDump::find`]), and an empty
-//! target. Promises: everything of the source's database that makes a schema
-//! is created, except publications, subscriptions and our own state; what the
-//! tables need to take rows before the first copy, in one transaction, so that
-//! a failure leaves nothing ([`Schema::create`]); indexes, constraints,
-//! triggers and the rest after it, in parallel ([`finish`]).
+//! The input is the address of both servers, a pg_dump ([`PgDump::find`]), and an empty target.
+//!
+//! The crate creates the whole schema of the source's database, except publications, subscriptions
+//! and our own state. Before the first copy it creates what the tables need to take rows, in one
+//! transaction, so that a failure leaves nothing ([`Schema::create`]). Indexes, constraints,
+//! triggers and the rest come after the copy, in parallel ([`finish`]).
 //!
 //! ```text
 //! pg_dump --> script (statements) --> plan: before the copy | steps after it

@@ -1,9 +1,8 @@
 //! Roles and tablespaces, which belong to a server and not to a database.
 //!
-//! Owners and privileges are kept if the target has every role that is named,
-//! and our role may hand objects to the owners: all of them or none, because
-//! half of them is what nobody has planned. Without them everything belongs to
-//! our role. A tablespace that the target has not got is left out.
+//! Owners and privileges are kept if the target has every named role and our role may hand objects
+//! to the owners. Either all are kept or none, because nobody has planned for half of them. Without
+//! them everything belongs to our role. A tablespace that the target lacks is left out.
 
 use std::collections::BTreeSet;
 

@@ -58,10 +58,10 @@ pub struct PgDump {
 }
 
 impl PgDump {
-    /// Finds one that is not older than a source of `source_major`.
+    /// Finds a pg_dump that is not older than a source of `source_major`.
     ///
     /// # Errors
-    /// There is none; what was found and what to do is said.
+    /// There is none. The error has what was found and what to do.
     pub async fn find(given: Option<&Path>, source_major: u32) -> Result<PgDump, Error> {
         if let Some(path) = given {
             let not_one = |why| Kind::NotPgDump { path: path.to_owned(), why, source_major };

@@ -4,8 +4,8 @@ use client::{ConnInfo, Session};
 
 use crate::Error;
 
-/// What pg_dump's own head asks for. Sets nothing that only some versions
-/// know; what is created is durable when it is said to be.
+/// The settings at the head of pg_dump's output. They include none that only some versions know. An
+/// object that is reported as created is durable.
 const SETTINGS: [(&str, &str); 12] = [
     ("search_path", ""),
     ("standard_conforming_strings", "on"),

@@ -71,12 +71,12 @@ fn validation(definition: &str) -> Option<String> {
     Some(format!("{table} VALIDATE CONSTRAINT {}", constraint.text))
 }
 
-/// Carries out what waited for the stream. To be called when the target has
-/// passed the snapshot of every table; returns when nothing waits any more. A
-/// key that still does not hold stays as it is, which is said.
+/// Carries out the steps that waited for the stream. Call it when the target has passed the
+/// snapshot of every table. It returns when no step waits any more. A key that still does not hold
+/// stays as it is, and is reported.
 ///
 /// # Errors
-/// The target refused a statement otherwise.
+/// The target refused a statement for another reason.
 pub async fn validate(build: &Build) -> Result<(), Error> {
     loop {
         match validate_all(build).await {

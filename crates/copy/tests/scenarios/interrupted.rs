@@ -58,7 +58,7 @@ fn a_failed_table_is_emptied_and_copied_again_and_finished_ones_are_not(major: M
     assert!(!scenario.is_finished("large"));
     assert_ne!(scenario.target_value("SELECT count(*) FROM large"), "0", "ranges before it are committed");
 
-    // Whoever copied `small` again would bring its rows back.
+    // A second copy of `small` would bring its rows back.
     let small_was_finished = scenario.is_finished("small");
     scenario.target("DELETE FROM small; ALTER TABLE large DROP CONSTRAINT obstacle");
     scenario.copy().unwrap();

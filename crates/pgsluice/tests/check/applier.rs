@@ -1,4 +1,4 @@
-//! Whether what is said of a table is true of the applier.
+//! Whether the findings about a table hold for the applier.
 
 use testkit::{Pair, wait_for};
 

@@ -1,4 +1,5 @@
-//! Findings of the two databases as such: whether they fit together, and who else is there.
+//! Findings about the two databases as such: whether they fit together, and which other users they
+//! have.
 
 use std::time::Instant;
 
@@ -73,7 +74,7 @@ fn two_databases(pair: &Pair) {
     assert!(findings.iter().all(|own| own["object"] != "--origin"), "{findings:?}");
 }
 
-/// What cannot be read at the moment is said to be unknown, not to be missing.
+/// A table that cannot be read at the moment is reported as unknown, not as missing.
 fn locked_tables(pair: &Pair) {
     let ends = Ends::new(pair, "locked");
     pair.both("locked", "CREATE TABLE t (id int PRIMARY KEY)").unwrap();

@@ -1,5 +1,5 @@
-//! `pgsluice check` against real servers: each finding is provoked, seen with its object, and seen to go away once its
-//! remedy was run, wherever the remedy is SQL.
+//! `pgsluice check` against real servers. Each test provokes a finding and sees it with its object.
+//! If the remedy is SQL, the test runs it and sees the finding disappear.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -107,8 +107,9 @@ impl<'a> Ends<'a> {
         said
     }
 
-    /// Every statement of a finding is one to its server, and every command is whole and among those that are run as they
-    /// are printed (`every_command_that_is_named_works_as_it_is_written`).
+    /// Every statement of a finding is valid on its server. Every command is whole, and is among
+    /// those that a test runs exactly as printed
+    /// (`every_command_that_is_named_works_as_it_is_written`).
     #[track_caller]
     fn can_be_done(&self, finding: &Value) {
         for sql in finding["sql"].as_array().unwrap() {

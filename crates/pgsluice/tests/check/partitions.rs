@@ -1,4 +1,5 @@
-//! What a publication hides, told beforehand: partitions whose root is published and what else is not carried.
+//! What a publication hides, reported beforehand: partitions whose root is published, and other
+//! changes that are not carried.
 
 use testkit::Pair;
 
@@ -166,7 +167,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Identities that differ and yet lose nothing, and lists that the source takes: nothing is said.
+/// No finding for identities that differ without a loss, nor for lists that the source accepts.
 fn what_fits(pair: &Pair) {
     let ends = Ends::new(pair, "identities_that_fit");
     let source = "CREATE TABLE root (id int NOT NULL, v text) PARTITION BY RANGE (id);

@@ -1,4 +1,4 @@
-//! Findings of privileges, and a subscription that exists already.
+//! Findings about privileges, and about a subscription that exists already.
 
 use serde_json::Value;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use testkit::{Pair, assert_same_rows, wait_for};
 
 use crate::{BOUND, Ends, Said, each_major, told};
 
-/// So many connections that limits are worth a word.
+/// Enough connections to reach the limits.
 const COPYING: &[&str] = &["--max-sync-workers-per-subscription", "4"];
 
 /// A role that may do nothing is led, check by check, to one that replicates.
@@ -83,8 +83,8 @@ fn the_remedies_lead_an_unprivileged_role_to_replication() {
     });
 }
 
-/// Of the role and of the database, which hold for everybody but superusers. Those of the role stay as the remedy left
-/// them: a subscription must be able to live within them.
+/// Connection limits of the role and of the database, which hold for everybody but superusers.
+/// Those of the role stay as the remedy left them: a subscription must be able to live within them.
 fn connection_limits(ends: &Ends<'_>) {
     // Sessions that are asked for by us end a moment after we have their answer.
     let others =

@@ -1,11 +1,12 @@
-//! Findings of the servers: their settings and limits, what runs on them, what kind of server they are.
+//! Findings about the servers: their settings and limits, their workload, and their kind.
 
 use serde_json::Value;
 use testkit::{Cluster, Major, Pair, StopMode, query, wait_for};
 
 use crate::{BOUND, Ends, cured, each_major, told};
 
-/// Settings that a server reads at its start, all of them wrong at once; their remedies are run, the servers restarted.
+/// Settings that a server reads at its start, all of them wrong at once. The test runs their
+/// remedies and restarts the servers.
 #[test]
 fn limits_and_settings() {
     each_major(|major| {
@@ -80,7 +81,8 @@ fn limits_and_settings() {
     });
 }
 
-/// All origins of the server count, whoever uses them. Those that nobody uses take nothing, and one of ours is counted once.
+/// All used origins of the server count, for any user. Unused ones take nothing, and one of ours
+/// counts once.
 #[test]
 fn p5_origins_needed_and_left_are_counted() {
     each_major(|major| {

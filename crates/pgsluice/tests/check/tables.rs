@@ -1,10 +1,10 @@
-//! Findings of tables, publications and slots: a table of cases, each in databases of its own.
+//! Findings about tables, publications and slots: a table of cases, each in its own databases.
 
 use testkit::Pair;
 
 use crate::{Ends, Expected, cured, each_major, told};
 
-/// What both ends have, and what is said of it.
+/// The content of both ends, and the expected findings.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) since: u32,

@@ -1,10 +1,13 @@
-//! What changes the catalogs of the source while things are killed: for who follows them through the WAL.
+//! Changes the catalogs of the source while processes are killed, for a pgsluice that follows them
+//! through the WAL.
 //!
-//! One session changes nothing that lasts in what is published: tables that nobody replicates come, change and go, published
-//! ones and catalogs get new files, publications change, and checkpoints say what is running.
+//! One session leaves no lasting change in published tables. Unpublished tables come, change and
+//! go, published ones and catalogs get new files, publications change, and checkpoints say what is
+//! running.
 //!
-//! Another, once everything was copied, gives the published table `shaped` one column after the other, on both ends, and
-//! takes each away again. It is the only one that writes rows of it: before, in and after each of these transactions.
+//! Once everything was copied, another session adds one column after the other to the published
+//! table `shaped`, on both ends, and removes each again. Only this session writes rows of the
+//! table: before, in and after each of these transactions.
 //!
 //! | a column | first changes on | because |
 //! | --- | --- | --- |
@@ -12,10 +15,10 @@
 //! | is widened | the target | wider values may come as soon as the source takes them |
 //! | goes | the source | values for it come until the target has all that was written before |
 //!
-//! Each step is tried until it has succeeded, whoever is killed meanwhile. It may have been done although its answer was lost,
-//! so each may be done twice. What is done on the target is durable before the source goes on, which relies on it. Every
-//! transaction on the source updates row 0: so they come in order also where others may overtake, and the target says by that
-//! row how many it has.
+//! Each step is tried until it has succeeded, through all kills. It may have been done although its
+//! answer was lost, so each may be done twice. A step on the target is durable before the source
+//! continues, which relies on it. Every transaction on the source updates row 0. So they come in
+//! order even where others may overtake, and row 0 on the target shows how many it has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +50,7 @@ const STATEMENTS: [&str; 14] = [
     "ANALYZE",
     "CHECKPOINT",
 ];
-/// At least so often it is said what is running, without which nothing is kept.
+/// Steps between checkpoints, which say what is running. Without one, pgsluice stores no catalogs.
 const CHECKPOINT_EACH: u64 = 20;
 
 /// A table has 1,600 at most, and those count that were dropped.
@@ -71,7 +74,7 @@ impl Ddl {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
-                    // The pace of a load; nobody waits for it.
+                    // The pace of a load; no test waits for it.
                     std::thread::sleep(Duration::from_millis(random.random_range(20..200)));
                     let chosen = match number.is_multiple_of(CHECKPOINT_EACH) {
                         true => "CHECKPOINT",
@@ -104,7 +107,8 @@ impl Ddl {
         }));
     }
 
-    /// How many statements were done, and how many columns came and went; then both ends have the same.
+    /// Stops once both ends have the same columns. Returns the number of statements, and of columns
+    /// that came and went.
     pub(crate) fn stop(self) -> (u64, u64) {
         self.stop.store(true, Ordering::Relaxed);
         let joined = |thread: JoinHandle<u64>| thread.join().expect("who changes catalogs does not panic");
@@ -131,7 +135,7 @@ impl Reshaping {
         let add = format!("ALTER TABLE shaped ADD COLUMN IF NOT EXISTS {name} numeric(9, 2) {default}");
         self.on_target(&add, None);
         self.on_source(&format!("{add}; {fill}"));
-        // New files, if nobody is in the way.
+        // New files, if no lock is in the way.
         for conn in [&mut self.source, &mut self.target] {
             let _ = conn.run("VACUUM FULL shaped");
         }
@@ -151,7 +155,7 @@ impl Reshaping {
             let sql = format!("{rows}; {change}; {rows}");
             let done = wait_for(&sql, MOVING_BOUND, || Ok(self.source.run(&sql).is_ok()));
             done.expect("the source comes back");
-            // The pace of a load; nobody waits for it.
+            // The pace of a load; no test waits for it.
             std::thread::sleep(Duration::from_millis(self.random.random_range(20..200)));
         }
     }
@@ -171,8 +175,8 @@ impl Reshaping {
     }
 }
 
-/// Some rows come, as many go, and row 0 changes. Columns that come and go are not named: it is tried again where they may
-/// have gone.
+/// Adds some rows, removes as many, and changes row 0. It does not name columns that come and go,
+/// and tries again where they may have gone.
 fn rows(step: u64) -> String {
     format!(
         "UPDATE shaped SET n = {step}, note = md5(note) WHERE id = 0; \

@@ -1,10 +1,11 @@
-//! What is written on the source while things are killed.
+//! The load on the source while processes are killed.
 //!
-//! Every transaction that commits takes the next number of `clock` as its
-//! last statement, so the numbers are the commit order, and leaves one row in
-//! `ledger`, which has no key: what is applied twice or not at all shows.
-//! Besides, transactions move money and say so in `journal`, churn keys, swap unique values, change
-//! wide rows in part, and are large enough to be streamed while open.
+//! Every transaction that commits takes the next number of `clock` as its last statement, so the
+//! numbers are the commit order. It leaves one row in `ledger`, which has no key, so a transaction
+//! that is applied twice or not at all shows.
+//!
+//! Transactions also move money and record that in `journal`. They churn keys, swap unique values
+//! and change wide rows in part. Some are large enough to be streamed while open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,8 @@ const WORKERS: u32 = VICTIM + 1;
 
 /// A small transaction takes so long only on a machine that has more to do than it can.
 const BUSY: Duration = Duration::from_millis(20);
-/// How much longer than its last transaction a writer then pauses: what follows it has to do as much, twice.
+/// A writer pauses this many times as long as its last transaction took: replication must do the
+/// same work, twice.
 const YIELD: u32 = 5;
 const YIELD_MAX: Duration = Duration::from_secs(2);
 
@@ -154,8 +156,8 @@ impl Worker {
         }
     }
 
-    /// After an error nobody knows whether the COMMIT arrived: the source is
-    /// asked, once it answers again.
+    /// After an error it is unknown whether the COMMIT arrived, so this asks the source once it
+    /// answers again.
     fn recover(&mut self) -> bool {
         let sql = format!("ROLLBACK; SELECT n FROM tally WHERE worker = {}", self.number);
         match self.conn.numbers(&sql) {
@@ -185,7 +187,7 @@ impl Worker {
 
     fn pause(&mut self, milliseconds: std::ops::Range<u64>) {
         let pause = self.random.random_range(milliseconds) * if self.slow { 6 } else { 1 };
-        // The pace of a load; nobody waits for it.
+        // The pace of a load; no test waits for it.
         std::thread::sleep(Duration::from_millis(pause));
     }
 

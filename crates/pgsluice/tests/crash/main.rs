@@ -1,22 +1,24 @@
-//! Kills pgsluice, the target and the source at seeded random instants under
-//! load, and cuts connections; in the end both ends hold the same rows.
+//! Kills pgsluice, the target and the source at seeded random instants under load, and cuts
+//! connections. In the end both ends hold the same rows.
 //!
-//! Three things must show that it means something: each phase of
-//! [`base::crash_phases::Phase`] is hit at least [`HITS_MIN`] times (the recorder
-//! says so, not a guess); a reader of the target only ever sees states the
-//! source was in, from the first moment at which `status` says *streaming*
-//! ([`watch`]); and the checkers fail on a target that was
-//! tampered with.
+//! Three checks show that the test means something:
+//! - The kills hit each phase of [`base::crash_phases::Phase`] at least [`HITS_MIN`] times. The
+//!   recorder shows the phase; the test does not guess.
+//! - A reader of the target only ever sees states that the source was in, from the first moment at
+//!   which `status` says *streaming* ([`watch`]).
+//! - The checkers fail on a target that was tampered with.
 //!
-//! One of two majors has the source `wal` (by the seed; `PGSLUICE_TEST_SOURCE_MODE` names one for all): there the
-//! catalogs of the source change all the time, too, and the columns of a published table on both ends ([`ddl`]), and kills
-//! must hit the look at them and what is kept of them.
+//! One of two majors has the source `wal`. The seed decides which, or `PGSLUICE_TEST_SOURCE_MODE`
+//! names the mode for all. There the catalogs of the source change all the time, and so do the
+//! columns of a published table on both ends ([`ddl`]). Kills must then also hit the reading of the
+//! catalogs and their storing.
 //!
-//! `PGSLUICE_CRASH_SEED` repeats a run's choices (the load and the servers
-//! keep their own time), the combination of settings that each major has
-//! among them ([`testkit::matrix`]; `PGSLUICE_MATRIX` names one),
-//! `PGSLUICE_CRASH_ROUNDS` or `PGSLUICE_CRASH_MINUTES` (on each major) make it
-//! longer, `PGSLUICE_TEST_MAJORS` chooses the servers.
+//! | variable | effect |
+//! | --- | --- |
+//! | `PGSLUICE_CRASH_SEED` | repeats a run's choices, among them each major's combination of settings ([`testkit::matrix`]); the load and the servers keep their own time |
+//! | `PGSLUICE_MATRIX` | names one combination for all |
+//! | `PGSLUICE_CRASH_ROUNDS`, `PGSLUICE_CRASH_MINUTES` | make the run longer, on each major |
+//! | `PGSLUICE_TEST_MAJORS` | chooses the servers |
 
 mod conn;
 mod ddl;
@@ -45,8 +47,9 @@ use crate::world::World;
 const KILLS_MIN: u32 = 60;
 /// Kills that each phase must be hit by.
 const HITS_MIN: u32 = 3;
-/// After so many rounds for a phase that some victim was not hit in, it need not be that one: of what is received in bursts
-/// it may never be. One that is over sooner than a signal arrives is then met with the process standing still.
+/// After this number of rounds for a phase, the test no longer insists on a victim that was not
+/// hit: some never are while they receive in bursts. If a phase is over before a signal arrives,
+/// the test stops the process in it first.
 const TRIES_MAX: u32 = 6;
 /// Rounds after which a phase that was not hit often enough fails the test.
 const ROUNDS_MAX: u32 = 90;

@@ -1,6 +1,8 @@
-//! Writes a table of the source anew, again and again, while the first copy runs: files that are not the snapshot's are not
-//! copied under it, so that the table comes under a later snapshot than the rest, and the target is at no commit of the source
-//! before the stream has passed that.
+//! Rewrites a table of the source again and again while the first copy runs.
+//!
+//! pgsluice does not copy files that are not the snapshot's under it. So the table comes under a
+//! later snapshot than the rest, and the target is at no commit of the source before the stream has
+//! passed that snapshot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +33,7 @@ impl Rewriter {
             move || {
                 let (mut conn, mut random) = (Conn::new(url), StdRng::seed_from_u64(seed.rotate_left(7)));
                 while !stop.load(Ordering::Relaxed) {
-                    // The pace of a load; nobody waits for it.
+                    // The pace of a load; no test waits for it.
                     std::thread::sleep(Duration::from_millis(random.random_range(PAUSE_MS)));
                     // The source may be down.
                     let _ = conn.run(&format!("VACUUM FULL {TABLE}"));

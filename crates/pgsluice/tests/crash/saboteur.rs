@@ -20,7 +20,7 @@ impl Saboteur {
             move || {
                 let (mut conn, mut deleted) = (Conn::new(url), 0);
                 while !stop.load(Ordering::Relaxed) {
-                    // The pace of a load; nobody waits for it.
+                    // The pace of a load; no test waits for it.
                     std::thread::sleep(Duration::from_millis(300));
                     // Only one row: it waits for one lock and holds none.
                     let sql = "WITH gone AS (DELETE FROM victim WHERE id = (SELECT id FROM victim ORDER BY id DESC \

@@ -1,8 +1,8 @@
-//! Who is killed, when, and what it was doing.
+//! The victim of a kill, the moment, and the phase that it was in.
 //!
-//! The flight recorder (`src/flight.rs`) is polled until it shows the wanted
-//! phase, then a seeded while later the victim gets its signal. What counts
-//! is what the recorder shows then, not what was wanted.
+//! The test polls the flight recorder (`src/flight.rs`) until it shows the wanted phase. A seeded
+//! time later the victim gets its signal. The phase that the recorder shows then counts, not the
+//! wanted one.
 
 use std::fmt;
 use std::fs::File;
@@ -155,8 +155,8 @@ pub(crate) fn await_phase(recorder: &Recorder, wanted: Phase, random: &mut StdRn
     false
 }
 
-/// Stops the process `pid`, whose recorder it is, where it is in `wanted`, so that it is certainly there when it is killed;
-/// false if that did not succeed, and then it runs.
+/// Stops the process `pid`, whose recorder this is, while it is in `wanted`, so that the kill
+/// certainly hits that phase. If that fails, returns false and lets the process run.
 pub(crate) fn freeze_in(recorder: &Recorder, wanted: Phase, pid: u32) -> bool {
     let deadline = Instant::now() + PHASE_BOUND;
     while Instant::now() < deadline {

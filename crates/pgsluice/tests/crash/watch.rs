@@ -1,9 +1,8 @@
 //! The checkers, apart from what they check.
 //!
-//! [`look`] reads one state of the target and says whether the source was ever
-//! in it; [`Watch`] does so all the time, as any reader of the target might,
-//! from the first moment at which `status` says that the states are the
-//! source's. Whatever is killed after, that is not taken back.
+//! [`look`] reads one state of the target and says whether the source was ever in it. [`Watch`]
+//! does so all the time, as any reader of the target might. It starts at the first moment at which
+//! `status` says that the states are the source's. No kill after that moment takes the claim back.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,7 +91,7 @@ const SHARE: u32 = 3;
 /// Between two questions for the phase: a claim is believed as soon as it is made.
 const ASK: Duration = Duration::from_millis(5);
 
-/// The status of whoever runs the subscription.
+/// The status of the process that runs the subscription.
 pub(crate) struct Claim {
     runtime: Runtime,
     state_dir: PathBuf,
@@ -106,7 +105,8 @@ impl Claim {
         Claim { runtime: runtime.expect("a runtime"), state_dir, name }
     }
 
-    /// Whether every state of the target is said to be one of the source's; nobody says so while nobody runs.
+    /// Whether the process claims that every state of the target is one of the source's. Without a
+    /// process there is no claim.
     fn is_made(&self) -> bool {
         let answer = self.runtime.block_on(control::ask(&self.state_dir, &self.name, &Request::Status));
         answer.ok().and_then(|answer| answer.status).is_some_and(|status| status.phase == "streaming")
@@ -169,7 +169,7 @@ fn watch(conn: &mut Conn, relaxed: bool, stop: &AtomicBool, seen: &Mutex<Seen>) 
     let (mut clock_before, mut cut_off) = (0_u64, false);
     let mut pause = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
-        // The pace of a load; nobody waits for it.
+        // The pace of a load; no test waits for it.
         std::thread::sleep(pause);
         let began = Instant::now();
         let looked = look(conn, relaxed);

@@ -16,8 +16,8 @@ use crate::strike::{Recorder, Tally};
 use crate::watch::{Claim, Watch};
 use crate::{ARGUMENTS, BOUND, HITS_MIN, MOVING_BOUND, environment};
 
-/// What was done, round by round. Told at the end, so that what went wrong stands before it and not behind a hundred lines;
-/// a run that somebody watches for an hour is told as it goes.
+/// The events, round by round. They are printed at the end, so that a failure stands before them
+/// and not after a hundred lines. A run of an hour that somebody watches prints them as it goes.
 struct Story {
     lines: Vec<String>,
     live: bool,
@@ -97,8 +97,8 @@ impl World {
     pub(crate) fn hits_min(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Look | Phase::Keep if !self.decoded => 0,
-            // Once the first is over it does not come again; the second comes each few seconds, of which it takes one in
-            // a thousand, and only when the target has everything.
+            // The first of these phases does not come again. The second comes every few seconds and
+            // takes a thousandth of them, and only when the target has everything.
             Phase::Look | Phase::Keep => 1,
             _ => HITS_MIN,
         }
@@ -142,7 +142,8 @@ impl World {
         }
     }
 
-    /// The slot's position, or what the target keeps instead where there is none; 0 before there is any.
+    /// The slot's position, or the position that the target stores where there is no slot; 0 before
+    /// there is any.
     fn confirmed(&self) -> i64 {
         if testkit::source_mode() == Some(SourceMode::Archive) {
             let sql = "SELECT coalesce(max(confirmed_lsn) - '0/0', 0) FROM pgsluice.subscription";
@@ -178,8 +179,8 @@ impl World {
         text
     }
 
-    /// Waits until every table is copied. They are copied under snapshots of their own: before the stream has passed the last
-    /// of these they are not at the same commit.
+    /// Waits until every table is copied. Each is copied under a snapshot of its own. They are not
+    /// at the same commit before the stream has passed the last of these snapshots.
     pub(crate) fn copied(&mut self) {
         let copied =
             "SELECT count(*) FILTER (WHERE NOT finished) FROM pgsluice.copied_table HAVING count(*) > 0";
@@ -261,7 +262,8 @@ impl World {
     }
 }
 
-/// What is published: where transactions may overtake, not the clock, by which each depends on the one before it.
+/// The published tables. Where transactions may overtake, `clock` is left out, because it makes
+/// each transaction depend on the one before it.
 fn tables(settings: Combination) -> Vec<&'static str> {
     TABLES.into_iter().filter(|table| *table != "clock" || !settings.is_relaxed()).collect()
 }

@@ -1,13 +1,18 @@
-//! Golden themes: what happens on a source, told in SQL, and one expectation for every strategy.
+//! Golden themes: changes of a source, written in SQL, and one expectation for every strategy.
 //!
-//! Each file in `themes` is told once per major; six strategies follow the same source, each into a database of its
-//! own. One runs all the time and meets every transaction by itself. The others are stopped while the source is
-//! written, and meet it all as one backlog: folded, replayed one change at a time, in parts of three rows, as text
-//! in parts of 500, and decoded here from physical WAL ([`UNDECODED`] says where not, and why).
-//! Those that meet a backlog do so with a combination of settings each ([`testkit::matrix`]), as a printed seed says;
-//! `PGSLUICE_GOLDEN_SEED` repeats it, `PGSLUICE_TEST_WORKERS` overrules it, `PGSLUICE_MATRIX` names one for all.
-//! The source decodes with little memory, so that larger transactions are streamed while they are open, except to the
-//! last strategy. What a target must hold comes from its source, never from us. See [`theme`] for the headings.
+//! Each file in `themes` runs once per major. Six strategies follow the same source, each into a
+//! database of its own. One runs all the time and meets every transaction by itself. The others are
+//! stopped while the source is written, and meet everything as one backlog. They apply it folded,
+//! replayed one change at a time, in parts of three rows, and as text in parts of 500. The last
+//! decodes it here from physical WAL ([`UNDECODED`] says where not, and why).
+//!
+//! Each strategy with a backlog has a combination of settings ([`testkit::matrix`]) that a printed
+//! seed chooses. `PGSLUICE_GOLDEN_SEED` repeats it, `PGSLUICE_TEST_WORKERS` overrules it, and
+//! `PGSLUICE_MATRIX` names one for all. The source decodes with little memory, so it streams larger
+//! transactions while they are open, except to the last strategy.
+//!
+//! The expected rows of a target come from its source, never from us. See [`theme`] for the
+//! headings.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -95,8 +100,9 @@ themes! {
     wide,
 }
 
-/// [`STRATEGIES`], with a combination of settings for each that meets a backlog, which differ from theme to theme and
-/// from run to run. What a strategy is for stays: the size of its batches, and in which order changes are replayed.
+/// [`STRATEGIES`], with a combination of settings for each that meets a backlog. The combination
+/// differs from theme to theme and from run to run. The purpose of a strategy stays: the size of
+/// its batches, and the order in which changes are replayed.
 fn strategies(name: &str) -> Vec<Vec<String>> {
     static SEED: LazyLock<u64> = LazyLock::new(|| {
         let seed = std::env::var("PGSLUICE_GOLDEN_SEED").ok().map(|seed| seed.parse().expect("a number"));

@@ -1,14 +1,14 @@
 //! A theme: a file of SQL, and what its headings mean.
 //!
-//! A heading is a line `--@ WORD REST`; below it stands SQL in paragraphs, each sent as one query, which is one
-//! transaction unless it says BEGIN. Headings are followed in their order, except those that say where a theme runs
-//! and `expect`, which hold for the whole theme.
+//! A heading is a line `--@ WORD REST`; below it stands SQL in paragraphs, each sent as one query,
+//! which is one transaction unless it says BEGIN. Headings are followed in their order, except
+//! those that say where a theme runs and `expect`, which hold for the whole theme.
 //!
 //! | heading                    | what follows it                                                             |
 //! |----------------------------|-----------------------------------------------------------------------------|
 //! | `since 15`                 | nothing; the theme needs that major                                         |
 //! | `source database OPTIONS`  | nothing; how `CREATE DATABASE` ends on the source (`target database` alike) |
-//! | `publish WHAT`             | nothing; what is published, all tables unless it is said                    |
+//! | `publish WHAT`             | nothing; what is published; all tables without this heading                |
 //! | `both`, `source`, `target` | schema and rows, on that end                                                |
 //! | `expect TABLE`             | a query on the source: what the target's table must hold, instead of all    |
 //! | `steps`                    | transactions of the source, after which both ends are compared              |
@@ -16,7 +16,8 @@
 //! | `compare`                  | queries that must have the same answer on both ends                         |
 //! | `holds`                    | queries of the target that must be true                                     |
 //!
-//! A paragraph of `steps` that begins with `-- session NAME` is sent in another session, which stays open.
+//! A paragraph of `steps` that begins with `-- session NAME` is sent in another session, which
+//! stays open.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Two databases in SQL_ASCII: nobody knows what the bytes of their text stand for, and they arrive as they are.
+//! Two databases in SQL_ASCII: no server knows what the bytes of their text mean, and they arrive
+//! unchanged.
 
 use crate::support::{Scenario, scenario_in};
 use crate::{BEHIND, STRATEGIES};

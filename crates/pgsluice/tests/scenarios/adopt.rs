@@ -1,7 +1,8 @@
-//! A native subscription is taken over and handed back: nothing is lost, nothing comes twice.
+//! pgsluice takes a native subscription over and hands it back: nothing is lost, and nothing comes
+//! twice.
 //!
-//! `history` has no key, so that a transaction applied twice stays visible, and gets a row from every transaction;
-//! `counter` shows the last of those that touched a row.
+//! `history` has no key and gets a row from every transaction, so a transaction that is applied
+//! twice stays visible. `counter` shows the last transaction that touched a row.
 
 mod ends;
 
@@ -42,7 +43,7 @@ fn native_ready(s: &Scenario) {
     wait_for("the native copy", BOUND, || Ok(s.target_one(ready) == "true")).unwrap();
 }
 
-/// Waits until the target has all that the source has, whoever applies it.
+/// Waits until the target has everything that the source has, whichever side applies it.
 fn level(s: &mut Scenario) {
     let id = s.mark();
     let there = format!("SELECT count(*) FROM mark WHERE id = {id}");
@@ -89,7 +90,8 @@ fn handed_back(s: &Scenario) {
     );
 }
 
-/// Writes until it is dropped: short transactions, now and then a large one or one that is rolled back.
+/// Writes until it is dropped: short transactions, now and then a large one or one that is rolled
+/// back.
 struct Load {
     stop: Arc<AtomicBool>,
     commits: Arc<AtomicU32>,
@@ -114,7 +116,7 @@ impl Load {
                         number * 10 - n % 10
                     ));
                     commits.fetch_add(1, Ordering::Relaxed);
-                    // The pace of a load; nobody waits for it.
+                    // The pace of a load; no test waits for it.
                     std::thread::sleep(Duration::from_millis(2));
                 }
             })
@@ -342,7 +344,7 @@ fn the_native_worker_ends_its_transaction_first() {
         let disabled = "SELECT (NOT subenabled)::text FROM pg_subscription";
         wait_for("the subscription to be disabled", BOUND, || Ok(s.target_one(disabled) == "true")).unwrap();
         sluice.kill9();
-        // Half adopted: nobody may start anew with this name.
+        // Half adopted: no process may start from nothing with this name.
         refused(&call(s, &["run"]), &["is being adopted", "pgsluice adopt"]);
         let mut sluice = Sluice::start(s.command(0, &["adopt"])).unwrap();
         let looks = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgsluice % command' \

@@ -1,5 +1,6 @@
-//! `source_mode = wal` with `wal_stream = off`: no slot, no stream, all WAL from a directory that grows. That it leads to the
-//! same rows as a stream, the other scenarios say with `PGSLUICE_TEST_SOURCE_MODE=archive`.
+//! `source_mode = wal` with `wal_stream = off`: no slot, no stream, and all WAL from a directory
+//! that grows. The other scenarios prove that the rows are the same as with a stream, if
+//! `PGSLUICE_TEST_SOURCE_MODE=archive` is set.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +15,8 @@ use crate::support::{BOUND, DECODED, Scenario, scenario_alone};
 const ONE: &[&[&str]] = &[DECODED];
 const OFTEN: &[&[&str]] = &[&["--source-mode", "wal", "--refresh-interval", "200ms"]];
 
-/// Nothing else keeps what is not in the archive yet, or what a standby that takes its place has no slot for.
+/// Keeps the WAL that is not in the archive yet, and the WAL that a promoted standby has no slot
+/// for. Nothing else keeps it.
 pub(crate) fn keeps(source: Builder) -> Builder {
     source.setting("wal_keep_size", "1GB")
 }
@@ -81,7 +83,8 @@ fn without_a_slot_all_comes_from_the_archive() {
             s.catch_up();
             s.same();
             assert_eq!(held(s), "0 0");
-            // More than a segment at once, with a switch in the middle of one, and a transaction that is open all the time.
+            // More than a segment at once, with a switch in the middle of one, and a transaction
+            // that is open all the time.
             s.source_in("open", "BEGIN; INSERT INTO t VALUES (-1, 'open')");
             for _ in 0..3 {
                 write(s, 40_000);
@@ -173,7 +176,8 @@ fn a_segment_of_the_archive_counts_as_far_as_its_records_are_whole() {
             s.catch_up();
             let needed = s.status(0)["decoded"]["needed_from_segment"].as_str().unwrap().to_owned();
             s.stop();
-            // Records across segments, one of several pieces, switches with little and with much behind them.
+            // Records across segments, one of several pieces, switches with little and with much
+            // behind them.
             for round in 0..3 {
                 write(s, 60_000);
                 s.source("SELECT pg_logical_emit_message(false, 'large', repeat('z', 3000000))");
@@ -198,7 +202,8 @@ fn a_segment_of_the_archive_counts_as_far_as_its_records_are_whole() {
             std::fs::copy(&all[begin], to(&all[begin])).unwrap();
             from(s, dir.path());
             s.wait_for_log("following WAL");
-            // In pieces, with a look between any two of them: cut off, with zeros or something else behind, and shorter again.
+            // In pieces, with a look between any two of them: cut off, with zeros or something else
+            // behind, and shorter again.
             let seed = rand::random();
             eprintln!("pieces of seed {seed}");
             let mut rng = StdRng::seed_from_u64(seed);

@@ -5,7 +5,8 @@ use testkit::wait_for;
 
 use crate::support::{BOUND, FOLDED, ONE_BY_ONE, Scenario, Session, scenario, scenario_with};
 
-/// What is there in many ways: with an index and without, of values that may be NULL, equal, or equal and of other bytes.
+/// Tables of many kinds: with an index and without, and with values that may be NULL, equal, or
+/// equal with different bytes.
 const TABLES: &[&str] = &[
     "CREATE TABLE plain (a int, b text, c numeric)",
     "CREATE TABLE indexed (a int, b text, c numeric); CREATE INDEX ON indexed (a)",
@@ -82,7 +83,8 @@ fn transactions_one_by_one_find_their_rows() {
     });
 }
 
-/// Few values, so that rows are often alike, become like others, change again and go; NULLs and unsent values everywhere.
+/// Few values, so that rows are often equal, become equal to others, change again and go. NULLs and
+/// unsent values occur everywhere.
 #[test]
 fn a_random_walk_leads_to_the_same_rows() {
     let seed = std::env::var("PGSLUICE_BAG_SEED").ok().map(|seed| seed.parse().expect("a number"));
@@ -190,7 +192,7 @@ fn null_is_not_a_row_of_nulls() {
     });
 }
 
-/// A value that another one follows in the same batch may be in the way of a row of the target's own.
+/// An intermediate value in a batch may collide with a row that only the target has.
 #[test]
 fn f1_a_version_that_collides_is_not_passed_over() {
     scenario(|s| {
@@ -268,7 +270,8 @@ fn a_table_without_an_index_is_read_once_for_many_rows() {
     });
 }
 
-/// A row that another session of the target changed while we waited for it is another row, as for native apply.
+/// A row that another session of the target changed while pgsluice waited for it counts as another
+/// row, as for native apply.
 #[test]
 fn a_row_that_was_changed_meanwhile_is_not_overwritten() {
     scenario_with(&[FOLDED, ONE_BY_ONE], |s| {

@@ -1,6 +1,9 @@
-//! The kind: what decides over the form of values must know a type that is the same on every server from one that is
-//! not. Arrays, ranges and multiranges of built-in types go in binary, from either source, between any majors, and by
-//! every way that rows are applied; one column of a user's type costs the stream its binary form, and `status` names it.
+//! The choice of the form of values must tell a type that is the same on every server from one that
+//! is not.
+//!
+//! Arrays, ranges and multiranges of built-in types go in binary, from either source, between any
+//! majors, and by every way of applying rows. One column of a user's type costs the stream its
+//! binary form, and `status` names it.
 
 use serde_json::Value;
 
@@ -37,7 +40,8 @@ fn arrays_of_every_built_in_type_go_in_binary() {
     arrays_pass_through(ROUTES, binary_types, true);
 }
 
-/// An array in the key, in a secondary index, beside one that is not sent, and one that no row has stored (a default that came later).
+/// An array in the key, in a secondary index, beside one that is not sent, and one that no row has
+/// stored (a default that came later).
 #[test]
 fn arrays_and_ranges_as_keys() {
     scenario_with(ROUTES, |s| {
@@ -66,7 +70,8 @@ fn arrays_and_ranges_as_keys() {
     });
 }
 
-/// A column of a user's type is named where the form is told; without it values come in binary again.
+/// `status` names a column of a user's type with the form of values. Without that column values
+/// come in binary again.
 #[test]
 fn the_column_that_costs_the_binary_form_is_named() {
     scenario_with(EITHER_SOURCE, |s| {
@@ -116,7 +121,8 @@ fn the_column_that_costs_the_binary_form_is_named() {
     });
 }
 
-/// A table with arrays that nobody had before joins a stream in binary; one with a user's type makes it text, and says so.
+/// A new table with arrays joins a stream in binary. One with a user's type turns the stream to
+/// text, and `status` says so.
 #[test]
 fn c3_tables_that_join_keep_the_form_or_are_named() {
     let often: &[&str] = &["--refresh-interval", "200ms"];
@@ -168,7 +174,8 @@ fn arrays_between_majors() {
             "UPDATE t SET b = '{empty,NULL}', d = NULL WHERE id > 10",
             &format!("INSERT INTO t SELECT i, {row} FROM generate_series(100, 150) i"),
         ]);
-        // An interval of 17 may be infinite, and its binary form is another number to an older server.
+        // An interval of 17 may be infinite, and its binary form is another number to an older
+        // server.
         let intervals = source.number() < 17 || target.number() >= 17;
         s.both("CREATE TABLE i (id int PRIMARY KEY, v interval[]); CREATE TABLE c (id int PRIMARY KEY, v pg_auth_members[])");
         s.source("INSERT INTO i VALUES (1, '{1 day,NULL}')");
@@ -196,8 +203,8 @@ fn arrays_between_majors() {
     }
 }
 
-/// Where the role may not make what arrays are applied with, `auto` says so and `on` refuses. Nor may it ANALYZE what it
-/// copies, which the server only warns of.
+/// If the role may not create the functions that apply arrays, `auto` says so and `on` refuses. The
+/// role also may not ANALYZE the copied tables, which causes only a warning of the server.
 #[test]
 fn a_role_that_may_not_create_gets_text() {
     scenario_with(&[FOLDED], |s| {

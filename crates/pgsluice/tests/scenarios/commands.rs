@@ -1,11 +1,13 @@
-//! Every command that a message or a document names, run on real servers exactly as it is written there.
+//! Every command that a message or a document names, run on real servers exactly as written there.
 //!
-//! Messages, causes and remedies are taken from `pgsluice error-reference`, which prints them from the code; commands from
-//! the README and `docs/` too, in blocks and in lines. Only what is a stand-in is filled in: servers, names, positions and
-//! files. A message may name a command by its words alone (`pgsluice drop`) in the reference's prose, which says what it is
-//! completed with; what a message itself prints has to be whole, and so has a block of a document.
+//! Messages, causes and remedies come from `pgsluice error-reference`, which prints them from the
+//! code. Commands also come from the README and `docs/`, in blocks and in lines. The test fills in
+//! only placeholders: servers, names, positions and files. The reference's prose may name a command
+//! by its words alone (`pgsluice drop`), and says how to complete it. A command that a message
+//! prints must be whole, and so must a block of a document.
 //!
-//! A command of which nobody here knows how to run it fails the test: so a new message brings its command along.
+//! The test fails for a command that it does not know how to run. So a new message brings its
+//! command along.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -155,7 +157,8 @@ impl Case {
         filled
     }
 
-    /// What the reference says that a command is completed with, and files that a command by its words alone lacks.
+    /// Completes a command as the reference says, and adds files that a command by its words alone
+    /// lacks.
     fn add(&self, words: &mut Vec<String>) {
         let has = |words: &[String], flag: &str| words.iter().any(|word| word == flag);
         let mut more: Vec<[String; 2]> = Vec::new();

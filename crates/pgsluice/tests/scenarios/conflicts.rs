@@ -1,4 +1,5 @@
-//! Conflicts: found, named as PostgreSQL names them, counted, and treated as native apply treats them.
+//! Conflicts: found, named as PostgreSQL names them, counted, and treated as native apply treats
+//! them.
 
 use crate::support::{FOLDED, ONE_BY_ONE, scenario, scenario_with};
 
@@ -74,7 +75,8 @@ fn missing_rows_are_logged_counted_and_skipped() {
     });
 }
 
-/// One missing row in the middle of a large transaction: every other row is written, one conflict is counted.
+/// One missing row in the middle of a large transaction: every other row is written, one conflict
+/// is counted.
 #[test]
 fn f4_one_missing_row_in_a_large_transaction() {
     scenario_with(&[FOLDED, &["--batch-rows-max", "100"], ONE_BY_ONE], |s| {
@@ -91,8 +93,8 @@ fn f4_one_missing_row_in_a_large_transaction() {
     });
 }
 
-/// A table that keeps failing, among transactions of another that fits: every row that can be written is, and every
-/// conflict is counted once, however the batches are cut.
+/// A table that keeps failing, among transactions of another that fits. Every row that can be
+/// written is written. Every conflict is counted once, however the batches are cut.
 #[test]
 fn f4_a_table_that_keeps_failing() {
     scenario(|s| {
@@ -138,7 +140,8 @@ fn skip_passes_over_one_transaction() {
     });
 }
 
-/// What cannot be mapped can be skipped as a conflict can; what follows is refused until the target fits.
+/// A transaction that cannot be mapped can be skipped like a conflict. The next ones are refused
+/// until the target fits.
 #[test]
 fn skip_passes_over_what_the_target_has_no_column_for() {
     scenario(|s| {
@@ -199,7 +202,8 @@ fn disable_on_error_keeps_the_prefix_and_stays_disabled() {
     });
 }
 
-/// Not null, check and exclusion constraints of the target: an error that names the table, until it is repaired.
+/// Not null, check and exclusion constraints of the target: an error that names the table, until it
+/// is repaired.
 #[test]
 fn other_constraints_of_the_target_are_errors() {
     scenario(|s| {
@@ -220,7 +224,8 @@ fn other_constraints_of_the_target_are_errors() {
     });
 }
 
-/// Another session deletes and inserts the row again and again while it is updated: it is never missing.
+/// Another session deletes and inserts the row again and again while it is updated. The row is
+/// never missing.
 #[test]
 fn f6_a_row_replaced_meanwhile_is_not_missing() {
     scenario_with(&[FOLDED], |s| {

@@ -1,9 +1,12 @@
-//! What `status` promises: from the first *streaming* on, readers of the target see states that the source had at a commit
-//! boundary; while anything is at a later position than the rest, it says *catching up to consistency*, until where, and what
-//! waits. An observer per follower asks for the phase and believes it.
+//! The promises of `status` about consistency.
 //!
-//! Every step on the source is a transaction that leaves the same number in each table, so a state of the target in which
-//! they differ is one that the source never had.
+//! From the first *streaming* on, readers of the target see states that the source had at a commit
+//! boundary. While anything is at a later position than the rest, `status` says *catching up to
+//! consistency*, until which position, and what waits. One observer per follower asks for the phase
+//! and believes it.
+//!
+//! Every step on the source is a transaction that leaves the same number in each table. So a state
+//! of the target in which they differ is one that the source never had.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +22,8 @@ use crate::support::{BOUND, Scenario, Session, scenario_with};
 
 const CATCHING_UP: &str = "catching up to consistency";
 
-/// Reads the target from the first moment at which the status of a follower claims that its states are the source's.
+/// Reads the target from the first moment at which the status of a follower claims that its states
+/// are the source's.
 struct Observer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Seen>,
@@ -55,7 +59,7 @@ impl Observer {
                 if row.iter().any(|value| *value != row[0]) {
                     seen.violations.push(format!("{row:?}"));
                 }
-                // The pace of a load; nobody waits for it.
+                // The pace of a load; no test waits for it.
                 std::thread::sleep(Duration::from_millis(2));
             }
             seen
@@ -161,12 +165,14 @@ const STEP: &str = "CREATE PROCEDURE step(times int) LANGUAGE plpgsql AS $$ BEGI
     INSERT INTO emptied SELECT n FROM clock WHERE id = 1; \
     COMMIT; END LOOP; END $$";
 
-/// The number as each table has it. `emptied` has one row of each step since it was emptied, which was at step 100.
+/// The number as each table has it. `emptied` has one row of each step since it was emptied, which
+/// was at step 100.
 const STATE: &str = "SELECT (SELECT n FROM clock WHERE id = 1), (SELECT count(*) FROM ledger WHERE at > 0), \
     (SELECT max(at) FROM ledger), (SELECT n FROM rewritten), (SELECT max(n) FROM emptied), \
     (SELECT 100 + count(*) FROM emptied WHERE n > 100) FROM (VALUES (1)) v";
 
-/// What is emptied or written anew during the first copy is copied under a later snapshot than the rest, behind a backlog.
+/// A table that is emptied or rewritten during the first copy is copied under a later snapshot than
+/// the rest, behind a backlog.
 #[test]
 fn c1_streaming_is_said_when_what_was_copied_later_is_level_and_not_before() {
     let one = ["--max-sync-workers-per-subscription", "1"];
@@ -218,7 +224,7 @@ fn c1_streaming_is_said_when_what_was_copied_later_is_level_and_not_before() {
                 told
             })
             .collect();
-        // Whoever runs next has it from the target.
+        // The next process reads it from the target.
         s.stop();
         for (number, before) in told.iter().enumerate() {
             let stored = s.status(number);
@@ -249,8 +255,8 @@ fn c1_streaming_is_said_when_what_was_copied_later_is_level_and_not_before() {
     });
 }
 
-/// A table that is added is copied under a later snapshot while the stream lags behind: from its first row on, until the stream
-/// has passed that.
+/// An added table is copied under a later snapshot while the stream lags behind. The phase is
+/// *catching up* from the table's first row until the stream has passed that snapshot.
 #[test]
 fn c1_a_table_that_joins_takes_the_promise_back_until_it_is_level() {
     let often = ["--refresh-interval", "200ms"];

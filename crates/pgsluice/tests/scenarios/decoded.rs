@@ -1,4 +1,5 @@
-//! What is particular to `source_mode = wal`; that it leads to the same rows as `logical`, the other scenarios say.
+//! The specifics of `source_mode = wal`. The other scenarios prove that it leads to the same rows
+//! as `logical`.
 
 mod removed;
 mod snapshots;
@@ -35,7 +36,8 @@ fn reserved(s: &Scenario) -> u64 {
     position(&s.source_one(&sql))
 }
 
-/// Writes until the slot has moved past `lsn`, or for as long as that usually takes; whether it has.
+/// Writes until the slot has moved past `lsn`, or for as long as that usually takes. Returns
+/// whether it has.
 fn moves_past(s: &Scenario, lsn: u64, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     while reserved(s) <= lsn && Instant::now() < until {
@@ -146,7 +148,8 @@ fn a_restart_reads_each_byte_once_more_at_most() {
     );
 }
 
-/// The files to which decoding has spilled open transactions. Opened, one that is gone can be told from another of its name.
+/// The files to which decoding has spilled open transactions. They are opened, so that a removed
+/// file can be told from a new one with its name.
 fn spilled(s: &Scenario) -> Vec<File> {
     let dir = s.pair().state_dir().join(format!("{}.decoding", s.name(0)));
     let paths = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|file| file.path());
@@ -158,7 +161,8 @@ fn size(files: &[File]) -> u64 {
     files.iter().map(|file| file.metadata().unwrap().len()).sum()
 }
 
-/// One large transaction and small ones beside it, until the sender is dropped; how many rows the large one has.
+/// Writes one large transaction and small ones beside it, until the sender is dropped. Returns the
+/// number of rows of the large one.
 fn large_and_small(url: &str) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<i32>) {
     let (url, (stop, stopped)) = (url.to_owned(), std::sync::mpsc::channel::<()>());
     let write = move || {
@@ -171,7 +175,7 @@ fn large_and_small(url: &str) -> (std::sync::mpsc::Sender<()>, std::thread::Join
             ));
             rows += 100;
             small.run(&format!("INSERT INTO t VALUES (-{rows}, 'small')"));
-            // The pace of a load, which nobody waits for.
+            // The pace of a load; no test waits for it.
             std::thread::sleep(Duration::from_millis(10));
         }
         large.run("COMMIT");
@@ -297,7 +301,8 @@ fn what_cannot_be_decoded_outside_is_refused_at_the_start() {
     });
 }
 
-/// A server that shuts down waits until all that was sent has been received, and not until it is needed no more.
+/// A server that shuts down waits until all sent WAL is received, not until it is not needed any
+/// more.
 #[test]
 fn the_source_shuts_down_while_much_is_kept() {
     scenario_alone(
@@ -324,13 +329,15 @@ fn the_source_shuts_down_while_much_is_kept() {
     );
 }
 
-/// What the look at the catalogs may have seen is decided by transactions, and an abort names a part of one.
+/// Transactions decide what the reading of the catalogs may have seen, and an abort names a part of
+/// one.
 #[test]
 fn savepoints_of_what_ran_during_the_look_are_rolled_back() {
     scenario_with(&[DECODED, &["--source-mode", "wal", "--streaming", "off"]], |s| {
         s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
         s.publish("FOR TABLE t, mark");
-        // Each begins while catalogs are looked at, some before and some behind the snapshot, and goes on after it.
+        // Each begins while pgsluice reads the catalogs, some before and some after the snapshot,
+        // and continues after it.
         let sessions: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
         s.run();
         for (n, session) in sessions.iter().enumerate() {
@@ -413,7 +420,7 @@ fn compared_while_they_change_all_the_time(s: &Scenario) {
     });
 }
 
-/// Changes catalogs until it is over: the name that the table has then, and how often that was changed.
+/// Changes catalogs until `over` is set. Returns the table's last name, and how often it changed.
 fn change_catalogs(source: &Cluster, db: &str, over: &AtomicBool) -> (&'static str, usize) {
     // These make no answer void that decoding gives, and are rows nevertheless.
     const PASSING: [&str; 3] =

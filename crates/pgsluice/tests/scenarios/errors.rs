@@ -1,10 +1,13 @@
 //! Errors that an operator may meet. Each names the object, the cause and the remedy, and after the
 //! repair both ends become equal.
 //!
-//! Others are tested elsewhere: a missing publication, table or column at the start, a dropped
-//! slot, a name in use (`failures`); a column added on the source only (`tables`); a target
-//! restored from a backup (`progress`). Privileges are in `triggers`; full disks, blocked targets
-//! and silent networks in `faults`.
+//! Other errors have their tests elsewhere:
+//! - `failures`: a missing publication, table or column at the start, a dropped slot, a name in
+//!   use;
+//! - `tables`: a column added on the source only;
+//! - `progress`: a target restored from a backup;
+//! - `triggers`: privileges;
+//! - `faults`: full disks, blocked targets and silent networks.
 
 use std::path::Path;
 use std::process::Command;

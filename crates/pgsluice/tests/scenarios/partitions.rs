@@ -1,6 +1,6 @@
-//! Events that a publication through the root hides, reported when they happen: leaves that are
-//! attached, detached or emptied as tables, and replica identities that differ between root and
-//! leaf.
+//! Events that a publication through the root hides, reported when they happen. They are leaves
+//! that are attached, detached or emptied as tables, and replica identities that differ between
+//! root and leaf.
 
 use serde_json::Value;
 use testkit::wait_for;
@@ -179,8 +179,9 @@ fn leaves_of_hashes_and_of_roots_without_a_key_are_told_where_the_target_has_the
     });
 }
 
-/// Which identity counts: the leaf's for what is in WAL, the root's for what the subscriber is told. What `check` says
-/// fits loses nothing, and what it says is lost is, on the servers themselves.
+/// Which identity counts: the leaf's for the content of WAL, the root's for what the subscriber is
+/// told. Servers prove the findings of `check`: what it accepts loses nothing, and what it reports
+/// as lost is lost.
 #[test]
 fn a_root_and_a_leaf_with_different_identities_lose_what_check_says() {
     scenario_with(OFTEN, |s| {

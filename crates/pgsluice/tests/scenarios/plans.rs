@@ -1,9 +1,9 @@
-//! Rule Q1, the kind: a plan made while a table looked small, empty or of dead rows only, and kept for
+//! Rule Q1: a plan that is made while a table is small, empty or full of dead rows, and kept for
 //! the life of a session.
 //!
-//! Tables grow a thousandfold inside one transaction of the stream, where no ANALYZE can help. What
-//! proves the plan is what the server counts: rows that index scans read, `idx_tup_read`. A look-up
-//! reads one; a plan that reads the index for each row of a set, hundreds of millions.
+//! Tables grow a thousandfold inside one transaction of the stream, where no ANALYZE can help. The
+//! server's count of rows that index scans read, `idx_tup_read`, proves the plan. A look-up reads
+//! one row. A plan that reads the index for each row of a set reads hundreds of millions.
 
 use crate::support::{DECODED, FOLDED, Scenario, scenario_alone, scenario_with};
 
@@ -13,7 +13,8 @@ fn rows_read(s: &Scenario) -> u64 {
     s.target_one_of(0, sql).parse().expect("a number")
 }
 
-/// A table that is tiny when its statements are planned, grows, and is updated and emptied in one transaction each.
+/// A table that is tiny when its statements are planned, grows, and is updated and emptied in one
+/// transaction each.
 #[test]
 fn q1_a_table_that_grew_in_the_stream_is_updated_and_emptied_by_its_index() {
     scenario_with(&[FOLDED, DECODED], |s| {
@@ -99,9 +100,9 @@ fn q1_an_index_made_on_the_target_meanwhile_is_no_reason_to_read_more() {
     });
 }
 
-/// A statement that runs away all the same is named while it does, taken back, and tried again with plans made anew; then
-/// it holds. What runs away here is a function of the user's, and only when it is called for the first time. The last follower
-/// applies the transaction in parts.
+/// pgsluice names a statement that runs away nevertheless, cancels it, and tries again with new
+/// plans, which hold. Here a function of the user runs away, and only when it is called for the
+/// first time. The last follower applies the transaction in parts.
 #[test]
 fn q1_a_statement_that_runs_away_is_named_and_taken_back_and_tried_again() {
     const PARTS: &[&str] = &["--batch-rows-max", "300", "--streaming", "off"];
@@ -140,9 +141,9 @@ fn q1_a_statement_that_runs_away_is_named_and_taken_back_and_tried_again() {
     });
 }
 
-/// The same where statistics are to blame: of a table without a key they say that one index finds a row and the other
-/// finds all, and then it is the other way round. Left alone it takes minutes: no statement longer than others, but each far
-/// too long.
+/// The same with misleading statistics. For a table without a key they say that one index finds a
+/// row and the other finds all, and later it is the other way round. Without help it takes minutes:
+/// no statement is longer than others, but each takes far too long.
 #[test]
 fn q1_a_table_without_a_key_is_searched_by_another_index_once_one_is_of_no_use() {
     scenario_alone(

@@ -1,7 +1,7 @@
-//! Pages read ahead: which ones, never at the expense of applying, and the same rows whatever is done.
+//! Pages read ahead: which ones, never at the expense of applying, and always with the same rows.
 //!
-//! A lock on the target's table that lets readers in separates the two: pgsluice waits to write, its look-ups do not
-//! wait, and what the server counts meanwhile is theirs.
+//! A lock on the target's table that admits readers separates the two. pgsluice waits to write and
+//! its look-ups do not wait, so the server's counts meanwhile belong to the look-ups.
 
 use testkit::{Builder, StopMode, wait_for};
 
@@ -19,8 +19,8 @@ const IDENTITY: usize = 2;
 const OFF: usize = 3;
 
 const ROWS: u32 = 20_000;
-/// Heap pages that are read ahead at least: once look-ups are known to read, statements are small, and of two of them and what
-/// lies ahead it is some sixty pages.
+/// Heap pages that are read ahead at least. Once look-ups are known to read, statements are small.
+/// Two of them and what lies ahead come to some sixty pages.
 const READ: u64 = 40;
 
 fn plain(builder: Builder) -> Builder {
@@ -66,8 +66,8 @@ fn read(s: &Scenario, number: usize, relation: &str) -> u64 {
     pages(s, number, relation).1
 }
 
-/// Nothing was looked up in `relation`. To plan at all, each session reads the first page of every index of a table, and
-/// before it starts pgsluice looks whether the table has rows.
+/// Asserts that nothing was looked up in `relation`. To plan at all, each session reads the first
+/// page of every index of a table. Before it starts, pgsluice looks whether the table has rows.
 #[track_caller]
 fn untouched(s: &Scenario, number: usize, relation: &str) {
     let (fetched, _) = pages(s, number, relation);
@@ -75,7 +75,8 @@ fn untouched(s: &Scenario, number: usize, relation: &str) {
     assert!(fetched < most, "follower {number} asked for {fetched} pages of {relation}");
 }
 
-/// Starts the target with empty buffers and lets nobody write to the table; the source has written `sql` by then.
+/// Starts the target with empty buffers and lets no session write to the table. The source has
+/// written `sql` by then.
 fn blocked(s: &mut Scenario, sql: &str) -> Vec<Session> {
     s.stop();
     s.pair_mut().target.restart(StopMode::Fast).unwrap();
@@ -167,7 +168,7 @@ fn each_transaction_by_itself_is_still_read_ahead() {
     let stamped = |builder: Builder| cold_buffers(builder).setting("track_commit_timestamp", "on");
     scenario_alone(&[&["--prefetch", "identity"]], plain, stamped, |s| {
         table(s);
-        // The first waits for the lock with its transaction; those behind it are what is read ahead.
+        // The first waits for the lock with its transaction; the next ones are read ahead.
         let single = "DO $$ BEGIN FOR i IN 1 .. 1000 LOOP \
                       UPDATE t SET filler = 'y' WHERE id = 1 + i * 19; COMMIT; END LOOP; END $$";
         let locks = blocked(s, single);

@@ -1,4 +1,5 @@
-//! Rules P1 to P5 and F3: exactly once, never confirmed before it is flushed, origins and their timestamps.
+//! Rules P1 to P5 and F3: exactly once, never confirmed before it is flushed, origins and their
+//! timestamps.
 
 use std::time::Duration;
 
@@ -40,7 +41,8 @@ fn p1_nothing_is_lost_or_repeated_when_it_is_killed() {
     });
 }
 
-/// A killed process leaves its backend in the middle of a statement; the next one waits for the fence.
+/// A killed process leaves its backend in the middle of a statement; the next one waits for the
+/// fence.
 #[test]
 fn p2_a_dead_process_in_the_middle_of_a_statement_is_fenced() {
     scenario_with(&[FOLDED], |s| {
@@ -55,7 +57,8 @@ fn p2_a_dead_process_in_the_middle_of_a_statement_is_fenced() {
         s.kill();
         s.run();
         s.source("UPDATE t SET n = n + 1; INSERT INTO log VALUES (2)");
-        // Time for the second process to meet the first one's backend; the test holds whenever they meet.
+        // Time for the second process to meet the first one's backend; the test holds whenever they
+        // meet.
         std::thread::sleep(Duration::from_millis(500));
         holder.run("COMMIT");
         s.catch_up();
@@ -182,7 +185,8 @@ fn p4_a_restored_target_is_refused_with_the_remedy() {
     );
 }
 
-/// With commit timestamps on the target, each source transaction is one there, with the source's commit time.
+/// With commit timestamps on the target, each source transaction is one there, with the source's
+/// commit time.
 #[test]
 fn f3_commit_timestamps_are_the_sources() {
     let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
@@ -199,7 +203,8 @@ fn f3_commit_timestamps_are_the_sources() {
         ]);
         let times = "SELECT string_agg(pg_xact_commit_timestamp(xmin)::text, ' ' ORDER BY id) FROM t";
         assert_eq!(s.target_one(times), s.source_one(times));
-        // Parts of a transaction are subtransactions, with ids of their own: only what is not taken apart can be counted.
+        // Parts of a transaction are subtransactions with ids of their own, so only whole
+        // transactions can be counted.
         let transactions = "SELECT count(DISTINCT xmin::text) FROM t";
         assert_eq!(s.target_one_of(0, transactions), s.source_one(transactions));
         for number in 0..s.followers() {
@@ -210,8 +215,8 @@ fn f3_commit_timestamps_are_the_sources() {
     });
 }
 
-/// Transactions that stay one each go many at a time: one that meets other rows than the source had costs none of the
-/// others, and is applied as it would be alone.
+/// Transactions that are kept apart go many at a time. One that meets other rows than the source
+/// had costs none of the others, and is applied as it would be alone.
 #[test]
 fn f3_what_one_of_many_meets_costs_the_others_nothing() {
     let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
@@ -222,7 +227,8 @@ fn f3_what_one_of_many_meets_costs_the_others_nothing() {
         s.follow();
         s.stop();
         s.target("DELETE FROM t WHERE id % 50 = 0");
-        // Every kind of statement: sets, rows one at a time, COPY, TRUNCATE, keys that move, keys that change places.
+        // Every kind of statement: sets, rows one at a time, COPY, TRUNCATE, keys that move, keys
+        // that change places.
         let backlog: Vec<String> = (1..=1000)
             .map(|id| match id % 10 {
                 1 => format!("INSERT INTO nokey VALUES ({id}); UPDATE t SET n = n + 1 WHERE id = {id}"),
@@ -257,7 +263,8 @@ fn f3_what_one_of_many_meets_costs_the_others_nothing() {
     });
 }
 
-/// The kinds of values and of changes that the temporary procedure takes, in both forms; and the same without it.
+/// The kinds of values and of changes that the temporary procedure takes, in both forms; and the
+/// same without it.
 #[test]
 fn f3_transactions_that_stay_one_keep_every_value() {
     let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
@@ -308,7 +315,8 @@ fn keeps_every_value(s: &mut Scenario, [even, mood, pair, list]: [&str; 4]) {
         s.same();
     };
     write(s, 6);
-    // What it was made for has another column now; and there are more kinds of changes than it has branches.
+    // The table of the procedure has another column now, and there are more kinds of changes than
+    // the procedure has branches.
     s.both("ALTER TABLE wide ADD COLUMN extra int DEFAULT 3");
     write(s, 300);
     s.backlog(&[
@@ -336,7 +344,8 @@ fn keeps_every_value(s: &mut Scenario, [even, mood, pair, list]: [&str; 4]) {
     assert_eq!(s.target_one(transactions), s.source_one(transactions));
 }
 
-/// What is committed is reported while the transaction behind it waits for a lock, though both were sent together.
+/// A commit is reported while the next transaction waits for a lock, although both were sent
+/// together.
 #[test]
 fn f3_what_waits_for_a_lock_keeps_nothing_before_it_unreported() {
     let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
@@ -354,7 +363,8 @@ fn f3_what_waits_for_a_lock_keeps_nothing_before_it_unreported() {
         lock.run("BEGIN; SELECT FROM t WHERE id = 101 FOR UPDATE");
         s.run();
         let reported = || s.status(0)["totals"]["transactions"].as_u64();
-        // The server is asked behind each eighth; what it has without being asked is more than that.
+        // pgsluice asks the server after each eighth transaction; a server that is not asked has
+        // more than that.
         wait_for("a hundred transactions", BOUND, || Ok(reported() > Some(92))).unwrap();
         assert_eq!(s.target_one("SELECT count(*) FROM t WHERE n > 0"), "100");
         lock.run("ROLLBACK");
@@ -384,7 +394,8 @@ fn f3_commit_timestamps_are_kept_where_it_is_said() {
     });
 }
 
-/// The backend is ended, pgsluice killed or the target crashes while many are on their way: each is there once.
+/// The backend is ended, pgsluice is killed or the target crashes while many transactions are on
+/// their way. Each is there once.
 #[test]
 fn f3_whatever_is_killed_each_transaction_that_stays_one_is_there_once() {
     let track = |builder: testkit::Builder| builder.setting("track_commit_timestamp", "on");
@@ -418,8 +429,9 @@ fn f3_whatever_is_killed_each_transaction_that_stays_one_is_there_once() {
     });
 }
 
-/// A walsender that gives up after five silent seconds outlives a target that is blocked for twelve. It takes us for
-/// silent while its question stands behind what we have not read: a busy machine needs seconds for that.
+/// A walsender that gives up after five silent seconds outlives a target that is blocked for
+/// twelve. It thinks that pgsluice is silent while its question stands after unread data: a busy
+/// machine needs seconds for that.
 #[test]
 fn a_blocked_target_does_not_cost_the_connection() {
     let impatient = |builder: testkit::Builder| builder.setting("wal_sender_timeout", "5s");
@@ -447,7 +459,8 @@ fn a_blocked_target_does_not_cost_the_connection() {
     );
 }
 
-/// pgsluice must not keep the publisher from shutting down, nor what it confirmed from being the truth.
+/// pgsluice must not keep the publisher from shutting down, and its confirmed position must stay
+/// true.
 #[test]
 fn the_publisher_stops_promptly_and_comes_back() {
     scenario_alone(
@@ -474,8 +487,9 @@ fn the_publisher_stops_promptly_and_comes_back() {
     );
 }
 
-/// From 16 on, a transaction that aborts moves the origin of its session as one that commits does: a backend that ends
-/// between "this is where it ended on the source" and COMMIT must not take the transaction with it.
+/// From 16 on, a transaction that aborts moves the origin of its session as one that commits does.
+/// A backend that ends after setting the origin's position and before COMMIT must not take the
+/// transaction with it.
 #[test]
 fn p1_an_origin_moved_by_an_aborted_transaction_loses_nothing() {
     scenario(|s| {
@@ -531,7 +545,7 @@ fn replaced_rows_of_progress_are_removed_under_load() {
         let mut kept: Vec<usize> = (0..first.len()).collect();
         for _ in 0..3_000 {
             s.source("INSERT INTO t DEFAULT VALUES");
-            // The pace of a load; nobody waits for it.
+            // The pace of a load; no test waits for it.
             std::thread::sleep(std::time::Duration::from_millis(10));
             kept.retain(|&number| s.target_one_of(number, oldest) == first[number]);
             if kept.is_empty() {

@@ -1,4 +1,5 @@
-//! Rule C1 for tables that are added to a publication, or dropped from it, while others are replicated.
+//! Rule C1 for tables that are added to a publication, or dropped from it, while others are
+//! replicated.
 
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ fn c1_a_table_that_is_added_joins_under_load_and_misses_nothing() {
         publish_some(s);
         s.both("CREATE TABLE late (id int PRIMARY KEY, n int, pad text)");
         s.source("INSERT INTO late SELECT i, 0, repeat('x', 500) FROM generate_series(1, 20000) i");
-        // Writes both tables, before, while and after the new one is copied; one transaction is open all the time.
+        // Writes both tables before, during and after the copy of the new one, with one transaction
+        // open all the time.
         let url = s.source_url();
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let load = std::thread::spawn(move || {
@@ -58,7 +60,7 @@ fn c1_a_table_that_is_added_joins_under_load_and_misses_nothing() {
                         1 + rounds % 100
                     ));
                     rounds += 1;
-                    // The pace of a load; nobody waits for it.
+                    // The pace of a load; no test waits for it.
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 open.run("COMMIT");
@@ -184,7 +186,7 @@ fn a_table_that_is_dropped_gets_what_was_written_before() {
     });
 }
 
-/// FOR ALL TABLES: a table that the target does not have yet stops nobody, and joins when it is there.
+/// FOR ALL TABLES: a table that the target lacks stops no other, and joins once it exists.
 #[test]
 fn a_new_table_is_taken_up_when_the_target_has_it() {
     scenario(|s| {

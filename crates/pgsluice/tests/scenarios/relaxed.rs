@@ -1,5 +1,5 @@
-//! `commit_order = relaxed`: what is independent may overtake, what depends does not, and whatever is killed each
-//! transaction is there once.
+//! `commit_order = relaxed`: independent transactions may overtake, dependent ones do not, and
+//! after any kill each transaction is there once.
 
 use std::time::Duration;
 
@@ -84,8 +84,8 @@ fn handed_over(s: &Scenario, number: usize, position: u64) {
 const WAITS: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() \
                       AND application_name LIKE '%apply' AND wait_event_type = 'Lock'";
 
-/// While a transaction waits for a session of the target, later ones that are independent are visible in `relaxed` and
-/// never in `preserve`; those that depend on it are not in either.
+/// While a transaction waits for a session of the target, later independent ones are visible in
+/// `relaxed` and never in `preserve`. Those that depend on it are visible in neither.
 #[test]
 fn p1_overtaking_is_seen_in_relaxed_and_never_in_preserve() {
     scenario_with(BOTH_ORDERS, |s| {
@@ -120,7 +120,8 @@ fn p1_overtaking_is_seen_in_relaxed_and_never_in_preserve() {
     });
 }
 
-/// A transaction that is larger than any batch and does not end is passed by small ones; those that touch its rows wait.
+/// Small transactions pass one that is larger than any batch and does not end. Those that touch its
+/// rows wait.
 #[test]
 fn a2_a_large_transaction_is_overtaken_by_small_independent_ones() {
     scenario_with(RELAXED, |s| {
@@ -161,8 +162,8 @@ fn a2_a_large_transaction_is_overtaken_by_small_independent_ones() {
     });
 }
 
-/// What passed a transaction that then never came to its end is not applied again, whoever goes on: the same, or one
-/// that keeps order.
+/// Transactions that passed one that never ended are not applied again, by the same process or by
+/// one that keeps the order.
 #[test]
 fn p1_what_was_committed_ahead_is_passed_over_after_a_kill() {
     scenario_with(RELAXED, |s| {
@@ -195,8 +196,8 @@ fn p1_what_was_committed_ahead_is_passed_over_after_a_kill() {
     });
 }
 
-/// Killed again and again while large, dependent and independent transactions come, and hidden dependencies by a
-/// unique value that one frees and the next takes.
+/// pgsluice is killed again and again while large, dependent and independent transactions come.
+/// Some depend on each other only by a unique value that one frees and the next takes.
 #[test]
 fn p1_killed_at_any_instant_each_transaction_is_there_once() {
     let seed = std::env::var("PGSLUICE_CRASH_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -244,8 +245,8 @@ fn p1_killed_at_any_instant_each_transaction_is_there_once() {
     });
 }
 
-/// A transaction that fails is reported when all before it is there; what passed it stays, and after it was skipped
-/// nothing else is missing.
+/// A transaction that fails is reported when all before it is there. Transactions that passed it
+/// stay, and after it was skipped nothing else is missing.
 #[test]
 fn a1_a_failing_transaction_may_be_passed_and_is_skipped_alone() {
     scenario_with(RELAXED, |s| {

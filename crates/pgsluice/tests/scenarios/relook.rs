@@ -1,8 +1,10 @@
-//! The kind: what ends the following of catalogs for good has a way back that loses nothing (rule W1), whatever ended it:
-//! `full_page_writes` switched off, `wal_level` lowered, the database moved, catalogs that differ from the source's.
+//! An event that ends the following of catalogs for good has a way back that loses nothing (rule
+//! W1).
 //!
-//! Tables that were written where nobody could follow are copied again, once somebody has allowed it; the others are not
-//! touched. All of it is about `source_mode = wal`: a logical slot is not in this position.
+//! Such events are `full_page_writes` switched off, `wal_level` lowered, the database moved, and
+//! catalogs that differ from the source's. Tables that were written where pgsluice could not follow
+//! are copied again, once an operator has allowed it. The others are not touched. All of it is
+//! about `source_mode = wal`: a logical slot is not in this position.
 
 use testkit::{StopMode, wait_for};
 
@@ -56,7 +58,8 @@ fn switch(s: &Scenario, setting: &str) {
     s.pair().source.sql("postgres", "SELECT pg_reload_conf()").unwrap();
 }
 
-/// Waits until it has logged `words`. A checkpoint may begin before the server has heard of a setting.
+/// Waits until it has logged `words`. A checkpoint may begin before the server has heard of a
+/// setting.
 #[track_caller]
 fn checkpoint_until(s: &Scenario, words: &str) {
     let seen = wait_for(words, BOUND, || {
@@ -115,7 +118,7 @@ fn w1_full_page_writes_off_for_a_moment_costs_no_table_that_nobody_wrote() {
                 "{nothing:?}"
             );
             let versions_before = ["t", "o", "u"].map(|table| versions(s, table));
-            // What is open over it and takes no part is in nobody's way.
+            // A transaction that is open meanwhile and takes no part delays nothing.
             s.source("CREATE TABLE other (id int)");
             s.source_in("open", "BEGIN; INSERT INTO other VALUES (1)");
             switch(s, "full_page_writes = off");
@@ -213,7 +216,8 @@ fn w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed() {
     );
 }
 
-/// Somebody altered the source's catalogs beneath the server, or following them went wrong: what is on the target may be wrong.
+/// Somebody altered the source's catalogs underneath the server, or following them went wrong. The
+/// target's rows may be wrong.
 #[test]
 fn w1_after_catalogs_that_differ_all_tables_are_copied_again() {
     scenario_alone(
@@ -254,7 +258,8 @@ fn w1_after_catalogs_that_differ_all_tables_are_copied_again() {
     );
 }
 
-/// Who said that nothing is to be copied is asked to say otherwise, by the setting that the message names.
+/// With `copy_data = off`, the message asks the operator to allow the copy, by the setting that it
+/// names.
 #[test]
 fn w1_tables_are_copied_again_with_copy_data_on_where_it_was_off() {
     scenario_alone(

@@ -1,8 +1,8 @@
-//! Remedies that an error prints: run exactly as they stand in the log, they do what they say.
+//! Remedies that an error prints work exactly as they stand in the log.
 //!
-//! Two kinds are here. Commands of pgsluice have to be whole, however the process was told its servers and subscription.
-//! SQL has to name the objects, and pgsluice goes on by itself once it was run. `commands` has every other command that a
-//! message or a document names.
+//! There are two kinds here. Commands of pgsluice must be whole, however the process got its
+//! servers and subscription. SQL must name the objects, and pgsluice continues by itself once it
+//! was run. `commands` has every other command that a message or a document names.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,8 @@ fn printed(log: &str, words: &str) -> String {
     found.unwrap_or_else(|| panic!("{words:?} in backquotes in:\n{log}")).to_owned()
 }
 
-/// Runs a command as a person would who has nothing but what was printed: in a shell with an empty environment.
+/// Runs a command as an operator would who has only the printed text: in a shell with an empty
+/// environment.
 pub(crate) fn in_a_shell(command: &str, more: &[(&str, &str)]) -> (i32, String) {
     let program = Path::new(env!("CARGO_BIN_EXE_pgsluice"));
     let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
@@ -44,7 +45,7 @@ enum Told {
     File,
 }
 
-/// The servers' URLs with a password, which nothing asks for and nobody may see.
+/// The servers' URLs with a password that no server asks for and that must not be printed.
 fn with_password(url: &str) -> String {
     url.replace("postgres://postgres@", "postgres://postgres:sesame@")
 }
@@ -131,7 +132,8 @@ fn what_an_error_tells_to_skip_or_enable_works_as_printed() {
     scenario_with(&[DECODED], skip_and_enable);
 }
 
-/// While it runs, the error is in `status`, with the command whole; an LSN is checked against what fails now.
+/// While the process runs, `status` has the error with the whole command. `skip` checks an LSN
+/// against the transaction that fails now.
 #[test]
 fn what_status_tells_to_skip_works_as_printed() {
     scenario_with(&[FOLDED, DECODED], |s| {
@@ -157,7 +159,7 @@ fn what_status_tells_to_skip_works_as_printed() {
     });
 }
 
-/// From the log of every follower, what stands between `from` and the first of `;` and the line's end.
+/// The text between `from` and the first of `;` and the line's end, from the log of every follower.
 #[track_caller]
 fn sql_in_log(s: &Scenario, from: &str) -> String {
     let log = s.log(0);
@@ -176,7 +178,7 @@ fn on_targets(s: &Scenario, sql: &str) {
 const PARTITIONED: &str = "CREATE TABLE \"T\" (id int, k int, PRIMARY KEY (id, k)) PARTITION BY RANGE (k); \
     CREATE TABLE t_0 PARTITION OF \"T\" FOR VALUES FROM (0) TO (10)";
 
-/// The kind: the target refuses a row for want of an object, and its own words do not say what to do.
+/// The target refuses a row because an object is missing, and its own words do not say what to do.
 #[test]
 fn a_partition_that_is_missing_is_named_with_its_sql_and_waited_for() {
     scenario_with(&[FOLDED, DECODED], |s| {
@@ -202,7 +204,8 @@ fn a_partition_that_is_missing_is_named_with_its_sql_and_waited_for() {
     });
 }
 
-/// Functions of the target that name another without its schema; each is called for a row that is written.
+/// Functions of the target that name another without its schema; each is called for a row that is
+/// written.
 const UNQUALIFIED: &str = "
     CREATE FUNCTION one() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1';
     CREATE FUNCTION f_check(v int) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN v > one() - 2; END';

@@ -1,8 +1,15 @@
-//! A table's name passes to another relation of the source: what was copied from the one is never written by the other's
-//! changes, it is told with a remedy that works as printed, and with `on_table_replaced = copy` it is copied again.
+//! A table's name passes to another relation of the source.
 //!
-//! Every way in which they part: dropped and made again (in one transaction, in two, while nobody looks), a rename over it, a
-//! swap, another name or schema and back, attached to a root and detached; and state that knows no OIDs.
+//! Changes of the new relation never reach the rows that were copied from the old one. pgsluice
+//! reports the table with a remedy that works as printed. With `on_table_replaced = copy` it copies
+//! the table again.
+//!
+//! The name can pass in these ways:
+//! - The table is dropped and created again: in one transaction, in two, or while no process runs.
+//! - Another table is renamed over it, or two are swapped.
+//! - It gets another name or schema, and returns.
+//! - It is attached to a root, and detached.
+//! - An older version wrote the state, which then knows no OIDs.
 
 use serde_json::Value;
 use testkit::{Sluice, wait_for};
@@ -142,7 +149,8 @@ fn another_is_renamed_to_its_name_and_never_changes() {
         obeyed(s, "live");
         wait_until_same(s, "live");
         no_conflicts(s);
-        // What was copied as the other is nobody's now, and no row of the state is in the way of anything.
+        // The rows that were copied as the other table belong to no table now, and no row of the
+        // state stands in the way.
         for number in 0..s.followers() {
             let left = "SELECT count(*) FROM pgsluice.copied_table WHERE table_name = 'staging'";
             wait_for("the old name to be forgotten", BOUND, || Ok(s.target_one_of(number, left) == "0"))
@@ -204,7 +212,8 @@ fn another_name_or_schema() {
     });
 }
 
-/// Its changes were passed over while it had another name: with its own name back it is not what was copied.
+/// Its changes were skipped while it had another name. With its own name back, it is not the table
+/// that was copied.
 #[test]
 fn another_name_and_back_with_a_kill_between() {
     scenario_with(EACH, |s| {
@@ -222,7 +231,8 @@ fn another_name_and_back_with_a_kill_between() {
     });
 }
 
-/// Rolled back, it was never replaced, though the stream may have brought the new table's rows already.
+/// A replacement that is rolled back never happened, although the stream may have brought the new
+/// table's rows already.
 #[test]
 fn a_replacement_that_is_rolled_back() {
     scenario_with(LEAVE_OUT, |s| {
@@ -242,7 +252,8 @@ fn a_replacement_that_is_rolled_back() {
     });
 }
 
-/// A look is ahead of the stream: it tells, and what was written to the old table before still comes.
+/// A look at the publication is ahead of the stream: it reports the new table while changes of the
+/// old one still come.
 #[test]
 fn what_was_written_before_still_comes() {
     scenario_with(LEAVE_OUT, |s| {
@@ -281,7 +292,8 @@ fn dropped_and_made_again_in_two_transactions() {
     });
 }
 
-/// While nobody looks, and where an older version wrote the state: no OIDs.
+/// A replacement while no process runs, and one where an older version wrote the state without
+/// OIDs.
 #[test]
 fn made_again_while_it_is_stopped_and_by_a_state_without_oids() {
     const OLDER: &str = "ALTER TABLE pgsluice.copied_table DROP COLUMN source_oid, DROP COLUMN replaced";
@@ -310,7 +322,7 @@ fn made_again_while_it_is_stopped_and_by_a_state_without_oids() {
         obeyed(s, "t");
         wait_until_same(s, "t");
         no_conflicts(s);
-        // And nothing of the old one: that cannot be known, and is said.
+        // No row of the old table may be there. pgsluice cannot know that, and says so.
         s.stop();
         s.target(OLDER);
         s.source(&format!("DROP TABLE t; {MAKE}"));
@@ -334,7 +346,7 @@ fn killed_between_the_notice_and_the_copy() {
             })
             .collect();
         s.source("BEGIN; DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'new'); COMMIT");
-        // It is to be emptied, and must wait for whoever reads it.
+        // pgsluice must empty the table, and waits for its readers.
         s.wait_for_log("copying 1 tables");
         s.kill();
         // Others would have to wait behind who is to empty it.

@@ -1,4 +1,5 @@
-//! What gathers while the target is busy: folded as it comes, written once, and nothing of it lost or hidden.
+//! Changes that gather while the target is busy are folded as they come and written once. Nothing
+//! of them is lost or hidden.
 
 use testkit::wait_for;
 

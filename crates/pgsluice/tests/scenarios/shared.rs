@@ -1,4 +1,5 @@
-//! Several subscriptions of one process that follow the same server with `source_mode = wal`: one pass over its WAL.
+//! Several subscriptions of one process that follow the same server with `source_mode = wal`: one
+//! pass over its WAL.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -138,8 +139,9 @@ impl Stage<'_> {
         words
     }
 
-    /// Until one walsender ships for all, or the archive is read once. Something must be going on: who has just begun waits until the server says that
-    /// no transaction is left that the copy saw.
+    /// Waits until one walsender sends for all, or the archive is read once. Something must be
+    /// going on: a subscription that has just begun waits until the server says that no transaction
+    /// is left that the copy saw.
     #[track_caller]
     fn wait_for_one_pass(&self) {
         self.wait("one pass", || {
@@ -266,7 +268,7 @@ fn databases_and_subscriptions_of_a_server_are_decoded_in_one_pass() {
         let begun = stage.kept();
         write(stage, 1);
         stage.same(ALL);
-        // Nobody's walsender moves the slots now.
+        // No walsender moves the slots now.
         stage.wait("all slots to move", || {
             stage.source(
                 "a",
@@ -435,8 +437,9 @@ fn killed_at_any_instant(stage: &mut Stage<'_>, kills: u32) {
     stage.sluice.as_mut().unwrap().terminate(Duration::from_secs(5)).unwrap();
 }
 
-/// rule W1: each subscription of a pass finds its own way back. Tables that were written meanwhile are copied again, once
-/// that is allowed, and those of the third subscription, which nobody wrote, are not.
+/// Rule W1: each subscription of a pass finds its own way back. Tables that were written meanwhile
+/// are copied again, once that is allowed. Those of the third subscription, which were not written,
+/// are not copied.
 fn catalogs_are_looked_at_anew(stage: &mut Stage<'_>) {
     stage.wait_for_one_pass();
     stage.source("a", "INSERT INTO u SELECT i, 1 + i % 2, 'u' FROM generate_series(1, 100) i");

@@ -1,8 +1,9 @@
-//! Every statement of SQL that a message or a document tells to run, run on a real server.
+//! Every SQL statement that a message or a document tells to run, run on a real server.
 //!
-//! The statements are found in `pgsluice error-reference` and in the documents for operators; the list here says what each is
-//! with the names of the case filled in. A statement that is not on the list fails the test, so that a new remedy brings its
-//! statement along. What `pgsluice check` finds has its SQL run by the tests in `check`.
+//! The test finds the statements in `pgsluice error-reference` and in the documents for operators.
+//! The list here has each of them with the names of the case filled in. A statement that is not on
+//! the list fails the test, so a new remedy brings its statement along. The tests in `check` run
+//! the SQL of the findings of `pgsluice check`.
 
 use testkit::{Cluster, Major, StopMode, workspace_dir};
 
@@ -11,8 +12,9 @@ use crate::errors::{become_standby, promote};
 
 const DB: &str = "postgres";
 
-/// What is written, and what is run in its place, in this order. Where nothing is written it only makes what the next
-/// one needs; where nothing is run the text tells of a statement and does not ask for it.
+/// A written statement, and the statement to run in its place, in this order. If nothing is
+/// written, the statement only prepares the next one. If nothing is run, the text mentions the
+/// statement and does not ask for it.
 const STATEMENTS: &[(&str, &str)] = &[
     (
         "",
@@ -116,7 +118,7 @@ const STATEMENTS: &[(&str, &str)] = &[
         "SELECT pg_replication_slot_advance('pgsluice_orders', pg_current_wal_flush_lsn())",
     ),
     ("SELECT pg_drop_replication_slot('...')", "SELECT pg_drop_replication_slot('pgsluice_orders')"),
-    // A native subscription, whose slot nobody has to make here.
+    // A native subscription, whose slot needs no creation here.
     (
         "CREATE SUBSCRIPTION",
         "CREATE SUBSCRIPTION orders_native CONNECTION 'host=127.0.0.1 password=x' PUBLICATION p WITH (connect = false, \
@@ -164,7 +166,8 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("CREATE SCHEMA during recovery", ""),
 ];
 
-/// Those that ask another server, and are run there: of a native subscription that is connected to its publisher.
+/// Statements that contact another server, for a native subscription that is connected to its
+/// publisher.
 const CONNECTED: &[(&str, &str)] = &[
     ("ALTER SUBSCRIPTION ... REFRESH PUBLICATION", "ALTER SUBSCRIPTION orders_native REFRESH PUBLICATION"),
     (
@@ -260,7 +263,7 @@ fn in_message(message: &str) -> Vec<&str> {
     found
 }
 
-/// Statements that nobody runs.
+/// Statements in the texts that no entry of the list runs.
 fn unknown() -> Vec<String> {
     let program = std::process::Command::new(env!("CARGO_BIN_EXE_pgsluice"))
         .arg("error-reference")
@@ -308,7 +311,7 @@ fn unknown() -> Vec<String> {
     unknown
 }
 
-/// Whether `filled` is what is written, with something for each `...`, name and value that stands in.
+/// Whether `filled` is the statement `written`, with a value for each `...` and each placeholder.
 fn fills(written: &str, filled: &str) -> bool {
     let mut rest = filled;
     let stand_ins = ["...", "pgsluice_NAME", "its name", " db "];

@@ -1,4 +1,5 @@
-//! Tables of every make: names, schemas, partitions, inheritance, generated and additional columns, TRUNCATE, DDL.
+//! Tables of every make: names, schemas, partitions, inheritance, generated and additional columns,
+//! TRUNCATE, DDL.
 
 use testkit::wait_for;
 
@@ -60,7 +61,8 @@ fn truncate_of_one_and_of_several() {
     });
 }
 
-/// As native apply: exactly the published tables are truncated, so a table of the target that refers to one is an error.
+/// As with native apply, exactly the published tables are truncated. So a table of the target that
+/// refers to one is an error.
 #[test]
 fn truncate_under_a_foreign_key_of_the_target_is_an_error() {
     scenario(|s| {
@@ -397,7 +399,8 @@ fn deferrable_constraints() {
     });
 }
 
-/// Indexes on expressions, partial ones and exclusion constraints: their conflicts come and go inside a fold.
+/// Indexes on expressions, partial ones and exclusion constraints: their conflicts come and go
+/// inside a fold.
 #[test]
 fn a2_indexes_that_a_change_does_not_show() {
     scenario(|s| {

@@ -1,4 +1,5 @@
-//! Transactions of all shapes: large, streamed, nested, aborted, interleaved. One expectation, every strategy.
+//! Transactions of all shapes: large, streamed, nested, aborted, interleaved. One expectation,
+//! every strategy.
 
 use crate::support::{DECODED, Session, scenario_with};
 

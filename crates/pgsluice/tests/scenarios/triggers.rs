@@ -1,4 +1,5 @@
-//! Rules F5 and F6: triggers and rules that fire for replicas, row level security, roles without superuser rights.
+//! Rules F5 and F6: triggers and rules that fire for replicas, row level security, roles without
+//! superuser rights.
 
 use crate::support::{FOLDED, scenario, scenario_with};
 
@@ -128,8 +129,8 @@ fn f5_rules_for_replicas_are_refused_by_name() {
     });
 }
 
-/// Grants as documented: on the source REPLICATION and SELECT, on the target the tables, the origin functions, a
-/// schema, and (15 and later) `session_replication_role`.
+/// Grants as documented: on the source REPLICATION and SELECT, on the target the tables, the origin
+/// functions, a schema, and (15 and later) `session_replication_role`.
 fn with_ordinary_roles(extra: &[&str], also: &str, check: impl Fn(&mut crate::support::Scenario) + Sync) {
     scenario_with(&[&[&["--max-sync-workers-per-subscription", "2"], extra].concat()], |s| {
         s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");

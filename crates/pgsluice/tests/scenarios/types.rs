@@ -1,4 +1,5 @@
-//! Every column type the server has passes through unchanged, copied and streamed, in text and in binary.
+//! Every column type the server has passes through unchanged, copied and streamed, in text and in
+//! binary.
 
 use crate::support::{FOLDED, Scenario, scenario, scenario_with};
 
@@ -99,7 +100,8 @@ fn built_in_types_in_text() {
     pass_through(|_| TEXT.to_vec(), false);
 }
 
-/// Arrays of one type: all its values and NULL, none, two dimensions that begin elsewhere, and NULL itself.
+/// Arrays of one type: all its values and NULL, none, two dimensions that begin elsewhere, and NULL
+/// itself.
 fn arrays((name, values): Type) -> [String; 4] {
     // typdelim: a comma but for box, whose text has commas.
     let delimiter = if name == "box" { ";" } else { "," };
@@ -111,7 +113,8 @@ fn arrays((name, values): Type) -> [String; 4] {
     [literal(&line), literal("{}"), literal(&rectangle), "NULL".to_owned()]
 }
 
-/// What a column of the target rounds when it is stored is rounded when it is looked for, as by native apply.
+/// A column of the target that rounds when it stores a value also rounds when pgsluice looks for
+/// the value, as with native apply.
 #[test]
 fn values_that_the_target_rounds_are_found_again() {
     scenario(|s| {
@@ -138,7 +141,8 @@ fn values_that_the_target_rounds_are_found_again() {
     });
 }
 
-/// A column for each type that has arrays, in a table with a key and in one that is looked up by its whole row.
+/// A column for each type that has arrays, in a table with a key and in one that is looked up by
+/// its whole row.
 pub(crate) fn arrays_pass_through(forms: &[&[&str]], types: impl Fn(u32) -> Vec<Type> + Sync, binary: bool) {
     scenario_with(forms, |s| {
         let mut types = types(s.major());
@@ -182,7 +186,7 @@ pub(crate) fn arrays_pass_through(forms: &[&[&str]], types: impl Fn(u32) -> Vec<
             format!("UPDATE t SET {null}, id = -id WHERE id = 101; DELETE FROM t WHERE id = 200"),
             "UPDATE f SET id = -id WHERE id > 101; DELETE FROM f WHERE ctid = (SELECT max(ctid) FROM f WHERE id = 100)".to_owned(),
             fill(400),
-            // Sets of several rows, and so many new ones that they are a COPY.
+            // Sets of several rows, and enough new ones for a COPY.
             format!("UPDATE t SET {shifted} WHERE id >= 400"),
             format!("INSERT INTO t SELECT 1000 + i * 4 + id % 4, {} FROM t, generate_series(1, 10) i WHERE id >= 400", many.join(", ")),
             format!("UPDATE t SET {null} WHERE id > 1030"),
@@ -202,7 +206,7 @@ fn arrays_of_built_in_types_in_text() {
     arrays_pass_through(&[FOLDED, &["PGSLUICE_EXACT_ONLY=1"]], |_| TEXT.to_vec(), false);
 }
 
-/// Types of which nobody can write a value.
+/// Types whose values cannot be written.
 #[test]
 fn types_without_input_pass_as_null() {
     scenario_with(FORMS, |s| {
@@ -215,13 +219,14 @@ fn types_without_input_pass_as_null() {
     });
 }
 
-/// No type of the server that a column can have is missing above: what a new major adds fails here first.
+/// No type that a column can have is missing above. A type that a new major adds fails here first.
 #[test]
 fn c3_every_built_in_type_is_tried() {
     scenario_with(&[FOLDED], |s| {
         let tried: Vec<String> = BINARY.iter().chain(TEXT).map(|(name, _)| literal(name)).collect();
         let known: Vec<String> = WITHOUT_INPUT.iter().map(|name| literal(name)).collect();
-        // An array is tried with its element; those of catalogs' rows have elements that are no base types.
+        // Arrays are tested with their element. Those of catalogs' rows have elements that are not
+        // base types.
         let missing = s.source_one(&format!(
             "WITH tried AS (SELECT x::regtype::oid AS oid FROM unnest(ARRAY[{}]) x), \
                   element AS (SELECT oid, coalesce((SELECT e.oid FROM pg_type e WHERE e.typarray = t.oid), oid) AS of FROM pg_type t) \
@@ -241,8 +246,8 @@ fn c3_every_built_in_type_is_tried() {
     });
 }
 
-/// A byte that is no letter. From 15 on there is a notation for it in text; before, the target refuses the byte, and
-/// nothing is lost.
+/// A byte that is not a letter. From 15 on, text has a notation for it. Before 15, the target
+/// refuses the byte, and nothing is lost.
 #[test]
 fn high_bytes_of_char() {
     // As numbers, because 14 prints the byte, which is no text.
@@ -364,7 +369,8 @@ fn settings_of_databases_do_not_bend_values() {
     });
 }
 
-/// A value that the target's narrower column cannot hold is an error that names the table, never cut short.
+/// A value that the target's narrower column cannot hold is an error that names the table, never
+/// cut short.
 #[test]
 fn a_value_that_does_not_fit_is_not_cut_short() {
     for narrow in ["varchar(3)", "short", "char(3)", "varchar(3)[]", "bit(3)", "numeric(3,0)", "short2"] {
@@ -411,7 +417,8 @@ fn other_types_that_fit() {
     });
 }
 
-/// Whether values come in binary is decided by the types at the start; what is read then may be older.
+/// The types at the start decide whether values come in binary; values that are read then may be
+/// older.
 #[test]
 fn a_column_that_was_widened_on_both_ends_takes_what_came_before() {
     scenario_with(&[FOLDED, &["--binary", "off"]], |s| {

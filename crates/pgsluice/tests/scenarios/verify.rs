@@ -256,8 +256,9 @@ fn text_is_the_same_whatever_the_encodings_are() {
     });
 }
 
-/// Transactions of several sessions: transfers within a table, rows that come and go, a key-less table, TRUNCATE now
-/// and then. No statement waits for a lock longer than the longest time that snapshots are held.
+/// Transactions of several sessions: transfers within a table, rows that come and go, a key-less
+/// table, TRUNCATE now and then. No statement waits for a lock longer than the longest time that
+/// snapshots are held.
 fn load(url: &str, number: u32, stop: &AtomicBool) -> u32 {
     let mut session = Session::to(url);
     let mut seed = number;
@@ -352,7 +353,8 @@ fn v1_a_snapshot_that_is_no_prefix_of_the_commits_is_not_used() {
         |told| {
             told.both("CREATE TABLE t (id int PRIMARY KEY)");
             told.follow();
-            // A commit that waits for a standby is in WAL, and so in the stream, but no snapshot sees it.
+            // A commit that waits for a standby is in WAL, and so in the stream, but no snapshot
+            // sees it.
             told.source("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
             told.source("SELECT pg_reload_conf()");
             let url = told.source_url();
@@ -400,7 +402,7 @@ fn a_verify_that_dies_does_not_stall_the_stream() {
         told.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
         told.source("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i");
         told.follow();
-        // Held by somebody who then goes away without a word.
+        // Held by a client that then goes away without closing.
         let path = told.pair().state_dir().join(format!("{}.sock", told.name(0)));
         let mut socket = UnixStream::connect(path).unwrap();
         let mut answers = BufReader::new(socket.try_clone().unwrap());

@@ -75,8 +75,9 @@ impl Finding {
         })
     }
 
-    /// Further conditions for a join by hashes, which follow from [`Self::alike`]: empty where a column's plain equality
-    /// makes hashes already. Two arrays of one element are equal also where both elements are NULL.
+    /// Further conditions for a join by hashes, which follow from [`Self::alike`]: empty where a
+    /// column's plain equality makes hashes already. Two arrays of one element are equal also where
+    /// both elements are NULL.
     fn hashed(&self, table: &Table, row: &str, s: &str) -> String {
         let is_null = |n: usize| self.nulls.as_ref().map(|nulls| nulls[n]);
         let columns = || table.columns.iter().enumerate().filter(|(n, _)| is_null(*n) != Some(true));

@@ -1,4 +1,4 @@
-//! Rounds of killing: which phase is wanted, who is struck in it, and how all get up again.
+//! Rounds of kills: the wanted phase, the victim, and how all start again.
 
 use std::time::{Duration, Instant};
 
@@ -87,13 +87,15 @@ impl World {
         });
     }
 
-    /// Whom to end in `wanted`: pgsluice and the target before anybody again, unless that does not succeed; in
-    /// COMMIT the connection, and whoever was spared so far.
+    /// The victim in `wanted`. pgsluice and the target come before any of them comes again, unless
+    /// that does not succeed. In COMMIT it is the connection, and then a victim that was spared so
+    /// far.
     fn victim(&mut self, wanted: Phase) -> Victim {
         let tried = &mut self.tried[wanted as usize];
         *tried += 1;
         if wanted == Phase::Keep {
-            // It concerns nobody else, and is over before a probe of the target has been answered.
+            // The phase concerns no other process, and is over before the target could answer a
+            // probe.
             return Victim::Sluice;
         }
         let missing = match *tried {
@@ -245,8 +247,8 @@ impl World {
     /// The backend that copies or applies, of the process that runs now.
     fn backend(&mut self, wanted: Phase) -> u32 {
         let role = if wanted == Phase::Copy { "copy" } else { "apply" };
-        // The newest is the one that executes streamed transactions early, if there is one; before it the workers, of
-        // whom the first commits most; otherwise any may be hit.
+        // The newest session executes streamed transactions early, if there is one. Before it come
+        // the workers, of which the first commits most. Otherwise any may be hit.
         let early = usize::from(!self.settings.is_relaxed());
         let later = match wanted {
             Phase::Copy => 0,

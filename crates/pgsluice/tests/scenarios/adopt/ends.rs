@@ -1,4 +1,4 @@
-//! Ends that are not alike, and a target's role that is no superuser.
+//! Ends that differ, and a target's role that is not a superuser.
 
 use testkit::{Cluster, Major, Pair, Sluice, wait_for};
 
@@ -37,8 +37,8 @@ fn rights(db: &str) -> [String; 3] {
     ]
 }
 
-/// The follower's name is a native subscription's that belongs to a role without any right to spare; the connection
-/// strings of that role, source and target.
+/// Creates a native subscription with the follower's name. It belongs to a role with only the
+/// necessary rights. Returns the connection strings of that role, source and target.
 fn begin_owned(s: &mut Scenario) -> [String; 2] {
     let name = s.name(0).to_owned();
     s.both(TABLES);

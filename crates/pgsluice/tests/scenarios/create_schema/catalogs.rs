@@ -146,7 +146,8 @@ fn catalog(session: &mut Session, sql: &str) -> Vec<String> {
     rows.into_iter().flatten().flatten().collect()
 }
 
-/// Both databases have the same schema, but what `leave_out` finds; which catalogs had nothing to compare.
+/// Asserts that both databases have the same schema, except for what `leave_out` finds. Returns the
+/// catalogs that had nothing to compare.
 #[track_caller]
 pub(super) fn assert_same_schema(
     source: &str,

@@ -1,4 +1,4 @@
-//! Killed, or overtaken by changes, while the schema is being built.
+//! pgsluice is killed, or overtaken by changes, while it builds the schema.
 
 use testkit::wait_for;
 
@@ -11,7 +11,7 @@ fn wait_until_done(s: &Scenario) {
     wait_for("the whole schema", BOUND, || Ok(s.target_one(done) == "t")).unwrap();
 }
 
-/// A copy and indexes that can be made to take their time, so that a kill finds the phase that is meant.
+/// A copy and indexes that can be slowed down, so that a kill finds the wanted phase.
 const PACED: &str = "
 CREATE FUNCTION in_copy(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN n; END';
 CREATE FUNCTION in_build(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN n; END';

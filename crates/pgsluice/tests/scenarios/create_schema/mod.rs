@@ -45,7 +45,8 @@ fn left_behind(s: &Scenario) -> Vec<String> {
     s.left_behind().into_iter().chain((!rows.is_empty()).then_some(rows)).collect()
 }
 
-/// Written by another process: one that this process holds open for writing could not be run by its children.
+/// Another process writes the program: one that this process holds open for writing could not be
+/// run by its children.
 fn program_of(dir: &tempfile::TempDir, name: &str, script: &str) -> String {
     let path = dir.path().join(name).to_str().unwrap().to_owned();
     let write = ["-c", "printf %s \"$2\" > \"$1\" && chmod 755 \"$1\"", "sh", &path, script];
@@ -73,7 +74,7 @@ fn load(s: &Scenario) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<u
                 n - n % 3,
                 n - n % 7
             ));
-            // The pace of a load; nobody waits for it.
+            // The pace of a load; no test waits for it.
             std::thread::sleep(Duration::from_millis(5));
         }
         n
@@ -125,7 +126,7 @@ fn a_whole_schema_arrives_while_it_is_written_to() {
     });
 }
 
-/// Rows that nobody publishes cannot be referred to: said, and no reason to stop.
+/// A foreign key cannot refer to rows that are not published: pgsluice reports it and continues.
 #[test]
 fn a_foreign_key_to_unpublished_rows_is_left_unvalidated() {
     on_an_empty_target(|s, pg_dump| {

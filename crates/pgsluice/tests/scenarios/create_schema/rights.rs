@@ -1,4 +1,4 @@
-//! Roles: what they may do while the schema is made, and what is theirs after.
+//! Roles: what they may do while the schema is created, and what they own afterwards.
 
 use super::{left_behind, on_an_empty_target, start};
 
@@ -39,7 +39,7 @@ fn rights_that_are_missing_are_named_and_nothing_is_left() {
             );
             assert_eq!(left_behind(s), [""; 0], "{}", refused.stderr);
         }
-        // A role that may create owns everything, which is said.
+        // A role that may create owns everything, and pgsluice reports that.
         s.target(&format!("GRANT CREATE ON SCHEMA public TO {role}"));
         s.target(&format!(
             "DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO {role}', current_database()); END $$"

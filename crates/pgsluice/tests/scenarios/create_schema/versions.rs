@@ -1,5 +1,5 @@
-//! Servers of different majors: what both know arrives, and what the older one does not know is named before a row is
-//! copied.
+//! Servers of different majors. Objects that both know arrive. Objects that the older one does not
+//! know are named before a row is copied.
 
 use testkit::{Cluster, Major, Pair, pg_dump_pinned};
 
@@ -19,8 +19,9 @@ fn between(source: Major, target: Major, scenario: impl Fn(&mut Scenario, &str))
     s.stop();
 }
 
-/// A pg_dump that is newer than both servers says what an old target does not know; an old source into a new target; a
-/// new source into an old target, as long as it has nothing that is new.
+/// Three pairs. A pg_dump newer than both servers prints settings that an old target does not know.
+/// An old source goes into a new target. A new source goes into an old target, as long as it has
+/// nothing new.
 #[test]
 fn versions_may_differ() {
     for (source, target) in [(Major::V15, Major::V15), (Major::V15, Major::V18), (Major::V18, Major::V15)] {
@@ -43,8 +44,9 @@ fn versions_may_differ() {
     }
 }
 
-/// What a newer source has and an older target has not: in a table, in a constraint that is made after the copy, and in
-/// one that is only checked there. Nothing is left of any, and without it the same command goes on.
+/// Objects that a newer source has and an older target does not know: in a table, in a constraint
+/// created after the copy, and in one that is only checked there. Nothing is left of any, and
+/// without the object the same command succeeds.
 #[test]
 fn what_an_older_target_does_not_know_is_named_and_nothing_is_left() {
     between(Major::V18, Major::V15, |s, pg_dump| {

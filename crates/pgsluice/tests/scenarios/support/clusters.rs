@@ -5,8 +5,9 @@ use std::sync::{Mutex, OnceLock};
 
 use testkit::{Builder, Cluster, Major, Pair};
 
-/// The pair of `major` that scenarios share. Values of statics are never dropped: the servers stop with this process
-/// (their parent), and a shell that waits for the end of this process then removes their directories.
+/// The pair of `major` that scenarios share. Values of statics are never dropped. So the servers
+/// stop with this process, their parent, and a shell that waits for its end then removes their
+/// directories.
 pub(super) fn shared(major: Major) -> &'static Pair {
     static PAIRS: [OnceLock<Pair>; Major::ALL.len()] = [const { OnceLock::new() }; Major::ALL.len()];
     static JANITORS: Mutex<Vec<std::process::Child>> = Mutex::new(Vec::new());

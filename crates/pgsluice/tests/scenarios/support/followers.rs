@@ -31,7 +31,8 @@ impl Scenario {
         command
     }
 
-    /// Starts every pgsluice that does not run, and publishes all tables if nothing was published before.
+    /// Starts every pgsluice that does not run, and publishes all tables if nothing was published
+    /// before.
     #[track_caller]
     pub(crate) fn run(&mut self) {
         self.run_with(|_| ());
@@ -79,8 +80,9 @@ impl Scenario {
         }
     }
 
-    /// Waits until every commit of the source so far is on the targets. Where commit order is kept a row that is
-    /// written last arrives last; where it is not, `status` says when all before it has.
+    /// Waits until every commit of the source so far is on the targets. Where commit order is kept,
+    /// a row that is written last arrives last. Otherwise `status` says when everything before it
+    /// has arrived.
     #[track_caller]
     pub(crate) fn catch_up(&mut self) {
         let id = self.mark();
@@ -117,12 +119,12 @@ impl Scenario {
         self.followers[number].args.iter().any(|word| word.ends_with("relaxed"))
     }
 
-    /// What `status` says was applied, with all before it; 0 while nobody answers.
+    /// The position that `status` reports as applied, with all before it; 0 without an answer.
     pub(crate) fn applied(&self, number: usize) -> u64 {
         self.position(number, "applied")
     }
 
-    /// One of `status`'s positions; 0 while nobody answers.
+    /// One of `status`'s positions; 0 without an answer.
     pub(crate) fn position(&self, number: usize, which: &str) -> u64 {
         let output = self.call(number, &["status", "--json"]);
         let status: Value = serde_json::from_str(&output.stdout).unwrap_or_default();
@@ -141,7 +143,8 @@ impl Scenario {
         assert!(runs, "pgsluice ended: {}\n{}", self.told(number), self.short_log(number));
     }
 
-    /// Waits until every pgsluice has said what it is about to do; before, a signal ends it as it ends any program.
+    /// Waits until every pgsluice has logged what it is about to do. Before that, a signal ends it
+    /// like any program.
     #[track_caller]
     pub(crate) fn wait_until_started(&mut self) {
         for number in 0..self.followers.len() {

@@ -1,11 +1,14 @@
-//! What every scenario is told with: one source database, one target database per strategy, and the words between.
+//! The vocabulary of every scenario: one source database, one target database per strategy, and the
+//! words between.
 //!
-//! A pair of clusters per major serves all scenarios of the process; each scenario has databases of its own on it.
-//! What needs settings of its own, or stops a server, starts a pair of its own ([`Scenario::alone`]).
+//! A pair of clusters per major serves all scenarios of the process, and each scenario has its own
+//! databases there. A scenario that needs its own settings, or stops a server, starts its own pair
+//! ([`Scenario::alone`]).
 //!
-//! *Strategies* are command lines that must all lead to the same rows ([`FOLDED`], [`ONE_BY_ONE`]): the source is
-//! written once, and one pgsluice per strategy follows it into its own database. As in a shell, words like
-//! `NAME=value` set the environment. Where none of them names a source, they read WAL on some majors ([`source_mode`]).
+//! *Strategies* are command lines that must all lead to the same rows ([`FOLDED`], [`ONE_BY_ONE`]).
+//! The source is written once, and one pgsluice per strategy follows it into its own database. As
+//! in a shell, words like `NAME=value` set the environment. If no word names a source mode, they
+//! read WAL on some majors ([`source_mode`]).
 
 mod clusters;
 mod followers;
@@ -27,8 +30,8 @@ use followers::Follower;
 pub(crate) use followers::position;
 pub(crate) use session::Session;
 
-/// So long nothing stands still unless it is broken. A follower that moves is waited for longer, and on a busy machine
-/// everything is.
+/// Nothing stands still for this long unless it is broken. A wait for a follower that moves lasts
+/// longer, and so does every wait on a busy machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(90);
 /// What a stop may take on a machine with nothing else to do.
 pub(crate) const STOP: Duration = Duration::from_secs(5);
@@ -53,8 +56,8 @@ pub(crate) fn scenario_with(strategies: &[&[&str]], scenario: impl Fn(&mut Scena
     Major::each(MAJORS_AT_ONCE, |major| tell(Scenario::on(shared(major), strategies), &scenario));
 }
 
-/// [`scenario_with`] in databases created with these options of `CREATE DATABASE`. Not every encoding can be read from WAL: a
-/// strategy that does not name a source reads a logical slot.
+/// [`scenario_with`] in databases created with these options of `CREATE DATABASE`. Not every
+/// encoding can be read from WAL: a strategy that does not name a source reads a logical slot.
 pub(crate) fn scenario_in(
     source: &str,
     target: &str,
@@ -85,7 +88,8 @@ fn tell(mut told: Scenario, scenario: &impl Fn(&mut Scenario)) {
     told.stop();
 }
 
-/// Majors that are looked at at the same time: a scenario mostly waits, but its strategies are a process each.
+/// Majors that are tested at the same time. A scenario mostly waits, but each of its strategies is
+/// a process.
 const MAJORS_AT_ONCE: usize = 2;
 
 enum Ends {
@@ -263,7 +267,8 @@ impl Scenario {
         self.same();
     }
 
-    /// Runs the statements while pgsluice is stopped, so that they come as one backlog; compares all tables after.
+    /// Runs the statements while pgsluice is stopped, so that they come as one backlog; compares
+    /// all tables after.
     #[track_caller]
     pub(crate) fn backlog(&mut self, statements: &[&str]) {
         if self.followers.iter().any(|follower| follower.sluice.is_none()) {
@@ -359,7 +364,8 @@ impl Drop for Scenario {
     }
 }
 
-/// Parts of transactions are applied alone: several workers have something to do only in chunks of whole ones.
+/// Parts of a transaction are applied alone, so several workers have work only with chunks of whole
+/// transactions.
 fn chunks_for_workers(arg: &str) -> &str {
     let several = testkit::apply_workers().is_some_and(|workers| workers > 1);
     if several && arg == ROWS_OF_PARTS { "16" } else { arg }

@@ -16,7 +16,8 @@ impl Session {
         Session { url: url.to_owned(), runtime: runtime.expect("a runtime"), client: None }
     }
 
-    /// Connects if that is necessary and runs `sql`; the rows of its last statement that returns any.
+    /// Connects if necessary and runs `sql`. Returns the rows of its last statement that returns
+    /// any.
     pub(crate) fn query(&mut self, sql: &str) -> Result<Rows, String> {
         if self.client.as_ref().is_none_or(Client::is_closed) {
             let connected = self.runtime.block_on(tokio_postgres::connect(&self.url, NoTls));

@@ -1,8 +1,9 @@
-//! Which source a scenario reads that does not say it itself: `logical` on one of the majors under test, `wal` on the next.
-//! On which it begins differs from test to test and from run to run; a printed seed repeats it, and one that is greater by one
-//! is the other half.
+//! The source mode of a scenario that does not name one: `logical` on one of the majors under test,
+//! `wal` on the next.
 //!
-//! A test that cannot hold over WAL stands in [`LOGICAL`], and says so.
+//! The first major's mode differs from test to test and from run to run. A printed seed repeats it,
+//! and a seed that is greater by one gives the other half. A test that cannot hold over WAL stands
+//! in [`LOGICAL`] with the reason.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -36,7 +37,8 @@ const LOGICAL: &[(&str, &str)] = &[
     ("types::user_defined_types", EXTENSION),
 ];
 
-/// For this test on `major`; `None` where it is not chosen here: see [`LOGICAL`], or one was chosen for all tests.
+/// The mode for this test on `major`; `None` where it is not chosen here, because of [`LOGICAL`] or
+/// because one was chosen for all tests.
 pub(super) fn chosen(major: Major) -> Option<&'static str> {
     static CHOSEN: LazyLock<u64> = LazyLock::new(|| {
         let seed = std::env::var(SEED).ok().filter(|seed| !seed.is_empty());

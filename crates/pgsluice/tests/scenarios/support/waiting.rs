@@ -1,4 +1,5 @@
-//! Waiting for a follower: as long as it moves, and if it does not, telling which one it is and what it was doing.
+//! Waits for a follower as long as it moves. If it does not move, the test names it and prints what
+//! it was doing.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use testkit::{Rows, Sluice, wait_while_it_moves};
 
 use super::{BOUND, Scenario};
 
-/// Processors that a follower uses when it does more than look at its clocks, while no counter moves: it decodes, or
-/// reads what it will pass over.
+/// Share of a processor that a follower uses if it does more than check the time while no counter
+/// moves: it decodes, or reads what it will skip.
 const BUSY: f64 = 0.05;
 
 /// Beside a failure it helps to know what else took long.
@@ -22,8 +23,8 @@ struct Progress {
     /// What it has written, and of a first copy what has come.
     counters: [Value; 6],
     copied: Vec<Value>,
-    /// Its open transactions on the target, each with its last message and the CPU seconds of its backend. Inside a
-    /// transaction of thousands of rows, each a round trip, nothing else moves.
+    /// Its open transactions on the target, each with its last message and the CPU seconds of its
+    /// backend. Inside a transaction of thousands of rows, each a round trip, nothing else moves.
     transactions: Vec<(String, u64)>,
     /// How often it was found [`BUSY`].
     busy: usize,
@@ -49,7 +50,8 @@ impl Scenario {
     /// Waits for something that follower `number` is to do, as long as it gets on.
     ///
     /// # Panics
-    /// When it stands still for [`BOUND`]: names the follower, its settings, its `status`, and what both servers say of it.
+    /// When it stands still for [`BOUND`]: names the follower, its settings, its `status`, and what
+    /// both servers say of it.
     #[track_caller]
     pub(crate) fn wait_for_follower(
         &mut self,

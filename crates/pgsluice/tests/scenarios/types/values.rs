@@ -1,5 +1,5 @@
-//! Every type of the server that a column can have, with values at its edges. What passes them through a stream and what
-//! renders them outside the server read the same list.
+//! Every type of the server that a column can have, with values at its edges. The test that sends
+//! them through a stream and the test that renders them outside the server read the same list.
 
 /// A type with values at its edges. The first value is also what UPDATE writes.
 pub(crate) type Type = (&'static str, &'static [&'static str]);
