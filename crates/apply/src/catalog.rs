@@ -59,6 +59,8 @@ pub(crate) struct Catalog {
     pub(crate) types: Option<Arc<SourceTypes>>,
     /// Set when a table of the target no longer matches its mapping.
     pub(crate) changed: Arc<AtomicBool>,
+    /// The subscription, if the target knows who wrote a row last (`track_commit_timestamp`).
+    pub(crate) tells_writers: Option<SubscriptionName>,
 }
 
 impl Catalog {
@@ -75,6 +77,7 @@ impl Catalog {
             asked: Arc::default(),
             types: None,
             changed: Arc::default(),
+            tells_writers: None,
         }
     }
 
@@ -258,6 +261,10 @@ impl Catalog {
         let oid: u32 = row.get(0);
         let columns = self.session.query(COLUMNS, &[&oid]).await.map_err(lost)?;
         let keys = self.session.query(UNIQUE_KEYS, &[&oid]).await.map_err(lost)?;
+        let own_origins = match &self.tells_writers {
+            Some(name) => Some(state::own_origins(&*self.session, name).await.map_err(lost)?),
+            None => None,
+        };
         Ok(TargetTable {
             oid: Oid(oid),
             root: Oid(row.get(5)),
@@ -268,6 +275,7 @@ impl Catalog {
             constraints: usize::try_from(row.get::<_, i64>(6)).unwrap_or(usize::MAX),
             indexed: row.get::<_, Vec<String>>(7).into_iter().zip(row.get::<_, Vec<bool>>(8)).collect(),
             columns: columns.iter().map(target_column).collect(),
+            own_origins,
             has_identity: keys.first().is_some_and(|row| row.get(1)),
             unique_keys: keys.iter().map(unique_key).collect(),
         })

@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
+use std::sync::{Mutex, PoisonError};
+
 use base::{Lsn, PgTimestamp};
-use conflict::ConflictCounters;
+use conflict::{ConflictCounters, ConflictType};
 
 use crate::activity::Activity;
 use crate::conflict_log::ConflictLog;
@@ -44,6 +46,9 @@ pub struct Counters {
     pub errors: AtomicU64,
     /// Conflicts by type.
     pub conflicts: ConflictCounters,
+    /// The conflict that was the last error: the commit record of its transaction, its type and its
+    /// table.
+    refused: Mutex<Option<(Lsn, ConflictType, String)>>,
     /// Counts of prefetching.
     pub prefetch: PrefetchFigures,
     /// Bytes of changes received and not yet committed.
@@ -74,6 +79,16 @@ impl Counters {
     pub(crate) fn set_handed(&self, lsn: Lsn, time: PgTimestamp) {
         self.handed.store(lsn.as_u64(), Ordering::Relaxed);
         self.handed_commit_time.store(time.0, Ordering::Relaxed);
+    }
+
+    /// Counts a conflict that is an error, once however often its transaction is tried.
+    pub(crate) fn refused(&self, finished_at: Lsn, kind: ConflictType, relation: &str) {
+        let this = Some((finished_at, kind, relation.to_owned()));
+        let mut last = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != this {
+            self.conflicts.add(kind);
+            *last = this;
+        }
     }
 
     /// Begins an attempt, in which nothing was handed over yet.

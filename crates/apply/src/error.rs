@@ -61,10 +61,27 @@ pub(crate) enum Kind {
         xid: Xid,
         finished_at: Lsn,
     },
+    /// An UPDATE was to be inserted, and the source did not send all values of its row.
+    Incomplete {
+        table: String,
+        xid: Xid,
+        finished_at: Lsn,
+    },
+    /// A change met something else each time it was tried.
+    Unsettled {
+        table: String,
+        operation: &'static str,
+        xid: Xid,
+        finished_at: Lsn,
+    },
     /// Changes put aside on disk could not be read back.
     PutAside(std::io::Error),
     /// The role may not set `session_replication_role`.
     NotReplica,
+    /// A rule for conflicts needs commit times, which the target does not keep.
+    NoCommitTimes {
+        rule: String,
+    },
     /// The table that was joining was forgotten meanwhile.
     Forgotten {
         table: String,
@@ -122,7 +139,17 @@ impl Error {
                 | Kind::Commit { .. }
                 | Kind::Mapping { .. }
                 | Kind::NoIdentity { .. }
+                | Kind::Incomplete { .. }
+                | Kind::Unsettled { .. }
         )
+    }
+
+    /// Whether it is a violated unique key of which nobody has seen yet which rows hold it.
+    pub(crate) fn is_unexamined(&self) -> bool {
+        match &*self.0 {
+            Kind::Conflict { conflict, .. } => conflict.met.iter().any(|met| met.written.is_none()),
+            _ => false,
+        }
     }
 
     /// Whether trying again cannot help: settings, rights, or a slot that does not match the state
@@ -130,7 +157,7 @@ impl Error {
     #[must_use]
     pub fn is_refused(&self) -> bool {
         match &*self.0 {
-            Kind::NotReplica => true,
+            Kind::NotReplica | Kind::NoCommitTimes { .. } => true,
             Kind::State(error) => error.is_refused(),
             Kind::Client(error) => {
                 error.is_configuration()
@@ -155,7 +182,9 @@ impl Error {
             Kind::Change { finished_at, .. }
             | Kind::Conflict { finished_at, .. }
             | Kind::Commit { finished_at, .. }
-            | Kind::NoIdentity { finished_at, .. } => Some(*finished_at),
+            | Kind::NoIdentity { finished_at, .. }
+            | Kind::Incomplete { finished_at, .. }
+            | Kind::Unsettled { finished_at, .. } => Some(*finished_at),
             Kind::Mapping { transaction, .. } => transaction.map(|(_, finished_at)| finished_at),
             _ => None,
         }
@@ -251,6 +280,19 @@ impl fmt::Display for Error {
                  sent already: pgsluice skip --lsn {finished_at}",
                 quoted_name(table)
             ),
+            Kind::Incomplete { table, xid, finished_at } => write!(
+                f,
+                "an UPDATE for table \"{table}\" found no row and cannot be inserted instead, because the source did not \
+                 send the large values that it left as they were, in transaction {xid}, finished at {finished_at}; \
+                 ALTER TABLE {} REPLICA IDENTITY FULL on the source makes it send them from then on; to pass over the \
+                 transaction: pgsluice skip --lsn {finished_at}",
+                quoted_name(table)
+            ),
+            Kind::Unsettled { table, operation, xid, finished_at } => write!(
+                f,
+                "{operation} for table \"{table}\" in transaction {xid}, finished at {finished_at}, met other rows each \
+                 time it was tried; pgsluice tries again"
+            ),
             Kind::PutAside(error) => {
                 write!(f, "changes cannot be put aside in the spool directory, or read back from it: {error}; the source sends \
                      them again")
@@ -259,6 +301,12 @@ impl fmt::Display for Error {
                 "the target's role may not set session_replication_role, so its triggers and foreign keys would fire \
                  a second time for replicated changes; give it the right, by the GRANT that is printed by pgsluice check (15 and \
                  later), use a superuser, or accept it with --allow-triggers",
+            ),
+            Kind::NoCommitTimes { rule } => write!(
+                f,
+                "the conflict rule \"{rule}\" needs the commit times and origins of the target's rows, which the target \
+                 does not keep; on the target: ALTER SYSTEM SET track_commit_timestamp = on, then restart it. Rows \
+                 written before then count as older than all others"
             ),
             Kind::Forgotten { table } => write!(
                 f,

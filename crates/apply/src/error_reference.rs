@@ -134,6 +134,32 @@ base::error_reference! {
         source has sent already with `pgsluice skip --lsn LSN`.",
         &[],
     ),
+    Kind::NoCommitTimes { .. } => applying(
+        "A conflict rule needs commit times",
+        Kind::NoCommitTimes { rule: "insert_exists=last_update_wins".to_owned() },
+        "The rule compares commit times, or is about rows that another origin wrote. A server knows both only with \
+         `track_commit_timestamp = on`.",
+        "Run on the target `ALTER SYSTEM SET track_commit_timestamp = on` and restart it, or choose another \
+         resolution.",
+        &[("pgsluice scenarios", "a_rule_that_needs_commit_times_is_refused_without_them")],
+    ),
+    Kind::Incomplete { .. } => applying(
+        "An update cannot be inserted instead",
+        Kind::Incomplete { table: TABLE.to_owned(), xid: XID, finished_at: FINISHED_AT },
+        "The rule `update_missing=apply_remote` inserts the row, and the source did not send a large value that the \
+         update left as it was.",
+        "Run on the source `ALTER TABLE ... REPLICA IDENTITY FULL`; insert the row on the target, or pass over the \
+         transaction with `pgsluice skip --lsn LSN`.",
+        &[("pgsluice scenarios", "an_update_that_lacks_a_large_value_is_not_inserted")],
+    ),
+    Kind::Unsettled { .. } => applying(
+        "A change meets other rows each time it is tried",
+        Kind::Unsettled { table: TABLE.to_owned(), operation: "UPDATE", xid: XID, finished_at: FINISHED_AT },
+        "Other sessions of the target insert and delete rows of the same key without a pause, or something on the \
+         target keeps the row as it is without an error.",
+        "Nothing, if it passes: pgsluice tries again. Otherwise look at what writes the table on the target.",
+        &[],
+    ),
     Kind::PutAside(_) => entry(
         Doing::KeepingState,
         "Changes cannot be written to the spool directory, or read back",

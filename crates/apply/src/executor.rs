@@ -24,8 +24,10 @@
 //! - The next transaction is sent after the last COMMIT was answered (rule P1), or to the same
 //!   session behind that COMMIT ([`pipelined`]).
 
+pub(crate) mod conflicts;
 mod idle;
 mod looking;
+mod met;
 pub(crate) mod pipelined;
 mod procedure;
 mod replay;
@@ -37,7 +39,6 @@ use base::Lsn;
 use base::crash_phases::{self, Phase};
 use bytes::{BufMut, BytesMut};
 use client::{PipelineResult, SqlState, Wire};
-use conflict::{Conflict, ConflictType, Met, Resolution};
 use plan::{
     Batch, Change, Digest, End, Parameters, Path, Plan, Statement, Table, Tally, plain_statement,
     sql::{Shape, plain},
@@ -68,6 +69,7 @@ const TRANSIENT_RETRIES: u32 = 5;
 /// The subscription that applies, for the statement that clears `skip_lsn`.
 pub(crate) struct Identity {
     pub(crate) subscription: String,
+    pub(crate) conflicts: conflicts::Settings,
 }
 
 /// The number of statements of parts after which their answers are read together.
@@ -93,6 +95,9 @@ pub(crate) struct Executor {
     release: Statement,
     rollback_to: Statement,
     rollback: Statement,
+    change_savepoint: Statement,
+    change_release: Statement,
+    change_rollback: Statement,
     clear_skip: Statement,
     check_deferred: Statement,
     /// Stores progress where the origin's cannot be trusted.
@@ -120,6 +125,9 @@ pub(crate) struct Executor {
     healed: bool,
     /// Shows what the session waits for.
     activity: activity::Session,
+    conflicts: conflicts::Conflicts,
+    /// The number, within its batch, of the change that is replayed by itself.
+    replaying: usize,
 }
 
 /// The statements of a session.
@@ -159,6 +167,9 @@ impl Executor {
             release: statement("release", "RELEASE SAVEPOINT pgsluice_chunk"),
             rollback_to: statement("rollback_to", "ROLLBACK TO SAVEPOINT pgsluice_chunk"),
             rollback: statement("rollback", "ROLLBACK"),
+            change_savepoint: statement("change_savepoint", "SAVEPOINT pgsluice_change"),
+            change_release: statement("change_release", "RELEASE SAVEPOINT pgsluice_change"),
+            change_rollback: statement("change_rollback", "ROLLBACK TO SAVEPOINT pgsluice_change"),
             clear_skip: statement("clear_skip", &statements::clear_skip(subscription)),
             check_deferred: statement("check_deferred", "SET CONSTRAINTS ALL IMMEDIATE"),
             write_progress: Arc::new(write_progress),
@@ -176,6 +187,8 @@ impl Executor {
             away: None,
             away_from: Vec::new(),
             healed: false,
+            conflicts: conflicts::Conflicts::new(identity.conflicts.clone()),
+            replaying: 0,
         }
     }
 
@@ -336,6 +349,7 @@ impl Executor {
     /// Rolls back, whatever the state of the transaction.
     pub(crate) async fn roll_back(&mut self) -> Result<(), Error> {
         self.open = Tally::default();
+        self.conflicts.back_to(0);
         self.activity.closed();
         loop {
             match self.one(&[&Which::Rollback]).await {
@@ -611,6 +625,7 @@ impl Executor {
         // What ran away is over; what fails next has failed by itself.
         self.healed = false;
         self.activity.closed();
+        self.tell_resolved();
         self.shared.committed(std::mem::take(&mut self.open), digest);
     }
 

@@ -118,6 +118,11 @@ impl Target {
         ];
         let mut catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
         catalog.types.clone_from(&options.types);
+        let knows_writers = knows_writers(&mut wire).await?;
+        if let (false, Some(rule)) = (knows_writers, options.conflict_rules.needs_commit_times()) {
+            return Err(Kind::NoCommitTimes { rule }.into());
+        }
+        catalog.tells_writers = knows_writers.then(|| options.subscription.clone());
         catalog.copied_from.clone_from(&options.copied_from);
         let mut pids = vec![backend(&mut wire).await?];
         let mut wires = vec![wire];
@@ -189,6 +194,12 @@ async fn worker(
     let pid = backend(&mut wire).await?;
     state.attach_worker(&mut wire, pids.len(), &[pids, &[pid]].concat()).await?;
     Ok((wire, pid))
+}
+
+/// Whether the target knows who wrote a row last.
+async fn knows_writers(wire: &mut Wire) -> Result<bool, Error> {
+    let rows = wire.query("SHOW track_commit_timestamp").await?;
+    Ok(rows.into_iter().flatten().next().flatten().as_deref() == Some("on"))
 }
 
 /// Asks the session itself for its backend: a proxy between may have reported another one.

@@ -288,10 +288,19 @@ impl Writer {
         }
     }
 
-    /// The statement of one change by itself.
+    /// The statement of one change by itself, for a row that is ours to write.
     pub(crate) fn row(&mut self, table: &Table, op: &Op) -> Result<Statement, Misfit> {
+        self.row_of(table, op, false)
+    }
+
+    /// The statement of one change by itself; with `anyones` whoever wrote the row last.
+    pub(crate) fn row_of(&mut self, table: &Table, op: &Op, anyones: bool) -> Result<Statement, Misfit> {
         let mut values = Vec::new();
-        let kind = one_change(table, op, &mut values)?;
+        let kind = match one_change(table, op, &mut values)? {
+            Kind::RowUpdate(present) if anyones => Kind::AnyonesUpdate(present),
+            Kind::RowDelete if anyones => Kind::AnyonesDelete,
+            kind => kind,
+        };
         row_statement(self.shapes.get(table, self.binary, kind), values.into_iter())
     }
 

@@ -8,17 +8,17 @@ use base::PgTimestamp;
 
 use crate::Resolution;
 
-/// The node that a version was first written on: its system identifier and the OID of its database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The node that a version was first written on: its system identifier and its database.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node {
     /// `system_identifier` of `pg_control_system()`.
     pub system: u64,
-    /// The OID of the database.
-    pub database: u32,
+    /// The name of the database.
+    pub database: String,
 }
 
 /// When and where a version of a row was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
     /// The commit time; `None` where the server does not know it any more. Such a version counts as
     /// older than any with a time: the server keeps no time for rows from before
@@ -42,15 +42,14 @@ pub enum Verdict {
 impl Resolution {
     /// Decides between a change and the rows it collides with.
     #[must_use]
-    pub fn decide(self, remote: Stamp, local: impl IntoIterator<Item = Stamp>) -> Verdict {
+    pub fn decide(self, remote: &Stamp, local: &[Stamp]) -> Verdict {
         let applied_if = |wins: bool| if wins { Verdict::ApplyRemote } else { Verdict::KeepLocal };
-        let mut local = local.into_iter();
         match self {
             Resolution::Error => Verdict::Refuse,
             Resolution::Skip | Resolution::KeepLocal => Verdict::KeepLocal,
             Resolution::ApplyRemote => Verdict::ApplyRemote,
-            Resolution::LastUpdateWins => applied_if(local.all(|local| remote > local)),
-            Resolution::FirstUpdateWins => applied_if(local.all(|local| remote < local)),
+            Resolution::LastUpdateWins => applied_if(local.iter().all(|local| remote > local)),
+            Resolution::FirstUpdateWins => applied_if(local.iter().all(|local| remote < local)),
         }
     }
 }
@@ -62,31 +61,32 @@ mod tests {
     use super::*;
 
     fn stamp(time: i64, system: u64) -> Stamp {
-        Stamp { time: Some(PgTimestamp(time)), node: Some(Node { system, database: 5 }) }
+        Stamp { time: Some(PgTimestamp(time)), node: Some(Node { system, database: "d".to_owned() }) }
     }
 
     #[test]
     fn the_later_one_wins_or_the_earlier_one() {
         let (earlier, later) = (stamp(1, 9), stamp(2, 1));
-        let last = |remote, local| Resolution::LastUpdateWins.decide(remote, [local]);
-        let first = |remote, local| Resolution::FirstUpdateWins.decide(remote, [local]);
-        assert_eq!(last(later, earlier), Verdict::ApplyRemote);
-        assert_eq!(last(earlier, later), Verdict::KeepLocal);
-        assert_eq!(first(later, earlier), Verdict::KeepLocal);
-        assert_eq!(first(earlier, later), Verdict::ApplyRemote);
+        let by = |resolution: Resolution, remote: &Stamp, local: &Stamp| {
+            resolution.decide(remote, std::slice::from_ref(local))
+        };
+        assert_eq!(by(Resolution::LastUpdateWins, &later, &earlier), Verdict::ApplyRemote);
+        assert_eq!(by(Resolution::LastUpdateWins, &earlier, &later), Verdict::KeepLocal);
+        assert_eq!(by(Resolution::FirstUpdateWins, &later, &earlier), Verdict::KeepLocal);
+        assert_eq!(by(Resolution::FirstUpdateWins, &earlier, &later), Verdict::ApplyRemote);
     }
 
     #[test]
     fn a_row_without_a_time_is_older_than_any() {
         let unknown = Stamp { time: None, node: None };
-        assert_eq!(Resolution::LastUpdateWins.decide(stamp(1, 1), [unknown]), Verdict::ApplyRemote);
-        assert_eq!(Resolution::FirstUpdateWins.decide(stamp(1, 1), [unknown]), Verdict::KeepLocal);
+        let unknown = [unknown];
+        assert_eq!(Resolution::LastUpdateWins.decide(&stamp(1, 1), &unknown), Verdict::ApplyRemote);
+        assert_eq!(Resolution::FirstUpdateWins.decide(&stamp(1, 1), &unknown), Verdict::KeepLocal);
     }
 
     #[test]
     fn a_change_must_be_newer_than_all_that_it_replaces() {
-        let decide =
-            |locals: &[Stamp]| Resolution::LastUpdateWins.decide(stamp(5, 1), locals.iter().copied());
+        let decide = |locals: &[Stamp]| Resolution::LastUpdateWins.decide(&stamp(5, 1), locals);
         assert_eq!(decide(&[stamp(3, 2), stamp(4, 2)]), Verdict::ApplyRemote);
         assert_eq!(decide(&[stamp(3, 2), stamp(6, 2)]), Verdict::KeepLocal);
     }
@@ -99,8 +99,8 @@ mod tests {
             (Resolution::KeepLocal, Verdict::KeepLocal),
             (Resolution::ApplyRemote, Verdict::ApplyRemote),
         ] {
-            assert_eq!(resolution.decide(stamp(1, 1), [stamp(2, 2)]), verdict);
-            assert_eq!(resolution.decide(stamp(2, 1), [stamp(1, 2)]), verdict);
+            assert_eq!(resolution.decide(&stamp(1, 1), &[stamp(2, 2)]), verdict);
+            assert_eq!(resolution.decide(&stamp(2, 1), &[stamp(1, 2)]), verdict);
         }
     }
 
@@ -112,11 +112,11 @@ mod tests {
             let resolution =
                 if last { Resolution::LastUpdateWins } else { Resolution::FirstUpdateWins };
             let (of_a, of_b) = (stamp(a, 1), stamp(b, 2));
-            let kept = |remote, local| match resolution.decide(remote, [local]) {
-                Verdict::ApplyRemote => remote,
-                _ => local,
+            let kept = |remote: &Stamp, local: &Stamp| match resolution.decide(remote, std::slice::from_ref(local)) {
+                Verdict::ApplyRemote => remote.clone(),
+                _ => local.clone(),
             };
-            prop_assert_eq!(kept(of_b, of_a), kept(of_a, of_b));
+            prop_assert_eq!(kept(&of_b, &of_a), kept(&of_a, &of_b));
         }
     }
 }

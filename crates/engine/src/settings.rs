@@ -59,6 +59,8 @@ pub struct Settings {
     /// Whether each source transaction becomes one target transaction with its commit time. `None`:
     /// only if the target keeps commit times.
     pub keep_commit_timestamps: Option<bool>,
+    /// How conflicts are resolved.
+    pub conflict_rules: conflict::Rules,
     /// Apply every change by itself; for tests.
     pub exact_only: bool,
     /// Longest time between two reports to the source; zero: only on request.

@@ -304,6 +304,18 @@ pub(crate) struct Apply {
     #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
     pub(crate) keep_commit_timestamps: KeepCommitTimestamps,
 
+    /// What to do about a type of conflict, as TYPE=RESOLUTION; may be given more than once
+    ///
+    /// SCHEMA.TABLE:TYPE=RESOLUTION is for one table. A list in the file; separated by commas in the
+    /// environment. Types are `insert_exists`, `update_origin_differs`, `update_exists`,
+    /// `update_missing`, `delete_origin_differs`, `delete_missing` and `multiple_unique_conflicts`.
+    /// Resolutions are `error`, `skip`, `apply_remote`, `keep_local`, `last_update_wins` and
+    /// `first_update_wins`. Without a rule pgsluice does what PostgreSQL does. Rules that compare
+    /// commit times, or are about rows that another origin wrote, need `track_commit_timestamp = on`
+    /// on the target.
+    #[arg(long, value_name = "TYPE=RESOLUTION", value_delimiter = ',')]
+    pub(crate) conflict: Vec<String>,
+
     /// Run even if the target's role may not set session_replication_role
     ///
     /// The target's ordinary triggers and foreign keys then fire for replicated rows, as they do

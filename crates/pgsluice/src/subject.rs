@@ -106,6 +106,8 @@ impl Subject {
     pub(crate) fn pipeline(&self) -> anyhow::Result<Settings> {
         let SettingsTable { stream, copy, apply, .. } = &self.table;
         self.check_together(stream)?;
+        let conflict_rules = conflict::Rules::read(apply.conflict.iter().map(String::as_str))
+            .map_err(|error| Failure::Together(error.to_string()))?;
         Ok(Settings {
             subscription: self.name.clone(),
             source: self.source()?,
@@ -147,6 +149,7 @@ impl Subject {
                 CommitOrder::Relaxed => engine::CommitOrder::Relaxed,
             },
             keep_commit_timestamps: keep_commit_timestamps(apply.keep_commit_timestamps),
+            conflict_rules,
             exact_only: std::env::var_os(EXACT_ONLY).is_some_and(|value| !value.is_empty()),
             wal_receiver_status_interval: stream.wal_receiver_status_interval.0,
             wal_receiver_timeout: stream.wal_receiver_timeout.0,

@@ -75,6 +75,7 @@ pub fn target() -> TargetTable {
         firing_rule: None,
         sole_unique_key: true,
         constraints: 1,
+        own_origins: None,
         indexed: vec![("id".to_owned(), true)],
     }
 }

@@ -114,8 +114,27 @@ pub enum Kind {
     RowUpdate(Present),
     /// Deletes one row.
     RowDelete,
+    /// As [`Kind::RowUpdate`], whoever wrote the row last.
+    AnyonesUpdate(Present),
+    /// As [`Kind::RowDelete`], whoever wrote the row last.
+    AnyonesDelete,
     /// Finds the row that an UPDATE or DELETE is for.
     RowProbe,
+}
+
+impl Kind {
+    /// Whether it writes or finds one row, with a parameter for each value.
+    fn is_row(&self) -> bool {
+        matches!(
+            self,
+            Kind::RowInsert
+                | Kind::RowUpdate(_)
+                | Kind::RowDelete
+                | Kind::AnyonesUpdate(_)
+                | Kind::AnyonesDelete
+                | Kind::RowProbe
+        )
+    }
 }
 
 /// Every shape in use, made once.
@@ -233,7 +252,7 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind, search: Search) 
             let written = non_key(table, &vec![true; table.columns.len()]);
             (set_update(table, binary, search, (&written, &table.extras)), [key(), written].concat())
         }
-        Kind::RowInsert | Kind::RowUpdate(_) | Kind::RowDelete | Kind::RowProbe => {
+        _ => {
             let positions = row_parameters(table, kind);
             (row_sql(table, kind, &|n| format!("${}", n + 1)), positions)
         }
@@ -241,7 +260,7 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind, search: Search) 
     let finds = !matches!(kind, Kind::SetInsert | Kind::Copy | Kind::RowInsert);
     let by_index = (finds && table.lookup == Lookup::UniqueKey).then(|| table.name.clone());
     let columns = parameters.iter().map(|&position| &table.columns[position].target);
-    if matches!(kind, Kind::RowInsert | Kind::RowUpdate(_) | Kind::RowDelete | Kind::RowProbe) {
+    if kind.is_row() {
         let parameter_types = columns.map(|column| column.type_oid).collect();
         Shape { name, sql, parameter_types, element_types: Vec::new(), by_index }
     } else if binary {
@@ -316,7 +335,8 @@ fn copy(table: &Table, binary: bool) -> String {
 
 fn set_delete(table: &Table, binary: bool, search: Search) -> String {
     let (keys, met) = met(table, search, &arrays(&columns_at(table, &table.key), binary), "s");
-    format!("DELETE FROM {}{} AS t USING {keys} WHERE {met}", table.only(), table.sql)
+    let (only, sql, ours) = (table.only(), &table.sql, table.and_ours());
+    format!("DELETE FROM {only}{sql} AS t USING {keys} WHERE {met}{ours}")
 }
 
 /// Writes some columns, and sets others to their defaults.
@@ -340,7 +360,8 @@ fn set_update(
         assignments = format!("{key} = t.{key}");
     }
     let (rows, met) = met(table, search, &arrays, "s");
-    format!("UPDATE {}{} AS t SET {assignments} FROM {rows} WHERE {met}", table.only(), table.sql)
+    let (only, sql, ours) = (table.only(), &table.sql, table.and_ours());
+    format!("UPDATE {only}{sql} AS t SET {assignments} FROM {rows} WHERE {met}{ours}")
 }
 
 /// The statement that deletes a set of rows where the table looks large, without a name.
@@ -358,7 +379,9 @@ pub fn row_parameters(table: &Table, kind: &Kind) -> Vec<usize> {
     let all = 0..table.columns.len();
     match kind {
         Kind::RowInsert => all.collect(),
-        Kind::RowUpdate(present) => all.filter(|&at| present[at]).chain(table.key.iter().copied()).collect(),
+        Kind::RowUpdate(present) | Kind::AnyonesUpdate(present) => {
+            all.filter(|&at| present[at]).chain(table.key.iter().copied()).collect()
+        }
         _ => table.key.clone(),
     }
 }
@@ -368,13 +391,17 @@ type Put<'p> = &'p dyn Fn(usize) -> String;
 
 /// The statement of one change.
 pub fn row_sql(table: &Table, kind: &Kind, put: Put<'_>) -> String {
+    let whose = match kind {
+        Kind::RowUpdate(_) | Kind::RowDelete => table.and_ours(),
+        _ => "",
+    };
     match kind {
         Kind::RowInsert => row_insert(table, put),
-        Kind::RowUpdate(present) => {
+        Kind::RowUpdate(present) | Kind::AnyonesUpdate(present) => {
             let written: Vec<usize> = (0..table.columns.len()).filter(|&at| present[at]).collect();
-            row_update(table, &written, put)
+            row_update(table, &written, whose, put)
         }
-        Kind::RowDelete => row_delete(table, put),
+        Kind::RowDelete | Kind::AnyonesDelete => row_delete(table, whose, put),
         _ => row_probe(table, put),
     }
 }
@@ -390,7 +417,7 @@ fn row_insert(table: &Table, put: Put<'_>) -> String {
 /// The condition that finds the row; its parameters start behind `before`. A condition that finds a
 /// row by its place compares the values once more, because another session may have changed the row
 /// since.
-fn located(table: &Table, before: usize, put: Put<'_>) -> String {
+pub fn located(table: &Table, before: usize, put: Put<'_>) -> String {
     let value = |n: usize| put(before + n);
     let sql = &table.sql;
     match (table.lookup, &table.key_index) {
@@ -434,18 +461,18 @@ fn alike(table: &Table, before: usize, put: Put<'_>) -> String {
     })
 }
 
-fn row_delete(table: &Table, put: Put<'_>) -> String {
-    format!("DELETE FROM {}{} AS t WHERE {}", table.only(), table.sql, located(table, 0, put))
+fn row_delete(table: &Table, whose: &str, put: Put<'_>) -> String {
+    format!("DELETE FROM {}{} AS t WHERE {}{whose}", table.only(), table.sql, located(table, 0, put))
 }
 
 fn row_probe(table: &Table, put: Put<'_>) -> String {
     format!("SELECT FROM {}{} AS t WHERE {}", table.only(), table.sql, located(table, 0, put))
 }
 
-fn row_update(table: &Table, written: &[usize], put: Put<'_>) -> String {
+fn row_update(table: &Table, written: &[usize], whose: &str, put: Put<'_>) -> String {
     let always = written.iter().any(|&at| table.columns[at].target.identity_always);
     if always {
-        return row_update_identity(table, written, put);
+        return row_update_identity(table, written, whose, put);
     }
     let condition = located(table, written.len(), put);
     let mut assignments =
@@ -454,13 +481,13 @@ fn row_update(table: &Table, written: &[usize], put: Put<'_>) -> String {
         let key = &table.columns[0].sql;
         assignments = format!("{key} = t.{key}");
     }
-    format!("UPDATE {}{} AS t SET {assignments} WHERE {condition}", table.only(), table.sql)
+    format!("UPDATE {}{} AS t SET {assignments} WHERE {condition}{whose}", table.only(), table.sql)
 }
 
 /// An UPDATE may not give a value to an identity column GENERATED ALWAYS, but an INSERT may. So one
 /// statement deletes the row and inserts it again, and takes the values that the source did not
 /// send from the deleted row.
-fn row_update_identity(table: &Table, written: &[usize], put: Put<'_>) -> String {
+fn row_update_identity(table: &Table, written: &[usize], whose: &str, put: Put<'_>) -> String {
     let condition = located(table, written.len(), put);
     let kept: Vec<&String> = (0..table.columns.len())
         .filter(|at| !written.contains(at))
@@ -476,7 +503,7 @@ fn row_update_identity(table: &Table, written: &[usize], put: Put<'_>) -> String
     let kept = list(kept, "", |name| format!(", d.{name}"));
     let (only, sql) = (table.only(), &table.sql);
     format!(
-        "WITH d AS (DELETE FROM {only}{sql} AS t WHERE {condition} RETURNING t.*) \
+        "WITH d AS (DELETE FROM {only}{sql} AS t WHERE {condition}{whose} RETURNING t.*) \
          INSERT INTO {sql} ({names}) OVERRIDING SYSTEM VALUE SELECT {values}{kept} FROM d"
     )
 }

@@ -111,6 +111,9 @@ pub struct TargetTable {
     /// The first columns of indexes that find single values, and whether each index finds NULLs.
     /// Native apply would use the same indexes from 16 on.
     pub indexed: Vec<(String, bool)>,
+    /// The subscription's replication origins, if rows that others wrote last are to be told from
+    /// its own.
+    pub own_origins: Option<Vec<u32>>,
 }
 
 /// The first column of an index, by position.
@@ -222,6 +225,8 @@ pub struct Table {
     pub id: u64,
     /// `schema.table` for messages.
     pub name: String,
+    /// The same in two parts.
+    pub schema_and_name: (String, String),
     /// Quoted for SQL.
     pub sql: String,
     /// Its rows are in partitions.
@@ -252,6 +257,30 @@ pub struct Table {
     pub root: Oid,
     /// What rows of different transactions can collide by (rule A2).
     pub collisions: Collisions,
+    /// `None` if it does not matter who wrote a row last.
+    ours: Option<Ours>,
+}
+
+/// Tells rows that the subscription wrote last from those that others wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Ours {
+    origins: Vec<u32>,
+    /// ` AND ...` for a row `t`.
+    condition: String,
+}
+
+impl Ours {
+    fn new(origins: Vec<u32>) -> Ours {
+        let list: Vec<String> = origins.iter().map(u32::to_string).collect();
+        // NULL, where the server does not know the writer, counts as ours, as in native apply. So
+        // do rows that this very transaction has written.
+        let condition = format!(
+            " AND ((pg_catalog.pg_xact_commit_timestamp_origin(t.xmin)).roident \
+             OPERATOR(pg_catalog.=) ANY ('{{{}}}'::pg_catalog.oid[])) IS NOT FALSE",
+            list.join(",")
+        );
+        Ours { origins, condition }
+    }
 }
 
 /// See [`Table::collisions`].
@@ -354,7 +383,8 @@ impl Table {
             && self.lookup == other.lookup
             && self.key_index == other.key_index
             && self.indexed == other.indexed
-            && self.sole_unique_key == other.sole_unique_key;
+            && self.sole_unique_key == other.sole_unique_key
+            && self.ours == other.ours;
         self.id == other.id || same_place && same_columns && same_rows
     }
 
@@ -414,6 +444,7 @@ impl Table {
         Ok(Table {
             id,
             name,
+            schema_and_name: (relation.namespace.clone(), relation.name.clone()),
             sql,
             partitioned,
             columns,
@@ -429,7 +460,20 @@ impl Table {
             oid,
             root,
             collisions,
+            ours: target.own_origins.clone().map(Ours::new),
         })
+    }
+
+    /// The condition, for a row `t`, that nobody else is known to have written it last: ` AND ...`,
+    /// or nothing where that does not matter.
+    pub fn and_ours(&self) -> &str {
+        self.ours.as_ref().map_or("", |ours| &ours.condition)
+    }
+
+    /// Whether the last writer of a row, a replication origin or 0, is known to be somebody else.
+    /// This must agree with [`Table::and_ours`].
+    pub fn is_foreign(&self, origin: Option<u32>) -> bool {
+        self.ours.as_ref().zip(origin).is_some_and(|(ours, origin)| !ours.origins.contains(&origin))
     }
 
     /// `ONLY` for plain tables: child tables are left alone, as in native apply.

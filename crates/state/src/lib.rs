@@ -50,6 +50,7 @@ pub use copy_origin::commit_under;
 pub use error::Error;
 pub use error_reference::error_reference;
 pub use flusher::{flush_continuously, flush_now};
+pub use origins::own_origins;
 pub use partitions::{PartitionRow, Suspicion};
 pub use schema::STATE_SCHEMA;
 pub use since::{JoinedTables, Since, TableKey};

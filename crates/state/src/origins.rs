@@ -25,3 +25,19 @@ pub(crate) async fn origins(
     let rows = client.query(&sql, &[&subscription.as_str()]).await?;
     rows.iter().map(|row| row.try_get(0)).collect()
 }
+
+/// The server's numbers of the subscription's origins.
+///
+/// # Errors
+/// The query failed.
+pub async fn own_origins(
+    client: &impl GenericClient,
+    subscription: &SubscriptionName,
+) -> Result<Vec<u32>, tokio_postgres::Error> {
+    let sql = format!(
+        "SELECT o.roident FROM pg_catalog.pg_replication_origin o WHERE {} ORDER BY o.roident",
+        origins_of("$1")
+    );
+    let rows = client.query(&sql, &[&subscription.as_str()]).await?;
+    rows.iter().map(|row| row.try_get(0)).collect()
+}

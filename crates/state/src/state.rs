@@ -656,6 +656,21 @@ impl State {
         Ok(row.get::<_, String>(0) == "on")
     }
 
+    /// The target's system identifier and the name of its database; `None` where the role may not
+    /// ask for the former.
+    ///
+    /// # Errors
+    /// A query failed.
+    pub async fn target_node(&self) -> Result<Option<(u64, String)>, Error> {
+        let sql = "SELECT CASE WHEN pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') \
+                   THEN (SELECT s.system_identifier FROM pg_catalog.pg_control_system() s) END, \
+                   pg_catalog.current_database()";
+        let row = self.one(sql).await?;
+        // The server keeps it unsigned and shows it as int8.
+        let system = row.get::<_, Option<i64>>(0).map(i64::cast_unsigned);
+        Ok(system.map(|system| (system, row.get(1))))
+    }
+
     /// The control session, for other queries on the target.
     #[must_use]
     pub fn session(&self) -> &Session {

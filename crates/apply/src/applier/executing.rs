@@ -1,6 +1,7 @@
 //! Starts the executors of an applier, and the tasks that watch their statements.
 
 use super::*;
+use crate::executor::conflicts;
 use crate::runaway::{self, Watched};
 
 /// Executes the work on one session or on several.
@@ -14,7 +15,9 @@ pub(super) fn start(
     let Sessions { wires, pids, lock_watch, applying } = sessions;
     let (workers, binary, exact_only) =
         (wires.len().min(options.workers), options.binary, options.exact_only);
-    let identity = Identity { subscription: options.subscription.to_string() };
+    let conflicts =
+        conflicts::Settings { rules: options.conflict_rules.clone(), nodes: options.conflict_nodes.clone() };
+    let identity = Identity { subscription: options.subscription.to_string(), conflicts };
     let cancellers: Vec<Canceller> = wires.iter().map(Wire::canceller).collect();
     let executor = |wire| {
         let writer = Writer::new(binary).exact_only(exact_only).one_of(workers).prefetching(prefetch.clone());

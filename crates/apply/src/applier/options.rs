@@ -59,6 +59,11 @@ pub struct Options {
     pub copied_from: CopiedFrom,
     /// Commit LSN of the transaction to skip.
     pub skip_lsn: Option<Lsn>,
+    /// How conflicts are resolved.
+    pub conflict_rules: conflict::Rules,
+    /// The source and the target, which decide between equal commit times; `None` where one of them
+    /// is not known.
+    pub conflict_nodes: Option<(conflict::Node, conflict::Node)>,
     /// Holds the stream between transactions on request.
     pub gate: Arc<Gate>,
     /// Settings of prefetching; `None` if it is off.

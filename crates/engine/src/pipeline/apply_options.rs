@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::Lsn;
+use conflict::Node;
 use source::publication::{PublishedTable, TableName};
 
 use super::attempt::{Attempt, Ends};
@@ -40,6 +41,8 @@ impl Attempt<'_> {
             streaming: settings.streaming,
             copied_from: state::CopiedFrom::default(),
             skip_lsn,
+            conflict_rules: settings.conflict_rules.clone(),
+            conflict_nodes: nodes(ends).await?,
             gate: Arc::clone(self.status.gate()),
             prefetch: Some(apply::PrefetchOptions {
                 target: settings.target.clone(),
@@ -50,6 +53,15 @@ impl Attempt<'_> {
             }),
         })
     }
+}
+
+/// The two databases, as both directions of a pair know them.
+async fn nodes(ends: &Ends) -> Result<Option<(Node, Node)>, Error> {
+    let identity = &ends.source.identity;
+    let Some(database) = identity.dbname.clone() else { return Ok(None) };
+    let source = Node { system: identity.system_id, database };
+    let target = ends.state.target_node().await?;
+    Ok(target.map(|(system, database)| (source, Node { system, database })))
 }
 
 /// The column types by which the applier decides on the binary form.

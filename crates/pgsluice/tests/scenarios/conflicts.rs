@@ -16,10 +16,13 @@ fn insert_exists_stops_until_it_is_resolved() {
     scenario(|s| {
         s.both(TABLE);
         s.follow();
-        s.target("INSERT INTO t VALUES (1, 1, 'local')");
+        s.target("INSERT INTO t VALUES (1, 7, 'local')");
         s.source("INSERT INTO t VALUES (1, 1, 'source')");
         s.source("INSERT INTO t VALUES (2, 2, 'later')");
-        s.wait_for_log("conflict detected on relation \"public.t\": conflict=insert_exists: Key already exists in unique index \"t_");
+        s.wait_for_log(
+            "conflict detected on relation \"public.t\": conflict=insert_exists: Key already exists in unique index \
+             \"t_pkey\", modified in transaction ",
+        );
         assert_eq!(s.target_one("SELECT string_agg(v, ',') FROM t"), "local");
         s.target("DELETE FROM t");
         s.catch_up();
@@ -123,7 +126,7 @@ fn skip_passes_over_one_transaction() {
     scenario(|s| {
         s.both(TABLE);
         s.follow();
-        s.target("INSERT INTO t VALUES (500, 500, 'local')");
+        s.target("INSERT INTO t VALUES (500, -500, 'local')");
         // Larger than a batch, with the conflict late.
         s.source("INSERT INTO t SELECT i, i, 'skipped' FROM generate_series(1, 600) i");
         s.source("INSERT INTO t VALUES (1001, 1001, 'kept')");
@@ -184,7 +187,7 @@ fn disable_on_error_keeps_the_prefix_and_stays_disabled() {
     scenario_with(&[disabling, &[disabling, ONE_BY_ONE].concat()], |s| {
         s.both(TABLE);
         s.follow();
-        s.target("INSERT INTO t VALUES (5, 5, 'local')");
+        s.target("INSERT INTO t VALUES (5, 50, 'local')");
         s.stop();
         for id in 1..=9 {
             s.source(&format!("INSERT INTO t VALUES ({id}, {id}, 's')"));

@@ -36,6 +36,7 @@ mod relaxed;
 mod relook;
 mod remedies;
 mod replaced;
+mod resolutions;
 mod settled;
 mod shared;
 mod statements;

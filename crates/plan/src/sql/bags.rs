@@ -137,14 +137,16 @@ impl Finding {
         }
         let (found, same) = (self.found(table, binary, &written), self.alike(table, "t", "f"));
         format!(
-            "UPDATE ONLY {} AS t SET {assignments} FROM {found} WHERE t.ctid = f.at AND ({same}) IS TRUE",
-            table.sql
+            "UPDATE ONLY {} AS t SET {assignments} FROM {found} WHERE t.ctid = f.at AND ({same}) IS TRUE{}",
+            table.sql,
+            table.and_ours()
         )
     }
 
     pub(super) fn delete(&self, table: &Table, binary: bool) -> String {
         let (found, same) = (self.found(table, binary, &[]), self.alike(table, "t", "f"));
-        format!("DELETE FROM ONLY {} AS t USING {found} WHERE t.ctid = f.at AND ({same}) IS TRUE", table.sql)
+        let (sql, ours) = (&table.sql, table.and_ours());
+        format!("DELETE FROM ONLY {sql} AS t USING {found} WHERE t.ctid = f.at AND ({same}) IS TRUE{ours}")
     }
 }
 

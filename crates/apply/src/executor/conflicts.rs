@@ -1,0 +1,547 @@
+//! What becomes of a change that meets a conflict: the executor finds out what the change met, the
+//! user's rule decides, and what was decided is written and recorded.
+//!
+//! ```text
+//!   the change's statement
+//!     | 23505 ----> back to the savepoint --> holders of its unique keys, locked --+
+//!     | 0 rows ---> the row itself, locked: none, or written by another origin ----+--> rule
+//!     | 1 row                                                                      |
+//!     v                                                                            v
+//!   applied                         error: roll back   keep: nothing   apply: make room, try again
+//! ```
+//! A conflict that was resolved is recorded in the transaction that resolves it. It is counted and
+//! logged when that transaction has committed, so one that is tried again counts once. A conflict
+//! that is an error is recorded after the rollback.
+
+use conflict::{Conflict, ConflictType, Met, Node, Resolution, Stamp, TableRules, Verdict};
+use plan::row_statement;
+use proto::pgoutput::{Column, Tuple};
+
+use state::{ConflictRecord, Outcome, RecordedValues};
+
+use super::met::{self, Row, UniqueKeys, With};
+use super::*;
+use crate::write::one_change;
+
+/// How often a change is tried again because what it met was gone when the executor looked.
+const TRIES: u32 = 10;
+
+/// How conflicts are to be resolved.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settings {
+    pub(crate) rules: conflict::Rules,
+    /// The source and the target, which decide between equal commit times.
+    pub(crate) nodes: Option<(Node, Node)>,
+}
+
+/// What an executor knows of conflicts.
+#[derive(Debug, Default)]
+pub(super) struct Conflicts {
+    settings: Settings,
+    /// `track_commit_timestamp` of the target, once it was asked.
+    commit_times: Option<bool>,
+    /// Unique keys of tables, by the mapping's id.
+    keys: FxHashMap<u64, Arc<UniqueKeys>>,
+    /// What the open transaction has resolved.
+    resolved: Vec<Resolved>,
+    /// How many of these are recorded.
+    recorded: usize,
+    /// The last conflict that was an error, until its transaction is rolled back.
+    refused: Option<Resolved>,
+}
+
+/// A conflict that was resolved.
+#[derive(Debug)]
+struct Resolved {
+    conflict: Conflict,
+    begin: Begin,
+    table: Arc<Table>,
+    resolution: Resolution,
+    outcome: Outcome,
+}
+
+impl Resolved {
+    /// The statements that record it: one for each row that the change met, or one if it met none.
+    fn records(&self, subscription: &str) -> Vec<String> {
+        let Resolved { conflict, begin, table, resolution, outcome } = self;
+        let nothing = [Met::default()];
+        let met = if conflict.met.is_empty() { &nothing[..] } else { &conflict.met };
+        let (schema, name) = &table.schema_and_name;
+        let detail = conflict.detail();
+        let record = |met: &Met| {
+            let record = ConflictRecord {
+                kind: conflict.kind,
+                table: (schema, name),
+                index: met.index.as_deref(),
+                resolution: *resolution,
+                outcome: *outcome,
+                remote_xid: begin.xid,
+                finished_at: begin.final_lsn,
+                remote_time: begin.commit_time,
+                remote_origin: None,
+                local: met.written.as_ref(),
+                values: RecordedValues::default(),
+                detail: &detail,
+            };
+            statements::record_conflict(subscription, &record)
+        };
+        met.iter().map(record).collect()
+    }
+}
+
+/// How many records are sent together.
+const RECORDS_MAX: usize = 100;
+
+impl Conflicts {
+    pub(super) fn new(settings: Settings) -> Conflicts {
+        Conflicts { settings, ..Conflicts::default() }
+    }
+
+    /// How many conflicts the open transaction has resolved so far.
+    pub(super) fn mark(&self) -> usize {
+        self.resolved.len()
+    }
+
+    /// Forgets what was resolved after `mark`, because it was rolled back.
+    pub(super) fn back_to(&mut self, mark: usize) {
+        self.resolved.truncate(mark);
+        self.recorded = self.recorded.min(mark);
+    }
+
+    /// Whether a conflict is to be recorded after the rollback.
+    pub(super) fn has_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    fn rules_of(&self, table: &Table) -> TableRules {
+        self.settings.rules.of(&table.schema_and_name.0, &table.schema_and_name.1)
+    }
+
+    fn remote(&self, begin: Begin) -> Stamp {
+        let node = self.settings.nodes.as_ref().map(|(source, _)| source.clone());
+        Stamp { time: Some(begin.commit_time), node }
+    }
+
+    fn local(&self, row: &Row) -> Stamp {
+        let target = self.settings.nodes.as_ref().map(|(_, target)| target);
+        let node = target.filter(|_| row.origin == Some(0)).cloned();
+        Stamp { time: row.written.commit.as_ref().map(|commit| commit.time), node }
+    }
+}
+
+/// One change that is applied by itself.
+struct Single<'b> {
+    table: &'b Arc<Table>,
+    begin: Begin,
+    rules: TableRules,
+    /// The change stands behind a savepoint.
+    guarded: bool,
+    /// A rule decided that the row is written whoever wrote it last.
+    anyones: bool,
+    /// The row was there and locked, and a statement did not write it.
+    passed_over: bool,
+}
+
+/// Where a change stands after a try.
+enum Step {
+    Done,
+    /// What it met is gone or was removed.
+    Again,
+    /// It became this other change.
+    Instead(Op),
+}
+
+impl Executor {
+    /// Applies one change by itself, and resolves the conflicts that it meets. Behind a savepoint
+    /// (`guarded`) every conflict is found and named in full.
+    pub(super) async fn replay_row(
+        &mut self,
+        table: &Arc<Table>,
+        op: &Op,
+        begin: Begin,
+        guarded: bool,
+    ) -> Result<(), Error> {
+        let rules = self.conflicts.rules_of(table);
+        let guarded = guarded || rules.resolves_unique();
+        let mut single = Single { table, begin, rules, guarded, anyones: false, passed_over: false };
+        self.activity.row(operation(op), table);
+        let mut instead = None;
+        for _ in 0..TRIES {
+            match self.try_row(&mut single, instead.as_ref().unwrap_or(op)).await? {
+                Step::Done => return Ok(()),
+                Step::Again => {}
+                Step::Instead(other) => instead = Some(other),
+            }
+        }
+        let (xid, finished_at) = (begin.xid, begin.final_lsn);
+        let operation = operation(instead.as_ref().unwrap_or(op));
+        Err(Kind::Unsettled { table: table.name.clone(), operation, xid, finished_at }.into())
+    }
+
+    async fn try_row(&mut self, single: &mut Single<'_>, op: &Op) -> Result<Step, Error> {
+        let &mut Single { table, begin, guarded, anyones, .. } = single;
+        let Ok(statement) = self.writer.row_of(table, op, anyones) else {
+            let (xid, finished_at) = (begin.xid, begin.final_lsn);
+            let operation = operation(op);
+            return Err(Kind::NoIdentity { table: table.name.clone(), operation, xid, finished_at }.into());
+        };
+        let guarded = guarded && !matches!(op, Op::Delete(_));
+        let mut statements = vec![&statement];
+        if guarded {
+            statements = vec![&self.change_savepoint, &statement, &self.change_release];
+        }
+        let result = run(&mut self.wire, &mut self.prepared, &statements).await?;
+        let place = usize::from(guarded);
+        if let Some(error) = result.error {
+            let violates = error.code == SqlState::UNIQUE_VIOLATION.code() && result.rows.len() == place;
+            if !guarded || !violates {
+                return Err(self.failed(table, op, begin, error));
+            }
+            let back = [&self.change_rollback, &self.change_release];
+            let undone = run(&mut self.wire, &mut self.prepared, &back).await?;
+            if let Some(error) = undone.error {
+                return Err(Kind::Statement { what: "transaction control", error }.into());
+            }
+            return self.taken(single, op, error).await;
+        }
+        match (op, result.rows.get(place)) {
+            // An INSERT that a BEFORE trigger swallows is no conflict.
+            (Op::Update { .. } | Op::Delete(_), Some(0)) => self.not_written(single, op).await,
+            _ => Ok(Step::Done),
+        }
+    }
+
+    /// Resolves what a change met that violates unique keys.
+    async fn taken(&mut self, single: &mut Single<'_>, op: &Op, error: ServerError) -> Result<Step, Error> {
+        let &mut Single { table, begin, rules, .. } = single;
+        let holders = self.holders(table, op).await?;
+        let kind = match (holders.len(), op) {
+            // Gone meanwhile; or in a partition's own index, or over columns that no change shows.
+            (0, _) if self.is_known_index(table, &error).await? => return Ok(Step::Again),
+            (0, _) => return Err(self.failed(table, op, begin, error)),
+            (1, Op::Insert(_)) => ConflictType::InsertExists,
+            (1, _) => ConflictType::UpdateExists,
+            _ => ConflictType::MultipleUniqueConflicts,
+        };
+        let met = holders.iter().map(|(index, row)| row.met(Some(index.clone()))).collect();
+        let conflict = Conflict { kind, relation: table.name.clone(), met };
+        let local: Vec<Stamp> = holders.iter().map(|(_, row)| self.conflicts.local(row)).collect();
+        match rules.of(kind).decide(&self.conflicts.remote(begin), &local) {
+            Verdict::Refuse => Err(self.refused(conflict, begin, table)),
+            Verdict::KeepLocal => Ok(self.kept(conflict, begin, table)),
+            Verdict::ApplyRemote => {
+                let step = match (op, holders.first()) {
+                    (Op::Insert(new), Some((_, row))) if kind == ConflictType::InsertExists => {
+                        self.overwrite(table, new, row, begin).await?
+                    }
+                    _ => None,
+                };
+                if let Some(step) = step {
+                    return Ok(self.applied(conflict, begin, table, step));
+                }
+                for (_, row) in &holders {
+                    let (only, sql, place) = (table.only(), &table.sql, &row.place);
+                    self.write_plain(format!("DELETE FROM {only}{sql} AS t WHERE {place}"), table, op, begin)
+                        .await?;
+                }
+                Ok(self.applied(conflict, begin, table, Step::Again))
+            }
+        }
+    }
+
+    /// Writes the values of an INSERT into the one row that holds its key. `None` if that row must
+    /// be deleted instead: an UPDATE may not give a value to an identity column GENERATED ALWAYS.
+    async fn overwrite(
+        &mut self,
+        table: &Arc<Table>,
+        new: &Tuple,
+        row: &Row,
+        begin: Begin,
+    ) -> Result<Option<Step>, Error> {
+        if table.columns.iter().any(|column| column.target.identity_always) {
+            return Ok(None);
+        }
+        let assignments: Vec<String> = table
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(n, column)| format!("{} = ${}", column.sql, n + 1))
+            .collect();
+        let (only, sql, place) = (table.only(), &table.sql, &row.place);
+        let sql = format!("UPDATE {only}{sql} AS t SET {} WHERE {place}", assignments.join(", "));
+        let all: Vec<usize> = (0..table.columns.len()).collect();
+        let statement =
+            with_values(table, sql, &all, new.columns()).ok_or_else(|| incomplete(table, begin))?;
+        let statements = [&self.change_savepoint, &statement, &self.change_release];
+        let result = run(&mut self.wire, &mut self.prepared, &statements).await?;
+        let Some(error) = result.error else { return Ok(Some(Step::Done)) };
+        if error.code != SqlState::UNIQUE_VIOLATION.code() {
+            return Err(change_error(table.name.clone(), "UPDATE", begin, error));
+        }
+        // Another row came meanwhile that holds another of its keys.
+        let back = [&self.change_rollback, &self.change_release];
+        run(&mut self.wire, &mut self.prepared, &back).await?;
+        Ok(Some(Step::Again))
+    }
+
+    /// Finds out why an UPDATE or DELETE wrote no row, and resolves it.
+    async fn not_written(&mut self, single: &mut Single<'_>, op: &Op) -> Result<Step, Error> {
+        let &mut Single { table, begin, rules, .. } = single;
+        // While we wait for a row, another session may delete it and insert it again. Neither half
+        // of a look that waits then sees it. A plain look does not wait: a row that it does not
+        // find is not there (rule F6).
+        if !self.is_there(table, op, begin).await? {
+            return self.missing(single, op);
+        }
+        let Some(row) = self.own_row(table, op, begin).await? else { return Ok(Step::Again) };
+        if single.anyones || !table.is_foreign(row.origin) {
+            // A BEFORE trigger returned NULL: the row stays as it is, which is no conflict.
+            if table.path == Path::RowsAlone && single.passed_over {
+                return Ok(Step::Done);
+            }
+            single.passed_over = true;
+            return Ok(Step::Again);
+        }
+        let kind = match op {
+            Op::Delete(_) => ConflictType::DeleteOriginDiffers,
+            _ => ConflictType::UpdateOriginDiffers,
+        };
+        let conflict = Conflict { kind, relation: table.name.clone(), met: vec![row.met(None)] };
+        match rules.of(kind).decide(&self.conflicts.remote(begin), &[self.conflicts.local(&row)]) {
+            Verdict::Refuse => Err(self.refused(conflict, begin, table)),
+            Verdict::KeepLocal => Ok(self.kept(conflict, begin, table)),
+            Verdict::ApplyRemote => {
+                single.anyones = true;
+                Ok(self.applied(conflict, begin, table, Step::Again))
+            }
+        }
+    }
+
+    /// Resolves a change whose row is not there.
+    fn missing(&mut self, single: &Single<'_>, op: &Op) -> Result<Step, Error> {
+        let &Single { table, begin, rules, .. } = single;
+        let kind = match op {
+            Op::Delete(_) => ConflictType::DeleteMissing,
+            _ => ConflictType::UpdateMissing,
+        };
+        let conflict = Conflict { kind, relation: table.name.clone(), met: Vec::new() };
+        match (rules.of(kind), op) {
+            (Resolution::Error, _) => Err(self.refused(conflict, begin, table)),
+            (Resolution::ApplyRemote, Op::Update { old, new }) => {
+                let whole = whole(old.as_ref(), new).ok_or_else(|| incomplete(table, begin))?;
+                Ok(self.applied(conflict, begin, table, Step::Instead(Op::Insert(whole))))
+            }
+            _ => Ok(self.kept(conflict, begin, table)),
+        }
+    }
+
+    /// Notes that the target's row stays.
+    fn kept(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>) -> Step {
+        self.resolved(conflict, begin, table, Outcome::Kept);
+        Step::Done
+    }
+
+    /// Notes that the change is written.
+    fn applied(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>, step: Step) -> Step {
+        self.resolved(conflict, begin, table, Outcome::Applied);
+        step
+    }
+
+    fn resolved(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>, outcome: Outcome) {
+        let resolution = self.conflicts.rules_of(table).of(conflict.kind);
+        let table = Arc::clone(table);
+        self.conflicts.resolved.push(Resolved { conflict, begin, table, resolution, outcome });
+    }
+
+    /// The error of a conflict whose rule is `error`. It is recorded after the rollback.
+    fn refused(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>) -> Error {
+        self.conflicts.refused = Some(Resolved {
+            conflict: conflict.clone(),
+            begin,
+            table: Arc::clone(table),
+            resolution: Resolution::Error,
+            outcome: Outcome::Error,
+        });
+        refused(conflict, begin)
+    }
+
+    /// Records, in the open transaction, what it has resolved.
+    pub(super) async fn record_resolved(&mut self) -> Result<(), Error> {
+        let resolved = self.conflicts.resolved.iter().skip(self.conflicts.recorded);
+        let records: Vec<String> =
+            resolved.flat_map(|resolved| resolved.records(&self.subscription)).collect();
+        for records in records.chunks(RECORDS_MAX) {
+            self.wire.query(&records.join("; ")).await?;
+        }
+        self.conflicts.recorded = self.conflicts.resolved.len();
+        Ok(())
+    }
+
+    /// Records the conflict because of which a transaction was rolled back, in a transaction of its
+    /// own. Without the record the error is still reported.
+    pub(super) async fn record_refused(&mut self) -> Result<(), Error> {
+        let Some(refused) = self.conflicts.refused.take() else { return Ok(()) };
+        for record in refused.records(&self.subscription) {
+            match self.wire.query(&record).await {
+                Ok(_) => {}
+                Err(error) if self.wire_is_alive() => tracing::warn!("a conflict was not recorded: {error}"),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts and logs what the transaction has resolved that has just committed.
+    pub(super) fn tell_resolved(&mut self) {
+        self.conflicts.recorded = 0;
+        for Resolved { conflict, begin, .. } in self.conflicts.resolved.drain(..) {
+            self.shared.counters.conflicts.add(conflict.kind);
+            self.shared.counters.conflict_log.met(&conflict, begin.xid, begin.final_lsn);
+        }
+    }
+
+    /// Counts the conflict that an error reports.
+    pub(super) fn tell_refused(&self, error: &Error) {
+        if let Kind::Conflict { conflict, finished_at, .. } = error.kind() {
+            self.shared.counters.refused(*finished_at, conflict.kind, &conflict.relation);
+        }
+    }
+
+    /// Whether the row that `op` is for exists.
+    async fn is_there(&mut self, table: &Arc<Table>, op: &Op, begin: Begin) -> Result<bool, Error> {
+        let Ok(statement) = self.writer.probe(table, op) else { return Ok(false) };
+        let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
+        match result.error {
+            Some(error) => Err(self.failed(table, op, begin, error)),
+            None => Ok(result.rows.first().is_some_and(|&rows| rows > 0)),
+        }
+    }
+
+    /// The row that an UPDATE or DELETE is for, locked.
+    async fn own_row(&mut self, table: &Arc<Table>, op: &Op, begin: Begin) -> Result<Option<Row>, Error> {
+        let with = self.with().await?;
+        let Some(old) = old_values(op) else { return Ok(None) };
+        let key = old.columns().zip(&table.key_mask).filter(|(_, key)| **key).map(|(value, _)| value);
+        let Some(statement) = with_values(table, met::own_row(table, with), &table.key, key) else {
+            return Ok(None);
+        };
+        let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
+        match result.error {
+            Some(error) => Err(self.failed(table, op, begin, error)),
+            None => Ok(Row::read(result.last_row(0))),
+        }
+    }
+
+    /// The rows that hold the unique keys of a change, locked, each with the index's name.
+    async fn holders(&mut self, table: &Arc<Table>, op: &Op) -> Result<Vec<(String, Row)>, Error> {
+        let with = self.with().await?;
+        let keys = self.unique_keys(table).await?;
+        let mut values = Vec::new();
+        let Ok(kind) = one_change(table, op, &mut values) else { return Ok(Vec::new()) };
+        let positions = plan::sql::row_parameters(table, &kind);
+        let mut found = Vec::new();
+        // One after another, so that one that cannot be asked for does not hide the others.
+        for index in &keys.indexes {
+            let sql = keys.holder(table, index, &kind, with);
+            let Some(statement) = with_values(table, sql, &positions, values.iter().copied()) else {
+                continue;
+            };
+            let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
+            if let Some(error) = result.error {
+                let (what, error) = ("the search for the row that holds a unique key", error);
+                return Err(Kind::Statement { what, error }.into());
+            }
+            found.extend(Row::read(result.last_row(0)).map(|row| (index.name.clone(), row)));
+        }
+        Ok(found)
+    }
+
+    /// Whether the index that an error names is one whose holder can be searched for.
+    async fn is_known_index(&mut self, table: &Arc<Table>, error: &ServerError) -> Result<bool, Error> {
+        let keys = self.unique_keys(table).await?;
+        Ok(keys.indexes.iter().any(|index| Some(&index.name) == error.constraint.as_ref()))
+    }
+
+    async fn unique_keys(&mut self, table: &Table) -> Result<Arc<UniqueKeys>, Error> {
+        if let Some(known) = self.conflicts.keys.get(&table.id) {
+            return Ok(Arc::clone(known));
+        }
+        let indexes = self.wire.query(&met::ask_for_indexes(table.oid)).await?;
+        let columns = self.wire.query(&met::ask_for_columns(table.oid)).await?;
+        let keys = Arc::new(UniqueKeys::read(indexes, columns));
+        self.conflicts.keys.insert(table.id, Arc::clone(&keys));
+        Ok(keys)
+    }
+
+    async fn with(&mut self) -> Result<With, Error> {
+        let commit = match self.conflicts.commit_times {
+            Some(known) => known,
+            None => {
+                let rows = self.wire.query("SHOW track_commit_timestamp").await?;
+                rows.into_iter().flatten().next().flatten().as_deref() == Some("on")
+            }
+        };
+        self.conflicts.commit_times = Some(commit);
+        Ok(With { commit, values: false })
+    }
+
+    /// Executes a statement without parameters that belongs to a change.
+    async fn write_plain(&mut self, sql: String, table: &Table, op: &Op, begin: Begin) -> Result<(), Error> {
+        let statement = plain_statement(Arc::new(plain("", &sql)));
+        let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
+        result.error.map_or(Ok(()), |error| Err(self.failed(table, op, begin, error)))
+    }
+
+    /// Turns the error of one change into a conflict, of which only the index is known, or a plain
+    /// error.
+    pub(super) fn failed(&self, table: &Table, op: &Op, begin: Begin, error: ServerError) -> Error {
+        // Violated exclusion constraints are plain errors, as in native apply.
+        if error.code != SqlState::UNIQUE_VIOLATION.code() {
+            return change_error(table.name.clone(), operation(op), begin, error);
+        }
+        let kind =
+            if matches!(op, Op::Insert(_)) { ConflictType::InsertExists } else { ConflictType::UpdateExists };
+        let met = vec![Met { index: error.constraint, ..Met::default() }];
+        refused(Conflict { kind, relation: table.name.clone(), met }, begin)
+    }
+}
+
+fn refused(conflict: Conflict, begin: Begin) -> Error {
+    Kind::Conflict { conflict, xid: begin.xid, finished_at: begin.final_lsn }.into()
+}
+
+fn incomplete(table: &Table, begin: Begin) -> Error {
+    Kind::Incomplete { table: table.name.clone(), xid: begin.xid, finished_at: begin.final_lsn }.into()
+}
+
+/// The values by which the row of an UPDATE or DELETE is found.
+fn old_values(op: &Op) -> Option<&Tuple> {
+    match op {
+        Op::Insert(_) => None,
+        Op::Update { old: None, new } => Some(new),
+        Op::Update { old: Some(old), .. } | Op::Delete(old) => Some(&old.tuple),
+    }
+}
+
+/// The whole new row of an UPDATE; `None` if the source did not send all of it.
+fn whole(old: Option<&proto::pgoutput::OldTuple>, new: &Tuple) -> Option<Tuple> {
+    if !new.has_unchanged() {
+        return Some(new.clone());
+    }
+    let old = old.filter(|old| !old.key_only)?;
+    let pairs = old.tuple.columns().zip(new.columns());
+    let whole: Tuple = pairs.map(|(old, new)| if new == Column::Unchanged { old } else { new }).collect();
+    (!whole.has_unchanged()).then_some(whole)
+}
+
+/// A statement that takes the values of these columns; `None` if one of them was not sent.
+fn with_values<'v>(
+    table: &Table,
+    sql: String,
+    positions: &[usize],
+    values: impl Iterator<Item = Column<'v>> + Clone,
+) -> Option<Statement> {
+    let mut shape = plain("", &sql);
+    shape.parameter_types = positions.iter().map(|&at| table.columns[at].target.type_oid).collect();
+    row_statement(Arc::new(shape), values).ok()
+}

@@ -1,0 +1,277 @@
+//! The rows of the target that a change meets, locked and with their last writer, as SQL.
+//!
+//! Two questions are asked about a change that could not be applied as it came:
+//!
+//! - *Which rows hold its unique keys?* One query for each unique index, expressions and predicates
+//!   included. The new row is made as the server would make it: values that an UPDATE does not send
+//!   come from the row it changes, generated columns from their expressions. Columns that only the
+//!   target has count as NULL in a new row, so a default value is not looked for.
+//! - *Who wrote the row that it is for?*
+//!
+//! Both lock what they find, so what is decided about a row is still true when it is written.
+
+use std::fmt::Write;
+
+use base::{Oid, PgTimestamp, Xid};
+use conflict::{Commit, Met, Origin, Written};
+
+use plan::Table;
+use plan::sql::{Kind, located, row_parameters};
+
+/// Microseconds from the Unix epoch to PostgreSQL's.
+const PG_EPOCH_MICROS: i64 = 946_684_800_000_000;
+
+/// A unique index of the target's table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UniqueIndex {
+    pub(super) name: String,
+    predicate: Option<String>,
+    nulls_distinct: bool,
+    columns: Vec<IndexColumn>,
+}
+
+/// A column of it, as SQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct IndexColumn {
+    expression: String,
+    equality: String,
+    collate: String,
+}
+
+/// A column of the target's table, as SQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TableColumn {
+    name: String,
+    type_name: String,
+    /// The expression that generates it.
+    generated: Option<String>,
+}
+
+/// What a table's unique keys are made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct UniqueKeys {
+    pub(super) indexes: Vec<UniqueIndex>,
+    columns: Vec<TableColumn>,
+}
+
+/// Rows as text.
+type Rows = Vec<Vec<Option<String>>>;
+
+/// Asks for the unique indexes of a table, a row for each column of each.
+pub(super) fn ask_for_indexes(table: Oid) -> String {
+    format!(
+        "SELECT c.relname, pg_catalog.pg_get_expr(i.indpred, i.indrelid), \
+         COALESCE((pg_catalog.to_jsonb(i) OPERATOR(pg_catalog.->>) 'indnullsnotdistinct')::pg_catalog.bool, false), \
+         pg_catalog.pg_get_indexdef(i.indexrelid, k.n, false), \
+         pg_catalog.format('OPERATOR(%I.%s)', s.nspname, o.oprname), \
+         CASE WHEN i.indcollation[k.n - 1] OPERATOR(pg_catalog.<>) 0 THEN (SELECT pg_catalog.format(' COLLATE %I.%I', \
+         cn.nspname, co.collname) FROM pg_catalog.pg_collation co JOIN pg_catalog.pg_namespace cn \
+         ON cn.oid OPERATOR(pg_catalog.=) co.collnamespace \
+         WHERE co.oid OPERATOR(pg_catalog.=) i.indcollation[k.n - 1]) END \
+         FROM pg_catalog.pg_index i \
+         JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) i.indexrelid \
+         CROSS JOIN LATERAL pg_catalog.generate_series(1, i.indnkeyatts::pg_catalog.int4) AS k(n) \
+         JOIN pg_catalog.pg_opclass oc ON oc.oid OPERATOR(pg_catalog.=) i.indclass[k.n - 1] \
+         JOIN pg_catalog.pg_amop a ON a.amopfamily OPERATOR(pg_catalog.=) oc.opcfamily \
+         AND a.amoplefttype OPERATOR(pg_catalog.=) oc.opcintype \
+         AND a.amoprighttype OPERATOR(pg_catalog.=) oc.opcintype AND a.amopstrategy OPERATOR(pg_catalog.=) 3 \
+         JOIN pg_catalog.pg_operator o ON o.oid OPERATOR(pg_catalog.=) a.amopopr \
+         JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) o.oprnamespace \
+         WHERE i.indrelid OPERATOR(pg_catalog.=) {table} AND i.indisunique AND i.indislive \
+         ORDER BY i.indexrelid, k.n"
+    )
+}
+
+/// Asks for the columns of a table.
+pub(super) fn ask_for_columns(table: Oid) -> String {
+    format!(
+        "SELECT a.attname, pg_catalog.format_type(a.atttypid, NULL), \
+         CASE WHEN a.attgenerated OPERATOR(pg_catalog.<>) '' \
+         THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END \
+         FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_attrdef d \
+         ON d.adrelid OPERATOR(pg_catalog.=) a.attrelid AND d.adnum OPERATOR(pg_catalog.=) a.attnum \
+         WHERE a.attrelid OPERATOR(pg_catalog.=) {table} AND a.attnum OPERATOR(pg_catalog.>) 0 \
+         AND NOT a.attisdropped ORDER BY a.attnum"
+    )
+}
+
+impl UniqueKeys {
+    /// Reads the answers to [`ask_for_indexes`] and [`ask_for_columns`].
+    pub(super) fn read(indexes: Rows, columns: Rows) -> UniqueKeys {
+        let mut keys = UniqueKeys::default();
+        for row in indexes {
+            let Ok([Some(name), predicate, not_distinct, Some(expression), Some(equality), collate]) =
+                <[Option<String>; 6]>::try_from(row)
+            else {
+                continue;
+            };
+            let column = IndexColumn { expression, equality, collate: collate.unwrap_or_default() };
+            match keys.indexes.last_mut().filter(|index| index.name == name) {
+                Some(index) => index.columns.push(column),
+                None => keys.indexes.push(UniqueIndex {
+                    name,
+                    predicate,
+                    nulls_distinct: not_distinct.as_deref() != Some("t"),
+                    columns: vec![column],
+                }),
+            }
+        }
+        for row in columns {
+            if let Ok([Some(name), Some(type_name), generated]) = <[Option<String>; 3]>::try_from(row) {
+                keys.columns.push(TableColumn { name: base::quote_ident(&name), type_name, generated });
+            }
+        }
+        keys
+    }
+
+    /// The new row of a change as a query, whose parameters are those of the change's own
+    /// statement. For an UPDATE it also has the place of the row that is changed.
+    fn new_row(&self, table: &Table, kind: &Kind) -> String {
+        let positions = row_parameters(table, kind);
+        let sent = match kind {
+            Kind::RowUpdate(present) => present.iter().filter(|present| **present).count(),
+            _ => positions.len(),
+        };
+        let given = |name: &str| positions[..sent].iter().position(|&at| table.columns[at].sql == name);
+        let is_update = matches!(kind, Kind::RowUpdate(_));
+        let mut values = String::new();
+        for TableColumn { name, type_name, .. } in self.columns.iter().filter(|c| c.generated.is_none()) {
+            let value = match given(name) {
+                Some(n) => format!("${}", n + 1),
+                None if is_update => format!("t.{name}"),
+                None => format!("NULL::{type_name}"),
+            };
+            write!(values, ", {value} AS {name}").expect("a string takes it");
+        }
+        let plain = match is_update {
+            true => {
+                let condition = located(table, sent, &|n| format!("${}", n + 1));
+                format!(
+                    "SELECT t.tableoid AS pgsluice_part, t.ctid AS pgsluice_place{values} FROM {}{} AS t WHERE {condition}",
+                    table.only(),
+                    table.sql
+                )
+            }
+            false => format!("SELECT {}", values.trim_start_matches(", ")),
+        };
+        let mut generated = String::new();
+        for column in &self.columns {
+            if let Some(expression) = &column.generated {
+                write!(generated, ", ({expression}) AS {}", column.name).expect("a string takes it");
+            }
+        }
+        if generated.is_empty() { plain } else { format!("SELECT g.*{generated} FROM ({plain}) AS g") }
+    }
+
+    /// The query for the holder of the new row's key in `index`.
+    pub(super) fn holder(&self, table: &Table, index: &UniqueIndex, kind: &Kind, with: With) -> String {
+        let mut made = String::new();
+        let mut found = String::new();
+        for (n, IndexColumn { expression, equality, collate }) in index.columns.iter().enumerate() {
+            write!(made, ", ({expression}) AS pgsluice_key{n}").expect("a string takes it");
+            let value = format!("(SELECT n.pgsluice_key{n} FROM n)");
+            let equal = format!("({expression}){collate} {equality} {value}");
+            match index.nulls_distinct {
+                true => write!(found, " AND {equal}"),
+                false => {
+                    write!(found, " AND ({equal} OR (({expression}) IS NULL AND {value} IS NULL))")
+                }
+            }
+            .expect("a string takes it");
+        }
+        let within =
+            index.predicate.as_ref().map_or_else(String::new, |predicate| format!(" AND ({predicate})"));
+        let mut place = String::new();
+        if matches!(kind, Kind::RowUpdate(_)) {
+            made.push_str(", t.pgsluice_part, t.pgsluice_place");
+            place.push_str(
+                " AND NOT (t.tableoid OPERATOR(pg_catalog.=) (SELECT n.pgsluice_part FROM n) \
+                 AND t.ctid OPERATOR(pg_catalog.=) (SELECT n.pgsluice_place FROM n))",
+            );
+        }
+        format!(
+            "WITH n AS MATERIALIZED (SELECT {} FROM ({}) AS t WHERE true{within}) \
+             {} WHERE EXISTS (SELECT FROM n){found}{within}{place} LIMIT 1 FOR UPDATE OF t",
+            made.trim_start_matches(", "),
+            self.new_row(table, kind),
+            locked(table, with)
+        )
+    }
+}
+
+/// What to read of a row besides its place and its writer's transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct With {
+    /// The writer's origin and time: the server keeps them (`track_commit_timestamp`).
+    pub(super) commit: bool,
+    /// The row itself.
+    pub(super) values: bool,
+}
+
+/// The beginning of a query for a row `t`. [`Row::read`] reads its answer. The writer is asked for
+/// in the select list: where the query waits for a lock, the server makes the list anew from the
+/// version that it waited for, but joins the old version's rows of other relations.
+fn locked(table: &Table, With { commit, values }: With) -> String {
+    let of =
+        |what: &str| format!("(SELECT {what} FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) AS w)");
+    let commit = match commit {
+        true => [
+            of("(EXTRACT(epoch FROM w.timestamp) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"),
+            of("w.timestamp::pg_catalog.text"),
+            of("w.roident"),
+            of("(SELECT o.roname FROM pg_catalog.pg_replication_origin o \
+                WHERE o.roident OPERATOR(pg_catalog.=) w.roident)"),
+        ]
+        .join(", "),
+        false => "NULL, NULL, NULL, NULL".to_owned(),
+    };
+    let row = if values { "pg_catalog.row_to_json(t)" } else { "NULL" };
+    format!("SELECT t.tableoid, t.ctid, t.xmin, {commit}, {row} FROM {}{} AS t", table.only(), table.sql)
+}
+
+/// The query for the row that an UPDATE or DELETE is for. Its parameters are the key's.
+pub(super) fn own_row(table: &Table, with: With) -> String {
+    let condition = located(table, 0, &|n| format!("${}", n + 1));
+    format!("{} WHERE {condition} FOR UPDATE OF t", locked(table, with))
+}
+
+/// A row of the target that is locked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    /// Its place, as SQL: a condition on `t`.
+    pub(super) place: String,
+    pub(super) written: Written,
+    /// The replication origin of its last writer; 0 for a session of the target.
+    pub(super) origin: Option<u32>,
+    /// The row as JSON, if asked for.
+    pub(super) values: Option<String>,
+}
+
+impl Row {
+    /// Reads the answer to a query that [`locked`] begins; `None` if no row was found.
+    pub(super) fn read(answer: Vec<Option<String>>) -> Option<Row> {
+        let [part, place, xmin, micros, time_text, origin, origin_name, values] =
+            <[Option<String>; 8]>::try_from(answer).ok()?;
+        let origin: Option<u32> = origin.and_then(|origin| origin.parse().ok());
+        let time = micros.and_then(|micros| micros.parse::<i64>().ok());
+        let commit = time.zip(time_text).zip(origin).map(|((micros, time_text), origin)| Commit {
+            origin: match (origin, origin_name) {
+                (0, _) => Origin::Local,
+                (_, Some(name)) => Origin::Named(name),
+                (_, None) => Origin::Dropped,
+            },
+            time: PgTimestamp(micros - PG_EPOCH_MICROS),
+            time_text,
+        });
+        let place = format!(
+            "t.tableoid OPERATOR(pg_catalog.=) {} AND t.ctid OPERATOR(pg_catalog.=) '{}'::pg_catalog.tid",
+            part?, place?
+        );
+        let written = Written { xid: Xid(xmin?.parse().ok()?), commit };
+        Some(Row { place, written, origin, values })
+    }
+
+    pub(super) fn met(&self, index: Option<String>) -> Met {
+        Met { index, written: Some(self.written.clone()), values: None }
+    }
+}
